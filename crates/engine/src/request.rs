@@ -1,0 +1,166 @@
+//! What callers hand to the engine and what they get back: token ids and numbers, never text or arrays.
+
+use std::collections::BTreeMap;
+
+/// One generation: prompt token ids in, [`Event`]s out.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Prompt token ids; at least one, each below the model's vocabulary size.
+    pub prompt: Vec<u32>,
+    /// Upper bound on new tokens; at least one.
+    pub max_tokens: usize,
+    pub sampling: Sampling,
+    /// Go on after an end-of-sequence token (parity checks, benchmarks).
+    pub ignore_eos: bool,
+    /// `Some(n)`: report each token's log-probability and the `n` likeliest tokens beside it.
+    pub logprobs: Option<usize>,
+    /// Report the prompt's own log-probabilities too, in one [`Event::Prompt`].
+    pub prompt_logprobs: bool,
+    /// Report raw float32 logits of every prompt position and step (parity checks).
+    pub logits: bool,
+}
+
+impl Request {
+    /// A greedy request with nothing else asked for.
+    pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
+        Request {
+            prompt,
+            max_tokens,
+            sampling: Sampling::default(),
+            ignore_eos: false,
+            logprobs: None,
+            prompt_logprobs: false,
+            logits: false,
+        }
+    }
+}
+
+/// How a token is chosen from logits. The default is greedy, with every filter and penalty off.
+///
+/// The choice is a pure function of the logits, the tokens so far and these values: random numbers are
+/// keyed by `(seed, position)`, so the same request gives the same text whatever else is running.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 means greedy.
+    pub temperature: f32,
+    /// Keep the `top_k` likeliest tokens; 0 means all.
+    pub top_k: usize,
+    /// Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; 1 means all.
+    pub top_p: f32,
+    /// Drop tokens less likely than `min_p` times the likeliest; 0 means none.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 means off.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logit of every token already generated.
+    pub presence_penalty: f32,
+    /// Subtracted from a token's logit for each time it was generated.
+    pub frequency_penalty: f32,
+    /// Added to the logits of the given token ids before anything else.
+    pub logit_bias: BTreeMap<u32, f32>,
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: BTreeMap::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// What happens to a request, in order. `Finished` or `Failed` is the last one.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any token.
+    Prompt(Vec<Option<TokenLogprobs>>),
+    /// With `logits`: float32 logits `[vocab_size]` that follow position `position` of prompt plus output.
+    Logits {
+        position: usize,
+        values: Vec<f32>,
+    },
+    /// One new token. An end-of-sequence token is reported by `Finished` alone, unless `ignore_eos`.
+    Token {
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+    },
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+    },
+    Failed(RequestError),
+}
+
+/// Log-probabilities (natural log, of the distribution before temperature, filters and penalties).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    pub id: u32,
+    pub logprob: f32,
+    /// The likeliest tokens with their log-probabilities, likeliest first.
+    pub top: Vec<(u32, f32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its turn with this end-of-sequence token.
+    Eos(u32),
+    /// `max_tokens` or the context length was reached.
+    Length,
+    /// The [`Ticket`](crate::Ticket) was dropped or cancelled.
+    Cancelled,
+}
+
+/// What the request cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: usize,
+    /// Every generated token, the end-of-sequence token included.
+    pub completion_tokens: usize,
+    /// Prompt tokens whose state was reused instead of computed.
+    pub cached_tokens: usize,
+}
+
+/// Why one request failed; the engine and every other request go on.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum RequestError {
+    #[error("the prompt is empty; send at least one token")]
+    EmptyPrompt,
+    #[error("max_tokens is 0; ask for at least one token")]
+    NoTokensAsked,
+    #[error(
+        "the prompt has {prompt} tokens and the model's context holds {context}; shorten the prompt by {} or more",
+        prompt + 1 - context
+    )]
+    PromptTooLong { prompt: usize, context: usize },
+    #[error("token id {id} is outside the model's vocabulary of {vocab_size}")]
+    TokenOutOfRange { id: u32, vocab_size: usize },
+    #[error("{name} is {value}; it must be {must}")]
+    BadSampling { name: &'static str, value: f32, must: &'static str },
+    #[error("the model failed on this request: {0}")]
+    Step(String),
+    #[error("the engine has stopped; restart the server")]
+    EngineStopped,
+}
+
+/// What a loaded model is; fixed for the life of an engine.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// `model_type` of config.json.
+    pub model_type: String,
+    pub vocab_size: usize,
+    /// Longest prompt plus output, in tokens.
+    pub context_length: usize,
+    /// From generation_config.json and config.json together.
+    pub eos_ids: Vec<u32>,
+    /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample: false`.
+    pub default_sampling: Sampling,
+    /// Size of all weights in memory, in bytes.
+    pub weight_bytes: usize,
+}
