@@ -1,1 +1,24 @@
-//! Placeholder.
+//! Text to tokens and back. No model, no HTTP: a conversation becomes a prompt, token ids become deltas of text.
+//!
+//! In: [`conversation`] -> [`Template`] -> [`Tokenizer::encode`].
+//! Out: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
+
+pub mod conversation;
+mod decode;
+mod detokenize;
+mod error;
+mod json;
+mod pieces;
+mod python;
+mod reasoning;
+mod stop;
+mod template;
+mod tokenizer;
+
+pub use decode::{DecodeOptions, Decoder};
+pub use detokenize::Detokenizer;
+pub use error::{Error, Result};
+pub use reasoning::{Delta, Markers, Reasoning, starts_in_reasoning};
+pub use stop::StopStrings;
+pub use template::{RenderInput, Template};
+pub use tokenizer::Tokenizer;

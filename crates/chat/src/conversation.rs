@@ -1,0 +1,58 @@
+//! OpenAI-style messages made into what chat templates expect. Checks shapes; leaves meaning to the template.
+
+use serde_json::{Value, json};
+
+use crate::{Error, Result, Template};
+
+/// Prepares a request's messages for [`Template::render`]; unknown fields are kept.
+///
+/// - Content given as parts becomes one string, the texts joined by a line feed. Other kinds of parts are an error.
+/// - `arguments` of tool calls given as a JSON string become the object, which is what templates are written for.
+/// - An assistant message without content has `null`, which templates test for.
+/// - The role `developer` becomes `system` when the template does not know it.
+pub fn prepare(messages: &[Value], template: &Template) -> Result<Vec<Value>> {
+    let prepared = messages.iter().enumerate().map(|(index, message)| {
+        prepare_message(message, template).map_err(|message| Error::Message { index, message })
+    });
+    prepared.collect()
+}
+
+fn prepare_message(message: &Value, template: &Template) -> std::result::Result<Value, String> {
+    let mut message = message.as_object().ok_or("a message must be an object")?.clone();
+    let role = message.get("role").and_then(Value::as_str).ok_or("a message needs a role, a string")?;
+    if role == "developer" && !template.source().contains("developer") {
+        message.insert("role".to_owned(), json!("system"));
+    }
+    let content = join_parts(message.get("content").unwrap_or(&Value::Null))?;
+    message.insert("content".to_owned(), content);
+    if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
+        calls.iter_mut().for_each(parse_arguments);
+    }
+    Ok(Value::Object(message))
+}
+
+/// Content as a string, or null.
+fn join_parts(content: &Value) -> std::result::Result<Value, String> {
+    let parts = match content {
+        Value::Null | Value::String(_) => return Ok(content.clone()),
+        Value::Array(parts) => parts,
+        _ => return Err("content must be a string, a list of parts, or null".to_owned()),
+    };
+    let texts = parts.iter().map(|part| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text" | "input_text" | "output_text"), Some(text)) => Ok(text),
+        (Some("text" | "input_text" | "output_text"), None) => Err("a text part needs text".to_owned()),
+        (Some(kind), _) => Err(format!("content of type {kind} is not supported yet: send text")),
+        (None, _) => Err("a content part needs a type, a string".to_owned()),
+    });
+    Ok(texts.collect::<std::result::Result<Vec<_>, _>>()?.join("\n").into())
+}
+
+/// Parses the arguments of one tool call; text that is not a JSON object stays for the template to judge.
+fn parse_arguments(call: &mut Value) {
+    let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
+    let Some(text) = arguments.as_str() else { return };
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+        *arguments = object;
+    }
+}

@@ -1,0 +1,90 @@
+//! The crate's errors: what failed, on what, and what to do.
+
+use std::path::{Path, PathBuf};
+
+/// The result of everything fallible in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why text could not become tokens, or tokens text.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of the checkpoint could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file of the checkpoint is not the JSON it should be.
+    #[error("{file} cannot be used: {message}")]
+    Json {
+        /// The file's name.
+        file: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// `tokenizer.json` is broken or of an unknown kind.
+    #[error("tokenizer.json cannot be used: {0}")]
+    Tokenizer(String),
+    /// The tokenizer could not encode a text.
+    #[error("the text cannot be tokenized: {0}")]
+    Encode(String),
+    /// The checkpoint has no chat template.
+    #[error(
+        "{0} has no chat template: add a chat_template.jinja, or send plain text to the completions endpoint"
+    )]
+    NoTemplate(PathBuf),
+    /// The chat template is not valid Jinja.
+    #[error("the chat template does not parse: {0}")]
+    TemplateSyntax(String),
+    /// The chat template failed on this conversation.
+    #[error("the chat template failed on this conversation: {0}")]
+    TemplateRender(String),
+    /// The chat template called `raise_exception`: the conversation is not one the model accepts.
+    #[error("the chat template refuses this conversation: {0}")]
+    Refused(String),
+    /// The chat template ran for too many steps.
+    #[error(
+        "the chat template did not finish within {0} steps: shorten the conversation or fix the template"
+    )]
+    OutOfFuel(u64),
+    /// The chat template wrote too much.
+    #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
+    PromptTooLong(usize),
+    /// A message of the request is malformed or of a kind this model does not take.
+    #[error("messages[{index}]: {message}")]
+    Message {
+        /// Its place in the request.
+        index: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A stop string is empty.
+    #[error("stop[{0}] is empty: a stop string needs at least one character")]
+    EmptyStop(usize),
+}
+
+impl Error {
+    /// Whether the request is at fault, and not the checkpoint: a server answers 400 rather than 500.
+    pub fn is_request_error(&self) -> bool {
+        !matches!(
+            self,
+            Self::Read { .. }
+                | Self::Json { .. }
+                | Self::Tokenizer(_)
+                | Self::NoTemplate(_)
+                | Self::TemplateSyntax(_)
+        )
+    }
+}
+
+/// Reads a whole file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// Parses JSON; `file` is for the message.
+pub(crate) fn parse_json(file: &str, bytes: &[u8]) -> Result<serde_json::Value> {
+    serde_json::from_slice(bytes).map_err(|e| Error::Json { file: file.to_owned(), message: e.to_string() })
+}
