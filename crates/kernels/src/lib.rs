@@ -1,1 +1,20 @@
-//! Placeholder.
+//! CPU kernels as plain functions over slices: SIMD and threads, no MLX, no models.
+//!
+//! Every kernel is row-invariant: the arithmetic order of an output row depends on that row alone, never on how
+//! many rows are computed together or how many threads run. Tests hold each kernel to that, bit for bit.
+
+mod attention;
+mod conv;
+mod delta;
+mod lanes;
+mod linear;
+mod norm;
+mod scalar;
+mod simd;
+
+pub use attention::{AttentionShape, append_kv, attention};
+pub use conv::causal_conv_silu;
+pub use delta::{DeltaShape, gated_delta};
+pub use linear::{Affine, linear, quantized_linear};
+pub use norm::rms_norm;
+pub use scalar::Scalar;

@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Arrays and operations on MLX, the only crate with C++ behind it; knows nothing about models.
+//!
+//! Building an operation panics on a shape or type bug, at the caller's line; evaluation, read-back and loading
+//! return [`Result`], because memory, devices and files can fail at any time.
+
+mod array;
+mod bridge;
+mod error;
+mod eval;
+pub mod fast;
+mod fused;
+mod kernel;
+pub mod load;
+mod ops;
+pub mod quant;
+
+pub use array::{Array, Element};
+pub use bridge::Dtype;
+pub use error::{Error, Result};
+pub use eval::*;
+pub use kernel::{Input, Output, OutputSpec, apply};
+
+#[cfg(test)]
+#[path = "../build/platform.rs"]
+mod platform;

@@ -1,0 +1,110 @@
+//! The gated delta rule, evaluated token by token in the same order in prefill and decode.
+
+use rayon::prelude::*;
+
+use crate::{
+    lanes::{LANES, dot, fma, load},
+    scalar::{Scalar, widen},
+    simd::{Work, vectorize},
+};
+
+/// Sizes of one call; `value_heads` is a multiple of `key_heads`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaShape {
+    pub tokens: usize,
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+}
+
+/// Per token and head: `S *= g; S += beta * (v - S k) kᵀ; out = S q` (Yang et al., 2024).
+///
+/// `q`, `k` `[tokens, key_heads, key_dim]`; `v`, `out` `[tokens, value_heads, value_dim]`; `g`, `beta`
+/// `[tokens, value_heads]`; `state` `[value_heads, value_dim, key_dim]`, updated in place. Value head `h` uses key
+/// head `h / (value_heads / key_heads)`.
+pub fn gated_delta<T: Scalar>(
+    shape: DeltaShape,
+    [q, k, v]: [&[T]; 3],
+    g: &[f32],
+    beta: &[f32],
+    state: &mut [f32],
+    out: &mut [T],
+) {
+    let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = shape;
+    assert_eq!(state.len(), value_heads * value_dim * key_dim, "state of {shape:?}");
+    assert_eq!(
+        (q.len(), k.len(), v.len(), out.len()),
+        (
+            tokens * key_heads * key_dim,
+            tokens * key_heads * key_dim,
+            tokens * value_heads * value_dim,
+            tokens * value_heads * value_dim
+        ),
+        "inputs of {shape:?}"
+    );
+    if tokens == 0 {
+        return;
+    }
+    let padded = key_dim.next_multiple_of(LANES);
+    let (q, k) = (widen(q, key_dim, LANES), widen(k, key_dim, LANES));
+    let mut by_head = vec![0.0f32; out.len()];
+    let heads = state.par_chunks_mut(value_dim * key_dim).zip(by_head.par_chunks_mut(tokens * value_dim));
+    heads.enumerate().for_each(|(head, (state, out))| {
+        vectorize(Head { shape, head, padded, q: &q, k: &k, v, g, beta, state, out });
+    });
+    out.par_chunks_mut(value_heads * value_dim).enumerate().for_each(|(token, out)| {
+        for (head, out) in out.chunks_exact_mut(value_dim).enumerate() {
+            let from = &by_head[(head * tokens + token) * value_dim..][..value_dim];
+            out.iter_mut().zip(from).for_each(|(out, &value)| *out = T::from_f32(value));
+        }
+    });
+}
+
+struct Head<'a, T> {
+    shape: DeltaShape,
+    head: usize,
+    padded: usize,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [T],
+    g: &'a [f32],
+    beta: &'a [f32],
+    state: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for Head<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = self.shape;
+        let key_head = self.head / (value_heads / key_heads);
+        let mut rows = widen(self.state, key_dim, LANES);
+        for t in 0..tokens {
+            let q = &self.q[(t * key_heads + key_head) * self.padded..][..self.padded];
+            let k = &self.k[(t * key_heads + key_head) * self.padded..][..self.padded];
+            let (g, beta) = (self.g[t * value_heads + self.head], self.beta[t * value_heads + self.head]);
+            let v = &self.v[(t * value_heads + self.head) * value_dim..][..value_dim];
+            let out = &mut self.out[t * value_dim..][..value_dim];
+            for ((row, v), out) in rows.chunks_exact_mut(self.padded).zip(v).zip(out) {
+                *out = step(row, q, k, v.to_f32(), g, beta);
+            }
+        }
+        for (to, from) in self.state.chunks_exact_mut(key_dim).zip(rows.chunks_exact(self.padded)) {
+            to.copy_from_slice(&from[..key_dim]);
+        }
+    }
+}
+
+/// One row of the state through one token.
+#[inline(always)]
+fn step(row: &mut [f32], q: &[f32], k: &[f32], v: f32, g: f32, beta: f32) -> f32 {
+    row.iter_mut().for_each(|s| *s *= g);
+    let delta = [(v - dot(row, k)) * beta; LANES];
+    for chunk in 0..row.len() / LANES {
+        let mut lanes = load(row, chunk);
+        fma(&mut lanes, &delta, &load(k, chunk));
+        row[chunk * LANES..][..LANES].copy_from_slice(&lanes);
+    }
+    dot(row, q)
+}

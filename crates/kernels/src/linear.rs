@@ -1,0 +1,235 @@
+//! `x · Wᵀ` for dense and affine-quantised weights, row-invariant.
+
+use rayon::prelude::*;
+
+use crate::{
+    lanes::{LANES, Lanes, fma, load, load_scalar, reduce},
+    scalar::{Scalar, widen},
+    simd::{Work, vectorize},
+};
+
+/// Weight rows computed together, and rows of `x` in a register tile.
+const TILE: usize = 4;
+/// Weight rows one thread takes at a time.
+const BLOCK: usize = 32;
+
+/// A matrix `[out, in]` in MLX's affine format: value = code * scale + bias.
+#[derive(Clone, Copy)]
+pub struct Affine<'a, S> {
+    /// Each row one little-endian bit stream of codes.
+    pub codes: &'a [u32],
+    /// `[out, in / group_size]`, like `biases`.
+    pub scales: &'a [S],
+    pub biases: &'a [S],
+    /// A multiple of 16.
+    pub group_size: usize,
+    /// 2, 3, 4, 5, 6 or 8.
+    pub bits: usize,
+}
+
+/// `out[m, n] = x[m, k] · weight[n, k]ᵀ`, accumulated in float32.
+pub fn linear<X: Scalar, W: Scalar>(x: &[X], weight: &[W], out: &mut [X], k: usize, n: usize) {
+    assert_eq!(weight.len(), k * n, "weight is not [{n}, {k}]");
+    let source = |row: usize| Dense { values: &weight[row * k..][..k] };
+    multiply(x, source, out, k, n);
+}
+
+/// As [`linear`], for a quantised weight.
+pub fn quantized_linear<X: Scalar, S: Scalar>(x: &[X], weight: Affine<S>, out: &mut [X], k: usize, n: usize) {
+    let Affine { codes, scales, biases, group_size, bits } = weight;
+    let (words, groups) = (k * bits / 32, k / group_size);
+    assert!(
+        group_size.is_multiple_of(LANES) && k.is_multiple_of(group_size),
+        "groups of {group_size} in {k}"
+    );
+    assert_eq!((codes.len(), scales.len(), biases.len()), (n * words, n * groups, n * groups));
+    macro_rules! with_bits {
+        ($($b:literal)*) => {
+            match bits {
+                $($b => multiply(
+                    x,
+                    |row| Quantized::<S, $b> {
+                        codes: &codes[row * words..][..words],
+                        scales: &scales[row * groups..][..groups],
+                        biases: &biases[row * groups..][..groups],
+                        chunks_per_group: group_size / LANES,
+                    },
+                    out,
+                    k,
+                    n,
+                ),)*
+                _ => panic!("{bits} bits per weight; 2, 3, 4, 5, 6 and 8 exist"),
+            }
+        };
+    }
+    with_bits!(2 3 4 5 6 8);
+}
+
+/// One row of a weight, read 16 values at a time.
+trait Row: Copy + Sync {
+    fn lanes(&self, chunk: usize) -> Lanes;
+}
+
+#[derive(Clone, Copy)]
+struct Dense<'a, W> {
+    values: &'a [W],
+}
+
+impl<W: Scalar> Row for Dense<'_, W> {
+    #[inline(always)]
+    fn lanes(&self, chunk: usize) -> Lanes {
+        load_scalar(self.values, chunk)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Quantized<'a, S, const BITS: usize> {
+    codes: &'a [u32],
+    scales: &'a [S],
+    biases: &'a [S],
+    chunks_per_group: usize,
+}
+
+impl<S: Scalar, const BITS: usize> Row for Quantized<'_, S, BITS> {
+    #[inline(always)]
+    fn lanes(&self, chunk: usize) -> Lanes {
+        let codes = unpack::<BITS>(self.codes, chunk);
+        let group = chunk / self.chunks_per_group;
+        let (scale, bias) = (self.scales[group].to_f32(), self.biases[group].to_f32());
+        let mut lanes = [0.0; LANES];
+        for i in 0..LANES {
+            lanes[i] = (codes[i] as f32).mul_add(scale, bias);
+        }
+        lanes
+    }
+}
+
+/// The 16 codes of a chunk: `16 * BITS` bits that start on a 16-bit boundary of the row.
+#[inline(always)]
+fn unpack<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
+    let mut codes = [0; LANES];
+    let mask = (1u32 << BITS) - 1;
+    if BITS == 4 || BITS == 8 || BITS == 2 {
+        // Whole words: shifts that are the same for every chunk vectorise.
+        let per_word = 32 / BITS;
+        let start = chunk * LANES * BITS / 32;
+        for i in 0..LANES {
+            codes[i] = (row[start + i / per_word] >> (i % per_word * BITS)) & mask;
+        }
+    } else {
+        for i in 0..LANES {
+            let bit = (chunk * LANES + i) * BITS;
+            let low = row[bit / 32] as u64;
+            let high = row.get(bit / 32 + 1).copied().unwrap_or(0) as u64;
+            codes[i] = ((low | high << 32) >> (bit % 32)) as u32 & mask;
+        }
+    }
+    codes
+}
+
+/// Computes `out` column by column of W, so that each weight row is read (and unpacked) once for all of `x`.
+fn multiply<X: Scalar, R: Row>(x: &[X], row: impl Fn(usize) -> R + Sync, out: &mut [X], k: usize, n: usize) {
+    if out.is_empty() || k == 0 {
+        return out.fill(X::default());
+    }
+    let m = out.len() / n;
+    assert_eq!((x.len(), out.len()), (m * k, m * n), "x is not [{m}, {k}] or out not [{m}, {n}]");
+    let x = widen(x, k, LANES);
+    let mut columns = vec![0.0f32; n * m];
+    columns.par_chunks_mut(BLOCK * m).enumerate().for_each(|(block, columns)| {
+        vectorize(Block { x: &x, row: &row, first: block * BLOCK, columns, m, chunks: k.div_ceil(LANES) });
+    });
+    if m == 1 {
+        out.iter_mut().zip(&columns).for_each(|(out, &value)| *out = X::from_f32(value));
+        return;
+    }
+    out.par_chunks_mut(n).enumerate().for_each(|(i, out)| {
+        out.iter_mut().enumerate().for_each(|(j, out)| *out = X::from_f32(columns[j * m + i]));
+    });
+}
+
+/// Some rows of W against all of `x`; `columns` is `[rows, m]`.
+struct Block<'a, F> {
+    x: &'a [f32],
+    row: &'a F,
+    first: usize,
+    columns: &'a mut [f32],
+    m: usize,
+    chunks: usize,
+}
+
+impl<R: Row, F: Fn(usize) -> R> Work for Block<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let Block { x, row, first, columns, m, chunks } = self;
+        if m <= TILE {
+            for (j, column) in columns.chunks_exact_mut(m).enumerate() {
+                tiles([row(first + j)], x, column, m, chunks);
+            }
+            return;
+        }
+        // Many rows of x: unpack TILE weight rows once, then reuse them from the cache.
+        let padded = chunks * LANES;
+        let mut unpacked = vec![0.0f32; TILE * padded];
+        for (t, tile) in columns.chunks_mut(TILE * m).enumerate() {
+            let rows = tile.len() / m;
+            for (j, values) in unpacked.chunks_exact_mut(padded).take(rows).enumerate() {
+                let source = row(first + t * TILE + j);
+                for (chunk, to) in values.chunks_exact_mut(LANES).enumerate() {
+                    to.copy_from_slice(&source.lanes(chunk));
+                }
+            }
+            let dense = |j: usize| Dense { values: &unpacked[j * padded..][..padded] };
+            if rows == TILE {
+                tiles([dense(0), dense(1), dense(2), dense(3)], x, tile, m, chunks);
+            } else {
+                for (j, column) in tile.chunks_exact_mut(m).enumerate() {
+                    tiles([dense(j)], x, column, m, chunks);
+                }
+            }
+        }
+    }
+}
+
+/// N weight rows against all rows of `x`; `out` is `[N, m]`.
+#[inline(always)]
+fn tiles<R: Row, const N: usize>(rows: [R; N], x: &[f32], out: &mut [f32], m: usize, chunks: usize) {
+    let mut i = 0;
+    while i + TILE <= m {
+        tile::<R, N, TILE>(&rows, x, out, m, i, chunks);
+        i += TILE;
+    }
+    while i < m {
+        tile::<R, N, 1>(&rows, x, out, m, i, chunks);
+        i += 1;
+    }
+}
+
+/// N weight rows against M rows of `x` from row `i`, every sum in registers and in the order of a single one.
+#[inline(always)]
+fn tile<R: Row, const N: usize, const M: usize>(
+    rows: &[R; N],
+    x: &[f32],
+    out: &mut [f32],
+    m: usize,
+    i: usize,
+    chunks: usize,
+) {
+    let padded = chunks * LANES;
+    let xs: [&[f32]; M] = std::array::from_fn(|a| &x[(i + a) * padded..][..padded]);
+    let mut sums = [[[0.0f32; LANES]; M]; N];
+    for chunk in 0..chunks {
+        let values: [Lanes; M] = std::array::from_fn(|a| load(xs[a], chunk));
+        for b in 0..N {
+            let weights = rows[b].lanes(chunk);
+            for a in 0..M {
+                fma(&mut sums[b][a], &weights, &values[a]);
+            }
+        }
+    }
+    for b in 0..N {
+        for a in 0..M {
+            out[b * m + i + a] = reduce(&sums[b][a]);
+        }
+    }
+}

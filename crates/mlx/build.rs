@@ -1,0 +1,76 @@
+//! Finds or fetches the pinned MLX, compiles the C++ shim against it and links to its library.
+
+#[path = "build/fetch.rs"]
+mod fetch;
+#[path = "build/platform.rs"]
+#[allow(dead_code, reason = "xtask and the tests use the rest")]
+mod platform;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const SHIM: &[&str] = &["array", "ops", "fast", "kernel"];
+
+fn main() {
+    for path in ["build.rs", "build", "shim", "src/bridge.rs"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    for variable in ["MLX_DIR", "LANNER_CACHE"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
+    match find_mlx() {
+        Ok(mlx) => build(&mlx),
+        Err(message) => {
+            eprintln!("error: {message}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn find_mlx() -> Result<PathBuf, String> {
+    let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
+    let cuda = env::var_os("CARGO_FEATURE_CUDA").is_some();
+    let wheel = platform::choose(&target("OS"), &target("ARCH"), cuda, macos_major());
+    if let Some(dir) = env::var_os("MLX_DIR").map(PathBuf::from) {
+        if !dir.join("include/mlx/mlx.h").is_file() {
+            return Err(format!("MLX_DIR is {}, which has no include/mlx/mlx.h", dir.display()));
+        }
+        return Ok(dir);
+    }
+    fetch::fetch(wheel?, &cache_dir()?)
+}
+
+fn cache_dir() -> Result<PathBuf, String> {
+    if let Some(dir) = env::var_os("LANNER_CACHE") {
+        return Ok(PathBuf::from(dir).join("mlx"));
+    }
+    if let Some(dir) = env::var_os("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(dir).join("lanner/mlx"));
+    }
+    let home =
+        env::var_os("HOME").ok_or("HOME is not set; set LANNER_CACHE to a folder MLX can be kept in")?;
+    Ok(PathBuf::from(home).join(".cache/lanner/mlx"))
+}
+
+fn macos_major() -> Option<u32> {
+    let output = Command::new("sw_vers").arg("-productVersion").output().ok()?;
+    String::from_utf8(output.stdout).ok()?.split('.').next()?.trim().parse().ok()
+}
+
+fn build(mlx: &Path) {
+    let mut shim = cxx_build::bridge("src/bridge.rs");
+    shim.std("c++20").include(mlx.join("include")).flag_if_supported("-Wno-deprecated-copy");
+    // MLX's headers are not ours to keep warning-free.
+    shim.warnings(false).opt_level(2);
+    shim.files(SHIM.iter().map(|name| format!("shim/{name}.cc"))).compile("lanner_mlx_shim");
+
+    let lib = mlx.join("lib");
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    println!("cargo:rustc-link-lib=dylib=mlx");
+    // Binaries of other packages need the rpath too: their build scripts read it as DEP_MLX_LIB.
+    println!("cargo:lib={}", lib.display());
+    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", lib.display());
+}

@@ -1,0 +1,102 @@
+// Creating, reading and evaluating arrays; devices and memory.
+#include "mlx/src/bridge.rs.h"
+
+namespace lanner {
+
+mx::Dtype to_mlx(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::Bool: return mx::bool_;
+    case Dtype::Uint8: return mx::uint8;
+    case Dtype::Uint16: return mx::uint16;
+    case Dtype::Uint32: return mx::uint32;
+    case Dtype::Uint64: return mx::uint64;
+    case Dtype::Int8: return mx::int8;
+    case Dtype::Int16: return mx::int16;
+    case Dtype::Int32: return mx::int32;
+    case Dtype::Int64: return mx::int64;
+    case Dtype::Float16: return mx::float16;
+    case Dtype::Bfloat16: return mx::bfloat16;
+    case Dtype::Float32: return mx::float32;
+  }
+  throw std::invalid_argument("unknown dtype");
+}
+
+Dtype from_mlx(mx::Dtype dtype) {
+  switch (dtype.val()) {
+    case mx::Dtype::Val::bool_: return Dtype::Bool;
+    case mx::Dtype::Val::uint8: return Dtype::Uint8;
+    case mx::Dtype::Val::uint16: return Dtype::Uint16;
+    case mx::Dtype::Val::uint32: return Dtype::Uint32;
+    case mx::Dtype::Val::uint64: return Dtype::Uint64;
+    case mx::Dtype::Val::int8: return Dtype::Int8;
+    case mx::Dtype::Val::int16: return Dtype::Int16;
+    case mx::Dtype::Val::int32: return Dtype::Int32;
+    case mx::Dtype::Val::int64: return Dtype::Int64;
+    case mx::Dtype::Val::float16: return Dtype::Float16;
+    case mx::Dtype::Val::bfloat16: return Dtype::Bfloat16;
+    case mx::Dtype::Val::float32: return Dtype::Float32;
+    default: throw std::invalid_argument("an array has a dtype Lanner does not use");
+  }
+}
+
+std::unique_ptr<Arrays> arrays() { return std::make_unique<Arrays>(); }
+
+Out clone_array(const array& a) { return wrap(a); }
+
+Ints shape_of(const array& a) { return {a.shape().data(), a.shape().size()}; }
+
+Dtype dtype_of(const array& a) { return from_mlx(a.dtype()); }
+
+Out empty(Ints shape, Dtype dtype) {
+  size_t bytes = mx::size_of(to_mlx(dtype));
+  for (auto dim : shape) {
+    if (dim < 0 || (dim > 0 && bytes > SIZE_MAX / static_cast<size_t>(dim))) {
+      throw std::invalid_argument("a shape is negative or too large");
+    }
+    bytes *= static_cast<size_t>(dim);
+  }
+  return wrap(array(mx::allocator::malloc(bytes), to_shape(shape), to_mlx(dtype)));
+}
+
+rust::Slice<std::uint8_t> bytes_mut(array& a) {
+  if (!a.is_available() || !a.flags().row_contiguous || !a.is_donatable()) {
+    throw std::logic_error("bytes_mut needs a new, unshared array");
+  }
+  // An array of no elements may have no buffer at all.
+  return a.nbytes() == 0 ? rust::Slice<std::uint8_t>{}
+                         : rust::Slice<std::uint8_t>{a.data<std::uint8_t>(), a.nbytes()};
+}
+
+rust::Slice<const std::uint8_t> bytes_of(const array& a) {
+  if (!a.is_available() || !a.flags().row_contiguous) {
+    throw std::logic_error("bytes_of needs an evaluated, row-contiguous array");
+  }
+  return a.nbytes() == 0 ? rust::Slice<const std::uint8_t>{}
+                         : rust::Slice<const std::uint8_t>{a.data<std::uint8_t>(), a.nbytes()};
+}
+
+Out scalar(float value, Dtype dtype) { return wrap(array(value, to_mlx(dtype))); }
+
+void eval(const Arrays& list) { mx::eval(list.list); }
+
+void async_eval(const Arrays& list) { mx::async_eval(list.list); }
+
+rust::String mlx_version() { return mx::version(); }
+
+bool gpu_available() { return mx::is_available(mx::Device::gpu); }
+
+void use_gpu(bool gpu) { mx::set_default_device(gpu ? mx::Device::gpu : mx::Device::cpu); }
+
+bool on_gpu() { return mx::default_device() == mx::Device::gpu; }
+
+size_t active_memory() { return mx::get_active_memory(); }
+
+size_t peak_memory() { return mx::get_peak_memory(); }
+
+void set_cache_limit(size_t bytes) { mx::set_cache_limit(bytes); }
+
+void set_memory_limit(size_t bytes) { mx::set_memory_limit(bytes); }
+
+void clear_cache() { mx::clear_cache(); }
+
+}  // namespace lanner

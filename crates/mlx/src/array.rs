@@ -1,0 +1,172 @@
+//! The array handle: a value, cheap to clone, lazily evaluated, bound to its thread.
+
+use std::fmt;
+
+use cxx::UniquePtr;
+
+use crate::{
+    Error, Result,
+    bridge::{self, Dtype, RawArray},
+    eval,
+};
+
+/// An n-dimensional array of one [`Dtype`]; a node of MLX's lazy graph until it is evaluated.
+///
+/// Handles are values: a clone is a second name for the same contents, not a copy. Not `Send`: one thread owns
+/// MLX.
+pub struct Array(pub(crate) UniquePtr<RawArray>);
+
+impl Clone for Array {
+    fn clone(&self) -> Array {
+        Array(bridge::clone_array(&self.0))
+    }
+}
+
+/// A Rust type that an array can be read into or made from.
+pub trait Element: bytemuck::Pod {
+    const DTYPE: Dtype;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),*) => {
+        $(impl Element for $rust { const DTYPE: Dtype = Dtype::$dtype; })*
+    };
+}
+element!(u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64, i32 => Int32, i64 => Int64, f32 => Float32,
+    half::f16 => Float16, half::bf16 => Bfloat16);
+
+impl Array {
+    /// Copies `values` into a new array.
+    ///
+    /// # Panics
+    /// If the number of values is not the product of `shape`, or memory is exhausted.
+    #[track_caller]
+    pub fn from_slice<T: Element>(values: &[T], shape: &[i32]) -> Array {
+        let mut raw = built(bridge::empty(shape, T::DTYPE)).0;
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let target = bridge::bytes_mut(raw.pin_mut()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(target.len(), bytes.len(), "{} values do not fill shape {shape:?}", values.len());
+        target.copy_from_slice(bytes);
+        Array(raw)
+    }
+
+    /// A new array filled by `fill`, which gets its row-major, uninitialised bytes.
+    ///
+    /// # Errors
+    /// Memory is exhausted, or whatever `fill` returns.
+    pub fn fill_with(
+        shape: &[i32],
+        dtype: Dtype,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Array> {
+        let mut raw = bridge::empty(shape, dtype)?;
+        fill(bridge::bytes_mut(raw.pin_mut())?)?;
+        Ok(Array(raw))
+    }
+
+    /// A 0-dimensional array.
+    #[track_caller]
+    pub fn scalar(value: f32, dtype: Dtype) -> Array {
+        built(bridge::scalar(value, dtype))
+    }
+
+    pub fn shape(&self) -> &[i32] {
+        bridge::shape_of(&self.0)
+    }
+
+    /// Size along `axis`; negative counts from the end.
+    ///
+    /// # Panics
+    /// If there is no such axis.
+    #[track_caller]
+    pub fn dim(&self, axis: i32) -> i32 {
+        let shape = self.shape();
+        let index = if axis < 0 { axis + shape.len() as i32 } else { axis };
+        match usize::try_from(index).ok().and_then(|i| shape.get(i)) {
+            Some(&dim) => dim,
+            None => panic!("no axis {axis} in shape {shape:?}"),
+        }
+    }
+
+    pub fn ndim(&self) -> usize {
+        self.shape().len()
+    }
+
+    /// Number of elements.
+    pub fn size(&self) -> usize {
+        self.shape().iter().map(|&d| d as usize).product()
+    }
+
+    #[track_caller]
+    pub fn dtype(&self) -> Dtype {
+        bridge::dtype_of(&self.0).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Evaluates the array and copies its values out, row-major.
+    ///
+    /// # Errors
+    /// Evaluation failed, or the array's type is not `T`.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if self.dtype() != T::DTYPE {
+            return Err(Error::WrongType { asked: std::any::type_name::<T>(), dtype: self.dtype().name() });
+        }
+        let contiguous = Array(bridge::contiguous(&self.0)?);
+        eval([&contiguous])?;
+        Ok(bytemuck::pod_collect_to_vec(bridge::bytes_of(&contiguous.0)?))
+    }
+
+    /// [`to_vec`](Array::to_vec) after conversion to float32.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        self.astype(Dtype::Float32).to_vec()
+    }
+}
+
+impl Dtype {
+    /// The name that safetensors and config.json use in lower case, e.g. `bfloat16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::Bool => "bool",
+            Dtype::Uint8 => "uint8",
+            Dtype::Uint16 => "uint16",
+            Dtype::Uint32 => "uint32",
+            Dtype::Uint64 => "uint64",
+            Dtype::Int8 => "int8",
+            Dtype::Int16 => "int16",
+            Dtype::Int32 => "int32",
+            Dtype::Int64 => "int64",
+            Dtype::Float16 => "float16",
+            Dtype::Bfloat16 => "bfloat16",
+            Dtype::Float32 => "float32",
+            _ => "unknown",
+        }
+    }
+
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
+            Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
+            Dtype::Uint64 | Dtype::Int64 => 8,
+            _ => 4,
+        }
+    }
+
+    pub fn is_float(self) -> bool {
+        matches!(self, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
+    }
+}
+
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Array({}, {:?})", self.dtype().name(), self.shape())
+    }
+}
+
+/// Building an operation fails only on a bug of ours; say where.
+#[track_caller]
+pub(crate) fn built(result: std::result::Result<UniquePtr<RawArray>, cxx::Exception>) -> Array {
+    match result {
+        Ok(raw) => Array(raw),
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,200 @@
+//! The one bridge to C++. Every function that can throw returns `Result`; no raw pointers, no model names.
+
+pub use ffi::*;
+
+#[allow(unsafe_code, reason = "what cxx generates")]
+#[cxx::bridge(namespace = "lanner")]
+mod ffi {
+    /// Element type of an array.
+    #[derive(Debug)]
+    enum Dtype {
+        Bool,
+        Uint8,
+        Uint16,
+        Uint32,
+        Uint64,
+        Int8,
+        Int16,
+        Int32,
+        Int64,
+        Float16,
+        Bfloat16,
+        Float32,
+    }
+
+    /// Row-major contents of a kernel's input.
+    struct View<'a> {
+        dtype: Dtype,
+        shape: &'a [i32],
+        bytes: &'a [u8],
+    }
+
+    /// Row-major contents of a kernel's output, uninitialised: the kernel writes all of it.
+    struct ViewMut<'a> {
+        dtype: Dtype,
+        shape: &'a [i32],
+        bytes: &'a mut [u8],
+    }
+
+    /// Shape and type of one output of a kernel.
+    struct OutputSpec {
+        shape: Vec<i32>,
+        dtype: Dtype,
+    }
+
+    extern "Rust" {
+        type Kernel;
+        fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<()>;
+        fn kernel_name(kernel: &Kernel) -> &str;
+    }
+
+    unsafe extern "C++" {
+        include!("mlx/shim/shim.h");
+
+        #[namespace = "mlx::core"]
+        #[cxx_name = "array"]
+        type RawArray;
+        /// A growing list of arrays, for operations on many.
+        type Arrays;
+
+        fn arrays() -> UniquePtr<Arrays>;
+        fn push(self: Pin<&mut Arrays>, a: &RawArray);
+        fn len(self: &Arrays) -> usize;
+        fn get(self: &Arrays, i: usize) -> Result<UniquePtr<RawArray>>;
+
+        // array.cc
+        fn clone_array(a: &RawArray) -> UniquePtr<RawArray>;
+        fn shape_of(a: &RawArray) -> &[i32];
+        fn dtype_of(a: &RawArray) -> Result<Dtype>;
+        fn empty(shape: &[i32], dtype: Dtype) -> Result<UniquePtr<RawArray>>;
+        fn bytes_mut(a: Pin<&mut RawArray>) -> Result<&mut [u8]>;
+        fn bytes_of(a: &RawArray) -> Result<&[u8]>;
+        fn scalar(value: f32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
+        fn eval(list: &Arrays) -> Result<()>;
+        fn async_eval(list: &Arrays) -> Result<()>;
+        fn mlx_version() -> String;
+        fn gpu_available() -> bool;
+        fn use_gpu(gpu: bool) -> Result<()>;
+        fn on_gpu() -> bool;
+        fn active_memory() -> usize;
+        fn peak_memory() -> usize;
+        fn set_cache_limit(bytes: usize) -> Result<()>;
+        fn set_memory_limit(bytes: usize) -> Result<()>;
+        fn clear_cache() -> Result<()>;
+
+        // ops.cc: unary
+        fn exp(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn log(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn negative(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn sigmoid(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn softplus(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn square(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn rsqrt(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn contiguous(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        // binary
+        fn add(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn subtract(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn multiply(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn divide(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn maximum(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn minimum(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn matmul(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn greater(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn greater_equal(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn less(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn less_equal(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn select(condition: &RawArray, yes: &RawArray, no: &RawArray) -> Result<UniquePtr<RawArray>>;
+        // shape
+        fn astype(a: &RawArray, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
+        fn reshape(a: &RawArray, shape: &[i32]) -> Result<UniquePtr<RawArray>>;
+        fn transpose(a: &RawArray, axes: &[i32]) -> Result<UniquePtr<RawArray>>;
+        fn broadcast_to(a: &RawArray, shape: &[i32]) -> Result<UniquePtr<RawArray>>;
+        fn slice(a: &RawArray, start: &[i32], stop: &[i32]) -> Result<UniquePtr<RawArray>>;
+        fn slice_update(
+            a: &RawArray,
+            update: &RawArray,
+            start: &[i32],
+            stop: &[i32],
+        ) -> Result<UniquePtr<RawArray>>;
+        fn concatenate(list: &Arrays, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn take(a: &RawArray, indices: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn take_along_axis(a: &RawArray, indices: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn put_along_axis(
+            a: &RawArray,
+            indices: &RawArray,
+            values: &RawArray,
+            axis: i32,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn scatter_add_axis(
+            a: &RawArray,
+            indices: &RawArray,
+            values: &RawArray,
+            axis: i32,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn arange(start: i32, stop: i32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
+        fn full(shape: &[i32], value: f32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
+        // reductions and order
+        fn sum(a: &RawArray, axis: i32, keepdims: bool) -> Result<UniquePtr<RawArray>>;
+        fn max(a: &RawArray, axis: i32, keepdims: bool) -> Result<UniquePtr<RawArray>>;
+        fn argmax(a: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn cumsum(a: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn argsort(a: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn logsumexp(a: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn softmax(a: &RawArray, axis: i32) -> Result<UniquePtr<RawArray>>;
+        fn gumbel(shape: &[i32], seed: u64) -> Result<UniquePtr<RawArray>>;
+
+        // fast.cc
+        fn rms_norm(x: &RawArray, weight: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
+        fn rms_norm_plain(x: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
+        fn rope(
+            x: &RawArray,
+            dims: i32,
+            traditional: bool,
+            base: f32,
+            scale: f32,
+            offset: i32,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn attention(
+            q: &RawArray,
+            k: &RawArray,
+            v: &RawArray,
+            scale: f32,
+            causal: bool,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn gated_delta(
+            q: &RawArray,
+            k: &RawArray,
+            v: &RawArray,
+            g: &RawArray,
+            beta: &RawArray,
+            state: &RawArray,
+        ) -> Result<UniquePtr<Arrays>>;
+        fn quantized_matmul(
+            x: &RawArray,
+            w: &RawArray,
+            scales: &RawArray,
+            biases: &RawArray,
+            group_size: i32,
+            bits: i32,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn dequantize(
+            w: &RawArray,
+            scales: &RawArray,
+            biases: &RawArray,
+            group_size: i32,
+            bits: i32,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn quantize(w: &RawArray, group_size: i32, bits: i32) -> Result<UniquePtr<Arrays>>;
+
+        // kernel.cc
+        /// `shared[i]` is the input whose memory output `i` takes over, or -1.
+        fn apply_kernel(
+            kernel: Box<Kernel>,
+            inputs: &Arrays,
+            outputs: &[OutputSpec],
+            shared: &[i32],
+        ) -> Result<UniquePtr<Arrays>>;
+    }
+}
+
+use crate::kernel::{Kernel, kernel_name, run_kernel};

@@ -1,0 +1,84 @@
+//! Running the graph, and the device and memory it runs on.
+
+use crate::{
+    Array, Result,
+    array::built,
+    bridge::{self, Arrays},
+};
+
+pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
+    let mut list = bridge::arrays();
+    for array in arrays {
+        list.pin_mut().push(&array.0);
+    }
+    list
+}
+
+#[track_caller]
+pub(crate) fn unlist(list: std::result::Result<cxx::UniquePtr<Arrays>, cxx::Exception>) -> Vec<Array> {
+    let list = list.unwrap_or_else(|e| panic!("{e}"));
+    (0..list.len()).map(|i| built(list.get(i))).collect()
+}
+
+/// Computes the arrays and waits for them.
+///
+/// # Errors
+/// Out of memory, a device error, or a failure inside a kernel.
+pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+    Ok(bridge::eval(&list(arrays))?)
+}
+
+/// Starts computing the arrays; reading one later waits for it.
+///
+/// # Errors
+/// As [`eval`]; an error on the device may appear only at the read.
+pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+    Ok(bridge::async_eval(&list(arrays))?)
+}
+
+/// Version of the MLX library found by the loader, e.g. `0.32.4`.
+pub fn version() -> String {
+    bridge::mlx_version()
+}
+
+pub fn gpu_available() -> bool {
+    bridge::gpu_available()
+}
+
+/// Chooses the device for this thread's operations from here on.
+///
+/// # Errors
+/// There is no GPU in this build of MLX or on this machine.
+pub fn use_gpu(gpu: bool) -> Result<()> {
+    Ok(bridge::use_gpu(gpu)?)
+}
+
+/// Whether operations run on the GPU.
+pub fn on_gpu() -> bool {
+    bridge::on_gpu()
+}
+
+/// Bytes held by live arrays.
+pub fn active_memory() -> usize {
+    bridge::active_memory()
+}
+
+/// Largest [`active_memory`] so far, in bytes.
+pub fn peak_memory() -> usize {
+    bridge::peak_memory()
+}
+
+/// Freed buffers beyond this many bytes go back to the system.
+pub fn set_cache_limit(bytes: usize) -> Result<()> {
+    Ok(bridge::set_cache_limit(bytes)?)
+}
+
+/// Allocations beyond this many bytes fail as an [`Error`](crate::Error) where MLX enforces it.
+pub fn set_memory_limit(bytes: usize) -> Result<()> {
+    Ok(bridge::set_memory_limit(bytes)?)
+}
+
+/// Gives freed buffers back to the system.
+pub fn clear_cache() -> Result<()> {
+    Ok(bridge::clear_cache()?)
+}

@@ -1,0 +1,99 @@
+//! Rust functions as primitives of MLX's graph: they run on MLX's CPU stream, in order with every other operation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{
+    Array,
+    array::Element,
+    bridge::{self, Dtype, View, ViewMut},
+    eval::{list, unlist},
+};
+
+pub use crate::bridge::OutputSpec;
+
+type Body = dyn Fn(&[Input], &mut [Output]) + Send + Sync;
+
+/// A kernel on its way through the bridge.
+pub struct Kernel {
+    name: &'static str,
+    body: Box<Body>,
+}
+
+/// Row-major contents of one input.
+pub struct Input<'a>(&'a View<'a>);
+
+impl Input<'_> {
+    pub fn shape(&self) -> &[i32] {
+        self.0.shape
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.0.dtype
+    }
+
+    /// # Panics
+    /// If the input's type is not `T`: a bug in the kernel's caller.
+    pub fn values<T: Element>(&self) -> &[T] {
+        assert_eq!(self.0.dtype, T::DTYPE, "kernel input has another type");
+        bytemuck::cast_slice(self.0.bytes)
+    }
+}
+
+/// Row-major contents of one output; uninitialised until the kernel writes it.
+pub struct Output<'a>(&'a mut [u8], Dtype);
+
+impl Output<'_> {
+    /// # Panics
+    /// If the output's type is not `T`: a bug in the kernel's caller.
+    pub fn values<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(self.1, T::DTYPE, "kernel output has another type");
+        bytemuck::cast_slice_mut(self.0)
+    }
+}
+
+/// Adds `body` to the graph as one operation on the CPU; it gets row-major inputs and must write all outputs.
+///
+/// A panic in `body` becomes an error of the evaluation that needed it.
+#[track_caller]
+pub fn apply<const N: usize>(
+    name: &'static str,
+    inputs: &[&Array],
+    outputs: [OutputSpec; N],
+    body: impl Fn(&[Input], &mut [Output]) + Send + Sync + 'static,
+) -> [Array; N] {
+    apply_in_place(name, inputs, outputs, &[], body)
+}
+
+/// As [`apply`], where for each `(output, input)` of `shared` the output takes over the input's memory.
+///
+/// `body` sees such memory through the output alone; that input is empty. The caller gives the input's handle
+/// up: an array read through it later shows what the kernel wrote.
+#[track_caller]
+pub(crate) fn apply_in_place<const N: usize>(
+    name: &'static str,
+    inputs: &[&Array],
+    outputs: [OutputSpec; N],
+    shared: &[(usize, usize)],
+    body: impl Fn(&[Input], &mut [Output]) + Send + Sync + 'static,
+) -> [Array; N] {
+    let kernel = Box::new(Kernel { name, body: Box::new(body) });
+    let mut sources = [-1; N];
+    shared.iter().for_each(|&(output, input)| sources[output] = input as i32);
+    let arrays = unlist(bridge::apply_kernel(kernel, &list(inputs.iter().copied()), &outputs, &sources));
+    arrays.try_into().unwrap_or_else(|_| panic!("kernel {name} has {N} outputs"))
+}
+
+pub(crate) fn kernel_name(kernel: &Kernel) -> &str {
+    kernel.name
+}
+
+/// Called by MLX's CPU stream. No panic may reach C++: it would end the process.
+pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
+    let inputs: Vec<Input> = inputs.iter().map(Input).collect();
+    let mut outputs: Vec<Output> = outputs.iter_mut().map(|o| Output(&mut *o.bytes, o.dtype)).collect();
+    catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs))).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        format!("kernel {} panicked: {text}", kernel.name)
+    })
+}

@@ -1,0 +1,120 @@
+//! Safetensors files: header checked first, then tensors streamed straight into arrays, no second copy.
+
+use std::{
+    fs::File,
+    io::{Cursor, Read, Seek, SeekFrom},
+    path::Path,
+};
+
+use safetensors::{SafeTensors, tensor::Metadata};
+
+use crate::{Array, Dtype, Error, Result};
+
+/// Headers beyond this are refused before they are read; real ones hold a few megabytes at most.
+const MAX_HEADER: u64 = 100 << 20;
+
+trait ReadSeek: Read + Seek {}
+impl<T: Read + Seek> ReadSeek for T {}
+
+/// An open safetensors file whose header has been checked against its length.
+pub struct Safetensors {
+    name: String,
+    metadata: Metadata,
+    /// Where tensor data begins, in bytes.
+    data: u64,
+    source: Box<dyn ReadSeek>,
+}
+
+impl Safetensors {
+    /// # Errors
+    /// The file cannot be read, is cut short, or its header lies about what the file holds.
+    pub fn open(path: &Path) -> Result<Safetensors> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|e| file_error(&name, e.to_string()))?;
+        Safetensors::new(name, Box::new(file))
+    }
+
+    /// A file compiled into the program; `name` is for error messages.
+    ///
+    /// # Errors
+    /// As [`open`](Safetensors::open).
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Safetensors> {
+        Safetensors::new(name.into(), Box::new(Cursor::new(bytes)))
+    }
+
+    fn new(name: String, mut source: Box<dyn ReadSeek>) -> Result<Safetensors> {
+        let fail = |message: String| file_error(&name, message);
+        let io = |e: std::io::Error| file_error(&name, e.to_string());
+        let length = source.seek(SeekFrom::End(0)).map_err(io)?;
+        source.rewind().map_err(io)?;
+        let mut prefix = [0; 8];
+        source.read_exact(&mut prefix).map_err(|_| fail("the file is cut short: it has no header".into()))?;
+        let header = u64::from_le_bytes(prefix);
+        if header > MAX_HEADER || header > length - 8 {
+            return Err(fail(format!(
+                "the header claims {header} bytes of a file of {length}: not a safetensors file, or cut short"
+            )));
+        }
+        let mut bytes = vec![0; 8 + header as usize];
+        source.rewind().and_then(|()| source.read_exact(&mut bytes)).map_err(io)?;
+        let (_, metadata) =
+            SafeTensors::read_metadata(&bytes).map_err(|e| fail(format!("the header is broken: {e}")))?;
+        let (claimed, held) = (metadata.data_len() as u64, length - 8 - header);
+        if claimed != held {
+            return Err(fail(format!(
+                "the header describes {claimed} bytes of tensors, the file holds {held}: download it again"
+            )));
+        }
+        Ok(Safetensors { data: 8 + header, name, metadata, source })
+    }
+
+    /// Names of all tensors, in no particular order.
+    pub fn names(&self) -> Vec<String> {
+        self.metadata.offset_keys()
+    }
+
+    /// Size in bytes of a tensor's data; 0 if there is no such tensor.
+    pub fn bytes_of(&self, name: &str) -> usize {
+        self.metadata.info(name).map_or(0, |info| info.data_offsets.1 - info.data_offsets.0)
+    }
+
+    /// Reads one tensor.
+    ///
+    /// # Errors
+    /// There is no such tensor, its type is one MLX lacks, or reading fails.
+    pub fn read(&mut self, tensor: &str) -> Result<Array> {
+        let fail = |message: String| file_error(&self.name, message);
+        let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
+        let dtype = dtype(info.dtype).ok_or_else(|| fail(format!("{tensor} has type {:?}", info.dtype)))?;
+        let shape = info.shape.iter().map(|&d| i32::try_from(d)).collect::<std::result::Result<Vec<_>, _>>();
+        let shape = shape.map_err(|_| fail(format!("{tensor} has an axis of over 2^31 elements")))?;
+        let start = self.data + info.data_offsets.0 as u64;
+        Array::fill_with(&shape, dtype, |bytes| {
+            let read = self.source.seek(SeekFrom::Start(start)).and_then(|_| self.source.read_exact(bytes));
+            read.map_err(|e| file_error(&self.name, format!("reading {tensor}: {e}")))
+        })
+    }
+}
+
+fn file_error(file: &str, message: String) -> Error {
+    Error::File { file: file.into(), message }
+}
+
+fn dtype(dtype: safetensors::Dtype) -> Option<Dtype> {
+    use safetensors::Dtype as S;
+    Some(match dtype {
+        S::BOOL => Dtype::Bool,
+        S::U8 | S::F8_E4M3 | S::F8_E8M0 => Dtype::Uint8,
+        S::U16 => Dtype::Uint16,
+        S::U32 => Dtype::Uint32,
+        S::U64 => Dtype::Uint64,
+        S::I8 => Dtype::Int8,
+        S::I16 => Dtype::Int16,
+        S::I32 => Dtype::Int32,
+        S::I64 => Dtype::Int64,
+        S::F16 => Dtype::Float16,
+        S::BF16 => Dtype::Bfloat16,
+        S::F32 => Dtype::Float32,
+        _ => return None,
+    })
+}

@@ -1,0 +1,258 @@
+//! Element-wise, shape, order and reduction operations, as methods and operators on [`Array`].
+//!
+//! Results have the operands' dtype; scalars are built in the operand's dtype. All panic at the caller's line
+//! on shapes that do not fit.
+
+use std::ops;
+
+use crate::{Array, Dtype, array::built, bridge, eval::list};
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        impl Array {
+            $($(#[$doc])* #[track_caller] pub fn $name(&self) -> Array { built(bridge::$name(&self.0)) })*
+        }
+    };
+}
+unary!(
+    exp,
+    log,
+    sigmoid,
+    /// log(1 + exp(x)), without overflow.
+    softplus,
+    square,
+    /// 1 / sqrt(x).
+    rsqrt,
+    /// The same values, row-major in memory.
+    contiguous
+);
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        impl Array {
+            $($(#[$doc])* #[track_caller]
+            pub fn $name(&self, other: &Array) -> Array { built(bridge::$name(&self.0, &other.0)) })*
+        }
+    };
+}
+binary!(
+    maximum,
+    minimum,
+    /// Matrix product over the last two axes. For weights use [`fast::linear`](crate::fast::linear).
+    matmul,
+    greater,
+    greater_equal,
+    less,
+    less_equal
+);
+
+macro_rules! operator {
+    ($($op:ident $method:ident $bridge:ident),*) => {
+        $(
+            impl ops::$op<&Array> for &Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+            }
+            impl ops::$op<Array> for &Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+            }
+            impl ops::$op<&Array> for Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+            }
+            impl ops::$op<Array> for Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+            }
+            impl ops::$op<f32> for &Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: f32) -> Array {
+                    built(bridge::$bridge(&self.0, &Array::scalar(other, self.dtype()).0))
+                }
+            }
+            impl ops::$op<f32> for Array {
+                type Output = Array;
+                #[track_caller]
+                fn $method(self, other: f32) -> Array { ops::$op::$method(&self, other) }
+            }
+        )*
+    };
+}
+operator!(Add add add, Sub sub subtract, Mul mul multiply, Div div divide);
+
+impl ops::Neg for &Array {
+    type Output = Array;
+    #[track_caller]
+    fn neg(self) -> Array {
+        built(bridge::negative(&self.0))
+    }
+}
+
+impl ops::Neg for Array {
+    type Output = Array;
+    #[track_caller]
+    fn neg(self) -> Array {
+        -&self
+    }
+}
+
+impl Array {
+    /// Conversion; the same array if it has the type already.
+    #[track_caller]
+    pub fn astype(&self, dtype: Dtype) -> Array {
+        if self.dtype() == dtype { self.clone() } else { built(bridge::astype(&self.0, dtype)) }
+    }
+
+    /// One dimension may be -1: whatever is left.
+    #[track_caller]
+    pub fn reshape(&self, shape: &[i32]) -> Array {
+        built(bridge::reshape(&self.0, shape))
+    }
+
+    #[track_caller]
+    pub fn transpose(&self, axes: &[i32]) -> Array {
+        built(bridge::transpose(&self.0, axes))
+    }
+
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: &[i32]) -> Array {
+        built(bridge::broadcast_to(&self.0, shape))
+    }
+
+    /// Indices `start..stop` along `axis` (negative counts from the end), everything along the others.
+    #[track_caller]
+    pub fn slice(&self, axis: i32, start: i32, stop: i32) -> Array {
+        let (from, to) = self.span(axis, start, stop);
+        built(bridge::slice(&self.0, &from, &to))
+    }
+
+    /// `self` with `update` written at `start..` along `axis`; in place if nothing else holds `self`'s buffer.
+    #[track_caller]
+    pub fn slice_update(&self, axis: i32, start: i32, update: &Array) -> Array {
+        let (from, to) = self.span(axis, start, start + update.dim(axis));
+        built(bridge::slice_update(&self.0, &update.0, &from, &to))
+    }
+
+    #[track_caller]
+    fn span(&self, axis: i32, start: i32, stop: i32) -> (Vec<i32>, Vec<i32>) {
+        let dim = self.dim(axis);
+        assert!(0 <= start && start <= stop && stop <= dim, "span {start}..{stop} of axis of size {dim}");
+        let index = if axis < 0 { axis + self.ndim() as i32 } else { axis } as usize;
+        let (mut from, mut to) = (vec![0; self.ndim()], self.shape().to_vec());
+        (from[index], to[index]) = (start, stop);
+        (from, to)
+    }
+
+    /// Consecutive pieces of the given sizes along `axis`; the sizes add up to the axis.
+    #[track_caller]
+    pub fn split(&self, axis: i32, sizes: &[i32]) -> Vec<Array> {
+        assert_eq!(sizes.iter().sum::<i32>(), self.dim(axis), "split sizes {sizes:?} of {:?}", self.shape());
+        let mut start = 0;
+        let piece = |&size: &i32| {
+            start += size;
+            self.slice(axis, start - size, start)
+        };
+        sizes.iter().map(piece).collect()
+    }
+
+    #[track_caller]
+    pub fn concatenate<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis: i32) -> Array {
+        built(bridge::concatenate(&list(arrays), axis))
+    }
+
+    /// Rows `indices` along `axis`.
+    #[track_caller]
+    pub fn take(&self, indices: &Array, axis: i32) -> Array {
+        built(bridge::take(&self.0, &indices.0, axis))
+    }
+
+    #[track_caller]
+    pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Array {
+        built(bridge::take_along_axis(&self.0, &indices.0, axis))
+    }
+
+    /// `self` with `values` put at `indices` along `axis`.
+    #[track_caller]
+    pub fn put_along_axis(&self, indices: &Array, values: &Array, axis: i32) -> Array {
+        built(bridge::put_along_axis(&self.0, &indices.0, &values.0, axis))
+    }
+
+    /// `self` with `values` added at `indices` along `axis`; repeated indices add up.
+    #[track_caller]
+    pub fn scatter_add(&self, indices: &Array, values: &Array, axis: i32) -> Array {
+        built(bridge::scatter_add_axis(&self.0, &indices.0, &values.0, axis))
+    }
+
+    /// `start..stop` in steps of 1.
+    #[track_caller]
+    pub fn arange(start: i32, stop: i32, dtype: Dtype) -> Array {
+        built(bridge::arange(start, stop, dtype))
+    }
+
+    #[track_caller]
+    pub fn full(shape: &[i32], value: f32, dtype: Dtype) -> Array {
+        built(bridge::full(shape, value, dtype))
+    }
+
+    #[track_caller]
+    pub fn zeros(shape: &[i32], dtype: Dtype) -> Array {
+        Array::full(shape, 0.0, dtype)
+    }
+
+    /// `yes` where `self` (bool) is true, else `no`.
+    #[track_caller]
+    pub fn select(&self, yes: &Array, no: &Array) -> Array {
+        built(bridge::select(&self.0, &yes.0, &no.0))
+    }
+
+    #[track_caller]
+    pub fn sum(&self, axis: i32, keepdims: bool) -> Array {
+        built(bridge::sum(&self.0, axis, keepdims))
+    }
+
+    #[track_caller]
+    pub fn max(&self, axis: i32, keepdims: bool) -> Array {
+        built(bridge::max(&self.0, axis, keepdims))
+    }
+
+    /// Index (uint32) of the largest value along `axis`; the first of equals.
+    #[track_caller]
+    pub fn argmax(&self, axis: i32) -> Array {
+        built(bridge::argmax(&self.0, axis))
+    }
+
+    #[track_caller]
+    pub fn cumsum(&self, axis: i32) -> Array {
+        built(bridge::cumsum(&self.0, axis))
+    }
+
+    /// Indices (uint32) that sort `axis` upwards.
+    #[track_caller]
+    pub fn argsort(&self, axis: i32) -> Array {
+        built(bridge::argsort(&self.0, axis))
+    }
+
+    /// log(sum(exp(x))) along `axis`, which is dropped.
+    #[track_caller]
+    pub fn logsumexp(&self, axis: i32) -> Array {
+        built(bridge::logsumexp(&self.0, axis))
+    }
+
+    /// Softmax along `axis`, computed in float32.
+    #[track_caller]
+    pub fn softmax(&self, axis: i32) -> Array {
+        built(bridge::softmax(&self.0, axis))
+    }
+
+    /// Standard Gumbel noise (float32), a pure function of `shape` and `seed` (Threefry, counter-based).
+    #[track_caller]
+    pub fn gumbel(shape: &[i32], seed: u64) -> Array {
+        built(bridge::gumbel(shape, seed))
+    }
+}
