@@ -55,7 +55,12 @@ Out empty(Ints shape, Dtype dtype) {
     }
     bytes *= static_cast<size_t>(dim);
   }
-  return wrap(array(mx::allocator::malloc(bytes), to_shape(shape), to_mlx(dtype)));
+  auto data = bytes > mx::get_memory_limit() ? mx::allocator::Data(mx::allocator::Buffer(nullptr), nullptr)
+                                             : mx::allocator::malloc(bytes);
+  if (data.buffer().ptr() == nullptr && bytes > 0) {
+    throw std::runtime_error("out of memory: no room for an array of " + std::to_string(bytes) + " bytes");
+  }
+  return wrap(array(std::move(data), to_shape(shape), to_mlx(dtype)));
 }
 
 rust::Slice<std::uint8_t> bytes_mut(array& a) {

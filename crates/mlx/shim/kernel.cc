@@ -7,6 +7,15 @@ namespace lanner {
 
 namespace {
 
+// An array of no elements may have no memory at all.
+template <typename Byte>
+rust::Slice<Byte> buffer(array& a) {
+  if (a.nbytes() == 0) return {};
+  Byte* data = a.data<std::uint8_t>();
+  if (data == nullptr) throw std::bad_alloc();
+  return {data, a.nbytes()};
+}
+
 class RustKernel : public mx::Primitive {
  public:
   RustKernel(mx::Stream stream, rust::Box<Kernel> kernel, Ints shared)
@@ -48,10 +57,10 @@ class RustKernel : public mx::Primitive {
     std::vector<View> inputs;
     std::vector<ViewMut> outputs;
     for (auto& in : ins) {
-      inputs.push_back(View{from_mlx(in.dtype()), shape_of(in), bytes_of(in)});
+      inputs.push_back(View{from_mlx(in.dtype()), shape_of(in), buffer<const std::uint8_t>(in)});
     }
     for (auto& out : outs) {
-      outputs.push_back(ViewMut{from_mlx(out.dtype()), shape_of(out), {out.data<std::uint8_t>(), out.nbytes()}});
+      outputs.push_back(ViewMut{from_mlx(out.dtype()), shape_of(out), buffer<std::uint8_t>(out)});
     }
     run_kernel(*kernel, {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()});
   }

@@ -27,7 +27,16 @@ struct Arrays {
 using Out = std::unique_ptr<array>;
 using Ints = rust::Slice<const std::int32_t>;
 
-inline Out wrap(array a) { return std::make_unique<array>(std::move(a)); }
+// Every result passes here. MLX's CPU allocator does not check for a failed allocation, so one that cannot
+// succeed is refused before it is tried.
+inline Out wrap(array a) {
+  if (a.nbytes() > mx::get_memory_limit()) {
+    throw std::runtime_error(
+        "out of memory: an array of " + std::to_string(a.nbytes()) + " bytes, where the limit is " +
+        std::to_string(mx::get_memory_limit()));
+  }
+  return std::make_unique<array>(std::move(a));
+}
 inline mx::Shape to_shape(Ints dims) { return mx::Shape(dims.begin(), dims.end()); }
 mx::Dtype to_mlx(Dtype dtype);
 Dtype from_mlx(mx::Dtype dtype);

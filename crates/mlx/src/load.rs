@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use safetensors::{SafeTensors, tensor::Metadata};
+use safetensors::tensor::Metadata;
 
 use crate::{Array, Dtype, Error, Result};
 
@@ -55,16 +55,11 @@ impl Safetensors {
                 "the header claims {header} bytes of a file of {length}: not a safetensors file, or cut short"
             )));
         }
-        let mut bytes = vec![0; 8 + header as usize];
-        source.rewind().and_then(|()| source.read_exact(&mut bytes)).map_err(io)?;
-        let (_, metadata) =
-            SafeTensors::read_metadata(&bytes).map_err(|e| fail(format!("the header is broken: {e}")))?;
-        let (claimed, held) = (metadata.data_len() as u64, length - 8 - header);
-        if claimed != held {
-            return Err(fail(format!(
-                "the header describes {claimed} bytes of tensors, the file holds {held}: download it again"
-            )));
-        }
+        let mut bytes = vec![0; header as usize];
+        source.read_exact(&mut bytes).map_err(io)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&bytes).map_err(|e| fail(format!("the header is broken: {e}")))?;
+        check_offsets(&metadata, length - 8 - header).map_err(fail)?;
         Ok(Safetensors { data: 8 + header, name, metadata, source })
     }
 
@@ -94,6 +89,27 @@ impl Safetensors {
             read.map_err(|e| file_error(&self.name, format!("reading {tensor}: {e}")))
         })
     }
+}
+
+/// The tensors must tile the data exactly, each with the bytes its shape and type need.
+fn check_offsets(metadata: &Metadata, held: u64) -> std::result::Result<(), String> {
+    let mut tensors: Vec<_> = metadata.tensors().into_iter().collect();
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    let mut end = 0;
+    for (name, info) in tensors {
+        let (from, to) = info.data_offsets;
+        let elements = info.shape.iter().copied().try_fold(1usize, usize::checked_mul);
+        let bits = elements.and_then(|n| n.checked_mul(info.dtype.bitsize()));
+        let fits = bits.is_some_and(|bits| bits.is_multiple_of(8) && from.checked_add(bits / 8) == Some(to));
+        if from != end || !fits {
+            return Err(format!("the header's offsets {from}..{to} of tensor {name} are wrong: the file is broken"));
+        }
+        end = to;
+    }
+    if end as u64 == held {
+        return Ok(());
+    }
+    Err(format!("the header describes {end} bytes of tensors, the file holds {held}: download it again"))
 }
 
 fn file_error(file: &str, message: String) -> Error {
