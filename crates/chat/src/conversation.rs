@@ -1,6 +1,6 @@
 //! OpenAI-style messages made into what chat templates expect. Checks shapes; leaves meaning to the template.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{Error, Result, Template};
 
@@ -8,7 +8,8 @@ use crate::{Error, Result, Template};
 ///
 /// - Content given as parts becomes one string, the texts joined by a line feed. Other kinds of parts are an error.
 /// - `arguments` of tool calls given as a JSON string become the object, which is what templates are written for.
-/// - An assistant message without content has `null`, which templates test for.
+/// - A message without content has `null`, which templates test for.
+/// - Reasoning of earlier turns has the names that templates use, `reasoning_content` and `thinking`, as in transformers.
 /// - The role `developer` becomes `system` when the template does not know it.
 pub fn prepare(messages: &[Value], template: &Template) -> Result<Vec<Value>> {
     let prepared = messages.iter().enumerate().map(|(index, message)| {
@@ -28,7 +29,18 @@ fn prepare_message(message: &Value, template: &Template) -> std::result::Result<
     if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
         calls.iter_mut().for_each(parse_arguments);
     }
-    Ok(Value::Object(message))
+    Ok(Value::Object(alias_reasoning(message)))
+}
+
+/// Gives reasoning, whichever name the client used, both names that templates read.
+fn alias_reasoning(message: Map<String, Value>) -> Map<String, Value> {
+    let given =
+        ["reasoning_content", "thinking", "reasoning"].into_iter().filter_map(|name| message.get(name));
+    let Some(reasoning) = given.into_iter().find(|value| !value.is_null()).cloned() else { return message };
+    let mut aliased = Map::from_iter([("thinking".to_owned(), reasoning.clone())]);
+    aliased.extend(message);
+    aliased.insert("reasoning_content".to_owned(), reasoning);
+    aliased
 }
 
 /// Content as a string, or null.

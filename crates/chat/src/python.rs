@@ -1,7 +1,34 @@
-//! Python's methods on strings, lists and dicts, where minijinja and its pycompat lack them or differ.
+//! Python's filters, tests and methods, where minijinja and its pycompat lack them or differ.
 
-use minijinja::value::{ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+
+/// Replaces the filters and tests of minijinja that differ from Jinja2.
+pub(crate) fn register(environment: &mut Environment<'static>) {
+    environment.add_filter(
+        "float",
+        |state: &State, value: &Value, default: Option<Value>, kwargs: Kwargs| {
+            let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0.0));
+            filters::float(state, value, Some(default), kwargs)
+        },
+    );
+    environment.add_filter(
+        "int",
+        |state: &State, value: &Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs| {
+            let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0));
+            filters::int(state, value, Some(default), base, kwargs)
+        },
+    );
+    use ValueKind::{Iterable, Map, Plain, Seq, String, Undefined};
+    environment.add_test("callable", |value: &Value| value.kind() == Plain);
+    environment.add_test("iterable", |value: &Value| {
+        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+    });
+    // Whatever has a length and can be indexed; a slice of a list is lazy here.
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+    });
+}
 
 /// Called for a method that minijinja does not know.
 pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -46,7 +73,7 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>
 }
 
 fn triple(before: &str, separator: &str, after: &str) -> Value {
-    [before, separator, after].into_iter().map(Value::from).collect()
+    Value::from(Tuple::from([before, separator, after].map(Value::from)))
 }
 
 /// Python strips the separators U+001C to U+001F too, which Rust does not count as white space.

@@ -166,6 +166,7 @@ fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(crate::python::method);
     environment.set_fuel(Some(FUEL));
     environment.add_filter("tojson", crate::json::tojson);
+    crate::python::register(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime(format, jiff::Zoned::now().datetime()));
     environment

@@ -1,0 +1,94 @@
+//! Published chat templates, rendered and compared with transformers byte for byte.
+//!
+//! The templates belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
+//! `templates/`, or the test is skipped.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use chat::{RenderInput, Template};
+use serde_json::Value;
+
+fn shared() -> Option<PathBuf> {
+    let shared = std::env::var_os("LANNER_SHARED").map(PathBuf::from);
+    if shared.is_none() {
+        eprintln!("skipped: LANNER_SHARED is not set");
+    }
+    shared
+}
+
+fn template(path: &Path, token_vars: &Value) -> chat::Result<Template> {
+    let source = std::fs::read_to_string(path).unwrap();
+    let source = match path.extension().is_some_and(|e| e == "json") {
+        true => serde_json::from_str::<Value>(&source).unwrap()["chat_template"].as_str().unwrap().to_owned(),
+        false => source,
+    };
+    let now = "2026-01-15T12:00:00".parse().unwrap();
+    Ok(Template::new(&source, token_vars.as_object().unwrap().clone())?.at(now))
+}
+
+fn render(template: &Template, case: &Value) -> chat::Result<String> {
+    let mut kwargs = case.as_object().unwrap().clone();
+    for fixed in ["messages", "tools", "documents", "add_generation_prompt"] {
+        kwargs.remove(fixed);
+    }
+    template.render(&RenderInput {
+        messages: case["messages"].as_array().unwrap(),
+        tools: case["tools"].as_array().map(Vec::as_slice),
+        documents: case["documents"].as_array().map(Vec::as_slice),
+        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(false),
+        kwargs,
+    })
+}
+
+/// How a rendering compares with the reference.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    Same,
+    /// Python fails with an error of its own, such as looping over `None`; minijinja goes on.
+    Lenient,
+    /// `safe` makes Jinja2 escape HTML in strings joined to it; a slip of the template that minijinja does not repeat.
+    Markup,
+    Different(String),
+}
+
+fn compare(golden: &Value, actual: &chat::Result<String>) -> Outcome {
+    let refusal = golden["error"].as_str().and_then(|e| e.strip_prefix("TemplateError: "));
+    match (golden["expected"].as_str(), actual) {
+        (Some(text), Ok(actual)) if text == actual => Outcome::Same,
+        (Some(text), Ok(actual)) if text.replace("&#34;", "\"") == *actual => Outcome::Markup,
+        (None, Err(chat::Error::Refused(message))) if refusal == Some(message) => Outcome::Same,
+        (None, Err(_)) if refusal.is_none() => Outcome::Same,
+        (None, Ok(_)) if refusal.is_none() => Outcome::Lenient,
+        _ => Outcome::Different(format!("want {golden}\n got {actual:?}")),
+    }
+}
+
+#[test]
+fn published_templates_render_as_in_transformers() {
+    let Some(folder) = shared().map(|s| s.join("templates")) else { return };
+    let read = |name: &str| std::fs::read_to_string(folder.join("expected").join(name)).unwrap();
+    let cases: Value = serde_json::from_str(&read("cases.json")).unwrap();
+    let goldens = read("jinja2_goldens.jsonl");
+    let mut templates: BTreeMap<String, chat::Result<Template>> = BTreeMap::new();
+    let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for line in goldens.lines() {
+        let golden: Value = serde_json::from_str(line).unwrap();
+        let name = golden["template"].as_str().unwrap();
+        let loaded = templates
+            .entry(name.to_owned())
+            .or_insert_with(|| template(&folder.join(name), &cases["token_vars"]));
+        let case = &cases["cases"][golden["case"].as_str().unwrap()];
+        let actual = match loaded {
+            Ok(template) => render(template, case),
+            Err(error) => Err(chat::Error::TemplateSyntax(error.to_string())),
+        };
+        *outcomes.entry(compare(&golden, &actual)).or_default() += 1;
+    }
+    let different: Vec<_> = outcomes.keys().filter(|o| matches!(o, Outcome::Different(_))).collect();
+    for outcome in &different {
+        println!("{outcome:?}");
+    }
+    println!("{} templates: {outcomes:?}", templates.len());
+    assert!(different.is_empty(), "{} renderings differ", different.len());
+}
