@@ -1,1 +1,31 @@
-fn main() {}
+//! The `lanner` program: reads the configuration once, opens the model, runs one command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use lanner::{
+    cli::Cli,
+    commands,
+    config::{Command, Config},
+};
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("lanner: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let config = Config::resolve(cli)?;
+    tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
+    match config.command {
+        Command::Serve(serve) => commands::serve(&config.model, serve)?,
+        Command::Chat(chat) => commands::chat(&config.model, chat)?,
+        Command::Run(run) => commands::run(&config.model, run)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,26 @@
+//! The model compiled into the program, so that `lanner chat` works with nothing downloaded.
+
+/// The files of a model folder, as they are on disk.
+pub struct Builtin {
+    pub name: &'static str,
+    pub config: &'static str,
+    pub generation_config: &'static str,
+    pub weights: &'static [u8],
+    pub tokenizer: &'static str,
+    pub tokenizer_config: &'static str,
+    pub chat_template: &'static str,
+}
+
+#[cfg(builtin_model)]
+pub const BUILTIN: Option<Builtin> = Some(Builtin {
+    name: "merlin",
+    config: include_str!("../../../models/merlin/config.json"),
+    generation_config: include_str!("../../../models/merlin/generation_config.json"),
+    weights: include_bytes!("../../../models/merlin/model.safetensors"),
+    tokenizer: include_str!("../../../models/merlin/tokenizer.json"),
+    tokenizer_config: include_str!("../../../models/merlin/tokenizer_config.json"),
+    chat_template: include_str!("../../../models/merlin/chat_template.jinja"),
+});
+
+#[cfg(not(builtin_model))]
+pub const BUILTIN: Option<Builtin> = None;

@@ -1,0 +1,217 @@
+//! The command line as typed; what its values mean together is decided in `config`.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use serde::Deserialize;
+
+/// An LLM inference engine on Apple's MLX.
+///
+/// Every flag can also be a key of the TOML config file, and the ones that say so an environment variable.
+/// Flags win over the environment, the environment over the file.
+#[derive(Debug, Parser)]
+#[command(name = "lanner", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub global: GlobalArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct GlobalArgs {
+    /// Config file [default: lanner/config.toml in $XDG_CONFIG_HOME or ~/.config, if it exists].
+    #[arg(long, global = true, env = "LANNER_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How much to log on stderr.
+    #[arg(long, global = true, env = "LANNER_LOG", value_name = "LEVEL", default_value = "warn")]
+    pub log: LogLevel,
+    /// Do not colour or dim anything.
+    #[arg(long, global = true, env = "NO_COLOR", value_parser = FalseyValueParser::new())]
+    pub no_color: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the model over the OpenAI HTTP API.
+    Serve(ServeArgs),
+    /// Chat with the model in the terminal.
+    Chat(ChatArgs),
+    /// Answer one prompt and exit.
+    Run(RunArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The prompt; `-` reads it from standard input.
+    #[arg(required_unless_present = "ids")]
+    pub prompt: Option<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
+    /// Complete the prompt as it stands, without the chat template.
+    #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
+    pub raw: bool,
+    /// Prompt token ids, space-separated; prints the new token ids and nothing else.
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "raw", "system", "think", "no_think"])]
+    pub ids: Option<String>,
+    /// Go on after an end-of-sequence token.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Stop before this text; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the float32 logits of every prompt position and step to this safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub dump_logits: Option<PathBuf>,
+}
+
+/// Which model to load, and how to run it; `[model]` in the config file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Folder with config.json, tokenizer.json and *.safetensors [default: the built-in model].
+    #[arg(long, env = "LANNER_MODEL", value_name = "DIR")]
+    #[serde(rename = "path")]
+    pub model: Option<PathBuf>,
+    /// Where to compute [default: the GPU if there is one].
+    #[arg(long, env = "LANNER_DEVICE")]
+    pub device: Option<Device>,
+    /// Convert weights and activations to this type [default: the checkpoint's].
+    #[arg(long, env = "LANNER_DTYPE")]
+    pub dtype: Option<Dtype>,
+    /// Most prompt tokens computed in one step [default: 256].
+    #[arg(long, value_name = "TOKENS")]
+    pub prefill_chunk: Option<usize>,
+    /// Most requests stepped together [default: 8].
+    #[arg(long, value_name = "REQUESTS")]
+    pub max_batch: Option<usize>,
+    /// Lower the model's context length.
+    #[arg(long, value_name = "TOKENS")]
+    pub max_context: Option<usize>,
+}
+
+/// Where and to whom to serve; `[server]` in the config file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Server")]
+pub struct ServerArgs {
+    /// Address to listen on [default: 127.0.0.1].
+    #[arg(long, env = "LANNER_HOST", value_name = "IP")]
+    pub host: Option<IpAddr>,
+    /// Port to listen on; 0 picks a free one [default: 11436].
+    #[arg(long, env = "LANNER_PORT")]
+    pub port: Option<u16>,
+    /// Ask for this key in `Authorization: Bearer KEY` on /v1/*.
+    #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Also answer requests for this Host name; on loopback only loopback names are answered.
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Largest request body, in MiB [default: 16].
+    #[arg(long, value_name = "MIB")]
+    pub body_limit: Option<usize>,
+    /// Serve the model under this name [default: the folder's name].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// How tokens are chosen; `[sampling]` in the config file. What is left out, the model's
+/// generation_config.json says.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Most new tokens [default: the rest of the context].
+    #[arg(long, value_name = "TOKENS")]
+    pub max_tokens: Option<usize>,
+    /// 0 takes the likeliest token every time.
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// Keep the smallest set of likeliest tokens whose probabilities reach this.
+    #[arg(long)]
+    pub top_p: Option<f32>,
+    /// Keep this many likeliest tokens; 0 keeps all.
+    #[arg(long)]
+    pub top_k: Option<usize>,
+    /// Drop tokens less likely than this times the likeliest.
+    #[arg(long)]
+    pub min_p: Option<f32>,
+    /// Make tokens seen in prompt or answer less likely; 1 is off.
+    #[arg(long)]
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted once from the logit of every token already generated.
+    #[arg(long, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtracted from a token's logit for each time it was generated.
+    #[arg(long, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// The same seed gives the same answer [default: random].
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Conversation")]
+pub struct ConversationArgs {
+    /// System message.
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Ask the template for reasoning.
+    #[arg(long, overrides_with = "no_think")]
+    pub think: bool,
+    /// Ask the template for no reasoning.
+    #[arg(long, overrides_with = "think")]
+    pub no_think: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    Cpu,
+    Gpu,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}

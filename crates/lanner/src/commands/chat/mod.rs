@@ -1,0 +1,149 @@
+//! `lanner chat`: a conversation in the terminal, or one turn per line of a pipe.
+
+mod input;
+mod slash;
+
+use std::path::Path;
+
+use chat::Delta;
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use self::{input::Input, slash::Slash};
+use super::CommandError;
+use crate::{
+    config::{ChatConfig, ModelConfig},
+    conversation,
+    generate::{Generation, Reason, Step},
+    model::Model,
+    sampling::Overrides,
+    terminal::Printer,
+};
+
+/// # Errors
+/// The model does not load, or its engine stops; in a pipe, also a turn that fails.
+pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
+    let model = Model::open(model)?;
+    let mut input = Input::open(config.history)?;
+    if input.is_terminal() {
+        eprintln!("{}: type a message, /help for commands, Ctrl-D to leave", model.name);
+    }
+    let mut session = Session {
+        runtime: Builder::new_current_thread().enable_io().build()?,
+        model,
+        sampling: config.sampling,
+        color: config.color,
+        system: config.conversation.system,
+        think: config.conversation.think,
+        turns: Vec::new(),
+        // In a pipe Ctrl-C keeps its usual meaning.
+        interruptible: input.is_terminal(),
+    };
+    while let Some(line) = input.next()? {
+        let result = match Slash::parse(&line) {
+            Some(Slash::Quit) => break,
+            Some(command) => session.obey(command),
+            None => session.turn(&line),
+        };
+        match result {
+            Err(error) if !input.is_terminal() => return Err(error),
+            Err(error @ CommandError::Request(engine::RequestError::EngineStopped)) => return Err(error),
+            Err(error) => eprintln!("{error}"),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+struct Session {
+    runtime: Runtime,
+    model: Model,
+    sampling: Overrides,
+    color: bool,
+    system: Option<String>,
+    think: Option<bool>,
+    /// Messages of user and assistant, in turn.
+    turns: Vec<Value>,
+    interruptible: bool,
+}
+
+impl Session {
+    fn turn(&mut self, text: &str) -> Result<(), CommandError> {
+        self.turns.push(conversation::user(text));
+        match self.answer() {
+            Ok(message) => self.turns.push(message),
+            Err(error) => {
+                // A turn without an answer would confuse the template in the next one.
+                self.turns.pop();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self) -> Result<Value, CommandError> {
+        let prompt = self.model.chat_prompt(&conversation::ask(self.messages(), self.think))?;
+        let request = self.model.request(prompt.ids.clone(), &self.sampling);
+        let decoder = self.model.decoder(&prompt, Vec::new())?;
+        let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
+        self.runtime.block_on(self.print(generation))
+    }
+
+    /// Prints the answer as it comes and returns it as a message; Ctrl-C ends it where it is.
+    async fn print(&self, mut generation: Generation) -> Result<Value, CommandError> {
+        let (mut content, mut reasoning) = (String::new(), String::new());
+        let mut printer = Printer::new(self.color);
+        loop {
+            let step = tokio::select! {
+                step = generation.next() => step,
+                Ok(()) = tokio::signal::ctrl_c(), if self.interruptible => {
+                    generation.cancel();
+                    continue;
+                }
+            };
+            match step.transpose()? {
+                Some((_, Step::Text { delta, .. })) => {
+                    printer.print(&delta)?;
+                    match delta {
+                        Delta::Content(text) => content.push_str(&text),
+                        Delta::Reasoning(text) => reasoning.push_str(&text),
+                    }
+                }
+                Some((_, Step::Finished(finish))) => {
+                    printer.end()?;
+                    match finish.reason {
+                        Reason::Stop => {}
+                        Reason::Length => eprintln!("(cut off: no room for more tokens)"),
+                        Reason::Cancelled => eprintln!("(stopped)"),
+                    }
+                }
+                Some((_, Step::Prompt(_) | Step::Logits { .. })) => {}
+                None => return Ok(conversation::assistant(&content, &reasoning)),
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Slash) -> Result<(), CommandError> {
+        match command {
+            Slash::Help => eprintln!("{}", slash::HELP),
+            Slash::System(text) => self.system = (!text.is_empty()).then_some(text),
+            Slash::Think(think) => self.think = Some(think),
+            Slash::Clear => self.turns.clear(),
+            Slash::Save(path) => self.save(Path::new(&path))?,
+            Slash::Wrong(message) => eprintln!("{message}"),
+            Slash::Quit => {}
+        }
+        Ok(())
+    }
+
+    /// Writes what `POST /v1/chat/completions` would take.
+    fn save(&self, path: &Path) -> Result<(), CommandError> {
+        let conversation = json!({ "model": self.model.name, "messages": self.messages() });
+        std::fs::write(path, format!("{conversation:#}\n"))
+            .map_err(|error| CommandError::Write { path: path.to_path_buf(), error })
+    }
+
+    fn messages(&self) -> Vec<Value> {
+        [conversation::opening(self.system.as_deref()), self.turns.clone()].concat()
+    }
+}

@@ -1,0 +1,66 @@
+//! The chat's own commands, which start with a slash.
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Slash {
+    Help,
+    /// Empty: none.
+    System(String),
+    Think(bool),
+    Clear,
+    Save(String),
+    Quit,
+    /// Not a command, and why.
+    Wrong(String),
+}
+
+pub const HELP: &str = "\
+/system TEXT   set the system message; without TEXT, remove it
+/think on|off  ask for reasoning, or for none
+/clear         forget the conversation, keep the system message
+/save FILE     write the conversation as JSON
+/quit          leave (also Ctrl-D)
+A line that ends with \\ goes on in the next. Ctrl-C stops an answer.";
+
+impl Slash {
+    /// `None` if the line is a message.
+    pub fn parse(line: &str) -> Option<Slash> {
+        let (name, rest) =
+            line.strip_prefix('/')?.split_once(char::is_whitespace).unwrap_or((&line[1..], ""));
+        let rest = rest.trim();
+        Some(match (name, rest) {
+            ("help", _) => Slash::Help,
+            ("system", text) => Slash::System(text.to_owned()),
+            ("think", "on") => Slash::Think(true),
+            ("think", "off") => Slash::Think(false),
+            ("think", _) => Slash::Wrong("/think takes `on` or `off`".to_owned()),
+            ("clear", _) => Slash::Clear,
+            ("save", "") => Slash::Wrong("/save takes a file name".to_owned()),
+            ("save", path) => Slash::Save(path.to_owned()),
+            ("quit" | "exit", _) => Slash::Quit,
+            (name, _) => Slash::Wrong(format!("there is no /{name}; /help lists the commands")),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_messages_or_commands() {
+        for (line, expected) in [
+            ("hello /quit", None),
+            ("", None),
+            ("/quit", Some(Slash::Quit)),
+            ("/think  off ", Some(Slash::Think(false))),
+            ("/system You are\nterse.", Some(Slash::System("You are\nterse.".into()))),
+            ("/system", Some(Slash::System(String::new()))),
+            ("/save a b.json", Some(Slash::Save("a b.json".into()))),
+        ] {
+            assert_eq!(Slash::parse(line), expected, "{line}");
+        }
+        for line in ["/think maybe", "/save", "/etc/passwd is a file", "/"] {
+            assert!(matches!(Slash::parse(line), Some(Slash::Wrong(_))), "{line}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `lanner run`: one prompt, one answer on stdout, as text, as JSON or as token ids.
+
+use std::{
+    io::{Read, Write},
+    path::Path,
+    time::Instant,
+};
+
+use chat::Delta;
+use serde_json::{Value, json};
+
+use super::CommandError;
+use crate::{
+    config::{ModelConfig, PromptText, RunConfig, RunPrompt},
+    conversation,
+    generate::{Finish, Generation, Reason, Step},
+    model::{Conversation, Model, Prompt, PromptError},
+    terminal::Printer,
+};
+
+/// How the answer is printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// As it comes.
+    Text,
+    /// Token ids once it is whole.
+    Ids,
+    /// One object once it is whole.
+    Json,
+}
+
+/// # Errors
+/// The model does not load, refuses the prompt or fails; or a file cannot be written.
+pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
+    let output = match (config.json, &config.prompt) {
+        (true, _) => Output::Json,
+        (false, RunPrompt::Ids(_)) => Output::Ids,
+        (false, _) => Output::Text,
+    };
+    let prompt = PromptInput::read(config.prompt)?;
+    let model = Model::open(model)?;
+    let prompt = prompt.encode(&model)?;
+    let mut request = model.request(prompt.ids.clone(), &config.sampling);
+    request.ignore_eos = config.ignore_eos;
+    request.logits = config.dump_logits.is_some();
+    let decoder = model.decoder(&prompt, config.stop)?;
+
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let started = Instant::now();
+    let generation = Generation::start(&model.engine, vec![(request, decoder)])?;
+    let mut printer = (output == Output::Text).then(|| Printer::new(config.color));
+    let (answer, finish) = runtime.block_on(Answer::read(generation, started, printer.as_mut()))?;
+    match output {
+        Output::Text => {}
+        Output::Ids => writeln!(std::io::stdout(), "{}", join(&answer.ids))?,
+        Output::Json => writeln!(std::io::stdout(), "{}", answer.json(&finish, &prompt, started))?,
+    }
+    match config.dump_logits {
+        Some(path) => answer.dump_logits(&prompt, model.engine.info().vocab_size, &path),
+        None => Ok(()),
+    }
+}
+
+/// A prompt without a model yet: what is on standard input is read before a long load.
+enum PromptInput {
+    Conversation(Conversation),
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl PromptInput {
+    fn read(prompt: RunPrompt) -> Result<PromptInput, CommandError> {
+        Ok(match prompt {
+            RunPrompt::Turn { text, conversation } => {
+                let mut messages = conversation::opening(conversation.system.as_deref());
+                messages.push(conversation::user(&read_text(text)?));
+                PromptInput::Conversation(conversation::ask(messages, conversation.think))
+            }
+            RunPrompt::Raw(text) => PromptInput::Text(read_text(text)?),
+            RunPrompt::Ids(ids) => PromptInput::Ids(ids),
+        })
+    }
+
+    fn encode(self, model: &Model) -> Result<Prompt, PromptError> {
+        match self {
+            PromptInput::Conversation(conversation) => model.chat_prompt(&conversation),
+            PromptInput::Text(text) => model.text_prompt(&text),
+            PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids)),
+        }
+    }
+}
+
+fn read_text(text: PromptText) -> std::io::Result<String> {
+    match text {
+        PromptText::Given(text) => Ok(text),
+        PromptText::Stdin => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            Ok(text)
+        }
+    }
+}
+
+/// Everything an answer brought.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    reasoning: String,
+    ids: Vec<u32>,
+    /// By position.
+    logits: Vec<Vec<f32>>,
+    first_token_seconds: Option<f64>,
+}
+
+impl Answer {
+    async fn read(
+        mut generation: Generation,
+        started: Instant,
+        mut printer: Option<&mut Printer>,
+    ) -> Result<(Answer, Finish), CommandError> {
+        let mut answer = Answer::default();
+        while let Some(step) = generation.next().await {
+            match step?.1 {
+                Step::Text { delta, tokens } => {
+                    answer.first_token_seconds.get_or_insert_with(|| started.elapsed().as_secs_f64());
+                    answer.ids.extend(tokens.iter().map(|token| token.id));
+                    printer.as_mut().map_or(Ok(()), |printer| printer.print(&delta))?;
+                    answer.push(delta);
+                }
+                Step::Logits { values, .. } => answer.logits.push(values),
+                Step::Prompt(_) => {}
+                Step::Finished(finish) => {
+                    printer.map_or(Ok(()), Printer::end)?;
+                    answer.ids.extend(finish.tokens.iter().map(|token| token.id));
+                    return Ok((answer, finish));
+                }
+            }
+        }
+        Err(engine::RequestError::EngineStopped.into())
+    }
+
+    fn push(&mut self, delta: Delta) {
+        match delta {
+            Delta::Content(text) => self.text.push_str(&text),
+            Delta::Reasoning(text) => self.reasoning.push_str(&text),
+        }
+    }
+
+    fn json(&self, finish: &Finish, prompt: &Prompt, started: Instant) -> Value {
+        json!({
+            "text": self.text,
+            "reasoning": self.reasoning,
+            "prompt_ids": prompt.ids,
+            "ids": self.ids,
+            "finish_reason": match finish.reason {
+                Reason::Length => "length",
+                Reason::Stop | Reason::Cancelled => "stop",
+            },
+            "usage": {
+                "prompt_tokens": finish.prompt_tokens,
+                "completion_tokens": finish.completion_tokens,
+                "cached_tokens": finish.cached_tokens,
+                "reasoning_tokens": finish.reasoning_tokens,
+            },
+            "timings": {
+                "first_token_s": self.first_token_seconds,
+                "total_s": started.elapsed().as_secs_f64(),
+            },
+        })
+    }
+
+    /// Tensors `logits` `[positions, vocab_size]`, float32, and `ids` `[prompt + new]`, uint32.
+    fn dump_logits(&self, prompt: &Prompt, vocab_size: usize, path: &Path) -> Result<(), CommandError> {
+        use safetensors::{Dtype, tensor::TensorView};
+        let logits: Vec<u8> = self.logits.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+        let ids: Vec<u32> = prompt.ids.iter().chain(&self.ids).copied().collect();
+        let id_bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let cannot = |error: std::io::Error| CommandError::Write { path: path.to_path_buf(), error };
+        let view = |dtype, shape, data| TensorView::new(dtype, shape, data).map_err(std::io::Error::other);
+        let tensors = [
+            ("logits", view(Dtype::F32, vec![self.logits.len(), vocab_size], &logits).map_err(cannot)?),
+            ("ids", view(Dtype::U32, vec![ids.len()], &id_bytes).map_err(cannot)?),
+        ];
+        let file = safetensors::serialize(tensors, None).map_err(std::io::Error::other).map_err(cannot)?;
+        std::fs::write(path, file).map_err(cannot)
+    }
+}
+
+fn join(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,29 @@
+//! Messages of the terminal's conversations, in the OpenAI form that templates take.
+
+use serde_json::{Map, Value, json};
+
+use crate::model::Conversation;
+
+/// The messages before the first turn.
+pub fn opening(system: Option<&str>) -> Vec<Value> {
+    system.map(|text| json!({ "role": "system", "content": text })).into_iter().collect()
+}
+
+pub fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+pub fn assistant(content: &str, reasoning: &str) -> Value {
+    let mut message = json!({ "role": "assistant", "content": content });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    message
+}
+
+/// What the template is asked for; `think` is left to it if `None`.
+pub fn ask(messages: Vec<Value>, think: Option<bool>) -> Conversation {
+    let kwargs: Map<String, Value> =
+        think.map(|think| ("enable_thinking".to_owned(), think.into())).into_iter().collect();
+    Conversation { messages, kwargs, add_generation_prompt: true, ..Conversation::default() }
+}

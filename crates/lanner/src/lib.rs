@@ -1,0 +1,13 @@
+//! The parts of the `lanner` program: configuration, the model, and the commands that use it. The numbers are
+//! made in `engine`, the text in `chat`.
+
+mod builtin;
+pub mod cli;
+pub mod commands;
+pub mod config;
+mod conversation;
+pub mod generate;
+pub mod model;
+pub mod sampling;
+pub mod server;
+mod terminal;

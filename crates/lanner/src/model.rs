@@ -1,0 +1,228 @@
+//! An opened model: engine, tokenizer and chat template of one folder, or of the program itself.
+
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer};
+use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+
+use crate::{
+    builtin::{BUILTIN, Builtin},
+    config::ModelConfig,
+    sampling::Overrides,
+};
+
+pub struct Model {
+    /// The folder's name, or the built-in model's.
+    pub name: String,
+    pub engine: Engine,
+    tokenizer: Arc<Tokenizer>,
+    /// A model without a template still completes text.
+    template: Option<Template>,
+    /// `None` if the model does not reason.
+    markers: Option<Markers>,
+}
+
+/// What a chat template turns into a prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// As in the OpenAI API.
+    pub messages: Vec<Value>,
+    pub tools: Vec<Value>,
+    /// End with the start of the model's answer.
+    pub add_generation_prompt: bool,
+    /// Whatever else the template reads, such as `enable_thinking`.
+    pub kwargs: Map<String, Value>,
+}
+
+/// A prompt as the engine takes it, and what decoding its answer needs to know.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub ids: Vec<u32>,
+    reasoning: Option<Markers>,
+    starts_in_reasoning: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("there is no model folder {}", .0.display())]
+    NoFolder(PathBuf),
+    #[error("this build has no built-in model\nhint: name a model folder with --model DIR")]
+    NoBuiltin,
+    #[error(transparent)]
+    Text(#[from] chat::Error),
+    #[error("cannot load {name}: {error}")]
+    Load { name: String, error: LoadError },
+}
+
+impl Model {
+    /// Loads what `config` names, with progress on stderr.
+    ///
+    /// # Errors
+    /// One sentence that names the folder, file or tensor at fault.
+    pub fn open(config: &ModelConfig) -> Result<Model, OpenError> {
+        match &config.folder {
+            Some(folder) => open_folder(folder, config.options.clone()),
+            None => open_builtin(BUILTIN.ok_or(OpenError::NoBuiltin)?, config.options.clone()),
+        }
+    }
+
+    pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
+        let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
+        Model { name, engine, tokenizer: Arc::new(tokenizer), template, markers }
+    }
+
+    /// # Errors
+    /// The model has no template, or the template does not accept or does not finish this conversation.
+    pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
+        let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
+        let messages = chat::conversation::prepare(&conversation.messages, template)?;
+        let text = template.render(&RenderInput {
+            messages: &messages,
+            tools: (!conversation.tools.is_empty()).then_some(&conversation.tools),
+            documents: None,
+            add_generation_prompt: conversation.add_generation_prompt,
+            kwargs: conversation.kwargs.clone(),
+        })?;
+        let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
+        let ids = self.tokenizer.encode(&text, false)?;
+        Ok(Prompt { ids, reasoning: self.markers.clone(), starts_in_reasoning: inside })
+    }
+
+    /// Text to continue as it stands.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode it.
+    pub fn text_prompt(&self, text: &str) -> Result<Prompt, PromptError> {
+        Ok(Prompt::from_ids(self.tokenizer.encode(text, true)?))
+    }
+
+    pub fn request(&self, ids: Vec<u32>, overrides: &Overrides) -> Request {
+        let info = self.engine.info();
+        let rest = info.context_length.saturating_sub(ids.len()).max(1);
+        Request {
+            sampling: overrides.sampling(&info.default_sampling),
+            ..Request::new(ids, overrides.max_tokens.unwrap_or(rest))
+        }
+    }
+
+    /// # Errors
+    /// A stop string is empty.
+    pub fn decoder(&self, prompt: &Prompt, stop: Vec<String>) -> Result<Decoder, PromptError> {
+        let options = DecodeOptions {
+            stop,
+            reasoning: prompt.reasoning.clone(),
+            starts_in_reasoning: prompt.starts_in_reasoning,
+            ..DecodeOptions::default()
+        };
+        Ok(Decoder::new(self.tokenizer.clone(), options)?)
+    }
+
+    /// The text of some tokens, control tokens included.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false).unwrap_or_default()
+    }
+
+    /// One token by itself: its bytes need not be whole characters.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.tokenizer.token_bytes(id)
+    }
+}
+
+/// Why there is no prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum PromptError {
+    #[error("{0} has no chat template; send plain text to the completions endpoint, or use --raw")]
+    NoTemplate(String),
+    #[error(transparent)]
+    Text(#[from] chat::Error),
+}
+
+impl PromptError {
+    /// Whether another request could do better.
+    pub fn is_request_error(&self) -> bool {
+        match self {
+            PromptError::NoTemplate(_) => true,
+            PromptError::Text(error) => error.is_request_error(),
+        }
+    }
+}
+
+impl Prompt {
+    pub fn from_ids(ids: Vec<u32>) -> Prompt {
+        Prompt { ids, reasoning: None, starts_in_reasoning: false }
+    }
+}
+
+fn open_folder(folder: &Path, options: Options) -> Result<Model, OpenError> {
+    let resolved = folder.canonicalize().ok().filter(|path| path.is_dir());
+    let resolved = resolved.ok_or_else(|| OpenError::NoFolder(folder.to_path_buf()))?;
+    let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    let checkpoint = Checkpoint::Folder(resolved.clone());
+    let template = match Template::from_dir(&resolved) {
+        Ok(template) => Some(template),
+        Err(chat::Error::NoTemplate(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let (engine, tokenizer) = load(&name, checkpoint, options, || Tokenizer::from_dir(&resolved))?;
+    Ok(Model::new(name, engine, tokenizer, template))
+}
+
+fn open_builtin(builtin: Builtin, options: Options) -> Result<Model, OpenError> {
+    let checkpoint = Checkpoint::Builtin {
+        config: builtin.config,
+        generation_config: Some(builtin.generation_config),
+        weights: builtin.weights,
+    };
+    let (engine, tokenizer) = load(builtin.name, checkpoint, options, || {
+        Tokenizer::from_bytes(builtin.tokenizer.as_bytes(), Some(builtin.tokenizer_config.as_bytes()))
+    })?;
+    let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
+    let special = special.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect();
+    let template = Template::new(builtin.chat_template, special)?;
+    Ok(Model::new(builtin.name.into(), engine, tokenizer, Some(template)))
+}
+
+/// Reads the tokenizer while the weights load: with a large vocabulary both take a while.
+fn load(
+    name: &str,
+    checkpoint: Checkpoint,
+    options: Options,
+    tokenizer: impl FnOnce() -> Result<Tokenizer, chat::Error> + Send,
+) -> Result<(Engine, Tokenizer), OpenError> {
+    let started = Instant::now();
+    let bar = progress_bar(name);
+    let shown = bar.clone();
+    let progress = move |progress: Progress| {
+        shown.set_length(progress.total_bytes as u64);
+        shown.set_position(progress.loaded_bytes as u64);
+    };
+    let (engine, tokenizer) = thread::scope(|scope| {
+        let tokenizer = scope.spawn(tokenizer);
+        let engine = engine::start(checkpoint, options, progress);
+        (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    bar.finish_and_clear();
+    let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
+    if !std::io::stderr().is_terminal() {
+        let megabytes = engine.info().weight_bytes / 1_000_000;
+        eprintln!("lanner: loaded {name} ({megabytes} MB) in {:.2} s", started.elapsed().as_secs_f64());
+    }
+    Ok((engine, tokenizer?))
+}
+
+/// Draws only when stderr is a terminal, and only once loading takes long enough to be noticed.
+fn progress_bar(name: &str) -> ProgressBar {
+    let bar = ProgressBar::new(0).with_message(name.to_owned());
+    let style = ProgressStyle::with_template("loading {msg} {bar:30} {bytes} of {total_bytes}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}

@@ -1,0 +1,272 @@
+//! One request from valid to answered. The whole answer is a fold over the pieces that a stream would send.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{
+        IntoResponse, Response, Sse,
+        sse::{Event, KeepAlive},
+    },
+};
+use chat::Decoder;
+use engine::RequestError;
+use futures_util::stream;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    Server, unix_seconds,
+    wire::{
+        Generate, Reply, Valid,
+        error::{ApiError, ErrorObject},
+        usage::Usage,
+    },
+};
+use crate::{
+    generate::{Generation, Step},
+    model::{Model, Prompt, PromptError},
+    sampling,
+};
+
+/// So that proxies do not give up on a request that waits or reads a long prompt.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How one wire words requests and answers.
+pub trait Wire: Sized + Send + 'static {
+    type Request: DeserializeOwned + TryInto<Valid<Self::Prompts>, Error = ApiError>;
+    type Prompts;
+    /// What a chunk says about one choice.
+    type Piece: Serialize + Send;
+    /// A whole choice, made of pieces.
+    type Choice: Serialize + Send;
+
+    const ID_PREFIX: &'static str;
+    const CHUNK: &'static str;
+    const WHOLE: &'static str;
+    /// The request's field that holds the prompt.
+    const PROMPT: &'static str;
+
+    /// Token ids for each prompt, and the state that writing the answer needs.
+    fn begin(
+        model: &Arc<Model>,
+        prompts: Self::Prompts,
+        generate: &Generate,
+    ) -> Result<(Self, Vec<Prompt>), ApiError>;
+    /// What a choice says before its first token.
+    fn open(&mut self, choice: usize) -> Option<Self::Piece>;
+    fn write(&mut self, choice: usize, step: Step) -> Option<Self::Piece>;
+    fn choice(index: usize) -> Self::Choice;
+    fn fold(choice: &mut Self::Choice, piece: Self::Piece);
+}
+
+/// A request that is being answered. Dropping it, as happens when the client goes, cancels the generation.
+pub struct Answer<W: Wire> {
+    server: Arc<Server>,
+    wire: W,
+    generation: Generation,
+    generate: Generate,
+    /// All prompts' choices.
+    choices: usize,
+    usage: Usage,
+    id: String,
+    created: u64,
+    _running: Running,
+}
+
+/// A chunk, or a whole answer.
+#[derive(Serialize)]
+struct Envelope<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<C>,
+    /// Left out, or null in every chunk but the last, or there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+impl<W: Wire> Answer<W> {
+    /// Renders, encodes and submits: processor work, which does not belong on an async thread.
+    pub fn begin(server: Arc<Server>, valid: Valid<W::Prompts>) -> Result<Answer<W>, ApiError> {
+        let Valid { model, prompts, generate } = valid;
+        server.check_model(model.as_deref())?;
+        let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
+        let requests =
+            requests(&server.model, &prompts, &generate).map_err(|error| prompt_error(&error, W::PROMPT))?;
+        let choices = requests.len();
+        let generation = Generation::start(&server.model.engine, requests)
+            .map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
+        Ok(Answer {
+            wire,
+            generation,
+            generate,
+            choices,
+            usage: Usage::default(),
+            id: format!("{}{:016x}", W::ID_PREFIX, sampling::random()),
+            created: unix_seconds(),
+            _running: Running::new(&server.running, choices),
+            server,
+        })
+    }
+
+    pub async fn respond(self) -> Result<Response, ApiError> {
+        match self.generate.reply {
+            Reply::Whole => self.whole().await,
+            Reply::Stream { include_usage } => Ok(self.stream(include_usage)),
+        }
+    }
+
+    async fn whole(mut self) -> Result<Response, ApiError> {
+        let mut choices: Vec<W::Choice> = (0..self.choices).map(W::choice).collect();
+        for (index, choice) in choices.iter_mut().enumerate() {
+            self.wire.open(index).into_iter().for_each(|piece| W::fold(choice, piece));
+        }
+        while let Some(step) = self.generation.next().await {
+            let (index, step) = step.map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
+            self.piece(index, step).into_iter().for_each(|piece| W::fold(&mut choices[index], piece));
+        }
+        Ok(Json(self.envelope(W::WHOLE, choices, Some(Some(self.usage)))).into_response())
+    }
+
+    fn stream(mut self, include_usage: bool) -> Response {
+        let no_usage = include_usage.then_some(None);
+        let opening = (0..self.choices).filter_map(|index| self.wire.open(index)).collect::<Vec<_>>();
+        let ready = opening.into_iter().map(|piece| event(&self.envelope(W::CHUNK, vec![piece], no_usage)));
+        let events = Events { ready: ready.collect(), include_usage, ended: false, answer: self };
+        let events = stream::unfold(events, |mut events| async {
+            events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
+        });
+        Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    }
+
+    fn piece(&mut self, index: usize, step: Step) -> Option<W::Piece> {
+        let step = match step {
+            Step::Text { .. } if self.generate.prompt_only => return None,
+            Step::Finished(finish) if self.generate.prompt_only => Step::Finished(finish.prompt_only()),
+            step => step,
+        };
+        if let Step::Finished(finish) = &step {
+            self.usage.add(finish, index.is_multiple_of(self.generate.n));
+        }
+        self.wire.write(index, step)
+    }
+
+    fn envelope<C>(
+        &self,
+        object: &'static str,
+        choices: Vec<C>,
+        usage: Option<Option<Usage>>,
+    ) -> Envelope<'_, C> {
+        Envelope { id: &self.id, object, created: self.created, model: self.server.name(), choices, usage }
+    }
+}
+
+/// The server-sent events of an answer.
+struct Events<W: Wire> {
+    answer: Answer<W>,
+    ready: VecDeque<Event>,
+    include_usage: bool,
+    ended: bool,
+}
+
+impl<W: Wire> Events<W> {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(event);
+            }
+            if self.ended {
+                return None;
+            }
+            match self.answer.generation.next().await {
+                Some(Ok((index, step))) => self.step(index, step),
+                Some(Err(error)) => self.fail(&error),
+                None => self.end(),
+            }
+        }
+    }
+
+    fn step(&mut self, index: usize, step: Step) {
+        if let Some(piece) = self.answer.piece(index, step) {
+            let usage = self.include_usage.then_some(None);
+            self.ready.push_back(event(&self.answer.envelope(W::CHUNK, vec![piece], usage)));
+        }
+    }
+
+    /// The status has long been sent, so the error travels as an event; no `[DONE]` follows it.
+    fn fail(&mut self, error: &RequestError) {
+        let error = ApiError::from_engine(error, W::PROMPT);
+        tracing::error!("{}", error.body.message);
+        self.ready.push_back(event(&ErrorObject { error: &error.body }));
+        self.ended = true;
+    }
+
+    fn end(&mut self) {
+        if self.include_usage {
+            let usage = Some(Some(self.answer.usage));
+            self.ready.push_back(event(&self.answer.envelope(W::CHUNK, Vec::<W::Piece>::new(), usage)));
+        }
+        self.ready.push_back(Event::default().data("[DONE]"));
+        self.ended = true;
+    }
+}
+
+fn event(data: &impl Serialize) -> Event {
+    // Fails only for types that JSON cannot hold, and ours are plain structs.
+    Event::default().json_data(data).unwrap_or_default()
+}
+
+/// Each prompt `n` times, with seeds that count up.
+fn requests(
+    model: &Model,
+    prompts: &[Prompt],
+    generate: &Generate,
+) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
+    let first = model.request(Vec::new(), &generate.overrides).sampling.seed;
+    let choice = |(prompt, index): (&Prompt, usize)| {
+        let mut request = model.request(prompt.ids.clone(), &generate.overrides);
+        request.sampling.seed = first.wrapping_add(index as u64);
+        request.ignore_eos = generate.ignore_eos;
+        request.logprobs = generate.logprobs;
+        request.prompt_logprobs = generate.prompt_logprobs;
+        Ok((request, model.decoder(prompt, generate.stop.clone())?))
+    };
+    prompts.iter().flat_map(|prompt| (0..generate.n).map(move |index| (prompt, index))).map(choice).collect()
+}
+
+/// Why there is no prompt, as an answer to the client; `param` is the field that held it.
+pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
+    match error.is_request_error() {
+        true => ApiError::invalid(param, error.to_string()),
+        false => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+/// Counts choices while they are generated, for /health.
+struct Running {
+    count: Arc<AtomicUsize>,
+    choices: usize,
+}
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>, choices: usize) -> Running {
+        count.fetch_add(choices, Ordering::Relaxed);
+        Running { count: count.clone(), choices }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.choices, Ordering::Relaxed);
+    }
+}

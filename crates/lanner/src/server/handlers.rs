@@ -1,0 +1,124 @@
+//! One function per route: body in, response out.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{FromRequest, Path, Request, State, rejection::BytesRejection},
+    http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Server,
+    answer::{Answer, Wire},
+    wire::{self, chat::ChatWire, completions::CompletionWire, error::ApiError},
+};
+
+pub async fn health(State(server): State<Arc<Server>>) -> Json<Value> {
+    Json(json!({
+        "status": "ok",
+        "model": server.name(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_s": server.started.elapsed().as_secs(),
+        "running": server.running.load(Ordering::Relaxed),
+    }))
+}
+
+pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
+    Json(json!({ "object": "list", "data": [describe(&server)] }))
+}
+
+pub async fn model(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    server.check_model(Some(&id)).map(|()| Json(describe(&server)))
+}
+
+fn describe(server: &Server) -> Value {
+    let info = server.model.engine.info();
+    json!({
+        "id": server.name(),
+        "object": "model",
+        "created": server.created,
+        "owned_by": "lanner",
+        "context_length": info.context_length,
+    })
+}
+
+pub async fn chat_completions(server: State<Arc<Server>>, body: JsonBody) -> Result<Response, ApiError> {
+    respond::<ChatWire>(server.0, body).await
+}
+
+pub async fn completions(server: State<Arc<Server>>, body: JsonBody) -> Result<Response, ApiError> {
+    respond::<CompletionWire>(server.0, body).await
+}
+
+/// Parsing, the template and the tokenizer are work for a processor, and may be long: not for an async thread.
+async fn respond<W: Wire>(server: Arc<Server>, body: JsonBody) -> Result<Response, ApiError> {
+    let prepare = move || {
+        let request: W::Request = wire::parse(&body.0)?;
+        Answer::<W>::begin(server, request.try_into()?)
+    };
+    match tokio::task::spawn_blocking(prepare).await {
+        Ok(answer) => answer?.respond().await,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+pub async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+    let message = format!("there is no {method} {}; see docs/api.md for the routes", uri.path());
+    ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url")
+}
+
+pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let message = format!("{} does not answer {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
+}
+
+impl Server {
+    /// Clients that name another model would otherwise take our answer for its.
+    pub fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            Some(name) if !self.names.iter().any(|known| known == name) => {
+                let message = format!("the model `{name}` does not exist; this server has `{}`", self.name());
+                Err(ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A body that says it is JSON. A web page cannot send that type to another site without asking first, so
+/// insisting on it keeps pages from using a server on the reader's machine.
+pub struct JsonBody(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<JsonBody, ApiError> {
+        if !is_json(request.headers()) {
+            let message = "send the body as `Content-Type: application/json`";
+            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        Bytes::from_request(request, state).await.map(JsonBody).map_err(body_error)
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().is_some_and(|mime| mime.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn body_error(rejection: BytesRejection) -> ApiError {
+    match rejection.into_response().status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message = "the body is larger than this server takes; see --body-limit";
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
+        }
+        _ => ApiError::invalid_body("the body could not be read to its end"),
+    }
+}

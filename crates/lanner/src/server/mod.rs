@@ -1,0 +1,109 @@
+//! The HTTP server: routes, limits and shutdown. What requests mean is in `wire`, how they run in `answer`.
+
+mod answer;
+mod guard;
+mod handlers;
+pub mod wire;
+
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    middleware,
+    routing::{get, post},
+    serve::ListenerExt,
+};
+use tokio::net::TcpListener;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use self::guard::Guard;
+use crate::{config::ServeConfig, model::Model};
+
+/// How long running requests may go on after the first Ctrl-C.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What every handler sees.
+pub struct Server {
+    model: Arc<Model>,
+    /// Names under which requests may ask for the model; the first is the one we answer with.
+    names: Vec<String>,
+    started: Instant,
+    /// Seconds since the Unix epoch.
+    created: u64,
+    /// Choices being generated now.
+    running: Arc<AtomicUsize>,
+}
+
+impl Server {
+    pub fn new(model: Model, name: Option<String>) -> Server {
+        let folder = model.name.clone();
+        let names = name.into_iter().chain([folder, "default".into()]).collect();
+        let (started, running) = (Instant::now(), Arc::default());
+        Server { model: Arc::new(model), names, started, created: unix_seconds(), running }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.names[0]
+    }
+}
+
+pub fn router(server: Server, config: &ServeConfig) -> Router {
+    let guard = Guard::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
+    Router::new()
+        .route("/health", get(handlers::health))
+        .route("/v1/models", get(handlers::models))
+        .route("/v1/models/{*id}", get(handlers::model))
+        .route("/v1/chat/completions", post(handlers::chat_completions))
+        .route("/v1/completions", post(handlers::completions))
+        .fallback(handlers::unknown_route)
+        .method_not_allowed_fallback(handlers::wrong_method)
+        .with_state(Arc::new(server))
+        .layer(DefaultBodyLimit::max(config.body_limit))
+        .layer(middleware::from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(CatchPanicLayer::custom(guard::panicked))
+}
+
+/// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests [`GRACE`].
+///
+/// # Errors
+/// The listening socket failed.
+pub async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
+    // Tokens are small packets; waiting to fill bigger ones only delays them.
+    let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
+    let graceful = axum::serve(listener, router).with_graceful_shutdown(asked_to_stop());
+    tokio::select! {
+        result = graceful => result,
+        () = out_of_patience() => Ok(()),
+    }
+}
+
+async fn out_of_patience() {
+    asked_to_stop().await;
+    eprintln!("lanner: finishing running requests; Ctrl-C again stops at once");
+    tokio::select! {
+        () = tokio::time::sleep(GRACE) => {}
+        () = asked_to_stop() => {}
+    }
+}
+
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    // Without a handler the signals keep their default effect, which is to end the program.
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}

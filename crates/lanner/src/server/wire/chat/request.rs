@@ -1,0 +1,162 @@
+//! `POST /v1/chat/completions`: the request as sent, and what it means once valid.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Map, Value};
+
+use super::super::{
+    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, logit_bias, refuse, reply,
+    stop_strings, top_k,
+};
+use crate::{model::Conversation, sampling::Overrides};
+
+#[derive(Debug, Deserialize)]
+pub struct ChatRequest {
+    model: Option<String>,
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<Value>,
+    enable_thinking: Option<bool>,
+    reasoning_effort: Option<String>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    add_generation_prompt: Option<bool>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    seed: Option<i64>,
+    stop: Option<Stop>,
+    ignore_eos: Option<bool>,
+    n: Option<usize>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    response_format: Option<ResponseFormat>,
+    modalities: Option<Vec<String>>,
+    verbosity: Option<String>,
+    audio: Option<IgnoredAny>,
+    functions: Option<IgnoredAny>,
+    function_call: Option<IgnoredAny>,
+    web_search_options: Option<IgnoredAny>,
+    moderation: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResponseFormat {
+    r#type: String,
+}
+
+impl TryFrom<ChatRequest> for Valid<Conversation> {
+    type Error = ApiError;
+
+    fn try_from(mut request: ChatRequest) -> Result<Valid<Conversation>, ApiError> {
+        request.refuse_unsupported()?;
+        let prompts = request.conversation()?;
+        let logprobs = request.alternatives()?;
+        let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+        if max_tokens == Some(0) {
+            return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
+        }
+        Ok(Valid {
+            model: request.model,
+            prompts,
+            generate: Generate {
+                overrides: Overrides {
+                    max_tokens,
+                    temperature: request.temperature,
+                    top_p: request.top_p,
+                    top_k: top_k(request.top_k),
+                    min_p: request.min_p,
+                    repetition_penalty: request.repetition_penalty,
+                    presence_penalty: request.presence_penalty,
+                    frequency_penalty: request.frequency_penalty,
+                    logit_bias: logit_bias(request.logit_bias)?,
+                    seed: request.seed.map(i64::cast_unsigned),
+                },
+                stop: stop_strings(request.stop)?,
+                ignore_eos: request.ignore_eos.unwrap_or(false),
+                n: choices(request.n)?,
+                logprobs,
+                prompt_logprobs: false,
+                prompt_only: false,
+                reply: reply(request.stream, request.stream_options)?,
+            },
+        })
+    }
+}
+
+impl ChatRequest {
+    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let constrained = self.response_format.as_ref().is_some_and(|format| format.r#type != "text");
+        let only_text = |modes: &Vec<String>| modes.iter().all(|mode| mode == "text");
+        refuse(&[
+            ("response_format", constrained),
+            ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),
+            ("verbosity", self.verbosity.as_ref().is_some_and(|level| level != "medium")),
+            ("audio", self.audio.is_some()),
+            ("functions", self.functions.is_some()),
+            ("function_call", self.function_call.is_some()),
+            ("web_search_options", self.web_search_options.is_some()),
+            ("moderation", self.moderation.is_some()),
+        ])
+    }
+
+    /// Takes what the template is given out of the request.
+    fn conversation(&mut self) -> Result<Conversation, ApiError> {
+        if self.messages.is_empty() {
+            return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
+        }
+        if let Some(index) = self.messages.iter().position(|message| message.get("function_call").is_some()) {
+            return Err(ApiError::unsupported(&format!("messages[{index}].function_call")));
+        }
+        Ok(Conversation {
+            messages: std::mem::take(&mut self.messages),
+            tools: self.tools()?,
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
+            kwargs: self.kwargs(),
+        })
+    }
+
+    fn tools(&mut self) -> Result<Vec<Value>, ApiError> {
+        match self.tool_choice.as_ref().map(|choice| choice.as_str().unwrap_or("named")) {
+            None | Some("auto") => Ok(self.tools.take().unwrap_or_default()),
+            Some("none") => Ok(Vec::new()),
+            Some(choice) => {
+                let message = format!("tool_choice `{choice}` is not supported yet; `auto` and `none` are");
+                Err(ApiError::invalid("tool_choice", message).code("unsupported_parameter"))
+            }
+        }
+    }
+
+    /// The more particular field wins: `enable_thinking`, then `chat_template_kwargs`, then `reasoning_effort`.
+    fn kwargs(&mut self) -> Map<String, Value> {
+        let mut kwargs = Map::new();
+        if let Some(effort) = self.reasoning_effort.take() {
+            if effort == "none" {
+                kwargs.insert("enable_thinking".into(), false.into());
+            }
+            kwargs.insert("reasoning_effort".into(), effort.into());
+        }
+        kwargs.extend(self.chat_template_kwargs.take().unwrap_or_default());
+        kwargs.extend(self.enable_thinking.map(|enable| ("enable_thinking".into(), enable.into())));
+        kwargs
+    }
+
+    fn alternatives(&self) -> Result<Option<usize>, ApiError> {
+        match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+            (true, count) => Ok(Some(alternatives("top_logprobs", count.unwrap_or(0))?)),
+            (false, None | Some(0)) => Ok(None),
+            (false, Some(_)) => {
+                Err(ApiError::invalid("top_logprobs", "top_logprobs only goes with `logprobs: true`"))
+            }
+        }
+    }
+}

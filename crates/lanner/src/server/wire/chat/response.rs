@@ -1,0 +1,161 @@
+//! Chat answers: what a chunk says about a choice, and the whole choice made of such pieces.
+
+use std::sync::Arc;
+
+use chat::Delta;
+use engine::TokenLogprobs;
+use serde::Serialize;
+
+use super::{
+    super::{Generate, error::ApiError, finish_reason, finite},
+    ChatRequest,
+};
+use crate::{
+    generate::{Step, Token},
+    model::{Conversation, Model, Prompt},
+    server::answer::{Wire, prompt_error},
+};
+
+/// Writes chat answers.
+pub struct ChatWire {
+    model: Arc<Model>,
+    logprobs: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Piece {
+    index: usize,
+    delta: MessageDelta,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct MessageDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Choice {
+    index: usize,
+    message: Message,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Message {
+    role: &'static str,
+    content: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Serialize)]
+struct Logprobs {
+    content: Vec<TokenLogprob>,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Serialize)]
+struct TokenLogprob {
+    #[serde(flatten)]
+    token: Scored,
+    top_logprobs: Vec<Scored>,
+}
+
+#[derive(Debug, Serialize)]
+struct Scored {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl Wire for ChatWire {
+    type Request = ChatRequest;
+    type Prompts = Conversation;
+    type Piece = Piece;
+    type Choice = Choice;
+
+    const ID_PREFIX: &'static str = "chatcmpl-";
+    const CHUNK: &'static str = "chat.completion.chunk";
+    const WHOLE: &'static str = "chat.completion";
+    const PROMPT: &'static str = "messages";
+
+    fn begin(
+        model: &Arc<Model>,
+        conversation: Conversation,
+        generate: &Generate,
+    ) -> Result<(ChatWire, Vec<Prompt>), ApiError> {
+        let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
+        Ok((ChatWire { model: model.clone(), logprobs: generate.logprobs.is_some() }, vec![prompt]))
+    }
+
+    fn open(&mut self, choice: usize) -> Option<Piece> {
+        let delta =
+            MessageDelta { role: Some("assistant"), content: Some(String::new()), ..Default::default() };
+        Some(Piece { index: choice, delta, logprobs: None, finish_reason: None })
+    }
+
+    fn write(&mut self, choice: usize, step: Step) -> Option<Piece> {
+        let (delta, tokens, finish_reason) = match step {
+            Step::Text { delta: Delta::Content(text), tokens } => {
+                (MessageDelta { content: Some(text), ..Default::default() }, tokens, None)
+            }
+            Step::Text { delta: Delta::Reasoning(text), tokens } => {
+                (MessageDelta { reasoning_content: Some(text), ..Default::default() }, tokens, None)
+            }
+            Step::Finished(finish) => {
+                (MessageDelta::default(), finish.tokens, Some(self::finish_reason(finish.reason)))
+            }
+            Step::Prompt(_) | Step::Logits { .. } => return None,
+        };
+        Some(Piece { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
+    }
+
+    fn choice(index: usize) -> Choice {
+        Choice { index, message: Message::default(), logprobs: None, finish_reason: None }
+    }
+
+    fn fold(choice: &mut Choice, piece: Piece) {
+        let message = &mut choice.message;
+        message.role = piece.delta.role.unwrap_or(message.role);
+        message.content.push_str(&piece.delta.content.unwrap_or_default());
+        if let Some(text) = piece.delta.reasoning_content {
+            message.reasoning_content.get_or_insert_default().push_str(&text);
+        }
+        match (&mut choice.logprobs, piece.logprobs) {
+            (Some(all), Some(more)) => all.content.extend(more.content),
+            (all, more) => *all = all.take().or(more),
+        }
+        choice.finish_reason = choice.finish_reason.or(piece.finish_reason);
+    }
+}
+
+impl ChatWire {
+    /// Those of the content's tokens: clients line them up with the content.
+    fn logprobs(&self, tokens: Vec<Token>) -> Option<Logprobs> {
+        let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
+        let content = content.map(|logprobs| self.token_logprob(logprobs));
+        self.logprobs.then(|| Logprobs { content: content.collect(), refusal: None })
+    }
+
+    fn token_logprob(&self, logprobs: TokenLogprobs) -> TokenLogprob {
+        let top_logprobs = logprobs.top.into_iter().map(|(id, logprob)| self.scored(id, logprob));
+        TokenLogprob {
+            token: self.scored(logprobs.id, logprobs.logprob),
+            top_logprobs: top_logprobs.collect(),
+        }
+    }
+
+    fn scored(&self, id: u32, logprob: f32) -> Scored {
+        let bytes = self.model.token_bytes(id);
+        Scored { token: String::from_utf8_lossy(&bytes).into_owned(), logprob: finite(logprob), bytes }
+    }
+}

@@ -1,0 +1,132 @@
+//! `POST /v1/completions`: the request as sent, and what it means once valid.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::super::{
+    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, logit_bias, refuse, reply,
+    stop_strings, top_k,
+};
+use crate::sampling::Overrides;
+
+/// OpenAI's default for this wire.
+const DEFAULT_MAX_TOKENS: usize = 16;
+const MAX_PROMPTS: usize = 128;
+
+#[derive(Debug, Deserialize)]
+pub struct CompletionRequest {
+    model: Option<String>,
+    prompt: Prompts,
+    echo: Option<bool>,
+    suffix: Option<IgnoredAny>,
+    best_of: Option<usize>,
+    return_token_ids: Option<bool>,
+    max_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    seed: Option<i64>,
+    stop: Option<Stop>,
+    ignore_eos: Option<bool>,
+    n: Option<usize>,
+    logprobs: Option<usize>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    response_format: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string, an array of strings, an array of token ids, or an array of those")]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    IdLists(Vec<Vec<u32>>),
+}
+
+/// What to complete.
+#[derive(Debug, PartialEq)]
+pub struct Completions {
+    /// At least one.
+    pub prompts: Vec<PromptInput>,
+    pub echo: bool,
+    pub return_token_ids: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum PromptInput {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl TryFrom<CompletionRequest> for Valid<Completions> {
+    type Error = ApiError;
+
+    fn try_from(request: CompletionRequest) -> Result<Valid<Completions>, ApiError> {
+        refuse(&[
+            ("suffix", request.suffix.is_some()),
+            ("best_of", request.best_of.is_some_and(|best_of| best_of != request.n.unwrap_or(1))),
+            ("response_format", request.response_format.is_some()),
+        ])?;
+        let echo = request.echo.unwrap_or(false);
+        let max_tokens = request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+        if max_tokens == 0 && !echo {
+            return Err(ApiError::invalid("max_tokens", "max_tokens may be 0 only with `echo: true`"));
+        }
+        let logprobs = request.logprobs.map(|count| alternatives("logprobs", count)).transpose()?;
+        Ok(Valid {
+            model: request.model,
+            prompts: Completions {
+                prompts: request.prompt.split()?,
+                echo,
+                return_token_ids: request.return_token_ids.unwrap_or(false),
+            },
+            generate: Generate {
+                overrides: Overrides {
+                    max_tokens: Some(max_tokens.max(1)),
+                    temperature: request.temperature,
+                    top_p: request.top_p,
+                    top_k: top_k(request.top_k),
+                    min_p: request.min_p,
+                    repetition_penalty: request.repetition_penalty,
+                    presence_penalty: request.presence_penalty,
+                    frequency_penalty: request.frequency_penalty,
+                    logit_bias: logit_bias(request.logit_bias)?,
+                    seed: request.seed.map(i64::cast_unsigned),
+                },
+                stop: stop_strings(request.stop)?,
+                ignore_eos: request.ignore_eos.unwrap_or(false),
+                n: choices(request.n)?,
+                logprobs,
+                prompt_logprobs: echo && logprobs.is_some(),
+                prompt_only: max_tokens == 0,
+                reply: reply(request.stream, request.stream_options)?,
+            },
+        })
+    }
+}
+
+impl Prompts {
+    fn split(self) -> Result<Vec<PromptInput>, ApiError> {
+        let prompts: Vec<PromptInput> = match self {
+            Prompts::Text(text) => vec![PromptInput::Text(text)],
+            Prompts::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+            Prompts::Ids(ids) => vec![PromptInput::Ids(ids)],
+            Prompts::IdLists(lists) => lists.into_iter().map(PromptInput::Ids).collect(),
+        };
+        match prompts.len() {
+            0 => Err(ApiError::invalid("prompt", "the prompt is empty; send at least one token")),
+            1..=MAX_PROMPTS => Ok(prompts),
+            count => {
+                let message = format!("{count} prompts in one request; at most {MAX_PROMPTS}");
+                Err(ApiError::invalid("prompt", message))
+            }
+        }
+    }
+}

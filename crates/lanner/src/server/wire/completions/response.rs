@@ -1,0 +1,201 @@
+//! Completions: a piece and a whole choice have the same shape here, so folding is joining.
+
+use std::sync::Arc;
+
+use chat::Delta;
+use engine::TokenLogprobs;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{
+    super::{Generate, error::ApiError, finish_reason, finite},
+    CompletionRequest,
+    request::{Completions, PromptInput},
+};
+use crate::{
+    generate::{Step, Token},
+    model::{Model, Prompt},
+    server::answer::{Wire, prompt_error},
+};
+
+/// Writes completions.
+pub struct CompletionWire {
+    model: Arc<Model>,
+    prompts: Vec<Echo>,
+    /// Choices per prompt.
+    n: usize,
+    echo: bool,
+    logprobs: bool,
+    return_token_ids: bool,
+    /// For each choice, the characters of the tokens reported so far.
+    offsets: Vec<usize>,
+}
+
+/// A prompt as it is repeated to the client.
+struct Echo {
+    text: String,
+    ids: Vec<u32>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct Choice {
+    index: usize,
+    text: String,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Logprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+impl Wire for CompletionWire {
+    type Request = CompletionRequest;
+    type Prompts = Completions;
+    type Piece = Choice;
+    type Choice = Choice;
+
+    const ID_PREFIX: &'static str = "cmpl-";
+    const CHUNK: &'static str = "text_completion";
+    const WHOLE: &'static str = "text_completion";
+    const PROMPT: &'static str = "prompt";
+
+    fn begin(
+        model: &Arc<Model>,
+        completions: Completions,
+        generate: &Generate,
+    ) -> Result<(CompletionWire, Vec<Prompt>), ApiError> {
+        let prompts: Vec<Prompt> = completions
+            .prompts
+            .iter()
+            .map(|input| match input {
+                PromptInput::Text(text) => model.text_prompt(text),
+                PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
+            })
+            .collect::<Result<_, _>>()
+            .map_err(|error| prompt_error(&error, Self::PROMPT))?;
+        let echoes = completions.prompts.into_iter().zip(&prompts).map(|(input, prompt)| Echo {
+            text: match input {
+                PromptInput::Text(text) => text,
+                PromptInput::Ids(ids) => model.decode(&ids),
+            },
+            ids: prompt.ids.clone(),
+        });
+        let wire = CompletionWire {
+            model: model.clone(),
+            n: generate.n,
+            echo: completions.echo,
+            logprobs: generate.logprobs.is_some(),
+            return_token_ids: completions.return_token_ids,
+            offsets: vec![0; prompts.len() * generate.n],
+            prompts: echoes.collect(),
+        };
+        Ok((wire, prompts))
+    }
+
+    fn open(&mut self, choice: usize) -> Option<Choice> {
+        if !self.echo && !self.return_token_ids {
+            return None;
+        }
+        let prompt = &self.prompts[choice / self.n];
+        Some(Choice {
+            index: choice,
+            text: if self.echo { prompt.text.clone() } else { String::new() },
+            prompt_token_ids: self.return_token_ids.then(|| prompt.ids.clone()),
+            ..Choice::default()
+        })
+    }
+
+    fn write(&mut self, choice: usize, step: Step) -> Option<Choice> {
+        let (text, tokens, finish_reason) = match step {
+            Step::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
+                (text, tokens, None)
+            }
+            Step::Finished(finish) => {
+                (String::new(), finish.tokens, Some(self::finish_reason(finish.reason)))
+            }
+            Step::Prompt(logprobs) => return Some(self.prompt_logprobs(choice, logprobs)),
+            Step::Logits { .. } => return None,
+        };
+        let token_ids = self.return_token_ids.then(|| tokens.iter().map(|token| token.id).collect());
+        let logprobs = self.logprobs.then(|| self.logprobs(choice, tokens));
+        Some(Choice { index: choice, text, logprobs, finish_reason, prompt_token_ids: None, token_ids })
+    }
+
+    fn choice(index: usize) -> Choice {
+        Choice { index, ..Choice::default() }
+    }
+
+    fn fold(choice: &mut Choice, piece: Choice) {
+        choice.text.push_str(&piece.text);
+        match (&mut choice.logprobs, piece.logprobs) {
+            (Some(all), Some(more)) => all.extend(more),
+            (all, more) => *all = all.take().or(more),
+        }
+        choice.finish_reason = choice.finish_reason.or(piece.finish_reason);
+        choice.prompt_token_ids = choice.prompt_token_ids.take().or(piece.prompt_token_ids);
+        if let Some(more) = piece.token_ids {
+            choice.token_ids.get_or_insert_default().extend(more);
+        }
+    }
+}
+
+impl CompletionWire {
+    fn prompt_logprobs(&mut self, choice: usize, scores: Vec<Option<TokenLogprobs>>) -> Choice {
+        let mut logprobs = Logprobs::default();
+        for (index, score) in scores.into_iter().enumerate() {
+            let id = self.prompts[choice / self.n].ids[index];
+            self.report(choice, id, score, &mut logprobs);
+        }
+        Choice { index: choice, logprobs: Some(logprobs), ..Choice::default() }
+    }
+
+    fn logprobs(&mut self, choice: usize, tokens: Vec<Token>) -> Logprobs {
+        let mut logprobs = Logprobs::default();
+        for token in tokens.into_iter().filter(|token| token.logprobs.is_some()) {
+            self.report(choice, token.id, token.logprobs, &mut logprobs);
+        }
+        logprobs
+    }
+
+    /// Adds one token; only a prompt's first has no score.
+    fn report(&mut self, choice: usize, id: u32, score: Option<TokenLogprobs>, logprobs: &mut Logprobs) {
+        let text = self.token_text(id);
+        let offset = &mut self.offsets[choice];
+        logprobs.text_offset.push(*offset);
+        *offset += text.chars().count();
+        logprobs.tokens.push(text);
+        logprobs.token_logprobs.push(score.as_ref().map(|score| finite(score.logprob)));
+        logprobs.top_logprobs.push(score.map(|score| self.top(&score)));
+    }
+
+    /// The likeliest tokens by text, and the chosen one; of tokens with the same text the likeliest stays.
+    fn top(&self, score: &TokenLogprobs) -> Map<String, Value> {
+        let mut top = Map::new();
+        for &(id, logprob) in score.top.iter().chain([&(score.id, score.logprob)]) {
+            top.entry(self.token_text(id)).or_insert_with(|| finite(logprob).into());
+        }
+        top
+    }
+
+    fn token_text(&self, id: u32) -> String {
+        String::from_utf8_lossy(&self.model.token_bytes(id)).into_owned()
+    }
+}
+
+impl Logprobs {
+    fn extend(&mut self, more: Logprobs) {
+        self.tokens.extend(more.tokens);
+        self.token_logprobs.extend(more.token_logprobs);
+        self.top_logprobs.extend(more.top_logprobs);
+        self.text_offset.extend(more.text_offset);
+    }
+}

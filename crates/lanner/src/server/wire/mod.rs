@@ -1,0 +1,161 @@
+//! The OpenAI wires: what a request may say, what it means once valid, and how answers look. No HTTP handling.
+
+pub mod chat;
+pub mod completions;
+pub mod error;
+pub mod usage;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, de::DeserializeOwned};
+
+use self::error::ApiError;
+use crate::{generate::Reason, sampling::Overrides};
+
+const MAX_CHOICES: usize = 16;
+const MAX_STOP_STRINGS: usize = 16;
+const MAX_TOP_LOGPROBS: usize = 20;
+
+/// A request that holds what its type promises.
+#[derive(Debug, PartialEq)]
+pub struct Valid<P> {
+    /// The model asked for, if any was named.
+    pub model: Option<String>,
+    pub prompts: P,
+    pub generate: Generate,
+}
+
+/// What both wires say about generating: valid, so nothing here is checked again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generate {
+    pub overrides: Overrides,
+    /// Not empty, and neither is any of them.
+    pub stop: Vec<String>,
+    pub ignore_eos: bool,
+    /// Choices per prompt.
+    pub n: usize,
+    /// Report log-probabilities, with this many alternatives.
+    pub logprobs: Option<usize>,
+    /// Report the prompt's own log-probabilities, before any token.
+    pub prompt_logprobs: bool,
+    /// Only the prompt is wanted: the one token that the engine must be asked for is dropped.
+    pub prompt_only: bool,
+    pub reply: Reply,
+}
+
+/// One JSON object, or server-sent events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Whole,
+    Stream { include_usage: bool },
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or an array of strings")]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// Reads a body as JSON into `T`; fields that `T` does not have are ignored, and logged.
+///
+/// # Errors
+/// 400 that names the field with the wrong type, or says where the JSON breaks.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+    let request = serde_ignored::deserialize(tracked, |field| tracing::debug!(%field, "ignored"));
+    let request = request.and_then(|request| json.end().map(|()| request));
+    request.map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            match track.path().to_string() {
+                // The body as a whole, as when a field is missing.
+                field if field == "." => ApiError::invalid_body(error.to_string()),
+                field => ApiError::invalid(&field, format!("{field}: {error}")),
+            }
+        }
+        _ => ApiError::invalid_body(format!("the body is not valid JSON: {error}")),
+    })
+}
+
+fn reply(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Reply, ApiError> {
+    match (stream.unwrap_or(false), options) {
+        (true, options) => {
+            let include_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+            Ok(Reply::Stream { include_usage })
+        }
+        (false, Some(_)) => {
+            Err(ApiError::invalid("stream_options", "stream_options only goes with `stream: true`"))
+        }
+        (false, None) => Ok(Reply::Whole),
+    }
+}
+
+fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
+    let strings = match stop {
+        None => Vec::new(),
+        Some(Stop::One(string)) => vec![string],
+        Some(Stop::Many(strings)) => strings,
+    };
+    if strings.len() > MAX_STOP_STRINGS {
+        return Err(ApiError::invalid("stop", format!("stop takes at most {MAX_STOP_STRINGS} strings")));
+    }
+    if strings.iter().any(String::is_empty) {
+        return Err(ApiError::invalid("stop", "a stop string must not be empty"));
+    }
+    Ok(strings)
+}
+
+fn choices(n: Option<usize>) -> Result<usize, ApiError> {
+    match n.unwrap_or(1) {
+        n @ 1..=MAX_CHOICES => Ok(n),
+        n => Err(ApiError::invalid("n", format!("n is {n}; it must be between 1 and {MAX_CHOICES}"))),
+    }
+}
+
+fn alternatives(param: &'static str, count: usize) -> Result<usize, ApiError> {
+    if count <= MAX_TOP_LOGPROBS {
+        return Ok(count);
+    }
+    let message = format!("{param} is {count}; it must be between 0 and {MAX_TOP_LOGPROBS}");
+    Err(ApiError::invalid(param, message))
+}
+
+fn logit_bias(biases: Option<BTreeMap<String, f32>>) -> Result<BTreeMap<u32, f32>, ApiError> {
+    let parse = |(id, bias): (String, f32)| match id.parse() {
+        Ok(id) => Ok((id, bias)),
+        Err(_) => Err(ApiError::invalid("logit_bias", format!("logit_bias: `{id}` is not a token id"))),
+    };
+    biases.unwrap_or_default().into_iter().map(parse).collect()
+}
+
+/// Some clients write -1 for "all".
+fn top_k(top_k: Option<i64>) -> Option<usize> {
+    top_k.map(|k| usize::try_from(k).unwrap_or(0))
+}
+
+/// Refuses fields that would change the answer and that we cannot honour.
+fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
+    match fields.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(ApiError::unsupported(name)),
+        None => Ok(()),
+    }
+}
+
+fn finish_reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Stop | Reason::Cancelled => "stop",
+        Reason::Length => "length",
+    }
+}
+
+/// JSON has no infinity; OpenAI writes this for tokens that cannot be.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}

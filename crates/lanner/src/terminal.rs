@@ -1,0 +1,59 @@
+//! Answers on a terminal: content on stdout as it comes, reasoning dimmed on stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use chat::Delta;
+
+pub struct Printer {
+    dim: bool,
+    /// A model must not move the cursor or worse.
+    plain_escapes: bool,
+    reasoning: bool,
+}
+
+impl Printer {
+    pub fn new(color: bool) -> Printer {
+        Printer {
+            dim: color && io::stderr().is_terminal(),
+            plain_escapes: io::stdout().is_terminal(),
+            reasoning: false,
+        }
+    }
+
+    pub fn print(&mut self, delta: &Delta) -> io::Result<()> {
+        match delta {
+            Delta::Content(text) => {
+                self.end_reasoning()?;
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(self.visible(text).as_bytes())?;
+                stdout.flush()
+            }
+            Delta::Reasoning(text) => {
+                if self.dim && !self.reasoning {
+                    io::stderr().write_all(b"\x1b[2m")?;
+                }
+                self.reasoning = true;
+                io::stderr().write_all(self.visible(text).as_bytes())
+            }
+        }
+    }
+
+    /// Ends the answer's last line.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.end_reasoning()?;
+        writeln!(io::stdout())
+    }
+
+    fn end_reasoning(&mut self) -> io::Result<()> {
+        let end: &[u8] = match (std::mem::take(&mut self.reasoning), self.dim) {
+            (false, _) => b"",
+            (true, true) => b"\x1b[0m\n\n",
+            (true, false) => b"\n\n",
+        };
+        io::stderr().write_all(end)
+    }
+
+    fn visible(&self, text: &str) -> String {
+        if self.plain_escapes { text.replace('\x1b', "\u{241B}") } else { text.to_owned() }
+    }
+}

@@ -1,0 +1,172 @@
+//! A server over a scripted engine. Token ids 0-255 are bytes; the four after them are control tokens.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ::chat::{Template, Tokenizer};
+use engine::{ModelInfo, Request, Sampling, scripted};
+use lanner::{
+    config::ServeConfig,
+    model::Model,
+    server::{self, Server},
+};
+use serde_json::{Map, Value, json};
+use tokio::{net::TcpListener, runtime::Runtime};
+
+use super::client::{self, Reply};
+
+pub const CONTEXT: usize = 1000;
+pub const IM_END: u32 = 257;
+pub const TEMPLATE: &str = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {%- if tools %}tools={{ tools | tojson }}\n{% endif %}\
+    {%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+
+pub struct TestServer {
+    pub address: SocketAddr,
+    requests: Arc<Mutex<Vec<Request>>>,
+    _runtime: Runtime,
+}
+
+/// What to change about the usual test server.
+pub struct Setup {
+    pub template: &'static str,
+    pub delay: Duration,
+    pub api_key: Option<&'static str>,
+    pub allowed_hosts: Vec<String>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { template: TEMPLATE, delay: Duration::ZERO, api_key: None, allowed_hosts: Vec::new() }
+    }
+}
+
+impl Setup {
+    /// The model answers every request with this text and ends its turn.
+    pub fn says(self, text: &'static str) -> TestServer {
+        self.script(move |_, n| token(tokens(text).get(n).copied().unwrap_or(IM_END)))
+    }
+
+    pub fn script(
+        self,
+        script: impl Fn(&Request, usize) -> scripted::Step + Clone + Send + 'static,
+    ) -> TestServer {
+        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
+        let seen = requests.clone();
+        let engine = scripted::scripted(info(), self.delay, move |request: &Request, n| {
+            if n == 0 {
+                seen.lock().unwrap().push(request.clone());
+            }
+            script(request, n)
+        });
+        let template = Template::new(self.template, Map::new()).unwrap();
+        let model = Model::new("owl".into(), engine, tokenizer(), Some(template));
+        let config = ServeConfig {
+            address: "127.0.0.1:0".parse().unwrap(),
+            api_key: self.api_key.map(str::to_owned),
+            allowed_hosts: self.allowed_hosts,
+            body_limit: 2 << 20,
+            name: None,
+        };
+        let runtime = Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = server::router(Server::new(model, None), &config);
+        runtime.spawn(server::serve(listener, router));
+        TestServer { address, requests, _runtime: runtime }
+    }
+}
+
+impl TestServer {
+    pub fn chat(&self, body: &Value) -> Reply {
+        let mut body = body.clone();
+        if body.get("messages").is_none() {
+            body["messages"] = json!([{ "role": "user", "content": "hi" }]);
+        }
+        client::post(self.address, "/v1/chat/completions", &body)
+    }
+
+    pub fn complete(&self, body: &Value) -> Reply {
+        client::post(self.address, "/v1/completions", body)
+    }
+
+    pub fn health(&self) -> Value {
+        client::get(self.address, "/health").json()
+    }
+
+    /// What the engine was last asked.
+    pub fn last_request(&self) -> Request {
+        self.requests.lock().unwrap().last().expect("the engine was asked").clone()
+    }
+
+    pub fn last_prompt(&self) -> String {
+        tokenizer().decode(&self.last_request().prompt, false).unwrap()
+    }
+
+    /// How often the engine was asked.
+    pub fn asked(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+}
+
+pub fn token(id: u32) -> scripted::Step {
+    scripted::Step::Token(id)
+}
+
+/// Token ids of a text as the tests' tokenizer has them.
+pub fn tokens(text: &str) -> Vec<u32> {
+    tokenizer().encode(text, false).unwrap()
+}
+
+fn info() -> ModelInfo {
+    ModelInfo {
+        model_type: "scripted".into(),
+        vocab_size: 260,
+        context_length: CONTEXT,
+        eos_ids: vec![IM_END],
+        default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
+        weight_bytes: 0,
+    }
+}
+
+pub fn tokenizer() -> Tokenizer {
+    let mut vocab = Map::new();
+    for byte in 0..=255u8 {
+        vocab.insert(byte_symbol(byte).to_string(), byte.into());
+    }
+    let added = [
+        ("<|im_start|>", 256, true),
+        ("<|im_end|>", 257, true),
+        ("<think>", 258, false),
+        ("</think>", 259, false),
+    ];
+    let added = added.map(|(content, id, special)| {
+        json!({ "id": id, "content": content, "special": special, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false })
+    });
+    let byte_level =
+        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false });
+    let json = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": added,
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                   "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                   "vocab": vocab, "merges": [] },
+    });
+    Tokenizer::from_bytes(json.to_string().as_bytes(), None).unwrap()
+}
+
+/// GPT-2's printable stand-in for a byte.
+fn byte_symbol(byte: u8) -> char {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let rank = (0..byte).filter(|&other| !printable(other)).count() as u32;
+    char::from_u32(256 + rank).unwrap()
+}
