@@ -45,9 +45,7 @@ pub enum Error {
     #[error("the chat template refuses this conversation: {0}")]
     Refused(String),
     /// The chat template ran for too many steps.
-    #[error(
-        "the chat template did not finish within {0} steps: shorten the conversation or fix the template"
-    )]
+    #[error("the chat template did not finish within {0} steps: it may be endless")]
     OutOfFuel(u64),
     /// The chat template wrote too much.
     #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
@@ -75,6 +73,7 @@ impl Error {
                 | Self::Tokenizer(_)
                 | Self::NoTemplate(_)
                 | Self::TemplateSyntax(_)
+                | Self::OutOfFuel(_)
         )
     }
 }

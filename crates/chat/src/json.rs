@@ -157,8 +157,8 @@ impl Dump {
     }
 }
 
-/// A float as Python prints it in JSON: the shortest digits that read back, an exponent from 1e16 and below 1e-4.
-fn float_repr(value: f64) -> String {
+/// A float as Python prints it, `NaN` and infinities as in JSON: the shortest digits that read back, an exponent from 1e16 and below 1e-4.
+pub(crate) fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
     }

@@ -3,10 +3,12 @@
 //! In: [`conversation`] -> [`Template`] -> [`Tokenizer::encode`].
 //! Out: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
 
+mod clock;
 pub mod conversation;
 mod decode;
 mod detokenize;
 mod error;
+mod filters;
 mod json;
 mod pieces;
 mod python;

@@ -1,34 +1,10 @@
-//! Python's filters, tests and methods, where minijinja and its pycompat lack them or differ.
+//! Python's methods on strings, lists and dicts, where minijinja's pycompat lacks them or differs.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja::{Error, ErrorKind, State, Value};
 
-/// Replaces the filters and tests of minijinja that differ from Jinja2.
-pub(crate) fn register(environment: &mut Environment<'static>) {
-    environment.add_filter(
-        "float",
-        |state: &State, value: &Value, default: Option<Value>, kwargs: Kwargs| {
-            let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0.0));
-            filters::float(state, value, Some(default), kwargs)
-        },
-    );
-    environment.add_filter(
-        "int",
-        |state: &State, value: &Value, default: Option<Value>, base: Option<u32>, kwargs: Kwargs| {
-            let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0));
-            filters::int(state, value, Some(default), base, kwargs)
-        },
-    );
-    use ValueKind::{Iterable, Map, Plain, Seq, String, Undefined};
-    environment.add_test("callable", |value: &Value| value.kind() == Plain);
-    environment.add_test("iterable", |value: &Value| {
-        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
-    });
-    // Whatever has a length and can be indexed; a slice of a list is lazy here.
-    environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
-    });
-}
+/// The widest that padding may make a string.
+const MAX_WIDTH: usize = 1 << 16;
 
 /// Called for a method that minijinja does not know.
 pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
@@ -38,6 +14,11 @@ pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
     };
     match own {
         Some(result) => Ok(result),
+        None if name == "split" => {
+            let (separator, limit) = split_arguments(args)?;
+            let args = [separator.map_or(Value::from(()), Value::from), Value::from(limit)];
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, &args)
+        }
         None => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
 }
@@ -58,18 +39,28 @@ fn string_method(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>
         "rsplit" => rsplit(text, args)?,
         "partition" => {
             let (separator,): (&str,) = from_args(args)?;
-            let (before, after) = text.split_once(separator).unwrap_or((text, ""));
-            triple(before, if before.len() == text.len() { "" } else { separator }, after)
+            text.split_once(separator).map_or_else(|| triple(text, "", ""), |(a, b)| triple(a, separator, b))
         }
         "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
-            match text.rsplit_once(separator) {
-                Some((before, after)) => triple(before, separator, after),
-                None => triple("", "", text),
-            }
+            text.rsplit_once(separator).map_or_else(|| triple("", "", text), |(a, b)| triple(a, separator, b))
         }
+        "find" => Value::from(find(text, args)?.map_or(-1, |at| at as i64)),
+        "index" => {
+            Value::from(find(text, args)?.ok_or_else(|| invalid("index: substring not found".into()))?)
+        }
+        "title" => Value::from(title(text)),
+        "swapcase" => text.chars().map(swap_case).collect::<String>().into(),
+        "casefold" => Value::from(text.to_lowercase()),
+        "isdecimal" => Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit())),
+        "ljust" => pad(text, args, |missing| (0, missing))?,
+        "rjust" => pad(text, args, |missing| (missing, 0))?,
         _ => return Ok(None),
     }))
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
 }
 
 fn triple(before: &str, separator: &str, after: &str) -> Value {
@@ -87,16 +78,76 @@ fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'
     Ok(if end { text.trim_end_matches(strips) } else { text })
 }
 
+/// `sep=None, maxsplit=-1`, by position or by name.
+fn split_arguments(args: &[Value]) -> Result<(Option<String>, i64), Error> {
+    let (separator, limit, kwargs): (Option<String>, Option<i64>, Kwargs) = from_args(args)?;
+    let separator = separator.or(kwargs.get("sep")?);
+    let limit = limit.or(kwargs.get("maxsplit")?);
+    kwargs.assert_all_used()?;
+    Ok((separator, limit.unwrap_or(-1)))
+}
+
 fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (separator, limit): (Option<&str>, Option<i64>) = from_args(args)?;
-    let count = limit.and_then(|n| usize::try_from(n).ok()).map_or(usize::MAX, |n| n.saturating_add(1));
-    let mut parts: Vec<&str> = match separator {
-        Some("") => return Err(Error::new(ErrorKind::InvalidOperation, "rsplit: empty separator")),
+    let (separator, limit) = split_arguments(args)?;
+    let count = usize::try_from(limit).map_or(usize::MAX, |n| n.saturating_add(1));
+    let mut parts: Vec<&str> = match separator.as_deref() {
+        Some("") => return Err(invalid("rsplit: empty separator".into())),
         Some(separator) => text.rsplitn(count, separator).collect(),
-        None => text.trim_end().rsplitn(count, char::is_whitespace).filter(|part| !part.is_empty()).collect(),
+        None => rsplit_white_space(text, count),
     };
     parts.reverse();
     Ok(parts.into_iter().map(Value::from).collect())
+}
+
+/// The last words, then the rest, from right to left.
+fn rsplit_white_space(text: &str, count: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text.trim_end();
+    while parts.len() + 1 < count {
+        let Some((before, word)) = rest.rsplit_once(char::is_whitespace) else { break };
+        parts.push(word);
+        rest = before.trim_end();
+    }
+    parts.extend((!rest.is_empty()).then_some(rest));
+    parts
+}
+
+/// The place of a substring, in characters, from an optional first place.
+fn find(text: &str, args: &[Value]) -> Result<Option<usize>, Error> {
+    let (wanted, start): (&str, Option<usize>) = from_args(args)?;
+    let start = start.unwrap_or(0);
+    let offset = text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(start);
+    let Some(offset) = offset else { return Ok(None) };
+    Ok(text[offset..].find(wanted).map(|at| start + text[offset..offset + at].chars().count()))
+}
+
+/// Every letter after something that is no letter is a capital, as in `They'Re`.
+fn title(text: &str) -> String {
+    let mut after_letter = false;
+    let mut titled = String::new();
+    for c in text.chars() {
+        if after_letter {
+            titled.extend(c.to_lowercase())
+        } else {
+            titled.extend(c.to_uppercase())
+        }
+        after_letter = c.is_alphabetic();
+    }
+    titled
+}
+
+fn swap_case(c: char) -> String {
+    if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
+}
+
+fn pad(text: &str, args: &[Value], sides: fn(usize) -> (usize, usize)) -> Result<Value, Error> {
+    let (width, fill): (usize, Option<&str>) = from_args(args)?;
+    if width > MAX_WIDTH {
+        return Err(invalid(format!("a width of {width} is too large")));
+    }
+    let fill = fill.unwrap_or(" ");
+    let (left, right) = sides(width.saturating_sub(text.chars().count()));
+    Ok(Value::from([&fill.repeat(left), text, &fill.repeat(right)].concat()))
 }
 
 fn collection_method(value: &Value, name: &str, args: &[Value]) -> Result<Option<Value>, Error> {
@@ -105,8 +156,7 @@ fn collection_method(value: &Value, name: &str, args: &[Value]) -> Result<Option
         (ValueKind::Seq, "index") => {
             let (wanted,): (&Value,) = from_args(args)?;
             let position = value.try_iter()?.position(|item| item == *wanted);
-            let missing = || Error::new(ErrorKind::InvalidOperation, format!("{wanted} is not in list"));
-            Some(Value::from(position.ok_or_else(missing)?))
+            Some(Value::from(position.ok_or_else(|| invalid(format!("{wanted} is not in list")))?))
         }
         _ => None,
     })

@@ -13,6 +13,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
+use crate::clock::strftime;
 use crate::error::{parse_json, read};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
@@ -165,16 +166,25 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_unknown_method_callback(crate::python::method);
     environment.set_fuel(Some(FUEL));
-    environment.add_filter("tojson", crate::json::tojson);
-    crate::python::register(&mut environment);
+    environment.set_formatter(print);
+    crate::filters::register(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| strftime(format, jiff::Zoned::now().datetime()));
     environment
 }
 
-fn strftime(format: &str, now: DateTime) -> std::result::Result<String, minijinja::Error> {
-    jiff::fmt::strtime::format(format, now)
-        .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
+/// Prints `{{ value }}`; minijinja never uses Python's exponents for floats.
+fn print(
+    out: &mut minijinja::Output,
+    state: &mut minijinja::State,
+    value: &minijinja::Value,
+) -> std::result::Result<(), minijinja::Error> {
+    match f64::try_from(value.clone()) {
+        Ok(float) if float.is_finite() && value.is_number() && !value.is_integer() => {
+            Ok(out.write_str(&crate::json::float_repr(float))?)
+        }
+        _ => minijinja::escape_formatter(out, state, value),
+    }
 }
 
 /// What a template said when it called `raise_exception`.

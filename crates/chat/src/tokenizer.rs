@@ -30,6 +30,9 @@ impl Tokenizer {
 
     /// Builds a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
     pub fn from_bytes(tokenizer_json: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self> {
+        // A download cut short is the usual damage, and the crate below would panic on it.
+        serde_json::from_slice::<serde::de::IgnoredAny>(tokenizer_json)
+            .map_err(|e| Error::Tokenizer(e.to_string()))?;
         let mut inner = guarded(Error::Tokenizer, || tokenizers::Tokenizer::from_bytes(tokenizer_json))?;
         // Files saved after training may carry the trainer's padding and truncation; a prompt must keep its length.
         inner.with_padding(None);
