@@ -1,4 +1,4 @@
-//! Says whether the built-in model's files are there to be compiled in.
+//! Says whether the built-in model's files are there to be compiled in, and tells programs where MLX's library is.
 
 use std::path::Path;
 
@@ -17,5 +17,8 @@ fn main() {
     println!("cargo::rerun-if-changed={}", folder.display());
     if FILES.iter().all(|file| folder.join(file).is_file()) {
         println!("cargo::rustc-cfg=builtin_model");
+    }
+    if let Ok(lib) = std::env::var("DEP_MLX_LIB") {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{lib}");
     }
 }

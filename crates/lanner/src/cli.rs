@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 /// An LLM inference engine on Apple's MLX.
 ///
-/// Every flag can also be a key of the TOML config file, and the ones that say so an environment variable.
-/// Flags win over the environment, the environment over the file.
+/// The flags of the groups Model, Server and Sampling can also stand in a TOML config file, in sections of these
+/// names. Flags win over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "lanner", version, max_term_width = 100)]
 pub struct Cli {
@@ -64,12 +64,6 @@ pub struct RunArgs {
     /// The prompt; `-` reads it from standard input.
     #[arg(required_unless_present = "ids")]
     pub prompt: Option<String>,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    #[command(flatten)]
-    pub conversation: ConversationArgs,
     /// Complete the prompt as it stands, without the chat template.
     #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
     pub raw: bool,
@@ -88,6 +82,12 @@ pub struct RunArgs {
     /// Write the float32 logits of every prompt position and step to this safetensors file.
     #[arg(long, value_name = "FILE")]
     pub dump_logits: Option<PathBuf>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
 }
 
 /// Which model to load, and how to run it; `[model]` in the config file.
@@ -102,7 +102,7 @@ pub struct ModelArgs {
     /// Where to compute [default: the GPU if there is one].
     #[arg(long, env = "LANNER_DEVICE")]
     pub device: Option<Device>,
-    /// Convert weights and activations to this type [default: the checkpoint's].
+    /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
     /// Most prompt tokens computed in one step [default: 256].
