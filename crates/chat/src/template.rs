@@ -8,20 +8,20 @@ use std::io::Write;
 use std::path::Path;
 
 pub use jiff::civil::DateTime;
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::clock::strftime;
+use crate::environment::{FUEL, Refusal, environment, jinja_source};
 use crate::error::{parse_json, read};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
 
-/// Steps a template may take; the longest real conversations need a few hundred thousand.
-const FUEL: u64 = 20_000_000;
 /// The longest prompt a template may write, in bytes.
 const MAX_PROMPT: usize = 64 << 20;
+/// Marks, while rendering, where the message to continue ends; the space shows whether the template trims.
+const CONTINUE: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The template used when the checkpoint names several and nothing else fits.
 const DEFAULT: &str = "default";
 /// The template used, where there is one, for conversations with tools.
@@ -46,6 +46,8 @@ pub struct RenderInput<'a> {
     pub documents: Option<&'a [Value]>,
     /// Whether to end with the start of the model's reply.
     pub add_generation_prompt: bool,
+    /// Whether to end inside the last message, so that the model goes on with it.
+    pub continue_final_message: bool,
     /// Anything else the template reads, such as `enable_thinking`: `chat_template_kwargs` of a request.
     pub kwargs: Map<String, Value>,
 }
@@ -103,10 +105,27 @@ impl Template {
     /// Errors: [`Error::Refused`] when the template itself objects, [`Error::OutOfFuel`] and
     /// [`Error::PromptTooLong`] when it does not end, [`Error::TemplateRender`] for the rest.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
+        if !input.continue_final_message {
+            return self.run(input, input.messages);
+        }
+        let mut messages = input.messages.to_vec();
+        let last = messages.len().saturating_sub(1);
+        let missing = || Error::Message { index: last, message: "there is no text to continue".to_owned() };
+        let content = messages.last_mut().and_then(|m| m.get_mut("content")).ok_or_else(missing)?;
+        let text = content.as_str().ok_or_else(missing)?.to_owned();
+        *content = format!("{text}{CONTINUE}").into();
+        let prompt = self.run(input, &messages)?;
+        let end = prompt.rfind(CONTINUE.trim_end()).filter(|_| prompt.contains(text.trim()));
+        let end = end.ok_or_else(missing)?;
+        let trimmed = !prompt[end..].starts_with(CONTINUE);
+        Ok(if trimmed { prompt[..end].trim_end() } else { &prompt[..end] }.to_owned())
+    }
+
+    fn run(&self, input: &RenderInput, messages: &[Value]) -> Result<String> {
         let mut variables = self.special_tokens.clone();
         variables.extend(input.kwargs.clone());
         let list = |list: Option<&[Value]>| list.map_or(Value::Null, |l| Value::Array(l.to_vec()));
-        variables.insert("messages".to_owned(), list(Some(input.messages)));
+        variables.insert("messages".to_owned(), list(Some(messages)));
         variables.insert("tools".to_owned(), list(input.tools));
         variables.insert("documents".to_owned(), list(input.documents));
         variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());
@@ -157,46 +176,6 @@ fn named_templates(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Jinja as transformers sets it up.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("the default delimiters are valid"));
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_unknown_method_callback(crate::python::method);
-    environment.set_fuel(Some(FUEL));
-    environment.set_formatter(print);
-    crate::filters::register(&mut environment);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", |format: &str| strftime(format, jiff::Zoned::now().datetime()));
-    environment
-}
-
-/// Prints `{{ value }}`; minijinja never uses Python's exponents for floats.
-fn print(
-    out: &mut minijinja::Output,
-    state: &mut minijinja::State,
-    value: &minijinja::Value,
-) -> std::result::Result<(), minijinja::Error> {
-    match f64::try_from(value.clone()) {
-        Ok(float) if float.is_finite() && value.is_number() && !value.is_integer() => {
-            Ok(out.write_str(&crate::json::float_repr(float))?)
-        }
-        _ => minijinja::escape_formatter(out, state, value),
-    }
-}
-
-/// What a template said when it called `raise_exception`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Refusal(String);
-
-fn raise_exception(message: minijinja::Value) -> std::result::Result<(), minijinja::Error> {
-    let refusal = Refusal(message.to_string());
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(refusal))
-}
-
 fn render_error(error: &minijinja::Error) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
@@ -209,29 +188,6 @@ fn render_error(error: &minijinja::Error) -> Error {
         cause = current.source();
     }
     Error::TemplateRender(error.to_string())
-}
-
-/// Makes two things of transformers' Jinja known to minijinja: any line ending is a line feed, and `{% generation %}`
-/// blocks, which only mark the model's text for training, are plain scopes.
-fn jinja_source(source: &str) -> String {
-    let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source.as_str();
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at + 2);
-        out.push_str(before);
-        rest = tag;
-        let word_at = tag.len() - tag.trim_start_matches(['-', '+']).trim_start().len();
-        for (word, scope) in [("generation", "with"), ("endgeneration", "endwith")] {
-            let Some(after) = tag[word_at..].strip_prefix(word) else { continue };
-            if after.trim_start().trim_start_matches(['-', '+']).starts_with("%}") {
-                out.push_str(&tag[..word_at]);
-                out.push_str(scope);
-                rest = after;
-            }
-        }
-    }
-    out + rest
 }
 
 /// A buffer that refuses to grow beyond the longest prompt.

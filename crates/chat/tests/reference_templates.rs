@@ -37,6 +37,7 @@ fn render(template: &Template, case: &Value) -> chat::Result<String> {
         tools: case["tools"].as_array().map(Vec::as_slice),
         documents: case["documents"].as_array().map(Vec::as_slice),
         add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(false),
+        continue_final_message: false,
         kwargs,
     })
 }

@@ -15,13 +15,16 @@ fn source(name: &str) -> String {
 
 fn render(template: &Template, case: &Value) -> chat::Result<String> {
     let mut kwargs = case.as_object().unwrap().clone();
-    kwargs.retain(|name, _| !["messages", "tools", "add_generation_prompt"].contains(&name.as_str()));
+    kwargs.retain(|name, _| {
+        !["messages", "tools", "add_generation_prompt", "continue_final_message"].contains(&name.as_str())
+    });
     let messages = conversation::prepare(case["messages"].as_array().unwrap(), template)?;
     template.render(&RenderInput {
         messages: &messages,
         tools: case["tools"].as_array().map(Vec::as_slice),
         documents: None,
         add_generation_prompt: case["add_generation_prompt"] == true,
+        continue_final_message: case["continue_final_message"] == true,
         kwargs,
     })
 }
@@ -49,7 +52,7 @@ fn check(name: &str) {
         }
         count += 1;
     }
-    assert_eq!(count, 3);
+    assert!(count >= 3);
 }
 
 #[test]

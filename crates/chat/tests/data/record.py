@@ -35,7 +35,11 @@ CASES = {
                 {"type": "function", "function": {"name": "find_bird", "arguments": {"items": "lanner", "min": 1e-05}}}]},
             {"role": "tool", "content": "{\"found\": true}"}],
         "tools": TOOLS, "add_generation_prompt": True, "enable_thinking": False},
+    "continue": {
+        "messages": [USER, {"role": "assistant", "content": "On  "}],
+        "add_generation_prompt": False, "continue_final_message": True},
 }
+CONTINUED = ("assistant.jinja", "whitespace.jinja")
 
 
 class FixedClock(datetime.datetime):
@@ -59,7 +63,8 @@ def record_templates():
     chat_template_utils.datetime = FixedClock
     goldens = [
         {"template": path.name, "case": name, **render(path.read_text(), case)}
-        for path in sorted((HERE / "templates").glob("*.jinja")) for name, case in CASES.items()]
+        for path in sorted((HERE / "templates").glob("*.jinja")) for name, case in CASES.items()
+        if name != "continue" or path.name in CONTINUED]
     content = {"special_tokens": SPECIAL, "cases": CASES, "goldens": goldens}
     (HERE / "goldens.json").write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
