@@ -38,6 +38,8 @@ pub struct Conversation {
     pub tools: Vec<Value>,
     /// End with the start of the model's answer.
     pub add_generation_prompt: bool,
+    /// End inside the last message, so that the model goes on with it.
+    pub continue_final_message: bool,
     /// Whatever else the template reads, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
 }
@@ -89,6 +91,7 @@ impl Model {
             tools: (!conversation.tools.is_empty()).then_some(&conversation.tools),
             documents: None,
             add_generation_prompt: conversation.add_generation_prompt,
+            continue_final_message: conversation.continue_final_message,
             kwargs: conversation.kwargs.clone(),
         })?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));

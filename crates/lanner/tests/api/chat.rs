@@ -258,6 +258,10 @@ fn templates_see_thinking_tools_and_parts() {
     server
         .chat(&json!({ "messages": [{ "role": "user", "content": parts }], "add_generation_prompt": false }));
     assert_eq!(server.last_prompt(), "<|im_start|>user\na\nb<|im_end|>\n");
+
+    let messages = json!([{ "role": "assistant", "content": "Once upon" }]);
+    server.chat(&json!({ "messages": messages, "continue_final_message": true }));
+    assert_eq!(server.last_prompt(), "<|im_start|>assistant\nOnce upon");
 }
 
 #[test]

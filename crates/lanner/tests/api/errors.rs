@@ -35,6 +35,11 @@ fn wrong_chat_fields_are_named() {
             "messages",
             Value::Null,
         ),
+        (
+            json!({ "continue_final_message": true, "add_generation_prompt": true }),
+            "continue_final_message",
+            Value::Null,
+        ),
         (json!({ "temperature": "hot" }), "temperature", Value::Null),
         (json!({ "temperature": -1 }), "temperature", Value::Null),
         (json!({ "top_p": 0 }), "top_p", Value::Null),

@@ -21,6 +21,7 @@ pub struct ChatRequest {
     reasoning_effort: Option<String>,
     chat_template_kwargs: Option<Map<String, Value>>,
     add_generation_prompt: Option<bool>,
+    continue_final_message: Option<bool>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     temperature: Option<f32>,
@@ -117,10 +118,17 @@ impl ChatRequest {
         if let Some(index) = self.messages.iter().position(|message| message.get("function_call").is_some()) {
             return Err(ApiError::unsupported(&format!("messages[{index}].function_call")));
         }
+        let continue_final_message = self.continue_final_message.unwrap_or(false);
+        let add_generation_prompt = self.add_generation_prompt.unwrap_or(!continue_final_message);
+        if continue_final_message && add_generation_prompt {
+            let message = "continue_final_message and add_generation_prompt exclude each other";
+            return Err(ApiError::invalid("continue_final_message", message));
+        }
         Ok(Conversation {
             messages: std::mem::take(&mut self.messages),
             tools: self.tools()?,
-            add_generation_prompt: self.add_generation_prompt.unwrap_or(true),
+            add_generation_prompt,
+            continue_final_message,
             kwargs: self.kwargs(),
         })
     }
