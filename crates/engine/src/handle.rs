@@ -1,9 +1,12 @@
 //! The caller's end of a running engine: submit requests, hold tickets; nothing here touches an array.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-    mpsc,
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
 };
 
 use crate::request::{Event, ModelInfo, Request, RequestError, Sampling};
@@ -16,6 +19,20 @@ pub struct Submission {
     pub request: Request,
     pub sink: Sink,
     pub cancelled: Arc<AtomicBool>,
+}
+
+impl Submission {
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Hands an event to the caller. A caller that panics has lost its request, nothing more.
+    pub fn emit(&mut self, event: Event) {
+        let sink = &mut self.sink;
+        if catch_unwind(AssertUnwindSafe(|| sink(event))).is_err() {
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A running engine. Cheap to clone; the engine thread ends when the last clone is dropped.

@@ -9,6 +9,7 @@ mod delta;
 mod lanes;
 mod linear;
 mod norm;
+mod rope;
 mod scalar;
 mod simd;
 
@@ -17,4 +18,5 @@ pub use conv::causal_conv_silu;
 pub use delta::{DeltaShape, gated_delta};
 pub use linear::{Affine, linear, quantized_linear};
 pub use norm::rms_norm;
+pub use rope::rope;
 pub use scalar::Scalar;

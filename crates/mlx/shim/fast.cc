@@ -15,10 +15,6 @@ Out rms_norm(const array& x, const array& weight, float eps) {
 
 Out rms_norm_plain(const array& x, float eps) { return wrap(mx::fast::rms_norm(x, std::nullopt, eps)); }
 
-Out rope(const array& x, std::int32_t dims, bool traditional, float base, float scale, std::int32_t offset) {
-  return wrap(mx::fast::rope(x, dims, traditional, base, scale, offset));
-}
-
 Out attention(const array& q, const array& k, const array& v, float scale, bool causal) {
   return wrap(mx::fast::scaled_dot_product_attention(q, k, v, scale, causal ? "causal" : ""));
 }

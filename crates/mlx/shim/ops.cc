@@ -12,6 +12,8 @@ UNARY(exp)
 UNARY(log)
 UNARY(negative)
 UNARY(sigmoid)
+UNARY(sin)
+UNARY(cos)
 UNARY(square)
 UNARY(rsqrt)
 

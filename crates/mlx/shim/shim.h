@@ -69,6 +69,8 @@ Out log(const array& a);
 Out negative(const array& a);
 Out sigmoid(const array& a);
 Out softplus(const array& a);
+Out sin(const array& a);
+Out cos(const array& a);
 Out square(const array& a);
 Out rsqrt(const array& a);
 Out contiguous(const array& a);
@@ -109,7 +111,6 @@ Out gumbel(Ints shape, std::uint64_t seed);
 // fast.cc
 Out rms_norm(const array& x, const array& weight, float eps);
 Out rms_norm_plain(const array& x, float eps);
-Out rope(const array& x, std::int32_t dims, bool traditional, float base, float scale, std::int32_t offset);
 Out attention(const array& q, const array& k, const array& v, float scale, bool causal);
 std::unique_ptr<Arrays> gated_delta(
     const array& q, const array& k, const array& v, const array& g, const array& beta, const array& state);

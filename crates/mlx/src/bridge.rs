@@ -88,6 +88,8 @@ mod ffi {
         fn negative(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn sigmoid(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn softplus(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn sin(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn cos(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn square(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn rsqrt(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn contiguous(a: &RawArray) -> Result<UniquePtr<RawArray>>;
@@ -146,14 +148,6 @@ mod ffi {
         // fast.cc
         fn rms_norm(x: &RawArray, weight: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
         fn rms_norm_plain(x: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
-        fn rope(
-            x: &RawArray,
-            dims: i32,
-            traditional: bool,
-            base: f32,
-            scale: f32,
-            offset: i32,
-        ) -> Result<UniquePtr<RawArray>>;
         fn attention(
             q: &RawArray,
             k: &RawArray,

@@ -8,7 +8,8 @@ pub fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
     if fused::runs(x, weight.dtype()) {
         return fused::rms_norm(x, weight, eps);
     }
-    built(bridge::rms_norm(&x.0, &weight.0, eps))
+    // MLX would widen the result to a wider weight's type.
+    built(bridge::rms_norm(&x.0, &weight.0, eps)).astype(x.dtype())
 }
 
 /// [`rms_norm`] without a weight.
@@ -17,41 +18,22 @@ pub fn rms_norm_plain(x: &Array, eps: f32) -> Array {
     built(bridge::rms_norm_plain(&x.0, eps))
 }
 
-/// Rotary position embedding on the first `dims` of the last axis of `x` `[.., heads, tokens, head_dim]`, for
-/// positions `offset..`. Pairs are the two halves of `dims`, or neighbours if `traditional`.
+/// Rotary position embedding on the first `2 * frequencies.len()` values of each head of `x`
+/// `[tokens, heads, head_dim]`, token `t` at `positions[t]` (int32). Pairs are the two halves; angles are
+/// `position * frequency` radians.
 #[track_caller]
-pub fn rope(x: &Array, dims: i32, traditional: bool, base: f32, scale: f32, offset: i32) -> Array {
-    built(bridge::rope(&x.0, dims, traditional, base, scale, offset))
-}
-
-/// A growing buffer of keys or values, `[kv_heads, capacity, head_dim]`, written in place; hence no `Clone`.
-pub struct KvBuffer(Array);
-
-/// Capacity grows in steps of this many tokens.
-const KV_STEP: i32 = 256;
-
-impl KvBuffer {
-    pub fn new(kv_heads: i32, head_dim: i32, dtype: Dtype) -> KvBuffer {
-        KvBuffer(Array::zeros(&[kv_heads, 0, head_dim], dtype))
+pub fn rope(x: &Array, positions: &Array, frequencies: &[f32]) -> Array {
+    if !crate::on_gpu() {
+        return fused::rope(x, positions, frequencies);
     }
-
-    /// The array behind the buffer, to be evaluated with a step.
-    pub fn array(&self) -> &Array {
-        &self.0
-    }
-
-    /// Makes room for `length` tokens, by a quarter more than asked so that copies stay rare.
-    #[track_caller]
-    pub fn reserve(&mut self, length: i32) {
-        let capacity = self.0.dim(1);
-        if length <= capacity {
-            return;
-        }
-        let target = length.max(capacity + capacity / 4);
-        let target = (target + KV_STEP - 1) / KV_STEP * KV_STEP;
-        let room = Array::zeros(&[self.0.dim(0), target - capacity, self.0.dim(2)], self.0.dtype());
-        self.0 = Array::concatenate([&self.0, &room], 1);
-    }
+    let half = frequencies.len() as i32;
+    let frequencies = Array::from_slice(frequencies, &[1, 1, half]);
+    let angles = positions.astype(Dtype::Float32).reshape(&[-1, 1, 1]) * frequencies;
+    let (sin, cos) = (angles.sin(), angles.cos());
+    let parts = x.split(-1, &[half, half, x.dim(-1) - 2 * half]);
+    let (a, b) = (parts[0].astype(Dtype::Float32), parts[1].astype(Dtype::Float32));
+    let turned = [&a * &cos - &b * &sin, &b * &cos + &a * &sin].map(|part| part.astype(x.dtype()));
+    Array::concatenate([&turned[0], &turned[1], &parts[2]], -1)
 }
 
 /// Softmax attention, MLX's own; `q` `[batch, heads, tokens, dim]`, `k` and `v` `[batch, kv_heads, kv_tokens, dim]`.
@@ -59,38 +41,6 @@ impl KvBuffer {
 #[track_caller]
 pub fn attention(q: &Array, k: &Array, v: &Array, scale: f32, causal: bool) -> Array {
     built(bridge::attention(&q.0, &k.0, &v.0, scale, causal))
-}
-
-/// Appends `k` and `v` `[tokens, kv_heads, head_dim]` behind the `past` tokens of the buffers, then causal softmax
-/// attention of `q` `[tokens, heads, head_dim]` over all of them; returns `[tokens, heads, head_dim]`.
-///
-/// Each row of the result depends on its own query and the keys before it alone, bit for bit, on the CPU.
-#[track_caller]
-pub fn attend(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    keys: &mut KvBuffer,
-    values: &mut KvBuffer,
-    past: i32,
-    scale: f32,
-) -> Array {
-    let length = past + q.dim(0);
-    keys.reserve(length);
-    values.reserve(length);
-    if !crate::on_gpu() {
-        let [out, new_keys, new_values] = fused::attend(q, k, v, [&keys.0, &values.0], past, scale);
-        (keys.0, values.0) = (new_keys, new_values);
-        return out;
-    }
-    for (buffer, new) in [(&mut *keys, k), (&mut *values, v)] {
-        buffer.0 = buffer.0.slice_update(1, past, &new.transpose(&[1, 0, 2]));
-    }
-    let batched = |x: &Array| x.reshape(&[&[1], x.shape()].concat());
-    let live = |buffer: &KvBuffer| batched(&buffer.0.slice(1, 0, length));
-    let q = batched(&q.transpose(&[1, 0, 2]));
-    let out = attention(&q, &live(keys), &live(values), scale, q.dim(2) > 1).transpose(&[0, 2, 1, 3]);
-    out.reshape(&out.shape()[1..])
 }
 
 /// `x · weightᵀ` for a weight `[out, in]` as checkpoints store it. Each output row depends on its input row

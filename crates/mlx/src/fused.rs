@@ -193,3 +193,15 @@ pub(crate) fn attend(
         })
     })
 }
+
+#[track_caller]
+pub(crate) fn rope(x: &Array, positions: &Array, frequencies: &[f32]) -> Array {
+    let (heads, head_dim) = (x.dim(1) as usize, x.dim(2) as usize);
+    let frequencies = frequencies.to_vec();
+    let [out] = apply("rope", &[x, positions], [like(x, x.shape().to_vec())], move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), T => kernels::rope::<T>(
+            inputs[0].values(), inputs[1].values(), &frequencies, outputs[0].values(), heads, head_dim,
+        ))
+    });
+    out
+}

@@ -10,6 +10,7 @@ mod eval;
 pub mod fast;
 mod fused;
 mod kernel;
+mod kv;
 pub mod load;
 mod ops;
 pub mod quant;
@@ -19,6 +20,7 @@ pub use bridge::Dtype;
 pub use error::{Error, Result};
 pub use eval::*;
 pub use kernel::{Input, Output, OutputSpec, apply};
+pub use kv::{KvBuffer, attend};
 
 #[cfg(test)]
 #[path = "../build/platform.rs"]

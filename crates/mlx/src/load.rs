@@ -73,6 +73,11 @@ impl Safetensors {
         self.metadata.info(name).map_or(0, |info| info.data_offsets.1 - info.data_offsets.0)
     }
 
+    /// Shape of a tensor, from the header.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.metadata.info(name).map(|info| &info.shape[..])
+    }
+
     /// Reads one tensor.
     ///
     /// # Errors
@@ -102,7 +107,9 @@ fn check_offsets(metadata: &Metadata, held: u64) -> std::result::Result<(), Stri
         let bits = elements.and_then(|n| n.checked_mul(info.dtype.bitsize()));
         let fits = bits.is_some_and(|bits| bits.is_multiple_of(8) && from.checked_add(bits / 8) == Some(to));
         if from != end || !fits {
-            return Err(format!("the header's offsets {from}..{to} of tensor {name} are wrong: the file is broken"));
+            return Err(format!(
+                "the header's offsets {from}..{to} of tensor {name} are wrong: the file is broken"
+            ));
         }
         end = to;
     }

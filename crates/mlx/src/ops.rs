@@ -20,6 +20,8 @@ unary!(
     sigmoid,
     /// log(1 + exp(x)), without overflow.
     softplus,
+    sin,
+    cos,
     square,
     /// 1 / sqrt(x).
     rsqrt,

@@ -117,15 +117,15 @@ fn attention_in_pieces_is_attention_at_once_and_mlxs() {
     let (k, v) = (noise(8, &[tokens, kv_heads, dim]), noise(9, &[tokens, kv_heads, dim]));
     let run = |cuts: &[i32]| {
         let (mut keys, mut vals) = (
-            fast::KvBuffer::new(kv_heads, dim, Dtype::Float32),
-            fast::KvBuffer::new(kv_heads, dim, Dtype::Float32),
+            mlx::KvBuffer::new(kv_heads, dim, Dtype::Float32),
+            mlx::KvBuffer::new(kv_heads, dim, Dtype::Float32),
         );
         let mut past = 0;
         let pieces: Vec<Array> = cuts
             .iter()
             .map(|&n| {
                 let piece = |x: &Array| x.slice(0, past, past + n);
-                let out = fast::attend(&piece(&q), &piece(&k), &piece(&v), &mut keys, &mut vals, past, 0.2);
+                let out = mlx::attend(&piece(&q), &piece(&k), &piece(&v), &mut keys, &mut vals, past, 0.2);
                 eval([&out]).expect("evaluates");
                 past += n;
                 out
@@ -144,19 +144,12 @@ fn attention_in_pieces_is_attention_at_once_and_mlxs() {
 #[test]
 fn growing_buffers_are_written_in_place_while_older_steps_are_unread() {
     let (mut keys, mut vals) =
-        (fast::KvBuffer::new(1, 16, Dtype::Float32), fast::KvBuffer::new(1, 16, Dtype::Float32));
+        (mlx::KvBuffer::new(1, 16, Dtype::Float32), mlx::KvBuffer::new(1, 16, Dtype::Float32));
     let token = |seed| noise(seed, &[1, 1, 16]);
     let outs: Vec<Array> = (0..40)
         .map(|i| {
-            let out = fast::attend(
-                &token(i),
-                &token(i + 100),
-                &token(i + 200),
-                &mut keys,
-                &mut vals,
-                i as i32,
-                1.0,
-            );
+            let out =
+                mlx::attend(&token(i), &token(i + 100), &token(i + 200), &mut keys, &mut vals, i as i32, 1.0);
             mlx::async_eval([&out]).expect("starts");
             out
         })
@@ -167,8 +160,8 @@ fn growing_buffers_are_written_in_place_while_older_steps_are_unread() {
     );
     let q = Array::concatenate(&(0..40).map(token).collect::<Vec<_>>(), 0);
     let (mut a, mut b) =
-        (fast::KvBuffer::new(1, 16, Dtype::Float32), fast::KvBuffer::new(1, 16, Dtype::Float32));
-    let whole = fast::attend(&q, &k, &v, &mut a, &mut b, 0, 1.0);
+        (mlx::KvBuffer::new(1, 16, Dtype::Float32), mlx::KvBuffer::new(1, 16, Dtype::Float32));
+    let whole = mlx::attend(&q, &k, &v, &mut a, &mut b, 0, 1.0);
     assert_eq!(values(&Array::concatenate(&outs, 0)), values(&whole));
 }
 

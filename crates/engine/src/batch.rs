@@ -1,0 +1,100 @@
+//! Rows of several sequences stepped together, packed one behind the other without padding.
+//!
+//! A model calls this and never learns how many sequences there are, what caches they have, or where it runs.
+
+use std::ops::Range;
+
+use mlx::{Array, fast};
+
+use crate::cache::Cache;
+
+/// One sequence's part of a step.
+pub struct Row<'a> {
+    /// Tokens of the step that are this row's.
+    span: Range<i32>,
+    caches: &'a mut [Cache],
+}
+
+/// A step: `tokens` in all, rows in order.
+pub struct Batch<'a> {
+    rows: Vec<Row<'a>>,
+    /// Position of every token in its own sequence, int32 `[tokens]`.
+    positions: Array,
+}
+
+impl<'a> Batch<'a> {
+    /// Rows given as (tokens in this step, tokens before it, caches).
+    pub fn new(rows: impl IntoIterator<Item = (usize, usize, &'a mut [Cache])>) -> Batch<'a> {
+        let mut packed = vec![];
+        let mut positions: Vec<i32> = vec![];
+        for (tokens, past, caches) in rows {
+            let start = positions.len() as i32;
+            positions.extend(past as i32..(past + tokens) as i32);
+            packed.push(Row { span: start..positions.len() as i32, caches });
+        }
+        let positions = Array::from_slice(&positions, &[positions.len() as i32]);
+        Batch { rows: packed, positions }
+    }
+
+    /// Rotary embedding of `x` `[tokens, heads, head_dim]` at each token's own position.
+    #[track_caller]
+    pub fn rope(&self, x: &Array, frequencies: &[f32]) -> Array {
+        fast::rope(x, &self.positions, frequencies)
+    }
+
+    /// Causal attention of each row over its own past: `q` `[tokens, heads, head_dim]`, `k`, `v`
+    /// `[tokens, kv_heads, head_dim]`.
+    #[track_caller]
+    pub fn attend(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, scale: f32) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, &k, &v, scale))
+    }
+
+    /// Short causal convolution with SiLU of `x` `[tokens, channels]`, each row continuing its own past.
+    #[track_caller]
+    pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
+        self.per_row([x], |row, [x]| {
+            let cache = row.caches[layer].as_recurrent();
+            let (out, state) = fast::causal_conv_silu(&x, weight, &cache.conv);
+            cache.conv = state;
+            out
+        })
+    }
+
+    /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads, value_dim]`, `g` and
+    /// `beta` `[tokens, value_heads]`.
+    #[track_caller]
+    pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
+        self.per_row([q, k, v, g, beta], |row, inputs| {
+            let [q, k, v, g, beta] = inputs.map(|x| x.reshape(&[&[1], x.shape()].concat()));
+            let cache = row.caches[layer].as_recurrent();
+            let (out, state) = fast::gated_delta(&q, &k, &v, &g, &beta, &cache.state);
+            cache.state = state;
+            out.reshape(&out.shape()[1..])
+        })
+    }
+
+    /// The caches' arrays after the step, to be evaluated with it.
+    pub fn cache_arrays(&self) -> impl Iterator<Item = &Array> {
+        self.rows.iter().flat_map(|row| row.caches.iter().flat_map(Cache::arrays))
+    }
+
+    #[track_caller]
+    fn per_row<const N: usize>(
+        &mut self,
+        inputs: [&Array; N],
+        mut step: impl FnMut(&mut Row, [Array; N]) -> Array,
+    ) -> Array {
+        if let [row] = &mut self.rows[..] {
+            return step(row, inputs.map(Array::clone));
+        }
+        let outputs: Vec<Array> = self
+            .rows
+            .iter_mut()
+            .map(|row| {
+                let Range { start, end } = row.span;
+                step(row, inputs.map(|x| x.slice(0, start, end)))
+            })
+            .collect();
+        Array::concatenate(&outputs, 0)
+    }
+}

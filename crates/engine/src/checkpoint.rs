@@ -1,0 +1,107 @@
+//! The files of a model: where they lie and what config.json says; tensors themselves are [`Weights`]' business.
+//!
+//! [`Weights`]: crate::weights::Weights
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use mlx::load::Safetensors;
+use serde_json::Value;
+
+use crate::error::{LoadError, Result};
+
+/// Where a model's files come from.
+#[derive(Clone, Debug)]
+pub enum Checkpoint {
+    /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.
+    Folder(PathBuf),
+    /// Files compiled into the program.
+    Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
+}
+
+impl Checkpoint {
+    /// config.json.
+    pub(crate) fn config(&self) -> Result<Value> {
+        match self {
+            Checkpoint::Folder(folder) => {
+                if !folder.is_dir() {
+                    return Err(fail(folder, "there is no such folder".into()));
+                }
+                read_json(&folder.join("config.json"))
+            }
+            Checkpoint::Builtin { config, .. } => parse("built-in config.json", config),
+        }
+    }
+
+    /// generation_config.json, or `Null` if the model has none.
+    pub(crate) fn generation_config(&self) -> Result<Value> {
+        match self {
+            Checkpoint::Folder(folder) => {
+                let path = folder.join("generation_config.json");
+                if path.exists() { read_json(&path) } else { Ok(Value::Null) }
+            }
+            Checkpoint::Builtin { generation_config, .. } => generation_config
+                .map_or(Ok(Value::Null), |text| parse("built-in generation_config.json", text)),
+        }
+    }
+
+    /// The checked, open weight files.
+    pub(crate) fn weight_files(&self) -> Result<Vec<Safetensors>> {
+        match self {
+            Checkpoint::Folder(folder) => {
+                weight_paths(folder)?.iter().map(|path| Ok(Safetensors::open(path)?)).collect()
+            }
+            Checkpoint::Builtin { weights, .. } => {
+                Ok(vec![Safetensors::from_static("built-in model.safetensors", weights)?])
+            }
+        }
+    }
+}
+
+/// The files the index names, or else `model*.safetensors`, or else the folder's only safetensors file.
+fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
+    let index = folder.join("model.safetensors.index.json");
+    if index.exists() {
+        let map = read_json(&index)?;
+        let map = map.get("weight_map").and_then(Value::as_object);
+        let map = map.ok_or_else(|| fail(&index, "there is no weight_map in it".into()))?;
+        let names: BTreeSet<&str> = map.values().filter_map(Value::as_str).collect();
+        return names.into_iter().map(|name| existing(folder.join(name), &index)).collect();
+    }
+    let entries = fs::read_dir(folder).map_err(|e| fail(folder, e.to_string()))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    paths.sort();
+    let model = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("model"));
+    if paths.iter().any(model) {
+        paths.retain(model);
+    }
+    match paths.len() {
+        0 => Err(fail(folder, "there is no safetensors file in it".into())),
+        _ => Ok(paths),
+    }
+}
+
+fn existing(path: PathBuf, index: &Path) -> Result<PathBuf> {
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(fail(&path, format!("the file is missing; {} names it: download the model again", index.display())))
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let text = fs::read_to_string(path).map_err(|e| fail(path, e.to_string()))?;
+    parse(&path.display().to_string(), &text)
+}
+
+fn parse(name: &str, text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|e| LoadError::File { path: name.into(), message: format!("not valid JSON: {e}") })
+}
+
+fn fail(path: &Path, message: String) -> LoadError {
+    LoadError::File { path: path.display().to_string(), message }
+}

@@ -1,0 +1,41 @@
+//! How to run a model; fixed for the life of an engine.
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `None` takes the GPU if the MLX library has one, else the CPU.
+    pub device: Option<Device>,
+    /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
+    pub dtype: Option<Dtype>,
+    /// Most prompt tokens computed in one step.
+    pub prefill_chunk: usize,
+    /// Most requests stepped together; the others wait their turn.
+    pub max_batch: usize,
+    /// Lowers the model's context length.
+    pub max_context: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { device: None, dtype: None, prefill_chunk: 256, max_batch: 8, max_context: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    Cpu,
+    Gpu,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+/// Load progress, for a bar on stderr.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub loaded_bytes: usize,
+    pub total_bytes: usize,
+}

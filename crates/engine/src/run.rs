@@ -1,0 +1,156 @@
+//! The engine thread: admit, plan, step, emit. The only owner of MLX.
+
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::Receiver,
+};
+
+use crate::{
+    Options,
+    handle::Submission,
+    models::Model,
+    request::{Event, FinishReason, ModelInfo, RequestError, Usage},
+    schedule::plan,
+    sequence::Sequence,
+    step::Step,
+};
+
+/// Serves requests until every handle of the engine is gone.
+pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, submissions: Receiver<Submission>) {
+    let mut runner =
+        Runner { model, info, options, running: vec![], queue: VecDeque::new(), launched: None, next: 0 };
+    while runner.admit(&submissions) {
+        runner.drop_cancelled();
+        runner.step();
+    }
+}
+
+struct Runner {
+    model: Box<dyn Model>,
+    info: ModelInfo,
+    options: Options,
+    running: Vec<Sequence>,
+    queue: VecDeque<Submission>,
+    /// The step the device is working on while the next one is built.
+    launched: Option<Step>,
+    /// Id of the next sequence.
+    next: u64,
+}
+
+impl Runner {
+    /// Takes in what has come, first come first served; waits if there is nothing else to do. `false` at the end.
+    fn admit(&mut self, submissions: &Receiver<Submission>) -> bool {
+        let idle = self.running.is_empty() && self.queue.is_empty() && self.launched.is_none();
+        if idle {
+            match submissions.recv() {
+                Ok(submission) => self.queue.push_back(submission),
+                Err(_) => return false,
+            }
+        }
+        self.queue.extend(submissions.try_iter());
+        while self.running.len() < self.options.max_batch.max(1) {
+            let Some(submission) = self.queue.pop_front() else { break };
+            self.running.push(Sequence::new(self.next, submission, &*self.model, &self.info));
+            self.next += 1;
+        }
+        true
+    }
+
+    fn drop_cancelled(&mut self) {
+        for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
+            sequence.finish(FinishReason::Cancelled);
+        }
+        for mut submission in std::mem::take(&mut self.queue) {
+            match submission.is_cancelled() {
+                true => {
+                    let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
+                    submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
+                }
+                false => self.queue.push_back(submission),
+            }
+        }
+    }
+
+    /// Launches the next step, then reads the one before it: the device works while tokens are handed out.
+    fn step(&mut self) {
+        let plan = self.plan();
+        let planned: Vec<u64> = plan.iter().map(|&(i, _)| self.running[i].id).collect();
+        let next = if plan.is_empty() { Ok(None) } else { self.launch(&plan).map(Some) };
+        let alone = self.running.iter().any(|s| s.suspect);
+        match next {
+            Err(message) => {
+                // What was launched before is sound: nothing of it depends on the step that failed.
+                self.collect_launched();
+                self.fail(&planned, message);
+            }
+            Ok(next) => {
+                let collected = self.collect_launched();
+                self.launched = next.filter(|_| collected);
+                if alone {
+                    self.collect_launched();
+                }
+            }
+        }
+    }
+
+    fn plan(&self) -> Vec<(usize, usize)> {
+        let wants: Vec<_> = self.running.iter().map(Sequence::wants).collect();
+        match self.running.iter().position(|s| s.suspect) {
+            None => plan(&wants, self.options.prefill_chunk.max(1)),
+            Some(suspect) => plan(&wants[suspect..=suspect], self.options.prefill_chunk.max(1))
+                .into_iter()
+                .map(|(_, tokens)| (suspect, tokens))
+                .collect(),
+        }
+    }
+
+    fn launch(&mut self, plan: &[(usize, usize)]) -> Result<Step, String> {
+        let (model, running) = (&*self.model, &mut self.running[..]);
+        guarded(|| Step::launch(model, running, plan))
+    }
+
+    /// Reads the launched step; `false` if it failed, in which case every sequence that had state in flight starts
+    /// over.
+    fn collect_launched(&mut self) -> bool {
+        let Some(step) = self.launched.take() else { return true };
+        let involved: Vec<u64> = step.sequences().collect();
+        let (running, info) = (&mut self.running, &self.info);
+        match guarded(|| step.collect(running, info)) {
+            Ok(()) => true,
+            Err(message) => {
+                self.fail(&involved, message);
+                false
+            }
+        }
+    }
+
+    /// A step with these sequences failed. One alone is to blame itself; several start over, one at a time, until
+    /// the guilty one is alone.
+    fn fail(&mut self, involved: &[u64], message: String) {
+        tracing::error!(sequences = involved.len(), "step failed: {message}");
+        if let [only] = involved {
+            if let Some(at) = self.running.iter().position(|s| s.id == *only) {
+                self.running.remove(at).emit(Event::Failed(RequestError::Step(message)));
+            }
+        }
+        // A later step may have been built on the failed one's state, for any of them.
+        let (model, info) = (&*self.model, &self.info);
+        self.running.iter_mut().filter(|s| s.computed > 0).for_each(|s| s.restart(model, info));
+    }
+}
+
+/// Runs one step's work; a panic in it is an error like any other.
+fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(panic) => Err(panic_message(&*panic)),
+    }
+}
+
+/// The text of a panic.
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".into())
+}

@@ -1,0 +1,221 @@
+//! From logits to a token: a pure function of the logits, the tokens so far, the parameters and the position.
+//!
+//! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which draws from
+//! the softmax (Gumbel-max trick). Noise is keyed by token id, so whoever shares seed and position shares it.
+
+use mlx::{Array, Dtype};
+
+use crate::request::Sampling;
+
+/// One sequence's sampler: its parameters, and what penalties need to know of its past.
+pub struct Sampler {
+    sampling: Sampling,
+    /// `logit_bias` as indices and values.
+    bias: Option<(Array, Array)>,
+    /// Float32 `[vocab_size]`: 1 for tokens of prompt or output. Only with a repetition penalty.
+    seen: Option<Array>,
+    /// Float32 `[vocab_size]`: how often each token was generated. Only with presence or frequency penalty.
+    counts: Option<Array>,
+}
+
+impl Sampler {
+    /// `prompt` and `generated` are the tokens before the first one to be sampled.
+    pub fn new(sampling: &Sampling, vocab_size: usize, prompt: &[u32], generated: &[u32]) -> Sampler {
+        let vector = |tokens: &mut dyn Iterator<Item = &u32>, add: fn(&mut f32)| {
+            let mut values = vec![0.0f32; vocab_size];
+            tokens.for_each(|&id| add(&mut values[id as usize]));
+            Array::from_slice(&values, &[vocab_size as i32])
+        };
+        let penalised = sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
+        let bias = (!sampling.logit_bias.is_empty()).then(|| {
+            let (ids, values): (Vec<u32>, Vec<f32>) = sampling.logit_bias.iter().unzip();
+            let n = ids.len() as i32;
+            (Array::from_slice(&ids, &[n]), Array::from_slice(&values, &[n]))
+        });
+        Sampler {
+            bias,
+            seen: (sampling.repetition_penalty != 1.0)
+                .then(|| vector(&mut prompt.iter().chain(generated), |v| *v = 1.0)),
+            counts: penalised.then(|| vector(&mut generated.iter(), |v| *v += 1.0)),
+            sampling: sampling.clone(),
+        }
+    }
+
+    /// The token, uint32 `[1]`, at `position` of prompt plus output, from float32 logits `[vocab_size]`.
+    pub fn sample(&mut self, logits: &Array, position: usize) -> Array {
+        let logits = self.adjusted(logits);
+        let token = if self.sampling.temperature == 0.0 {
+            logits.argmax(-1).reshape(&[1])
+        } else {
+            self.draw(&(logits / self.sampling.temperature), position)
+        };
+        let one = Array::full(&[1], 1.0, Dtype::Float32);
+        if let Some(seen) = &mut self.seen {
+            *seen = seen.put_along_axis(&token, &one, 0);
+        }
+        if let Some(counts) = &mut self.counts {
+            *counts = counts.scatter_add(&token, &one, 0);
+        }
+        token
+    }
+
+    /// Logits after bias and penalties.
+    fn adjusted(&self, logits: &Array) -> Array {
+        let mut logits = logits.clone();
+        if let Some((ids, values)) = &self.bias {
+            logits = logits.scatter_add(ids, values, 0);
+        }
+        if let Some(seen) = &self.seen {
+            let penalty = self.sampling.repetition_penalty;
+            let zero = Array::scalar(0.0, Dtype::Float32);
+            let penalised = logits.greater(&zero).select(&(&logits / penalty), &(&logits * penalty));
+            logits = seen.greater(&zero).select(&penalised, &logits);
+        }
+        if let Some(counts) = &self.counts {
+            let present = counts.greater(&Array::scalar(0.0, Dtype::Float32)).astype(Dtype::Float32);
+            logits =
+                logits - counts * self.sampling.frequency_penalty - present * self.sampling.presence_penalty;
+        }
+        logits
+    }
+
+    fn draw(&self, logits: &Array, position: usize) -> Array {
+        let Sampling { top_k, top_p, min_p, seed, .. } = self.sampling;
+        let vocab_size = logits.dim(0);
+        let noise = Array::gumbel(&[vocab_size], mix(seed, position as u64));
+        let minus_infinity = Array::scalar(f32::NEG_INFINITY, Dtype::Float32);
+        let mut logits = logits.clone();
+        if min_p > 0.0 {
+            let floor = logits.max(-1, true) + min_p.ln();
+            logits = logits.greater_equal(&floor).select(&logits, &minus_infinity);
+        }
+        let top_k = if top_k == 0 { vocab_size } else { vocab_size.min(top_k.min(i32::MAX as usize) as i32) };
+        if top_k == vocab_size && top_p >= 1.0 {
+            return (logits + noise).argmax(-1).reshape(&[1]);
+        }
+        // Likeliest first; of equals, the lower id.
+        let order = (-&logits).argsort(-1).slice(0, 0, top_k);
+        let mut sorted = logits.take(&order, 0);
+        if top_p < 1.0 {
+            let probabilities = sorted.softmax(-1);
+            let before = probabilities.cumsum(-1) - &probabilities;
+            let kept = before.less(&Array::scalar(top_p, Dtype::Float32));
+            sorted = kept.select(&sorted, &minus_infinity);
+        }
+        let choice = (sorted + noise.take(&order, 0)).argmax(-1).reshape(&[1]);
+        order.take(&choice, 0)
+    }
+}
+
+/// A seed for one position's noise (the finaliser of SplitMix64).
+fn mix(seed: u64, position: u64) -> u64 {
+    let mut z = seed.wrapping_add((position + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<u32> {
+        let array = Array::from_slice(logits, &[logits.len() as i32]);
+        let mut sampler = Sampler::new(sampling, logits.len(), &[], &[]);
+        (0..n).map(|i| sampler.sample(&array, i).to_vec::<u32>().expect("a token")[0]).collect()
+    }
+
+    fn check_frequencies(sampling: &Sampling, logits: &[f32], expected: &[f64]) {
+        let n = 4000;
+        let mut counts = vec![0.0; logits.len()];
+        draws(sampling, logits, n).into_iter().for_each(|id| counts[id as usize] += 1.0);
+        // Chi-squared with at most 5 degrees of freedom: 20.5 is exceeded once in a thousand.
+        let chi2: f64 = counts
+            .iter()
+            .zip(expected)
+            .map(
+                |(&got, &p)| if p == 0.0 { got * 1e9 } else { (got - p * n as f64).powi(2) / (p * n as f64) },
+            )
+            .sum();
+        assert!(chi2 < 20.5, "chi2 {chi2}: {counts:?} for {expected:?}");
+    }
+
+    fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+        let exps: Vec<f64> = logits.iter().map(|&l| (l as f64 / temperature).exp()).collect();
+        let total: f64 = exps.iter().sum();
+        exps.into_iter().map(|e| e / total).collect()
+    }
+
+    const LOGITS: [f32; 5] = [1.0, 0.0, 2.0, -1.0, 0.5];
+
+    fn sampled(temperature: f32) -> Sampling {
+        Sampling { temperature, seed: 7, ..Sampling::default() }
+    }
+
+    /// The exact distribution after keeping the tokens `kept`.
+    fn only(kept: &[usize], probabilities: Vec<f64>) -> Vec<f64> {
+        let total: f64 = kept.iter().map(|&i| probabilities[i]).sum();
+        (0..probabilities.len())
+            .map(|i| if kept.contains(&i) { probabilities[i] / total } else { 0.0 })
+            .collect()
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        check_frequencies(&sampled(1.0), &LOGITS, &softmax(&LOGITS, 1.0));
+        check_frequencies(&sampled(0.7), &LOGITS, &softmax(&LOGITS, 0.7));
+    }
+
+    #[test]
+    fn filters_keep_what_they_promise() {
+        let p = || softmax(&LOGITS, 1.0);
+        check_frequencies(&Sampling { top_k: 2, ..sampled(1.0) }, &LOGITS, &only(&[0, 2], p()));
+        // 0.55 + 0.20 reaches 0.7; the third is not needed.
+        check_frequencies(&Sampling { top_p: 0.7, ..sampled(1.0) }, &LOGITS, &only(&[0, 2], p()));
+        check_frequencies(&Sampling { top_p: 0.01, ..sampled(1.0) }, &LOGITS, &only(&[2], p()));
+        check_frequencies(&Sampling { min_p: 0.2, ..sampled(1.0) }, &LOGITS, &only(&[0, 2, 4], p()));
+        let both = Sampling { top_k: 3, top_p: 0.9, min_p: 0.1, ..sampled(1.0) };
+        check_frequencies(&both, &LOGITS, &only(&[0, 2, 4], p()));
+    }
+
+    #[test]
+    fn the_same_seed_and_position_give_the_same_token() {
+        assert_eq!(draws(&sampled(1.0), &LOGITS, 50), draws(&sampled(1.0), &LOGITS, 50));
+        assert_ne!(
+            draws(&sampled(1.0), &LOGITS, 50),
+            draws(&Sampling { seed: 8, ..sampled(1.0) }, &LOGITS, 50)
+        );
+        let big = Sampling { seed: 7 | 1 << 63, ..sampled(1.0) };
+        assert_ne!(draws(&sampled(1.0), &LOGITS, 50), draws(&big, &LOGITS, 50), "all 64 bits count");
+    }
+
+    #[test]
+    fn greedy_takes_the_likeliest_and_the_first_of_equals() {
+        assert_eq!(draws(&Sampling::default(), &[0.0, 3.0, 3.0, 1.0], 2), [1, 1]);
+    }
+
+    #[test]
+    fn penalties_and_bias_move_logits() {
+        let frequency = Sampling { frequency_penalty: 1.0, ..Sampling::default() };
+        assert_eq!(draws(&frequency, &[2.5, 2.0, 1.8], 5), [0, 1, 2, 0, 1]);
+        let presence = Sampling { presence_penalty: 1.0, ..Sampling::default() };
+        assert_eq!(draws(&presence, &[2.5, 2.0, 1.8], 4), [0, 1, 2, 0]);
+        let repetition = Sampling { repetition_penalty: 2.0, ..Sampling::default() };
+        assert_eq!(draws(&repetition, &[2.5, 2.0, -1.0], 3), [0, 1, 0]);
+        let biased = Sampling { logit_bias: [(2, 100.0)].into(), ..Sampling::default() };
+        assert_eq!(draws(&biased, &[2.5, 2.0, 1.8], 1), [2]);
+    }
+
+    #[test]
+    fn the_past_given_at_the_start_counts_like_the_past_sampled() {
+        let sampling = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
+        let logits = Array::from_slice(&LOGITS, &[5]);
+        let token =
+            |sampler: &mut Sampler, i| sampler.sample(&logits, i).to_vec::<u32>().expect("a token")[0];
+        let mut whole = Sampler::new(&sampling, 5, &[3], &[]);
+        let all: Vec<u32> = (0..12).map(|i| token(&mut whole, i)).collect();
+        let mut resumed = Sampler::new(&sampling, 5, &[3], &all[..6]);
+        let rest: Vec<u32> = (6..12).map(|i| token(&mut resumed, i)).collect();
+        assert_eq!(rest, all[6..]);
+    }
+}

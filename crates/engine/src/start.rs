@@ -1,0 +1,158 @@
+//! Loading a model on a thread of its own and handing out the engine.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+};
+
+use serde_json::Value;
+
+use crate::{
+    checkpoint::Checkpoint,
+    error::{LoadError, Result},
+    handle::Engine,
+    models::{self, Model},
+    options::{Device, Dtype, Options, Progress},
+    request::{ModelInfo, Sampling},
+    run::{panic_message, run},
+    weights::Weights,
+};
+
+/// Loads a model on a thread of its own and returns when it is ready to step.
+///
+/// # Errors
+/// One sentence that names the file, tensor or key at fault.
+pub fn start(
+    checkpoint: Checkpoint,
+    options: Options,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Engine> {
+    let (ready, loaded) = mpsc::channel();
+    let (sender, submissions) = mpsc::channel();
+    let thread = thread::Builder::new().name("lanner-engine".into());
+    let work = move || {
+        let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, progress)))
+            .unwrap_or_else(|panic| Err(LoadError::Panicked(panic_message(&*panic))));
+        match result {
+            Ok((model, info)) => {
+                // The caller may have given up waiting; then there is nobody to serve.
+                if ready.send(Ok(info.clone())).is_ok() {
+                    run(model, info, options, submissions);
+                }
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        }
+    };
+    thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
+    let info = loaded.recv().map_err(|_| LoadError::Panicked("the engine thread ended".into()))??;
+    Ok(Engine::new(info, sender))
+}
+
+fn load(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    mut progress: impl FnMut(Progress) + 'static,
+) -> Result<(Box<dyn Model>, ModelInfo)> {
+    choose_device(options.device)?;
+    let config = checkpoint.config()?;
+    let family = models::family(&config)?;
+    let text = models::text_config(&config);
+    let generation = checkpoint.generation_config()?;
+    let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
+    let activations = activation_dtype(options.dtype);
+    // CPU kernels take weights of any type; MLX's own operations want the activations'.
+    let weights_dtype = if mlx::on_gpu() { activations } else { None };
+    let weights = Weights::new(checkpoint.weight_files()?, family.sanitize, weights_dtype, Box::new(report));
+    let config = with_top_level_keys(text, &config);
+    let model = (family.load)(&config, &weights, activations)?;
+    let info = model_info(&config, &generation, options, weights.loaded_bytes())?;
+    Ok((model, info))
+}
+
+fn choose_device(device: Option<Device>) -> Result<()> {
+    match device {
+        Some(Device::Gpu) if !mlx::gpu_available() => Err(LoadError::Config(format!(
+            "there is no GPU for MLX {} here; use the CPU, or a build of MLX with a GPU backend",
+            mlx::version()
+        ))),
+        Some(device) => Ok(mlx::use_gpu(device == Device::Gpu)?),
+        None => Ok(mlx::use_gpu(mlx::gpu_available())?),
+    }
+}
+
+/// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and the most exact.
+/// On a GPU they take the checkpoint's type.
+fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
+    match dtype {
+        Some(Dtype::Float32) => Some(mlx::Dtype::Float32),
+        Some(Dtype::Float16) => Some(mlx::Dtype::Float16),
+        Some(Dtype::Bfloat16) => Some(mlx::Dtype::Bfloat16),
+        None => (!mlx::on_gpu()).then_some(mlx::Dtype::Float32),
+    }
+}
+
+/// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in it.
+fn with_top_level_keys(text: &Value, config: &Value) -> Value {
+    let mut merged = text.clone();
+    if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
+        for key in ["tie_word_embeddings", "eos_token_id"] {
+            if let (false, Some(value)) = (merged.contains_key(key), config.get(key)) {
+                merged.insert(key.into(), value.clone());
+            }
+        }
+    }
+    merged
+}
+
+fn model_info(
+    config: &Value,
+    generation: &Value,
+    options: &Options,
+    weight_bytes: usize,
+) -> Result<ModelInfo> {
+    let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|n| n as usize);
+    let need = |key: &str| size(key).ok_or_else(|| LoadError::Config(format!("there is no {key} in it")));
+    let trained = size("max_position_embeddings").unwrap_or(4096);
+    let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
+    if context_length < 2 {
+        return Err(LoadError::Config(format!("a context of {context_length} tokens holds no answer")));
+    }
+    let vocab_size = need("vocab_size")?;
+    let mut eos_ids =
+        [token_ids(generation.get("eos_token_id")), token_ids(config.get("eos_token_id"))].concat();
+    eos_ids.sort();
+    eos_ids.dedup();
+    Ok(ModelInfo {
+        model_type: config.get("model_type").and_then(Value::as_str).unwrap_or_default().into(),
+        vocab_size,
+        context_length,
+        eos_ids,
+        default_sampling: default_sampling(generation),
+        weight_bytes,
+    })
+}
+
+/// One token id or a list of them.
+fn token_ids(value: Option<&Value>) -> Vec<u32> {
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+        Some(value) => id(value).into_iter().collect(),
+        None => vec![],
+    }
+}
+
+fn default_sampling(generation: &Value) -> Sampling {
+    let number =
+        |key: &str, default: f32| generation.get(key).and_then(Value::as_f64).map_or(default, |n| n as f32);
+    let greedy = generation.get("do_sample") == Some(&Value::Bool(false));
+    Sampling {
+        temperature: if greedy { 0.0 } else { number("temperature", 1.0) },
+        top_k: generation.get("top_k").and_then(Value::as_u64).unwrap_or(0) as usize,
+        top_p: number("top_p", 1.0),
+        min_p: number("min_p", 0.0),
+        repetition_penalty: number("repetition_penalty", 1.0),
+        ..Sampling::default()
+    }
+}

@@ -1,0 +1,166 @@
+//! Recorded checkpoints against the logits and tokens transformers gave for them in float32: however the prompt is
+//! cut, whoever else is running.
+//!
+//! The folders in `tests/goldens` come from tools/goldens. LANNER_GOLDENS names a folder of more.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::mpsc,
+};
+
+use engine::{Checkpoint, Device, Dtype, Engine, Event, Options, Request};
+use serde::Deserialize;
+
+const LOGIT_BOUND: f32 = 3e-4;
+const TIE: f32 = 1e-3;
+
+#[derive(Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt_ids: Vec<u32>,
+    logit_positions: Vec<usize>,
+    logits: Vec<Vec<f32>>,
+    greedy_ids: Vec<u32>,
+    greedy_margin: Vec<f32>,
+    #[serde(default)]
+    decode_logits: BTreeMap<usize, Vec<f32>>,
+}
+
+fn folders() -> Vec<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens");
+    let more = std::env::var_os("LANNER_GOLDENS").map(PathBuf::from);
+    let mut folders: Vec<PathBuf> = [Some(own), more]
+        .into_iter()
+        .flatten()
+        .flat_map(|folder| std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())))
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.join("golden.json").is_file())
+        .collect();
+    folders.sort();
+    folders
+}
+
+fn golden(folder: &Path) -> Golden {
+    let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json");
+    serde_json::from_str(&text).expect("a golden")
+}
+
+fn load(folder: &Path, options: Options) -> Engine {
+    let options = Options { device: Some(Device::Cpu), dtype: Some(Dtype::Float32), ..options };
+    engine::start(Checkpoint::Folder(folder.into()), options, |_| {}).expect("loads")
+}
+
+/// What a request gave: tokens, and logits by position.
+#[derive(PartialEq)]
+struct Answer {
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+}
+
+fn ask(engine: &Engine, case: &Case) -> impl FnOnce() -> Answer {
+    let (sender, events) = mpsc::channel();
+    let request = Request {
+        logits: true,
+        ignore_eos: true,
+        ..Request::new(case.prompt_ids.clone(), case.greedy_ids.len())
+    };
+    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
+    move || {
+        let mut answer = Answer { tokens: vec![], logits: vec![] };
+        for event in events {
+            match event {
+                Event::Token { id, .. } => answer.tokens.push(id),
+                Event::Logits { position, values } => {
+                    assert_eq!(position, answer.logits.len(), "logits come in order, each once");
+                    answer.logits.push(values);
+                }
+                Event::Finished { .. } => break,
+                Event::Failed(error) => panic!("{error}"),
+                Event::Prompt(_) => unreachable!("nobody asked"),
+            }
+        }
+        drop(ticket);
+        answer
+    }
+}
+
+fn largest_difference(got: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(got.len(), expected.len());
+    got.iter()
+        .zip(expected)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |max, d| if d > max || d.is_nan() { d } else { max })
+}
+
+/// Greedy tokens count up to the first near-tie of the reference.
+fn decided(case: &Case) -> usize {
+    case.greedy_margin.iter().position(|&m| m < TIE).unwrap_or(case.greedy_margin.len())
+}
+
+fn check(name: &str, case: &Case, answer: &Answer) -> f32 {
+    let decided = decided(case);
+    assert_eq!(answer.tokens[..decided], case.greedy_ids[..decided], "{name}: greedy tokens");
+    let prompt = case.logit_positions.iter().zip(&case.logits).map(|(&at, logits)| (at, logits));
+    let steps = case.decode_logits.iter().filter(|(step, _)| **step <= decided);
+    let steps = steps.map(|(step, logits)| (case.prompt_ids.len() - 1 + step, logits));
+    let mut worst = 0.0f32;
+    for (position, expected) in prompt.chain(steps) {
+        let difference = largest_difference(&answer.logits[position], expected);
+        assert!(
+            difference <= LOGIT_BOUND,
+            "{name}: logits behind position {position} are off by {difference}"
+        );
+        worst = worst.max(difference);
+    }
+    worst
+}
+
+fn bits(answer: &Answer) -> Vec<Vec<u32>> {
+    answer.logits.iter().map(|l| l.iter().map(|v| v.to_bits()).collect()).collect()
+}
+
+#[test]
+fn every_golden_in_every_chunking_alone_and_together() {
+    let folders = folders();
+    assert!(!folders.is_empty(), "the goldens are there");
+    for folder in folders {
+        let (golden, name) =
+            (golden(&folder), folder.file_name().expect("a name").to_string_lossy().into_owned());
+        let mut first: Option<Vec<Answer>> = None;
+        let mut worst = 0.0f32;
+        for prefill_chunk in [4096, 256, 64, 7, 1] {
+            let engine = load(&folder, Options { prefill_chunk, max_batch: 1, ..Options::default() });
+            let answers: Vec<Answer> = golden.cases.iter().map(|case| ask(&engine, case)()).collect();
+            for (case, answer) in golden.cases.iter().zip(&answers) {
+                worst = worst.max(check(&name, case, answer));
+            }
+            let first = first.get_or_insert(
+                answers
+                    .iter()
+                    .map(|a| Answer { tokens: a.tokens.clone(), logits: a.logits.clone() })
+                    .collect(),
+            );
+            for (a, b) in first.iter().zip(&answers) {
+                assert!(
+                    a.tokens == b.tokens && bits(a) == bits(b),
+                    "{name}: chunks of {prefill_chunk} change bits"
+                );
+            }
+        }
+        let engine = load(&folder, Options { prefill_chunk: 20, max_batch: 8, ..Options::default() });
+        let together: Vec<_> = golden.cases.iter().map(|case| ask(&engine, case)).collect();
+        for (finish, alone) in together.into_iter().zip(first.expect("ran")) {
+            let answer = finish();
+            assert!(
+                answer.tokens == alone.tokens && bits(&answer) == bits(&alone),
+                "{name}: neighbours change bits"
+            );
+        }
+        println!("{name}: {} cases, logits within {worst:.1e}", golden.cases.len());
+    }
+}
