@@ -7,8 +7,14 @@ use minijinja::{
 
 use crate::clock::strftime;
 
-/// Steps a template may take; the longest real conversations need a few hundred thousand.
-pub(crate) const FUEL: u64 = 20_000_000;
+/// Steps a template may take on a conversation of this many messages.
+///
+/// Several published templates look through all messages at every message, so the limit grows with the square. Twenty
+/// million steps take about a second; the limit stops growing at twenty times that.
+pub(crate) fn fuel(messages: usize) -> u64 {
+    let messages = messages as u64;
+    messages.saturating_mul(messages).saturating_mul(50).saturating_add(20_000_000).min(400_000_000)
+}
 
 /// Jinja as transformers sets it up.
 pub(crate) fn environment() -> Environment<'static> {
@@ -18,7 +24,6 @@ pub(crate) fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_unknown_method_callback(crate::python::method);
-    environment.set_fuel(Some(FUEL));
     environment.set_formatter(print);
     crate::filters::register(&mut environment);
     environment.add_function("raise_exception", raise_exception);

@@ -1,7 +1,7 @@
 //! Chat templates, rendered byte for byte as transformers renders them. Knows nothing of tokens.
 //!
-//! Fuel and output are limited, so that a broken template ends. A template can still build one huge string by doubling
-//! it: templates come with a checkpoint the user chose, and must never be taken from a request.
+//! Steps and output are limited, so that an endless template ends. A malicious one can still exhaust memory, by doubling
+//! a string, or the stack, by nesting lists: templates come with a checkpoint the user chose, never from a request.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,7 +13,7 @@ use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
 use crate::clock::strftime;
-use crate::environment::{FUEL, Refusal, environment, jinja_source};
+use crate::environment::{Refusal, environment, fuel, jinja_source};
 use crate::error::{parse_json, read};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
@@ -132,11 +132,14 @@ impl Template {
 
         let mut prompt = Limited { bytes: Vec::new(), overflow: false };
         let context = minijinja::Value::from(Serde(&variables));
-        let template = self.environment.get_template(self.choose(input.tools.is_some()));
+        let fuel = fuel(messages.len());
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let template = environment.get_template(self.choose(input.tools.is_some()));
         match template.and_then(|t| t.render_captured_to(context, &mut prompt).map(drop)) {
             Ok(()) => Ok(String::from_utf8_lossy(&prompt.bytes).into_owned()),
             Err(_) if prompt.overflow => Err(Error::PromptTooLong(MAX_PROMPT)),
-            Err(error) => Err(render_error(&error)),
+            Err(error) => Err(render_error(&error, fuel)),
         }
     }
 
@@ -176,14 +179,14 @@ fn named_templates(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn render_error(error: &minijinja::Error) -> Error {
+fn render_error(error: &minijinja::Error, fuel: u64) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if let Some(Refusal(message)) = current.downcast_ref() {
             return Error::Refused(message.clone());
         }
         if current.downcast_ref().is_some_and(|e: &minijinja::Error| e.kind() == ErrorKind::OutOfFuel) {
-            return Error::OutOfFuel(FUEL);
+            return Error::OutOfFuel(fuel);
         }
         cause = current.source();
     }
