@@ -17,6 +17,8 @@ pub mod scripted;
 mod sequence;
 mod start;
 mod step;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use checkpoint::Checkpoint;

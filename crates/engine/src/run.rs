@@ -136,7 +136,7 @@ impl Runner {
         }
         // A later step may have been built on the failed one's state, for any of them.
         let (model, info) = (&*self.model, &self.info);
-        self.running.iter_mut().filter(|s| s.computed > 0).for_each(|s| s.restart(model, info));
+        self.running.iter_mut().for_each(|s| s.restart(model, info));
     }
 }
 

@@ -127,7 +127,7 @@ fn bits(answer: &Answer) -> Vec<Vec<u32>> {
 #[test]
 fn every_golden_in_every_chunking_alone_and_together() {
     let folders = folders();
-    assert!(!folders.is_empty(), "the goldens are there");
+    assert!(folders.len() >= 4, "the goldens are there");
     for folder in folders {
         let (golden, name) =
             (golden(&folder), folder.file_name().expect("a name").to_string_lossy().into_owned());

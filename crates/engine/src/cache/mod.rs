@@ -46,6 +46,7 @@ impl Cache {
     }
 
     /// Remembers this point.
+    #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
     pub fn mark(&self) -> Mark {
         match self {
             Cache::Kv(kv) => Mark::Kv { length: kv.length },
@@ -57,6 +58,7 @@ impl Cache {
     ///
     /// # Panics
     /// If the mark is another kind of cache's, or lies in the future: bugs of ours.
+    #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
     pub fn rewind(&mut self, mark: &Mark) {
         match (self, mark) {
             (Cache::Kv(kv), Mark::Kv { length }) => {

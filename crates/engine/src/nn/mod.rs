@@ -28,13 +28,15 @@ impl Matrix {
         }
     }
 
-    /// The given rows, dequantised.
-    fn rows(&self, indices: &Array) -> Array {
+    /// The given rows, as `dtype` or in the type they are stored in.
+    fn rows(&self, indices: &Array, dtype: Option<Dtype>) -> Array {
+        let part = |array: &Array| array.take(indices, 0);
+        let cast = |array: Array| dtype.map_or(array.clone(), |dtype| array.astype(dtype));
         match self {
-            Matrix::Dense(weight) => weight.take(indices, 0),
+            Matrix::Dense(weight) => cast(part(weight)),
+            // MLX dequantises in the scales' type: converting afterwards would round twice.
             Matrix::Affine { codes, scales, biases, quantization } => {
-                let part = |array: &Array| array.take(indices, 0);
-                quant::dequantize(&part(codes), &part(scales), &part(biases), *quantization)
+                quant::dequantize(&part(codes), &cast(part(scales)), &cast(part(biases)), *quantization)
             }
         }
     }
@@ -67,8 +69,7 @@ impl Embedding {
 
     /// Token ids `[tokens]` to `[tokens, hidden_size]`.
     pub fn forward(&self, tokens: &Array) -> Array {
-        let rows = self.weight.rows(tokens);
-        self.dtype.map_or(rows.clone(), |dtype| rows.astype(dtype))
+        self.weight.rows(tokens, self.dtype)
     }
 
     /// The output head of models that tie it to the embedding.

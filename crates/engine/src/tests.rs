@@ -1,0 +1,197 @@
+//! What only the inside can show: steps that fail, and caches that rewind.
+
+use std::{
+    cell::Cell,
+    path::Path,
+    sync::mpsc::{self, Receiver},
+    thread,
+};
+
+use mlx::{Array, Dtype, OutputSpec};
+
+use crate::{
+    batch::Batch,
+    cache::{Cache, Mark},
+    handle::Engine,
+    models::{self, Model},
+    options::Options,
+    request::{Event, ModelInfo, Request, RequestError, Sampling},
+    run::run,
+    weights::Weights,
+    *,
+};
+
+const POISON: u32 = 13;
+
+/// A real model that fails where it is told to.
+struct Faulty {
+    model: Box<dyn Model>,
+    /// Building the step with this number panics, once.
+    panics_at: Cell<Option<usize>>,
+    steps: Cell<usize>,
+}
+
+impl Model for Faulty {
+    fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
+        let step = self.steps.replace(self.steps.get() + 1);
+        let spec = OutputSpec { shape: tokens.shape().to_vec(), dtype: Dtype::Uint32 };
+        let [checked] = mlx::apply("checked", &[tokens], [spec], |inputs, outputs| {
+            let tokens: &[u32] = inputs[0].values();
+            assert!(!tokens.contains(&POISON), "poison");
+            outputs[0].values::<u32>().copy_from_slice(tokens);
+        });
+        let hidden = self.model.forward(&checked, batch);
+        // After the caches were changed: the worst moment.
+        if self.panics_at.get() == Some(step) {
+            self.panics_at.set(None);
+            panic!("step {step} panics on purpose");
+        }
+        hidden
+    }
+
+    fn logits(&self, hidden: &Array) -> Array {
+        self.model.logits(hidden)
+    }
+
+    fn make_caches(&self) -> Vec<Cache> {
+        self.model.make_caches()
+    }
+}
+
+fn load() -> Box<dyn Model> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-hub");
+    let checkpoint = Checkpoint::Folder(folder);
+    let config = checkpoint.config().expect("config");
+    let family = models::family(&config).expect("a family");
+    let files = checkpoint.weight_files().expect("files");
+    let weights = Weights::new(files, family.sanitize, None, Box::new(|_, _| {}));
+    (family.load)(models::text_config(&config), &weights, Some(Dtype::Float32)).expect("loads")
+}
+
+fn engine(panics_at: Option<usize>) -> Engine {
+    let info = ModelInfo {
+        model_type: "qwen3_5".into(),
+        vocab_size: 320,
+        context_length: 2048,
+        eos_ids: vec![],
+        default_sampling: Sampling::default(),
+        weight_bytes: 0,
+    };
+    let (sender, submissions) = mpsc::channel();
+    let engine = Engine::new(info.clone(), sender);
+    thread::spawn(move || {
+        let model = Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) };
+        run(Box::new(model), info, Options { prefill_chunk: 16, ..Options::default() }, submissions);
+    });
+    engine
+}
+
+fn request(i: u32) -> Request {
+    let sampling =
+        Sampling { temperature: 1.0, seed: i as u64, repetition_penalty: 1.2, ..Sampling::default() };
+    // Nobody may sample the poison: only prompts hold it.
+    let sampling = Sampling { logit_bias: [(POISON, -1e9)].into(), ..sampling };
+    let prompt = (0..20 + 11 * i).map(|t| 20 + (t * 7 + i) % 290).collect();
+    Request { sampling, logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) }
+}
+
+fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {
+    let (sender, events) = mpsc::channel();
+    (engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
+}
+
+/// Everything a request was told, as text: bit-exact for floats.
+fn told((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<String> {
+    events.into_iter().map(|event| format!("{event:?}")).collect()
+}
+
+#[test]
+fn a_poisoned_request_fails_alone() {
+    let engine = engine(None);
+    let alone: Vec<_> = (0..4).map(|i| told(submit(&engine, request(i)))).collect();
+    let mut poisoned = request(2);
+    poisoned.prompt[40] = POISON;
+    let running: Vec<_> = [request(0), request(1), poisoned.clone(), request(3)]
+        .into_iter()
+        .map(|r| submit(&engine, r))
+        .collect();
+    let together: Vec<_> = running.into_iter().map(told).collect();
+    for i in [0, 1, 3] {
+        assert_eq!(together[i], alone[i], "request {i} does not notice");
+    }
+    let last = together[2].last().expect("an end");
+    assert!(last.contains("Failed") && last.contains("poison"), "{last}");
+    assert_eq!(told(submit(&engine, request(2))), alone[2], "and the engine goes on");
+}
+
+#[test]
+fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
+    let good = engine(None);
+    let alone: Vec<_> = (0..3).map(|i| told(submit(&good, request(i)))).collect();
+    for panics_at in [0, 1, 3, 5, 9, 20] {
+        let engine = engine(Some(panics_at));
+        // Step 0 may hold one request alone, which is then rightly to blame; give it company to be safe from that.
+        let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
+        let together: Vec<_> = running.into_iter().map(told).collect();
+        for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
+            assert!(together == alone || (failed && panics_at == 0), "request {i}, step {panics_at}");
+        }
+    }
+}
+
+#[test]
+fn a_request_alone_in_a_failing_step_is_told_why() {
+    let engine = engine(Some(4));
+    let (_ticket, events) = submit(&engine, request(0));
+    match events.into_iter().last() {
+        Some(Event::Failed(RequestError::Step(message))) => {
+            assert!(message.contains("on purpose"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Feeds tokens to a model and returns the logits of the last one, as bits.
+fn feed(model: &dyn Model, tokens: &[u32], past: usize, caches: &mut [Cache]) -> Vec<u32> {
+    let mut batch = Batch::new([(tokens.len(), past, caches)]);
+    let n = tokens.len() as i32;
+    let hidden = model.forward(&Array::from_slice(tokens, &[n]), &mut batch);
+    let logits = model.logits(&hidden.slice(0, n - 1, n));
+    logits.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_rewound_cache_is_as_if_nothing_had_happened() {
+    let model = load();
+    let mut caches = model.make_caches();
+    let prompt: Vec<u32> = (0..30).map(|t| 20 + t * 9).collect();
+    feed(&*model, &prompt, 0, &mut caches);
+    let marks: Vec<Mark> = caches.iter().map(Cache::mark).collect();
+    let expected = feed(&*model, &[50, 60, 70], 30, &mut caches);
+    for wrong in [vec![1], vec![99; 40], vec![5; 300]] {
+        caches.iter_mut().zip(&marks).for_each(|(cache, mark)| cache.rewind(mark));
+        feed(&*model, &wrong, 30, &mut caches);
+    }
+    caches.iter_mut().zip(&marks).for_each(|(cache, mark)| cache.rewind(mark));
+    assert_eq!(feed(&*model, &[50, 60, 70], 30, &mut caches), expected);
+}
+
+#[test]
+fn activations_keep_their_type_in_half_precision() {
+    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-mlx-4bit");
+        let checkpoint = Checkpoint::Folder(folder);
+        let config = checkpoint.config().expect("config");
+        let family = models::family(&config).expect("a family");
+        let files = checkpoint.weight_files().expect("files");
+        let weights = Weights::new(files, family.sanitize, Some(dtype), Box::new(|_, _| {}));
+        let model = (family.load)(models::text_config(&config), &weights, Some(dtype)).expect("loads");
+        let mut caches = model.make_caches();
+        let mut batch = Batch::new([(3, 0, &mut caches[..])]);
+        let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);
+        assert_eq!((hidden.dtype(), model.logits(&hidden).dtype()), (dtype, dtype));
+        let kept: Vec<Dtype> = batch.cache_arrays().map(Array::dtype).collect();
+        assert!(kept.iter().all(|&d| d == dtype || d == Dtype::Float32), "{kept:?}");
+    }
+}

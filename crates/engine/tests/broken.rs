@@ -1,0 +1,128 @@
+//! Broken checkpoints: each fails to load with one sentence that says what and where.
+
+use std::{fs, path::Path};
+
+use engine::*;
+use serde_json::{Value, json};
+
+/// Loads a copy of a golden checkpoint after `damage` was done to it.
+fn check(golden: &str, damage: impl FnOnce(&Path), expected: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(golden);
+    let folder = tempfile::tempdir().expect("a folder");
+    for entry in fs::read_dir(source).expect("the golden") {
+        let path = entry.expect("an entry").path();
+        fs::copy(&path, folder.path().join(path.file_name().expect("a name"))).expect("copied");
+    }
+    damage(folder.path());
+    let options = Options { device: Some(Device::Cpu), ..Options::default() };
+    let result = start(Checkpoint::Folder(folder.path().into()), options, |_| {});
+    let message = result.err().expect("does not load").to_string();
+    for part in expected {
+        assert!(message.contains(part), "`{message}` does not say `{part}`");
+    }
+    assert!(!message.contains('\n'), "one sentence: {message}");
+}
+
+fn edit_config(folder: &Path, edit: impl FnOnce(&mut Value)) {
+    let path = folder.join("config.json");
+    let mut config = serde_json::from_str(&fs::read_to_string(&path).expect("config")).expect("JSON");
+    edit(&mut config);
+    fs::write(path, config.to_string()).expect("written");
+}
+
+/// Replaces text in the header by text of the same length.
+fn edit_header(folder: &Path, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let path = folder.join("model.safetensors");
+    let mut bytes = fs::read(&path).expect("weights");
+    let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).expect("in the header");
+    bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    fs::write(path, bytes).expect("written");
+}
+
+const HUB: &str = "qwen3_5-hub";
+
+#[test]
+fn damaged_weight_files() {
+    let cut = |keep: usize| {
+        move |folder: &Path| {
+            let path = folder.join("model.safetensors");
+            let bytes = fs::read(&path).expect("weights");
+            fs::write(path, &bytes[..keep.min(bytes.len() - 1)]).expect("written");
+        }
+    };
+    check(HUB, cut(5), &["model.safetensors", "cut short"]);
+    check(HUB, cut(100), &["model.safetensors", "cut short"]);
+    check(HUB, cut(usize::MAX), &["model.safetensors", "download it again"]);
+    check(
+        HUB,
+        |f| edit_header(f, "\"data_offsets\":[0,", "\"data_offsets\":[1,"),
+        &["model.safetensors", "offset"],
+    );
+    check(
+        HUB,
+        |f| edit_header(f, "language_model.norm.weight", "language_model.nurm.weight"),
+        &["the checkpoint has no tensor model.norm.weight"],
+    );
+    check(HUB, |f| fs::remove_file(f.join("model.safetensors")).expect("removed"), &["no safetensors file"]);
+    check(
+        "qwen3_5-text-sharded",
+        |f| fs::remove_file(f.join("model-00002-of-00002.safetensors")).expect("removed"),
+        &["model-00002-of-00002.safetensors", "missing", "index.json"],
+    );
+}
+
+#[test]
+fn configs_that_do_not_fit() {
+    check(
+        HUB,
+        |f| fs::write(f.join("config.json"), "{").expect("written"),
+        &["config.json", "not valid JSON"],
+    );
+    check(HUB, |f| fs::remove_file(f.join("config.json")).expect("removed"), &["config.json"]);
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["model_type"] = json!("gpt5")),
+        &["`gpt5` is not supported", "supported: qwen3_5"],
+    );
+    check(
+        HUB,
+        |f| edit_config(f, |c| drop(c.as_object_mut().expect("an object").remove("model_type"))),
+        &["model_type"],
+    );
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["intermediate_size"] = json!(191)),
+        &["model.layers.0.mlp.gate_proj.weight", "[192, 128]", "[191, 128]"],
+    );
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["hidden_size"] = json!("big")),
+        &["config.json", "big"],
+    );
+    check(HUB, |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(0)), &["head_dim is 0"]);
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["num_attention_heads"] = json!(3)),
+        &["num_attention_heads is 3"],
+    );
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["num_hidden_layers"] = json!(9)),
+        &["the checkpoint has no tensor model.layers.4."],
+    );
+    check(
+        "qwen3_5-mlx-4bit",
+        |f| edit_config(f, |c| c["text_config"]["vocab_size"] = json!(10)),
+        &["model.embed_tokens.weight", "[320,", "[10,"],
+    );
+}
+
+#[test]
+fn a_gpu_that_is_not_there() {
+    let options = Options { device: Some(Device::Gpu), ..Options::default() };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(HUB);
+    if let Err(error) = start(Checkpoint::Folder(folder), options, |_| {}) {
+        assert!(error.to_string().contains("no GPU"), "{error}");
+    }
+}

@@ -1,0 +1,198 @@
+//! Requests against a real (tiny) model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
+
+use std::{
+    path::Path,
+    sync::mpsc::{self, Receiver},
+    time::Duration,
+};
+
+use engine::*;
+
+fn model(options: Options) -> Engine {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-mlx-4bit");
+    let options = Options { device: Some(Device::Cpu), ..options };
+    start(Checkpoint::Folder(folder), options, |_| {}).expect("loads")
+}
+
+fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {
+    let (sender, events) = mpsc::channel();
+    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
+    (ticket, events)
+}
+
+fn tokens((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<u32> {
+    let id = |event| match event {
+        Event::Token { id, .. } => Some(id),
+        _ => None,
+    };
+    events.into_iter().filter_map(id).collect()
+}
+
+fn end((_ticket, events): (Ticket, Receiver<Event>)) -> (FinishReason, Usage) {
+    match events.into_iter().last() {
+        Some(Event::Finished { reason, usage }) => (reason, usage),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn prompt(n: u32) -> Vec<u32> {
+    (0..n).map(|i| 2 + (i * 37 + n) % 300).collect()
+}
+
+fn sampled(seed: u64, n: u32) -> Request {
+    let sampling = Sampling {
+        temperature: 0.9,
+        top_p: 0.95,
+        top_k: 50,
+        presence_penalty: 0.3,
+        repetition_penalty: 1.1,
+        seed,
+        ..Sampling::default()
+    };
+    Request { sampling, ignore_eos: true, ..Request::new(prompt(n), 30) }
+}
+
+#[test]
+fn sampled_output_depends_on_the_request_alone() {
+    let engine = model(Options { prefill_chunk: 16, ..Options::default() });
+    let alone: Vec<_> = (0..4).map(|i| tokens(submit(&engine, sampled(i, 20 + 9 * i as u32)))).collect();
+    let running: Vec<_> = (0..4).map(|i| submit(&engine, sampled(i, 20 + 9 * i as u32))).collect();
+    let together: Vec<_> = running.into_iter().map(tokens).collect();
+    assert_eq!(together, alone);
+    assert_eq!(alone[0].len(), 30);
+    assert_ne!(tokens(submit(&engine, sampled(99, 20))), alone[0], "the seed counts");
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_logits() {
+    let engine = model(Options { prefill_chunk: 8, ..Options::default() });
+    let request = Request {
+        logprobs: Some(3),
+        prompt_logprobs: true,
+        logits: true,
+        ignore_eos: true,
+        ..Request::new(prompt(21), 5)
+    };
+    let (mut logits, mut scored): (Vec<Vec<f32>>, Vec<TokenLogprobs>) = (vec![], vec![]);
+    let (_ticket, events) = submit(&engine, request);
+    for event in events {
+        match event {
+            Event::Logits { values, .. } => logits.push(values),
+            Event::Prompt(all) => {
+                assert!(
+                    scored.is_empty() && all[0].is_none(),
+                    "the prompt comes first, its first token unscored"
+                );
+                scored.extend(all.into_iter().skip(1).map(|l| l.expect("scored")));
+            }
+            Event::Token { id, logprobs } => {
+                let logprobs = logprobs.expect("asked for");
+                assert_eq!(logprobs.id, id);
+                scored.push(logprobs);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((logits.len(), scored.len()), (25, 25));
+    for (logits, scored) in logits.iter().zip(&scored) {
+        let total: f64 = logits.iter().map(|&l| (l as f64).exp()).sum();
+        let exact = |id: u32| logits[id as usize] as f64 - total.ln();
+        assert!((scored.logprob as f64 - exact(scored.id)).abs() < 1e-4);
+        assert_eq!(scored.top.len(), 3);
+        assert!(scored.top.windows(2).all(|w| w[0].1 >= w[1].1), "likeliest first");
+        assert!(scored.top.iter().all(|&(id, l)| (l as f64 - exact(id)).abs() < 1e-4));
+        let best = logits.iter().copied().fold(f32::MIN, f32::max);
+        assert_eq!(logits[scored.top[0].0 as usize], best);
+    }
+}
+
+#[test]
+fn a_request_ends_at_its_limit_or_the_contexts() {
+    let engine = model(Options { max_context: Some(40), ..Options::default() });
+    let (reason, usage) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(10), 7) }));
+    assert_eq!((reason, usage.prompt_tokens, usage.completion_tokens), (FinishReason::Length, 10, 7));
+    let (reason, usage) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(35), 700) }));
+    assert_eq!((reason, usage.completion_tokens), (FinishReason::Length, 5));
+}
+
+#[test]
+fn an_end_of_sequence_token_ends_it_and_is_counted() {
+    let engine = model(Options::default());
+    let bias = Sampling { logit_bias: [(1, 1e4)].into(), ..Sampling::default() };
+    let request = Request { sampling: bias, ..Request::new(prompt(5), 9) };
+    assert_eq!(engine.info().eos_ids, [1]);
+    assert_eq!(tokens(submit(&engine, request.clone())), [0u32; 0]);
+    let (reason, usage) = end(submit(&engine, request.clone()));
+    assert_eq!((reason, usage.completion_tokens), (FinishReason::Eos(1), 1));
+    assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..request })), [1; 9]);
+}
+
+#[test]
+fn invalid_requests_are_refused_with_a_reason() {
+    let engine = model(Options { max_context: Some(40), ..Options::default() });
+    let check = |request: Request, expected: &str| {
+        let error = engine.submit(request, |_| {}).err().expect("refused").to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let with = |change: fn(&mut Sampling)| {
+        let mut request = Request::new(prompt(5), 3);
+        change(&mut request.sampling);
+        request
+    };
+    check(Request::new(vec![], 3), "prompt is empty");
+    check(Request::new(prompt(5), 0), "max_tokens is 0");
+    check(Request::new(prompt(41), 3), "41 tokens and the model's context holds 40; shorten the prompt by 2");
+    check(Request::new(vec![320], 3), "token id 320 is outside the model's vocabulary of 320");
+    check(with(|s| s.temperature = -1.0), "temperature is -1");
+    check(with(|s| s.temperature = f32::NAN), "temperature is NaN");
+    check(with(|s| s.top_p = 0.0), "top_p is 0");
+    check(with(|s| s.min_p = 1.5), "min_p is 1.5");
+    check(with(|s| s.repetition_penalty = 0.0), "repetition_penalty is 0");
+    check(with(|s| s.logit_bias = [(999, 1.0)].into()), "token id 999");
+    assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 3) })).len(), 3);
+}
+
+#[test]
+fn a_dropped_ticket_stops_the_generation() {
+    let engine = model(Options { max_batch: 1, ..Options::default() });
+    for _ in 0..100 {
+        let (ticket, events) = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) });
+        assert!(matches!(events.recv(), Ok(Event::Token { .. })));
+        drop(ticket);
+        let seen = 1 + events.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+        assert!(seen < 200, "stopped, after {seen} tokens");
+    }
+    let queued: Vec<_> = (0..3)
+        .map(|_| submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) }))
+        .collect();
+    for (ticket, events) in queued.into_iter().rev() {
+        drop(ticket);
+        assert!(matches!(
+            events.iter().last(),
+            Some(Event::Finished { reason: FinishReason::Cancelled, .. })
+        ));
+    }
+    assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 3) })).len(), 3);
+}
+
+#[test]
+fn a_short_prompt_is_not_held_up_by_a_long_one() {
+    let engine = model(Options { prefill_chunk: 32, ..Options::default() });
+    let long = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(2000), 40) });
+    let short = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 10) });
+    while short.1.recv_timeout(Duration::from_secs(60)).is_ok() {}
+    assert!(
+        long.1.try_recv().is_err(),
+        "the long prompt is still being computed when the short one is answered"
+    );
+    assert_eq!(tokens(long).len(), 40);
+}
+
+#[test]
+fn a_caller_that_panics_loses_its_request_alone() {
+    let engine = model(Options::default());
+    let good = submit(&engine, sampled(1, 20));
+    let ticket = engine.submit(sampled(2, 20), |_| panic!("on purpose")).expect("valid");
+    assert_eq!(tokens(good), tokens(submit(&engine, sampled(1, 20))));
+    drop(ticket);
+}
