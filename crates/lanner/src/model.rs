@@ -10,7 +10,7 @@ use std::{
 
 use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer};
 use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -18,6 +18,9 @@ use crate::{
     config::ModelConfig,
     sampling::Overrides,
 };
+
+/// How long loading takes before progress is shown.
+const NOTICEABLE: Duration = Duration::from_millis(200);
 
 pub struct Model {
     /// The folder's name, or the built-in model's.
@@ -206,6 +209,9 @@ fn load(
     let progress = move |progress: Progress| {
         shown.set_length(progress.total_bytes as u64);
         shown.set_position(progress.loaded_bytes as u64);
+        if shown.is_hidden() && started.elapsed() > NOTICEABLE {
+            shown.set_draw_target(ProgressDrawTarget::stderr());
+        }
     };
     let (engine, tokenizer) = thread::scope(|scope| {
         let tokenizer = scope.spawn(tokenizer);
@@ -221,11 +227,10 @@ fn load(
     Ok((engine, tokenizer?))
 }
 
-/// Draws only when stderr is a terminal, and only once loading takes long enough to be noticed.
+/// Hidden at first: most models load before anybody could read it. Never drawn unless stderr is a terminal.
 fn progress_bar(name: &str) -> ProgressBar {
-    let bar = ProgressBar::new(0).with_message(name.to_owned());
     let style = ProgressStyle::with_template("loading {msg} {bar:30} {bytes} of {total_bytes}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+        .with_message(name.to_owned())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -6,8 +6,8 @@ use chat::Delta;
 
 pub struct Printer {
     dim: bool,
-    /// A model must not move the cursor or worse.
-    plain_escapes: bool,
+    /// A model must not move the cursor, or worse.
+    hide_controls: bool,
     reasoning: bool,
 }
 
@@ -15,7 +15,7 @@ impl Printer {
     pub fn new(color: bool) -> Printer {
         Printer {
             dim: color && io::stderr().is_terminal(),
-            plain_escapes: io::stdout().is_terminal(),
+            hide_controls: io::stdout().is_terminal(),
             reasoning: false,
         }
     }
@@ -54,6 +54,7 @@ impl Printer {
     }
 
     fn visible(&self, text: &str) -> String {
-        if self.plain_escapes { text.replace('\x1b', "\u{241B}") } else { text.to_owned() }
+        let is_hidden = |c: char| self.hide_controls && c.is_control() && !matches!(c, '\n' | '\t');
+        text.chars().map(|c| if is_hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
     }
 }

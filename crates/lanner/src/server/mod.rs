@@ -83,6 +83,8 @@ pub async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()>
 
 async fn out_of_patience() {
     asked_to_stop().await;
+    // Nothing to say when nothing runs.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     eprintln!("lanner: finishing running requests; Ctrl-C again stops at once");
     tokio::select! {
         () = tokio::time::sleep(GRACE) => {}

@@ -113,7 +113,9 @@ impl Session {
                     printer.end()?;
                     match finish.reason {
                         Reason::Stop => {}
-                        Reason::Length => eprintln!("(cut off: no room for more tokens)"),
+                        Reason::Length => {
+                            eprintln!("(cut off at --max-tokens, or because the context is full)")
+                        }
                         Reason::Cancelled => eprintln!("(stopped)"),
                     }
                 }

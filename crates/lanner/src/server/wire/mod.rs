@@ -155,7 +155,8 @@ fn finish_reason(reason: Reason) -> &'static str {
     }
 }
 
-/// JSON has no infinity; OpenAI writes this for tokens that cannot be.
-fn finite(logprob: f32) -> f32 {
-    logprob.max(-9999.0)
+/// JSON has no infinity; OpenAI writes this for tokens that cannot be. Widened, so that a number reads the same
+/// wherever it stands.
+fn finite(logprob: f32) -> f64 {
+    f64::from(logprob.max(-9999.0))
 }

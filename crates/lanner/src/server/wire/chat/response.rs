@@ -73,7 +73,7 @@ struct TokenLogprob {
 #[derive(Debug, Serialize)]
 struct Scored {
     token: String,
-    logprob: f32,
+    logprob: f64,
     bytes: Vec<u8>,
 }
 

@@ -52,7 +52,7 @@ pub struct Choice {
 #[derive(Debug, Default, Serialize)]
 struct Logprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<Option<f32>>,
+    token_logprobs: Vec<Option<f64>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
     text_offset: Vec<usize>,
 }
