@@ -133,6 +133,11 @@ fn info() -> ModelInfo {
 }
 
 pub fn tokenizer() -> Tokenizer {
+    Tokenizer::from_bytes(tokenizer_json().as_bytes(), None).unwrap()
+}
+
+/// A tokenizer.json of single bytes and four control tokens.
+pub fn tokenizer_json() -> String {
     let mut vocab = Map::new();
     for byte in 0..=255u8 {
         vocab.insert(byte_symbol(byte).to_string(), byte.into());
@@ -149,7 +154,7 @@ pub fn tokenizer() -> Tokenizer {
     });
     let byte_level =
         json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false });
-    let json = json!({
+    json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
         "added_tokens": added,
         "pre_tokenizer": byte_level,
@@ -157,8 +162,8 @@ pub fn tokenizer() -> Tokenizer {
         "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
                    "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
                    "vocab": vocab, "merges": [] },
-    });
-    Tokenizer::from_bytes(json.to_string().as_bytes(), None).unwrap()
+    })
+    .to_string()
 }
 
 /// GPT-2's printable stand-in for a byte.

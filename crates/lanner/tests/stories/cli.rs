@@ -1,4 +1,4 @@
-//! The program as typed: what it refuses, how it says so, and whether docs/cli.md is what `--help` says.
+//! The command line: what it refuses, how it says so, and whether docs/cli.md is what `--help` says.
 
 use std::{
     net::TcpListener,
@@ -6,11 +6,11 @@ use std::{
     process::{Command, Output},
 };
 
+use ::lanner::cli::Cli;
 use clap::CommandFactory;
-use lanner::cli::Cli;
 
 /// Runs `lanner` without the settings of whoever runs the tests.
-fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
+pub fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
     command.env_clear().envs(env.iter().copied()).args(args);
     command.output().unwrap()
