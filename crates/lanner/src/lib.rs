@@ -10,4 +10,4 @@ pub mod generate;
 pub mod model;
 pub mod sampling;
 pub mod server;
-mod terminal;
+pub mod terminal;

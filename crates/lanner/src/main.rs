@@ -7,13 +7,14 @@ use lanner::{
     cli::Cli,
     commands,
     config::{Command, Config},
+    terminal::say,
 };
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("lanner: {error}");
+            say(format_args!("lanner: {error}"));
             ExitCode::FAILURE
         }
     }

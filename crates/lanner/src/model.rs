@@ -3,7 +3,7 @@
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -17,10 +17,13 @@ use crate::{
     builtin::{BUILTIN, Builtin},
     config::ModelConfig,
     sampling::Overrides,
+    terminal::say,
 };
 
 /// How long loading takes before progress is shown.
 const NOTICEABLE: Duration = Duration::from_millis(200);
+/// How long the program waits for the engine before it ends; a step takes less.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Model {
     /// The folder's name, or the built-in model's.
@@ -84,6 +87,13 @@ impl Model {
         Model { name, engine, tokenizer: Arc::new(tokenizer), template, markers }
     }
 
+    /// Uses the model and closes it, whatever comes of it.
+    pub fn with<T>(self, work: impl FnOnce(&Model) -> T) -> T {
+        let result = work(&self);
+        close(self.engine);
+        result
+    }
+
     /// # Errors
     /// The model has no template, or the template does not accept or does not finish this conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
@@ -140,6 +150,23 @@ impl Model {
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         self.tokenizer.token_bytes(id)
     }
+}
+
+/// Holds the engine thread still for the rest of the program: a process that ends while MLX computes, or frees its
+/// memory, crashes in MLX's own destructors. All requests must have ended or been dropped.
+pub fn close(engine: Engine) {
+    let (rests, rested) = mpsc::channel();
+    let sink = move |_| {
+        // If nobody waits any more, the program has ended.
+        let _ = rests.send(());
+        loop {
+            thread::park();
+        }
+    };
+    if let Ok(_ticket) = engine.submit(Request::new(vec![0], 1), sink) {
+        let _ = rested.recv_timeout(PATIENCE);
+    }
+    std::mem::forget(engine);
 }
 
 /// Why there is no prompt.
@@ -222,7 +249,8 @@ fn load(
     let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
     if !std::io::stderr().is_terminal() {
         let megabytes = engine.info().weight_bytes / 1_000_000;
-        eprintln!("lanner: loaded {name} ({megabytes} MB) in {:.2} s", started.elapsed().as_secs_f64());
+        let seconds = started.elapsed().as_secs_f64();
+        say(format_args!("lanner: loaded {name} ({megabytes} MB) in {seconds:.2} s"));
     }
     Ok((engine, tokenizer?))
 }

@@ -1,8 +1,16 @@
 //! Answers on a terminal: content on stdout as it comes, reasoning dimmed on stderr.
 
-use std::io::{self, IsTerminal, Write};
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+};
 
 use chat::Delta;
+
+/// Tells the user something, on stderr. That nobody reads it must not end the program, as `eprintln!` would.
+pub fn say(message: impl Display) {
+    let _ = writeln!(io::stderr(), "{message}");
+}
 
 pub struct Printer {
     dim: bool,

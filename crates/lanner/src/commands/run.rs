@@ -37,9 +37,12 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
         (false, RunPrompt::Ids(_)) => Output::Ids,
         (false, _) => Output::Text,
     };
-    let prompt = PromptInput::read(config.prompt)?;
-    let model = Model::open(model)?;
-    let prompt = prompt.encode(&model)?;
+    let prompt = PromptInput::read(&config.prompt)?;
+    Model::open(model)?.with(|model| answer(model, prompt, config, output))
+}
+
+fn answer(model: &Model, prompt: PromptInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
+    let prompt = prompt.encode(model)?;
     let mut request = model.request(prompt.ids.clone(), &config.sampling);
     request.ignore_eos = config.ignore_eos;
     request.logits = config.dump_logits.is_some();
@@ -69,7 +72,7 @@ enum PromptInput {
 }
 
 impl PromptInput {
-    fn read(prompt: RunPrompt) -> Result<PromptInput, CommandError> {
+    fn read(prompt: &RunPrompt) -> Result<PromptInput, CommandError> {
         Ok(match prompt {
             RunPrompt::Turn { text, conversation } => {
                 let mut messages = conversation::opening(conversation.system.as_deref());
@@ -77,7 +80,7 @@ impl PromptInput {
                 PromptInput::Conversation(conversation::ask(messages, conversation.think))
             }
             RunPrompt::Raw(text) => PromptInput::Text(read_text(text)?),
-            RunPrompt::Ids(ids) => PromptInput::Ids(ids),
+            RunPrompt::Ids(ids) => PromptInput::Ids(ids.clone()),
         })
     }
 
@@ -90,9 +93,9 @@ impl PromptInput {
     }
 }
 
-fn read_text(text: PromptText) -> std::io::Result<String> {
+fn read_text(text: &PromptText) -> std::io::Result<String> {
     match text {
-        PromptText::Given(text) => Ok(text),
+        PromptText::Given(text) => Ok(text.clone()),
         PromptText::Stdin => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text)?;

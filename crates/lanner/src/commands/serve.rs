@@ -1,14 +1,15 @@
 //! `lanner serve`: listens first, so that a taken port is known before a long load.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::{net::TcpListener, runtime::Builder};
 
 use super::CommandError;
 use crate::{
     config::{ModelConfig, ServeConfig},
-    model::Model,
+    model::{Model, close},
     server::{self, Server},
+    terminal::say,
 };
 
 /// Prompts rendered and tokenised at one time; more wait, so that hostile ones cannot take every core.
@@ -24,15 +25,14 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let listener = runtime
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
-    let server = Server::new(Model::open(model)?, config.name.clone());
-    eprintln!(
-        "lanner: serving {} on http://{}/v1 (ready in {:.2} s)",
-        server.name(),
-        listener.local_addr()?,
-        started.elapsed().as_secs_f64()
-    );
+    let model = Model::open(model)?;
+    let engine = model.engine.clone();
+    let server = Server::new(model, config.name.clone());
+    let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
+    say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let result = runtime.block_on(server::serve(listener, server::router(server, &config)));
-    // A template that is still being rendered must not keep the program alive.
-    runtime.shutdown_background();
+    // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    close(engine);
     Ok(result?)
 }

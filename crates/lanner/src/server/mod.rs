@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::guard::Guard;
-use crate::{config::ServeConfig, model::Model};
+use crate::{config::ServeConfig, model::Model, terminal::say};
 
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ async fn out_of_patience() {
     asked_to_stop().await;
     // Nothing to say when nothing runs.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    eprintln!("lanner: finishing running requests; Ctrl-C again stops at once");
+    say("lanner: finishing running requests; Ctrl-C again stops at once");
     tokio::select! {
         () = tokio::time::sleep(GRACE) => {}
         () = asked_to_stop() => {}

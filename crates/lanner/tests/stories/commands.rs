@@ -1,7 +1,7 @@
 //! `run`, `chat` and `serve` with a real model: a small recorded checkpoint of the engine's tests.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -144,9 +144,33 @@ fn the_server_says_when_it_is_ready_and_ends_on_ctrl_c() {
     let joined: String = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap()).collect();
     assert_eq!(joined, whole["choices"][0]["text"].as_str().unwrap());
 
+    interrupt(&server);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_ctrl_c_ends_a_server_that_still_generates() {
+    let (folder, _) = model();
+    for _ in 0..3 {
+        let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+        let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let ready = lines.find(|line| line.contains("serving")).unwrap();
+        let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+        let body = json!({ "prompt": "hi", "stream": true, "ignore_eos": true, "max_tokens": 1_000_000 })
+            .to_string();
+        let headers = "Content-Type: application/json\r\n";
+        let mut stream = client::open(address, "POST /v1/completions", headers, body.as_bytes());
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        interrupt(&server);
+        assert!(lines.next().unwrap().contains("Ctrl-C again"));
+        interrupt(&server);
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+    }
+}
+
+fn interrupt(server: &Child) {
     let killed = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    assert_eq!(server.wait().unwrap().code(), Some(0));
 }
 
 fn spawn(folder: &TempDir, args: &[&str], stdin: Stdio) -> Child {

@@ -17,16 +17,19 @@ use crate::{
     generate::{Generation, Reason, Step},
     model::Model,
     sampling::Overrides,
-    terminal::Printer,
+    terminal::{Printer, say},
 };
 
 /// # Errors
 /// The model does not load, or its engine stops; in a pipe, also a turn that fails.
 pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError> {
-    let model = Model::open(model)?;
-    let mut input = Input::open(config.history)?;
+    let input = Input::open(config.history.clone())?;
+    Model::open(model)?.with(|model| converse(model, config, input))
+}
+
+fn converse(model: &Model, config: ChatConfig, mut input: Input) -> Result<(), CommandError> {
     if input.is_terminal() {
-        eprintln!("{}: type a message, /help for commands, Ctrl-D to leave", model.name);
+        say(format_args!("{}: type a message, /help for commands, Ctrl-D to leave", model.name));
     }
     let mut session = Session {
         runtime: Builder::new_current_thread().enable_io().build()?,
@@ -48,16 +51,16 @@ pub fn chat(model: &ModelConfig, config: ChatConfig) -> Result<(), CommandError>
         match result {
             Err(error) if !input.is_terminal() => return Err(error),
             Err(error @ CommandError::Request(engine::RequestError::EngineStopped)) => return Err(error),
-            Err(error) => eprintln!("{error}"),
+            Err(error) => say(error),
             Ok(()) => {}
         }
     }
     Ok(())
 }
 
-struct Session {
+struct Session<'a> {
     runtime: Runtime,
-    model: Model,
+    model: &'a Model,
     sampling: Overrides,
     color: bool,
     system: Option<String>,
@@ -67,7 +70,7 @@ struct Session {
     interruptible: bool,
 }
 
-impl Session {
+impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
         self.turns.push(conversation::user(text));
         match self.answer() {
@@ -113,10 +116,8 @@ impl Session {
                     printer.end()?;
                     match finish.reason {
                         Reason::Stop => {}
-                        Reason::Length => {
-                            eprintln!("(cut off at --max-tokens, or because the context is full)")
-                        }
-                        Reason::Cancelled => eprintln!("(stopped)"),
+                        Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
+                        Reason::Cancelled => say("(stopped)"),
                     }
                 }
                 Some((_, Step::Prompt(_) | Step::Logits { .. })) => {}
@@ -127,12 +128,12 @@ impl Session {
 
     fn obey(&mut self, command: Slash) -> Result<(), CommandError> {
         match command {
-            Slash::Help => eprintln!("{}", slash::HELP),
+            Slash::Help => say(slash::HELP),
             Slash::System(text) => self.system = (!text.is_empty()).then_some(text),
             Slash::Think(think) => self.think = Some(think),
             Slash::Clear => self.turns.clear(),
             Slash::Save(path) => self.save(Path::new(&path))?,
-            Slash::Wrong(message) => eprintln!("{message}"),
+            Slash::Wrong(message) => say(message),
             Slash::Quit => {}
         }
         Ok(())
