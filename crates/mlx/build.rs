@@ -9,7 +9,6 @@ mod platform;
 use std::{
     env,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 const SHIM: &[&str] = &["array", "ops", "fast", "kernel"];
@@ -33,31 +32,14 @@ fn main() {
 fn find_mlx() -> Result<PathBuf, String> {
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
     let cuda = env::var_os("CARGO_FEATURE_CUDA").is_some();
-    let wheel = platform::choose(&target("OS"), &target("ARCH"), cuda, macos_major());
+    let wheel = platform::choose(&target("OS"), &target("ARCH"), cuda, fetch::macos_major());
     if let Some(dir) = env::var_os("MLX_DIR").map(PathBuf::from) {
         if !dir.join("include/mlx/mlx.h").is_file() {
             return Err(format!("MLX_DIR is {}, which has no include/mlx/mlx.h", dir.display()));
         }
         return Ok(dir);
     }
-    fetch::fetch(wheel?, &cache_dir()?)
-}
-
-fn cache_dir() -> Result<PathBuf, String> {
-    if let Some(dir) = env::var_os("LANNER_CACHE") {
-        return Ok(PathBuf::from(dir).join("mlx"));
-    }
-    if let Some(dir) = env::var_os("XDG_CACHE_HOME") {
-        return Ok(PathBuf::from(dir).join("lanner/mlx"));
-    }
-    let home =
-        env::var_os("HOME").ok_or("HOME is not set; set LANNER_CACHE to a folder MLX can be kept in")?;
-    Ok(PathBuf::from(home).join(".cache/lanner/mlx"))
-}
-
-fn macos_major() -> Option<u32> {
-    let output = Command::new("sw_vers").arg("-productVersion").output().ok()?;
-    String::from_utf8(output.stdout).ok()?.split('.').next()?.trim().parse().ok()
+    fetch::fetch(wheel?, &fetch::cache_dir()?)
 }
 
 fn build(mlx: &Path) {

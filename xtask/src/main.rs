@@ -1,1 +1,130 @@
-fn main() {}
+//! Project chores that need more than Cargo: `cargo run -p xtask -- help`.
+
+#[path = "../../crates/mlx/build/fetch.rs"]
+mod fetch;
+#[path = "../../crates/mlx/build/platform.rs"]
+mod platform;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use platform::{MLX_VERSION, WHEELS, Wheel};
+
+const HELP: &str = "\
+cargo run -p xtask -- COMMAND
+
+  wheels [WORD]   fetch the pinned MLX wheels whose package or platform holds WORD (all without it); check each
+                  one's sha256 and that everything the build looks for is where it looks
+  dist            build a relocatable tarball of this platform under target/dist";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["wheels"] => wheels(""),
+        ["wheels", word] => wheels(word),
+        ["dist"] => dist(),
+        ["help"] | [] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(format!("unknown command\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A build on another platform cannot be run here, but what it would fetch can be.
+fn wheels(word: &str) -> Result<(), String> {
+    let chosen = WHEELS.iter().filter(|w| w.package.contains(word) || w.platform.contains(word));
+    let mut count = 0;
+    for wheel in chosen {
+        let cache = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let mlx = fetch::fetch(wheel, cache.path())?;
+        check_choice(wheel)?;
+        check_headers(&mlx)?;
+        println!("{} {MLX_VERSION} {}: sha256 and layout are right", wheel.package, wheel.platform);
+        count += 1;
+    }
+    if count == 0 { Err(format!("no pinned wheel's package or platform holds `{word}`")) } else { Ok(()) }
+}
+
+/// The build script must be able to arrive at the wheel.
+fn check_choice(wheel: &Wheel) -> Result<(), String> {
+    let (os, arch) = match wheel.platform.split_once('_') {
+        Some(("macosx", _)) => ("macos", "aarch64"),
+        Some((_, rest)) if rest.ends_with("x86_64") => ("linux", "x86_64"),
+        _ => ("linux", "aarch64"),
+    };
+    let major = wheel.platform.strip_prefix("macosx_").and_then(|v| v.split('_').next()?.parse().ok());
+    let chosen = platform::choose(os, arch, wheel.package.contains("cuda"), major)?;
+    if chosen == wheel { Ok(()) } else { Err(format!("{} is never chosen", wheel.platform)) }
+}
+
+/// The headers must be those of the pinned release.
+fn check_headers(mlx: &Path) -> Result<(), String> {
+    let path = mlx.join("include/mlx/version.h");
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let part = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("#define MLX_VERSION_{name} ")));
+        line.map(|value| value.trim().to_string()).unwrap_or_default()
+    };
+    let found = [part("MAJOR"), part("MINOR"), part("PATCH")].join(".");
+    if found == MLX_VERSION { Ok(()) } else { Err(format!("{}: headers of MLX {found}", path.display())) }
+}
+
+/// Program and MLX side by side: the program finds the library relative to itself.
+fn dist() -> Result<(), String> {
+    let mlx = mlx_folder()?;
+    run(Command::new(env!("CARGO")).args(["build", "--release", "-p", "lanner"]))?;
+    let name = format!("lanner-{}-{}-{}", env!("CARGO_PKG_VERSION"), env::consts::OS, env::consts::ARCH);
+    let root = PathBuf::from("target/dist").join(&name);
+    let _ = fs::remove_dir_all(&root);
+    let copy = |from: &Path, to: &Path| {
+        fs::create_dir_all(to.parent().unwrap_or(to)).map_err(|e| format!("{}: {e}", to.display()))?;
+        fs::copy(from, to).map(|_| ()).map_err(|e| format!("{}: {e}", from.display()))
+    };
+    copy(Path::new("target/release/lanner"), &root.join("bin/lanner"))?;
+    for file in ["README.md", "LICENSE", "CHANGELOG.md"] {
+        copy(Path::new(file), &root.join(file))?;
+    }
+    // MLX's own libraries lie beside its folder, where its rpath expects them.
+    let wheel = mlx.parent().ok_or("MLX lies in no folder")?;
+    for folder in fs::read_dir(wheel).map_err(|e| e.to_string())?.flatten() {
+        let name = folder.file_name().to_string_lossy().into_owned();
+        let from = if name == "mlx" { folder.path().join("lib") } else { folder.path() };
+        let to = if name == "mlx" { root.join("lib/mlx/lib") } else { root.join("lib").join(&name) };
+        if name == "mlx" || name.ends_with(".libs") {
+            for file in fs::read_dir(&from).map_err(|e| e.to_string())?.flatten().filter(|f| f.path().is_file()) {
+                copy(&file.path(), &to.join(file.file_name()))?;
+            }
+        }
+    }
+    run(Command::new("tar").args(["-C", "target/dist", "-czf"]).arg(format!("target/dist/{name}.tar.gz")).arg(&name))?;
+    println!("target/dist/{name}.tar.gz");
+    Ok(())
+}
+
+/// The unpacked MLX the build uses.
+fn mlx_folder() -> Result<PathBuf, String> {
+    if let Some(dir) = env::var_os("MLX_DIR") {
+        return Ok(dir.into());
+    }
+    let wheel = platform::choose(env::consts::OS, env::consts::ARCH, false, fetch::macos_major())?;
+    fetch::fetch(wheel, &fetch::cache_dir()?)
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} failed: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}

@@ -1,9 +1,8 @@
 //! Causal softmax attention over a growing key/value buffer.
 
-use rayon::prelude::*;
-
 use crate::{
     lanes::{LANES, exp, fma, load, load_scalar, reduce},
+    parallel::for_each_chunk,
     scalar::{Scalar, widen},
     simd::{Work, vectorize},
 };
@@ -42,7 +41,7 @@ pub fn attention<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: &[T], sc
     let group = heads / kv_heads;
     let padded = head_dim.next_multiple_of(LANES);
     let q = widen(q, head_dim, LANES);
-    out.par_chunks_mut(group * head_dim).enumerate().for_each(|(i, out)| {
+    for_each_chunk(out, group * head_dim, 2 * q.len() * length, |i, out| {
         let (token, kv_head) = (i / kv_heads, i % kv_heads);
         let keys = length - tokens + token + 1;
         let live = kv_head * capacity * head_dim..(kv_head * capacity + keys) * head_dim;

@@ -1,9 +1,8 @@
 //! The short causal depthwise convolution in front of recurrent layers, with its activation.
 
-use rayon::prelude::*;
-
 use crate::{
     lanes::silu,
+    parallel::for_each_chunk,
     scalar::{Scalar, widen},
     simd::{Work, vectorize},
 };
@@ -28,7 +27,8 @@ pub fn causal_conv_silu<T: Scalar>(
     for (c, weights) in weight.chunks_exact(width).enumerate() {
         weights.iter().enumerate().for_each(|(j, w)| taps[j * channels + c] = w.to_f32());
     }
-    out.par_chunks_mut(channels).enumerate().for_each(|(t, out)| {
+    // The activation costs about as much as 16 multiply-adds.
+    for_each_chunk(out, channels, x.len() * (width + 16), |t, out| {
         vectorize(Token { inputs: &inputs[t * channels..][..width * channels], taps: &taps, out });
     });
     let last = [state, x].concat();

@@ -1,9 +1,8 @@
 //! The gated delta rule, evaluated token by token in the same order in prefill and decode.
 
-use rayon::prelude::*;
-
 use crate::{
     lanes::{LANES, dot, fma, load},
+    parallel::for_each_chunk,
     scalar::{Scalar, widen},
     simd::{Work, vectorize},
 };
@@ -48,17 +47,23 @@ pub fn gated_delta<T: Scalar>(
     }
     let padded = key_dim.next_multiple_of(LANES);
     let (q, k) = (widen(q, key_dim, LANES), widen(k, key_dim, LANES));
-    let mut by_head = vec![0.0f32; out.len()];
-    let heads = state.par_chunks_mut(value_dim * key_dim).zip(by_head.par_chunks_mut(tokens * value_dim));
-    heads.enumerate().for_each(|(head, (state, out))| {
+    // One piece of memory per head: its output behind its state.
+    let (states, outputs) = (value_dim * key_dim, tokens * value_dim);
+    let mut heads = vec![0.0f32; value_heads * (states + outputs)];
+    for (to, from) in heads.chunks_exact_mut(states + outputs).zip(state.chunks_exact(states)) {
+        to[..states].copy_from_slice(from);
+    }
+    for_each_chunk(&mut heads, states + outputs, 4 * tokens * value_heads * states, |head, memory| {
+        let (state, out) = memory.split_at_mut(states);
         vectorize(Head { shape, head, padded, q: &q, k: &k, v, g, beta, state, out });
     });
-    out.par_chunks_mut(value_heads * value_dim).enumerate().for_each(|(token, out)| {
-        for (head, out) in out.chunks_exact_mut(value_dim).enumerate() {
-            let from = &by_head[(head * tokens + token) * value_dim..][..value_dim];
+    for (head, memory) in heads.chunks_exact(states + outputs).enumerate() {
+        state[head * states..][..states].copy_from_slice(&memory[..states]);
+        for (token, from) in memory[states..].chunks_exact(value_dim).enumerate() {
+            let out = &mut out[(token * value_heads + head) * value_dim..][..value_dim];
             out.iter_mut().zip(from).for_each(|(out, &value)| *out = T::from_f32(value));
         }
-    });
+    }
 }
 
 struct Head<'a, T> {

@@ -9,6 +9,7 @@ mod delta;
 mod lanes;
 mod linear;
 mod norm;
+mod parallel;
 mod rope;
 mod scalar;
 mod simd;

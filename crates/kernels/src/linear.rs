@@ -1,9 +1,8 @@
 //! `x · Wᵀ` for dense and affine-quantised weights, row-invariant.
 
-use rayon::prelude::*;
-
 use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar, reduce},
+    parallel::for_each_chunk,
     scalar::{Scalar, widen},
     simd::{Work, vectorize},
 };
@@ -104,24 +103,31 @@ impl<S: Scalar, const BITS: usize> Row for Quantized<'_, S, BITS> {
     }
 }
 
-/// The 16 codes of a chunk: `16 * BITS` bits that start on a 16-bit boundary of the row.
+/// The 16 codes of a chunk, which start `2 * BITS` bytes after the previous chunk's.
 #[inline(always)]
 fn unpack<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
+    // Where each code lies is a constant of its lane, so all this becomes a few shuffles and shifts.
     let mut codes = [0; LANES];
     let mask = (1u32 << BITS) - 1;
-    if BITS == 4 || BITS == 8 || BITS == 2 {
-        // Whole words: shifts that are the same for every chunk vectorise.
-        let per_word = 32 / BITS;
-        let start = chunk * LANES * BITS / 32;
-        for i in 0..LANES {
-            codes[i] = (row[start + i / per_word] >> (i % per_word * BITS)) & mask;
+    match BITS {
+        2 | 4 | 8 => {
+            let words = &row[chunk * BITS / 2..][..BITS / 2];
+            for i in 0..LANES {
+                codes[i] = words[i * BITS / 32];
+            }
+            for i in 0..LANES {
+                codes[i] = (codes[i] >> (i * BITS % 32)) & mask;
+            }
         }
-    } else {
-        for i in 0..LANES {
-            let bit = (chunk * LANES + i) * BITS;
-            let low = row[bit / 32] as u64;
-            let high = row.get(bit / 32 + 1).copied().unwrap_or(0) as u64;
-            codes[i] = ((low | high << 32) >> (bit % 32)) as u32 & mask;
+        // 16 codes of an odd number of bits begin in the middle of every second word.
+        _ => {
+            let start = chunk * LANES * BITS / 32;
+            let odd = chunk * LANES * BITS % 32;
+            let word = |i: usize| row.get(start + i).copied().unwrap_or(0) as u128;
+            let stream = (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96) >> odd;
+            for i in 0..LANES {
+                codes[i] = (stream >> (i * BITS)) as u32 & mask;
+            }
         }
     }
     codes
@@ -136,14 +142,14 @@ fn multiply<X: Scalar, R: Row>(x: &[X], row: impl Fn(usize) -> R + Sync, out: &m
     assert_eq!((x.len(), out.len()), (m * k, m * n), "x is not [{m}, {k}] or out not [{m}, {n}]");
     let x = widen(x, k, LANES);
     let mut columns = vec![0.0f32; n * m];
-    columns.par_chunks_mut(BLOCK * m).enumerate().for_each(|(block, columns)| {
+    for_each_chunk(&mut columns, BLOCK * m, m * k * n, |block, columns| {
         vectorize(Block { x: &x, row: &row, first: block * BLOCK, columns, m, chunks: k.div_ceil(LANES) });
     });
     if m == 1 {
         out.iter_mut().zip(&columns).for_each(|(out, &value)| *out = X::from_f32(value));
         return;
     }
-    out.par_chunks_mut(n).enumerate().for_each(|(i, out)| {
+    for_each_chunk(out, n, m * n, |i, out| {
         out.iter_mut().enumerate().for_each(|(j, out)| *out = X::from_f32(columns[j * m + i]));
     });
 }
@@ -163,8 +169,8 @@ impl<R: Row, F: Fn(usize) -> R> Work for Block<'_, F> {
     fn run(self) {
         let Block { x, row, first, columns, m, chunks } = self;
         if m <= TILE {
-            for (j, column) in columns.chunks_exact_mut(m).enumerate() {
-                tiles([row(first + j)], x, column, m, chunks);
+            for (t, tile) in columns.chunks_mut(TILE * m).enumerate() {
+                whole_or_single(|j| row(first + t * TILE + j), x, tile, m, chunks);
             }
             return;
         }
@@ -179,15 +185,19 @@ impl<R: Row, F: Fn(usize) -> R> Work for Block<'_, F> {
                     to.copy_from_slice(&source.lanes(chunk));
                 }
             }
-            let dense = |j: usize| Dense { values: &unpacked[j * padded..][..padded] };
-            if rows == TILE {
-                tiles([dense(0), dense(1), dense(2), dense(3)], x, tile, m, chunks);
-            } else {
-                for (j, column) in tile.chunks_exact_mut(m).enumerate() {
-                    tiles([dense(j)], x, column, m, chunks);
-                }
-            }
+            whole_or_single(|j| Dense { values: &unpacked[j * padded..][..padded] }, x, tile, m, chunks);
         }
+    }
+}
+
+/// TILE weight rows at once if `out` `[rows, m]` has that many, else one by one.
+#[inline(always)]
+fn whole_or_single<R: Row>(row: impl Fn(usize) -> R, x: &[f32], out: &mut [f32], m: usize, chunks: usize) {
+    if out.len() == TILE * m {
+        return tiles([row(0), row(1), row(2), row(3)], x, out, m, chunks);
+    }
+    for (j, out) in out.chunks_exact_mut(m).enumerate() {
+        tiles([row(j)], x, out, m, chunks);
     }
 }
 

@@ -1,9 +1,8 @@
 //! Root-mean-square norm.
 
-use rayon::prelude::*;
-
 use crate::{
     lanes::{LANES, fma, reduce},
+    parallel::for_each_chunk,
     scalar::Scalar,
     simd::{Work, vectorize},
 };
@@ -14,8 +13,8 @@ pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps:
     assert!(x.len() == out.len() && x.len().is_multiple_of(row), "rows of {row} in {}", x.len());
     // A block of rows is worth a thread's while; a single one is not.
     let block = row * (4096 / row).max(1);
-    x.par_chunks(block).zip(out.par_chunks_mut(block)).for_each(|(x, out)| {
-        vectorize(Rows { x, weight, out, eps });
+    for_each_chunk(out, block, 4 * x.len(), |i, out| {
+        vectorize(Rows { x: &x[i * block..][..out.len()], weight, out, eps });
     });
 }
 

@@ -1,8 +1,6 @@
 //! Rotary position embedding for packed rows, each token at a position of its own.
 
-use rayon::prelude::*;
-
-use crate::scalar::Scalar;
+use crate::{parallel::for_each_chunk, scalar::Scalar};
 
 /// Rotates the first `2 * frequencies.len()` values of every head of `x` `[tokens, heads, head_dim]` (Su et al.,
 /// "RoFormer", 2021): pair `i` is `(x[i], x[i + half])`, turned by `positions[token] * frequencies[i]` radians.
@@ -16,9 +14,10 @@ pub fn rope<T: Scalar>(
 ) {
     let half = frequencies.len();
     assert!(2 * half <= head_dim && x.len() == out.len() && x.len() == positions.len() * heads * head_dim);
-    let tokens = x.par_chunks(heads * head_dim).zip(out.par_chunks_mut(heads * head_dim)).zip(positions);
-    tokens.with_min_len(16).for_each(|((x, out), &position)| {
-        let angles = frequencies.iter().map(|f| (position as f32 * f).sin_cos());
+    let token = heads * head_dim;
+    for_each_chunk(out, token, 8 * x.len(), |t, out| {
+        let x = &x[t * token..][..token];
+        let angles = frequencies.iter().map(|f| (positions[t] as f32 * f).sin_cos());
         let turns: Vec<(f32, f32)> = angles.collect();
         for (x, out) in x.chunks_exact(head_dim).zip(out.chunks_exact_mut(head_dim)) {
             out.copy_from_slice(x);

@@ -1,7 +1,7 @@
 //! Puts a pinned MLX wheel, unpacked, into a cache folder: download once, verify, unpack, rename into place.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -81,4 +81,26 @@ fn unpack(wheel: &Wheel, file: &Path, partial: &Path, home: &Path) -> Result<(),
         Err(error) if !home.join("mlx").is_dir() => Err(format!("cannot create {}: {error}", home.display())),
         _ => Ok(()),
     }
+}
+
+/// Where wheels are kept between builds: `LANNER_CACHE`, or the user's cache folder.
+///
+/// # Errors
+/// Neither is known.
+pub fn cache_dir() -> Result<PathBuf, String> {
+    if let Some(dir) = env::var_os("LANNER_CACHE") {
+        return Ok(PathBuf::from(dir).join("mlx"));
+    }
+    if let Some(dir) = env::var_os("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(dir).join("lanner/mlx"));
+    }
+    let home =
+        env::var_os("HOME").ok_or("HOME is not set; set LANNER_CACHE to a folder MLX can be kept in")?;
+    Ok(PathBuf::from(home).join(".cache/lanner/mlx"))
+}
+
+/// Version of macOS on this machine, e.g. 15; `None` elsewhere.
+pub fn macos_major() -> Option<u32> {
+    let output = Command::new("sw_vers").arg("-productVersion").output().ok()?;
+    String::from_utf8(output.stdout).ok()?.split('.').next()?.trim().parse().ok()
 }

@@ -136,6 +136,15 @@ mod tests {
     }
 
     #[test]
+    fn a_metal_build_needs_its_kernel_library() {
+        for wheel in WHEELS {
+            let files = required_files(wheel);
+            assert_eq!(files.contains(&"lib/mlx.metallib".to_string()), wheel.platform.starts_with("macosx"));
+            assert!(files.contains(&format!("lib/{}", wheel.library)));
+        }
+    }
+
+    #[test]
     fn hashes_are_sha256_and_distinct() {
         for (i, wheel) in WHEELS.iter().enumerate() {
             assert!(wheel.sha256.len() == 64 && wheel.sha256.bytes().all(|b| b.is_ascii_hexdigit()));

@@ -4,8 +4,19 @@
 //! Linux the path is a RUNPATH: LD_LIBRARY_PATH comes first, so another build of MLX (CUDA) can be chosen at start.
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    if let Ok(lib) = std::env::var("DEP_MLX_LIB") {
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{lib}");
+    println!("cargo::rerun-if-changed=build.rs");
+    link();
+}
+
+/// A packaged program carries MLX beside itself; one just built finds it in the cache.
+pub fn link() {
+    let beside = if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "macos") {
+        "@loader_path/../lib/mlx/lib"
+    } else {
+        "$ORIGIN/../lib/mlx/lib"
+    };
+    let built = std::env::var("DEP_MLX_LIB").unwrap_or_default();
+    for path in [beside, &built] {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{path}");
     }
 }
