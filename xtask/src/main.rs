@@ -102,12 +102,17 @@ fn dist() -> Result<(), String> {
         let from = if name == "mlx" { folder.path().join("lib") } else { folder.path() };
         let to = if name == "mlx" { root.join("lib/mlx/lib") } else { root.join("lib").join(&name) };
         if name == "mlx" || name.ends_with(".libs") {
-            for file in fs::read_dir(&from).map_err(|e| e.to_string())?.flatten().filter(|f| f.path().is_file()) {
+            for file in
+                fs::read_dir(&from).map_err(|e| e.to_string())?.flatten().filter(|f| f.path().is_file())
+            {
                 copy(&file.path(), &to.join(file.file_name()))?;
             }
         }
     }
-    run(Command::new("tar").args(["-C", "target/dist", "-czf"]).arg(format!("target/dist/{name}.tar.gz")).arg(&name))?;
+    run(Command::new("tar")
+        .args(["-C", "target/dist", "-czf"])
+        .arg(format!("target/dist/{name}.tar.gz"))
+        .arg(&name))?;
     println!("target/dist/{name}.tar.gz");
     Ok(())
 }

@@ -129,10 +129,10 @@ impl Runner {
     /// the guilty one is alone.
     fn fail(&mut self, involved: &[u64], message: String) {
         tracing::error!(sequences = involved.len(), "step failed: {message}");
-        if let [only] = involved {
-            if let Some(at) = self.running.iter().position(|s| s.id == *only) {
-                self.running.remove(at).emit(Event::Failed(RequestError::Step(message)));
-            }
+        if let [only] = involved
+            && let Some(at) = self.running.iter().position(|s| s.id == *only)
+        {
+            self.running.remove(at).emit(Event::Failed(RequestError::Step(message)));
         }
         // A later step may have been built on the failed one's state, for any of them.
         let (model, info) = (&*self.model, &self.info);

@@ -107,30 +107,17 @@ impl<S: Scalar, const BITS: usize> Row for Quantized<'_, S, BITS> {
 #[inline(always)]
 fn unpack<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
     // Where each code lies is a constant of its lane, so all this becomes a few shuffles and shifts.
-    let mut codes = [0; LANES];
     let mask = (1u32 << BITS) - 1;
-    match BITS {
-        2 | 4 | 8 => {
-            let words = &row[chunk * BITS / 2..][..BITS / 2];
-            for i in 0..LANES {
-                codes[i] = words[i * BITS / 32];
-            }
-            for i in 0..LANES {
-                codes[i] = (codes[i] >> (i * BITS % 32)) & mask;
-            }
-        }
-        // 16 codes of an odd number of bits begin in the middle of every second word.
-        _ => {
-            let start = chunk * LANES * BITS / 32;
-            let odd = chunk * LANES * BITS % 32;
-            let word = |i: usize| row.get(start + i).copied().unwrap_or(0) as u128;
-            let stream = (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96) >> odd;
-            for i in 0..LANES {
-                codes[i] = (stream >> (i * BITS)) as u32 & mask;
-            }
-        }
+    if let 2 | 4 | 8 = BITS {
+        let words = &row[chunk * BITS / 2..][..BITS / 2];
+        let spread: [u32; LANES] = std::array::from_fn(|i| words[i * BITS / 32]);
+        return std::array::from_fn(|i| (spread[i] >> (i * BITS % 32)) & mask);
     }
-    codes
+    // A chunk of 3 or 5 bits may begin in the middle of a word.
+    let start = chunk * LANES * BITS / 32;
+    let word = |i: usize| row.get(start + i).copied().unwrap_or(0) as u128;
+    let stream = (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96) >> (chunk * LANES * BITS % 32);
+    std::array::from_fn(|i| (stream >> (i * BITS)) as u32 & mask)
 }
 
 /// Computes `out` column by column of W, so that each weight row is read (and unpacked) once for all of `x`.

@@ -30,9 +30,11 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// Checkpoint tensor name to the canonical one; `None` drops the tensor.
     pub sanitize: fn(&str) -> Option<String>,
-    /// Builds the model from the text part of config.json; activations take the type given.
-    pub load: fn(&Value, &Weights, Option<Dtype>) -> Result<Box<dyn Model>>,
+    pub load: Load,
 }
+
+/// Builds a model from the text part of config.json; activations take the type given, or else the embedding's.
+pub type Load = fn(&Value, &Weights, Option<Dtype>) -> Result<Box<dyn Model>>;
 
 pub const FAMILIES: &[Family] =
     &[Family { model_types: &["qwen3_5", "qwen3_5_text"], sanitize: qwen3_5::sanitize, load: qwen3_5::load }];
