@@ -12,7 +12,7 @@ use lanner::{
 
 fn main() -> ExitCode {
     match run(Cli::parse()) {
-        Ok(code) => code,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(format_args!("lanner: {error}"));
             ExitCode::FAILURE
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
+fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
     tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
     match config.command {
@@ -28,5 +28,5 @@ fn run(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Chat(chat) => commands::chat(&config.model, chat)?,
         Command::Run(run) => commands::run(&config.model, run)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -252,7 +252,13 @@ fn load(
         let seconds = started.elapsed().as_secs_f64();
         say(format_args!("lanner: loaded {name} ({megabytes} MB) in {seconds:.2} s"));
     }
-    Ok((engine, tokenizer?))
+    match tokenizer {
+        Ok(tokenizer) => Ok((engine, tokenizer)),
+        Err(error) => {
+            close(engine);
+            Err(error.into())
+        }
+    }
 }
 
 /// Hidden at first: most models load before anybody could read it. Never drawn unless stderr is a terminal.

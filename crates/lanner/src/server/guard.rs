@@ -95,7 +95,33 @@ fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpStream,
+    };
+
+    use axum::{Router, routing::get};
+    use tokio::{net::TcpListener, runtime::Runtime};
+    use tower_http::catch_panic::CatchPanicLayer;
+
     use super::*;
+
+    #[test]
+    fn a_panicking_handler_is_a_500() {
+        async fn bug() -> StatusCode {
+            panic!("a bug, on purpose")
+        }
+        let router = Router::new().route("/", get(bug)).layer(CatchPanicLayer::custom(panicked));
+        let runtime = Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        runtime.spawn(axum::serve(listener, router).into_future());
+        client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 500") && reply.contains("server_error"), "{reply}");
+        assert!(!reply.contains("on purpose"), "{reply}");
+    }
 
     #[test]
     fn host_names_lose_their_port() {
