@@ -1,0 +1,315 @@
+"""JSON extraction: a text, the keys wanted, and exactly that JSON as the answer.
+
+A domain is a list of fields and a list of sentences that mention them. Evaluation has its own
+domains, words and prompts.
+"""
+
+import json
+
+from tasks import maybe_system, record
+from words import MONTHS, WEEKDAYS, article, plural
+
+# Fields: key -> (other names for it, kind). The kind says how a value is drawn and how it is said.
+ALIASES = {
+    "name": ["full_name", "person", "name"], "age": ["age", "age_years"], "city": ["city", "town", "location"], "job": ["job", "occupation", "profession"],
+    "email": ["email", "email_address", "mail"], "phone": ["phone", "phone_number", "telephone"], "item": ["item", "product", "article"],
+    "quantity": ["quantity", "count", "amount"], "price": ["price", "cost", "unit_price"], "color": ["color", "colour"], "date": ["date", "day"],
+    "time": ["time", "start_time", "at"], "place": ["place", "location", "venue"], "title": ["title", "name"], "year": ["year", "published"],
+    "author": ["author", "writer", "written_by"], "from": ["from", "origin", "departure"], "to": ["to", "destination", "arrival"],
+    "customer": ["customer", "buyer", "client"], "company": ["company", "employer", "organization"], "order_id": ["order_id", "order_number", "id"],
+    "animal": ["animal", "species", "pet"], "owner": ["owner", "person"], "hobby": ["hobby", "interest"], "weight": ["weight", "weight_kg"],
+    "temperature": ["temperature", "temp", "degrees"], "event": ["event", "event_name", "what"], "pages": ["pages", "page_count"],
+    "rating": ["rating", "stars", "score"], "status": ["status", "state"], "total": ["total", "total_price", "sum"],
+}
+
+
+def draw(w, kind):
+    """(JSON value, how the text says it)"""
+    if kind == "person":
+        v = w.person()
+    elif kind == "first":
+        v = w.first if w.chance(0.8) else w.made_up().capitalize()
+    elif kind == "city":
+        v = w.town()
+    elif kind == "int":
+        v = w.int(1, 99)
+        return v, str(v)
+    elif kind == "small":
+        v = w.int(2, 12)
+        return v, str(v)
+    elif kind == "big":
+        v = w.int(100, 9999)
+        return v, str(v)
+    elif kind == "age":
+        v = w.int(3, 95)
+        return v, str(v)
+    elif kind == "year":
+        v = w.int(1900, 2030)
+        return v, str(v)
+    elif kind == "money":
+        v = w.int(2, 300) if w.chance(0.5) else round(w.r.uniform(1, 200), 2)
+        return v, f"{v:.2f}" if isinstance(v, float) else str(v)
+    elif kind == "date":
+        said, iso = w.date()
+        return iso, said
+    elif kind == "day":
+        v = w.pick(*WEEKDAYS)
+    elif kind == "month":
+        v = w.pick(*MONTHS)
+    elif kind == "time":
+        v = w.time()
+    elif kind == "code":
+        v = w.code() if w.chance(0.7) else w.pick("A", "B", "K", "T", "X") + w.digits(3)
+    elif kind == "title":
+        v = w.pick(f"The {w.adjective.capitalize()} {w.object.capitalize()}", f"{w.first} and the {w.animal.capitalize()}", f"{w.thing.capitalize()} {w.place.capitalize()}", f"The {w.thing.capitalize()}")
+    elif kind == "email":
+        v = w.email()
+    elif kind == "phone":
+        v = w.phone()
+    elif kind == "address":
+        v = f"{w.int(1, 250)} {w.street} {w.pick('Street', 'Road', 'Lane', 'Avenue')}"
+    elif kind == "foods":
+        v = w.some("food", w.int(2, 4))
+        return v, ", ".join(v[:-1]) + " and " + v[-1]
+    elif kind == "names":
+        v = w.some("first", w.int(2, 4))
+        return v, ", ".join(v[:-1]) + " and " + v[-1]
+    elif kind == "items":
+        v = w.some("object", w.int(2, 4))
+        return v, ", ".join(v[:-1]) + " and " + v[-1]
+    elif kind == "weather":
+        v = w.pick("sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "stormy", "clear")
+    elif kind == "level":
+        v = w.pick("low", "medium", "high", "urgent")
+    elif kind == "size":
+        v = w.pick("small", "medium", "large")
+    elif kind == "eventname":
+        v = w.pick("meeting", "concert", "workshop", "lunch", "party", "lecture", "exhibition", "wedding", "football match", "book club", "dance class", "team dinner", "interview", "picnic", "film night")
+    elif kind == "sport":
+        v = w.pick("football", "tennis", "basketball", "hockey", "rugby", "volleyball", "cricket", "handball")
+    elif kind == "language":
+        v = w.pick("English", "French", "German", "Spanish", "Italian", "Dutch", "Polish", "Greek", "Swedish", "Turkish", "Hindi", "Japanese")
+    elif kind == "genre":
+        v = w.pick("comedy", "drama", "fantasy", "mystery", "romance", "adventure", "science fiction", "horror", "history")
+    else:
+        v = getattr(w, kind)
+    return v, v
+
+
+# (fields, full texts). In a text, {a:x} would be plain format; `[an job]` puts the right article first.
+DOMAINS = [
+    ("person", {"name": "person", "age": "age", "city": "city", "job": "job"},
+     ["{name} is {age} years old, lives in {city} and works as [an job].", "My name is {name}. I am {age}. I live in {city} and I am [an job].", "{name}, {age}, is [an job] from {city}.",
+      "Meet {name}, [an job] from {city} who just turned {age}.", "I am [an job] and my name is {name}. My home is in {city}. I am {age} years old.", "In {city} there lives [an job] called {name}. {name} is {age}."]),
+    ("contact", {"name": "person", "email": "email", "phone": "phone", "company": "company"},
+     ["{name} works at {company}. Email: {email}. Phone: {phone}.", "You can reach {name} of {company} at {email} or {phone}.", "Contact {name} ({company}), phone {phone}, email {email}.",
+      "Hi, this is {name} from {company}. My number is {phone} and my email is {email}.", "For questions call {phone} or write to {email}. Ask for {name} at {company}."]),
+    ("order", {"customer": "person", "item": "object", "quantity": "small", "price": "money"},
+     ["{customer} ordered {quantity} [s item] for ${price} each.", "Order from {customer}: {quantity} x {item}, {price} dollars each.", "I am {customer} and I want {quantity} [s item]. Each costs ${price}.",
+      "{customer} bought {quantity} [s item] at {price} dollars apiece.", "Please send {quantity} [s item] to {customer}. The unit price is ${price}."]),
+    ("invoice", {"order_id": "code", "customer": "person", "date": "date", "total": "money", "status": "level"},
+     ["Invoice {order_id} for {customer}, dated {date}, has a total of ${total}. The priority is {status}.", "On {date} we sent invoice {order_id} to {customer}. The total is {total} dollars and the priority is {status}.",
+      "{customer} got invoice {order_id} of ${total} on {date}. Priority: {status}."]),
+    ("event", {"event": "eventname", "date": "date", "time": "time", "place": "city"},
+     ["The {event} is on {date} at {time} in {place}.", "Join us for a {event} in {place} on {date}. It starts at {time}.", "{event} in {place}: {date}, {time}.", "On {date} at {time} there will be a {event} in {place}.",
+      "Please come to the {event}. We start at {time} on {date}. The place is {place}."]),
+    ("weekly", {"event": "eventname", "day": "day", "time": "time", "place": "place"},
+     ["There is a {event} every {day} at {time} in the {place}.", "Every {day} we have a {event} in the {place}. It begins at {time}.", "The {event} is at {time} on {day} in the {place}."]),
+    ("weather", {"city": "city", "condition": "weather", "temperature": "int", "day": "day"},
+     ["On {day} it will be {condition} in {city} with {temperature} degrees.", "Weather for {city} on {day}: {condition}, {temperature} degrees.", "{city} will be {condition} on {day}. The temperature will be {temperature} degrees.", "Expect {temperature} degrees and {condition} skies in {city} this {day}."]),
+    ("shopping", {"person": "first", "items": "foods", "place": "place"},
+     ["{person} needs to buy {items} at the {place}.", "{person} went to the {place} and bought {items}.", "Shopping list of {person} for the {place}: {items}.", "At the {place}, {person} got {items}."]),
+    ("pet", {"owner": "first", "animal": "animal", "name": "first", "age": "small", "color": "color"},
+     ["{owner} has a {color} {animal} named {name} that is {age} years old.", "{name} is a {color} {animal}, {age} years old, and belongs to {owner}.", "My name is {owner} and my {animal} is called {name}. It is {color} and {age} years old.", "{owner}'s {animal} {name} is {age} years old. Its fur is {color}."]),
+    ("flight", {"flight": "code", "from": "city", "to": "city", "date": "date", "seat": "code"},
+     ["Flight {flight} goes from {from} to {to} on {date}. Your seat is {seat}.", "Your trip from {from} to {to} is booked on {date}. Flight {flight}, seat {seat}.", "On {date} you fly to {to} from {from} with flight {flight} in seat {seat}."]),
+    ("train", {"from": "city", "to": "city", "time": "time", "platform": "small", "price": "money"},
+     ["The train from {from} to {to} leaves at {time} from platform {platform}. A ticket costs ${price}.", "At {time} a train leaves platform {platform} in {from} for {to}. The price is {price} dollars.", "For {price} dollars you can go from {from} to {to}. The train is at platform {platform} and leaves at {time}."]),
+    ("book", {"title": "title", "author": "person", "year": "year", "pages": "big"},
+     ["\"{title}\" by {author} came out in {year} and has {pages} pages.", "{author} wrote \"{title}\" in {year}. It is {pages} pages long.", "I am reading \"{title}\", a book of {pages} pages by {author} from {year}.", "The book {title} ({year}, {pages} pages) was written by {author}."]),
+    ("film", {"title": "title", "director": "person", "year": "year", "genre": "genre"},
+     ["\"{title}\" is a {genre} film by {director} from {year}.", "{director} made the {genre} film \"{title}\" in {year}.", "In {year} {director} directed \"{title}\". The genre is {genre}."]),
+    ("product", {"product": "object", "brand": "company", "price": "money", "color": "color", "size": "size"},
+     ["The {brand} {product} comes in {color}, size {size}, and costs ${price}.", "New from {brand}: a {size} {color} {product} for {price} dollars.", "A {color} {product} by {brand}. Size: {size}. Price: ${price}.", "{brand} sells a {size} {product} in {color} for ${price}."]),
+    ("restaurant", {"name": "person", "people": "small", "date": "date", "time": "time"},
+     ["Book a table for {people} people on {date} at {time} under the name {name}.", "I want a table on {date} at {time} for {people}. My name is {name}.", "Reservation: {name}, {people} guests, {date}, {time}.", "{name} would like to reserve a table for {people} at {time} on {date}."]),
+    ("task", {"task": "title", "assignee": "first", "due": "date", "priority": "level"},
+     ["{assignee} must finish \"{task}\" by {due}. The priority is {priority}.", "Task: {task}. Assigned to {assignee}. Due {due}. Priority {priority}.", "Please ask {assignee} to do \"{task}\" before {due}. This is {priority} priority."]),
+    ("move", {"name": "person", "address": "address", "city": "city"},
+     ["{name} lives at {address} in {city}.", "The address of {name} is {address}, {city}.", "{name} moved to {city}. The new address is {address}.", "Send it to {name}, {address}, {city}."]),
+    ("sport", {"winner": "city", "loser": "city", "sport": "sport", "day": "day"},
+     ["{winner} beat {loser} at {sport} on {day}.", "On {day} the {sport} team of {winner} won against {loser}.", "{loser} lost the {sport} game to {winner} on {day}."]),
+    ("hobby", {"name": "first", "hobby": "hobby", "years": "small", "food": "food"},
+     ["{name} loves {hobby} and has done it for {years} years. {name} also likes {food}.", "For {years} years {name} has enjoyed {hobby}. A favorite snack is {food}.", "{name} eats {food} after {hobby}, a hobby of {years} years."]),
+    ("delivery", {"package": "code", "to": "person", "city": "city", "weight": "int", "date": "date"},
+     ["Package {package} for {to} in {city} weighs {weight} kg and arrives on {date}.", "A parcel of {weight} kg goes to {to} in {city}. Its number is {package}. It arrives {date}.", "{to} in {city} will get package {package} ({weight} kg) on {date}."]),
+    ("review", {"reviewer": "first", "product": "object", "rating": "small", "brand": "company"},
+     ["{reviewer} gave the {brand} {product} {rating} stars.", "Review by {reviewer}: the {product} from {brand} gets {rating} stars.", "The {brand} {product} got a rating of {rating} from {reviewer}."]),
+    ("team", {"team": "thing", "members": "names", "city": "city", "year": "year"},
+     ["Team {team} from {city} started in {year}. Its members are {members}.", "{members} founded the team {team} in {city} in {year}.", "In {year}, {members} started team {team} in {city}."]),
+    ("lost", {"item": "object", "color": "color", "place": "place", "finder": "first"},
+     ["{finder} found a {color} {item} in the {place}.", "A {color} {item} was found in the {place} by {finder}.", "In the {place}, {finder} picked up a {item}. It was {color}."]),
+    ("job", {"name": "person", "company": "company", "job": "job", "salary": "big", "year": "year"},
+     ["{name} joined {company} in {year} as [an job] and earns {salary} dollars a month.", "Since {year}, {name} has been [an job] at {company}. The salary is {salary} dollars.", "{company} hired {name} as [an job] in {year} for {salary} dollars a month."]),
+    ("languages", {"name": "first", "language": "language", "city": "city", "level": "size"},
+     ["{name} is learning {language} in {city} with a {level} group.", "In {city}, {name} studies {language}. The group is {level}."]),
+    ("birthday", {"name": "first", "month": "month", "age": "age", "gift": "object"},
+     ["{name} turns {age} in {month} and wants [an gift].", "In {month} {name} will be {age}. The gift is [an gift]."]),
+    ("plant", {"plant": "food", "height": "int", "place": "place", "color": "color"},
+     ["The {plant} plant in the {place} is {height} cm tall and has {color} flowers.", "A {plant} with {color} flowers grows in the {place}. It is {height} cm high."]),
+    ("server", {"server": "thing", "status": "weather", "port": "big", "user": "email"},
+     ["Server {server} listens on port {port}. The owner is {user}. The state is {status}.", "{user} runs {server} on port {port}. Today it looks {status}."]),
+]
+EVAL_DOMAINS = [
+    ("person", {"name": "person", "age": "age", "city": "city", "job": "job"},
+     ["{name} is {age} years old and lives in {city}. {name} is [an job].", "{name} is a {age} year old [job] living in {city}."]),
+    ("ticket", {"buyer": "person", "show": "eventname", "seats": "small", "cost": "money", "when": "date"},
+     ["{buyer} bought {seats} tickets for the {show} on {when} and paid ${cost}.", "For {cost} dollars, {buyer} got {seats} seats at the {show} on {when}."]),
+    ("car", {"driver": "person", "brand": "company", "plate": "code", "color": "color", "year": "year"},
+     ["{driver} drives a {color} {brand} from {year} with the plate {plate}.", "The {color} {brand} with plate {plate} was built in {year}. It belongs to {driver}."]),
+    ("hotel", {"guest": "person", "hotel": "thing", "city": "city", "nights": "small", "arrival": "date"},
+     ["{guest} will stay {nights} nights at the {hotel} hotel in {city} from {arrival}.", "The {hotel} hotel in {city} has a booking for {guest}: {nights} nights, arriving {arrival}."]),
+    ("course", {"teacher": "person", "subject": "language", "room": "code", "weekday": "day", "start": "time"},
+     ["{teacher} teaches {subject} in room {room} every {weekday} at {start}.", "The {subject} class of {teacher} is on {weekday} at {start} in room {room}."]),
+    ("order", {"customer": "person", "item": "object", "quantity": "small", "price": "money"},
+     ["{customer} would like {quantity} [s item] at ${price} each.", "We sold {quantity} [s item] to {customer} for {price} dollars each."]),
+    ("farm", {"farmer": "first", "animals": "int", "kind": "animal", "village": "city"},
+     ["{farmer} keeps {animals} [s kind] on a farm near {village}.", "Near {village}, farmer {farmer} has {animals} [s kind]."]),
+    ("museum", {"painting": "title", "painter": "person", "year": "year", "museum_city": "city"},
+     ["The painting \"{painting}\" by {painter} from {year} hangs in a museum in {museum_city}.", "{painter} painted \"{painting}\" in {year}. You can see it in {museum_city}."]),
+]
+
+
+def fill(w, template, said):
+    """Replaces {key} and the bracket forms [an key], [s key], [key]."""
+    out = template
+    for key, s in said.items():
+        out = out.replace("{" + key + "}", s)
+        if f" {key}]" in out or f"[{key}]" in out:
+            out = out.replace(f"[an {key}]", article(s)).replace(f"[s {key}]", plural(s)).replace(f"[{key}]", s)
+    return out[0].upper() + out[1:] if out[0].islower() and w.chance(0.7) else out
+
+
+def kind_of(v):
+    if isinstance(v, bool):
+        return "boolean"
+    if isinstance(v, int):
+        return "integer"
+    if isinstance(v, float):
+        return "number"
+    return "array" if isinstance(v, list) else "string"
+
+
+def schema(w, data):
+    types = {k: kind_of(v) if v is not None else "string" for k, v in data.items()}
+    props = {k: {"type": "array", "items": {"type": "string"}} if t == "array" else {"type": t} for k, t in types.items()}
+    full = {"type": "object", "properties": props}
+    if w.chance(0.6):
+        full["required"] = list(props)
+    return w.pick(json.dumps(full), json.dumps(full, indent=2), json.dumps({k: t for k, t in types.items()}),
+                  "{" + ", ".join(f'"{k}": {t}' for k, t in types.items()) + "}")
+
+
+KEYS = ["Extract {k} as JSON.\n\n{t}", "Extract the {k} from this text as JSON:\n{t}", "{t}\n\nExtract {k} as JSON.", "Read the text and output JSON ({k}).\n\n{t}",
+        "Return a JSON object with the keys {k}.\n\nText: {t}", "Give me the {k} in JSON.\n{t}", "Text: {t}\nKeys: {k}\nJSON:", "From the text below, extract {k}. Answer with JSON only.\n\n{t}",
+        "{t}\n\nWrite this as JSON with {k}.", "Extract the following fields as JSON: {k}.\n\n\"{t}\"", "Turn this into JSON with the fields {k}: {t}", "{t}\nReturn only JSON with {k}.",
+        "Find {k} in the text. Reply with JSON.\n\nText: \"{t}\"", "I need a JSON object with {k}.\n\n{t}", "Please extract {k} from the following message and reply in JSON.\n\n{t}",
+        "Parse this and give JSON with keys {k}:\n\n{t}", "Convert to JSON. Fields: {k}. Text: {t}", "What are the {k}? Answer in JSON.\n\n{t}", "Extract JSON with keys {k} from: {t}"]
+SCHEMAS = ["Extract data that matches this JSON schema.\nSchema: {s}\nText: {t}", "Schema:\n{s}\n\nText:\n{t}\n\nJSON:", "{t}\n\nFill this schema: {s}", "Use this schema: {s}\n\nExtract from: {t}",
+           "Return JSON that follows the schema.\n\n{s}\n\n{t}", "Extract information from the text into this format:\n{s}\n\nText: {t}", "Given the text \"{t}\", produce JSON matching {s}",
+           "Output JSON for this schema and nothing else.\n{s}\n\nInput: {t}", "Read the text and fill in the JSON.\n{s}\n\n{t}", "JSON schema:\n{s}\n\nExtract the values from this text:\n{t}"]
+KEYS_EVAL = ["Extract the {k} from the text as JSON.\n\nText: {t}", "{t}\n\nGive me a JSON object with {k}.", "Please read this and return the fields {k} as a JSON object:\n{t}"]
+SCHEMAS_EVAL = ["Extract the information from the text. Follow this schema:\n{s}\n\nText: {t}", "{t}\n\nReturn JSON matching this schema: {s}"]
+
+
+def listed(w, keys):
+    style = w.int(0, 5)
+    quoted = [f'"{k}"' for k in keys] if style in (1, 4) else [f"`{k}`" for k in keys] if style == 5 else list(keys)
+    if style in (0, 1, 5) or len(keys) == 1:
+        return ", ".join(quoted)
+    if style == 2:
+        return ", ".join(quoted[:-1]) + " and " + quoted[-1]
+    return ", ".join(quoted)
+
+
+def prompt(w, data, text, split):
+    keys, schemas = (KEYS, SCHEMAS) if split == "train" else (KEYS_EVAL, SCHEMAS_EVAL)
+    if w.chance(0.6):
+        shown = listed(w, list(data))
+        return w.pick(*keys).format(k=shown, t=text)
+    return w.pick(*schemas).format(s=schema(w, data), t=text)
+
+
+def one(w, split):
+    """(text, data) from one domain."""
+    _, fields, texts = w.pick(*(DOMAINS if split == "train" else EVAL_DOMAINS))
+    drawn = {k: draw(w, kind) for k, kind in fields.items()}
+    text = fill(w, w.pick(*texts), {k: s for k, (_, s) in drawn.items()})
+    data = {}
+    for k, (v, _) in drawn.items():
+        alias = w.pick(*ALIASES[k]) if split == "train" and k in ALIASES and w.chance(0.35) else k
+        data[alias if alias not in data else k] = v
+    return text, data
+
+
+def choose(w, data):
+    keys = list(data)
+    if w.chance(0.5):
+        w.r.shuffle(keys)
+    if w.chance(0.5) and len(keys) > 1:
+        keys = keys[: w.int(1 if w.chance(0.2) else 2, len(keys))]
+    return {k: data[k] for k in keys}
+
+
+def labelled(w):
+    """Any keys at all, written as label: value lines."""
+    keys = []
+    while len(keys) < w.int(3, 8):
+        k = w.pick(w.object, w.thing, w.place, w.made_up(), f"{w.adjective}_{w.object}", f"{w.thing}_id", w.food, w.animal)
+        if k not in keys:
+            keys.append(k)
+    data, lines = {}, []
+    for k in keys:
+        v, s = draw(w, w.pick("person", "city", "int", "money", "code", "title", "date", "email", "object", "color", "time", "adjective", "big"))
+        data[k] = v
+        lines.append((k, s))
+    sep, between = w.pick((": ", "\n"), (" = ", "\n"), (": ", ", "), (" is ", ". "), (": ", "; "), (" - ", "\n"))
+    label = w.pick(str, str.capitalize, lambda k: k.replace("_", " "), lambda k: k.replace("_", " ").title())
+    if any(label(k) != k and label(k).lower().replace(" ", "_") != k for k in keys):
+        label = str
+    return between.join(label(k) + sep + s for k, s in lines), data
+
+
+def several(w):
+    """A list of objects."""
+    _, fields, texts = w.pick(*[d for d in DOMAINS if len(d[1]) <= 4])
+    keys = w.r.sample(list(fields), min(len(fields), w.int(2, 3)))
+    rows, said = [], []
+    for _ in range(w.int(2, 3)):
+        drawn = {k: draw(w, kind) for k, kind in fields.items()}
+        said.append(fill(w, w.pick(*texts), {k: s for k, (_, s) in drawn.items()}))
+        rows.append({k: drawn[k][0] for k in keys})
+    ask = w.pick("Extract {k} of each as a JSON list.\n\n{t}", "{t}\n\nReturn a JSON array of objects with {k}.", "List every entry as JSON with {k}.\n\n{t}")
+    return ask.format(k=listed(w, keys), t=" ".join(said)), rows
+
+
+def make(w, split="train", think=None, filler=None):
+    if split == "train" and w.chance(0.07):
+        ask, data = several(w)
+    else:
+        text, data = labelled(w) if split == "train" and w.chance(0.18) else one(w, split)
+        data = choose(w, data)
+        if split == "train":
+            if w.chance(0.12):
+                extra = one(w, split)[0] if w.chance(0.4) or not filler else filler(w, w.int(80, 500))
+                text = w.pick(f"{text} {extra}", f"{extra} {text}") if not set(data) & {"name", "person"} or filler else text
+            if w.chance(0.05):
+                missing = w.pick(*[k for k in ("nickname", "website", "fax", "notes", "discount", "zip_code", "country") if k not in data])
+                data[missing] = None
+        ask = prompt(w, data, text, split)
+    answer = json.dumps(data)
+    thought = None
+    if think or (think is None and w.chance(0.2)):
+        rows = data if isinstance(data, list) else [data]
+        thought = "I read the text and find each value.\n" + "\n".join(f"{k}: {json.dumps(v)}" for row in rows for k, v in row.items())
+    return record(ask, answer, thought, maybe_system(w) if w.chance(0.8) else w.pick("You extract data as JSON. Reply with JSON only.", "Answer only with JSON.", "You turn text into JSON."), expect=data)
