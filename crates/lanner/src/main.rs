@@ -1,11 +1,11 @@
 //! The `lanner` program: reads the configuration once, opens the model, runs one command.
 
-use std::process::ExitCode;
+use std::{io::ErrorKind, process::ExitCode};
 
 use clap::Parser;
 use lanner::{
     cli::Cli,
-    commands,
+    commands::{self, CommandError},
     config::{Command, Config},
     terminal::say,
 };
@@ -23,10 +23,14 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
     tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
-    match config.command {
-        Command::Serve(serve) => commands::serve(&config.model, serve)?,
-        Command::Chat(chat) => commands::chat(&config.model, chat)?,
-        Command::Run(run) => commands::run(&config.model, run)?,
+    let result = match config.command {
+        Command::Serve(serve) => commands::serve(&config.model, serve),
+        Command::Chat(chat) => commands::chat(&config.model, chat),
+        Command::Run(run) => commands::run(&config.model, run),
+    };
+    match result {
+        // Whoever read stdout has seen enough.
+        Err(CommandError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
     }
-    Ok(())
 }

@@ -63,7 +63,7 @@ fn a_client_that_leaves_a_whole_answer_cancels_it_too() {
 
 #[test]
 fn health_answers_while_sixteen_requests_generate() {
-    let server = endless(Duration::from_micros(200));
+    let server = endless(Duration::from_millis(2));
     let address = server.address;
     let requests: Vec<_> = (0..16)
         .map(|_| {

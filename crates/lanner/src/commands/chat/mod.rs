@@ -6,6 +6,7 @@ mod slash;
 use std::path::Path;
 
 use chat::Delta;
+use engine::RequestError;
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
@@ -50,7 +51,10 @@ fn converse(model: &Model, config: ChatConfig, mut input: Input) -> Result<(), C
         };
         match result {
             Err(error) if !input.is_terminal() => return Err(error),
-            Err(error @ CommandError::Request(engine::RequestError::EngineStopped)) => return Err(error),
+            Err(error @ CommandError::Request(RequestError::EngineStopped)) => return Err(error),
+            Err(error @ CommandError::Request(RequestError::PromptTooLong { .. })) => {
+                say(format_args!("{error}\nhint: /clear forgets the conversation so far"));
+            }
             Err(error) => say(error),
             Ok(()) => {}
         }
