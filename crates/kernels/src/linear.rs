@@ -1,7 +1,7 @@
 //! `x · Wᵀ` for dense and affine-quantised weights, row-invariant.
 
 use crate::{
-    lanes::{LANES, Lanes, fma, load, load_scalar, reduce},
+    lanes::{LANES, Lanes, fma, load_scalar, reduce},
     parallel::for_each_chunk,
     scalar::{Scalar, widen},
     simd::{Work, vectorize},
@@ -78,6 +78,19 @@ impl<W: Scalar> Row for Dense<'_, W> {
     #[inline(always)]
     fn lanes(&self, chunk: usize) -> Lanes {
         load_scalar(self.values, chunk)
+    }
+}
+
+/// A row already in lanes.
+#[derive(Clone, Copy)]
+struct Unpacked<'a> {
+    lanes: &'a [Lanes],
+}
+
+impl Row for Unpacked<'_> {
+    #[inline(always)]
+    fn lanes(&self, chunk: usize) -> Lanes {
+        self.lanes[chunk]
     }
 }
 
@@ -162,17 +175,13 @@ impl<R: Row, F: Fn(usize) -> R> Work for Block<'_, F> {
             return;
         }
         // Many rows of x: unpack TILE weight rows once, then reuse them from the cache.
-        let padded = chunks * LANES;
-        let mut unpacked = vec![0.0f32; TILE * padded];
+        let mut unpacked = vec![[0.0f32; LANES]; TILE * chunks];
         for (t, tile) in columns.chunks_mut(TILE * m).enumerate() {
-            let rows = tile.len() / m;
-            for (j, values) in unpacked.chunks_exact_mut(padded).take(rows).enumerate() {
+            for (j, lanes) in unpacked.chunks_exact_mut(chunks).take(tile.len() / m).enumerate() {
                 let source = row(first + t * TILE + j);
-                for (chunk, to) in values.chunks_exact_mut(LANES).enumerate() {
-                    to.copy_from_slice(&source.lanes(chunk));
-                }
+                lanes.iter_mut().enumerate().for_each(|(chunk, lanes)| *lanes = source.lanes(chunk));
             }
-            whole_or_single(|j| Dense { values: &unpacked[j * padded..][..padded] }, x, tile, m, chunks);
+            whole_or_single(|j| Unpacked { lanes: &unpacked[j * chunks..][..chunks] }, x, tile, m, chunks);
         }
     }
 }
@@ -212,11 +221,11 @@ fn tile<R: Row, const N: usize, const M: usize>(
     i: usize,
     chunks: usize,
 ) {
-    let padded = chunks * LANES;
-    let xs: [&[f32]; M] = std::array::from_fn(|a| &x[(i + a) * padded..][..padded]);
+    let x = x.as_chunks::<LANES>().0;
+    let xs: [&[Lanes]; M] = std::array::from_fn(|a| &x[(i + a) * chunks..][..chunks]);
     let mut sums = [[[0.0f32; LANES]; M]; N];
     for chunk in 0..chunks {
-        let values: [Lanes; M] = std::array::from_fn(|a| load(xs[a], chunk));
+        let values: [Lanes; M] = std::array::from_fn(|a| xs[a][chunk]);
         for b in 0..N {
             let weights = rows[b].lanes(chunk);
             for a in 0..M {

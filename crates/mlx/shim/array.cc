@@ -1,4 +1,6 @@
 // Creating, reading and evaluating arrays; devices and memory.
+#include <cstdlib>
+
 #include "mlx/src/bridge.rs.h"
 
 namespace lanner {
@@ -90,7 +92,11 @@ rust::String mlx_version() { return mx::version(); }
 
 bool gpu_available() { return mx::is_available(mx::Device::gpu); }
 
-void use_gpu(bool gpu) { mx::set_default_device(gpu ? mx::Device::gpu : mx::Device::cpu); }
+void use_gpu(bool gpu) {
+  // On CUDA MLX would round float32 products to 10 bits of mantissa (TF32) unless told not to before its first one.
+  setenv("MLX_ENABLE_TF32", "0", 0);
+  mx::set_default_device(gpu ? mx::Device::gpu : mx::Device::cpu);
+}
 
 bool on_gpu() { return mx::default_device() == mx::Device::gpu; }
 
