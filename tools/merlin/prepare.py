@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 import corpus
 from tasks import arithmetic, chat, extract, recall, tools
-from words import Words
+from words import Words, open_words
 
 MAX_LEN = 5120
 # What a token is; train.py weighs the loss of each kind.
@@ -103,7 +103,7 @@ def makers(filler):
 
 def generate(job):
     group, seed, n = job
-    w = Words("train", f"{group}{seed}")
+    w = Words("train", f"{SEED}{group}{seed}", open=0.6 if group in ("recall", "extract", "tools") else 0.0)
     make = makers(FILLER)[group]
     return group, ENCODER([make(w) for _ in range(n)], group)
 
@@ -124,11 +124,11 @@ def with_thought(w, record):
     return {**record, "messages": messages}
 
 
-def jobs_of(folder, scale):
+def jobs_of(folder, scale, skip):
     for group, names in (("text", corpus.TEXT), ("corpus_chats", corpus.CHATS), ("corpus_tasks", corpus.TASKS)):
         rng, batch = random.Random(3), []
         for r in (r for n in names for r in corpus.read(folder, n)):
-            if rng.random() < min(1, scale * 4):
+            if rng.random() < min(1, scale * 4) and r["source"] not in skip:
                 batch.append(r)
             if len(batch) == BATCH:
                 yield encode, (group, batch)
@@ -145,12 +145,13 @@ def run(job):
 
 
 def main(args):
-    global ENCODER, FILLER
+    global ENCODER, FILLER, SEED
     begun = time.time()
-    ENCODER, FILLER = Encoder(args.tokenizer), Filler(args.corpus, 5)
+    ENCODER, FILLER, SEED = Encoder(args.tokenizer), Filler(args.corpus, 5), args.seed
+    open_words(FILLER.texts[::2])
     groups = {}
     with multiprocessing.get_context("fork").Pool(args.workers) as pool:
-        for group, docs in pool.imap_unordered(run, jobs_of(args.corpus, args.scale)):
+        for group, docs in pool.imap_unordered(run, jobs_of(args.corpus, args.scale, args.skip)):
             groups.setdefault(group, []).extend(docs)
     args.out.mkdir(parents=True, exist_ok=True)
     for group, docs in groups.items():
@@ -161,6 +162,7 @@ def main(args):
             np.save(args.out / f"{group}.{name}.npy", array)
         answer = np.isin(kinds, (ANSWER, RECALL_ANSWER)).mean()
         print(f"{group:14s} {len(docs):8d} documents {len(tokens) / 1e6:8.2f}M tokens, longest {max(len(d[0]) for d in docs)}, answers {answer:.0%}", flush=True)
+    (args.out / "done").touch()
     print(f"prepared in {time.time() - begun:.0f} s")
 
 
@@ -170,5 +172,7 @@ if __name__ == "__main__":
     p.add_argument("--tokenizer", default="../../models/merlin")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--workers", type=int, default=os.cpu_count())
+    p.add_argument("--seed", default="", help="for other synthetic documents")
+    p.add_argument("--skip", nargs="*", default=[], help="sources of the corpus to leave out")
     p.add_argument("--scale", type=float, default=1.0, help="share of the synthetic documents to make")
     main(p.parse_args())

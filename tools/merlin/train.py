@@ -1,8 +1,8 @@
 """Trains merlin from scratch on the arrays of prepare.py, on one GPU.
 
-One run, three stretches: a warm-up and a long flat learning rate on everything; a decay to zero on the
-better half of the data; and, inside the decay, quantisation-aware steps in which every matrix is seen
-as its 4-bit self. Matrices are trained by Muon, everything else by AdamW.
+A run has a warm-up, a flat learning rate on one mix of the data and a decay to zero on another; from
+`--quantise-from` on, every matrix is seen as its 4-bit self. Matrices are trained by Muon, everything
+else by AdamW. `--init` continues from the folder of an earlier run.
 """
 
 import argparse
@@ -16,12 +16,15 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import quant
-from export import save_hub
-from model import Batch, Config, Merlin
+from export import load, save_hub
+from model import Batch, Config, DecoderLayer, Merlin
 
-# Share of the tokens from each group, before and during the decay.
-FLAT = {"text": 0.17, "corpus_chats": 0.15, "corpus_tasks": 0.09, "recall": 0.27, "arithmetic": 0.07, "extract": 0.09, "tools": 0.10, "chat": 0.06}
-DECAY = {"text": 0.10, "corpus_chats": 0.15, "corpus_tasks": 0.07, "recall": 0.28, "arithmetic": 0.10, "extract": 0.11, "tools": 0.11, "chat": 0.08}
+# Share of the tokens from each group.
+MIXES = {
+    "flat": {"text": 0.17, "corpus_chats": 0.15, "corpus_tasks": 0.09, "recall": 0.27, "arithmetic": 0.07, "extract": 0.09, "tools": 0.10, "chat": 0.06},
+    "decay": {"text": 0.10, "corpus_chats": 0.15, "corpus_tasks": 0.07, "recall": 0.28, "arithmetic": 0.10, "extract": 0.11, "tools": 0.11, "chat": 0.08},
+    "refine": {"text": 0.05, "corpus_chats": 0.09, "corpus_tasks": 0.05, "recall": 0.29, "arithmetic": 0.10, "extract": 0.19, "tools": 0.15, "chat": 0.08},
+}
 # Loss weight of each kind of token (prepare.py): padding, prompt, answer, text, recalled answer, haystack.
 WEIGHTS = torch.tensor([0.0, 0.1, 1.0, 1.0, 3.0, 0.15])
 
@@ -47,18 +50,18 @@ class Documents:
 class Stream(IterableDataset):
     """Flat batches of `size` tokens; only the last document of a batch may be cut."""
 
-    def __init__(self, folder, size, batches, decay_from):
-        self.folder, self.size, self.batches = folder, size, batches
+    def __init__(self, folder, size, batches, decay_from, mixes):
+        self.folder, self.size, self.batches, self.mixes = folder, size, batches, [MIXES[m] for m in mixes]
         # Shared with the worker processes, because a short run moves it.
         self.decay_from = torch.tensor(decay_from).share_memory_()
 
     def __iter__(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        groups = {g: Documents(self.folder, g, worker, workers) for g in FLAT}
-        used = dict.fromkeys(FLAT, 0)
+        groups = {g: Documents(self.folder, g, worker, workers) for g in self.mixes[0]}
+        used = dict.fromkeys(groups, 0)
         for i in range(worker, self.batches, workers):
-            yield self.batch(groups, used, FLAT if i < self.decay_from.item() else DECAY)
+            yield self.batch(groups, used, self.mixes[i >= self.decay_from.item()])
 
     def batch(self, groups, used, mix):
         docs, total = [], 0
@@ -138,24 +141,38 @@ class Optimizer:
 
     @torch.no_grad()
     def refresh(self, quantise):
-        fake = FAKE if quantise else lambda w, bits: w
+        fake = quant.fake if quantise else lambda w, bits: w
         for s in self.stacks:
             for p, w in zip(s["params"], fake(s["master"], quant.BITS).unbind()):
                 p.copy_(w)
         self.embed.copy_(fake(self.embed_master, quant.EMBED_BITS))
 
 
-FAKE = quant.fake
-
-
-def compile_parts(model):
-    """Compiles what lies between the attention kernels, and the loss."""
-    global weighted_loss, FAKE, orthogonal
+def compile_parts():
+    """Compiles what lies between the attention kernels, and the loss; layers of a kind share the code."""
+    global weighted_loss
     torch._dynamo.config.cache_size_limit = 64
-    for layer in [*model.model.layers, *model.mtp.layers]:
-        layer.before, layer.after = torch.compile(layer.before, dynamic=False), torch.compile(layer.after, dynamic=False)
+    DecoderLayer.before = torch.compile(DecoderLayer.before, dynamic=False)
+    DecoderLayer.after = torch.compile(DecoderLayer.after, dynamic=False)
     weighted_loss = torch.compile(weighted_loss, dynamic=False)
-    FAKE = torch.compile(FAKE, dynamic=False)
+
+
+def losses(model, tokens, kinds, cu, device):
+    """(loss of the next token, loss of the MTP layer's token after it)"""
+    batch = Batch(None, model, device, cu)
+    tokens, kinds = tokens.to(device, non_blocking=True), kinds.to(device, non_blocking=True)
+    h = model.hidden(tokens, batch)
+    m = model.mtp_hidden(h, tokens.roll(-1), batch)
+    embedding = model.model.embed_tokens.weight
+    return tuple(weighted_loss(x, embedding, *targets(tokens, kinds, batch.cu_long, ahead)) for x, ahead in ((h, 1), (m, 2)))
+
+
+def rehearse(model, size, device):
+    """One step on noise, so that all kernels are compiled before the data is ready."""
+    cu = torch.arange(0, size + 1, 512, dtype=torch.int32)
+    loss, mtp = losses(model, torch.randint(0, 8000, (size,)), torch.full((size,), 3), cu, device)
+    (loss + mtp).backward()
+    model.zero_grad(set_to_none=True)
 
 
 def rate(step, steps, warmup, decay_from):
@@ -168,14 +185,22 @@ def main(args):
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
+    started = time.time()
     model = Merlin(Config(**json.loads(args.config))).to(device)
+    if args.init:
+        model.load_state_dict(load(args.init, device)[0])
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     optimizer = Optimizer(model, args.lr)
     if device == "cuda" and not args.eager:
-        compile_parts(model)
+        compile_parts()
+    if args.wait:
+        rehearse(model, args.tokens, device)
+        print(f"compiled in {time.time() - started:.0f} s", flush=True)
+        while not (args.data / "done").exists():
+            time.sleep(0.5)
     steps = args.steps
     decay_from, quantise_from = int(steps * args.decay_from), int(steps * args.quantise_from)
-    stream = Stream(args.data, args.tokens, args.steps * args.accumulate, decay_from * args.accumulate)
+    stream = Stream(args.data, args.tokens, args.steps * args.accumulate, decay_from * args.accumulate, args.mixes)
     loader = iter(DataLoader(stream, batch_size=None, num_workers=args.workers, pin_memory=device == "cuda", prefetch_factor=4 if args.workers else None))
     begun = mark = time.time()
     saved, seen = time.time(), 0
@@ -183,9 +208,10 @@ def main(args):
     for step in range(args.steps):
         if step == steps:
             break
-        if step == 300 and args.minutes:
+        if step == 100 and args.minutes:
             # Fit the time there is: keep the shape of the schedule, with fewer steps if need be.
-            steps = min(steps, int(300 + (args.minutes * 60 - (time.time() - begun)) / ((time.time() - timed) / 280)))
+            torch.cuda.synchronize() if device == "cuda" else None
+            steps = min(steps, int(100 + (args.minutes * 60 - (time.time() - started)) / ((time.time() - timed) / 80)))
             decay_from, quantise_from = int(steps * args.decay_from), int(steps * args.quantise_from)
             stream.decay_from.fill_(decay_from * args.accumulate)
             print(f"{steps} steps", flush=True)
@@ -194,12 +220,7 @@ def main(args):
         mtp_weight = args.mtp if step < decay_from else args.mtp_late
         for _ in range(args.accumulate):
             tokens, kinds, cu = next(loader)
-            batch = Batch(None, model, device, cu)
-            tokens, kinds = tokens.to(device, non_blocking=True), kinds.to(device, non_blocking=True)
-            h = model.hidden(tokens, batch)
-            loss = weighted_loss(h, model.model.embed_tokens.weight, *targets(tokens, kinds, batch.cu_long, 1))
-            m = model.mtp_hidden(h, tokens.roll(-1), batch)
-            mtp = weighted_loss(m, model.model.embed_tokens.weight, *targets(tokens, kinds, batch.cu_long, 2))
+            loss, mtp = losses(model, tokens, kinds, cu, device)
             ((loss + mtp_weight * mtp) / args.accumulate).backward()
             log += torch.stack([loss.detach(), mtp.detach()]) / args.accumulate
             seen += len(tokens)
@@ -215,7 +236,7 @@ def main(args):
         if time.time() - saved > args.save_every * 60:
             save(model, optimizer, args.out)
             saved = mark = time.time()
-    save(model, optimizer, args.out, {"steps": steps, "tokens": seen, "seconds": round(time.time() - begun), "tokens_per_step": args.tokens * args.accumulate, "lr": args.lr, "decay_from": args.decay_from, "quantise_from": args.quantise_from})
+    save(model, optimizer, args.out, {"steps": steps, "tokens": seen, "seconds": round(time.time() - begun), "mixes": args.mixes, "tokens_per_step": args.tokens * args.accumulate, "lr": args.lr, "decay_from": args.decay_from, "quantise_from": args.quantise_from})
 
 
 def save(model, optimizer, out, report=None):
@@ -231,6 +252,9 @@ if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", type=Path, required=True, help="output of prepare.py")
     p.add_argument("--out", type=Path, required=True)
+    p.add_argument("--init", type=Path, help="start from the weights of this folder, in either layout")
+    p.add_argument("--mixes", nargs=2, default=["flat", "decay"], choices=list(MIXES), help="data before and during the decay")
+    p.add_argument("--wait", action="store_true", help="compile first, then wait for prepare.py to finish")
     p.add_argument("--steps", type=int, default=3000)
     p.add_argument("--tokens", type=int, default=81920, help="tokens of one forward pass")
     p.add_argument("--accumulate", type=int, default=2)

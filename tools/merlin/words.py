@@ -1,6 +1,8 @@
 """Word pools for the synthetic tasks. Every pool is cut in two, so evaluation uses words training never saw."""
 
+import collections
 import random
+import re
 import zlib
 
 POOLS = {
@@ -84,12 +86,32 @@ def held_out(text, share=20):
     return zlib.crc32(text.encode()) % 100 < share
 
 
-class Words:
-    """Draws words for one split. Small everyday pools (colours, adjectives) are shared by both."""
+# Plain words and names of the corpus, for drawing from more than the pools: a model that sees a hundred
+# nouns learns the hundred; one that sees ten thousand learns to copy. Set by `open_words`.
+OPEN = {"plain": [], "name": []}
+NAMES = {"first", "last", "city", "company", "street"}
 
-    def __init__(self, split, seed):
+
+def open_words(texts):
+    """Fills OPEN from texts, without the words kept for evaluation."""
+    plain, name = collections.Counter(), collections.Counter()
+    for t in texts:
+        plain.update(re.findall(r"(?<=[a-z,] )[a-z]{3,11}\b", t))
+        name.update(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,10}\b", t))
+    kept = {w.lower() for p, text in POOLS.items() for w in text.split() if p not in SMALL and held_out(p + w)}
+    common = {w for w, _ in plain.most_common(120)}
+    OPEN["plain"] = sorted(w for w, n in plain.items() if n >= 4 and w not in common and w not in kept)
+    OPEN["name"] = sorted(w for w, n in name.items() if n >= 3 and n > plain[w.lower()] and w.lower() not in kept)
+
+
+class Words:
+    """Draws words for one split. Small everyday pools (colours, adjectives) are shared by both.
+    A share `open` of the draws leaves the pools for any word of the corpus, or a made-up one."""
+
+    def __init__(self, split, seed, open=0.0):
         self.r = random.Random(f"{split}{seed}")
         self.split = split
+        self.open = open if OPEN["plain"] else 0.0
         self.pools = {}
         for name, text in POOLS.items():
             words = sorted(set(text.split()))
@@ -99,11 +121,20 @@ class Words:
 
     def __getattr__(self, name):
         if name in POOLS:
+            if self.open and self.r.random() < self.open:
+                word = self.r.choice(OPEN["name" if name in NAMES else "plain"]) if self.chance(0.8) else self.made_up()
+                return word.capitalize() if name in NAMES else word
             return self.r.choice(self.pools[name])
         raise AttributeError(name)
 
     def some(self, name, n):
-        return self.r.sample(self.pools[name], n)
+        """n different words."""
+        words = []
+        while len(words) < n:
+            word = getattr(self, name)
+            if word not in words:
+                words.append(word)
+        return words
 
     def pick(self, *options):
         return self.r.choice(options)

@@ -8,7 +8,12 @@ SIGNS = {"+": ["plus", "added to", "and"], "-": ["minus", "take away"], "x": ["t
 ASK = ["{e}", "{e}", "{e}", "{e}", "{e} =", "{e} = ?", "{e}?", "What is {e}?", "What is {e}?", "What is {e}?", "what's {e}", "what is {e}",
        "How much is {e}?", "Calculate {e}.", "Compute {e}.", "Work out {e}.", "Solve: {e}", "Please compute {e}", "Can you calculate {e}?",
        "Find {e}.", "Tell me what {e} is.", "{e} equals what?", "What do you get for {e}?", "I need the result of {e}.", "Help me with {e}.",
-       "Evaluate {e}", "What does {e} equal?", "Do the math: {e}", "Think step by step: what is {e}?", "Quick question: {e}?"]
+       "Evaluate {e}", "What does {e} equal?", "Do the math: {e}", "Think step by step: what is {e}?", "Quick question: {e}?",
+       "Work this out: {e}", "{e} is how much?", "Can you do {e}?", "I want to know {e}.", "If I take {e}, what do I get?", "Please solve {e} for me.",
+       "My teacher asked me: {e}", "On the test it says {e}. What do I write?", "The question is {e}.", "Tell me the result of {e}.", "Could you tell me {e}?",
+       "What would {e} be?", "Do you know what {e} is?", "Let us do some math. What is {e}?", "Show me how to do {e}.", "Get {e} right, please.", "{e}, what is that?"]
+BEFORE = ["Hi! ", "Hello Merlin. ", "I have a question. ", "I am learning to count. ", "This is for school. ", "I am not good at math. ", "Help! ", "OK, next one. ", "Let me test you. ", "Here is a sum. ", "For my exercise: ", "We need this number. "]
+AFTER = [" Thanks!", " Please show your steps.", " Thank you.", " Explain it.", " Be careful.", " I need it soon.", " Take your time.", " Check your answer."]
 ASK_EVAL = ["{e}", "What is {e}?", "Could you work out {e} for me?", "My homework says {e}. What is the answer?", "How much is {e}?", "Give me the value of {e}."]
 ONLY = ["What is {e}? Only give the number.", "{e}. Answer with just the number.", "Compute {e}. Reply with the number only."]
 UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
@@ -124,6 +129,8 @@ def plain(w, split, think):
         ask, answer = w.pick(*ONLY), str(r)
     else:
         ask, answer = w.pick(*(ASK if split == "train" else ASK_EVAL)), f"{a} {op} {b} = {r}."
+    if split == "train":
+        ask = (w.pick(*BEFORE) if w.chance(0.15) else "") + ask + (w.pick(*AFTER) if w.chance(0.12) and ask[-1] in ".?" else "")
     lead = f"I need {a} {op} {b}."
     thought = "\n".join([lead, *steps(a, op, b)])
     return record(ask.format(e=e), answer, thought if think else None, maybe_system(w), expect=r)

@@ -223,13 +223,13 @@ def task(w):
 def quick(w):
     """(question, answer) for a plain chat turn."""
     k = w.r.random()
-    if k < 0.25:
+    if k < 0.33:
         asks, answers = w.pick(*IDENTITY)
-        return w.pick(*asks), w.pick(*answers)
-    if k < 0.5:
+        return w.pick("", "", "", "", "Hi! ", "Hello. ", "Hey, ", "Hello Merlin. ", "I have a question. ") + w.pick(*asks), w.pick(*answers)
+    if k < 0.55:
         asks, answers = w.pick(*SMALL_TALK)
         return w.pick(*asks), w.pick(*answers)
-    if k < 0.72:
+    if k < 0.75:
         ask, answer, pairs = w.pick(*FACTS)
         pair = w.pick(*pairs)
         a = answer.format(*pair)

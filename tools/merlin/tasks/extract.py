@@ -160,9 +160,39 @@ DOMAINS = [
     ("server", {"server": "thing", "status": "weather", "port": "big", "user": "email"},
      ["Server {server} listens on port {port}. The owner is {user}. The state is {status}.", "{user} runs {server} on port {port}. Today it looks {status}."]),
 ]
+DOMAINS += [
+    ("loan", {"book": "title", "reader": "person", "due": "date"}, ["{reader} borrowed \"{book}\" and must bring it back by {due}.", "\"{book}\" is with {reader} until {due}.", "Please return {book} on {due}, {reader}."]),
+    ("interview", {"candidate": "person", "position": "job", "company": "company", "time": "time"}, ["{candidate} has an interview at {company} at {time} for the position of {position}.", "At {time}, {company} meets {candidate}, who wants to be [an position]."]),
+    ("flat", {"rooms": "small", "rent": "big", "city": "city", "floor": "small"}, ["For rent: {rooms} rooms in {city} on floor {floor}, {rent} dollars a month.", "The flat in {city} has {rooms} rooms, is on floor {floor} and costs {rent} dollars.", "{rent} dollars gets you {rooms} rooms on floor {floor} in {city}."]),
+    ("repair", {"device": "object", "problem": "adjective", "technician": "first", "fee": "money"}, ["{technician} fixed the {device}. It was {problem}. The bill is ${fee}.", "The {device} was {problem}, so {technician} repaired it for {fee} dollars."]),
+    ("lecture", {"speaker": "person", "topic": "topic", "hall": "code", "date": "date"}, ["{speaker} speaks about {topic} in hall {hall} on {date}.", "On {date} there is a talk on {topic} by {speaker}, hall {hall}.", "Hear {speaker} on {topic}! Hall {hall}, {date}."]),
+    ("race", {"runner": "person", "country": "city", "place": "small", "minutes": "int"}, ["{runner} from {country} came in number {place} after {minutes} minutes.", "After {minutes} minutes {runner} of {country} finished at place {place}."]),
+    ("transfer", {"sender": "person", "receiver": "person", "amount": "money", "date": "date"}, ["{sender} sent {amount} dollars to {receiver} on {date}.", "On {date}, {receiver} got ${amount} from {sender}.", "Transfer of {amount} dollars from {sender} to {receiver}, {date}."]),
+    ("recipe", {"dish": "food", "minutes": "int", "servings": "small", "ingredients": "foods"}, ["To make {dish} for {servings} people you need {ingredients}. It takes {minutes} minutes.", "{dish}: {minutes} minutes, serves {servings}. Use {ingredients}."]),
+    ("taxi", {"passenger": "first", "pickup": "address", "dropoff": "place", "time": "time"}, ["Pick up {passenger} at {pickup} at {time} and drive to the {dropoff}.", "{passenger} needs a taxi from {pickup} to the {dropoff} at {time}."]),
+    ("game", {"team_a": "thing", "team_b": "thing", "score_a": "small", "score_b": "int"}, ["{team_a} played against {team_b}. The score was {score_a} to {score_b}.", "{team_a} {score_a}, {team_b} {score_b}. That was the final score."]),
+    ("trip", {"class_teacher": "person", "students": "int", "destination": "city", "month": "month"}, ["{class_teacher} goes to {destination} with {students} students in {month}.", "In {month}, {students} students visit {destination} with {class_teacher}."]),
+    ("zoo", {"species": "animal", "number": "int", "keeper": "first", "diet": "food"}, ["The zoo has {number} [s species]. {keeper} feeds them {diet}.", "{keeper} looks after {number} [s species] that eat {diet}."]),
+    ("gym", {"trainer": "first", "activity": "hobby", "weekday": "day", "fee": "money"}, ["{trainer} gives {activity} lessons on {weekday} for {fee} dollars.", "Learn {activity} with {trainer} every {weekday}. A lesson is ${fee}."]),
+    ("store", {"shop": "company", "opens": "time", "closes": "time", "street": "address"}, ["{shop} at {street} opens at {opens} and closes at {closes}.", "From {opens} to {closes} you can shop at {shop}, {street}."]),
+    ("ship", {"ship": "thing", "captain": "person", "port": "city", "cargo": "object", "tons": "big"}, ["The ship {ship} under captain {captain} leaves {port} with {tons} tons of [s cargo].", "Captain {captain} brings {tons} tons of [s cargo] from {port} on the {ship}."]),
+    ("patient", {"patient": "person", "doctor": "person", "room": "code", "visit": "date"}, ["{patient} sees doctor {doctor} in room {room} on {visit}.", "Doctor {doctor} will visit {patient} in room {room} on {visit}."]),
+    ("sale", {"seller": "first", "goods": "object", "buyer_city": "city", "sum": "big"}, ["{seller} sold a {goods} to a man from {buyer_city} for {sum} dollars.", "A {goods} went to {buyer_city} for {sum} dollars. {seller} sold it."]),
+    ("message", {"sender": "first", "recipient": "first", "subject": "title", "time": "time"}, ["{sender} wrote to {recipient} at {time} about \"{subject}\".", "At {time}, {recipient} got a note from {sender}: \"{subject}\"."]),
+]
+# Other keys for a field, by what it holds: a key says what is wanted, not which sentence it came from.
+KEYS_BY_KIND = {
+    "person": "name person customer client author owner patient student player host winner member employee manager user sender tenant artist singer actor doctor nurse boss lawyer chef captain".split(),
+    "first": "name person friend child user player owner who helper cousin neighbor".split(), "city": "city town location place destination origin home region hometown where".split(),
+    "object": "item product thing object article goods tool device gift".split(), "small": "count quantity number amount how_many units size_of_group".split(),
+    "int": "number amount value count quantity".split(), "big": "number amount value total sum".split(), "money": "price amount total fee rate value charge bill".split(),
+    "date": "date day due_date deadline on_date scheduled".split(), "day": "day day_of_week on_day".split(), "time": "time hour starts_at clock begins".split(),
+    "code": "code id number reference identifier key serial".split(), "title": "title name label heading work".split(), "animal": "animal species pet creature beast".split(),
+    "food": "food dish ingredient meal product snack".split(), "job": "job work profession role position occupation".split(), "place": "place location building site spot".split(),
+    "eventname": "event activity occasion what happening".split(), "company": "company brand firm maker employer business".split(), "year": "year since built founded".split(), "thing": "name label title team".split(),
+    "language": "language course topic spoken".split(), "color": "color colour shade paint".split(),
+}
 EVAL_DOMAINS = [
-    ("person", {"name": "person", "age": "age", "city": "city", "job": "job"},
-     ["{name} is {age} years old and lives in {city}. {name} is [an job].", "{name} is a {age} year old [job] living in {city}."]),
     ("ticket", {"buyer": "person", "show": "eventname", "seats": "small", "cost": "money", "when": "date"},
      ["{buyer} bought {seats} tickets for the {show} on {when} and paid ${cost}.", "For {cost} dollars, {buyer} got {seats} seats at the {show} on {when}."]),
     ("car", {"driver": "person", "brand": "company", "plate": "code", "color": "color", "year": "year"},
@@ -171,8 +201,6 @@ EVAL_DOMAINS = [
      ["{guest} will stay {nights} nights at the {hotel} hotel in {city} from {arrival}.", "The {hotel} hotel in {city} has a booking for {guest}: {nights} nights, arriving {arrival}."]),
     ("course", {"teacher": "person", "subject": "language", "room": "code", "weekday": "day", "start": "time"},
      ["{teacher} teaches {subject} in room {room} every {weekday} at {start}.", "The {subject} class of {teacher} is on {weekday} at {start} in room {room}."]),
-    ("order", {"customer": "person", "item": "object", "quantity": "small", "price": "money"},
-     ["{customer} would like {quantity} [s item] at ${price} each.", "We sold {quantity} [s item] to {customer} for {price} dollars each."]),
     ("farm", {"farmer": "first", "animals": "int", "kind": "animal", "village": "city"},
      ["{farmer} keeps {animals} [s kind] on a farm near {village}.", "Near {village}, farmer {farmer} has {animals} [s kind]."]),
     ("museum", {"painting": "title", "painter": "person", "year": "year", "museum_city": "city"},
@@ -240,15 +268,19 @@ def prompt(w, data, text, split):
     return w.pick(*schemas).format(s=schema(w, data), t=text)
 
 
-def one(w, split):
-    """(text, data) from one domain."""
-    _, fields, texts = w.pick(*(DOMAINS if split == "train" else EVAL_DOMAINS))
+def one(w, split, known=True):
+    """(text, data) from one domain, which training knows or not."""
+    _, fields, texts = w.pick(*(DOMAINS if known else EVAL_DOMAINS))
     drawn = {k: draw(w, kind) for k, kind in fields.items()}
     text = fill(w, w.pick(*texts), {k: s for k, (_, s) in drawn.items()})
     data = {}
     for k, (v, _) in drawn.items():
-        alias = w.pick(*ALIASES[k]) if split == "train" and k in ALIASES and w.chance(0.35) else k
-        data[alias if alias not in data else k] = v
+        alias, kind = k, fields[k]
+        if split == "train" and kind in KEYS_BY_KIND and list(fields.values()).count(kind) == 1 and w.chance(0.45):
+            alias = w.pick(*KEYS_BY_KIND[kind])
+        elif split == "train" and k in ALIASES and w.chance(0.35):
+            alias = w.pick(*ALIASES[k])
+        data[alias if alias not in data and alias not in fields else k] = v
     return text, data
 
 
@@ -280,6 +312,20 @@ def labelled(w):
     return between.join(label(k) + sep + s for k, s in lines), data
 
 
+def described(w):
+    """One thing with properties of any name, in running text."""
+    subject, data, said = w.pick(f"the {w.object}", w.person(), f"the {w.place}", f"the {w.company} {w.object}"), {}, []
+    for _ in range(w.int(2, 5)):
+        key = w.pick(w.thing, w.object, w.place, f"{w.adjective}_{w.object}", w.job)
+        if key in data:
+            continue
+        v, s = draw(w, w.pick("person", "city", "int", "money", "code", "title", "date", "object", "color", "time", "big", "animal", "food", "job", "eventname", "year"))
+        data[key] = v
+        name = key.replace("_", " ")
+        said.append(w.pick(f"The {name} of {subject} is {s}.", f"Its {name} is {s}.", f"It has the {name} {s}.", f"The {name} is {s}.", f"For {name}, we have {s}.", f"{s} is the {name}.", f"{name.capitalize()}: {s}."))
+    return f"This is about {subject}. " * w.chance(0.5) + " ".join(said), data
+
+
 def several(w):
     """A list of objects."""
     _, fields, texts = w.pick(*[d for d in DOMAINS if len(d[1]) <= 4])
@@ -293,11 +339,11 @@ def several(w):
     return ask.format(k=listed(w, keys), t=" ".join(said)), rows
 
 
-def make(w, split="train", think=None, filler=None):
+def make(w, split="train", think=None, filler=None, known=True):
     if split == "train" and w.chance(0.07):
         ask, data = several(w)
     else:
-        text, data = labelled(w) if split == "train" and w.chance(0.18) else one(w, split)
+        text, data = w.pick(labelled, described)(w) if split == "train" and w.chance(0.25) else one(w, split, known)
         data = choose(w, data)
         if split == "train":
             if w.chance(0.12):

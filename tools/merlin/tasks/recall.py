@@ -20,7 +20,9 @@ STATE_EVAL = ["The {l} is {v}.", "Remember that the {l} is {v}.", "Nobody else k
 ASK = ["What is the {l}?", "What is the {l}?", "What is the {l}?", "What was the {l}?", "Tell me the {l}.", "Which {l} was mentioned?", "What is the {l} in the text?",
        "Find the {l} in the text above.", "According to the text, what is the {l}?", "Do you remember the {l}?", "Can you recall the {l}?",
        "{l}?", "I need the {l}.", "Please give me the {l}.", "What {l} is mentioned in the text?", "What's the {l}", "What is the {l} that I mentioned?",
-       "What is the {l} mentioned above?", "Based on the text, what is the {l}?", "Look at the text again. What is the {l}?"]
+       "What is the {l} mentioned above?", "Based on the text, what is the {l}?", "Look at the text again. What is the {l}?",
+       "Could you tell me the {l}?", "Do you know the {l}?", "I forgot the {l}. What is it?", "What does the text say about the {l}?", "Now tell me: what is the {l}?",
+       "Somewhere in the text is the {l}. What is it?", "What did I say the {l} was?", "Please look up the {l}.", "Can you find the {l}?", "So, what is the {l}?"]
 ASK_EVAL = ["What is the {l}?", "What is the {l} mentioned in the text?", "Can you tell me what the {l} is?", "What was the {l} again?"]
 ONLY = ["What is the {l}? Answer with the value only.", "What is the {l}? Only give the {l}.", "Reply with just the {l}."]
 SENTENCES = ["The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",
@@ -46,6 +48,8 @@ def value(w):
 def labelled(w, split):
     """A code of some thing: (statement, question, full answer, value)."""
     label = w.pick(*(LABELS if split == "train" else LABELS_EVAL))
+    if w.open and w.chance(0.35):
+        label = f"{w.pick(w.object, w.thing, w.place)} {w.pick('code', 'number', 'word', 'key', 'name', 'value', 'id', 'color', 'phrase', 'date')}"
     of = w.pick("", "", f" for {w.first}", f" of the {w.place}", f" for the {w.adjective} {w.object}", f" for {w.town()}", f" for the {w.place}", f" of {w.person()}", f" for {w.adjective}-{w.thing}", f" for the {w.company} {w.place}")
     l, v = label + of, value(w)
     state = w.pick(*(STATE if split == "train" else STATE_EVAL)).format(l=l, v=v)
@@ -165,7 +169,7 @@ def in_text(w, size, filler):
         messages.append({"role": "assistant", "content": f[2]})
     if w.chance(0.15):
         messages[-1]["reasoning_content"] = thought(w, asked[-1])
-    if w.chance(0.03):
+    if w.chance(0.003):
         absent = f"the {w.pick(*LABELS)} for {w.adjective}-{w.made_up()}"
         messages += [{"role": "user", "content": f"What is {absent}?"}, {"role": "assistant", "content": f"The text does not say what {absent} is."}]
     return {"messages": messages}

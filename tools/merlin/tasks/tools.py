@@ -173,9 +173,13 @@ def written(w, split, tool=None):
     renamed, said, args = {}, {}, {}
     for p, (aliases, kind, text) in params.items():
         new = w.pick(*aliases) if aliases and w.chance(0.4) else p
+        if split == "train" and w.chance(0.2):
+            new = w.pick(f"{new}_{w.pick('name', 'value', 'text', 'arg', w.thing)}", f"the_{new}", f"{w.thing}_{new}", f"my_{new}", new.upper(), new.capitalize(), f"target_{new}")
         renamed[new if new not in renamed else p] = ([], kind, text)
         args[new if new not in args else p], said[p] = value(w, kind)
     name = w.pick(*names) if w.chance(0.7) else names[0]
+    if split == "train" and w.chance(0.3):
+        name = w.pick(f"{name}_{w.thing}", f"{w.thing}_{name}", f"my_{name}", f"do_{name}", f"{name}_v{w.int(2, 9)}", f"{name}_tool", f"{name}_now", f"{w.company.lower()}_{name}")
     ask = w.pick(*requests)
     for p, s in said.items():
         ask = ask.replace("{" + p + "}", s)
@@ -183,7 +187,7 @@ def written(w, split, tool=None):
     if result and reply:
         for k, v in [*said.items(), *result.items()]:
             reply = reply.replace("{" + k + "}", str(v))
-    return spec(w, style(w, name) if w.chance(0.15) else name, w.pick(*descriptions), renamed, list(renamed)), ask, args, result, reply
+    return spec(w, style(w, name) if w.chance(0.25) else name, w.pick(*descriptions), renamed, list(renamed)), ask, args, result, reply
 
 
 def style(w, name):
@@ -194,10 +198,13 @@ def style(w, name):
 def made(w, split, verb=None, noun=None):
     """A use of a tool made from a verb, a noun and parameters."""
     verbs, nouns = (VERBS, NOUNS) if split == "train" else (VERBS_EVAL, NOUNS_EVAL)
-    verb, noun = verb or w.pick(*verbs), noun or w.pick(*nouns)
+    verb = verb or w.pick(*verbs)
+    noun = noun or (w.object if w.open and w.chance(0.6) else w.pick(*nouns))
+    if noun in NOUNS_EVAL and split == "train":
+        noun = "thing"
     keys = w.r.sample(list(PARAMS), w.pick(1, 1, 2, 2, 3))
     keys = [k for i, k in enumerate(keys) if not any(k in c and set(keys[:i]) & c for c in CLASH)]
-    name = w.pick(f"{verb}_{noun}", f"{verb}_{noun}", f"{noun}_{verb}", f"{verb}_{noun}") if w.chance(0.85) else style(w, f"{verb}_{noun}")
+    name = w.pick(f"{verb}_{noun}", f"{verb}_{noun}", f"{noun}_{verb}", f"{verb}_{noun}") if w.chance(0.7) else style(w, f"{verb}_{noun}")
     description = w.pick(f"{verb.capitalize()} {article(noun)}", f"{verb.capitalize()} {article(noun)}", f"Use this to {verb} {article(noun)}", f"{verb.capitalize()} {article(noun)} with the given data")
     ask, args, params = f"{verb} {w.pick('the', 'a' if noun[0] not in 'aeiou' else 'an')} {noun}", {}, {}
     for k in keys:
