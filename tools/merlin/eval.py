@@ -199,7 +199,7 @@ def main(args):
     begun = time.time()
     judge = Judge(args.model, args.tokenizer or args.model, args.device)
     validation = list(corpus.read(args.corpus, "val"))
-    n, out = args.n, {"model": args.model.name, "n": args.n, "wrong": {}}
+    n, out = args.n, {"model": args.model.name, "n": args.n, "validation_records": min(args.records, len(validation)), "wrong": {}}
     bits_per_byte(judge, random.Random(4).sample(validation, min(args.records, len(validation))), out)
     for name, records, right, max_new, think in (
         ("json_known_schema", synthetic(lambda w: extract.make(w, "eval", False, known=True), 1, n // 2), lambda t, d: loads(t) == d, 160, False),
