@@ -56,6 +56,7 @@ impl StopStrings {
 
 /// How many bytes at the end of `text` are the start, but not the whole, of `marker`.
 pub(crate) fn overlap(text: &str, marker: &str) -> usize {
-    let starts = marker.char_indices().map(|(i, _)| i).rev();
-    starts.filter(|&i| i > 0).find(|&i| text.as_bytes().ends_with(&marker.as_bytes()[..i])).unwrap_or(0)
+    let longest = text.len().min(marker.len().saturating_sub(1));
+    let mut starts = (1..=longest).rev().filter(|&i| marker.is_char_boundary(i));
+    starts.find(|&i| text.as_bytes().ends_with(&marker.as_bytes()[..i])).unwrap_or(0)
 }

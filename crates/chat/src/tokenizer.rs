@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
@@ -18,6 +19,7 @@ pub struct Tokenizer {
     pieces: Option<Pieces>,
     special_ids: HashSet<u32>,
     special_tokens: Map<String, Value>,
+    longest_token: OnceLock<usize>,
 }
 
 impl Tokenizer {
@@ -48,6 +50,7 @@ impl Tokenizer {
             pieces: Pieces::from_decoder(&decoder),
             special_ids,
             special_tokens: special_tokens(&config),
+            longest_token: OnceLock::new(),
         })
     }
 
@@ -84,6 +87,19 @@ impl Tokenizer {
             Some(pieces) => pieces.bytes(&token),
             None => token.into_bytes(),
         }
+    }
+
+    /// Whether a text is certain to have more than `limit` tokens, without encoding it: no token stands for more
+    /// bytes than the longest one has, and a normaliser may halve a text but hardly more.
+    pub fn surely_exceeds(&self, text: &str, limit: usize) -> bool {
+        // Finding the longest token takes a while, and most prompts are short.
+        if text.len() / 16 <= limit {
+            return false;
+        }
+        let longest = self.longest_token.get_or_init(|| {
+            self.inner.get_vocab(true).into_keys().map(|token| token.len()).max().unwrap_or(1)
+        });
+        text.len() / 2 / longest.max(&1) > limit
     }
 
     /// Whether a token is a control token, which decoding skips by default.

@@ -7,6 +7,8 @@ pub enum LoadError {
     File { path: String, message: String },
     #[error("config.json: {0}")]
     Config(String),
+    #[error("{0}")]
+    Options(String),
     #[error("model_type `{found}` is not supported; supported: {supported}")]
     UnknownModelType { found: String, supported: String },
     #[error("the checkpoint has no tensor {0}")]

@@ -3,10 +3,11 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
+    thread::{self, JoinHandle, ThreadId},
 };
 
 use crate::request::{Event, ModelInfo, Request, RequestError, Sampling};
@@ -26,29 +27,90 @@ impl Submission {
         self.cancelled.load(Ordering::Relaxed)
     }
 
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
     /// Hands an event to the caller. A caller that panics has lost its request, nothing more.
     pub fn emit(&mut self, event: Event) {
         let sink = &mut self.sink;
         if catch_unwind(AssertUnwindSafe(|| sink(event))).is_err() {
-            self.cancelled.store(true, Ordering::Relaxed);
+            self.cancel();
         }
     }
 }
 
-/// A running engine. Cheap to clone; the engine thread ends when the last clone is dropped.
+/// What the engine thread is sent.
+pub enum Message {
+    Submit(Submission),
+    /// Cancel everything and end.
+    Stop,
+}
+
+/// A running engine. Cheap to clone; dropping the last clone stops it.
 #[derive(Clone)]
 pub struct Engine {
-    info: Arc<ModelInfo>,
-    submissions: mpsc::Sender<Submission>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    info: ModelInfo,
+    messages: mpsc::Sender<Message>,
+    /// Held while somebody waits for the thread, so that whoever else stops the engine waits too.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
+    groups: AtomicU64,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        let _ = self.messages.send(Message::Stop);
+        // A sink that holds the last engine drops it on the engine's own thread, which cannot wait for itself.
+        if thread::current().id() == self.thread_id {
+            return;
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Engine {
-    pub(crate) fn new(info: ModelInfo, submissions: mpsc::Sender<Submission>) -> Engine {
-        Engine { info: Arc::new(info), submissions }
+    pub(crate) fn new(info: ModelInfo, messages: mpsc::Sender<Message>, thread: JoinHandle<()>) -> Engine {
+        let thread_id = thread.thread().id();
+        Engine {
+            shared: Arc::new(Shared {
+                info,
+                messages,
+                thread: Mutex::new(Some(thread)),
+                thread_id,
+                groups: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// Cancels every request and waits until the engine's thread has ended and freed the model: at most as long as
+    /// the step takes that is being computed.
+    ///
+    /// A program that exits while MLX computes crashes in MLX's destructors: call this, or drop every clone, first.
+    pub fn stop(&self) {
+        self.shared.stop();
     }
 
     pub fn info(&self) -> &ModelInfo {
-        &self.info
+        &self.shared.info
+    }
+
+    /// A name for requests that belong together, such as the choices of one answer.
+    pub fn new_group(&self) -> u64 {
+        self.shared.groups.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Queues a request; its events go to `sink` on the engine thread until `Finished` or `Failed`.
@@ -61,10 +123,10 @@ impl Engine {
         request: Request,
         sink: impl FnMut(Event) + Send + 'static,
     ) -> Result<Ticket, RequestError> {
-        check(&request, &self.info)?;
+        check(&request, self.info())?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let submission = Submission { request, sink: Box::new(sink), cancelled: cancelled.clone() };
-        self.submissions.send(submission).map_err(|_| RequestError::EngineStopped)?;
+        self.shared.messages.send(Message::Submit(submission)).map_err(|_| RequestError::EngineStopped)?;
         Ok(Ticket { cancelled })
     }
 }

@@ -18,6 +18,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,
+    /// Requests of one group, as given by [`Engine::new_group`](crate::Engine::new_group), queue as one.
+    pub group: Option<u64>,
 }
 
 impl Request {
@@ -31,6 +33,7 @@ impl Request {
             logprobs: None,
             prompt_logprobs: false,
             logits: false,
+            group: None,
         }
     }
 }
@@ -145,6 +148,8 @@ pub enum RequestError {
     BadSampling { name: &'static str, value: f32, must: &'static str },
     #[error("the model failed on this request: {0}")]
     Step(String),
+    #[error("the model computed logits that are not numbers; its weights are broken or its type too narrow")]
+    NotFinite,
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
 }

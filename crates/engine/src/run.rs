@@ -1,29 +1,29 @@
 //! The engine thread: admit, plan, step, emit. The only owner of MLX.
 
 use std::{
-    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::Receiver,
 };
 
 use crate::{
     Options,
-    handle::Submission,
+    handle::{Message, Submission},
     models::Model,
     request::{Event, FinishReason, ModelInfo, RequestError, Usage},
-    schedule::plan,
+    schedule::{Queue, plan},
     sequence::Sequence,
     step::Step,
 };
 
-/// Serves requests until every handle of the engine is gone.
-pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, submissions: Receiver<Submission>) {
+/// Serves requests until it is told to stop.
+pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, messages: Receiver<Message>) {
     let mut runner =
-        Runner { model, info, options, running: vec![], queue: VecDeque::new(), launched: None, next: 0 };
-    while runner.admit(&submissions) {
+        Runner { model, info, options, running: vec![], queue: Queue::new(), launched: None, next: 0 };
+    while runner.admit(&messages) {
         runner.drop_cancelled();
         runner.step();
     }
+    runner.cancel_all();
 }
 
 struct Runner {
@@ -31,7 +31,7 @@ struct Runner {
     info: ModelInfo,
     options: Options,
     running: Vec<Sequence>,
-    queue: VecDeque<Submission>,
+    queue: Queue<Submission>,
     /// The step the device is working on while the next one is built.
     launched: Option<Step>,
     /// Id of the next sequence.
@@ -39,36 +39,42 @@ struct Runner {
 }
 
 impl Runner {
-    /// Takes in what has come, first come first served; waits if there is nothing else to do. `false` at the end.
-    fn admit(&mut self, submissions: &Receiver<Submission>) -> bool {
+    /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
+    fn admit(&mut self, messages: &Receiver<Message>) -> bool {
         let idle = self.running.is_empty() && self.queue.is_empty() && self.launched.is_none();
-        if idle {
-            match submissions.recv() {
-                Ok(submission) => self.queue.push_back(submission),
-                Err(_) => return false,
+        let first = if idle { messages.recv().ok() } else { None };
+        if idle && first.is_none() {
+            return false;
+        }
+        for message in first.into_iter().chain(messages.try_iter()) {
+            match message {
+                Message::Submit(submission) => self.queue.push(submission.request.group, submission),
+                Message::Stop => return false,
             }
         }
-        self.queue.extend(submissions.try_iter());
         while self.running.len() < self.options.max_batch.max(1) {
-            let Some(submission) = self.queue.pop_front() else { break };
+            let Some(submission) = self.queue.pop() else { break };
             self.running.push(Sequence::new(self.next, submission, &*self.model, &self.info));
             self.next += 1;
         }
         true
     }
 
+    /// Ends every request, and leaves nothing on the device.
+    fn cancel_all(mut self) {
+        self.running.iter().for_each(Sequence::cancel);
+        self.queue.iter().for_each(Submission::cancel);
+        self.drop_cancelled();
+        self.collect_launched();
+    }
+
     fn drop_cancelled(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
             sequence.finish(FinishReason::Cancelled);
         }
-        for mut submission in std::mem::take(&mut self.queue) {
-            match submission.is_cancelled() {
-                true => {
-                    let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
-                    submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
-                }
-                false => self.queue.push_back(submission),
-            }
+        for mut submission in self.queue.extract(Submission::is_cancelled) {
+            let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
+            submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
         }
     }
 

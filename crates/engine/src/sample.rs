@@ -47,7 +47,8 @@ impl Sampler {
         let token = if self.sampling.temperature == 0.0 {
             logits.argmax(-1).reshape(&[1])
         } else {
-            self.draw(&(logits / self.sampling.temperature), position)
+            // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
+            self.draw(&((&logits - logits.max(-1, true)) / self.sampling.temperature), position)
         };
         let one = Array::full(&[1], 1.0, Dtype::Float32);
         if let Some(seen) = &mut self.seen {
@@ -192,6 +193,13 @@ mod tests {
     #[test]
     fn greedy_takes_the_likeliest_and_the_first_of_equals() {
         assert_eq!(draws(&Sampling::default(), &[0.0, 3.0, 3.0, 1.0], 2), [1, 1]);
+    }
+
+    #[test]
+    fn a_tiny_temperature_is_greedy() {
+        for temperature in [1e-5, 1e-30, 1e-38, f32::MIN_POSITIVE, 1e-45] {
+            assert_eq!(draws(&sampled(temperature), &LOGITS, 3), [2, 2, 2], "{temperature}");
+        }
     }
 
     #[test]

@@ -1,4 +1,55 @@
-//! Who is stepped next and with how many tokens: pure bookkeeping, no arrays.
+//! Who is admitted and stepped next, and with how many tokens: pure bookkeeping, no arrays.
+
+use std::collections::VecDeque;
+
+/// Requests that wait to be admitted. Those of one group stand in one line; lines take turns, in the order in which
+/// they formed, so that a hundred requests of one client hold up another's first by one turn.
+pub struct Queue<T> {
+    lines: VecDeque<(Option<u64>, VecDeque<T>)>,
+}
+
+impl<T> Queue<T> {
+    pub fn new() -> Queue<T> {
+        Queue { lines: VecDeque::new() }
+    }
+
+    /// Without a group, a line of its own.
+    pub fn push(&mut self, group: Option<u64>, request: T) {
+        match self.lines.iter_mut().find(|(line, _)| group.is_some() && *line == group) {
+            Some((_, line)) => line.push_back(request),
+            None => self.lines.push_back((group, VecDeque::from([request]))),
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<T> {
+        let (group, mut line) = self.lines.pop_front()?;
+        let request = line.pop_front();
+        if !line.is_empty() {
+            self.lines.push_back((group, line));
+        }
+        request
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.lines.iter().flat_map(|(_, line)| line)
+    }
+
+    /// Takes out the requests that `leaves` names.
+    pub fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut left = vec![];
+        for (_, line) in &mut self.lines {
+            let (leaving, staying) = std::mem::take(line).into_iter().partition(&leaves);
+            *line = staying;
+            left.extend::<VecDeque<T>>(leaving);
+        }
+        self.lines.retain(|(_, line)| !line.is_empty());
+        left
+    }
+}
 
 /// What one running sequence could do in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +108,22 @@ mod tests {
         check(&[Prefill(1000)], 256, &[(0, 256)]);
         check(&[Prefill(1000), Decode, Prefill(10)], 256, &[(0, 246), (1, 1), (2, 10)]);
         check(&[Prefill(1000), Prefill(1000), Prefill(5)], 105, &[(0, 50), (1, 50), (2, 5)]);
+    }
+
+    #[test]
+    fn lines_take_turns() {
+        let mut queue = Queue::new();
+        for name in ["a1", "a2", "a3"] {
+            queue.push(Some(1), name);
+        }
+        queue.push(None, "x");
+        queue.push(None, "y");
+        queue.push(Some(2), "b1");
+        queue.push(Some(1), "a4");
+        assert_eq!(queue.extract(|name| *name == "a2" || *name == "y"), ["a2", "y"]);
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, ["a1", "x", "b1", "a3", "a4"]);
+        assert!(queue.is_empty());
     }
 
     fn want() -> impl Strategy<Value = Want> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    handle::{Engine, Submission},
+    handle::{Engine, Message, Submission},
     request::{Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
 };
 
@@ -27,15 +27,16 @@ pub fn scripted(
     delay: Duration,
     script: impl Fn(&Request, usize) -> Step + Clone + Send + 'static,
 ) -> Engine {
-    let (sender, receiver) = mpsc::channel::<Submission>();
-    let engine = Engine::new(info.clone(), sender);
-    thread::spawn(move || {
-        for submission in receiver {
-            let (info, script) = (info.clone(), script.clone());
+    let (sender, messages) = mpsc::channel();
+    let given = info.clone();
+    let thread = thread::spawn(move || {
+        for message in messages {
+            let Message::Submit(submission) = message else { return };
+            let (info, script) = (given.clone(), script.clone());
             thread::spawn(move || run(submission, &info, delay, script));
         }
     });
-    engine
+    Engine::new(info, sender, thread)
 }
 
 fn run(

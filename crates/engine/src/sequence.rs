@@ -71,6 +71,10 @@ impl Sequence {
         self.tokens.len() - self.request.prompt.len()
     }
 
+    pub fn cancel(&self) {
+        self.submission.cancel();
+    }
+
     pub fn is_cancelled(&self) -> bool {
         self.submission.is_cancelled()
     }

@@ -29,7 +29,7 @@ pub fn start(
     progress: impl FnMut(Progress) + Send + 'static,
 ) -> Result<Engine> {
     let (ready, loaded) = mpsc::channel();
-    let (sender, submissions) = mpsc::channel();
+    let (sender, messages) = mpsc::channel();
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, progress)))
@@ -38,15 +38,16 @@ pub fn start(
             Ok((model, info)) => {
                 // The caller may have given up waiting; then there is nobody to serve.
                 if ready.send(Ok(info.clone())).is_ok() {
-                    run(model, info, options, submissions);
+                    run(model, info, options, messages);
                 }
             }
             Err(error) => drop(ready.send(Err(error))),
         }
     };
-    thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
+    let thread =
+        thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
     let info = loaded.recv().map_err(|_| LoadError::Panicked("the engine thread ended".into()))??;
-    Ok(Engine::new(info, sender))
+    Ok(Engine::new(info, sender, thread))
 }
 
 fn load(
@@ -72,7 +73,7 @@ fn load(
 
 fn choose_device(device: Option<Device>) -> Result<()> {
     match device {
-        Some(Device::Gpu) if !mlx::gpu_available() => Err(LoadError::Config(format!(
+        Some(Device::Gpu) if !mlx::gpu_available() => Err(LoadError::Options(format!(
             "there is no GPU for MLX {} here; use the CPU, or a build of MLX with a GPU backend",
             mlx::version()
         ))),
@@ -116,7 +117,7 @@ fn model_info(
     let trained = size("max_position_embeddings").unwrap_or(4096);
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
     if context_length < 2 {
-        return Err(LoadError::Config(format!("a context of {context_length} tokens holds no answer")));
+        return Err(LoadError::Options(format!("a context of {context_length} tokens holds no answer")));
     }
     let vocab_size = need("vocab_size")?;
     let mut eos_ids =

@@ -5,7 +5,7 @@ use mlx::{Array, Dtype};
 use crate::{
     batch::Batch,
     models::Model,
-    request::{FinishReason, ModelInfo, TokenLogprobs},
+    request::{Event, FinishReason, ModelInfo, RequestError, TokenLogprobs},
     sequence::Sequence,
 };
 
@@ -18,6 +18,8 @@ struct Row {
     sequence: u64,
     /// The new token, uint32 `[1]`; `None` for a part of a prompt that is not its end.
     token: Option<Array>,
+    /// Sum of the logits it was chosen from, float32: not finite if one of them is not.
+    sum: Option<Array>,
     logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
@@ -84,8 +86,10 @@ impl Step {
         let read = self.rows.into_iter().map(Row::read).collect::<mlx::Result<Vec<_>>>()?;
         for row in read {
             let Some(at) = sequences.iter().position(|s| s.id == row.sequence) else { continue };
-            if let Some(reason) = row.deliver(&mut sequences[at], info) {
-                sequences.remove(at).finish(reason);
+            match row.deliver(&mut sequences[at], info) {
+                Ok(None) => {}
+                Ok(Some(reason)) => sequences.remove(at).finish(reason),
+                Err(error) => sequences.remove(at).emit(Event::Failed(error)),
             }
         }
         Ok(())
@@ -95,7 +99,7 @@ impl Step {
         self.rows.iter().flat_map(|row| {
             let logprobs = [row.logprobs.as_ref(), row.prompt_logprobs.as_ref().map(|(_, l)| l)];
             let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-            row.token.iter().chain(row.logits.as_ref().map(|(_, l)| l)).chain(logprobs)
+            row.token.iter().chain(&row.sum).chain(row.logits.as_ref().map(|(_, l)| l)).chain(logprobs)
         })
     }
 }
@@ -124,8 +128,14 @@ impl Row {
         let prompt = s.request.prompt.len();
         // Once a token is out, so are the prompt's log-probabilities: a replay does not bring them again.
         let scores_prompt = s.request.prompt_logprobs && at + 1 < prompt && s.generated() == 0;
-        let mut row =
-            Row { sequence: s.id, token: None, logprobs: None, prompt_logprobs: None, logits: None };
+        let mut row = Row {
+            sequence: s.id,
+            token: None,
+            sum: None,
+            logprobs: None,
+            prompt_logprobs: None,
+            logits: None,
+        };
         let all = s.request.logits || scores_prompt;
         if !all && !samples {
             return row;
@@ -147,6 +157,7 @@ impl Row {
             let last = logits.slice(0, logits.dim(0) - 1, logits.dim(0));
             let token = s.sampler.sample(&last.reshape(&[-1]), s.computed);
             row.logprobs = s.request.logprobs.map(|top| Logprobs::of(&last, token.clone(), top));
+            row.sum = Some(last.sum(-1, false));
             s.last = Some(token.clone());
             s.unread += 1;
             row.token = Some(token);
@@ -159,6 +170,10 @@ impl Row {
         Ok(ReadRow {
             sequence: self.sequence,
             token: self.token.map(|token| token.to_vec::<u32>()).transpose()?.map(|ids| ids[0]),
+            finite: match self.sum {
+                Some(sum) => sum.to_vec::<f32>()?[0].is_finite(),
+                None => true,
+            },
             logprobs: self.logprobs.map(Logprobs::read).transpose()?.and_then(|mut all| all.pop()),
             prompt_logprobs: self.prompt_logprobs.map(prompt).transpose()?,
             logits: self
@@ -173,22 +188,26 @@ impl Row {
 struct ReadRow {
     sequence: u64,
     token: Option<u32>,
+    finite: bool,
     logprobs: Option<TokenLogprobs>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
     logits: Option<(usize, i32, Vec<f32>)>,
 }
 
 impl ReadRow {
-    fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Option<FinishReason> {
+    fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Result<Option<FinishReason>, RequestError> {
         if let Some((at, vocab_size, values)) = self.logits {
             s.logits(at, &values, vocab_size as usize);
         }
         if let Some((at, logprobs)) = self.prompt_logprobs {
             s.prompt_logprobs(at, logprobs);
         }
-        let reason = s.push(self.token?, self.logprobs, info);
+        let Some(token) = self.token else { return Ok(None) };
+        if !self.finite {
+            return Err(RequestError::NotFinite);
+        }
         s.suspect = false;
-        reason
+        Ok(s.push(token, self.logprobs, info))
     }
 }
 

@@ -22,6 +22,8 @@ use crate::{
 };
 
 const POISON: u32 = 13;
+/// Makes its own row's hidden state not a number.
+const NAN_TOKEN: u32 = 14;
 
 /// A real model that fails where it is told to.
 struct Faulty {
@@ -46,7 +48,10 @@ impl Model for Faulty {
             self.panics_at.set(None);
             panic!("step {step} panics on purpose");
         }
-        hidden
+        let id = Array::scalar(NAN_TOKEN as f32, Dtype::Float32);
+        let ids = tokens.astype(Dtype::Float32).reshape(&[-1, 1]);
+        let broken = ids.less_equal(&id).select(&ids, &(&id - 1.0)).greater_equal(&id);
+        broken.select(&Array::scalar(f32::NAN, hidden.dtype()), &hidden)
     }
 
     fn logits(&self, hidden: &Array) -> Array {
@@ -77,13 +82,13 @@ fn engine(panics_at: Option<usize>) -> Engine {
         default_sampling: Sampling::default(),
         weight_bytes: 0,
     };
-    let (sender, submissions) = mpsc::channel();
-    let engine = Engine::new(info.clone(), sender);
-    thread::spawn(move || {
+    let (sender, messages) = mpsc::channel();
+    let given = info.clone();
+    let thread = thread::spawn(move || {
         let model = Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) };
-        run(Box::new(model), info, Options { prefill_chunk: 16, ..Options::default() }, submissions);
+        run(Box::new(model), given, Options { prefill_chunk: 16, ..Options::default() }, messages);
     });
-    engine
+    Engine::new(info, sender, thread)
 }
 
 fn request(i: u32) -> Request {
@@ -150,6 +155,18 @@ fn a_request_alone_in_a_failing_step_is_told_why() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn logits_that_are_not_numbers_fail_the_request() {
+    let engine = engine(None);
+    let mut broken = request(0);
+    broken.sampling.logit_bias.clear();
+    broken.prompt = vec![NAN_TOKEN; 3];
+    let good = submit(&engine, request(1));
+    let (_ticket, events) = submit(&engine, broken);
+    assert!(matches!(events.into_iter().last(), Some(Event::Failed(RequestError::NotFinite))));
+    assert!(told(good).last().expect("an end").contains("Length"));
 }
 
 /// Feeds tokens to a model and returns the logits of the last one, as bits.

@@ -84,6 +84,18 @@ impl Weights {
         })
     }
 
+    /// As [`tensor`](Weights::tensor), of floating-point values.
+    ///
+    /// # Errors
+    /// It has another type: a format that is not supported.
+    pub fn float_tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        let array = self.tensor(name, shape)?;
+        if array.dtype().is_float() {
+            return Ok(array);
+        }
+        Err(self.bad(name, format!("it is {}, but must be floating-point", array.dtype().name())))
+    }
+
     /// Shape of a tensor, without reading it.
     ///
     /// # Errors
@@ -111,7 +123,7 @@ impl Weights {
 
     /// A norm's weight `[size]`; `offset` is added to it, in float32, where a checkpoint stores `weight - offset`.
     pub fn rms_norm(&self, name: &str, size: i32, eps: f32, offset: f32) -> Result<RmsNorm> {
-        let weight = self.sub(name).tensor("weight", &[size])?.astype(Dtype::Float32);
+        let weight = self.sub(name).float_tensor("weight", &[size])?.astype(Dtype::Float32);
         Ok(RmsNorm::new(if offset == 0.0 { weight } else { weight + offset }, eps))
     }
 

@@ -66,6 +66,16 @@ fn damaged_weight_files() {
     );
     check(HUB, |f| fs::remove_file(f.join("model.safetensors")).expect("removed"), &["no safetensors file"]);
     check(
+        HUB,
+        |f| edit_header(f, "norm.weight\":{\"dtype\":\"BF16", "norm.weight\":{\"dtype\":\"UI16"),
+        &["model.safetensors", "header is broken"],
+    );
+    check(
+        HUB,
+        |f| edit_header(f, "norm.weight\":{\"dtype\":\"BF16\"", "norm.weight\":{\"dtype\":\"I16\" "),
+        &["norm.weight", "int16", "floating-point"],
+    );
+    check(
         "qwen3_5-text-sharded",
         |f| fs::remove_file(f.join("model-00002-of-00002.safetensors")).expect("removed"),
         &["model-00002-of-00002.safetensors", "missing", "index.json"],
@@ -105,6 +115,22 @@ fn configs_that_do_not_fit() {
         HUB,
         |f| edit_config(f, |c| c["text_config"]["num_attention_heads"] = json!(3)),
         &["num_attention_heads is 3"],
+    );
+    let rope = |key: &'static str, value: Value| {
+        move |f: &Path| edit_config(f, |c| c["text_config"]["rope_parameters"][key] = value)
+    };
+    check(HUB, rope("rope_type", json!("yarn")), &["rope_type `yarn` is not supported"]);
+    check(HUB, rope("partial_rotary_factor", json!(5.0)), &["partial_rotary_factor is 5"]);
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["hidden_act"] = json!("gelu")),
+        &["hidden_act `gelu`"],
+    );
+    check(HUB, |f| edit_config(f, |c| c["text_config"]["attention_bias"] = json!(true)), &["attention_bias"]);
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(2147483647)),
+        &["head_dim is 2147483647"],
     );
     check(
         HUB,

@@ -189,10 +189,39 @@ fn a_short_prompt_is_not_held_up_by_a_long_one() {
 }
 
 #[test]
+fn many_requests_of_one_group_do_not_hold_up_another() {
+    let engine = model(Options { max_batch: 2, ..Options::default() });
+    let group = Some(engine.new_group());
+    let long = || Request { ignore_eos: true, group, ..Request::new(prompt(5), 60) };
+    let mut crowd: Vec<_> = (0..20).map(|_| submit(&engine, long())).collect();
+    let (reason, _) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 3) }));
+    assert_eq!(reason, FinishReason::Length);
+    let last = crowd.pop().expect("the last of them");
+    assert!(last.1.try_recv().is_err(), "the crowd is still waiting");
+    assert_eq!(tokens(last).len(), 60);
+}
+
+#[test]
 fn a_caller_that_panics_loses_its_request_alone() {
     let engine = model(Options::default());
     let good = submit(&engine, sampled(1, 20));
     let ticket = engine.submit(sampled(2, 20), |_| panic!("on purpose")).expect("valid");
     assert_eq!(tokens(good), tokens(submit(&engine, sampled(1, 20))));
     drop(ticket);
+}
+
+#[test]
+fn a_stopped_engine_has_ended_every_request_and_takes_no_more() {
+    let engine = model(Options { max_batch: 2, ..Options::default() });
+    let endless = || Request { ignore_eos: true, ..Request::new(prompt(5), 1900) };
+    let requests: Vec<_> = (0..4).map(|_| submit(&engine, endless())).collect();
+    assert!(matches!(requests[0].1.recv(), Ok(Event::Token { .. })));
+    engine.stop();
+    for (_ticket, events) in requests {
+        assert!(matches!(
+            events.iter().last(),
+            Some(Event::Finished { reason: FinishReason::Cancelled, .. })
+        ));
+    }
+    assert_eq!(engine.submit(endless(), |_| {}).err(), Some(RequestError::EngineStopped));
 }

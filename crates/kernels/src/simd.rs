@@ -18,11 +18,15 @@ pub fn vectorize(work: impl Work) {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("f16c")
         {
             // SAFETY: the processor has the features, checked just above.
             return unsafe { avx512(work) };
         }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
             // SAFETY: the processor has the features, checked just above.
             return unsafe { avx2(work) };
         }

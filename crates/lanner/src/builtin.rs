@@ -11,8 +11,7 @@ pub struct Builtin {
     pub chat_template: &'static str,
 }
 
-#[cfg(builtin_model)]
-pub const BUILTIN: Option<Builtin> = Some(Builtin {
+pub const BUILTIN: Builtin = Builtin {
     name: "merlin",
     config: include_str!("../../../models/merlin/config.json"),
     generation_config: include_str!("../../../models/merlin/generation_config.json"),
@@ -20,7 +19,4 @@ pub const BUILTIN: Option<Builtin> = Some(Builtin {
     tokenizer: include_str!("../../../models/merlin/tokenizer.json"),
     tokenizer_config: include_str!("../../../models/merlin/tokenizer_config.json"),
     chat_template: include_str!("../../../models/merlin/chat_template.jinja"),
-});
-
-#[cfg(not(builtin_model))]
-pub const BUILTIN: Option<Builtin> = None;
+};

@@ -81,7 +81,9 @@ impl Generation {
     /// The first request that the engine refuses; none of them runs then.
     pub fn start(engine: &Engine, requests: Vec<(Request, Decoder)>) -> Result<Generation, RequestError> {
         let (sender, events) = unbounded_channel();
+        let group = Some(engine.new_group());
         let submit = |(index, (request, decoder))| {
+            let request = Request { group, ..request };
             let sender = sender.clone();
             let sink = move |event| {
                 // Nobody listens once the client has gone; the ticket went with it.

@@ -3,7 +3,7 @@
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -22,8 +22,6 @@ use crate::{
 
 /// How long loading takes before progress is shown.
 const NOTICEABLE: Duration = Duration::from_millis(200);
-/// How long the program waits for the engine before it ends; a step takes less.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Model {
     /// The folder's name, or the built-in model's.
@@ -62,8 +60,6 @@ pub struct Prompt {
 pub enum OpenError {
     #[error("there is no model folder {}", .0.display())]
     NoFolder(PathBuf),
-    #[error("this build has no built-in model\nhint: name a model folder with --model DIR")]
-    NoBuiltin,
     #[error(transparent)]
     Text(#[from] chat::Error),
     #[error("cannot load {name}: {error}")]
@@ -78,7 +74,7 @@ impl Model {
     pub fn open(config: &ModelConfig) -> Result<Model, OpenError> {
         match &config.folder {
             Some(folder) => open_folder(folder, config.options.clone()),
-            None => open_builtin(BUILTIN.ok_or(OpenError::NoBuiltin)?, config.options.clone()),
+            None => open_builtin(config.options.clone()),
         }
     }
 
@@ -90,7 +86,7 @@ impl Model {
     /// Uses the model and closes it, whatever comes of it.
     pub fn with<T>(self, work: impl FnOnce(&Model) -> T) -> T {
         let result = work(&self);
-        close(self.engine);
+        self.engine.stop();
         result
     }
 
@@ -107,6 +103,7 @@ impl Model {
             continue_final_message: conversation.continue_final_message,
             kwargs: conversation.kwargs.clone(),
         })?;
+        self.check_length(&text)?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
         let ids = self.tokenizer.encode(&text, false)?;
         Ok(Prompt { ids, reasoning: self.markers.clone(), starts_in_reasoning: inside })
@@ -117,16 +114,21 @@ impl Model {
     /// # Errors
     /// The tokenizer cannot encode it.
     pub fn text_prompt(&self, text: &str) -> Result<Prompt, PromptError> {
+        self.check_length(text)?;
         Ok(Prompt::from_ids(self.tokenizer.encode(text, true)?))
     }
 
-    pub fn request(&self, ids: Vec<u32>, overrides: &Overrides) -> Request {
-        let info = self.engine.info();
-        let rest = info.context_length.saturating_sub(ids.len()).max(1);
-        Request {
-            sampling: overrides.sampling(&info.default_sampling),
-            ..Request::new(ids, overrides.max_tokens.unwrap_or(rest))
+    /// Encoding megabytes costs seconds and gigabytes, only for the engine to refuse the ids.
+    fn check_length(&self, text: &str) -> Result<(), PromptError> {
+        let context = self.engine.info().context_length;
+        if self.tokenizer.surely_exceeds(text, context) {
+            return Err(PromptError::TooLong { bytes: text.len(), context });
         }
+        Ok(())
+    }
+
+    pub fn request(&self, ids: Vec<u32>, overrides: &Overrides) -> Request {
+        overrides.request(ids, self.engine.info())
     }
 
     /// # Errors
@@ -152,28 +154,13 @@ impl Model {
     }
 }
 
-/// Holds the engine thread still for the rest of the program: a process that ends while MLX computes, or frees its
-/// memory, crashes in MLX's own destructors. All requests must have ended or been dropped.
-pub fn close(engine: Engine) {
-    let (rests, rested) = mpsc::channel();
-    let sink = move |_| {
-        // If nobody waits any more, the program has ended.
-        let _ = rests.send(());
-        loop {
-            thread::park();
-        }
-    };
-    if let Ok(_ticket) = engine.submit(Request::new(vec![0], 1), sink) {
-        let _ = rested.recv_timeout(PATIENCE);
-    }
-    std::mem::forget(engine);
-}
-
 /// Why there is no prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     #[error("{0} has no chat template; send plain text to the completions endpoint, or use --raw")]
     NoTemplate(String),
+    #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
+    TooLong { bytes: usize, context: usize },
     #[error(transparent)]
     Text(#[from] chat::Error),
 }
@@ -182,7 +169,7 @@ impl PromptError {
     /// Whether another request could do better.
     pub fn is_request_error(&self) -> bool {
         match self {
-            PromptError::NoTemplate(_) => true,
+            PromptError::NoTemplate(_) | PromptError::TooLong { .. } => true,
             PromptError::Text(error) => error.is_request_error(),
         }
     }
@@ -194,42 +181,74 @@ impl Prompt {
     }
 }
 
+/// The engine alone, for those who bring token ids: a folder then needs no tokenizer.
+///
+/// # Errors
+/// One sentence that names the folder, file or tensor at fault.
+pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
+    let (name, checkpoint) = match &config.folder {
+        Some(folder) => {
+            let (name, folder) = resolve(folder)?;
+            (name, Checkpoint::Folder(folder))
+        }
+        None => (BUILTIN.name.into(), builtin_checkpoint()),
+    };
+    load(&name, checkpoint, config.options.clone())
+}
+
 fn open_folder(folder: &Path, options: Options) -> Result<Model, OpenError> {
-    let resolved = folder.canonicalize().ok().filter(|path| path.is_dir());
-    let resolved = resolved.ok_or_else(|| OpenError::NoFolder(folder.to_path_buf()))?;
-    let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
-    let checkpoint = Checkpoint::Folder(resolved.clone());
-    let template = match Template::from_dir(&resolved) {
+    let (name, folder) = resolve(folder)?;
+    let template = match Template::from_dir(&folder) {
         Ok(template) => Some(template),
         Err(chat::Error::NoTemplate(_)) => None,
         Err(error) => return Err(error.into()),
     };
-    let (engine, tokenizer) = load(&name, checkpoint, options, || Tokenizer::from_dir(&resolved))?;
+    let checkpoint = Checkpoint::Folder(folder.clone());
+    let (engine, tokenizer) = load_both(&name, checkpoint, options, || Tokenizer::from_dir(&folder))?;
     Ok(Model::new(name, engine, tokenizer, template))
 }
 
-fn open_builtin(builtin: Builtin, options: Options) -> Result<Model, OpenError> {
-    let checkpoint = Checkpoint::Builtin {
-        config: builtin.config,
-        generation_config: Some(builtin.generation_config),
-        weights: builtin.weights,
-    };
-    let (engine, tokenizer) = load(builtin.name, checkpoint, options, || {
-        Tokenizer::from_bytes(builtin.tokenizer.as_bytes(), Some(builtin.tokenizer_config.as_bytes()))
+/// The folder's own name, whatever way it was written, and its path.
+fn resolve(folder: &Path) -> Result<(String, PathBuf), OpenError> {
+    let resolved = folder.canonicalize().ok().filter(|path| path.is_dir());
+    let resolved = resolved.ok_or_else(|| OpenError::NoFolder(folder.to_path_buf()))?;
+    let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
+    Ok((name, resolved))
+}
+
+fn open_builtin(options: Options) -> Result<Model, OpenError> {
+    let Builtin { name, tokenizer, tokenizer_config, chat_template, .. } = BUILTIN;
+    let (engine, tokenizer) = load_both(name, builtin_checkpoint(), options, || {
+        Tokenizer::from_bytes(tokenizer.as_bytes(), Some(tokenizer_config.as_bytes()))
     })?;
     let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
     let special = special.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect();
-    let template = Template::new(builtin.chat_template, special)?;
-    Ok(Model::new(builtin.name.into(), engine, tokenizer, Some(template)))
+    let template = Template::new(chat_template, special)?;
+    Ok(Model::new(name.into(), engine, tokenizer, Some(template)))
+}
+
+fn builtin_checkpoint() -> Checkpoint {
+    let Builtin { config, generation_config, weights, .. } = BUILTIN;
+    Checkpoint::Builtin { config, generation_config: Some(generation_config), weights }
 }
 
 /// Reads the tokenizer while the weights load: with a large vocabulary both take a while.
-fn load(
+fn load_both(
     name: &str,
     checkpoint: Checkpoint,
     options: Options,
     tokenizer: impl FnOnce() -> Result<Tokenizer, chat::Error> + Send,
 ) -> Result<(Engine, Tokenizer), OpenError> {
+    let (engine, tokenizer) = thread::scope(|scope| {
+        let tokenizer = scope.spawn(tokenizer);
+        let engine = load(name, checkpoint, options);
+        (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    Ok((engine?, tokenizer?))
+}
+
+/// Loads the weights, with progress on stderr.
+fn load(name: &str, checkpoint: Checkpoint, options: Options) -> Result<Engine, OpenError> {
     let started = Instant::now();
     let bar = progress_bar(name);
     let shown = bar.clone();
@@ -240,11 +259,7 @@ fn load(
             shown.set_draw_target(ProgressDrawTarget::stderr());
         }
     };
-    let (engine, tokenizer) = thread::scope(|scope| {
-        let tokenizer = scope.spawn(tokenizer);
-        let engine = engine::start(checkpoint, options, progress);
-        (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
+    let engine = engine::start(checkpoint, options, progress);
     bar.finish_and_clear();
     let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
     if !std::io::stderr().is_terminal() {
@@ -252,13 +267,7 @@ fn load(
         let seconds = started.elapsed().as_secs_f64();
         say(format_args!("lanner: loaded {name} ({megabytes} MB) in {seconds:.2} s"));
     }
-    match tokenizer {
-        Ok(tokenizer) => Ok((engine, tokenizer)),
-        Err(error) => {
-            close(engine);
-            Err(error.into())
-        }
-    }
+    Ok(engine)
 }
 
 /// Hidden at first: most models load before anybody could read it. Never drawn unless stderr is a terminal.

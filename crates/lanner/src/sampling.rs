@@ -23,6 +23,15 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// A request for `ids` with these values on top of the model's own.
+    pub fn request(&self, ids: Vec<u32>, info: &engine::ModelInfo) -> engine::Request {
+        let rest = info.context_length.saturating_sub(ids.len()).max(1);
+        engine::Request {
+            sampling: self.sampling(&info.default_sampling),
+            ..engine::Request::new(ids, self.max_tokens.unwrap_or(rest))
+        }
+    }
+
     pub fn sampling(&self, defaults: &engine::Sampling) -> engine::Sampling {
         engine::Sampling {
             temperature: self.temperature.unwrap_or(defaults.temperature),

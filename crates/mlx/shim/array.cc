@@ -5,6 +5,12 @@
 
 namespace lanner {
 
+namespace {
+// On CUDA MLX would round float32 products to 10 bits of mantissa (TF32) unless the environment says otherwise. Set
+// before `main`, while there is no other thread that could be reading the environment.
+[[maybe_unused]] const int no_tf32 = setenv("MLX_ENABLE_TF32", "0", 0);
+}  // namespace
+
 mx::Dtype to_mlx(Dtype dtype) {
   switch (dtype) {
     case Dtype::Bool: return mx::bool_;
@@ -92,11 +98,7 @@ rust::String mlx_version() { return mx::version(); }
 
 bool gpu_available() { return mx::is_available(mx::Device::gpu); }
 
-void use_gpu(bool gpu) {
-  // On CUDA MLX would round float32 products to 10 bits of mantissa (TF32) unless told not to before its first one.
-  setenv("MLX_ENABLE_TF32", "0", 0);
-  mx::set_default_device(gpu ? mx::Device::gpu : mx::Device::cpu);
-}
+void use_gpu(bool gpu) { mx::set_default_device(gpu ? mx::Device::gpu : mx::Device::cpu); }
 
 bool on_gpu() { return mx::default_device() == mx::Device::gpu; }
 

@@ -92,6 +92,9 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMu
     let inputs: Vec<Input> = inputs.iter().map(Input).collect();
     let mut outputs: Vec<Output> = outputs.iter_mut().map(|o| Output(&mut *o.bytes, o.dtype)).collect();
     catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs))).map_err(|panic| {
+        // The stream goes on with the operations behind this one before anybody sees the error; an index among
+        // them must not be whatever the memory held before.
+        outputs.iter_mut().for_each(|output| output.0.fill(0));
         let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         format!("kernel {} panicked: {text}", kernel.name)

@@ -38,10 +38,15 @@ pub struct Config {
     linear_key_head_dim: i32,
     linear_value_head_dim: i32,
     linear_conv_kernel_dim: i32,
+    hidden_act: Option<String>,
+    #[serde(default)]
+    attention_bias: bool,
+    attn_output_gate: Option<bool>,
 }
 
 #[derive(Deserialize)]
 struct Rope {
+    rope_type: Option<String>,
     rope_theta: Option<f32>,
     partial_rotary_factor: Option<f32>,
 }
@@ -58,15 +63,47 @@ impl Config {
         }
     }
 
-    fn rope_frequencies(&self) -> Vec<f32> {
+    fn partial_rotary_factor(&self) -> f32 {
         let rope = self.rope_parameters.as_ref();
-        let theta = rope.and_then(|r| r.rope_theta).or(self.rope_theta).unwrap_or(1e7);
-        let factor =
-            rope.and_then(|r| r.partial_rotary_factor).or(self.partial_rotary_factor).unwrap_or(0.25);
-        rope_frequencies((self.head_dim as f32 * factor) as i32, theta)
+        rope.and_then(|r| r.partial_rotary_factor).or(self.partial_rotary_factor).unwrap_or(0.25)
     }
 
+    fn rope_frequencies(&self) -> Vec<f32> {
+        let theta =
+            self.rope_parameters.as_ref().and_then(|r| r.rope_theta).or(self.rope_theta).unwrap_or(1e7);
+        rope_frequencies((self.head_dim as f32 * self.partial_rotary_factor()) as i32, theta)
+    }
+
+    /// Refuses what this file does not compute, rather than computing something else.
     fn check(&self) -> Result<()> {
+        self.check_sizes()?;
+        let rope_type =
+            self.rope_parameters.as_ref().and_then(|r| r.rope_type.as_deref()).unwrap_or("default");
+        let factor = self.partial_rotary_factor();
+        let layer_types = self.layer_types.as_deref().unwrap_or_default();
+        let known = |kind: &String| kind == "full_attention" || kind == "linear_attention";
+        let act = self.hidden_act.as_deref().unwrap_or("silu");
+        let refused = [
+            (rope_type != "default", format!("rope_type `{rope_type}` is not supported, only `default`")),
+            (
+                !(0.0..=1.0).contains(&factor),
+                format!("partial_rotary_factor is {factor}; it must be between 0 and 1"),
+            ),
+            (act != "silu", format!("hidden_act `{act}` is not supported, only `silu`")),
+            (self.attention_bias, "attention_bias is not supported".into()),
+            (self.attn_output_gate == Some(false), "attn_output_gate must be true".into()),
+            (
+                !layer_types.iter().all(known),
+                format!("layer_types are {layer_types:?}; one of them is unknown"),
+            ),
+        ];
+        match refused.into_iter().find(|(refused, _)| *refused) {
+            Some((_, message)) => Err(LoadError::Config(message)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_sizes(&self) -> Result<()> {
         let positive = [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
@@ -78,8 +115,14 @@ impl Config {
             ("linear_value_head_dim", self.linear_value_head_dim),
             ("linear_conv_kernel_dim", self.linear_conv_kernel_dim),
         ];
-        if let Some((key, value)) = positive.into_iter().find(|(_, value)| *value < 1) {
-            return Err(LoadError::Config(format!("{key} is {value}; it must be at least 1")));
+        // The upper bound keeps products of two sizes within an array's axis.
+        let most = |key: &str| if key == "vocab_size" { 1 << 24 } else { 1 << 17 };
+        let outside = |(key, value): &(&str, i32)| !(1..=most(key)).contains(value);
+        if let Some((key, value)) = positive.into_iter().find(outside) {
+            return Err(LoadError::Config(format!(
+                "{key} is {value}; it must be between 1 and {}",
+                most(key)
+            )));
         }
         let multiples = [
             (
@@ -96,7 +139,7 @@ impl Config {
             ),
         ];
         for (key, value, of, divisor) in multiples {
-            if value < 1 || value % divisor != 0 {
+            if !(1..=1 << 12).contains(&value) || value % divisor != 0 {
                 return Err(LoadError::Config(format!(
                     "{key} is {value}; it must be a multiple of {of}, {divisor}"
                 )));
@@ -300,10 +343,11 @@ impl DeltaNet {
         let values = value_heads * c.linear_value_head_dim;
         let (channels, width) = (DeltaNet::channels(c), c.linear_conv_kernel_dim);
         let conv = match w.shape("conv1d.weight")?.get(1) {
-            Some(1) => w.tensor("conv1d.weight", &[channels, 1, width])?,
-            _ => w.tensor("conv1d.weight", &[channels, width, 1])?,
+            Some(1) => w.float_tensor("conv1d.weight", &[channels, 1, width])?,
+            _ => w.float_tensor("conv1d.weight", &[channels, width, 1])?,
         };
-        let per_head = |name| Ok::<_, LoadError>(w.tensor(name, &[value_heads])?.astype(Dtype::Float32));
+        let per_head =
+            |name| Ok::<_, LoadError>(w.float_tensor(name, &[value_heads])?.astype(Dtype::Float32));
         // x * rsqrt(sum(x²) + 1e-6) is an RMS norm whose weight is dim^-1/2 and whose eps is 1e-6 / dim.
         let l2_norm = |scale: f32| {
             let weight = scale * (key_dim as f32).powf(-0.5);

@@ -1,6 +1,7 @@
 //! The three commands; each takes its own configuration and opens the model it names.
 
 mod chat;
+mod ids;
 mod run;
 mod serve;
 

@@ -2,19 +2,21 @@
 
 use std::{
     io::{Read, Write},
-    path::Path,
     time::Instant,
 };
 
 use chat::Delta;
 use serde_json::{Value, json};
 
-use super::CommandError;
+use super::{
+    CommandError,
+    ids::{continue_ids, dump_logits},
+};
 use crate::{
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
     generate::{Finish, Generation, Reason, Step},
-    model::{Conversation, Model, Prompt, PromptError},
+    model::{self, Conversation, Model, Prompt, PromptError},
     terminal::Printer,
 };
 
@@ -23,8 +25,6 @@ use crate::{
 enum Output {
     /// As it comes.
     Text,
-    /// Token ids once it is whole.
-    Ids,
     /// One object once it is whole.
     Json,
 }
@@ -32,11 +32,10 @@ enum Output {
 /// # Errors
 /// The model does not load, refuses the prompt or fails; or a file cannot be written.
 pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
-    let output = match (config.json, &config.prompt) {
-        (true, _) => Output::Json,
-        (false, RunPrompt::Ids(_)) => Output::Ids,
-        (false, _) => Output::Text,
-    };
+    if let (RunPrompt::Ids(ids), false) = (&config.prompt, config.json) {
+        return continue_ids(&model::open_engine(model)?, ids.clone(), &config);
+    }
+    let output = if config.json { Output::Json } else { Output::Text };
     let prompt = PromptInput::read(&config.prompt)?;
     Model::open(model)?.with(|model| answer(model, prompt, config, output))
 }
@@ -55,11 +54,13 @@ fn answer(model: &Model, prompt: PromptInput, config: RunConfig, output: Output)
     let (answer, finish) = runtime.block_on(Answer::read(generation, started, printer.as_mut()))?;
     match output {
         Output::Text => {}
-        Output::Ids => writeln!(std::io::stdout(), "{}", join(&answer.ids))?,
         Output::Json => writeln!(std::io::stdout(), "{}", answer.json(&finish, &prompt, started))?,
     }
     match config.dump_logits {
-        Some(path) => answer.dump_logits(&prompt, model.engine.info().vocab_size, &path),
+        Some(path) => {
+            let ids = [&prompt.ids[..], &answer.ids].concat();
+            dump_logits(&path, &answer.logits, &ids, model.engine.info().vocab_size)
+        }
         None => Ok(()),
     }
 }
@@ -171,24 +172,4 @@ impl Answer {
             },
         })
     }
-
-    /// Tensors `logits` `[positions, vocab_size]`, float32, and `ids` `[prompt + new]`, uint32.
-    fn dump_logits(&self, prompt: &Prompt, vocab_size: usize, path: &Path) -> Result<(), CommandError> {
-        use safetensors::{Dtype, tensor::TensorView};
-        let logits: Vec<u8> = self.logits.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
-        let ids: Vec<u32> = prompt.ids.iter().chain(&self.ids).copied().collect();
-        let id_bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        let cannot = |error: std::io::Error| CommandError::Write { path: path.to_path_buf(), error };
-        let view = |dtype, shape, data| TensorView::new(dtype, shape, data).map_err(std::io::Error::other);
-        let tensors = [
-            ("logits", view(Dtype::F32, vec![self.logits.len(), vocab_size], &logits).map_err(cannot)?),
-            ("ids", view(Dtype::U32, vec![ids.len()], &id_bytes).map_err(cannot)?),
-        ];
-        let file = safetensors::serialize(tensors, None).map_err(std::io::Error::other).map_err(cannot)?;
-        std::fs::write(path, file).map_err(cannot)
-    }
-}
-
-fn join(ids: &[u32]) -> String {
-    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }

@@ -7,7 +7,7 @@ use tokio::{net::TcpListener, runtime::Builder};
 use super::CommandError;
 use crate::{
     config::{ModelConfig, ServeConfig},
-    model::{Model, close},
+    model::Model,
     server::{self, Server},
     terminal::say,
 };
@@ -33,6 +33,6 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let result = runtime.block_on(server::serve(listener, server::router(server, &config)));
     // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    close(engine);
+    engine.stop();
     Ok(result?)
 }

@@ -246,9 +246,12 @@ fn requests(
 
 /// Why there is no prompt, as an answer to the client; `param` is the field that held it.
 pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
-    match error.is_request_error() {
-        true => ApiError::invalid(param, error.to_string()),
-        false => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    match error {
+        PromptError::TooLong { .. } => {
+            ApiError::invalid(param, error.to_string()).code("context_length_exceeded")
+        }
+        error if error.is_request_error() => ApiError::invalid(param, error.to_string()),
+        error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }
 

@@ -5,7 +5,10 @@ use std::sync::{Arc, atomic::Ordering};
 use axum::{
     Json,
     body::Bytes,
-    extract::{FromRequest, Path, Request, State, rejection::BytesRejection},
+    extract::{
+        FromRequest, Path, Request, State,
+        rejection::{BytesRejection, PathRejection},
+    },
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
@@ -33,8 +36,9 @@ pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
 
 pub async fn model(
     State(server): State<Arc<Server>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let Path(id) = id.map_err(|rejection| ApiError::invalid("model", rejection.body_text()))?;
     server.check_model(Some(&id)).map(|()| Json(describe(&server)))
 }
 

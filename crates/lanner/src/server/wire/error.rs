@@ -71,7 +71,9 @@ impl ApiError {
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::BadSampling { name, .. } => ApiError::invalid(*name, message),
-            RequestError::Step(_) => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message),
+            RequestError::Step(_) | RequestError::NotFinite => {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+            }
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
     }

@@ -14,6 +14,8 @@ use crate::{generate::Reason, sampling::Overrides};
 
 const MAX_CHOICES: usize = 16;
 const MAX_STOP_STRINGS: usize = 16;
+/// Matching costs time for every token generated.
+const MAX_STOP_BYTES: usize = 1024;
 const MAX_TOP_LOGPROBS: usize = 20;
 
 /// A request that holds what its type promises.
@@ -108,6 +110,9 @@ fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
     }
     if strings.iter().any(String::is_empty) {
         return Err(ApiError::invalid("stop", "a stop string must not be empty"));
+    }
+    if strings.iter().any(|string| string.len() > MAX_STOP_BYTES) {
+        return Err(ApiError::invalid("stop", format!("a stop string has at most {MAX_STOP_BYTES} bytes")));
     }
     Ok(strings)
 }

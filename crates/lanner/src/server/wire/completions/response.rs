@@ -171,7 +171,8 @@ impl CompletionWire {
         let text = self.token_text(id);
         let offset = &mut self.offsets[choice];
         logprobs.text_offset.push(*offset);
-        *offset += text.chars().count();
+        // A character split over tokens counts where it begins.
+        *offset += self.model.token_bytes(id).iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
         logprobs.tokens.push(text);
         logprobs.token_logprobs.push(score.as_ref().map(|score| finite(score.logprob)));
         logprobs.top_logprobs.push(score.map(|score| self.top(&score)));
