@@ -224,6 +224,7 @@ fn tile<R: Row, const N: usize, const M: usize>(
     let x = x.as_chunks::<LANES>().0;
     let xs: [&[Lanes]; M] = std::array::from_fn(|a| &x[(i + a) * chunks..][..chunks]);
     let mut sums = [[[0.0f32; LANES]; M]; N];
+    #[expect(clippy::needless_range_loop, reason = "the chunk indexes M rows of x and N of the weight alike")]
     for chunk in 0..chunks {
         let values: [Lanes; M] = std::array::from_fn(|a| xs[a][chunk]);
         for b in 0..N {

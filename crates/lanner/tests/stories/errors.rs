@@ -27,6 +27,11 @@ fn wrong_chat_fields_are_named() {
     let unsupported = json!("unsupported_parameter");
     for (request, param, code) in [
         (json!({ "messages": [] }), "messages", Value::Null),
+        (
+            json!({ "messages": [{ "role": "user", "content": "x" }], "stop": "x".repeat(1025) }),
+            "stop",
+            Value::Null,
+        ),
         (json!({ "messages": "hi" }), "messages", Value::Null),
         (json!({ "messages": [{ "content": "no role" }] }), "messages", Value::Null),
         (json!({ "messages": [{ "role": "user", "content": 7 }] }), "messages", Value::Null),
@@ -125,6 +130,11 @@ fn a_prompt_longer_than_the_context_says_by_how_much() {
     }
     let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(CONTEXT) }] });
     check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
+
+    // Far too long: refused without a look at its tokens.
+    let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(1 << 20) }] });
+    let message = check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
+    assert!(message.contains("bytes"), "{message}");
 }
 
 #[test]
@@ -138,6 +148,7 @@ fn other_models_routes_and_methods_do_not_exist() {
         assert_eq!((&described["id"], &described["object"]), (&json!("owl"), &json!("model")));
     }
     check(&client::get(server.address, "/v1/models/a/b"), 404, "model".into(), "model_not_found".into());
+    check(&client::get(server.address, "/v1/models/%ff"), 400, "model".into(), Value::Null);
     check(&client::get(server.address, "/v1/nothing"), 404, Value::Null, "unknown_url".into());
     check(&client::get(server.address, "/"), 404, Value::Null, "unknown_url".into());
     check(&client::get(server.address, "/v1/completions"), 405, Value::Null, "method_not_allowed".into());
