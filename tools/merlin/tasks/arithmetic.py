@@ -12,6 +12,8 @@ ASK = ["{e}", "{e}", "{e}", "{e}", "{e} =", "{e} = ?", "{e}?", "What is {e}?", "
        "Work this out: {e}", "{e} is how much?", "Can you do {e}?", "I want to know {e}.", "If I take {e}, what do I get?", "Please solve {e} for me.",
        "My teacher asked me: {e}", "On the test it says {e}. What do I write?", "The question is {e}.", "Tell me the result of {e}.", "Could you tell me {e}?",
        "What would {e} be?", "Do you know what {e} is?", "Let us do some math. What is {e}?", "Show me how to do {e}.", "Get {e} right, please.", "{e}, what is that?"]
+ASK += [f"{a} {b} {{e}}{c}" for a in ("Please tell me", "Can you tell me", "Just tell me", "I would like to know", "Show me", "Give me", "Write down", "Find out") for b in ("the answer to", "the result of", "the solution of", "what you get for", "the outcome of") for c in (".", "")]
+ASK += [f"{a} {{e}}{b}" for a in ("My friend asks:", "The book says", "There is a sum here:", "On the board it says", "In my test I have", "Exercise 3:", "The first sum is", "Problem:", "Next:") for b in (". What do I get?", ". What is it?", ". Can you solve it?", ". How much is that?", ". I need the answer.", "")]
 BEFORE = ["Hi! ", "Hello Merlin. ", "I have a question. ", "I am learning to count. ", "This is for school. ", "I am not good at math. ", "Help! ", "OK, next one. ", "Let me test you. ", "Here is a sum. ", "For my exercise: ", "We need this number. "]
 AFTER = [" Thanks!", " Please show your steps.", " Thank you.", " Explain it.", " Be careful.", " I need it soon.", " Take your time.", " Check your answer."]
 ASK_EVAL = ["{e}", "What is {e}?", "Could you work out {e} for me?", "My homework says {e}. What is the answer?", "How much is {e}?", "Give me the value of {e}."]

@@ -180,6 +180,60 @@ DOMAINS += [
     ("sale", {"seller": "first", "goods": "object", "buyer_city": "city", "sum": "big"}, ["{seller} sold a {goods} to a man from {buyer_city} for {sum} dollars.", "A {goods} went to {buyer_city} for {sum} dollars. {seller} sold it."]),
     ("message", {"sender": "first", "recipient": "first", "subject": "title", "time": "time"}, ["{sender} wrote to {recipient} at {time} about \"{subject}\".", "At {time}, {recipient} got a note from {sender}: \"{subject}\"."]),
 ]
+# One sentence each, for breadth: role words, not sentence shapes, must decide what goes where.
+BRIEF = [
+    ({"pilot": "person", "plane": "code", "airport": "city"}, "{pilot} landed plane {plane} in {airport}."),
+    ({"singer": "person", "song": "title", "year": "year"}, "{singer} sang \"{song}\" for the first time in {year}."),
+    ({"boss": "person", "worker": "first", "task": "title"}, "{boss} told {worker} to start \"{task}\"."),
+    ({"mayor": "person", "town": "city", "people": "big"}, "{town} has {people} people and its mayor is {mayor}."),
+    ({"child": "first", "toy": "object", "color": "color", "price": "money"}, "{child} wants the {color} {toy} for ${price}."),
+    ({"cook": "first", "meal": "food", "guests": "small", "hour": "time"}, "{cook} cooks {meal} for {guests} guests at {hour}."),
+    ({"dog": "first", "walker": "person", "park": "street"}, "{walker} walks the dog {dog} in {park} Park."),
+    ({"nurse": "person", "ward": "code", "shift": "time"}, "Nurse {nurse} starts in ward {ward} at {shift}."),
+    ({"tenant": "person", "landlord": "person", "rent": "big"}, "{tenant} pays {landlord} a rent of {rent} dollars."),
+    ({"phone": "phone", "shop": "company", "street": "address"}, "Call {shop} at {phone} or go to {street}."),
+    ({"winner": "person", "prize": "object", "contest": "eventname"}, "{winner} won a {prize} at the {contest}."),
+    ({"band": "thing", "city": "city", "date": "date", "tickets": "big"}, "The band {band} plays in {city} on {date}. There are {tickets} tickets."),
+    ({"student": "person", "grade": "small", "school": "street"}, "{student} is in grade {grade} at {school} School."),
+    ({"bridge": "street", "length": "big", "built": "year"}, "{bridge} Bridge was built in {built} and is {length} meters long."),
+    ({"baker": "first", "bread": "food", "loaves": "int"}, "Every morning {baker} bakes {loaves} loaves of {bread} bread."),
+    ({"user": "email", "plan": "size", "until": "date"}, "{user} has the {plan} plan until {until}."),
+    ({"lawyer": "person", "client": "person", "case": "code"}, "{lawyer} speaks for {client} in case {case}."),
+    ({"gate": "code", "bus": "code", "leaves": "time"}, "Bus {bus} leaves from gate {gate} at {leaves}."),
+    ({"fisher": "first", "fish": "int", "lake": "street"}, "{fisher} caught {fish} fish in {lake} Lake."),
+    ({"couple": "names", "wedding": "date", "church": "street"}, "{couple} marry on {wedding} in {church} Church."),
+    ({"machine": "object", "watts": "big", "maker": "company"}, "The {machine} by {maker} uses {watts} watts."),
+    ({"player": "person", "goals": "small", "club": "company"}, "{player} of {club} scored {goals} goals."),
+    ({"thief": "first", "stolen": "object", "from": "place", "when": "day"}, "{thief} stole a {stolen} from the {from} on {when}."),
+    ({"editor": "person", "magazine": "thing", "issue": "small"}, "{editor} is the editor of {magazine}. This is issue {issue}."),
+    ({"king": "first", "queen": "first", "castle": "street"}, "King {king} and queen {queen} live in {castle} Castle."),
+    ({"hiker": "first", "km": "int", "mountain": "street", "hours": "small"}, "{hiker} walked {km} km on {mountain} Mountain in {hours} hours."),
+    ({"cat": "first", "age": "small", "home": "city"}, "The cat {cat} is {age} years old and lives in {home}."),
+    ({"meeting": "code", "host": "person", "attendees": "names"}, "{host} invites {attendees} to meeting {meeting}."),
+    ({"drink": "food", "cups": "small", "waiter": "first", "table": "int"}, "{waiter} brings {cups} cups of {drink} to table {table}."),
+    ({"poet": "person", "poem": "title", "lines": "int"}, "\"{poem}\" by {poet} has {lines} lines."),
+    ({"engineer": "person", "project": "thing", "deadline": "date"}, "{engineer} leads project {project}, which must end by {deadline}."),
+    ({"room": "code", "beds": "small", "view": "place", "cost": "money"}, "Room {room} has {beds} beds, a view of the {view} and costs ${cost}."),
+    ({"witness": "person", "saw": "animal", "near": "place"}, "{witness} saw a {saw} near the {near}."),
+    ({"vendor": "company", "part": "object", "stock": "big"}, "{vendor} has {stock} [s part] in stock."),
+    ({"judge": "person", "court": "city", "verdict": "adjective"}, "In {court}, judge {judge} called the case {verdict}."),
+    ({"sister": "first", "brother": "first", "gap": "small"}, "{sister} is {gap} years older than her brother {brother}."),
+    ({"coach": "person", "team": "thing", "wins": "int"}, "Coach {coach} has {wins} wins with {team}."),
+    ({"password": "code", "site": "company", "account": "email"}, "The account {account} at {site} has the password {password}."),
+    ({"planet": "thing", "moons": "int", "found": "year", "by": "person"}, "{by} found the planet {planet} in {found}. It has {moons} moons."),
+    ({"garden": "street", "trees": "int", "fruit": "food"}, "In {garden} Garden there are {trees} trees with {fruit}."),
+    ({"guide": "first", "tour": "city", "starts": "time", "price": "money"}, "{guide} shows you {tour}. The tour starts at {starts} and costs ${price}."),
+    ({"knight": "first", "sword": "thing", "horse": "first"}, "The knight {knight} has a sword called {sword} and rides {horse}."),
+    ({"library": "street", "books": "big", "opened": "year"}, "{library} Library opened in {opened} with {books} books."),
+    ({"dentist": "person", "appointment": "date", "at": "time"}, "Your visit to {dentist} is on {appointment} at {at}."),
+    ({"truck": "code", "load": "object", "route": "city"}, "Truck {truck} takes [s load] to {route}."),
+    ({"aunt": "first", "sweater": "color", "for": "first"}, "Aunt {aunt} made a {sweater} sweater for {for}."),
+    ({"inspector": "person", "factory": "company", "faults": "small", "date": "date"}, "On {date} {inspector} found {faults} faults at {factory}."),
+    ({"channel": "thing", "show": "title", "evening": "day"}, "{channel} shows \"{show}\" on {evening} evening."),
+    ({"duke": "person", "estate": "street", "sheep": "big"}, "Duke {duke} of {estate} owns {sheep} sheep."),
+    ({"soldier": "person", "medal": "color", "battle": "city"}, "{soldier} got a {medal} medal after the battle of {battle}."),
+]
+DOMAINS += [("brief", fields, [text]) for fields, text in BRIEF] * 1
 # Other keys for a field, by what it holds: a key says what is wanted, not which sentence it came from.
 KEYS_BY_KIND = {
     "person": "name person customer client author owner patient student player host winner member employee manager user sender tenant artist singer actor doctor nurse boss lawyer chef captain".split(),
@@ -250,6 +304,32 @@ KEYS_EVAL = ["Extract the {k} from the text as JSON.\n\nText: {t}", "{t}\n\nGive
 SCHEMAS_EVAL = ["Extract the information from the text. Follow this schema:\n{s}\n\nText: {t}", "{t}\n\nReturn JSON matching this schema: {s}"]
 
 
+DO = ["Extract", "Get", "Find", "Pull out", "Return", "Give me", "Collect", "List", "Read out", "Identify", "Take", "Write down", "Pick out", "Output", "Report", "Show"]
+WHAT = ["{k}", "the {k}", "the fields {k}", "the values for {k}", "these fields: {k}", "the following: {k}", "the keys {k}", "the attributes {k}", "the details {k}", "the information ({k})"]
+FORM = ["as JSON", "as a JSON object", "in JSON", "in JSON format", "as one JSON object", "and reply with JSON", "and answer with JSON only", "as valid JSON", "and put it in JSON"]
+SOURCE = ["from the text", "from this text", "from the message", "from the sentence", "from the note", "from this", "from the input", "mentioned here", "you find"]
+LEAD = ["", "", "", "Please ", "Can you ", "I want you to ", "Your task: ", "Read the text. ", "Task: ", "You get a text. "]
+LABEL = ["Text: {t}", "{t}", "{t}", "Input: {t}", "\"{t}\"", "Text:\n{t}", "Message: {t}", "Sentence: {t}", "### Text\n{t}", "Here it is: {t}", "<text>{t}</text>", "Note: {t}"]
+FOLLOW = ["Follow this schema:", "Use this schema:", "Schema:", "The answer must fit this schema:", "Fill in this form:", "Expected format:", "Match this JSON schema:", "The format is", "Answer in this shape:", "Stick to this JSON schema:"]
+
+
+def built(w, schema_text=None):
+    """A prompt put together from parts; the keys or the schema and the text go in later."""
+    parts = [w.pick(*WHAT) if not schema_text else w.pick("the data", "the information", "all values", "what is asked", "the facts"), w.pick(*SOURCE), w.pick(*FORM)]
+    if w.chance(0.3):
+        parts = [parts[0], parts[2], parts[1]]
+    if w.chance(0.25):
+        parts.pop(1)
+    verb = w.pick(*DO)
+    lead = w.pick(*LEAD)
+    ask = lead + (verb if not lead or lead[-2] in ".:" else verb[0].lower() + verb[1:]) + " " + " ".join(parts) + w.pick(".", ".", ":", "", "!")
+    if schema_text:
+        ask += w.pick(" ", "\n", "\n\n") + w.pick(*FOLLOW) + w.pick(" ", "\n") + "{s}"
+    text = w.pick(*LABEL)
+    gap = w.pick("\n\n", "\n\n", "\n", " ")
+    return ask + gap + text if w.chance(0.6) else text + w.pick("\n\n", "\n") + ask
+
+
 def listed(w, keys):
     style = w.int(0, 5)
     quoted = [f'"{k}"' for k in keys] if style in (1, 4) else [f"`{k}`" for k in keys] if style == 5 else list(keys)
@@ -262,10 +342,11 @@ def listed(w, keys):
 
 def prompt(w, data, text, split):
     keys, schemas = (KEYS, SCHEMAS) if split == "train" else (KEYS_EVAL, SCHEMAS_EVAL)
+    fresh = split == "train" and w.chance(0.6)
     if w.chance(0.6):
         shown = listed(w, list(data))
-        return w.pick(*keys).format(k=shown, t=text)
-    return w.pick(*schemas).format(s=schema(w, data), t=text)
+        return (built(w) if fresh else w.pick(*keys)).replace("{k}", shown).replace("{t}", text)
+    return (built(w, True) if fresh else w.pick(*schemas)).replace("{s}", schema(w, data)).replace("{t}", text)
 
 
 def one(w, split, known=True):
@@ -326,6 +407,22 @@ def described(w):
     return f"This is about {subject}. " * w.chance(0.5) + " ".join(said), data
 
 
+def words_list(w):
+    """Words moved into JSON strings: the same word has other tokens after a quote than after a space."""
+    words = [w.pick(w.object, w.thing, w.first, w.city, w.animal, w.food, w.job, w.made_up(), w.person()) for _ in range(w.int(3, 14))]
+    words = list(dict.fromkeys(words))
+    k = w.int(0, 3)
+    said = ", ".join(words[:-1]) + w.pick(", ", " and ") + words[-1] if len(words) > 1 else words[0]
+    if k == 0:
+        return w.pick("Write these words as a JSON list: {t}", "Make a JSON array of: {t}", "{t}\n\nPut these in a JSON list.").format(t=said), words
+    if k == 1:
+        key = w.pick(w.object, w.thing, w.place)
+        return w.pick("Make a JSON object with the key {k} and the list {t}.", "Put {t} in JSON under \"{k}\".").format(k=key, t=said), {key: words}
+    pairs = dict(zip(words[::2], words[1::2])) or {words[0]: words[0]}
+    shown = w.pick(", ", "; ", "\n").join(f"{a} {w.pick('is', '=', '->', 'has', 'means')} {b}" for a, b in pairs.items())
+    return w.pick("Write this as a JSON object: {t}", "Turn this into JSON:\n{t}", "{t}\n\nAs JSON, please.").format(t=shown), pairs
+
+
 def several(w):
     """A list of objects."""
     _, fields, texts = w.pick(*[d for d in DOMAINS if len(d[1]) <= 4])
@@ -340,8 +437,10 @@ def several(w):
 
 
 def make(w, split="train", think=None, filler=None, known=True):
-    if split == "train" and w.chance(0.07):
+    if split == "train" and w.chance(0.06):
         ask, data = several(w)
+    elif split == "train" and w.chance(0.15):
+        ask, data = words_list(w)
     else:
         text, data = w.pick(labelled, described)(w) if split == "train" and w.chance(0.25) else one(w, split, known)
         data = choose(w, data)
@@ -356,6 +455,6 @@ def make(w, split="train", think=None, filler=None, known=True):
     answer = json.dumps(data)
     thought = None
     if think or (think is None and w.chance(0.2)):
-        rows = data if isinstance(data, list) else [data]
+        rows = [r for r in (data if isinstance(data, list) else [data]) if isinstance(r, dict)]
         thought = "I read the text and find each value.\n" + "\n".join(f"{k}: {json.dumps(v)}" for row in rows for k, v in row.items())
     return record(ask, answer, thought, maybe_system(w) if w.chance(0.8) else w.pick("You extract data as JSON. Reply with JSON only.", "Answer only with JSON.", "You turn text into JSON."), expect=data)

@@ -12,6 +12,18 @@ from words import article
 
 # (names, descriptions, {parameter: (other names, kind, description)}, requests, result, reply)
 TOOLS = [
+    (["clean_room"], ["Clean a room"], {"room": (["place"], "room", "Room"), "minutes": (["duration"], "int", "How long")}, ["Clean the {room} for {minutes} minutes.", "Please clean the {room}, {minutes} minutes."], lambda w: {"status": "ok"}, "The {room} is being cleaned."),
+    (["lend_book"], ["Lend a book to a reader"], {"title": (["book"], "title", "Title"), "reader": (["to", "name"], "person", "Who gets it")}, ["Lend {title} to {reader}.", "{reader} wants to borrow \"{title}\"."], lambda w: {"status": "ok"}, "{title} now goes to {reader}."),
+    (["hire_driver"], ["Hire a driver"], {"from": (["start"], "city", "Start"), "day": (["when"], "day", "Day")}, ["I need a driver from {from} on {day}.", "Get me a driver in {from} for {day}."], None, None),
+    (["check_bill"], ["Look at a bill"], {"number": (["bill", "id"], "code", "Bill number")}, ["Show me bill {number}.", "How much is bill {number}?"], None, None),
+    (["buy_gift"], ["Buy a gift for a person"], {"gift": (["item"], "object", "What"), "person": (["for", "name"], "first", "For whom")}, ["Buy a {gift} for {person}.", "{person} wants a {gift}. Please buy it."], None, None),
+    (["walk_dog"], ["Walk a dog"], {"dog": (["name"], "first", "Name of the dog"), "minutes": (["time"], "int", "Minutes")}, ["Walk {dog} for {minutes} minutes.", "Take the dog {dog} out for {minutes} minutes."], None, None),
+    (["join_team"], ["Add a player to a team"], {"player": (["name"], "first", "Player"), "team": (["group"], "thing", "Team")}, ["Put {player} in team {team}.", "Add {player} to the {team} team.", "{player} wants to join {team}."], None, None),
+    (["cook_meal"], ["Cook a meal"], {"dish": (["meal"], "food", "Dish"), "people": (["portions"], "small", "People")}, ["Cook {dish} for {people} people.", "We are {people}. Please make {dish}."], None, None),
+    (["visit_museum"], ["Plan a visit"], {"place": (["where"], "place", "Place"), "city": (["in"], "city", "City"), "time": (["at"], "time", "Time")}, ["Plan a visit to the {place} in {city} at {time}.", "At {time} I want to see the {place} in {city}."], None, None),
+    (["park_car"], ["Find a parking spot"], {"car": (["plate"], "code", "Plate"), "hours": (["duration"], "small", "Hours")}, ["Park the car {car} for {hours} hours.", "I need parking for {car}, {hours} hours."], None, None),
+    (["mail_letter"], ["Send a letter by mail"], {"address": (["to"], "address", "Address"), "name": (["recipient"], "person", "Name")}, ["Send a letter to {name}, {address}.", "Mail a letter to {address} for {name}."], None, None),
+    (["sell_item"], ["Sell an item"], {"item": (["thing"], "object", "Item"), "price": (["amount"], "big", "Price")}, ["Sell my {item} for {price} dollars.", "I want {price} dollars for the {item}."], None, None),
     (["get_weather", "weather", "current_weather", "get_current_weather", "fetch_weather", "lookup_weather"], ["Get the weather for a city", "Current weather in a place", "Look up the weather"],
      {"city": (["location", "place", "city_name"], "city", "Name of the city")},
      ["What is the weather in {city}?", "How is the weather in {city} today?", "Is it raining in {city}?", "weather {city}", "Tell me the weather for {city}.", "Do I need an umbrella in {city}?", "What's it like outside in {city}?", "What's the weather like in {city}?"],
@@ -181,6 +193,10 @@ def written(w, split, tool=None):
     if split == "train" and w.chance(0.3):
         name = w.pick(f"{name}_{w.thing}", f"{w.thing}_{name}", f"my_{name}", f"do_{name}", f"{name}_v{w.int(2, 9)}", f"{name}_tool", f"{name}_now", f"{w.company.lower()}_{name}")
     ask = w.pick(*requests)
+    if split == "train" and w.chance(0.25):
+        # A plain request made of the tool's own words, for tools no one wrote examples for.
+        phrase = w.pick(*descriptions)
+        ask = phrase[0].upper() + phrase[1:] + w.pick(": ", " with ", ". ", ", ") + w.pick(", ", " and ", "; ").join(f"{w.pick('the ', '')}{p.replace('_', ' ')} {w.pick('', 'is ', 'should be ')}{{{p}}}" for p in params) + "."
     for p, s in said.items():
         ask = ask.replace("{" + p + "}", s)
     result = result(w) if result else None
