@@ -10,7 +10,7 @@ use crate::{
     handle::{Message, Submission},
     models::Model,
     request::{Event, FinishReason, ModelInfo, RequestError, Usage},
-    schedule::{Queue, plan},
+    schedule::{Queue, Want, plan},
     sequence::Sequence,
     step::Step,
 };
@@ -101,14 +101,14 @@ impl Runner {
     }
 
     fn plan(&self) -> Vec<(usize, usize)> {
-        let wants: Vec<_> = self.running.iter().map(Sequence::wants).collect();
-        match self.running.iter().position(|s| s.suspect) {
-            None => plan(&wants, self.options.prefill_chunk.max(1)),
-            Some(suspect) => plan(&wants[suspect..=suspect], self.options.prefill_chunk.max(1))
-                .into_iter()
-                .map(|(_, tokens)| (suspect, tokens))
-                .collect(),
-        }
+        // A suspect runs alone.
+        let suspect = self.running.iter().position(|s| s.suspect);
+        let want = |(i, sequence): (usize, &Sequence)| match suspect {
+            Some(only) if only != i => Want::Nothing,
+            _ => sequence.wants(),
+        };
+        let wants: Vec<Want> = self.running.iter().enumerate().map(want).collect();
+        plan(&wants, self.options.prefill_chunk.max(1))
     }
 
     fn launch(&mut self, plan: &[(usize, usize)]) -> Result<Step, String> {
@@ -150,13 +150,6 @@ impl Runner {
 fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(panic) => Err(panic_message(&*panic)),
+        Err(panic) => Err(mlx::panic_message(&*panic)),
     }
-}
-
-/// The text of a panic.
-pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".into())
 }

@@ -15,7 +15,7 @@ use crate::{
     models::{self, Model},
     options::{Device, Dtype, Options, Progress},
     request::{ModelInfo, Sampling},
-    run::{panic_message, run},
+    run::run,
     weights::Weights,
 };
 
@@ -33,7 +33,7 @@ pub fn start(
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, progress)))
-            .unwrap_or_else(|panic| Err(LoadError::Panicked(panic_message(&*panic))));
+            .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
             Ok((model, info)) => {
                 // The caller may have given up waiting; then there is nobody to serve.

@@ -52,9 +52,8 @@ impl Step {
     ) -> mlx::Result<Step> {
         let inputs: Vec<Array> = plan.iter().map(|&(i, n)| input(&sequences[i], n)).collect();
         let tokens = if inputs.len() == 1 { inputs[0].clone() } else { Array::concatenate(&inputs, 0) };
-        let chosen: Vec<&mut Sequence> = select(sequences, plan);
         let (hidden, cache_arrays) = {
-            let mut chosen = chosen;
+            let mut chosen = select(sequences, plan);
             let rows = chosen.iter_mut().zip(plan).map(|(s, &(_, n))| (n, s.computed, &mut s.caches[..]));
             let mut batch = Batch::new(rows);
             let hidden = model.forward(&tokens, &mut batch);

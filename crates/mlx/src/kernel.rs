@@ -6,6 +6,7 @@ use crate::{
     Array,
     array::Element,
     bridge::{self, Dtype, View, ViewMut},
+    error::panic_message,
     eval::{list, unlist},
 };
 
@@ -95,8 +96,6 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMu
         // The stream goes on with the operations behind this one before anybody sees the error; an index among
         // them must not be whatever the memory held before.
         outputs.iter_mut().for_each(|output| output.0.fill(0));
-        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        format!("kernel {} panicked: {text}", kernel.name)
+        format!("kernel {} panicked: {}", kernel.name, panic_message(&*panic))
     })
 }

@@ -17,7 +17,7 @@ pub mod quant;
 
 pub use array::{Array, Element};
 pub use bridge::Dtype;
-pub use error::{Error, Result};
+pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use kernel::{Input, Output, OutputSpec, apply};
 pub use kv::{KvBuffer, attend};

@@ -1,5 +1,6 @@
 //! The layers every family is built from; none knows how its weights are stored or where it runs.
 
+pub use mlx::fast::swiglu;
 use mlx::{
     Array, Dtype, fast,
     quant::{self, Quantization},
@@ -92,11 +93,6 @@ impl RmsNorm {
     pub fn forward(&self, x: &Array) -> Array {
         fast::rms_norm(x, &self.weight, self.eps)
     }
-}
-
-/// `silu(gate) * up`.
-pub fn swiglu(gate: &Array, up: &Array) -> Array {
-    fast::swiglu(gate, up)
 }
 
 /// Rotary frequencies `base^(-2i / dims)` for `dims / 2` pairs (Su et al., 2021).
