@@ -62,6 +62,14 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// bits on every platform, which the C library's does not.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
+    let (fraction, power) = exp_parts(x);
+    let scaled = (fraction + 1.0) * power;
+    if x < -87.0 { 0.0 } else { scaled }
+}
+
+/// `exp(x)` as `(1 + fraction) * power`, `power` a power of two and `fraction` within about 0.42 of 0.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, f32) {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = x.clamp(-87.0, 88.0);
@@ -72,9 +80,16 @@ pub fn exp(x: f32) -> f32 {
     let p = r.mul_add(p, 4.166_579_6e-2);
     let p = r.mul_add(p, 1.666_666_5e-1);
     let p = r.mul_add(p, 0.5);
-    let p = (r * r).mul_add(p, r) + 1.0;
-    let scaled = p * f32::from_bits(((n as i32 + 127) << 23) as u32);
-    if x < -87.0 { 0.0 } else { scaled }
+    ((r * r).mul_add(p, r), f32::from_bits(((n as i32 + 127) << 23) as u32))
+}
+
+/// `tanh(x)` to a few units in the last place, small `x` included.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    // Through exp(-2|x|) - 1, which keeps the digits that exp itself rounds away next to 1.
+    let (fraction, power) = exp_parts(-2.0 * x.abs());
+    let below_one = power.mul_add(fraction, power - 1.0);
+    (-below_one / (2.0 + below_one)).copysign(x)
 }
 
 #[inline(always)]
@@ -105,5 +120,16 @@ mod tests {
             let exact = x as f64 / (1.0 + (-x as f64).exp());
             assert!((silu(x) as f64 - exact).abs() <= 1e-6 * exact.abs().max(1e-6), "silu({x})");
         }
+    }
+    #[test]
+    fn tanh_is_close_everywhere_and_keeps_small_numbers() {
+        for i in 0..400_000 {
+            let x = (i - 200_000) as f32 * 5e-5;
+            let (got, exact) = (tanh(x) as f64, (x as f64).tanh());
+            assert!((got - exact).abs() <= 2e-7, "tanh({x}) = {got}, exact {exact}");
+            assert!((got - exact).abs() <= 4e-7 * exact.abs(), "tanh({x}) = {got}, exact {exact}");
+        }
+        assert_eq!((tanh(0.0), tanh(100.0), tanh(f32::NEG_INFINITY)), (0.0, 1.0, -1.0));
+        assert!(tanh(f32::NAN).is_nan());
     }
 }

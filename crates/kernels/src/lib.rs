@@ -14,7 +14,7 @@ mod rope;
 mod scalar;
 mod simd;
 
-pub use attention::{AttentionShape, append_kv, attention};
+pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
 pub use conv::causal_conv_silu;
 pub use delta::{DeltaShape, gated_delta};
 pub use linear::{Affine, linear, quantized_linear};

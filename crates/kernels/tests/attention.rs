@@ -1,0 +1,128 @@
+//! Attention against a plain float64 computation, and against itself one query at a time, bit for bit.
+
+mod common;
+
+use common::*;
+use half::{bf16, f16};
+use kernels::*;
+use proptest::prelude::*;
+
+fn shapes() -> impl Strategy<Value = AttentionShape> {
+    let sizes = (1usize..9, 0usize..40, 0usize..20, 1usize..4, 1usize..11);
+    let dims = (1usize..40, 1usize..40, prop::sample::select(vec![1, 2, 7, 16, usize::MAX]));
+    (sizes, dims).prop_map(|((tokens, past, room, kv_heads, group), (head_dim, value_dim, window))| {
+        let (heads, length) = (kv_heads * group, past + tokens);
+        let capacity = length + room;
+        AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
+    })
+}
+
+/// `(softcap, whether there are sinks)`
+fn extras() -> impl Strategy<Value = (Option<f32>, bool)> {
+    (prop::option::of(prop::sample::select(vec![0.5f32, 3.0, 50.0])), any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn attention_is_right_and_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
+        check::<f32>(shape, extras, seed, false);
+        check::<f16>(shape, extras, seed, false);
+        check::<bf16>(shape, extras, seed, false);
+    }
+
+    #[test]
+    fn latent_attention_is_right_and_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
+        let shape = AttentionShape { value_dim: shape.value_dim.min(shape.head_dim), ..shape };
+        check::<f32>(shape, extras, seed, true);
+        check::<bf16>(shape, extras, seed, true);
+    }
+}
+
+fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool), seed: u64, latent: bool) {
+    let s = shape;
+    let sinks = sinks.then(|| noise::<f32>(seed + 3, s.heads));
+    let softmax = Softmax { scale: 0.8, softcap, sinks: sinks.as_deref() };
+    let q = noise::<T>(seed, s.tokens * s.heads * s.head_dim);
+    let k = noise::<T>(seed + 1, s.kv_heads * s.capacity * s.head_dim);
+    let v = match latent {
+        true => k.chunks(s.head_dim).flat_map(|key| key[..s.value_dim].to_vec()).collect(),
+        false => noise::<T>(seed + 2, s.kv_heads * s.capacity * s.value_dim),
+    };
+    let run = |shape: AttentionShape, q: &[T], k: &[T], v: &[T]| {
+        let mut out = unwritten(q.len() / s.head_dim * s.value_dim);
+        match latent {
+            true => latent_attention(shape, q, k, softmax, &mut out),
+            false => attention(shape, q, k, v, softmax, &mut out),
+        }
+        out
+    };
+    let out = run(s, &q, &k, &v);
+    close(&out, &exact(s, &wide(&q), &wide(&k), &wide(&v), softmax), 2e-5);
+    for t in 0..s.tokens {
+        // Alone, in a buffer whose first visible key is this query's, as after older keys slid out.
+        let end = s.length - s.tokens + t + 1;
+        let start = end.saturating_sub(s.window);
+        let slide = |buffer: &[T], dim: usize| -> Vec<T> {
+            buffer.chunks(s.capacity * dim).flat_map(|head| head[start * dim..].to_vec()).collect()
+        };
+        let one = AttentionShape { tokens: 1, length: end - start, capacity: s.capacity - start, ..s };
+        let q = &q[t * s.heads * s.head_dim..][..s.heads * s.head_dim];
+        let alone = run(one, q, &slide(&k, s.head_dim), &slide(&v, s.value_dim));
+        let row = s.heads * s.value_dim;
+        assert_eq!(bits(&alone), bits(&out[t * row..][..row]), "query {t} of {s:?}");
+    }
+}
+
+fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -> Vec<f64> {
+    let mut out = vec![];
+    for (i, q) in q.chunks(s.head_dim).enumerate() {
+        let (t, h) = (i / s.heads, i % s.heads);
+        let row = |j: usize| h / (s.heads / s.kv_heads) * s.capacity + j;
+        let position = s.length - s.tokens + t;
+        let seen: Vec<usize> = (0..=position).filter(|j| position - j < s.window).map(row).collect();
+        let weight = |row: &usize| {
+            let key = &k[row * s.head_dim..][..s.head_dim];
+            let score = q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * softmax.scale as f64;
+            softmax.softcap.map_or(score, |cap| cap as f64 * (score / cap as f64).tanh()).exp()
+        };
+        let weights: Vec<f64> = seen.iter().map(weight).collect();
+        let total = weights.iter().sum::<f64>() + softmax.sinks.map_or(0.0, |sinks| (sinks[h] as f64).exp());
+        let value = |d: usize| seen.iter().zip(&weights).map(|(row, w)| w * v[row * s.value_dim + d]).sum();
+        out.extend((0..s.value_dim).map(|d| -> f64 { value(d) }).map(|sum| sum / total));
+    }
+    out
+}
+
+/// Large enough to be spread over threads: 40 heads over one key head in tiles, the last query alone.
+#[test]
+fn many_heads_over_one_key_head_do_not_depend_on_threads() {
+    let shape = AttentionShape {
+        tokens: 2,
+        heads: 42,
+        kv_heads: 1,
+        head_dim: 72,
+        value_dim: 64,
+        length: 300,
+        capacity: 320,
+        window: usize::MAX,
+    };
+    check::<f32>(shape, (None, false), 5, true);
+    check::<f32>(shape, (Some(20.0), true), 6, false);
+}
+
+#[test]
+fn appended_keys_land_behind_the_ones_before() {
+    let (kv_heads, head_dim, capacity) = (2, 3, 5);
+    let mut buffer = vec![0.0f32; kv_heads * capacity * head_dim];
+    let tokens = noise(7, 3 * kv_heads * head_dim);
+    append_kv(&mut buffer, &tokens[..6], 0, kv_heads, head_dim);
+    append_kv(&mut buffer, &tokens[6..], 1, kv_heads, head_dim);
+    for t in 0..3 {
+        for h in 0..kv_heads {
+            let stored = &buffer[(h * capacity + t) * head_dim..][..head_dim];
+            assert_eq!(stored, &tokens[(t * kv_heads + h) * head_dim..][..head_dim]);
+        }
+    }
+}
