@@ -19,5 +19,5 @@ pub use conv::causal_conv_silu;
 pub use delta::{DeltaShape, gated_delta};
 pub use linear::{Affine, linear, quantized_linear};
 pub use norm::rms_norm;
-pub use rope::rope;
+pub use rope::{RopePairs, rope};
 pub use scalar::Scalar;

@@ -1,0 +1,48 @@
+//! Rotary embedding against a plain float64 computation.
+
+mod common;
+
+use common::*;
+use half::{bf16, f16};
+use kernels::*;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn rope_turns_pairs_and_copies_the_rest(
+        tokens in 1usize..5, heads in 1usize..4, half in 0usize..20, rest in 1usize..9, seed in 0u64..1000,
+        pairs in prop::sample::select(vec![RopePairs::Halves, RopePairs::Adjacent]),
+        scale in prop::sample::select(vec![1.0f32, 1.346]),
+    ) {
+        check::<f32>([tokens, heads, half, rest], pairs, scale, seed);
+        check::<f16>([tokens, heads, half, rest], pairs, scale, seed);
+        check::<bf16>([tokens, heads, half, rest], pairs, scale, seed);
+    }
+}
+
+fn check<T: Float>([tokens, heads, half, rest]: [usize; 4], pairs: RopePairs, scale: f32, seed: u64) {
+    let head_dim = 2 * half + rest;
+    let x = noise::<T>(seed, tokens * heads * head_dim);
+    let positions: Vec<i32> = (0..tokens).map(|t| 3 + 17 * t as i32).collect();
+    let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
+    let mut out = unwritten(x.len());
+    rope(&x, &positions, &frequencies, pairs, scale, &mut out, heads, head_dim);
+    let mut exact = wide(&x);
+    for (i, head) in exact.chunks_mut(head_dim).enumerate() {
+        for (f, frequency) in frequencies.iter().enumerate() {
+            // The angle is rounded to float32 as documented; everything after it is exact here.
+            let (sin, cos) = ((positions[i / heads] as f32 * frequency) as f64).sin_cos();
+            let (a, b) = match pairs {
+                RopePairs::Halves => (f, f + half),
+                RopePairs::Adjacent => (2 * f, 2 * f + 1),
+            };
+            (head[a], head[b]) = (
+                (head[a] * cos - head[b] * sin) * scale as f64,
+                (head[b] * cos + head[a] * sin) * scale as f64,
+            );
+        }
+    }
+    close(&out, &exact, 1e-6);
+}
