@@ -6,6 +6,7 @@
 mod attention;
 mod conv;
 mod delta;
+mod grouped;
 mod lanes;
 mod linear;
 mod norm;
@@ -17,7 +18,8 @@ mod simd;
 pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
 pub use conv::causal_conv_silu;
 pub use delta::{DeltaShape, gated_delta};
-pub use linear::{Affine, linear, quantized_linear};
+pub use grouped::{grouped_affine_linear, grouped_linear, grouped_microscaled_linear};
+pub use linear::{Affine, FloatFormat, Microscaled, linear, microscaled_linear, quantized_linear};
 pub use norm::rms_norm;
 pub use rope::{RopePairs, rope};
 pub use scalar::Scalar;

@@ -25,53 +25,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-fn exact_linear(x: &[f32], w: &[f32], k: usize, n: usize) -> Vec<f64> {
-    let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| *a as f64 * *b as f64).sum();
-    x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).take(x.len() / k * n).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-
-    #[test]
-    fn linear_is_right_and_row_invariant(m in 1usize..23, k in 1usize..150, n in 1usize..75, seed in 0u64..1000) {
-        let (x, w) = (noise(seed, m * k), noise(seed + 1, n * k));
-        let mut out = vec![f32::NAN; m * n];
-        linear(&x, &w, &mut out, k, n);
-        close(&out, &exact_linear(&x, &w, k, n), 1e-5 * k as f64);
-        for i in 0..m {
-            let mut alone = vec![f32::NAN; n];
-            linear(&x[i * k..][..k], &w, &mut alone, k, n);
-            prop_assert_eq!(bits(&alone), bits(&out[i * n..][..n]));
-        }
-    }
-
-    #[test]
-    fn quantized_linear_is_the_dense_one_on_unpacked_weights(
-        m in 1usize..12, groups in 1usize..4, n in 1usize..70, seed in 0u64..1000,
-        bits_ in prop::sample::select(vec![2usize, 3, 4, 5, 6, 8]),
-        group_size in prop::sample::select(vec![32usize, 64, 128]),
-    ) {
-        let k = groups * group_size;
-        let codes: Vec<u32> = noise(seed, n * k * bits_ / 32).iter().map(|v| v.to_bits() << 9 ^ v.to_bits()).collect();
-        let (scales, biases) = (noise(seed + 1, n * groups), noise(seed + 2, n * groups));
-        let x = noise(seed + 3, m * k);
-        let mut dense = vec![0.0; n * k];
-        for (i, value) in dense.iter_mut().enumerate() {
-            let row = &codes[i / k * (k * bits_ / 32)..];
-            let code = (0..bits_).map(|b| {
-                let bit = i % k * bits_ + b;
-                (row[bit / 32] >> (bit % 32) & 1) << b
-            }).sum::<u32>();
-            let group = i / k * groups + i % k / group_size;
-            *value = (code as f32).mul_add(scales[group], biases[group]);
-        }
-        let weight = Affine { codes: &codes, scales: &scales, biases: &biases, group_size, bits: bits_ };
-        let (mut got, mut expected) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
-        quantized_linear(&x, weight, &mut got, k, n);
-        linear(&x, &dense, &mut expected, k, n);
-        prop_assert_eq!(bits(&got), bits(&expected));
-    }
 
     #[test]
     fn gated_delta_in_pieces_is_gated_delta_at_once(

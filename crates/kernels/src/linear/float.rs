@@ -1,0 +1,117 @@
+//! Weights of 4- and 8-bit floats with one scale per group: the OCP microscaling formats and NVFP4.
+
+use super::{Matrix, Product, Row, multiply};
+use crate::{
+    lanes::{LANES, Lanes},
+    scalar::Scalar,
+};
+
+/// A matrix `[out, in]` of 4- or 8-bit floats with one scale per group and no bias, as MLX packs them.
+#[derive(Clone, Copy)]
+pub struct Microscaled<'a> {
+    /// Each row one little-endian bit stream of codes.
+    pub codes: &'a [u32],
+    /// `[out, in / group]`
+    pub scales: &'a [u8],
+    pub format: FloatFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatFormat {
+    /// e2m1 codes in groups of 32, each with a power of two.
+    Mxfp4,
+    /// e4m3 codes in groups of 32, each with a power of two.
+    Mxfp8,
+    /// e2m1 codes in groups of 16, each with an e4m3 scale.
+    Nvfp4,
+}
+
+/// As [`linear`](crate::linear), for a microscaled weight; `k` is a whole number of groups.
+pub fn microscaled_linear<X: Scalar>(x: &[X], weight: Microscaled, out: &mut [X], k: usize, n: usize) {
+    microscaled_product(x, weight, out, &Product::one_matrix(out.len(), k, n));
+}
+
+pub(crate) fn microscaled_product<X: Scalar>(x: &[X], weight: Microscaled, out: &mut [X], product: &Product) {
+    match weight.format {
+        FloatFormat::Mxfp4 => multiply(x, Floats::<4, 32>::new(weight, product), out, product),
+        FloatFormat::Mxfp8 => multiply(x, Floats::<8, 32>::new(weight, product), out, product),
+        FloatFormat::Nvfp4 => multiply(x, Floats::<4, 16>::new(weight, product), out, product),
+    }
+}
+
+/// A matrix if its rows hold `words` of codes and `groups` of scales; as its own [`Row`], those of one row.
+#[derive(Clone, Copy)]
+struct Floats<'a, const BITS: usize, const GROUP: usize> {
+    codes: &'a [u32],
+    scales: &'a [u8],
+    words: usize,
+    groups: usize,
+}
+
+impl<'a, const BITS: usize, const GROUP: usize> Floats<'a, BITS, GROUP> {
+    fn new(weight: Microscaled<'a>, product: &Product) -> Self {
+        let Microscaled { codes, scales, format } = weight;
+        let (k, rows) = (product.k, product.weight_rows());
+        assert!(k.is_multiple_of(GROUP), "{format:?} has groups of {GROUP}, not in {k}");
+        let (words, groups) = (k * BITS / 32, k / GROUP);
+        assert_eq!(
+            (codes.len(), scales.len()),
+            (rows * words, rows * groups),
+            "{format:?} codes and scales of {rows} rows of {k}"
+        );
+        Floats { codes, scales, words, groups }
+    }
+}
+
+impl<const BITS: usize, const GROUP: usize> Matrix for Floats<'_, BITS, GROUP> {
+    type Row = Self;
+    #[inline(always)]
+    fn row(self, index: usize) -> Self {
+        Floats {
+            codes: &self.codes[index * self.words..][..self.words],
+            scales: &self.scales[index * self.groups..][..self.groups],
+            ..self
+        }
+    }
+}
+
+impl<const BITS: usize, const GROUP: usize> Row for Floats<'_, BITS, GROUP> {
+    #[inline(always)]
+    fn lanes(&self, chunk: usize) -> Lanes {
+        let byte = self.scales[chunk * LANES / GROUP];
+        let scale = if GROUP == 16 { e4m3(byte as u32) } else { e8m0(byte) };
+        let words = &self.codes[chunk * BITS / 2..][..BITS / 2];
+        let mut lanes = [0.0; LANES];
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            let code = words[i * BITS / 32] >> (i * BITS % 32);
+            // No rounding, outside of overflow and subnormals: code and scale fill at most 6 bits together.
+            *lane = if BITS == 4 { doubled_e2m1(code) * (scale * 0.5) } else { e4m3(code) * scale };
+        }
+        lanes
+    }
+}
+
+/// Twice the value of the lowest 4 bits: sign, 2 of exponent, 1 of mantissa.
+#[inline(always)]
+fn doubled_e2m1(code: u32) -> f32 {
+    // Nibble i is twice the magnitude of code i, so the table is one word to shift.
+    let magnitude = (0xC864_3210u32 >> ((code & 7) * 4)) & 15;
+    f32::from_bits((magnitude as f32).to_bits() | (code & 8) << 28)
+}
+
+/// The value of the lowest byte: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, one NaN.
+#[inline(always)]
+fn e4m3(code: u32) -> f32 {
+    let magnitude = code & 0x7f;
+    let normal = f32::from_bits((magnitude << 20) + ((127 - 7) << 23));
+    let subnormal = magnitude as f32 * (1.0 / 512.0);
+    let value = if magnitude < 8 { subnormal } else { normal };
+    let value = if magnitude == 0x7f { f32::NAN } else { value };
+    f32::from_bits(value.to_bits() | (code & 0x80) << 24)
+}
+
+/// `2^(byte - 127)`; 255 becomes infinity, as in MLX.
+#[inline(always)]
+fn e8m0(byte: u8) -> f32 {
+    f32::from_bits(if byte == 0 { 1 << 22 } else { (byte as u32) << 23 })
+}

@@ -1,0 +1,117 @@
+//! Random weights in every format, and what they stand for: each format unpacked one value at a time.
+
+use kernels::{Affine, FloatFormat, Microscaled};
+
+use super::{noise, random_words};
+
+/// An affine weight `[rows, k]` that owns its parts.
+pub struct AffineParts {
+    pub codes: Vec<u32>,
+    pub scales: Vec<f32>,
+    pub biases: Vec<f32>,
+    pub group_size: usize,
+    pub bits: usize,
+    pub k: usize,
+}
+
+impl AffineParts {
+    pub fn random(seed: u64, rows: usize, groups: usize, group_size: usize, bits: usize) -> AffineParts {
+        let k = groups * group_size;
+        AffineParts {
+            codes: random_words(seed, rows * k * bits / 32),
+            scales: noise(seed + 1, rows * groups),
+            biases: noise(seed + 2, rows * groups),
+            group_size,
+            bits,
+            k,
+        }
+    }
+
+    pub fn weight(&self) -> Affine<'_, f32> {
+        let AffineParts { codes, scales, biases, group_size, bits, .. } = self;
+        Affine { codes, scales, biases, group_size: *group_size, bits: *bits }
+    }
+
+    pub fn unpacked(&self) -> Vec<f32> {
+        let value = |i: usize| {
+            let (scale, bias) = (self.scales[i / self.group_size], self.biases[i / self.group_size]);
+            (code(&self.codes, self.k, self.bits, i) as f32).mul_add(scale, bias)
+        };
+        (0..self.scales.len() * self.group_size).map(value).collect()
+    }
+}
+
+/// A microscaled weight `[rows, k]` that owns its parts.
+pub struct FloatParts {
+    pub codes: Vec<u32>,
+    pub scales: Vec<u8>,
+    pub format: FloatFormat,
+    pub k: usize,
+}
+
+impl FloatParts {
+    /// Without the scale and code that mean "not a number".
+    pub fn random(seed: u64, rows: usize, groups: usize, format: FloatFormat) -> FloatParts {
+        let (bits, group) = layout(format);
+        let mut codes = random_words(seed, rows * groups * group * bits / 32);
+        if bits == 8 {
+            // A byte of all ones below the sign is no number; its neighbour is.
+            codes.iter_mut().for_each(|word| {
+                let bytes = word.to_le_bytes().map(|byte| if byte & 0x7f == 0x7f { byte - 1 } else { byte });
+                *word = u32::from_le_bytes(bytes);
+            });
+        }
+        let scales = random_words(seed + 1, rows * groups);
+        let scale = |word: u32| match format {
+            FloatFormat::Nvfp4 => (word % 0x7f) as u8,
+            _ => (word % 16 + 118) as u8,
+        };
+        FloatParts { codes, scales: scales.into_iter().map(scale).collect(), format, k: groups * group }
+    }
+
+    pub fn weight(&self) -> Microscaled<'_> {
+        Microscaled { codes: &self.codes, scales: &self.scales, format: self.format }
+    }
+
+    pub fn unpacked(&self) -> Vec<f32> {
+        let (bits, group) = layout(self.format);
+        let value = |i: usize| {
+            let code = code(&self.codes, self.k, bits, i);
+            let scale = self.scales[i / group];
+            let scale = match self.format {
+                FloatFormat::Nvfp4 => small_float(scale as u32, 4, 3),
+                _ => 2f64.powi(scale as i32 - 127),
+            };
+            (scale * if bits == 4 { small_float(code, 2, 1) } else { small_float(code, 4, 3) }) as f32
+        };
+        (0..self.scales.len() * group).map(value).collect()
+    }
+}
+
+/// Bits of a code and values in a group.
+pub fn layout(format: FloatFormat) -> (usize, usize) {
+    match format {
+        FloatFormat::Mxfp4 => (4, 32),
+        FloatFormat::Mxfp8 => (8, 32),
+        FloatFormat::Nvfp4 => (4, 16),
+    }
+}
+
+/// Code `i` of a matrix with rows of `k`, bit by bit.
+fn code(codes: &[u32], k: usize, bits: usize, i: usize) -> u32 {
+    let row = &codes[i / k * (k * bits / 32)..];
+    let bit = |b: usize| row[(i % k * bits + b) / 32] >> ((i % k * bits + b) % 32) & 1;
+    (0..bits).map(|b| bit(b) << b).sum()
+}
+
+/// A float with a sign, `exponent` bits around 2^(exponent - 1) - 1 and `mantissa` bits.
+pub fn small_float(code: u32, exponent: i32, mantissa: i32) -> f64 {
+    let sign = if code >> (exponent + mantissa) & 1 == 1 { -1.0 } else { 1.0 };
+    let (e, m) = (code >> mantissa & ((1 << exponent) - 1), code & ((1 << mantissa) - 1));
+    let fraction = m as f64 / (1 << mantissa) as f64;
+    let bias = (1 << (exponent - 1)) - 1;
+    sign * match e {
+        0 => fraction * 2f64.powi(1 - bias),
+        _ => (1.0 + fraction) * 2f64.powi(e as i32 - bias),
+    }
+}
