@@ -7,17 +7,26 @@ use crate::{
     simd::{Work, vectorize},
 };
 
-/// `out[t] = silu(sum_j weight[.., j] * x[t + j - (width - 1)])`, where tokens before the first come from `state`.
+/// What follows the convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvActivation {
+    None,
+    Silu,
+}
+
+/// `out[t] = activation(sum_j weight[.., j] * x[t + j - (width - 1)])`, where tokens before the first come from
+/// `state`.
 ///
 /// `x`, `out` `[tokens, channels]`; `weight` `[channels, width]`; `state` `[width - 1, channels]`, the last inputs
 /// of the previous call; `new_state` receives this call's.
-pub fn causal_conv_silu<T: Scalar>(
+pub fn causal_conv<T: Scalar>(
     x: &[T],
     weight: &[T],
     state: &[T],
     out: &mut [T],
     new_state: &mut [T],
     channels: usize,
+    activation: ConvActivation,
 ) {
     let width = weight.len() / channels;
     let tokens = x.len() / channels;
@@ -29,7 +38,12 @@ pub fn causal_conv_silu<T: Scalar>(
     }
     // The activation costs about as much as 16 multiply-adds.
     for_each_chunk(out, channels, x.len() * (width + 16), |t, out| {
-        vectorize(Token { inputs: &inputs[t * channels..][..width * channels], taps: &taps, out });
+        vectorize(Token {
+            inputs: &inputs[t * channels..][..width * channels],
+            taps: &taps,
+            activation,
+            out,
+        });
     });
     let last = [state, x].concat();
     new_state.copy_from_slice(&last[last.len() - new_state.len()..]);
@@ -38,6 +52,7 @@ pub fn causal_conv_silu<T: Scalar>(
 struct Token<'a, T> {
     inputs: &'a [f32],
     taps: &'a [f32],
+    activation: ConvActivation,
     out: &'a mut [T],
 }
 
@@ -51,6 +66,9 @@ impl<T: Scalar> Work for Token<'_, T> {
                 *sum = x.mul_add(*w, *sum);
             }
         }
-        self.out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = T::from_f32(silu(sum)));
+        if self.activation == ConvActivation::Silu {
+            sums.iter_mut().for_each(|sum| *sum = silu(*sum));
+        }
+        self.out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = T::from_f32(sum));
     }
 }

@@ -17,11 +17,12 @@ pub struct DeltaShape {
     pub value_dim: usize,
 }
 
-/// Per token and head: `S *= g; S += beta * (v - S k) kᵀ; out = S q` (Yang et al., 2024).
+/// Per token and head: `S *= g; S += beta * (v - S k) kᵀ; out = S q` (Yang et al., "Gated Delta Networks", 2024).
 ///
-/// `q`, `k` `[tokens, key_heads, key_dim]`; `v`, `out` `[tokens, value_heads, value_dim]`; `g`, `beta`
+/// `q`, `k` `[tokens, key_heads, key_dim]`; `v`, `out` `[tokens, value_heads, value_dim]`; `beta`
 /// `[tokens, value_heads]`; `state` `[value_heads, value_dim, key_dim]`, updated in place. Value head `h` uses key
-/// head `h / (value_heads / key_heads)`.
+/// head `h / (value_heads / key_heads)`. `g` is either one decay per head, `[tokens, value_heads]`, or one per key
+/// channel, `[tokens, value_heads, key_dim]` (`S[:, j] *= g[j]`, Kimi Team, "Kimi Linear", 2025).
 pub fn gated_delta<T: Scalar>(
     shape: DeltaShape,
     [q, k, v]: [&[T]; 3],
@@ -42,11 +43,17 @@ pub fn gated_delta<T: Scalar>(
         ),
         "inputs of {shape:?}"
     );
+    let per_head = tokens * value_heads;
+    let by_channel = g.len() != per_head;
+    assert!(!by_channel || g.len() == per_head * key_dim, "{} decays for {shape:?}", g.len());
+    assert_eq!(beta.len(), per_head, "beta of {shape:?}");
     if tokens == 0 {
         return;
     }
     let padded = key_dim.next_multiple_of(LANES);
     let (q, k) = (widen(q, key_dim, LANES), widen(k, key_dim, LANES));
+    let channels = if by_channel { widen(g, key_dim, LANES) } else { vec![] };
+    let g = if by_channel { Decays::Channels(&channels) } else { Decays::Heads(g) };
     // One piece of memory per head: its output behind its state.
     let (states, outputs) = (value_dim * key_dim, tokens * value_dim);
     let mut heads = vec![0.0f32; value_heads * (states + outputs)];
@@ -66,6 +73,13 @@ pub fn gated_delta<T: Scalar>(
     }
 }
 
+/// Factors on the state: of each head, or of each of its padded key channels.
+#[derive(Clone, Copy)]
+enum Decays<'a> {
+    Heads(&'a [f32]),
+    Channels(&'a [f32]),
+}
+
 struct Head<'a, T> {
     shape: DeltaShape,
     head: usize,
@@ -73,7 +87,7 @@ struct Head<'a, T> {
     q: &'a [f32],
     k: &'a [f32],
     v: &'a [T],
-    g: &'a [f32],
+    g: Decays<'a>,
     beta: &'a [f32],
     state: &'a mut [f32],
     out: &'a mut [f32],
@@ -88,11 +102,12 @@ impl<T: Scalar> Work for Head<'_, T> {
         for t in 0..tokens {
             let q = &self.q[(t * key_heads + key_head) * self.padded..][..self.padded];
             let k = &self.k[(t * key_heads + key_head) * self.padded..][..self.padded];
-            let (g, beta) = (self.g[t * value_heads + self.head], self.beta[t * value_heads + self.head]);
-            let v = &self.v[(t * value_heads + self.head) * value_dim..][..value_dim];
+            let at = t * value_heads + self.head;
+            let v = &self.v[at * value_dim..][..value_dim];
             let out = &mut self.out[t * value_dim..][..value_dim];
             for ((row, v), out) in rows.chunks_exact_mut(self.padded).zip(v).zip(out) {
-                *out = step(row, q, k, v.to_f32(), g, beta);
+                self.g.apply(row, at);
+                *out = step(row, q, k, v.to_f32(), self.beta[at]);
             }
         }
         for (to, from) in self.state.chunks_exact_mut(key_dim).zip(rows.chunks_exact(self.padded)) {
@@ -101,10 +116,23 @@ impl<T: Scalar> Work for Head<'_, T> {
     }
 }
 
-/// One row of the state through one token.
+impl Decays<'_> {
+    /// Decays one row of the state; `at` counts heads over all tokens.
+    #[inline(always)]
+    fn apply(self, row: &mut [f32], at: usize) {
+        match self {
+            Decays::Heads(g) => row.iter_mut().for_each(|s| *s *= g[at]),
+            Decays::Channels(g) => {
+                let g = &g[at * row.len()..][..row.len()];
+                row.iter_mut().zip(g).for_each(|(s, g)| *s *= g);
+            }
+        }
+    }
+}
+
+/// One row of the decayed state through one token.
 #[inline(always)]
-fn step(row: &mut [f32], q: &[f32], k: &[f32], v: f32, g: f32, beta: f32) -> f32 {
-    row.iter_mut().for_each(|s| *s *= g);
+fn step(row: &mut [f32], q: &[f32], k: &[f32], v: f32, beta: f32) -> f32 {
     let delta = [(v - dot(row, k)) * beta; LANES];
     for chunk in 0..row.len() / LANES {
         let mut lanes = load(row, chunk);

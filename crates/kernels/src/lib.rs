@@ -16,7 +16,7 @@ mod scalar;
 mod simd;
 
 pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
-pub use conv::causal_conv_silu;
+pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
 pub use grouped::{grouped_affine_linear, grouped_linear, grouped_microscaled_linear};
 pub use linear::{Affine, FloatFormat, Microscaled, linear, microscaled_linear, quantized_linear};
