@@ -6,6 +6,7 @@
 mod attention;
 mod conv;
 mod delta;
+mod gated;
 mod grouped;
 mod lanes;
 mod linear;
@@ -14,12 +15,15 @@ mod parallel;
 mod rope;
 mod scalar;
 mod simd;
+mod top_k;
 
 pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
+pub use gated::{Activation, gated};
 pub use grouped::{grouped_affine_linear, grouped_linear, grouped_microscaled_linear};
 pub use linear::{Affine, FloatFormat, Microscaled, linear, microscaled_linear, quantized_linear};
 pub use norm::rms_norm;
 pub use rope::{RopePairs, rope};
 pub use scalar::Scalar;
+pub use top_k::top_k;
