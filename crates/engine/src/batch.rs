@@ -4,7 +4,10 @@
 
 use std::ops::Range;
 
-use mlx::{Array, fast};
+use mlx::{
+    Array, Softmax,
+    fast::{self, Rope},
+};
 
 use crate::cache::Cache;
 
@@ -36,40 +39,63 @@ impl<'a> Batch<'a> {
         Batch { rows: packed, positions }
     }
 
+    /// Position of every token in its own sequence, int32 `[tokens]`.
+    pub fn positions(&self) -> &Array {
+        &self.positions
+    }
+
     /// Rotary embedding of `x` `[tokens, heads, head_dim]` at each token's own position.
     #[track_caller]
-    pub fn rope(&self, x: &Array, frequencies: &[f32]) -> Array {
-        fast::rope(x, &self.positions, frequencies)
+    pub fn rope(&self, x: &Array, rope: &Rope) -> Array {
+        fast::rope(x, &self.positions, rope)
     }
 
     /// Causal attention of each row over its own past: `q` `[tokens, heads, head_dim]`, `k`, `v`
-    /// `[tokens, kv_heads, head_dim]`.
+    /// `[tokens, kv_heads, dim]`.
     #[track_caller]
-    pub fn attend(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, scale: f32) -> Array {
-        self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, &k, &v, scale))
+    pub fn attend(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, [&k, &v], softmax))
     }
 
-    /// Short causal convolution with SiLU of `x` `[tokens, channels]`, each row continuing its own past.
+    /// Attention over the keys and values that another layer has put in its cache in this step.
     #[track_caller]
-    pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
-        self.per_row([x], |row, [x]| {
-            let cache = row.caches[layer].as_recurrent();
-            let (out, state) = fast::causal_conv_silu(&x, weight, &cache.conv);
-            cache.conv = state;
-            out
+    pub fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_over(&q, softmax))
+    }
+
+    /// Causal attention over latents `[tokens, 1, dim]`: keys whose first `value_dim` numbers are the values.
+    #[track_caller]
+    pub fn attend_latent(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        latent: &Array,
+        value_dim: i32,
+        softmax: &Softmax,
+    ) -> Array {
+        self.per_row([q, latent], |row, [q, latent]| {
+            row.caches[layer].as_kv().attend_latent(&q, &latent, value_dim, softmax)
         })
     }
 
-    /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads, value_dim]`, `g` and
-    /// `beta` `[tokens, value_heads]`.
+    /// Short causal convolution of `x` `[tokens, channels]`, each row continuing its own past.
+    #[track_caller]
+    pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
+        self.per_row([x], |row, [x]| row.caches[layer].as_recurrent().causal_conv(&x, weight, false))
+    }
+
+    /// [`causal_conv`](Batch::causal_conv), then SiLU.
+    #[track_caller]
+    pub fn causal_conv_silu(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
+        self.per_row([x], |row, [x]| row.caches[layer].as_recurrent().causal_conv(&x, weight, true))
+    }
+
+    /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads, value_dim]`, `beta`
+    /// `[tokens, value_heads]`, the decay `g` likewise, or per channel `[tokens, value_heads, key_dim]`.
     #[track_caller]
     pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
-        self.per_row([q, k, v, g, beta], |row, inputs| {
-            let [q, k, v, g, beta] = inputs.map(|x| x.reshape(&[&[1], x.shape()].concat()));
-            let cache = row.caches[layer].as_recurrent();
-            let (out, state) = fast::gated_delta(&q, &k, &v, &g, &beta, &cache.state);
-            cache.state = state;
-            out.reshape(&out.shape()[1..])
+        self.per_row([q, k, v, g, beta], |row, [q, k, v, g, beta]| {
+            row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], &g, &beta)
         })
     }
 

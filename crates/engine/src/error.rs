@@ -17,6 +17,10 @@ pub enum LoadError {
     WrongShape { name: String, found: Vec<i32>, expected: Vec<i32> },
     #[error("tensor {name}: {message}")]
     BadTensor { name: String, message: String },
+    #[error(
+        "the checkpoint holds {count} tensors that a model of this config.json does not compute with, {first} among them"
+    )]
+    UnusedTensors { first: String, count: usize },
     #[error(transparent)]
     Mlx(#[from] mlx::Error),
     #[error("the model failed while loading: {0}")]

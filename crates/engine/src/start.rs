@@ -16,7 +16,7 @@ use crate::{
     options::{Device, Dtype, Options, Progress},
     request::{ModelInfo, Sampling},
     run::run,
-    weights::Weights,
+    weights::{Declared, Types, Weights},
 };
 
 /// Loads a model on a thread of its own and returns when it is ready to step.
@@ -63,10 +63,13 @@ fn load(
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
     let activations = activation_dtype(options.dtype);
     // CPU kernels take weights of any type; MLX's own operations want the activations'.
-    let weights_dtype = if mlx::on_gpu() { activations } else { None };
-    let weights = Weights::new(checkpoint.weight_files()?, family.sanitize, weights_dtype, Box::new(report));
+    let types = Types { activations, weights: activations.filter(|_| mlx::on_gpu()) };
+    let declared = Declared::from_config(&config)?;
     let config = with_top_level_keys(text, &config);
-    let model = (family.load)(&config, &weights, activations)?;
+    let sanitize = |name: &str| (family.sanitize)(&config, name);
+    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report));
+    let model = (family.load)(&config, &weights)?;
+    weights.all_used()?;
     let info = model_info(&config, &generation, options, weights.loaded_bytes())?;
     Ok((model, info))
 }

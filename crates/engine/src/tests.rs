@@ -17,7 +17,7 @@ use crate::{
     options::Options,
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
-    weights::Weights,
+    weights::{Declared, Types, Weights},
     *,
 };
 
@@ -64,13 +64,20 @@ impl Model for Faulty {
 }
 
 fn load() -> Box<dyn Model> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-hub");
+    load_golden("qwen3_5-hub", Types { activations: Some(Dtype::Float32), weights: None })
+}
+
+fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name);
     let checkpoint = Checkpoint::Folder(folder);
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");
-    let weights = Weights::new(files, family.sanitize, None, Box::new(|_, _| {}));
-    (family.load)(models::text_config(&config), &weights, Some(Dtype::Float32)).expect("loads")
+    let declared = Declared::from_config(&config).expect("declared");
+    let text = models::text_config(&config);
+    let sanitize = |name: &str| (family.sanitize)(text, name);
+    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {}));
+    (family.load)(text, &weights).expect("loads")
 }
 
 fn engine(panics_at: Option<usize>) -> Engine {
@@ -187,23 +194,22 @@ fn a_rewound_cache_is_as_if_nothing_had_happened() {
     let marks: Vec<Mark> = caches.iter().map(Cache::mark).collect();
     let expected = feed(&*model, &[50, 60, 70], 30, &mut caches);
     for wrong in [vec![1], vec![99; 40], vec![5; 300]] {
-        caches.iter_mut().zip(&marks).for_each(|(cache, mark)| cache.rewind(mark));
+        rewind(&mut caches, &marks);
         feed(&*model, &wrong, 30, &mut caches);
     }
-    caches.iter_mut().zip(&marks).for_each(|(cache, mark)| cache.rewind(mark));
+    rewind(&mut caches, &marks);
     assert_eq!(feed(&*model, &[50, 60, 70], 30, &mut caches), expected);
+}
+
+fn rewind(caches: &mut [Cache], marks: &[Mark]) {
+    caches.iter_mut().zip(marks).for_each(|(cache, mark)| cache.rewind(mark).expect("nothing was dropped"));
 }
 
 #[test]
 fn activations_keep_their_type_in_half_precision() {
     for dtype in [Dtype::Float16, Dtype::Bfloat16] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-mlx-4bit");
-        let checkpoint = Checkpoint::Folder(folder);
-        let config = checkpoint.config().expect("config");
-        let family = models::family(&config).expect("a family");
-        let files = checkpoint.weight_files().expect("files");
-        let weights = Weights::new(files, family.sanitize, Some(dtype), Box::new(|_, _| {}));
-        let model = (family.load)(models::text_config(&config), &weights, Some(dtype)).expect("loads");
+        let types = Types { activations: Some(dtype), weights: Some(dtype) };
+        let model = load_golden("qwen3_5-mlx-4bit", types);
         let mut caches = model.make_caches();
         let mut batch = Batch::new([(3, 0, &mut caches[..])]);
         let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);

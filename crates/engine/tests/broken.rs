@@ -93,7 +93,7 @@ fn configs_that_do_not_fit() {
     check(
         HUB,
         |f| edit_config(f, |c| c["model_type"] = json!("gpt5")),
-        &["`gpt5` is not supported", "supported: qwen3_5"],
+        &["`gpt5` is not supported", "supported: llama"],
     );
     check(
         HUB,
@@ -119,7 +119,7 @@ fn configs_that_do_not_fit() {
     let rope = |key: &'static str, value: Value| {
         move |f: &Path| edit_config(f, |c| c["text_config"]["rope_parameters"][key] = value)
     };
-    check(HUB, rope("rope_type", json!("yarn")), &["rope_type `yarn` is not supported"]);
+    check(HUB, rope("rope_type", json!("longrope")), &["rope_type `longrope` is not supported"]);
     check(HUB, rope("partial_rotary_factor", json!(5.0)), &["partial_rotary_factor is 5"]);
     check(
         HUB,
@@ -151,4 +151,38 @@ fn a_gpu_that_is_not_there() {
     if let Err(error) = start(Checkpoint::Folder(folder), options, |_| {}) {
         assert!(error.to_string().contains("no GPU"), "{error}");
     }
+}
+
+#[test]
+fn tensors_that_no_layer_asks_for() {
+    // One layer fewer than the checkpoint has: its tensors would go unused.
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["text_config"]["num_hidden_layers"] = json!(3)),
+        &["does not compute with", "model.language_model.layers.3."],
+    );
+}
+
+#[test]
+fn quantisations_that_contradict_the_tensors() {
+    let quantization = |path: &'static str, value: Value| {
+        move |f: &Path| edit_config(f, |c| c["quantization"][path] = value)
+    };
+    let embed = "language_model.model.embed_tokens";
+    check(
+        "qwen3_5-mlx-4bit",
+        quantization(embed, json!({"group_size": 64, "bits": 4})),
+        &["model.embed_tokens.weight", "4-bit affine in groups of 64", "8-bit affine in groups of 32"],
+    );
+    check("qwen3_5-mlx-4bit", quantization(embed, json!(false)), &["embed_tokens", "not quantised"]);
+    check(
+        "qwen3_5-mlx-4bit",
+        quantization(embed, json!({"bits": 4, "mode": "int4"})),
+        &["mode `int4` is unknown"],
+    );
+    check(
+        HUB,
+        |f| edit_config(f, |c| c["quantization_config"] = json!({"quant_method": "awq", "bits": 4})),
+        &["quantization method `awq` is not supported"],
+    );
 }

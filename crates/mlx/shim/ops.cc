@@ -16,6 +16,8 @@ UNARY(sin)
 UNARY(cos)
 UNARY(square)
 UNARY(rsqrt)
+UNARY(tanh)
+UNARY(floor)
 
 BINARY(add)
 BINARY(subtract)

@@ -73,6 +73,8 @@ Out sin(const array& a);
 Out cos(const array& a);
 Out square(const array& a);
 Out rsqrt(const array& a);
+Out tanh(const array& a);
+Out floor(const array& a);
 Out contiguous(const array& a);
 Out add(const array& a, const array& b);
 Out subtract(const array& a, const array& b);
@@ -111,15 +113,19 @@ Out gumbel(Ints shape, std::uint64_t seed);
 // fast.cc
 Out rms_norm(const array& x, const array& weight, float eps);
 Out rms_norm_plain(const array& x, float eps);
-Out attention(const array& q, const array& k, const array& v, float scale, bool causal);
+Out attention(
+    const array& q, const array& k, const array& v, float scale, bool causal, const Arrays& mask,
+    const Arrays& sinks);
 std::unique_ptr<Arrays> gated_delta(
     const array& q, const array& k, const array& v, const array& g, const array& beta, const array& state);
 Out quantized_matmul(
-    const array& x, const array& w, const array& scales, const array& biases, std::int32_t group_size,
-    std::int32_t bits);
-Out dequantize(
-    const array& w, const array& scales, const array& biases, std::int32_t group_size, std::int32_t bits);
-std::unique_ptr<Arrays> quantize(const array& w, std::int32_t group_size, std::int32_t bits);
+    const array& x, const Arrays& w, std::int32_t group_size, std::int32_t bits, rust::Str mode);
+Out gather_qmm(
+    const array& x, const Arrays& w, const array& indices, std::int32_t group_size, std::int32_t bits,
+    rust::Str mode);
+Out gather_mm(const array& x, const array& w, const array& indices);
+Out dequantize(const Arrays& w, std::int32_t group_size, std::int32_t bits, rust::Str mode, Dtype dtype);
+std::unique_ptr<Arrays> quantize(const array& w, std::int32_t group_size, std::int32_t bits, rust::Str mode);
 
 // kernel.cc
 std::unique_ptr<Arrays> apply_kernel(

@@ -92,6 +92,8 @@ mod ffi {
         fn cos(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn square(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn rsqrt(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn tanh(a: &RawArray) -> Result<UniquePtr<RawArray>>;
+        fn floor(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn contiguous(a: &RawArray) -> Result<UniquePtr<RawArray>>;
         // binary
         fn add(a: &RawArray, b: &RawArray) -> Result<UniquePtr<RawArray>>;
@@ -154,6 +156,8 @@ mod ffi {
             v: &RawArray,
             scale: f32,
             causal: bool,
+            mask: &Arrays,
+            sinks: &Arrays,
         ) -> Result<UniquePtr<RawArray>>;
         fn gated_delta(
             q: &RawArray,
@@ -163,22 +167,31 @@ mod ffi {
             beta: &RawArray,
             state: &RawArray,
         ) -> Result<UniquePtr<Arrays>>;
+        /// `w` is codes, scales and, of an affine matrix, biases.
         fn quantized_matmul(
             x: &RawArray,
-            w: &RawArray,
-            scales: &RawArray,
-            biases: &RawArray,
+            w: &Arrays,
             group_size: i32,
             bits: i32,
+            mode: &str,
         ) -> Result<UniquePtr<RawArray>>;
+        fn gather_qmm(
+            x: &RawArray,
+            w: &Arrays,
+            indices: &RawArray,
+            group_size: i32,
+            bits: i32,
+            mode: &str,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn gather_mm(x: &RawArray, w: &RawArray, indices: &RawArray) -> Result<UniquePtr<RawArray>>;
         fn dequantize(
-            w: &RawArray,
-            scales: &RawArray,
-            biases: &RawArray,
+            w: &Arrays,
             group_size: i32,
             bits: i32,
+            mode: &str,
+            dtype: Dtype,
         ) -> Result<UniquePtr<RawArray>>;
-        fn quantize(w: &RawArray, group_size: i32, bits: i32) -> Result<UniquePtr<Arrays>>;
+        fn quantize(w: &RawArray, group_size: i32, bits: i32, mode: &str) -> Result<UniquePtr<Arrays>>;
 
         // kernel.cc
         /// `shared[i]` is the input whose memory output `i` takes over, or -1.

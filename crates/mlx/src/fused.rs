@@ -2,10 +2,16 @@
 //! [`quant`](crate::quant), which choose by device.
 
 use half::{bf16, f16};
-use kernels::{Affine, AttentionShape, DeltaShape, Scalar};
+use kernels::{
+    Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Microscaled, Scalar,
+};
 
 use crate::{
-    Array, Dtype, Element, Input, Output, OutputSpec, apply, kernel::apply_in_place, quant::Quantization,
+    Array, Dtype, Element, Input, OutputSpec, apply,
+    fast::Rope,
+    kernel::apply_in_place,
+    kv::Softmax,
+    quant::{Mode, Quantization, Quantized},
 };
 
 /// Whether our kernels run this product: floating-point operands, on the CPU.
@@ -53,39 +59,99 @@ pub(crate) fn linear(x: &Array, weight: &Array) -> Array {
 }
 
 #[track_caller]
-pub(crate) fn quantized_matmul(
-    x: &Array,
-    w: &Array,
-    scales: &Array,
-    biases: &Array,
-    q: Quantization,
-) -> Array {
-    let (n, k) = (w.dim(0), w.dim(1) * 32 / q.bits);
-    let shape = product_shape(x, k, n);
-    let [out] =
-        apply("quantized_matmul", &[x, w, scales, biases], [like(x, shape)], move |inputs, outputs| {
-            dispatch!(inputs[0].dtype(), X => dispatch!(inputs[2].dtype(), S => {
-                quantized::<X, S>(inputs, &mut outputs[0], q, k as usize, n as usize)
-            }))
-        });
+pub(crate) fn grouped_linear(x: &Array, weight: &Array, experts: &Array) -> Array {
+    let (n, k) = (weight.dim(1) as usize, weight.dim(2) as usize);
+    let (shape, per_row) = grouped_shape(x, experts, k, n);
+    let outputs = [like(x, shape)];
+    let [out] = apply("grouped_linear", &[x, weight, experts], outputs, move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {
+            kernels::grouped_linear::<X, W>(
+                inputs[0].values(), inputs[1].values(), inputs[2].values(), per_row, outputs[0].values(), k, n,
+            )
+        }))
+    });
     out
 }
 
-fn quantized<X: Scalar + Element, S: Scalar + Element>(
-    inputs: &[Input],
-    out: &mut Output,
-    q: Quantization,
-    k: usize,
-    n: usize,
-) {
-    let weight = Affine::<S> {
+#[track_caller]
+pub(crate) fn quantized_matmul(x: &Array, w: &Quantized) -> Array {
+    let (n, k) = (w.codes.dim(-2), inputs_of(w));
+    let outputs = [like(x, product_shape(x, k, n))];
+    let (q, k, n) = (w.quantization, k as usize, n as usize);
+    let [out] = apply("quantized_matmul", &operands(x, w), outputs, move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), X => match q.mode {
+            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::quantized_linear::<X, S>(
+                inputs[0].values(), affine(inputs, q), outputs[0].values(), k, n,
+            )),
+            _ => kernels::microscaled_linear::<X>(
+                inputs[0].values(), microscaled(inputs, q), outputs[0].values(), k, n,
+            ),
+        })
+    });
+    out
+}
+
+#[track_caller]
+pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array) -> Array {
+    let (n, k, q) = (w.codes.dim(-2) as usize, inputs_of(w) as usize, w.quantization);
+    let (shape, per_row) = grouped_shape(x, experts, k, n);
+    let mut operands = operands(x, w);
+    operands.push(experts);
+    let last = operands.len() - 1;
+    let outputs = [like(x, shape)];
+    let [out] = apply("grouped_quantized_matmul", &operands, outputs, move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), X => match q.mode {
+            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::grouped_affine_linear::<X, S>(
+                inputs[0].values(), affine(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
+            )),
+            _ => kernels::grouped_microscaled_linear::<X>(
+                inputs[0].values(), microscaled(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
+            ),
+        })
+    });
+    out
+}
+
+/// `x`, then the matrix's parts: the kernels' inputs.
+fn operands<'a>(x: &'a Array, w: &'a Quantized) -> Vec<&'a Array> {
+    [Some(x), Some(&w.codes), Some(&w.scales), w.biases.as_ref()].into_iter().flatten().collect()
+}
+
+fn inputs_of(w: &Quantized) -> i32 {
+    w.codes.dim(-1) * 32 / w.quantization.bits
+}
+
+fn affine<'a, S: Scalar + Element>(inputs: &'a [Input], q: Quantization) -> Affine<'a, S> {
+    Affine {
         codes: inputs[1].values(),
         scales: inputs[2].values(),
         biases: inputs[3].values(),
         group_size: q.group_size as usize,
         bits: q.bits as usize,
+    }
+}
+
+fn microscaled<'a>(inputs: &'a [Input], q: Quantization) -> Microscaled<'a> {
+    let format = match q.mode {
+        Mode::Mxfp4 => FloatFormat::Mxfp4,
+        Mode::Mxfp8 => FloatFormat::Mxfp8,
+        Mode::Nvfp4 => FloatFormat::Nvfp4,
+        Mode::Affine => unreachable!("affine matrices have biases"),
     };
-    kernels::quantized_linear::<X, S>(inputs[0].values(), weight, out.values(), k, n)
+    Microscaled { codes: inputs[1].values(), scales: inputs[2].values(), format }
+}
+
+/// Shape of a grouped product, and how many of its rows share a row of `x` `[tokens, 1 or per, k]`.
+#[track_caller]
+fn grouped_shape(x: &Array, experts: &Array, k: usize, n: usize) -> (Vec<i32>, usize) {
+    let (tokens, per) = (experts.dim(0), experts.dim(1));
+    assert!(
+        x.ndim() == 3 && x.dim(0) == tokens && [1, per].contains(&x.dim(1)) && x.dim(2) as usize == k,
+        "x {:?} does not fit {:?} experts of {k} inputs",
+        x.shape(),
+        experts.shape()
+    );
+    (vec![tokens, per, n as i32], (per / x.dim(1)) as usize)
 }
 
 #[track_caller]
@@ -140,68 +206,180 @@ pub(crate) fn gated_delta(
 }
 
 #[track_caller]
-pub(crate) fn causal_conv_silu(x: &Array, weight: &Array, state: &Array) -> (Array, Array) {
+pub(crate) fn causal_conv(x: &Array, weight: &Array, state: &Array, silu: bool) -> (Array, Array) {
     let channels = x.dim(1) as usize;
+    let activation = if silu { ConvActivation::Silu } else { ConvActivation::None };
     let outputs = [like(x, x.shape().to_vec()), like(x, state.shape().to_vec())];
     let [out, state] = apply("causal_conv", &[x, weight, state], outputs, move |inputs, outputs| {
         let [out, state] = outputs else { unreachable!("two outputs") };
-        dispatch!(inputs[0].dtype(), T => kernels::causal_conv_silu::<T>(
-            inputs[0].values(), inputs[1].values(), inputs[2].values(), out.values(), state.values(), channels,
+        let (x, weight, past) = (&inputs[0], &inputs[1], &inputs[2]);
+        dispatch!(x.dtype(), T => kernels::causal_conv::<T>(
+            x.values(), weight.values(), past.values(), out.values(), state.values(), channels, activation,
         ))
     });
     (out, state)
 }
 
-/// Appends `k` and `v` `[tokens, kv_heads, head_dim]` to the buffers `[kv_heads, capacity, head_dim]` at `past`, in
-/// place, and attends with `q` `[tokens, heads, head_dim]`. Returns the output and the buffers' new handles.
+/// Appends `k` and `v` `[tokens, kv_heads, dim]` to the buffers `[kv_heads, capacity, dim]` at `past`, in place, and
+/// attends with `q` `[tokens, heads, head_dim]`. Returns the output and the buffers' new handles.
 ///
 /// The buffers given must not be used again: they share memory with the ones returned.
 #[track_caller]
 pub(crate) fn attend(
     q: &Array,
-    k: &Array,
-    v: &Array,
+    [k, v]: [&Array; 2],
     [keys, values]: [&Array; 2],
     past: i32,
-    scale: f32,
+    window: Option<i32>,
+    softmax: &Softmax,
 ) -> [Array; 3] {
-    let shape = AttentionShape {
-        tokens: q.dim(0) as usize,
-        heads: q.dim(1) as usize,
-        kv_heads: k.dim(1) as usize,
-        head_dim: q.dim(2) as usize,
-        length: (past + q.dim(0)) as usize,
-        capacity: keys.dim(1) as usize,
-    };
+    let shape = attention_shape(q, keys, values.dim(2), past + q.dim(0), window);
     let outputs = [
-        like(q, q.shape().to_vec()),
+        like(q, vec![q.dim(0), q.dim(1), values.dim(2)]),
         like(keys, keys.shape().to_vec()),
         like(values, values.shape().to_vec()),
     ];
+    let (run, past, kv_heads) = (softmax.kernel(), past as usize, shape.kv_heads);
+    let inputs = softmax.with_sinks(&[keys, values, q, k, v]);
     // Outputs 1 and 2 are inputs 0 and 1, updated in place.
-    apply_in_place("attend", &[keys, values, q, k, v], outputs, &[(1, 0), (2, 1)], move |inputs, outputs| {
+    apply_in_place("attend", &inputs, outputs, &[(1, 0), (2, 1)], move |inputs, outputs| {
         let [out, keys, values] = outputs else { unreachable!("three outputs") };
         dispatch!(inputs[2].dtype(), T => {
-            for (buffer, new) in [(&mut *keys, &inputs[3]), (&mut *values, &inputs[4])] {
-                kernels::append_kv::<T>(
-                    buffer.values(), new.values(), past as usize, shape.kv_heads, shape.head_dim,
-                );
-            }
+            kernels::append_kv::<T>(keys.values(), inputs[3].values(), past, kv_heads, shape.head_dim);
+            kernels::append_kv::<T>(values.values(), inputs[4].values(), past, kv_heads, shape.value_dim);
+            let softmax = run.with(inputs.get(5));
             kernels::attention::<T>(
-                shape, inputs[2].values(), keys.values(), values.values(), scale, out.values(),
+                shape, inputs[2].values(), keys.values(), values.values(), softmax, out.values(),
             )
         })
     })
 }
 
+/// [`attend`] over `length` keys that are in the buffers already.
 #[track_caller]
-pub(crate) fn rope(x: &Array, positions: &Array, frequencies: &[f32]) -> Array {
+pub(crate) fn attend_over(
+    q: &Array,
+    [keys, values]: [&Array; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let shape = attention_shape(q, keys, values.dim(2), length, window);
+    let output = like(q, vec![q.dim(0), q.dim(1), values.dim(2)]);
+    let run = softmax.kernel();
+    let inputs = softmax.with_sinks(&[keys, values, q]);
+    let [out] = apply("attend_over", &inputs, [output], move |inputs, outputs| {
+        dispatch!(inputs[2].dtype(), T => kernels::attention::<T>(
+            shape, inputs[2].values(), inputs[0].values(), inputs[1].values(), run.with(inputs.get(3)),
+            outputs[0].values(),
+        ))
+    });
+    out
+}
+
+/// As [`attend`] where one buffer `[1, capacity, head_dim]` holds keys, and values as their first `value_dim` numbers.
+#[track_caller]
+pub(crate) fn attend_latent(
+    q: &Array,
+    latent: &Array,
+    buffer: &Array,
+    value_dim: i32,
+    past: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> [Array; 2] {
+    let shape = attention_shape(q, buffer, value_dim, past + q.dim(0), window);
+    let outputs = [like(q, vec![q.dim(0), q.dim(1), value_dim]), like(buffer, buffer.shape().to_vec())];
+    let (run, past) = (softmax.kernel(), past as usize);
+    let inputs = softmax.with_sinks(&[buffer, q, latent]);
+    apply_in_place("attend_latent", &inputs, outputs, &[(1, 0)], move |inputs, outputs| {
+        let [out, buffer] = outputs else { unreachable!("two outputs") };
+        dispatch!(inputs[1].dtype(), T => {
+            kernels::append_kv::<T>(buffer.values(), inputs[2].values(), past, shape.kv_heads, shape.head_dim);
+            let softmax = run.with(inputs.get(3));
+            kernels::latent_attention::<T>(shape, inputs[1].values(), buffer.values(), softmax, out.values())
+        })
+    })
+}
+
+#[track_caller]
+fn attention_shape(
+    q: &Array,
+    keys: &Array,
+    value_dim: i32,
+    length: i32,
+    window: Option<i32>,
+) -> AttentionShape {
+    AttentionShape {
+        tokens: q.dim(0) as usize,
+        heads: q.dim(1) as usize,
+        kv_heads: keys.dim(0) as usize,
+        head_dim: q.dim(2) as usize,
+        value_dim: value_dim as usize,
+        length: length as usize,
+        capacity: keys.dim(1) as usize,
+        window: window.map_or(usize::MAX, |window| window as usize),
+    }
+}
+
+/// The numbers of a [`Softmax`], for a kernel; its sinks come as an input.
+#[derive(Clone, Copy)]
+struct KernelSoftmax {
+    scale: f32,
+    softcap: Option<f32>,
+}
+
+impl KernelSoftmax {
+    fn with<'a>(&self, sinks: Option<&'a Input>) -> kernels::Softmax<'a> {
+        kernels::Softmax {
+            scale: self.scale,
+            softcap: self.softcap,
+            sinks: sinks.map(|sinks| sinks.values()),
+        }
+    }
+}
+
+impl Softmax {
+    fn kernel(&self) -> KernelSoftmax {
+        KernelSoftmax { scale: self.scale, softcap: self.softcap }
+    }
+
+    fn with_sinks<'a>(&'a self, inputs: &[&'a Array]) -> Vec<&'a Array> {
+        inputs.iter().copied().chain(&self.sinks).collect()
+    }
+}
+
+#[track_caller]
+pub(crate) fn rope(x: &Array, positions: &Array, rope: &Rope) -> Array {
     let (heads, head_dim) = (x.dim(1) as usize, x.dim(2) as usize);
-    let frequencies = frequencies.to_vec();
+    let Rope { frequencies, pairs, scale } = rope.clone();
     let [out] = apply("rope", &[x, positions], [like(x, x.shape().to_vec())], move |inputs, outputs| {
         dispatch!(inputs[0].dtype(), T => kernels::rope::<T>(
-            inputs[0].values(), inputs[1].values(), &frequencies, outputs[0].values(), heads, head_dim,
+            inputs[0].values(), inputs[1].values(), &frequencies, pairs, scale, outputs[0].values(), heads, head_dim,
         ))
+    });
+    out
+}
+
+#[track_caller]
+pub(crate) fn top_k(scores: &Array, k: i32) -> Array {
+    let (rows, columns) = (scores.dim(0), scores.dim(1) as usize);
+    let output = OutputSpec { shape: vec![rows, k], dtype: Dtype::Uint32 };
+    let [out] = apply("top_k", &[scores], [output], move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), T => {
+            kernels::top_k::<T>(inputs[0].values(), columns, k as usize, outputs[0].values())
+        })
+    });
+    out
+}
+
+#[track_caller]
+pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
+    assert_eq!(gate.shape(), up.shape(), "a gate for each value");
+    let [out] = apply("gated", &[gate, up], [like(gate, gate.shape().to_vec())], move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), T => {
+            kernels::gated::<T>(inputs[0].values(), inputs[1].values(), outputs[0].values(), activation)
+        })
     });
     out
 }

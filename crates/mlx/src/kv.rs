@@ -1,65 +1,194 @@
 //! Key/value buffers that grow in steps and are written in place, and attention over them.
 
-use crate::{Array, Dtype, fast::attention, fused};
+use crate::{Array, Dtype, fused};
 
-/// A growing buffer of keys or values, `[kv_heads, capacity, head_dim]`, written in place; hence no `Clone`.
-pub struct KvBuffer(Array);
+/// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`, written in place; hence no `Clone`.
+/// It takes its shape and type from what is appended first.
+#[derive(Default)]
+pub struct KvBuffer(Option<Array>);
+
+/// How scores become weights.
+#[derive(Clone)]
+pub struct Softmax {
+    pub scale: f32,
+    /// Scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// One logit per head, float32 `[heads]`, that takes part in the normalisation alone.
+    pub sinks: Option<Array>,
+}
 
 /// Capacity grows in steps of this many tokens.
 const KV_STEP: i32 = 256;
 
-impl KvBuffer {
-    pub fn new(kv_heads: i32, head_dim: i32, dtype: Dtype) -> KvBuffer {
-        KvBuffer(Array::zeros(&[kv_heads, 0, head_dim], dtype))
-    }
-
-    /// The array behind the buffer, to be evaluated with a step.
-    pub fn array(&self) -> &Array {
-        &self.0
-    }
-
-    /// Makes room for `length` tokens, by a quarter more than asked so that copies stay rare.
-    #[track_caller]
-    fn reserve(&mut self, length: i32) {
-        let capacity = self.0.dim(1);
-        if length <= capacity {
-            return;
-        }
-        let target = length.max(capacity + capacity / 4);
-        let target = (target + KV_STEP - 1) / KV_STEP * KV_STEP;
-        let room = Array::zeros(&[self.0.dim(0), target - capacity, self.0.dim(2)], self.0.dtype());
-        self.0 = Array::concatenate([&self.0, &room], 1);
+impl Softmax {
+    pub fn scaled(scale: f32) -> Softmax {
+        Softmax { scale, softcap: None, sinks: None }
     }
 }
 
-/// Appends `k` and `v` `[tokens, kv_heads, head_dim]` behind the `past` tokens of the buffers, then causal softmax
-/// attention of `q` `[tokens, heads, head_dim]` over all of them; returns `[tokens, heads, head_dim]`.
+impl KvBuffer {
+    /// The array behind the buffer, to be evaluated with a step.
+    pub fn array(&self) -> Option<&Array> {
+        self.0.as_ref()
+    }
+
+    /// Tokens there is room for.
+    pub fn capacity(&self) -> i32 {
+        self.0.as_ref().map_or(0, |array| array.dim(1))
+    }
+
+    /// Keeps tokens `from..to`, moved to the front; into memory of its own.
+    #[track_caller]
+    pub fn slide(&mut self, from: i32, to: i32) {
+        self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
+    }
+
+    /// The buffer with room for `length` tokens shaped like `new` `[tokens, kv_heads, dim]`; by a quarter more than
+    /// asked, so that copies stay rare.
+    #[track_caller]
+    fn reserve(&mut self, length: i32, new: &Array) -> Array {
+        let (heads, dim) = (new.dim(1), new.dim(2));
+        let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], new.dtype()));
+        let capacity = array.dim(1);
+        if length <= capacity {
+            return array;
+        }
+        let target = length.max(capacity + capacity / 4);
+        let target = (target + KV_STEP - 1) / KV_STEP * KV_STEP;
+        let room = Array::zeros(&[heads, target - capacity, dim], array.dtype());
+        Array::concatenate([&array, &room], 1)
+    }
+
+    /// The first `length` tokens, as MLX's attention takes them: `[1, kv_heads, length, dim]`.
+    #[track_caller]
+    fn live(&self, length: i32) -> Array {
+        let array = self.filled();
+        batched(&array.slice(1, 0, length))
+    }
+
+    #[track_caller]
+    fn filled(&self) -> &Array {
+        self.0.as_ref().unwrap_or_else(|| panic!("attention over keys that nobody has written"))
+    }
+}
+
+/// Appends `k` and `v` `[tokens, kv_heads, dim]` behind the `past` tokens of the buffers, then causal softmax
+/// attention of `q` `[tokens, heads, head_dim]` over all of them, or over the last `window` of each query; returns
+/// `[tokens, heads, value_dim]`.
 ///
 /// Each row of the result depends on its own query and the keys before it alone, bit for bit, on the CPU.
 #[track_caller]
 pub fn attend(
     q: &Array,
-    k: &Array,
-    v: &Array,
+    [k, v]: [&Array; 2],
     keys: &mut KvBuffer,
     values: &mut KvBuffer,
     past: i32,
-    scale: f32,
+    window: Option<i32>,
+    softmax: &Softmax,
 ) -> Array {
     let length = past + q.dim(0);
-    keys.reserve(length);
-    values.reserve(length);
+    let room = [keys.reserve(length, k), values.reserve(length, v)];
     if !crate::on_gpu() {
-        let [out, new_keys, new_values] = fused::attend(q, k, v, [&keys.0, &values.0], past, scale);
-        (keys.0, values.0) = (new_keys, new_values);
+        let [out, new_keys, new_values] = fused::attend(q, [k, v], room.each_ref(), past, window, softmax);
+        (keys.0, values.0) = (Some(new_keys), Some(new_values));
         return out;
     }
-    for (buffer, new) in [(&mut *keys, k), (&mut *values, v)] {
-        buffer.0 = buffer.0.slice_update(1, past, &new.transpose(&[1, 0, 2]));
+    let [all_keys, all_values] = room;
+    keys.0 = Some(append(&all_keys, k, past));
+    values.0 = Some(append(&all_values, v, past));
+    attend_mlx(q, &keys.live(length), &values.live(length), window, softmax)
+}
+
+/// As [`attend`], over the `length` tokens that are in the buffers already; the queries are the last of them.
+#[track_caller]
+pub fn attend_over(
+    q: &Array,
+    keys: &KvBuffer,
+    values: &KvBuffer,
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    if !crate::on_gpu() {
+        return fused::attend_over(q, [keys.filled(), values.filled()], length, window, softmax);
     }
-    let batched = |x: &Array| x.reshape(&[&[1], x.shape()].concat());
-    let live = |buffer: &KvBuffer| batched(&buffer.0.slice(1, 0, length));
+    attend_mlx(q, &keys.live(length), &values.live(length), window, softmax)
+}
+
+/// As [`attend`] where keys and values are one latent `[tokens, 1, head_dim]`: values are its first `value_dim`
+/// numbers (multi-head latent attention, DeepSeek-V2, 2024).
+#[track_caller]
+pub fn attend_latent(
+    q: &Array,
+    latent: &Array,
+    buffer: &mut KvBuffer,
+    value_dim: i32,
+    past: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let length = past + q.dim(0);
+    let room = buffer.reserve(length, latent);
+    if !crate::on_gpu() {
+        let [out, new] = fused::attend_latent(q, latent, &room, value_dim, past, window, softmax);
+        buffer.0 = Some(new);
+        return out;
+    }
+    buffer.0 = Some(append(&room, latent, past));
+    let keys = buffer.live(length);
+    attend_mlx(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
+}
+
+fn append(buffer: &Array, new: &Array, past: i32) -> Array {
+    buffer.slice_update(1, past, &new.transpose(&[1, 0, 2]))
+}
+
+fn batched(x: &Array) -> Array {
+    x.reshape(&[&[1], x.shape()].concat())
+}
+
+/// MLX's own attention of `q` `[tokens, heads, dim]` over `k`, `v` `[1, kv_heads, length, dim]`.
+fn attend_mlx(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
+    let (tokens, length) = (q.dim(0), k.dim(2));
+    let mask = window.filter(|&window| window < length).map(|window| window_mask(tokens, length, window));
     let q = batched(&q.transpose(&[1, 0, 2]));
-    let out = attention(&q, &live(keys), &live(values), scale, q.dim(2) > 1).transpose(&[0, 2, 1, 3]);
+    let out = match softmax.softcap {
+        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask),
+        None => crate::fast::attention(&q, k, v, softmax, mask),
+    };
+    let out = out.transpose(&[0, 2, 1, 3]);
     out.reshape(&out.shape()[1..])
+}
+
+/// Bool `[tokens, length]`: which of `length` keys each of the last `tokens` queries sees.
+fn window_mask(tokens: i32, length: i32, window: i32) -> Array {
+    let queries = Array::arange(length - tokens, length, Dtype::Int32).reshape(&[tokens, 1]);
+    let keys = Array::arange(0, length, Dtype::Int32).reshape(&[1, length]);
+    let first = &queries - Array::from_slice(&[window - 1], &[1]);
+    // Both hold: neither in the future nor out of the window.
+    let inside =
+        keys.greater_equal(&first).astype(Dtype::Int32) * keys.less_equal(&queries).astype(Dtype::Int32);
+    inside.astype(Dtype::Bool)
+}
+
+/// Attention with capped scores, which MLX has no fused operation for.
+fn capped_attention(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    softmax: &Softmax,
+    cap: f32,
+    mask: Option<Array>,
+) -> Array {
+    assert!(softmax.sinks.is_none(), "capped attention with sinks");
+    let (heads, kv_heads, tokens, length) = (q.dim(1), k.dim(1), q.dim(2), k.dim(2));
+    let grouped = q.reshape(&[1, kv_heads, heads / kv_heads * tokens, q.dim(3)]);
+    let scores = grouped.matmul(&k.transpose(&[0, 1, 3, 2])) * softmax.scale;
+    let scores = ((scores / cap).tanh() * cap).reshape(&[1, heads, tokens, length]);
+    let mask = mask.unwrap_or_else(|| window_mask(tokens, length, length));
+    let hidden = Array::scalar(f32::NEG_INFINITY, scores.dtype());
+    let weights = mask.select(&scores, &hidden).softmax(-1);
+    let out = weights.reshape(&[1, kv_heads, heads / kv_heads * tokens, length]).matmul(v);
+    out.reshape(&[1, heads, tokens, v.dim(3)])
 }

@@ -78,21 +78,43 @@ impl Safetensors {
         self.metadata.info(name).map(|info| &info.shape[..])
     }
 
+    /// Type of a tensor as MLX holds it; 8-bit floats, which it lacks, are uint8.
+    ///
+    /// # Errors
+    /// There is no such tensor, or its type is one MLX cannot hold.
+    pub fn dtype(&self, tensor: &str) -> Result<Dtype> {
+        let fail = |message: String| file_error(&self.name, message);
+        let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
+        dtype(info.dtype).ok_or_else(|| fail(format!("{tensor} has type {:?}", info.dtype)))
+    }
+
+    /// Reads one tensor's data into `bytes`, as many as it has.
+    ///
+    /// # Errors
+    /// There is no such tensor, or reading fails.
+    pub fn read_bytes(&mut self, tensor: &str, bytes: &mut [u8]) -> Result<()> {
+        let fail = |message: String| file_error(&self.name, message);
+        let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
+        let (from, to) = info.data_offsets;
+        if bytes.len() != to - from {
+            return Err(fail(format!("{tensor} has {} bytes, not {}", to - from, bytes.len())));
+        }
+        let start = SeekFrom::Start(self.data + from as u64);
+        let read = self.source.seek(start).and_then(|_| self.source.read_exact(bytes));
+        read.map_err(|e| file_error(&self.name, format!("reading {tensor}: {e}")))
+    }
+
     /// Reads one tensor.
     ///
     /// # Errors
     /// There is no such tensor, its type is one MLX lacks, or reading fails.
     pub fn read(&mut self, tensor: &str) -> Result<Array> {
-        let fail = |message: String| file_error(&self.name, message);
-        let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
-        let dtype = dtype(info.dtype).ok_or_else(|| fail(format!("{tensor} has type {:?}", info.dtype)))?;
-        let shape = info.shape.iter().map(|&d| i32::try_from(d)).collect::<std::result::Result<Vec<_>, _>>();
-        let shape = shape.map_err(|_| fail(format!("{tensor} has an axis of over 2^31 elements")))?;
-        let start = self.data + info.data_offsets.0 as u64;
-        Array::fill_with(&shape, dtype, |bytes| {
-            let read = self.source.seek(SeekFrom::Start(start)).and_then(|_| self.source.read_exact(bytes));
-            read.map_err(|e| file_error(&self.name, format!("reading {tensor}: {e}")))
-        })
+        let dtype = self.dtype(tensor)?;
+        let shape = self.shape(tensor).unwrap_or_default();
+        let shape = shape.iter().map(|&d| i32::try_from(d)).collect::<std::result::Result<Vec<_>, _>>();
+        let too_long = || file_error(&self.name, format!("{tensor} has an axis of over 2^31 elements"));
+        let shape = shape.map_err(|_| too_long())?;
+        Array::fill_with(&shape, dtype, |bytes| self.read_bytes(tensor, bytes))
     }
 }
 

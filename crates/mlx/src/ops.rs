@@ -25,6 +25,8 @@ unary!(
     square,
     /// 1 / sqrt(x).
     rsqrt,
+    tanh,
+    floor,
     /// The same values, row-major in memory.
     contiguous
 );

@@ -1,34 +1,122 @@
-//! MLX's affine quantised format: value = code * scale + bias per group of inputs.
+//! MLX's quantised formats: one matrix, or a stack of them, as codes with scales per group of inputs.
 
-use crate::{Array, array::built, bridge, eval::unlist, fused};
+use crate::{Array, Dtype, array::built, bridge, eval::list, eval::unlist, fused};
+
+/// What codes and scales mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Integer code * scale + bias.
+    Affine,
+    /// 4-bit floats, a power of two per 32 (OCP microscaling).
+    Mxfp4,
+    /// 8-bit floats, a power of two per 32 (OCP microscaling).
+    Mxfp8,
+    /// 4-bit floats, an 8-bit float per 16.
+    Nvfp4,
+}
 
 /// How one matrix is quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantization {
-    /// Inputs that share a scale and a bias: 32, 64 or 128.
+    pub mode: Mode,
+    /// Inputs that share a scale: 32, 64 or 128 if affine, else the mode's own.
     pub group_size: i32,
-    /// Bits per code: 2, 3, 4, 5, 6 or 8.
+    /// Bits per code: 2, 3, 4, 5, 6 or 8 if affine, else the mode's own.
     pub bits: i32,
 }
 
-/// `x · Wᵀ` for a quantised `[out, in]` matrix: `w` uint32 `[out, in * bits / 32]`, `scales` and `biases`
-/// `[out, in / group_size]` of `x`'s type. Row-invariant on the CPU, as [`fast::linear`](crate::fast::linear).
-#[track_caller]
-pub fn matmul(x: &Array, w: &Array, scales: &Array, biases: &Array, q: Quantization) -> Array {
-    if fused::runs(x, scales.dtype()) {
-        return fused::quantized_matmul(x, w, scales, biases, q);
+/// A quantised matrix `[outputs, inputs]`, or a stack of them `[n, outputs, inputs]`.
+#[derive(Clone)]
+pub struct Quantized {
+    /// Uint32 `[.., inputs * bits / 32]`.
+    pub codes: Array,
+    /// `[.., inputs / group_size]`: floating-point if affine, else uint8.
+    pub scales: Array,
+    /// Shaped and typed like `scales`; affine only.
+    pub biases: Option<Array>,
+    pub quantization: Quantization,
+}
+
+impl Mode {
+    pub const ALL: [Mode; 4] = [Mode::Affine, Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4];
+
+    /// The name config.json and MLX use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Affine => "affine",
+            Mode::Mxfp4 => "mxfp4",
+            Mode::Mxfp8 => "mxfp8",
+            Mode::Nvfp4 => "nvfp4",
+        }
     }
-    built(bridge::quantized_matmul(&x.0, &w.0, &scales.0, &biases.0, q.group_size, q.bits))
+
+    /// Group size and bits, where the mode allows one pair only.
+    pub fn fixed(self) -> Option<Quantization> {
+        let (group_size, bits) = match self {
+            Mode::Affine => return None,
+            Mode::Mxfp4 => (32, 4),
+            Mode::Mxfp8 => (32, 8),
+            Mode::Nvfp4 => (16, 4),
+        };
+        Some(Quantization { mode: self, group_size, bits })
+    }
 }
 
-#[track_caller]
-pub fn dequantize(w: &Array, scales: &Array, biases: &Array, q: Quantization) -> Array {
-    built(bridge::dequantize(&w.0, &scales.0, &biases.0, q.group_size, q.bits))
+impl Quantized {
+    /// `x · Wᵀ`, `x` `[.., inputs]`. Row-invariant on the CPU, as [`fast::linear`](crate::fast::linear).
+    #[track_caller]
+    pub fn matmul(&self, x: &Array) -> Array {
+        if fused::runs(x, Dtype::Float32) {
+            return fused::quantized_matmul(x, self);
+        }
+        let Quantization { mode, group_size, bits } = self.quantization;
+        built(bridge::quantized_matmul(&x.0, &self.parts(), group_size, bits, mode.name()))
+    }
+
+    /// As [`fast::grouped_linear`](crate::fast::grouped_linear), for a quantised stack.
+    #[track_caller]
+    pub fn grouped_matmul(&self, x: &Array, indices: &Array) -> Array {
+        if fused::runs(x, Dtype::Float32) {
+            return fused::grouped_quantized_matmul(x, self, indices);
+        }
+        let Quantization { mode, group_size, bits } = self.quantization;
+        let x = x.reshape(&[x.dim(0), x.dim(1), 1, x.dim(2)]);
+        let out = built(bridge::gather_qmm(&x.0, &self.parts(), &indices.0, group_size, bits, mode.name()));
+        out.reshape(&[indices.dim(0), indices.dim(1), -1])
+    }
+
+    /// The rows `indices` of a matrix, dequantised.
+    #[track_caller]
+    pub fn rows(&self, indices: &Array, dtype: Dtype) -> Array {
+        let part = |array: &Array| array.take(indices, 0);
+        let (codes, scales, biases) = (part(&self.codes), part(&self.scales), self.biases.as_ref().map(part));
+        Quantized { codes, scales, biases, quantization: self.quantization }.dequantize(dtype)
+    }
+
+    /// The values themselves.
+    #[track_caller]
+    pub fn dequantize(&self, dtype: Dtype) -> Array {
+        let Quantization { mode, group_size, bits } = self.quantization;
+        // MLX dequantises affine codes in the scales' type: converting afterwards would round twice.
+        let cast = |array: &Array| if array.dtype().is_float() { array.astype(dtype) } else { array.clone() };
+        let parts: Vec<Array> = [Some(&self.codes), Some(&self.scales), self.biases.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(cast)
+            .collect();
+        built(bridge::dequantize(&list(&parts), group_size, bits, mode.name(), dtype))
+    }
+
+    fn parts(&self) -> cxx::UniquePtr<bridge::Arrays> {
+        list([Some(&self.codes), Some(&self.scales), self.biases.as_ref()].into_iter().flatten())
+    }
 }
 
-/// Codes, scales and biases of a matrix `[out, in]`, as `mx.quantize` packs them.
+/// Codes, scales and biases of `w` `[.., inputs]`, as `mx.quantize` packs them.
 #[track_caller]
-pub fn quantize(w: &Array, q: Quantization) -> [Array; 3] {
-    let parts = unlist(bridge::quantize(&w.0, q.group_size, q.bits));
-    parts.try_into().unwrap_or_else(|_| panic!("affine quantisation has three parts"))
+pub fn quantize(w: &Array, quantization: Quantization) -> Quantized {
+    let Quantization { mode, group_size, bits } = quantization;
+    let mut parts = unlist(bridge::quantize(&w.0, group_size, bits, mode.name())).into_iter();
+    let mut part = || parts.next().unwrap_or_else(|| panic!("{} has codes and scales", mode.name()));
+    Quantized { codes: part(), scales: part(), biases: parts.next(), quantization }
 }

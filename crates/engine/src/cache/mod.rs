@@ -2,82 +2,82 @@
 //!
 //! Each cache can be marked and rewound. A mark is a handle, not a copy.
 
-use mlx::{Array, Dtype, KvBuffer};
+mod kv;
+mod recurrent;
 
-/// One layer's state of one sequence.
+use mlx::Array;
+
+pub use self::{kv::Kv, recurrent::Recurrent};
+
+/// One layer's state of one sequence. It takes shapes and types from what the layer first puts in.
 pub enum Cache {
     Kv(Kv),
     Recurrent(Recurrent),
-}
-
-/// Keys and values of a full-attention layer; room grows in steps, written in place.
-pub struct Kv {
-    keys: KvBuffer,
-    values: KvBuffer,
-    length: i32,
-}
-
-/// State of a layer that sees the past through a fixed-size summary.
-pub struct Recurrent {
-    /// The last inputs of the short convolution, `[width - 1, channels]`.
-    pub conv: Array,
-    /// `[1, value_heads, value_dim, key_dim]`, float32.
-    pub state: Array,
 }
 
 /// A point in a cache's past; only good for the cache it came from, and until that is rewound further.
 #[derive(Clone)]
 pub enum Mark {
     Kv { length: i32 },
-    Recurrent { conv: Array, state: Array },
+    Recurrent(Recurrent),
 }
 
+/// A window has moved past what a mark needs: tokens it dropped do not come back, so the sequence has to be computed
+/// again from an earlier mark or from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotatedOut;
+
 impl Cache {
-    /// An empty cache for `[kv_heads, tokens, head_dim]` keys and values.
-    pub fn kv(kv_heads: i32, head_dim: i32, dtype: Dtype) -> Cache {
-        let buffer = || KvBuffer::new(kv_heads, head_dim, dtype);
-        Cache::Kv(Kv { keys: buffer(), values: buffer(), length: 0 })
+    /// Of a layer that attends to everything before it, or to latents of everything.
+    pub fn kv() -> Cache {
+        Cache::Kv(Kv::new(None))
     }
 
-    /// An empty recurrent cache: zeros of the given shapes.
-    pub fn recurrent(conv: &[i32], conv_dtype: Dtype, state: &[i32]) -> Cache {
-        let (conv, state) = (Array::zeros(conv, conv_dtype), Array::zeros(state, Dtype::Float32));
-        Cache::Recurrent(Recurrent { conv, state })
+    /// Of a layer whose queries see `window` keys, their own included: older ones are dropped in time.
+    pub fn window(window: i32) -> Cache {
+        Cache::Kv(Kv::new(Some(window)))
+    }
+
+    /// Of a layer that sees the past through a convolution, a state, or both.
+    pub fn recurrent() -> Cache {
+        Cache::Recurrent(Recurrent::default())
     }
 
     /// Remembers this point.
     #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
     pub fn mark(&self) -> Mark {
         match self {
-            Cache::Kv(kv) => Mark::Kv { length: kv.length },
-            Cache::Recurrent(r) => Mark::Recurrent { conv: r.conv.clone(), state: r.state.clone() },
+            Cache::Kv(kv) => Mark::Kv { length: kv.length() },
+            Cache::Recurrent(recurrent) => Mark::Recurrent(recurrent.clone()),
         }
     }
 
     /// Forgets everything after `mark`.
     ///
+    /// # Errors
+    /// A window has dropped tokens that the first query after `mark` sees; the cache is left as it was.
+    ///
     /// # Panics
     /// If the mark is another kind of cache's, or lies in the future: bugs of ours.
     #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
-    pub fn rewind(&mut self, mark: &Mark) {
+    pub fn rewind(&mut self, mark: &Mark) -> Result<(), RotatedOut> {
         match (self, mark) {
-            (Cache::Kv(kv), Mark::Kv { length }) => {
-                assert!(*length <= kv.length, "rewind to {length} of {} tokens", kv.length);
-                kv.length = *length;
-            }
-            (Cache::Recurrent(r), Mark::Recurrent { conv, state }) => {
-                (r.conv, r.state) = (conv.clone(), state.clone());
+            (Cache::Kv(kv), Mark::Kv { length }) => kv.rewind(*length),
+            (Cache::Recurrent(recurrent), Mark::Recurrent(before)) => {
+                *recurrent = before.clone();
+                Ok(())
             }
             _ => panic!("mark of another kind of cache"),
         }
     }
 
     /// The arrays a step leaves behind, to be evaluated with it.
-    pub fn arrays(&self) -> [&Array; 2] {
-        match self {
-            Cache::Kv(kv) => [kv.keys.array(), kv.values.array()],
-            Cache::Recurrent(r) => [&r.conv, &r.state],
-        }
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let arrays = match self {
+            Cache::Kv(kv) => kv.arrays(),
+            Cache::Recurrent(recurrent) => recurrent.arrays(),
+        };
+        arrays.into_iter().flatten()
     }
 
     /// # Panics
@@ -101,12 +101,5 @@ impl Cache {
     }
 }
 
-impl Kv {
-    /// Appends `k`, `v` `[tokens, kv_heads, head_dim]` and attends with `q` `[tokens, heads, head_dim]`.
-    #[track_caller]
-    pub fn attend(&mut self, q: &Array, k: &Array, v: &Array, scale: f32) -> Array {
-        let out = mlx::attend(q, k, v, &mut self.keys, &mut self.values, self.length, scale);
-        self.length += q.dim(0);
-        out
-    }
-}
+#[cfg(test)]
+mod tests;

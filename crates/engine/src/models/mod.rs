@@ -1,8 +1,22 @@
 //! Model families: one file each, one row in [`FAMILIES`] each.
 
+mod config;
+mod decoder;
+mod deepseek_v3;
+mod gated_delta_net;
+mod glm4;
+mod glm4_moe;
+mod gpt_oss;
+mod kimi_linear;
+mod lfm2;
+mod llama;
+mod mla;
+mod qwen2;
+mod qwen3;
 mod qwen3_5;
+mod sigmoid_moe;
 
-use mlx::{Array, Dtype};
+use mlx::Array;
 use serde_json::Value;
 
 use crate::{
@@ -28,16 +42,36 @@ pub trait Model {
 pub struct Family {
     /// Values of config.json's `model_type`.
     pub model_types: &'static [&'static str],
-    /// Checkpoint tensor name to the canonical one; `None` drops the tensor.
-    pub sanitize: fn(&str) -> Option<String>,
-    pub load: Load,
+    /// Checkpoint tensor name to the canonical one, given the text part of config.json; `None` drops the tensor.
+    pub sanitize: fn(&Value, &str) -> Option<String>,
+    /// Builds a model from the text part of config.json.
+    pub load: fn(&Value, &Weights) -> Result<Box<dyn Model>>,
 }
 
-/// Builds a model from the text part of config.json; activations take the type given, or else the embedding's.
-pub type Load = fn(&Value, &Weights, Option<Dtype>) -> Result<Box<dyn Model>>;
-
-pub const FAMILIES: &[Family] =
-    &[Family { model_types: &["qwen3_5", "qwen3_5_text"], sanitize: qwen3_5::sanitize, load: qwen3_5::load }];
+pub const FAMILIES: &[Family] = &[
+    Family {
+        model_types: &["llama", "mistral", "ministral3", "mistral3"],
+        sanitize: llama::sanitize,
+        load: llama::load,
+    },
+    Family { model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
+    Family { model_types: &["qwen3", "qwen3_moe"], sanitize: qwen3::sanitize, load: qwen3::load },
+    Family {
+        model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
+        sanitize: qwen3_5::sanitize,
+        load: qwen3_5::load,
+    },
+    Family { model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
+    Family { model_types: &["glm4_moe"], sanitize: deepseek_v3::sanitize, load: glm4_moe::load },
+    Family {
+        model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
+        sanitize: deepseek_v3::sanitize,
+        load: deepseek_v3::load,
+    },
+    Family { model_types: &["kimi_linear"], sanitize: kimi_linear::sanitize, load: kimi_linear::load },
+    Family { model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
+    Family { model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
+];
 
 /// The family that config.json asks for.
 ///
@@ -57,10 +91,36 @@ pub fn text_config(config: &Value) -> &Value {
     config.get("text_config").unwrap_or(config)
 }
 
-/// Parses a family's config struct from JSON.
-///
-/// # Errors
-/// A key is missing or of the wrong type: the error names it.
-pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
-    serde_json::from_value(config.clone()).map_err(|e| LoadError::Config(e.to_string()))
+/// Names as they are, without the buffers that old checkpoints hold and every engine computes for itself.
+fn plain_names(_: &Value, name: &str) -> Option<String> {
+    (!name.ends_with("rotary_emb.inv_freq")).then(|| name.to_string())
+}
+
+/// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
+/// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
+fn text_names(name: &str) -> Option<String> {
+    let others =
+        ["model.visual.", "visual.", "vision_tower.", "model.vision_tower.", "vision_model.", "audio_tower."];
+    let others = others.iter().chain(&[
+        "model.audio_tower.",
+        "model.embed_vision.",
+        "embed_vision.",
+        "model.embed_audio.",
+    ]);
+    let others = others.chain(&["embed_audio.", "multi_modal_projector.", "model.multi_modal_projector."]);
+    if others.into_iter().any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
+    let rest = name.strip_prefix("language_model.").unwrap_or(name);
+    Some(match rest.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => rest.to_string(),
+    })
+}
+
+/// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
+fn is_beyond_last_layer(config: &Value, name: &str) -> bool {
+    let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    number.and_then(|n| n.parse().ok()).is_some_and(|n: u64| n >= layers)
 }

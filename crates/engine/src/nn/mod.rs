@@ -1,21 +1,20 @@
-//! The layers every family is built from; none knows how its weights are stored or where it runs.
+//! The layers families are built from; none knows how its weights are stored or where it runs.
 
-pub use mlx::fast::swiglu;
-use mlx::{
-    Array, Dtype, fast,
-    quant::{self, Quantization},
+mod mlp;
+mod moe;
+pub mod rope;
+
+use mlx::{Array, Dtype, fast, quant::Quantized};
+
+pub use self::{
+    mlp::Mlp,
+    moe::{Experts, Router, Routing},
 };
 
-/// A weight matrix `[rows, columns]` in the checkpoint's format.
+/// A weight matrix `[outputs, inputs]`, or a stack of them `[n, outputs, inputs]`, in the checkpoint's format.
 pub enum Matrix {
     Dense(Array),
-    /// `codes` uint32 `[rows, columns * bits / 32]`; `scales`, `biases` `[rows, columns / group_size]`.
-    Affine {
-        codes: Array,
-        scales: Array,
-        biases: Array,
-        quantization: Quantization,
-    },
+    Quantized(Quantized),
 }
 
 impl Matrix {
@@ -23,21 +22,22 @@ impl Matrix {
     fn apply(&self, x: &Array) -> Array {
         match self {
             Matrix::Dense(weight) => fast::linear(x, weight),
-            Matrix::Affine { codes, scales, biases, quantization } => {
-                quant::matmul(x, codes, scales, biases, *quantization)
-            }
+            Matrix::Quantized(weight) => weight.matmul(x),
         }
     }
 
     /// The given rows, as `dtype` or in the type they are stored in.
     fn rows(&self, indices: &Array, dtype: Option<Dtype>) -> Array {
-        let part = |array: &Array| array.take(indices, 0);
-        let cast = |array: Array| dtype.map_or(array.clone(), |dtype| array.astype(dtype));
         match self {
-            Matrix::Dense(weight) => cast(part(weight)),
-            // MLX dequantises in the scales' type: converting afterwards would round twice.
-            Matrix::Affine { codes, scales, biases, quantization } => {
-                quant::dequantize(&part(codes), &cast(part(scales)), &cast(part(biases)), *quantization)
+            Matrix::Dense(weight) => {
+                let rows = weight.take(indices, 0);
+                dtype.map_or(rows.clone(), |dtype| rows.astype(dtype))
+            }
+            Matrix::Quantized(weight) => {
+                let scales = weight.scales.dtype();
+                // Formats whose scales are bytes say nothing of activations.
+                let own = if scales.is_float() { scales } else { Dtype::Bfloat16 };
+                weight.rows(indices, dtype.unwrap_or(own))
             }
         }
     }
@@ -45,16 +45,58 @@ impl Matrix {
 
 pub struct Linear {
     weight: Matrix,
+    bias: Option<Array>,
 }
 
 impl Linear {
-    pub fn new(weight: Matrix) -> Linear {
-        Linear { weight }
+    pub fn new(weight: Matrix, bias: Option<Array>) -> Linear {
+        Linear { weight, bias }
     }
 
     /// `[.., inputs]` to `[.., outputs]`, in `x`'s type.
     pub fn forward(&self, x: &Array) -> Array {
-        self.weight.apply(x)
+        let out = self.weight.apply(x);
+        match &self.bias {
+            Some(bias) => out + bias.astype(x.dtype()),
+            None => out,
+        }
+    }
+}
+
+/// Several matrices of one shape, of which each row of the input takes some: experts, or one for each head.
+pub struct Stack {
+    weight: Matrix,
+    /// `[n, outputs]`.
+    bias: Option<Array>,
+}
+
+impl Stack {
+    pub fn new(weight: Matrix) -> Stack {
+        Stack { weight, bias: None }
+    }
+
+    /// With a bias `[n, outputs]`.
+    pub fn with_bias(self, bias: Array) -> Stack {
+        Stack { bias: Some(bias), ..self }
+    }
+
+    /// `x` `[tokens, 1 or n, inputs]` and `indices` uint32 `[tokens, n]` to `[tokens, n, outputs]`.
+    pub fn forward(&self, x: &Array, indices: &Array) -> Array {
+        let out = match &self.weight {
+            Matrix::Dense(weight) => fast::grouped_linear(x, weight, indices),
+            Matrix::Quantized(weight) => weight.grouped_matmul(x, indices),
+        };
+        match &self.bias {
+            Some(bias) => out + bias.take(indices, 0).astype(x.dtype()),
+            None => out,
+        }
+    }
+
+    /// Matrix `i` for row `i` of each token: `[tokens, n, inputs]` to `[tokens, n, outputs]`.
+    pub fn forward_each(&self, x: &Array) -> Array {
+        let (tokens, n) = (x.dim(0), x.dim(1));
+        let each = Array::arange(0, n, Dtype::Uint32).reshape(&[1, n]);
+        self.forward(x, &each.broadcast_to(&[tokens, n]))
     }
 }
 
@@ -89,13 +131,25 @@ impl RmsNorm {
         RmsNorm { weight, eps }
     }
 
+    /// A norm without a weight.
+    pub fn plain(size: i32, eps: f32) -> RmsNorm {
+        RmsNorm::new(Array::full(&[size], 1.0, Dtype::Float32), eps)
+    }
+
+    /// `x * rsqrt(sum(x²) + eps)`, times `scale`: an RMS norm in which `size` moves from the mean into the weight.
+    pub fn l2(size: i32, eps: f32, scale: f32) -> RmsNorm {
+        let weight = scale * (size as f32).powf(-0.5);
+        RmsNorm::new(Array::full(&[size], weight, Dtype::Float32), eps / size as f32)
+    }
+
     /// Over the last axis, in `x`'s type.
     pub fn forward(&self, x: &Array) -> Array {
         fast::rms_norm(x, &self.weight, self.eps)
     }
 }
 
-/// Rotary frequencies `base^(-2i / dims)` for `dims / 2` pairs (Su et al., 2021).
-pub fn rope_frequencies(dims: i32, base: f32) -> Vec<f32> {
-    (0..dims / 2).map(|i| 1.0 / base.powf((2 * i) as f32 / dims as f32)).collect()
+/// Splits the last axis in two.
+pub fn halves(x: &Array) -> [Array; 2] {
+    let half = x.dim(-1) / 2;
+    [x.slice(-1, 0, half), x.slice(-1, half, 2 * half)]
 }

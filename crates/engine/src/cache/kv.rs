@@ -1,0 +1,89 @@
+//! Keys and values of an attention layer, or the latents that stand for both; room grows in steps, written in place.
+
+use mlx::{Array, KvBuffer, Softmax};
+
+use super::RotatedOut;
+
+/// Tokens kept beyond a window, so that a short step back (a rejected draft) finds what it needs.
+const REWINDABLE: i32 = 64;
+/// A window's buffer moves only when it can drop at least this many tokens, so that moves stay rare.
+const WORTH_MOVING: i32 = 256;
+
+pub struct Kv {
+    keys: KvBuffer,
+    /// Unused where one buffer holds latents.
+    values: KvBuffer,
+    /// Tokens seen.
+    length: i32,
+    /// Position of the buffers' first token: 0 until a window has moved.
+    start: i32,
+    window: Option<i32>,
+}
+
+impl Kv {
+    pub fn new(window: Option<i32>) -> Kv {
+        Kv { keys: KvBuffer::default(), values: KvBuffer::default(), length: 0, start: 0, window }
+    }
+
+    pub fn length(&self) -> i32 {
+        self.length
+    }
+
+    pub fn arrays(&self) -> [Option<&Array>; 2] {
+        [self.keys.array(), self.values.array()]
+    }
+
+    /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.
+    #[track_caller]
+    pub fn attend(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
+        self.make_room(q.dim(0));
+        let past = self.length - self.start;
+        let out = mlx::attend(q, [k, v], &mut self.keys, &mut self.values, past, self.window, softmax);
+        self.length += q.dim(0);
+        out
+    }
+
+    /// Attends with `q` over what was appended already; the queries are the last of it.
+    #[track_caller]
+    pub fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
+        mlx::attend_over(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
+    }
+
+    /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` numbers are the values, and attends.
+    #[track_caller]
+    pub fn attend_latent(&mut self, q: &Array, latent: &Array, value_dim: i32, softmax: &Softmax) -> Array {
+        self.make_room(q.dim(0));
+        let past = self.length - self.start;
+        let out = mlx::attend_latent(q, latent, &mut self.keys, value_dim, past, self.window, softmax);
+        self.length += q.dim(0);
+        out
+    }
+
+    pub fn rewind(&mut self, length: i32) -> Result<(), RotatedOut> {
+        assert!(length <= self.length, "rewind to {length} of {} tokens", self.length);
+        if self.first_needed(length) < self.start {
+            return Err(RotatedOut);
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// The first position that the query at `length` sees.
+    fn first_needed(&self, length: i32) -> i32 {
+        self.window.map_or(0, |window| (length + 1 - window).max(0))
+    }
+
+    /// Before the buffers grow for `tokens` more, drops what no window reaches.
+    #[track_caller]
+    fn make_room(&mut self, tokens: i32) {
+        let live = self.length - self.start;
+        let keep = self.first_needed(self.length) - REWINDABLE;
+        let drop = keep - self.start;
+        let worth = drop >= WORTH_MOVING.max(self.window.unwrap_or(0) / 2);
+        if live + tokens > self.keys.capacity() && worth {
+            self.keys.slide(drop, live);
+            self.values.slide(drop, live);
+            self.start = keep;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! State of a layer that sees the past through a fixed-size summary.
+
+use mlx::{Array, Dtype, fast};
+
+/// Empty until the first tokens come; zeros then stand for the past.
+#[derive(Clone, Default)]
+pub struct Recurrent {
+    /// The last inputs of the short convolution, `[width - 1, channels]`.
+    conv: Option<Array>,
+    /// `[1, value_heads, value_dim, key_dim]`, float32.
+    state: Option<Array>,
+}
+
+impl Recurrent {
+    pub fn arrays(&self) -> [Option<&Array>; 2] {
+        [self.conv.as_ref(), self.state.as_ref()]
+    }
+
+    /// Causal depthwise convolution of `x` `[tokens, channels]` with `weight` `[channels, width]`.
+    #[track_caller]
+    pub fn causal_conv(&mut self, x: &Array, weight: &Array, silu: bool) -> Array {
+        let past =
+            self.conv.take().unwrap_or_else(|| Array::zeros(&[weight.dim(1) - 1, x.dim(1)], x.dtype()));
+        let (out, conv) = fast::causal_conv(x, weight, &past, silu);
+        self.conv = Some(conv);
+        out
+    }
+
+    /// Gated delta rule; shapes as in [`fast::gated_delta`], without the leading 1.
+    #[track_caller]
+    pub fn gated_delta(&mut self, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
+        let shape = [1, v.dim(1), v.dim(2), k.dim(2)];
+        let state = self.state.take().unwrap_or_else(|| Array::zeros(&shape, Dtype::Float32));
+        let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
+        let (out, state) = fast::gated_delta(&q, &k, &v, &g, &beta, &state);
+        self.state = Some(state);
+        out.reshape(&out.shape()[1..])
+    }
+}

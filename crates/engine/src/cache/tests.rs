@@ -1,0 +1,94 @@
+use mlx::{Array, Dtype, Softmax};
+
+use super::*;
+
+const WINDOW: i32 = 40;
+
+fn noise(shape: &[i32], seed: u64) -> Array {
+    Array::gumbel(shape, seed).astype(Dtype::Float32)
+}
+
+/// Queries, keys and values of `tokens` tokens.
+fn inputs(tokens: i32) -> [Array; 3] {
+    [noise(&[tokens, 4, 8], 1), noise(&[tokens, 2, 8], 2), noise(&[tokens, 2, 8], 3)]
+}
+
+/// Feeds tokens `from..to` in chunks and returns the outputs.
+fn feed(cache: &mut Cache, inputs: &[Array; 3], from: i32, to: i32, chunk: i32) -> Vec<f32> {
+    let softmax = Softmax::scaled(0.35);
+    let mut outputs = vec![];
+    let mut at = from;
+    while at < to {
+        let end = (at + chunk).min(to);
+        let [q, k, v] = inputs.each_ref().map(|x| x.slice(0, at, end).contiguous());
+        let out = cache.as_kv().attend(&q, [&k, &v], &softmax);
+        outputs.extend(out.to_vec::<f32>().expect("evaluates"));
+        at = end;
+    }
+    outputs
+}
+
+#[test]
+fn a_window_gives_the_bits_of_a_masked_whole_past() {
+    let inputs = inputs(1500);
+    // A cache that keeps everything, and a mask: what the window is checked against.
+    let [q, k, v] = &inputs;
+    let (mut keys, mut values) = (mlx::KvBuffer::default(), mlx::KvBuffer::default());
+    let whole = mlx::attend(q, [k, v], &mut keys, &mut values, 0, Some(WINDOW), &Softmax::scaled(0.35));
+    let whole = whole.to_vec::<f32>().expect("evaluates");
+    for chunk in [1500, 300, 7, 1] {
+        let mut cache = Cache::window(WINDOW);
+        assert!(feed(&mut cache, &inputs, 0, 1500, chunk) == whole, "chunks of {chunk}");
+        if chunk < 256 {
+            let Cache::Kv(kv) = &cache else { unreachable!() };
+            assert!(kv.arrays()[0].expect("filled").dim(1) <= 768, "old tokens are dropped");
+        }
+    }
+}
+
+#[test]
+fn rewinding_gives_the_bits_of_never_having_gone_on() {
+    let inputs = inputs(700);
+    for (mut cache, back) in [(Cache::kv(), 400), (Cache::window(WINDOW), 20)] {
+        feed(&mut cache, &inputs, 0, 600 - back, 50);
+        let mark = cache.mark();
+        let first = feed(&mut cache, &inputs, 600 - back, 700, 10);
+        let second = match cache.rewind(&mark) {
+            Ok(()) => feed(&mut cache, &inputs, 600 - back, 700, 10),
+            Err(RotatedOut) => panic!("{back} tokens back must be possible"),
+        };
+        assert!(first == second);
+    }
+}
+
+#[test]
+fn what_a_window_dropped_does_not_come_back() {
+    let inputs = inputs(1500);
+    let mut cache = Cache::window(WINDOW);
+    feed(&mut cache, &inputs, 0, 100, 10);
+    let mark = cache.mark();
+    feed(&mut cache, &inputs, 100, 1500, 10);
+    let later = cache.mark();
+    assert_eq!(cache.rewind(&mark), Err(RotatedOut));
+    // The refusal changed nothing.
+    assert_eq!(cache.rewind(&later), Ok(()));
+}
+
+#[test]
+fn a_recurrent_state_comes_back_whole() {
+    let [x, weight] = [noise(&[30, 6], 4), noise(&[6, 4], 5)];
+    let [q, k, v] = [noise(&[30, 2, 8], 1), noise(&[30, 2, 8], 2), noise(&[30, 4, 8], 3)];
+    let beta = noise(&[30, 4], 6).sigmoid();
+    let run = |cache: &mut Cache, from, to| -> Vec<f32> {
+        let [x, q, k, v, beta] = [&x, &q, &k, &v, &beta].map(|a| a.slice(0, from, to).contiguous());
+        let conv = cache.as_recurrent().causal_conv(&x, &weight, true).to_vec::<f32>().expect("evaluates");
+        let out = cache.as_recurrent().gated_delta([&q, &k, &v], &beta, &beta);
+        [conv, out.to_vec::<f32>().expect("evaluates")].concat()
+    };
+    let mut cache = Cache::recurrent();
+    run(&mut cache, 0, 11);
+    let mark = cache.mark();
+    let first = run(&mut cache, 11, 30);
+    cache.rewind(&mark).expect("a recurrent state can always be put back");
+    assert!(run(&mut cache, 11, 30) == first);
+}

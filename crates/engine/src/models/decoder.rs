@@ -1,0 +1,181 @@
+//! What most families are around their layers: an embedding before, a norm and a head behind; and the pre-norm
+//! residual layer that most of them have.
+
+use mlx::Array;
+use serde::Deserialize;
+
+use super::Model;
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Embedding, Linear, Mlp, RmsNorm},
+    weights::Weights,
+};
+
+/// One layer of a [`Decoder`].
+pub trait Layer {
+    /// The residual stream `[tokens, hidden_size]` through layer `i`.
+    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array;
+
+    /// An empty cache for this layer.
+    fn make_cache(&self) -> Cache;
+}
+
+/// What mixes tokens in a layer: attention or a recurrence.
+pub trait Mixer {
+    /// `[tokens, hidden_size]` of layer `layer`.
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array;
+
+    /// An empty cache for it.
+    fn make_cache(&self) -> Cache;
+}
+
+/// What a layer does to each token by itself.
+pub trait FeedForward {
+    fn forward(&self, x: &Array) -> Array;
+}
+
+impl FeedForward for Mlp {
+    fn forward(&self, x: &Array) -> Array {
+        Mlp::forward(self, x)
+    }
+}
+
+/// `h = x + mixer(norm(x))`, then `h + mlp(norm(h))`.
+pub struct PreNorm {
+    input_layernorm: RmsNorm,
+    mixer: Box<dyn Mixer>,
+    post_attention_layernorm: RmsNorm,
+    mlp: Box<dyn FeedForward>,
+}
+
+impl PreNorm {
+    /// Reads the norms; `offset` is what their stored weights lack.
+    pub fn load(
+        c: &Stem,
+        w: &Weights,
+        offset: f32,
+        mixer: Box<dyn Mixer>,
+        mlp: Box<dyn FeedForward>,
+    ) -> Result<PreNorm> {
+        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset);
+        Ok(PreNorm {
+            input_layernorm: norm("input_layernorm")?,
+            mixer,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            mlp,
+        })
+    }
+}
+
+impl Layer for PreNorm {
+    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
+        let h = x + self.mixer.forward(&self.input_layernorm.forward(x), i, batch);
+        &h + self.mlp.forward(&self.post_attention_layernorm.forward(&h))
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.mixer.make_cache()
+    }
+}
+
+/// The part of config.json that every family has, to be flattened into its struct.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Stem {
+    pub vocab_size: i32,
+    pub hidden_size: i32,
+    pub num_hidden_layers: usize,
+    #[serde(alias = "norm_eps")]
+    pub rms_norm_eps: f32,
+    /// Left out, the head is tied if the checkpoint has none.
+    #[serde(alias = "tie_embedding")]
+    pub tie_word_embeddings: Option<bool>,
+}
+
+pub struct Decoder<L> {
+    pub embed_tokens: Embedding,
+    pub layers: Vec<L>,
+    pub norm: RmsNorm,
+    pub head: Head,
+    /// Embeddings are multiplied with this before the first layer.
+    pub embedding_scale: Option<f32>,
+}
+
+impl<L: Layer> Decoder<L> {
+    /// Reads `model.embed_tokens`, `model.layers.*`, `model.norm` and `lm_head`.
+    pub fn load(c: &Stem, w: &Weights, layer: impl Fn(usize, &Weights) -> Result<L>) -> Result<Decoder<L>> {
+        Decoder::load_with(c, w, "norm", 0.0, layer)
+    }
+
+    /// As [`load`](Decoder::load), with another name of the final norm and an offset that its weight lacks.
+    pub fn load_with(
+        c: &Stem,
+        w: &Weights,
+        norm: &str,
+        norm_offset: f32,
+        layer: impl Fn(usize, &Weights) -> Result<L>,
+    ) -> Result<Decoder<L>> {
+        let m = w.sub("model");
+        let layers = m.sub("layers");
+        Ok(Decoder {
+            embed_tokens: m.embedding("embed_tokens", c.vocab_size, c.hidden_size)?,
+            layers: (0..c.num_hidden_layers).map(|i| layer(i, &layers.sub(i))).collect::<Result<_>>()?,
+            norm: m.rms_norm(norm, c.hidden_size, c.rms_norm_eps, norm_offset)?,
+            head: Head::load(c, w)?,
+            embedding_scale: None,
+        })
+    }
+}
+
+impl<L: Layer> Model for Decoder<L> {
+    fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
+        let mut h = self.embed_tokens.forward(tokens);
+        if let Some(scale) = self.embedding_scale {
+            h = h * scale;
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            h = layer.forward(&h, i, batch);
+        }
+        self.norm.forward(&h)
+    }
+
+    fn logits(&self, hidden: &Array) -> Array {
+        self.head.forward(hidden, &self.embed_tokens)
+    }
+
+    fn make_caches(&self) -> Vec<Cache> {
+        self.layers.iter().map(Layer::make_cache).collect()
+    }
+}
+
+/// The output head: a matrix of its own, or the embedding's.
+pub struct Head {
+    lm_head: Option<Linear>,
+    /// Logits become `cap * tanh(logit / cap)`.
+    pub softcap: Option<f32>,
+}
+
+impl Head {
+    pub fn load(c: &Stem, w: &Weights) -> Result<Head> {
+        let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
+        if tied {
+            // Some checkpoints store the embedding a second time.
+            ["weight", "scales", "biases"].iter().for_each(|part| w.skip(&format!("lm_head.{part}")));
+            return Ok(Head { lm_head: None, softcap: None });
+        }
+        Ok(Head { lm_head: Some(w.linear("lm_head", c.vocab_size, c.hidden_size)?), softcap: None })
+    }
+
+    /// Logits `[n, vocab_size]` of `[n, hidden_size]`.
+    pub fn forward(&self, hidden: &Array, embed_tokens: &Embedding) -> Array {
+        let logits = match &self.lm_head {
+            Some(head) => head.forward(hidden),
+            None => embed_tokens.as_linear(hidden),
+        };
+        match self.softcap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, and experts behind a sigmoid router with groups.
+//!
+//! Reference: transformers `deepseek_v3`, `glm4_moe_lite`.
+
+use mlx::fast::{Activation, RopePairs};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Model,
+    config::{check_activation, parse, refuse},
+    decoder::{Decoder, FeedForward, PreNorm, Stem},
+    is_beyond_last_layer,
+    mla::{self, LatentAttention},
+    plain_names,
+    sigmoid_moe::{self, SigmoidMoe},
+};
+use crate::{
+    error::Result,
+    nn::{Mlp, rope::RopeParameters},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    #[serde(flatten)]
+    attention: mla::Config,
+    rope_interleave: Option<bool>,
+    intermediate_size: i32,
+    #[serde(flatten)]
+    moe: MoeConfig,
+}
+
+/// Keys that DeepSeek's and GLM's experts share.
+#[derive(Deserialize)]
+pub struct MoeConfig {
+    n_routed_experts: i32,
+    n_shared_experts: Option<i32>,
+    num_experts_per_tok: i32,
+    moe_intermediate_size: i32,
+    #[serde(default)]
+    first_k_dense_replace: usize,
+    moe_layer_freq: Option<usize>,
+    norm_topk_prob: Option<bool>,
+    routed_scaling_factor: Option<f32>,
+    n_group: Option<i32>,
+    topk_group: Option<i32>,
+}
+
+impl MoeConfig {
+    /// Dense in the first layers, experts in the others.
+    pub fn feed_forward(
+        &self,
+        layer: usize,
+        hidden: i32,
+        dense: i32,
+        w: &Weights,
+    ) -> Result<Box<dyn FeedForward>> {
+        let every = self.moe_layer_freq.unwrap_or(1).max(1);
+        if layer < self.first_k_dense_replace || !layer.is_multiple_of(every) {
+            return Ok(Box::new(Mlp::load(w, hidden, dense, Activation::Silu)?));
+        }
+        let config = sigmoid_moe::Config {
+            experts: self.n_routed_experts,
+            per_token: self.num_experts_per_tok,
+            intermediate: self.moe_intermediate_size,
+            shared: self.n_shared_experts.unwrap_or(0) * self.moe_intermediate_size,
+            normalize: self.norm_topk_prob.unwrap_or(true),
+            eps: 1e-20,
+            scale: self.routed_scaling_factor.unwrap_or(1.0),
+            n_group: self.n_group.unwrap_or(1),
+            topk_group: self.topk_group.unwrap_or(1),
+            bias: true,
+        };
+        Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+    }
+}
+
+/// Layers that predict tokens further ahead are left out; MLX's stacked experts lie below `switch_mlp`.
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    if is_beyond_last_layer(config, name) {
+        return None;
+    }
+    plain_names(config, &name.replace(".mlp.switch_mlp.", ".mlp.experts."))
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let c: Config = parse(config)?;
+    check_activation(config, "hidden_act", "silu")?;
+    check_router(config)?;
+    let parameters = RopeParameters::of(config, None)?.whole_head();
+    let pairs = if c.rope_interleave == Some(false) { RopePairs::Halves } else { RopePairs::Adjacent };
+    let rope = parameters.rope(c.attention.qk_rope_head_dim, pairs)?;
+    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+        let (rope, factor) = (Some(rope.clone()), parameters.softmax_factor());
+        let mixer = LatentAttention::load(&c.attention, &c.stem, rope, factor, &w.sub("self_attn"))?;
+        let mlp = c.moe.feed_forward(i, c.stem.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
+        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), mlp)
+    })?))
+}
+
+/// Refuses routers of earlier DeepSeek models.
+pub fn check_router(config: &Value) -> Result<()> {
+    let other = |key: &str, known: &str| {
+        let found = config.get(key).and_then(Value::as_str).unwrap_or(known).to_string();
+        (found != known, format!("{key} `{found}` is not supported, only `{known}`"))
+    };
+    refuse([other("scoring_func", "sigmoid"), other("topk_method", "noaux_tc")])
+}

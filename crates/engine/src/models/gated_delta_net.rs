@@ -1,0 +1,157 @@
+//! The Gated DeltaNet layer of Qwen3-Next and 3.5 (Yang et al., "Gated Delta Networks", 2024).
+
+use mlx::{
+    Array, Dtype,
+    fast::{Activation, gated},
+};
+use serde::Deserialize;
+
+use super::decoder::{Mixer, Stem};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, RmsNorm},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+pub struct Config {
+    linear_num_key_heads: i32,
+    linear_num_value_heads: i32,
+    linear_key_head_dim: i32,
+    linear_value_head_dim: i32,
+    linear_conv_kernel_dim: i32,
+}
+
+impl Config {
+    fn keys(&self) -> i32 {
+        self.linear_num_key_heads * self.linear_key_head_dim
+    }
+
+    fn values(&self) -> i32 {
+        self.linear_num_value_heads * self.linear_value_head_dim
+    }
+}
+
+pub struct GatedDeltaNet {
+    in_proj: InProj,
+    /// `[channels, width]`.
+    conv1d: Array,
+    /// `-exp(A_log)`, float32.
+    neg_exp_a: Array,
+    /// Float32.
+    dt_bias: Array,
+    norm: RmsNorm,
+    out_proj: Linear,
+    key_heads: i32,
+    value_heads: i32,
+    key_dim: i32,
+    value_dim: i32,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+}
+
+impl GatedDeltaNet {
+    pub fn load(c: &Config, stem: &Stem, w: &Weights) -> Result<GatedDeltaNet> {
+        let (key_dim, value_heads) = (c.linear_key_head_dim, c.linear_num_value_heads);
+        let (channels, width) = (2 * c.keys() + c.values(), c.linear_conv_kernel_dim);
+        Ok(GatedDeltaNet {
+            in_proj: InProj::load(c, stem.hidden_size, w)?,
+            conv1d: w.conv1d("conv1d", channels, width)?,
+            neg_exp_a: -w.float32("A_log", &[value_heads])?.exp(),
+            dt_bias: w.float32("dt_bias", &[value_heads])?,
+            norm: w.rms_norm("norm", c.linear_value_head_dim, stem.rms_norm_eps, 0.0)?,
+            out_proj: w.linear("out_proj", stem.hidden_size, c.values())?,
+            key_heads: c.linear_num_key_heads,
+            value_heads,
+            key_dim,
+            value_dim: c.linear_value_head_dim,
+            q_norm: RmsNorm::l2(key_dim, 1e-6, (key_dim as f32).powf(-0.5)),
+            k_norm: RmsNorm::l2(key_dim, 1e-6, 1.0),
+        })
+    }
+}
+
+impl Mixer for GatedDeltaNet {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let Projected { qkv, z, b, a } = self.in_proj.forward(x);
+        let qkv = batch.causal_conv_silu(layer, &qkv, &self.conv1d);
+        let keys = self.key_heads * self.key_dim;
+        let parts = qkv.split(-1, &[keys, keys, self.value_heads * self.value_dim]);
+        let q = self.q_norm.forward(&parts[0].reshape(&[-1, self.key_heads, self.key_dim]));
+        let k = self.k_norm.forward(&parts[1].reshape(&[-1, self.key_heads, self.key_dim]));
+        let v = parts[2].reshape(&[-1, self.value_heads, self.value_dim]);
+
+        let dt = a.astype(Dtype::Float32) + &self.dt_bias;
+        let g = (dt.softplus() * &self.neg_exp_a).exp();
+        let out = batch.gated_delta(layer, [&q, &k, &v], &g, &b.sigmoid());
+
+        let z = z.reshape(&[-1, self.value_heads, self.value_dim]);
+        let out = gated(&z, &self.norm.forward(&out), Activation::Silu);
+        self.out_proj.forward(&out.reshape(&[-1, self.value_heads * self.value_dim]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        Cache::recurrent()
+    }
+}
+
+/// The input projections: one each in 3.5; in Next two, in which the parts of each key head lie together.
+enum InProj {
+    Separate { qkv: Linear, z: Linear, b: Linear, a: Linear },
+    PerHead { qkvz: Linear, ba: Linear, key_heads: i32, key_dim: i32, values_per_key: i32, value_dim: i32 },
+}
+
+struct Projected {
+    /// Of all heads, queries before keys before values.
+    qkv: Array,
+    z: Array,
+    b: Array,
+    a: Array,
+}
+
+impl InProj {
+    fn load(c: &Config, hidden: i32, w: &Weights) -> Result<InProj> {
+        let (keys, values, value_heads) = (c.keys(), c.values(), c.linear_num_value_heads);
+        if !w.has("in_proj_qkvz.weight") {
+            return Ok(InProj::Separate {
+                qkv: w.linear("in_proj_qkv", 2 * keys + values, hidden)?,
+                z: w.linear("in_proj_z", values, hidden)?,
+                b: w.linear("in_proj_b", value_heads, hidden)?,
+                a: w.linear("in_proj_a", value_heads, hidden)?,
+            });
+        }
+        Ok(InProj::PerHead {
+            qkvz: w.linear("in_proj_qkvz", 2 * keys + 2 * values, hidden)?,
+            ba: w.linear("in_proj_ba", 2 * value_heads, hidden)?,
+            key_heads: c.linear_num_key_heads,
+            key_dim: c.linear_key_head_dim,
+            values_per_key: value_heads / c.linear_num_key_heads,
+            value_dim: c.linear_value_head_dim,
+        })
+    }
+
+    fn forward(&self, x: &Array) -> Projected {
+        match self {
+            InProj::Separate { qkv, z, b, a } => {
+                Projected { qkv: qkv.forward(x), z: z.forward(x), b: b.forward(x), a: a.forward(x) }
+            }
+            InProj::PerHead { qkvz, ba, key_heads, key_dim, values_per_key, value_dim } => {
+                let tokens = x.dim(0);
+                let per_head = |x: Array| x.reshape(&[tokens, *key_heads, -1]);
+                let values = values_per_key * value_dim;
+                let parts = per_head(qkvz.forward(x)).split(-1, &[*key_dim, *key_dim, values, values]);
+                let flat = |x: &Array| x.reshape(&[tokens, -1]);
+                let gates = per_head(ba.forward(x)).split(-1, &[*values_per_key; 2]);
+                let qkv = [flat(&parts[0]), flat(&parts[1]), flat(&parts[2])];
+                Projected {
+                    qkv: Array::concatenate(&qkv, -1),
+                    z: flat(&parts[3]),
+                    b: flat(&gates[0]),
+                    a: flat(&gates[1]),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! gpt-oss: attention with sinks, every other layer in a sliding window, and experts published in MXFP4.
+//!
+//! Reference: transformers `gpt_oss`.
+
+use mlx::{
+    Array, Softmax,
+    fast::{Rope, RopePairs, top_k},
+    quant::{Mode, Quantized},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Model,
+    config::parse,
+    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, Matrix, Routing, Stack, rope::RopeParameters},
+    weights::{Weights, settled},
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    head_dim: i32,
+    num_local_experts: i32,
+    #[serde(alias = "experts_per_token")]
+    num_experts_per_tok: i32,
+    sliding_window: i32,
+    layer_types: Option<Vec<String>>,
+    swiglu_limit: Option<f32>,
+}
+
+impl Config {
+    /// Even layers slide unless config.json lists the types.
+    fn window(&self, layer: usize) -> Option<i32> {
+        let slides = match &self.layer_types {
+            Some(types) => types.get(layer).is_some_and(|kind| kind == "sliding_attention"),
+            None => layer.is_multiple_of(2),
+        };
+        slides.then_some(self.sliding_window)
+    }
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    // Published files give the number of experts per token under two names.
+    let mut once = config.clone();
+    if let Some(keys) = once.as_object_mut()
+        && keys.contains_key("num_experts_per_tok")
+    {
+        keys.remove("experts_per_token");
+    }
+    let c: Config = parse(&once)?;
+    let rope = RopeParameters::of(config, None)?.or(150_000.0, 1.0);
+    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+        let mixer = Attention::load(&c, &rope, c.window(i), &w.sub("self_attn"))?;
+        let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
+        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
+    })?))
+}
+
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    sliding_window: Option<i32>,
+    softmax: Softmax,
+}
+
+impl Attention {
+    fn load(
+        c: &Config,
+        rope: &RopeParameters,
+        sliding_window: Option<i32>,
+        w: &Weights,
+    ) -> Result<Attention> {
+        let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
+        let hidden = c.stem.hidden_size;
+        let sinks = Some(w.float32("sinks", &[heads])?);
+        Ok(Attention {
+            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, true)?,
+            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, true)?,
+            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, true)?,
+            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, true)?,
+            heads,
+            kv_heads,
+            head_dim,
+            rope: rope.rope(head_dim, RopePairs::Halves)?,
+            sliding_window,
+            softmax: Softmax { sinks, ..Softmax::scaled((head_dim as f32).powf(-0.5)) },
+        })
+    }
+}
+
+impl Mixer for Attention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
+        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
+        let v = split(self.v_proj.forward(x), self.kv_heads);
+        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
+        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.sliding_window.map_or_else(Cache::kv, Cache::window)
+    }
+}
+
+struct SparseMoe {
+    router: Linear,
+    gate_proj: Stack,
+    up_proj: Stack,
+    down_proj: Stack,
+    per_token: i32,
+    limit: f32,
+}
+
+impl SparseMoe {
+    fn load(c: &Config, w: &Weights) -> Result<SparseMoe> {
+        let (experts, hidden) = (c.num_local_experts, c.stem.hidden_size);
+        let [gate_proj, up_proj, down_proj] = load_experts(c, &w.sub("experts"))?;
+        Ok(SparseMoe {
+            router: w.linear_with("router", experts, hidden, true)?,
+            gate_proj,
+            up_proj,
+            down_proj,
+            per_token: c.num_experts_per_tok,
+            limit: c.swiglu_limit.unwrap_or(7.0),
+        })
+    }
+}
+
+impl FeedForward for SparseMoe {
+    fn forward(&self, x: &Array) -> Array {
+        let logits = self.router.forward(x).astype(mlx::Dtype::Float32);
+        let experts = top_k(&logits, self.per_token);
+        let weights = logits.take_along_axis(&experts, -1).softmax(-1);
+        let routing = Routing { experts, weights };
+
+        let rows = x.reshape(&[x.dim(0), 1, x.dim(1)]);
+        let limit = Array::scalar(self.limit, x.dtype());
+        let gate = self.gate_proj.forward(&rows, &routing.experts).minimum(&limit);
+        let up = self.up_proj.forward(&rows, &routing.experts).minimum(&limit).maximum(&-&limit);
+        let inner = &gate * (&gate * 1.702).sigmoid() * (up + 1.0);
+        routing.combine(&self.down_proj.forward(&inner, &routing.experts))
+    }
+}
+
+/// Gate, up and down projections: as MLX's conversions hold them, or from the hub's, in MXFP4 or dense, where the rows
+/// of gate and up alternate.
+fn load_experts(c: &Config, w: &Weights) -> Result<[Stack; 3]> {
+    let (experts, hidden, size) = (c.num_local_experts, c.stem.hidden_size, c.intermediate_size);
+    if w.has("gate_proj.weight") {
+        let stack = |name, outputs, inputs| {
+            let bias = w.float_tensor(&format!("{name}.bias"), &[experts, outputs])?;
+            Ok::<_, crate::LoadError>(w.stacked(name, experts, outputs, inputs)?.with_bias(bias))
+        };
+        return Ok([
+            stack("gate_proj", size, hidden)?,
+            stack("up_proj", size, hidden)?,
+            stack("down_proj", hidden, size)?,
+        ]);
+    }
+    let both = hub_matrix(w, "gate_up_proj", experts, 2 * size, hidden)?;
+    let bias = w.float_tensor("gate_up_proj_bias", &[experts, 2 * size])?;
+    let half = |i| Ok::<_, crate::LoadError>(every_other(&both, i)?.with_bias(settled(alternate(&bias, i))?));
+    let down = hub_matrix(w, "down_proj", experts, hidden, size)?;
+    let down_bias = w.float_tensor("down_proj_bias", &[experts, hidden])?;
+    Ok([half(0)?, half(1)?, Stack::new(down).with_bias(down_bias)])
+}
+
+fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) -> Result<Matrix> {
+    let blocks = format!("{name}_blocks");
+    if !w.has(&blocks) {
+        // Dense ones are stored transposed.
+        let dense = w.float_tensor(name, &[experts, inputs, outputs])?;
+        return Ok(Matrix::Dense(settled(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
+    }
+    let quantization = Mode::Mxfp4.fixed().unwrap_or_else(|| unreachable!("MXFP4 has one group size"));
+    let codes =
+        w.words(&blocks, &[experts, outputs, inputs / 32, 16])?.reshape(&[experts, outputs, inputs / 8]);
+    let scales = w.tensor(&format!("{name}_scales"), &[experts, outputs, inputs / 32])?;
+    Ok(Matrix::Quantized(Quantized { codes, scales, biases: None, quantization }))
+}
+
+/// Rows `i`, `i + 2`, `i + 4`... of each matrix of a stack.
+fn every_other(stack: &Matrix, i: i32) -> Result<Stack> {
+    Ok(Stack::new(match stack {
+        Matrix::Dense(weight) => Matrix::Dense(settled(alternate(weight, i))?),
+        Matrix::Quantized(all) => Matrix::Quantized(Quantized {
+            codes: settled(alternate(&all.codes, i))?,
+            scales: settled(alternate(&all.scales, i))?,
+            ..all.clone()
+        }),
+    }))
+}
+
+/// Elements `i`, `i + 2`... along axis 1.
+fn alternate(x: &Array, i: i32) -> Array {
+    let rest = &x.shape()[2..];
+    let pairs = x.reshape(&[&[x.dim(0), x.dim(1) / 2, 2], rest].concat());
+    pairs.slice(2, i, i + 1).reshape(&[&[x.dim(0), x.dim(1) / 2], rest].concat()).contiguous()
+}

@@ -1,0 +1,180 @@
+//! Kimi Linear: three Kimi Delta Attention layers (a gated delta rule whose decay is per channel) to one of latent
+//! attention without positions; experts behind a sigmoid router.
+//!
+//! Reference: transformers `kimi_linear`; Kimi Team, "Kimi Linear" (2025).
+
+use mlx::{Array, Dtype, fast::Activation};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Model,
+    config::{check_activation, parse, refuse},
+    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    mla::{self, LatentAttention},
+    plain_names,
+    sigmoid_moe::{self, SigmoidMoe},
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, Mlp, RmsNorm},
+    weights::{Weights, settled},
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    #[serde(flatten)]
+    attention: mla::Config,
+    linear_attn_config: LinearConfig,
+    intermediate_size: i32,
+    num_experts: i32,
+    num_experts_per_token: i32,
+    num_shared_experts: i32,
+    moe_intermediate_size: i32,
+    moe_layer_freq: Option<usize>,
+    first_k_dense_replace: usize,
+    moe_renormalize: Option<bool>,
+    routed_scaling_factor: Option<f32>,
+    num_expert_group: Option<i32>,
+    topk_group: Option<i32>,
+}
+
+#[derive(Deserialize)]
+struct LinearConfig {
+    /// Counted from 1.
+    kda_layers: Vec<usize>,
+    head_dim: i32,
+    num_heads: i32,
+    short_conv_kernel_size: i32,
+}
+
+/// Hub names speak of `block_sparse_moe` and `w1` to `w3`, MLX's of `switch_mlp` and `q_conv.conv`.
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    if name.starts_with("model.mtp") {
+        return None;
+    }
+    let name = name.replace(".block_sparse_moe.", ".mlp.").replace(".mlp.switch_mlp.", ".mlp.experts.");
+    let name = name.replace(".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias");
+    let name = name.replace("_conv.conv.", "_conv1d.");
+    let name =
+        name.replace(".w1.", ".gate_proj.").replace(".w2.", ".down_proj.").replace(".w3.", ".up_proj.");
+    plain_names(config, &name)
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let c: Config = parse(config)?;
+    check_activation(config, "hidden_act", "silu")?;
+    check_activation(config, "moe_router_activation_func", "sigmoid")?;
+    let rotated = config.get("mla_use_nope") == Some(&Value::Bool(false));
+    refuse([(rotated, "mla_use_nope must be true".into())])?;
+    parse::<Value>(&config["linear_attn_config"])?;
+    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+        let attention = w.sub("self_attn");
+        let mixer: Box<dyn Mixer> = match c.linear_attn_config.kda_layers.contains(&(i + 1)) {
+            true => Box::new(KimiDeltaAttention::load(&c, &attention)?),
+            false => Box::new(LatentAttention::load(&c.attention, &c.stem, None, 1.0, &attention)?),
+        };
+        PreNorm::load(&c.stem, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+    })?))
+}
+
+fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
+    let (hidden, every) = (c.stem.hidden_size, c.moe_layer_freq.unwrap_or(1).max(1));
+    if layer < c.first_k_dense_replace || !layer.is_multiple_of(every) {
+        return Ok(Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?));
+    }
+    let config = sigmoid_moe::Config {
+        experts: c.num_experts,
+        per_token: c.num_experts_per_token,
+        intermediate: c.moe_intermediate_size,
+        shared: c.num_shared_experts * c.moe_intermediate_size,
+        normalize: c.moe_renormalize.unwrap_or(true),
+        eps: 1e-20,
+        scale: c.routed_scaling_factor.unwrap_or(1.0),
+        n_group: c.num_expert_group.unwrap_or(1),
+        topk_group: c.topk_group.unwrap_or(1),
+        bias: true,
+    };
+    Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+}
+
+struct KimiDeltaAttention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    /// Of queries, keys and values together, `[channels, width]`.
+    conv1d: Array,
+    f_a_proj: Linear,
+    f_b_proj: Linear,
+    b_proj: Linear,
+    /// `-exp(A_log)`, float32 `[heads, 1]`.
+    neg_exp_a: Array,
+    /// Float32 `[heads, head_dim]`.
+    dt_bias: Array,
+    g_a_proj: Linear,
+    g_b_proj: Linear,
+    o_norm: RmsNorm,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    heads: i32,
+    head_dim: i32,
+}
+
+impl KimiDeltaAttention {
+    fn load(c: &Config, w: &Weights) -> Result<KimiDeltaAttention> {
+        let LinearConfig { head_dim, num_heads: heads, short_conv_kernel_size: width, .. } =
+            c.linear_attn_config;
+        let (hidden, channels) = (c.stem.hidden_size, heads * head_dim);
+        let convolutions = ["q_conv1d", "k_conv1d", "v_conv1d"];
+        let convolutions = convolutions.map(|name| w.conv1d(name, channels, width));
+        let [q, k, v] = convolutions;
+        let a_log = w.float32("A_log", &w.shape("A_log")?)?.reshape(&[heads, 1]);
+        Ok(KimiDeltaAttention {
+            q_proj: w.linear("q_proj", channels, hidden)?,
+            k_proj: w.linear("k_proj", channels, hidden)?,
+            v_proj: w.linear("v_proj", channels, hidden)?,
+            conv1d: settled(Array::concatenate(&[q?, k?, v?], 0))?,
+            f_a_proj: w.linear("f_a_proj", head_dim, hidden)?,
+            f_b_proj: w.linear("f_b_proj", channels, head_dim)?,
+            b_proj: w.linear("b_proj", heads, hidden)?,
+            neg_exp_a: -a_log.exp(),
+            dt_bias: w.float32("dt_bias", &[channels])?.reshape(&[heads, head_dim]),
+            g_a_proj: w.linear("g_a_proj", head_dim, hidden)?,
+            g_b_proj: w.linear("g_b_proj", channels, head_dim)?,
+            o_norm: w.rms_norm("o_norm", head_dim, c.stem.rms_norm_eps, 0.0)?,
+            o_proj: w.linear("o_proj", hidden, channels)?,
+            q_norm: RmsNorm::l2(head_dim, 1e-6, (head_dim as f32).powf(-0.5)),
+            k_norm: RmsNorm::l2(head_dim, 1e-6, 1.0),
+            heads,
+            head_dim,
+        })
+    }
+}
+
+impl Mixer for KimiDeltaAttention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: &Array| x.reshape(&[-1, self.heads, self.head_dim]);
+        let qkv = [self.q_proj.forward(x), self.k_proj.forward(x), self.v_proj.forward(x)];
+        let qkv = batch.causal_conv_silu(layer, &Array::concatenate(&qkv, -1), &self.conv1d);
+        let parts = qkv.split(-1, &[self.heads * self.head_dim; 3]);
+        let (q, k) = (self.q_norm.forward(&split(&parts[0])), self.k_norm.forward(&split(&parts[1])));
+
+        let dt = split(&self.f_b_proj.forward(&self.f_a_proj.forward(x))).astype(Dtype::Float32);
+        let g = ((dt + &self.dt_bias).softplus() * &self.neg_exp_a).exp();
+        let beta = self.b_proj.forward(x).sigmoid();
+        let out = batch.gated_delta(layer, [&q, &k, &split(&parts[2])], &g, &beta);
+
+        let gate = split(&self.g_b_proj.forward(&self.g_a_proj.forward(x)));
+        let out = self.o_norm.forward(&out) * gate.sigmoid();
+        self.o_proj.forward(&out.reshape(&[x.dim(0), -1]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        Cache::recurrent()
+    }
+}

@@ -1,0 +1,225 @@
+//! LFM2: gated short convolutions, with grouped-query attention in a few layers; feed-forward blocks are dense or, in
+//! `lfm2_moe`, experts behind a sigmoid router.
+//!
+//! Reference: transformers `lfm2`, `lfm2_moe`.
+
+use mlx::{
+    Array, Softmax,
+    fast::{Activation, Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Model,
+    config::{parse, refuse},
+    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    plain_names,
+    sigmoid_moe::{self, SigmoidMoe},
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::{LoadError, Result},
+    nn::{Linear, Mlp, RmsNorm, rope::RopeParameters},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: Option<i32>,
+    block_ff_dim: Option<i32>,
+    block_auto_adjust_ff_dim: Option<bool>,
+    block_multiple_of: Option<i32>,
+    block_ffn_dim_multiplier: Option<f32>,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    layer_types: Option<Vec<String>>,
+    full_attn_idxs: Option<Vec<usize>>,
+    #[serde(rename = "conv_L_cache")]
+    conv_l_cache: i32,
+    #[serde(default)]
+    conv_bias: bool,
+    #[serde(flatten)]
+    moe: Option<MoeConfig>,
+}
+
+/// Keys of models with experts.
+#[derive(Deserialize)]
+struct MoeConfig {
+    num_experts: i32,
+    num_experts_per_tok: i32,
+    moe_intermediate_size: i32,
+    num_dense_layers: usize,
+    norm_topk_prob: Option<bool>,
+    use_expert_bias: Option<bool>,
+    routed_scaling_factor: Option<f32>,
+}
+
+impl Config {
+    fn is_attention(&self, layer: usize) -> Result<bool> {
+        match (&self.layer_types, &self.full_attn_idxs) {
+            (Some(types), _) => Ok(types.get(layer).is_some_and(|kind| kind == "full_attention")),
+            (None, Some(layers)) => Ok(layers.contains(&layer)),
+            (None, None) => {
+                Err(LoadError::Config("there is neither layer_types nor full_attn_idxs in it".into()))
+            }
+        }
+    }
+
+    /// The size as given, or two thirds of it rounded up to a multiple, as LFM2's dense blocks have it.
+    fn dense_size(&self) -> Result<i32> {
+        let given = self.block_ff_dim.or(self.intermediate_size);
+        let given = given.ok_or_else(|| LoadError::Config("there is no intermediate_size in it".into()))?;
+        if self.moe.is_some() || !self.block_auto_adjust_ff_dim.unwrap_or(true) {
+            return Ok(given);
+        }
+        let multiplier = f64::from(self.block_ffn_dim_multiplier.unwrap_or(1.0));
+        let size = (multiplier * f64::from(2 * given / 3)) as i32;
+        let multiple = self.block_multiple_of.unwrap_or(256).max(1);
+        Ok((size + multiple - 1) / multiple * multiple)
+    }
+}
+
+/// Names that say the same as other families' in other words.
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    let same = [
+        (".operator_norm.", ".input_layernorm."),
+        (".ffn_norm.", ".post_attention_layernorm."),
+        (".feed_forward.", ".mlp."),
+        (".mlp.switch_mlp.", ".mlp.experts."),
+        (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
+        (".w1.", ".gate_proj."),
+        (".w2.", ".down_proj."),
+        (".w3.", ".up_proj."),
+    ];
+    plain_names(config, &same.iter().fold(name.to_string(), |name, (from, to)| name.replace(from, to)))
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let c: Config = parse(config)?;
+    let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
+    refuse(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
+    let rope = RopeParameters::of(config, None)?.or(1e6, 1.0);
+    Ok(Box::new(Decoder::load_with(&c.stem, w, "embedding_norm", 0.0, |i, w| {
+        let mixer: Box<dyn Mixer> = match c.is_attention(i)? {
+            true => Box::new(Attention::load(&c, &rope, &w.sub("self_attn"))?),
+            false => Box::new(ShortConv::load(&c, &w.sub("conv"))?),
+        };
+        PreNorm::load(&c.stem, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+    })?))
+}
+
+fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
+    let hidden = c.stem.hidden_size;
+    let Some(moe) = c.moe.as_ref().filter(|moe| layer >= moe.num_dense_layers) else {
+        return Ok(Box::new(Mlp::load(w, hidden, c.dense_size()?, Activation::Silu)?));
+    };
+    let config = sigmoid_moe::Config {
+        experts: moe.num_experts,
+        per_token: moe.num_experts_per_tok,
+        intermediate: moe.moe_intermediate_size,
+        shared: 0,
+        normalize: moe.norm_topk_prob.unwrap_or(true),
+        eps: 1e-6,
+        scale: moe.routed_scaling_factor.unwrap_or(1.0),
+        n_group: 1,
+        topk_group: 1,
+        bias: moe.use_expert_bias.unwrap_or(true),
+    };
+    Ok(Box::new(SigmoidMoe::load(&config, hidden, w)?))
+}
+
+/// `out_proj(C * conv(B * x))` for the three parts B, C, x of a projection.
+struct ShortConv {
+    in_proj: Linear,
+    /// `[hidden_size, width]`.
+    conv: Array,
+    conv_bias: Option<Array>,
+    out_proj: Linear,
+    hidden: i32,
+}
+
+impl ShortConv {
+    fn load(c: &Config, w: &Weights) -> Result<ShortConv> {
+        let hidden = c.stem.hidden_size;
+        Ok(ShortConv {
+            in_proj: w.linear_with("in_proj", 3 * hidden, hidden, c.conv_bias)?,
+            conv: w.conv1d("conv", hidden, c.conv_l_cache)?,
+            conv_bias: match c.conv_bias {
+                true => Some(w.cast(w.float_tensor("conv.bias", &[hidden])?)),
+                false => None,
+            },
+            out_proj: w.linear_with("out_proj", hidden, hidden, c.conv_bias)?,
+            hidden,
+        })
+    }
+}
+
+impl Mixer for ShortConv {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let parts = self.in_proj.forward(x).split(-1, &[self.hidden; 3]);
+        let mixed = batch.causal_conv(layer, &(&parts[0] * &parts[2]), &self.conv);
+        let mixed = match &self.conv_bias {
+            Some(bias) => mixed + bias.astype(x.dtype()),
+            None => mixed,
+        };
+        self.out_proj.forward(&(&parts[1] * mixed))
+    }
+
+    fn make_cache(&self) -> Cache {
+        Cache::recurrent()
+    }
+}
+
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    out_proj: Linear,
+    q_layernorm: RmsNorm,
+    k_layernorm: RmsNorm,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    softmax: Softmax,
+}
+
+impl Attention {
+    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Attention> {
+        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
+        let head_dim = hidden / heads;
+        Ok(Attention {
+            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
+            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
+            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
+            out_proj: w.linear("out_proj", hidden, heads * head_dim)?,
+            q_layernorm: w.rms_norm("q_layernorm", head_dim, c.stem.rms_norm_eps, 0.0)?,
+            k_layernorm: w.rms_norm("k_layernorm", head_dim, c.stem.rms_norm_eps, 0.0)?,
+            heads,
+            kv_heads,
+            head_dim,
+            rope: rope.rope(head_dim, RopePairs::Halves)?,
+            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
+        })
+    }
+}
+
+impl Mixer for Attention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = self.q_layernorm.forward(&split(self.q_proj.forward(x), self.heads));
+        let k = self.k_layernorm.forward(&split(self.k_proj.forward(x), self.kv_heads));
+        let v = split(self.v_proj.forward(x), self.kv_heads);
+        let (q, k) = (batch.rope(&q, &self.rope), batch.rope(&k, &self.rope));
+        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
+        self.out_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        Cache::kv()
+    }
+}

@@ -1,0 +1,144 @@
+//! Llama 2 and 3, and the Mistral line that shares its layers: sliding windows, YaRN, and queries that grow with the
+//! position (Ministral 3).
+//!
+//! Reference: transformers `llama`, `mistral`, `ministral3`.
+
+use mlx::{
+    Array, Dtype, Softmax,
+    fast::{Activation, Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Model,
+    config::{check_activation, parse},
+    decoder::{Decoder, Mixer, PreNorm, Stem},
+    plain_names, text_names,
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, Mlp, rope::RopeParameters},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: Option<i32>,
+    head_dim: Option<i32>,
+    #[serde(default)]
+    attention_bias: bool,
+    #[serde(default)]
+    mlp_bias: bool,
+}
+
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    plain_names(config, &text_names(name)?)
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let c: Config = parse(config)?;
+    check_activation(config, "hidden_act", "silu")?;
+    let rope = RopeParameters::of(config, None)?;
+    let window = sliding_window(config);
+    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| {
+        let (hidden, mlp) = (c.stem.hidden_size, w.sub("mlp"));
+        let mixer = Attention::load(&c, &rope, window, &w.sub("self_attn"))?;
+        let mlp = Mlp::load_with(&mlp, hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
+        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
+    })?))
+}
+
+/// Llama attends to everything, whatever its config.json says; Mistral's first models left the key out and meant 4096.
+fn sliding_window(config: &Value) -> Option<i32> {
+    let model_type = config.get("model_type").and_then(Value::as_str)?;
+    match config.get("sliding_window") {
+        _ if model_type == "llama" => None,
+        None if model_type == "mistral" => Some(4096),
+        window => window?.as_i64().map(|window| window as i32),
+    }
+}
+
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    query_growth: Option<QueryGrowth>,
+    sliding_window: Option<i32>,
+    softmax: Softmax,
+}
+
+impl Attention {
+    fn load(
+        c: &Config,
+        rope: &RopeParameters,
+        sliding_window: Option<i32>,
+        w: &Weights,
+    ) -> Result<Attention> {
+        let (hidden, heads) = (c.stem.hidden_size, c.num_attention_heads);
+        let kv_heads = c.num_key_value_heads.unwrap_or(heads);
+        let head_dim = c.head_dim.unwrap_or(hidden / heads);
+        Ok(Attention {
+            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, c.attention_bias)?,
+            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
+            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
+            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, c.attention_bias)?,
+            heads,
+            kv_heads,
+            head_dim,
+            rope: rope.rope(head_dim, RopePairs::Halves)?,
+            query_growth: QueryGrowth::of(rope),
+            sliding_window,
+            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
+        })
+    }
+}
+
+impl Mixer for Attention {
+    fn make_cache(&self) -> Cache {
+        self.sliding_window.map_or_else(Cache::kv, Cache::window)
+    }
+
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
+        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
+        let v = split(self.v_proj.forward(x), self.kv_heads);
+        let q = match &self.query_growth {
+            Some(growth) => growth.apply(&q, batch),
+            None => q,
+        };
+        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
+        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+}
+
+/// Queries times `1 + beta * ln(1 + floor(position / trained))`, so that attention stays sharp in long contexts.
+struct QueryGrowth {
+    beta: f32,
+    trained: f32,
+}
+
+impl QueryGrowth {
+    fn of(rope: &RopeParameters) -> Option<QueryGrowth> {
+        let (beta, trained) = (rope.llama_4_scaling_beta?, rope.original_max_position_embeddings?);
+        Some(QueryGrowth { beta, trained })
+    }
+
+    fn apply(&self, q: &Array, batch: &Batch) -> Array {
+        let positions = batch.positions().astype(Dtype::Float32);
+        let growth = ((positions / self.trained).floor() + 1.0).log() * self.beta + 1.0;
+        q * growth.reshape(&[-1, 1, 1]).astype(q.dtype())
+    }
+}

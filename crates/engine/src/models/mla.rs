@@ -1,0 +1,141 @@
+//! Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one latent per token, and the
+//! latent is what the cache holds.
+//!
+//! The matrices that would expand latents to keys and values are applied to queries and outputs instead, in prefill as
+//! in decode: one formula, whatever the number of tokens.
+
+use mlx::{Array, Softmax, fast::Rope};
+use serde::Deserialize;
+
+use super::decoder::{Mixer, Stem};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, Matrix, RmsNorm, Stack},
+    weights::{Weights, settled},
+};
+
+#[derive(Deserialize)]
+pub struct Config {
+    num_attention_heads: i32,
+    q_lora_rank: Option<i32>,
+    kv_lora_rank: i32,
+    qk_nope_head_dim: i32,
+    pub qk_rope_head_dim: i32,
+    v_head_dim: i32,
+    #[serde(default)]
+    attention_bias: bool,
+}
+
+/// Of the norms inside, whatever config.json says of others.
+const EPS: f32 = 1e-6;
+
+pub struct LatentAttention {
+    query: Query,
+    kv_a_proj_with_mqa: Linear,
+    kv_a_layernorm: RmsNorm,
+    /// Queries to latents, per head.
+    embed_q: Stack,
+    /// Latents to values, per head.
+    unembed_out: Stack,
+    o_proj: Linear,
+    heads: i32,
+    nope: i32,
+    rope_dim: i32,
+    rank: i32,
+    /// `None`: positions are left to other layers.
+    rope: Option<Rope>,
+    softmax: Softmax,
+}
+
+enum Query {
+    Plain(Linear),
+    LowRank { q_a_proj: Linear, q_a_layernorm: RmsNorm, q_b_proj: Linear },
+}
+
+impl LatentAttention {
+    /// `softmax_factor` multiplies the usual scale.
+    pub fn load(
+        c: &Config,
+        stem: &Stem,
+        rope: Option<Rope>,
+        softmax_factor: f32,
+        w: &Weights,
+    ) -> Result<LatentAttention> {
+        let (hidden, heads, rank) = (stem.hidden_size, c.num_attention_heads, c.kv_lora_rank);
+        let head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
+        let [embed_q, unembed_out] = per_head(c, w)?;
+        let kv_a = rank + c.qk_rope_head_dim;
+        Ok(LatentAttention {
+            query: match c.q_lora_rank.filter(|&rank| rank > 0) {
+                None => Query::Plain(w.linear("q_proj", heads * head_dim, hidden)?),
+                Some(rank) => Query::LowRank {
+                    q_a_proj: w.linear_with("q_a_proj", rank, hidden, c.attention_bias)?,
+                    q_a_layernorm: w.rms_norm("q_a_layernorm", rank, EPS, 0.0)?,
+                    q_b_proj: w.linear("q_b_proj", heads * head_dim, rank)?,
+                },
+            },
+            kv_a_proj_with_mqa: w.linear_with("kv_a_proj_with_mqa", kv_a, hidden, c.attention_bias)?,
+            kv_a_layernorm: w.rms_norm("kv_a_layernorm", rank, EPS, 0.0)?,
+            embed_q,
+            unembed_out,
+            o_proj: w.linear_with("o_proj", hidden, heads * c.v_head_dim, c.attention_bias)?,
+            heads,
+            nope: c.qk_nope_head_dim,
+            rope_dim: c.qk_rope_head_dim,
+            rank,
+            rope,
+            softmax: Softmax::scaled((head_dim as f32).powf(-0.5) * softmax_factor),
+        })
+    }
+}
+
+/// The two stacks: as MLX's conversions hold them, or cut from the hub's `kv_b_proj`.
+fn per_head(c: &Config, w: &Weights) -> Result<[Stack; 2]> {
+    let (heads, rank) = (c.num_attention_heads, c.kv_lora_rank);
+    let (nope, value) = (c.qk_nope_head_dim, c.v_head_dim);
+    if !w.has("kv_b_proj.weight") {
+        return Ok([w.stacked("embed_q", heads, rank, nope)?, w.stacked("unembed_out", heads, value, rank)?]);
+    }
+    let both = w.dense("kv_b_proj", &[heads * (nope + value), rank])?.reshape(&[heads, nope + value, rank]);
+    let embed = both.slice(1, 0, nope).transpose(&[0, 2, 1]).contiguous();
+    let unembed = both.slice(1, nope, nope + value).contiguous();
+    Ok([Stack::new(Matrix::Dense(settled(embed)?)), Stack::new(Matrix::Dense(settled(unembed)?))])
+}
+
+impl Mixer for LatentAttention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let rope = |x: &Array, batch: &Batch| match &self.rope {
+            Some(rope) => batch.rope(x, rope),
+            None => x.clone(),
+        };
+        let q = self.query.forward(x).reshape(&[-1, self.heads, self.nope + self.rope_dim]);
+        let q = q.split(-1, &[self.nope, self.rope_dim]);
+        let q = [self.embed_q.forward_each(&q[0]), rope(&q[1], batch)];
+
+        let kv = self.kv_a_proj_with_mqa.forward(x).split(-1, &[self.rank, self.rope_dim]);
+        let latent = self.kv_a_layernorm.forward(&kv[0]).reshape(&[-1, 1, self.rank]);
+        let latent = [latent, rope(&kv[1].reshape(&[-1, 1, self.rope_dim]), batch)];
+
+        let (q, latent) = (Array::concatenate(&q, -1), Array::concatenate(&latent, -1));
+        let out = batch.attend_latent(layer, &q, &latent, self.rank, &self.softmax);
+        let out = self.unembed_out.forward_each(&out);
+        self.o_proj.forward(&out.reshape(&[x.dim(0), -1]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        Cache::kv()
+    }
+}
+
+impl Query {
+    fn forward(&self, x: &Array) -> Array {
+        match self {
+            Query::Plain(q_proj) => q_proj.forward(x),
+            Query::LowRank { q_a_proj, q_a_layernorm, q_b_proj } => {
+                q_b_proj.forward(&q_a_layernorm.forward(&q_a_proj.forward(x)))
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Experts behind a sigmoid router, with or without one that sees every token (DeepSeek-V3, 2024): DeepSeek, Kimi, GLM
+//! and LFM2 have them.
+
+use mlx::{Array, fast::Activation};
+
+use super::decoder::FeedForward;
+use crate::{
+    error::Result,
+    nn::{Experts, Linear, Mlp, Router},
+    weights::Weights,
+};
+
+pub struct Config {
+    pub experts: i32,
+    pub per_token: i32,
+    pub intermediate: i32,
+    /// Intermediate size of the expert that sees every token; 0 if there is none.
+    pub shared: i32,
+    pub normalize: bool,
+    /// Added to the sum that weights are divided by.
+    pub eps: f32,
+    pub scale: f32,
+    pub n_group: i32,
+    pub topk_group: i32,
+    /// Whether a bias per expert takes part in the choice.
+    pub bias: bool,
+}
+
+pub struct SigmoidMoe {
+    gate: Linear,
+    router: Router,
+    experts: Experts,
+    shared_experts: Option<Mlp>,
+}
+
+impl SigmoidMoe {
+    pub fn load(c: &Config, hidden: i32, w: &Weights) -> Result<SigmoidMoe> {
+        let bias = match c.bias {
+            true => Some(w.float32("gate.e_score_correction_bias", &[c.experts])?),
+            false => None,
+        };
+        Ok(SigmoidMoe {
+            gate: w.linear("gate", c.experts, hidden)?,
+            router: Router::Sigmoid {
+                per_token: c.per_token,
+                normalize: c.normalize,
+                eps: c.eps,
+                bias,
+                n_group: c.n_group,
+                topk_group: c.topk_group,
+                scale: c.scale,
+            },
+            experts: Experts::load(w, c.experts, hidden, c.intermediate, Activation::Silu)?,
+            shared_experts: match c.shared {
+                0 => None,
+                size => Some(Mlp::load(&w.sub("shared_experts"), hidden, size, Activation::Silu)?),
+            },
+        })
+    }
+}
+
+impl FeedForward for SigmoidMoe {
+    fn forward(&self, x: &Array) -> Array {
+        let routed = self.experts.forward(x, &self.router.route(&self.gate.forward(x)));
+        match &self.shared_experts {
+            Some(shared) => routed + shared.forward(x),
+            None => routed,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What config.json says about quantisation. Shapes decide; a statement that contradicts them is refused.
+
+use std::collections::HashMap;
+
+use mlx::quant::{Mode, Quantization};
+use serde_json::Value;
+
+use crate::error::{LoadError, Result};
+
+/// Per path: how it is quantised, or `None` for not at all.
+#[derive(Default)]
+pub struct Declared(HashMap<String, Option<Quantization>>);
+
+impl Declared {
+    /// Reads `quantization` (or MLX's copy of it, `quantization_config`).
+    ///
+    /// # Errors
+    /// An entry is not a quantisation, or the checkpoint is in another library's format.
+    pub fn from_config(config: &Value) -> Result<Declared> {
+        let of = |key: &str| config.get(key).or_else(|| config.get("text_config")?.get(key));
+        let Some(map) = of("quantization").or_else(|| of("quantization_config")).and_then(Value::as_object)
+        else {
+            return Ok(Declared::default());
+        };
+        if let Some(method) = map.get("quant_method").and_then(Value::as_str)
+            && !map.contains_key("group_size")
+            && method != "mxfp4"
+        {
+            return Err(LoadError::Config(format!(
+                "quantization method `{method}` is not supported; take an unquantised or MLX checkpoint (affine, mxfp4, \
+                 mxfp8, nvfp4)"
+            )));
+        }
+        // The default stands beside the paths, in the same object.
+        let default = quantization(&Value::Object(map.clone())).ok();
+        let mut declared = HashMap::new();
+        for (path, value) in map {
+            let entry = match value {
+                Value::Bool(false) => None,
+                Value::Bool(true) if default.is_some() => default,
+                Value::Object(entry) if entry.contains_key("bits") => Some(
+                    quantization(value)
+                        .map_err(|e| LoadError::Config(format!("quantization of {path}: {e}")))?,
+                ),
+                _ => continue,
+            };
+            declared.insert(path.clone(), entry);
+        }
+        Ok(Declared(declared))
+    }
+
+    /// Compares a tensor `PATH.weight` with what is said about PATH, if anything is.
+    pub fn check(&self, stored: &str, found: Option<Quantization>) -> std::result::Result<(), String> {
+        let path = stored.strip_suffix(".weight").unwrap_or(stored);
+        match self.0.get(path) {
+            Some(declared) if *declared != found => Err(format!(
+                "config.json says it is {}, its shapes say {}",
+                describe(*declared),
+                describe(found)
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn quantization(value: &Value) -> std::result::Result<Quantization, String> {
+    let number = |key: &str| value.get(key).and_then(Value::as_i64).and_then(|n| i32::try_from(n).ok());
+    let name = value.get("mode").and_then(Value::as_str).unwrap_or("affine");
+    let mode = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+    let mode = mode.ok_or_else(|| format!("mode `{name}` is unknown"))?;
+    match (mode.fixed(), number("group_size"), number("bits")) {
+        (Some(fixed), ..) => Ok(fixed),
+        (None, Some(group_size), Some(bits)) => Ok(Quantization { mode, group_size, bits }),
+        _ => Err("group_size or bits is missing".into()),
+    }
+}
+
+fn describe(quantization: Option<Quantization>) -> String {
+    match quantization {
+        None => "not quantised".into(),
+        Some(Quantization { mode: Mode::Affine, group_size, bits }) => {
+            format!("{bits}-bit affine in groups of {group_size}")
+        }
+        Some(Quantization { mode, .. }) => mode.name().into(),
+    }
+}

@@ -1,0 +1,262 @@
+//! Tensors by path, with their shapes checked; the only place that knows how weights are stored.
+
+mod declared;
+mod matrix;
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeSet, HashMap},
+    rc::Rc,
+};
+
+use mlx::{Array, Dtype, load::Safetensors};
+
+pub use self::declared::Declared;
+use self::matrix::Place;
+use crate::{
+    error::{LoadError, Result},
+    nn::{Embedding, Linear, Matrix, RmsNorm, Stack},
+};
+
+/// A scope of a checkpoint: `weights.sub("layers").sub(3)` sees the tensors below `layers.3.`.
+pub struct Weights {
+    store: Rc<Store>,
+    prefix: String,
+}
+
+struct Store {
+    files: RefCell<Vec<Safetensors>>,
+    /// Canonical name to where the tensor lies.
+    index: HashMap<String, Tensor>,
+    types: Types,
+    declared: Declared,
+    loaded: RefCell<Loaded>,
+}
+
+struct Tensor {
+    file: usize,
+    /// Its name in the file.
+    stored: String,
+    used: Cell<bool>,
+}
+
+/// Types that numbers are converted to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Types {
+    /// Of activations; `None` takes the embedding's.
+    pub activations: Option<Dtype>,
+    /// Of floating-point weights, where the device needs them in the activations' type; `None` keeps them as stored.
+    pub weights: Option<Dtype>,
+}
+
+struct Loaded {
+    bytes: usize,
+    total: usize,
+    progress: Box<dyn FnMut(usize, usize)>,
+}
+
+impl Weights {
+    /// `sanitize` turns a checkpoint's names into canonical ones, or drops them (`None`).
+    pub fn new(
+        files: Vec<Safetensors>,
+        sanitize: impl Fn(&str) -> Option<String>,
+        types: Types,
+        declared: Declared,
+        progress: Box<dyn FnMut(usize, usize)>,
+    ) -> Weights {
+        let mut index = HashMap::new();
+        let mut total = 0;
+        for (i, file) in files.iter().enumerate() {
+            for name in file.names() {
+                if let Some(canonical) = sanitize(&name) {
+                    total += file.bytes_of(&name);
+                    index.insert(canonical, Tensor { file: i, stored: name, used: Cell::new(false) });
+                }
+            }
+        }
+        let loaded = RefCell::new(Loaded { bytes: 0, total, progress });
+        let store = Store { files: RefCell::new(files), index, types, declared, loaded };
+        Weights { store: Rc::new(store), prefix: String::new() }
+    }
+
+    pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
+        Weights { store: self.store.clone(), prefix: format!("{}{name}.", self.prefix) }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.store.index.contains_key(&self.path(name))
+    }
+
+    /// Bytes of all tensors read so far, as stored.
+    pub fn loaded_bytes(&self) -> usize {
+        self.store.loaded.borrow().bytes
+    }
+
+    /// Says that a tensor is known and not needed; it may be absent.
+    pub fn skip(&self, name: &str) {
+        if let Some(tensor) = self.store.index.get(&self.path(name)) {
+            tensor.used.set(true);
+        }
+    }
+
+    /// Checks that nothing of the checkpoint was left over: a model that computes without one of its tensors computes
+    /// something else.
+    ///
+    /// # Errors
+    /// Names tensors that nobody asked for.
+    pub fn all_used(&self) -> Result<()> {
+        let unused = self.store.index.iter().filter(|(_, tensor)| !tensor.used.get());
+        let unused: BTreeSet<&str> = unused.map(|(_, tensor)| &*tensor.stored).collect();
+        match unused.first() {
+            None => Ok(()),
+            Some(first) => Err(LoadError::UnusedTensors { first: first.to_string(), count: unused.len() }),
+        }
+    }
+
+    /// Reads a tensor of the given shape, as stored.
+    ///
+    /// # Errors
+    /// It is missing or has another shape: the error names it.
+    pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        self.check_shape(name, shape)?;
+        let tensor = self.locate(name)?;
+        let array = self.store.files.borrow_mut()[tensor.file].read(&tensor.stored)?;
+        self.count(array.size() * array.dtype().size());
+        Ok(array)
+    }
+
+    /// As [`tensor`](Weights::tensor), of floating-point values.
+    ///
+    /// # Errors
+    /// It has another type: a format that is not supported.
+    pub fn float_tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        let array = self.tensor(name, shape)?;
+        if array.dtype().is_float() {
+            return Ok(array);
+        }
+        Err(self.bad(name, format!("it is {}, but must be floating-point", array.dtype().name())))
+    }
+
+    /// As [`float_tensor`](Weights::float_tensor), converted to float32.
+    pub fn float32(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        Ok(self.float_tensor(name, shape)?.astype(Dtype::Float32))
+    }
+
+    /// Shape of a tensor, without reading it.
+    ///
+    /// # Errors
+    /// It is missing.
+    pub fn shape(&self, name: &str) -> Result<Vec<i32>> {
+        let path = self.path(name);
+        let tensor = self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))?;
+        let files = self.store.files.borrow();
+        let shape = files[tensor.file].shape(&tensor.stored).unwrap_or_default();
+        Ok(shape.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect())
+    }
+
+    /// A linear layer `[outputs, inputs]` without bias, quantised if the checkpoint holds scales for it.
+    pub fn linear(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
+        self.linear_with(name, outputs, inputs, false)
+    }
+
+    /// As [`linear`](Weights::linear), with a bias `[outputs]` if `bias`.
+    pub fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
+        let weight = self.matrix(Place::One(name), &[outputs, inputs])?;
+        let bias = match bias {
+            true => Some(self.cast(self.sub(name).float_tensor("bias", &[outputs])?)),
+            false => None,
+        };
+        Ok(Linear::new(weight, bias))
+    }
+
+    /// An embedding table `[vocab_size, hidden_size]`.
+    pub fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
+        let table = self.matrix(Place::One(name), &[vocab_size, hidden_size])?;
+        Ok(Embedding::new(table, self.store.types.activations))
+    }
+
+    /// `count` matrices `[outputs, inputs]` under one name, stored stacked (`experts.up_proj.weight`) or one by one
+    /// (`experts.7.up_proj.weight`): `stack("experts", "up_proj", ..)`.
+    pub fn stack(&self, of: &str, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<Stack> {
+        let stacked = format!("{of}.{name}");
+        let one_by_one = ["weight", "scales"].iter().any(|part| self.has(&format!("{of}.0.{name}.{part}")));
+        let place = if one_by_one { Place::Each { of, name, count } } else { Place::One(&stacked) };
+        Ok(Stack::new(self.matrix(place, &[count, outputs, inputs])?))
+    }
+
+    /// `count` matrices `[outputs, inputs]` stored as one tensor.
+    pub fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<Stack> {
+        Ok(Stack::new(self.matrix(Place::One(name), &[count, outputs, inputs])?))
+    }
+
+    /// A norm's weight `[size]`; `offset` is added to it, in float32, where a checkpoint stores `weight - offset`.
+    pub fn rms_norm(&self, name: &str, size: i32, eps: f32, offset: f32) -> Result<RmsNorm> {
+        let weight = self.sub(name).float32("weight", &[size])?;
+        Ok(RmsNorm::new(if offset == 0.0 { weight } else { weight + offset }, eps))
+    }
+
+    /// A depthwise convolution `[channels, width]`: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.
+    pub fn conv1d(&self, name: &str, channels: i32, width: i32) -> Result<Array> {
+        let name = format!("{name}.weight");
+        let shape = match self.shape(&name)?.get(1) {
+            Some(1) => [channels, 1, width],
+            _ => [channels, width, 1],
+        };
+        Ok(self.cast(self.float_tensor(&name, &shape)?).reshape(&[channels, width]))
+    }
+
+    /// Floating-point values of a matrix or a stack of them, dequantised if need be.
+    pub fn dense(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        match self.matrix(Place::One(name), shape)? {
+            Matrix::Dense(weight) => Ok(weight),
+            // As exact as float32 scales allow; such matrices are small.
+            Matrix::Quantized(matrix) => {
+                Ok(matrix.dequantize(self.store.types.weights.unwrap_or(Dtype::Float32)))
+            }
+        }
+    }
+
+    /// Type that weights must have on this device, or that of `stored`.
+    pub fn cast(&self, stored: Array) -> Array {
+        match self.store.types.weights {
+            Some(dtype) => stored.astype(dtype),
+            None => stored,
+        }
+    }
+
+    /// The tensor's place, from now on counted as used.
+    fn locate(&self, name: &str) -> Result<&Tensor> {
+        let path = self.path(name);
+        let tensor = self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))?;
+        tensor.used.set(true);
+        Ok(tensor)
+    }
+
+    fn check_shape(&self, name: &str, expected: &[i32]) -> Result<()> {
+        let found = self.shape(name)?;
+        if found == expected {
+            return Ok(());
+        }
+        Err(LoadError::WrongShape { name: self.path(name), found, expected: expected.to_vec() })
+    }
+
+    fn count(&self, bytes: usize) {
+        let loaded = &mut *self.store.loaded.borrow_mut();
+        loaded.bytes += bytes;
+        (loaded.progress)(loaded.bytes.min(loaded.total), loaded.total);
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn bad(&self, name: &str, message: String) -> LoadError {
+        LoadError::BadTensor { name: self.path(name), message }
+    }
+}
+
+/// Computes an array now, so that what it was made from can be freed before the next one is read.
+pub fn settled(array: Array) -> Result<Array> {
+    mlx::eval([&array])?;
+    Ok(array)
+}
