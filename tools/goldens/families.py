@@ -53,8 +53,8 @@ family("llama", dict(
                       rope_type="llama3"),
     tie_word_embeddings=True, eos_token_id=[2, 0]),
     b=dict(tie_word_embeddings=False, rope_scaling=None, head_dim=..., eos_token_id=2),
-    odd=dict(num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5, attention_bias=True,
-             mlp_bias=True, tie_word_embeddings=False, rope_scaling=dict(type="linear", factor=4.0)))
+    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5,
+             attention_bias=True, mlp_bias=True, tie_word_embeddings=False, rope_scaling=dict(type="linear", factor=4.0)))
 
 family("qwen2", dict(
     COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", max_position_embeddings=32768,
@@ -70,7 +70,7 @@ family("qwen3", dict(
     COMMON, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32, attention_bias=False,
     max_position_embeddings=40960, max_window_layers=3, rope_scaling=None, rope_theta=1000000, sliding_window=None,
     use_sliding_window=False, tie_word_embeddings=True),
-    odd=dict(num_attention_heads=3, num_key_value_heads=1, head_dim=20, num_hidden_layers=5,
+    odd=dict(hidden_size=72, num_attention_heads=3, num_key_value_heads=1, head_dim=20, num_hidden_layers=5,
              tie_word_embeddings=False, max_position_embeddings=128,
              rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)))
 
@@ -81,7 +81,7 @@ family("qwen3_moe", dict(
     rope_theta=1000000.0, sliding_window=None, use_sliding_window=False, output_router_logits=False,
     router_aux_loss_coef=0.001),
     # layers 1 and 3 would have experts, layer 1 is told not to
-    odd=dict(num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5, num_experts=5,
+    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5, num_experts=5,
              num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[1],
              tie_word_embeddings=True))
 
@@ -90,6 +90,6 @@ family("mistral", dict(
     max_position_embeddings=32768, rope_theta=1000000.0, sliding_window=None),
     # without head_dim, as version 0.1
     b=dict(head_dim=..., rope_theta=10000.0, sliding_window=32),
-    odd=dict(num_attention_heads=6, num_key_value_heads=2, head_dim=20, sliding_window=16, num_hidden_layers=5,
+    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=2, head_dim=20, sliding_window=16, num_hidden_layers=5,
              tie_word_embeddings=True),
     lengths=WINDOWED)

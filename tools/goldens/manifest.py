@@ -167,7 +167,7 @@ def value_range(name, shape, initial_mean, family):
     if "experts" in name and len(shape) == 3:
         fan_in = shape[1] if family == "gpt_oss" else shape[2]
         return 0.0, uniform(1 / math.sqrt(fan_in))
-    gain = 3.0 if "lm_head" in name else 2.0
+    gain = 3.0 if "lm_head" in name else 1.5
     return 0.0, uniform(gain / math.sqrt(math.prod(shape[1:])))
 
 

@@ -111,7 +111,7 @@ def run(reference, ids):
     error = max(np.abs(whole[:len(ids)] - logits).max(), np.abs(whole[len(ids) - 1:] - np.stack(last)).max())
     decided = min(case["greedy_margin"]) >= max(2e-3, 20 * error)
     varied = len(set(case["greedy_ids"])) >= 3 and max(case["greedy_ids"]) < END_ID
-    return (error, case) if decided and varied and error < 3e-4 else None
+    return (error, case) if decided and varied and error < 1e-4 else None
 
 
 def rounded(row):
