@@ -261,7 +261,7 @@ GEMMA4_ODD = dict(
     num_hidden_layers=5, layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"])
 
 GEMMA4_FOR_TEXT = dict(GEMMA4_TEXT, architectures=["Gemma4ForCausalLM"])
-family("gemma4_e", merged(GEMMA4_FOR_TEXT, GEMMA4_E), b=dict(num_kv_shared_layers=3, sliding_window=32),
+family("gemma4_e", merged(GEMMA4_FOR_TEXT, GEMMA4_E), b=dict(num_kv_shared_layers=1, sliding_window=32),
        odd=dict(GEMMA4_ODD, num_kv_shared_layers=1, use_double_wide_mlp=False, hidden_size_per_layer_input=12),
        lengths=WINDOWED)
 family("gemma4_dense", merged(GEMMA4_FOR_TEXT, GEMMA4_DENSE),

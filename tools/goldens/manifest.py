@@ -134,14 +134,24 @@ def spec(name, initial, golden):
     """One manifest entry."""
     shape = list(initial.shape)
     if initial.dtype == torch.uint8:
-        low, high = (119, 123) if name.endswith("_scales") else (0, 255)
+        low, high = (121, 123) if name.endswith("_scales") else (0, 255)
         return dict(dtype="U8", shape=shape, low=low, high=high)
-    mean, spread = value_range(name, shape, float(initial.float().mean()), golden["config"]["model_type"])
+    family = golden["config"]["model_type"]
+    mean, spread = value_range(name, shape, norm_centre(name, float(initial.float().mean()), family), family)
     dtype = "F32" if name.endswith(EXACT) else golden["dtype"]
     return dict(dtype=dtype, shape=shape, mean=mean, spread=short(spread))
 
 
-def value_range(name, shape, initial_mean, family):
+def norm_centre(name, initial, family):
+    """Where a norm's weights lie. Attention is made sharper, and Gemma's small logits larger, to be sensitive; but
+    Gemma 4, which does not divide by the root of the head's size, has it sharp enough."""
+    if name.endswith(("q_norm.weight", "k_norm.weight")):
+        return round(initial) + (-0.5 if "gemma4" in family else 0.5)
+    final = name.endswith(("model.norm.weight", "language_model.norm.weight"))
+    return round(initial) + (3.0 if final and "gemma" in family else 0.0)
+
+
+def value_range(name, shape, centre, family):
     """Mean and spread. Plain initialisation hides errors (norms all one, biases and sinks all zero): every tensor
     gets values that matter, and layers outweigh the embedding, or greedy decoding only repeats the prompt's end."""
     leaf = name.rsplit(".", 1)[-1]
@@ -158,17 +168,18 @@ def value_range(name, shape, initial_mean, family):
         return 0.0, uniform(1.0)
     if leaf == "bias" or leaf.endswith("proj_bias"):
         return 0.0, uniform(0.2)
-    if len(shape) == 1:  # a norm, centred where its class centres it
-        return float(round(initial_mean)), uniform(0.2)
+    if len(shape) == 1:  # a norm
+        return centre, uniform(0.2)
     if "embed" in owner:  # Gemma multiplies by sqrt(hidden)
         return 0.0, uniform(0.05 if "gemma" in family else 0.2)
     if "conv" in name and len(shape) == 3:
         return 0.0, uniform(0.5)
-    if "experts" in name and len(shape) == 3:
-        fan_in = shape[1] if family == "gpt_oss" else shape[2]
-        return 0.0, uniform(1 / math.sqrt(fan_in))
-    gain = 3.0 if "lm_head" in name else 1.5
-    return 0.0, uniform(gain / math.sqrt(math.prod(shape[1:])))
+    gain = 3.0 if "lm_head" in name else 1.0 if "expert" in name or "switch_mlp" in name else 1.5
+    if len(shape) == 3:  # experts or heads; gpt-oss keeps its experts [E, in, out]
+        fan_in = shape[1] if family == "gpt_oss" and leaf != "weight" else shape[2]
+    else:
+        fan_in = math.prod(shape[1:])
+    return 0.0, uniform(gain / math.sqrt(fan_in))
 
 
 def uniform(deviation):

@@ -27,7 +27,6 @@ class Transformers:
         bad = {what: sorted(names) for what, names in info.items() if names and what != "unexpected_keys"}
         if bad:
             raise RuntimeError(f"checkpoint and model disagree: {bad}")
-        self.unexpected = sorted(info["unexpected_keys"])
         self.model.eval()
 
     def begin(self):

@@ -3,7 +3,7 @@
 crates/engine/tests/checkpoint/mod.rs is the same recipe in Rust. A manifest is {name: spec}, a spec one of
 
     {"dtype": "F32" | "BF16" | "F16", "shape": [...], "mean": m, "spread": s}   uniform in [m - s, m + s)
-    {"dtype": "U32", "shape": [...], "bits": true}                              random bits
+    {"dtype": "U32", "shape": [...], "bits": true}                              random bits; only those of "mask", if given
     {"dtype": "U8", "shape": [...], "low": a, "high": b}                        uniform integers, b included
 """
 
@@ -41,7 +41,7 @@ def values(name, seed, spec):
     z = random_bits(name, seed, math.prod(spec["shape"]))
     top = z >> np.uint64(40)
     if spec["dtype"] == "U32":
-        flat = torch.from_numpy((z >> np.uint64(32)).astype(np.uint32))
+        flat = torch.from_numpy((z >> np.uint64(32)).astype(np.uint32) & np.uint32(spec.get("mask", 0xFFFFFFFF)))
     elif spec["dtype"] == "U8":
         span = np.uint64(spec["high"] - spec["low"] + 1)
         flat = torch.from_numpy((np.uint64(spec["low"]) + top % span).astype(np.uint8))

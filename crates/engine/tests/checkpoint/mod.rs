@@ -49,7 +49,10 @@ pub fn values(name: &str, seed: u64, spec: &Value) -> Vec<u8> {
     let outputs = (1..=count).map(|i| splitmix64(start.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))));
     let number = |key: &str| spec[key].as_f64().unwrap_or_else(|| panic!("{name} has no {key}"));
     match dtype(spec) {
-        Dtype::U32 => outputs.flat_map(|z| ((z >> 32) as u32).to_le_bytes()).collect(),
+        Dtype::U32 => {
+            let mask = spec["mask"].as_u64().unwrap_or(u64::MAX);
+            outputs.flat_map(|z| (((z >> 32) & mask) as u32).to_le_bytes()).collect()
+        }
         Dtype::U8 => {
             let (low, high) = (number("low") as u64, number("high") as u64);
             outputs.map(|z| (low + (z >> 40) % (high - low + 1)) as u8).collect()
@@ -121,6 +124,12 @@ fn values_equal_those_of_the_recorder() {
         7,
         json!({"dtype": "U32", "shape": [3], "bits": true}),
         "6472626e39348aafe3e402d4",
+    );
+    check(
+        &format!("{up}.weight"),
+        7,
+        json!({"dtype": "U32", "shape": [3], "bits": true, "mask": 0xBFBFBFBFu32}),
+        "2432222e39348aafa3a40294",
     );
     check(
         &format!("{up}.scales"),
