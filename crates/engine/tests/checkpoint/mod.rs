@@ -1,11 +1,31 @@
 //! Writes the checkpoint that a golden describes: names, shapes and ranges are recorded, the values follow from
 //! them. tools/goldens/tensors.py is the same recipe in Python.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use half::{bf16, f16};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A recorded checkpoint, as a folder to load.
+pub fn folder(name: &str) -> TempDir {
+    let recorded = recorded().join(name);
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = fs::read_to_string(recorded.join("golden.json")).expect("golden.json");
+    write(&serde_json::from_str(&text).expect("a golden"), folder.path());
+    fs::copy(recorded.join("config.json"), folder.path().join("config.json")).expect("config.json");
+    folder
+}
+
+/// Where the recordings lie.
+pub fn recorded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens")
+}
 
 /// Writes model.safetensors into `folder`, or as many files as `golden` has shards, with their index.
 pub fn write(golden: &Value, folder: &Path) {
