@@ -64,14 +64,14 @@ family("qwen2", dict(
              # given, yet switched off: no window
              sliding_window=16, max_window_layers=1,
              rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32),
-             max_position_embeddings=128))
+             max_position_embeddings=160))
 
 family("qwen3", dict(
     COMMON, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32, attention_bias=False,
     max_position_embeddings=40960, max_window_layers=3, rope_scaling=None, rope_theta=1000000, sliding_window=None,
     use_sliding_window=False, tie_word_embeddings=True),
     odd=dict(hidden_size=72, num_attention_heads=3, num_key_value_heads=1, head_dim=20, num_hidden_layers=5,
-             tie_word_embeddings=False, max_position_embeddings=128,
+             tie_word_embeddings=False, max_position_embeddings=160,
              rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)))
 
 family("qwen3_moe", dict(
@@ -384,7 +384,7 @@ family("kimi_linear", merged(COMMON, dict(
     odd=dict(hidden_size=72, num_attention_heads=3, num_key_value_heads=3, head_dim=24, num_hidden_layers=5,
              kv_lora_rank=24, qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=28, first_k_dense_replace=2,
              num_experts=6, num_experts_per_token=3, num_shared_experts=2, moe_renormalize=False,
-             num_expert_group=2, tie_word_embeddings=True,
+             num_expert_group=2,
              linear_attn_config=dict(full_attn_layers=[2, 5], head_dim=24, kda_layers=[1, 3, 4], num_heads=3,
                                      short_conv_kernel_size=4)))
 

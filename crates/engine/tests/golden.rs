@@ -139,7 +139,8 @@ fn every_golden_in_every_chunking_alone_and_together() {
     let mut failures = vec![];
     for folder in folders {
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
-        match check_golden(&folder) {
+        let checked = std::panic::catch_unwind(|| check_golden(&folder));
+        match checked.unwrap_or_else(|panic| Err(format!("{:?}", panic.downcast_ref::<String>()))) {
             Ok(worst) => println!("{name}: logits within {worst:.1e}"),
             Err(error) => failures.push(format!("{name}: {error}")),
         }
