@@ -67,7 +67,7 @@ fn load(
     let declared = Declared::from_config(&config)?;
     let config = with_top_level_keys(text, &config);
     let sanitize = |name: &str| (family.sanitize)(&config, name);
-    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report));
+    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?;
     let model = (family.load)(&config, &weights)?;
     weights.all_used()?;
     let info = model_info(&config, &generation, options, weights.loaded_bytes())?;
@@ -143,7 +143,8 @@ fn trained_context(config: &Value) -> Option<usize> {
     let size = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
     let positions = size(config, "max_position_embeddings").or(size(config, "model_max_length"))?;
     let rope = [config.get("rope_parameters"), config.get("rope_scaling")].into_iter().flatten().next();
-    let yarn = rope.filter(|rope| ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn"))));
+    let yarn = rope
+        .filter(|rope| ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn"))));
     let stretched = yarn.and_then(|rope| {
         let factor = rope.get("factor").and_then(Value::as_f64)?;
         Some((size(rope, "original_max_position_embeddings")? as f64 * factor) as u64)

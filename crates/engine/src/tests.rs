@@ -78,7 +78,7 @@ fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let declared = Declared::from_config(&config).expect("declared");
     let text = models::text_config(&config);
     let sanitize = |name: &str| (family.sanitize)(text, name);
-    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {}));
+    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
     (family.load)(text, &weights).expect("loads")
 }
 

@@ -40,6 +40,8 @@ pub trait Model {
 
 /// What a family needs to be loaded.
 pub struct Family {
+    /// Its file's name.
+    pub name: &'static str,
     /// Values of config.json's `model_type`.
     pub model_types: &'static [&'static str],
     /// Checkpoint tensor name to the canonical one, given the text part of config.json; `None` drops the tensor.
@@ -50,28 +52,51 @@ pub struct Family {
 
 pub const FAMILIES: &[Family] = &[
     Family {
+        name: "llama",
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
         sanitize: llama::sanitize,
         load: llama::load,
     },
-    Family { model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
-    Family { model_types: &["qwen3", "qwen3_moe"], sanitize: qwen3::sanitize, load: qwen3::load },
+    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
     Family {
+        name: "qwen3",
+        model_types: &["qwen3", "qwen3_moe"],
+        sanitize: qwen3::sanitize,
+        load: qwen3::load,
+    },
+    Family {
+        name: "qwen3_5",
         model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
         sanitize: qwen3_5::sanitize,
         load: qwen3_5::load,
     },
-    Family { model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
-    Family { model_types: &["glm4_moe"], sanitize: deepseek_v3::sanitize, load: glm4_moe::load },
+    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
     Family {
+        name: "glm4_moe",
+        model_types: &["glm4_moe"],
+        sanitize: deepseek_v3::sanitize,
+        load: glm4_moe::load,
+    },
+    Family {
+        name: "deepseek_v3",
         model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         sanitize: deepseek_v3::sanitize,
         load: deepseek_v3::load,
     },
-    Family { model_types: &["kimi_linear"], sanitize: kimi_linear::sanitize, load: kimi_linear::load },
-    Family { model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
-    Family { model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
+    Family {
+        name: "kimi_linear",
+        model_types: &["kimi_linear"],
+        sanitize: kimi_linear::sanitize,
+        load: kimi_linear::load,
+    },
+    Family { name: "lfm2", model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
+    Family { name: "gpt_oss", model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
 ];
+
+/// Name and `model_type`s of every family.
+pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    FAMILIES.iter().map(|family| (family.name, family.model_types))
+}
 
 /// The family that config.json asks for.
 ///
