@@ -7,5 +7,7 @@ mod client;
 mod commands;
 mod completions;
 mod errors;
+mod fake_hub;
+mod pulling;
 mod server;
 mod survival;
