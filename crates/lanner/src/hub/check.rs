@@ -90,6 +90,7 @@ pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result
         {
             snapshot.join(&files[0])
         }
+        _ if chosen.folder.is_empty() => snapshot.to_path_buf(),
         _ => snapshot.join(chosen.folder.trim_end_matches('/')),
     })
 }

@@ -1,6 +1,7 @@
 //! The program as its users see it. The server's stories run over a scripted engine and a tokenizer of single bytes,
 //! those of the commands over a small recorded checkpoint.
 
+mod admin;
 mod chat;
 mod cli;
 mod client;
@@ -8,6 +9,7 @@ mod commands;
 mod completions;
 mod errors;
 mod fake_hub;
+mod local;
 mod pulling;
 mod server;
 mod survival;
