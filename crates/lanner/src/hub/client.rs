@@ -1,6 +1,9 @@
 //! Questions to the hub over HTTP: which errors are final, which pass, and where the token may go.
 
-use std::{io::Read, time::Duration};
+use std::{
+    io::{ErrorKind, Read},
+    time::Duration,
+};
 
 use ureq::{
     Agent,
@@ -102,7 +105,7 @@ impl Client {
     ) -> Result<Response<ureq::Body>, Failure> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.send(&url, from).map_err(|error| passing(unreachable(&url, &error)))?;
+            let response = self.send(&url, from).map_err(|error| unsent(&url, &error))?;
             match response.status().as_u16() {
                 200 | 206 | 416 => return Ok(response),
                 301 | 302 | 303 | 307 | 308 => url = redirected(&url, response.headers())?,
@@ -162,6 +165,16 @@ fn says_revision(response: Response<ureq::Body>) -> bool {
     let mut text = String::new();
     let read = response.into_body().into_reader().take(4096).read_to_string(&mut text);
     read.is_ok() && text.contains("Invalid rev")
+}
+
+/// A certificate that is not trusted now will not be in a second; a name or a connection may be back.
+fn unsent(url: &str, error: &ureq::Error) -> Failure {
+    let reached = unreachable(url, error);
+    match error {
+        ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => Failure::Final(reached),
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_) => Failure::Final(reached),
+        _ => passing(reached),
+    }
 }
 
 fn passing(error: HubError) -> Failure {

@@ -31,6 +31,8 @@ pub struct Removal {
 struct Snapshot {
     path: PathBuf,
     refs: Vec<PathBuf>,
+    /// What huggingface_hub notes about the commit beside it.
+    notes: [PathBuf; 2],
     /// Blobs that no other snapshot links to.
     blobs: Vec<PathBuf>,
 }
@@ -62,7 +64,9 @@ pub fn plan_removal(cache: &Cache, repo: &RepoName) -> Result<Removal, HubError>
     let blobs: Vec<PathBuf> = blobs(&path).difference(&needed).cloned().collect();
     let size = blobs.iter().map(|path| own_size(path)).sum();
     let refs = refs_to(&cache.folder.join("refs"), &commit);
-    let snapshot = Some(Snapshot { path, refs, blobs });
+    let notes = [format!("trees/{commit}.json"), format!(".no_exist/{commit}")];
+    let notes = notes.map(|note| cache.folder.join(note));
+    let snapshot = Some(Snapshot { path, refs, notes, blobs });
     Ok(Removal { cache, folder, snapshot, commits: vec![commit], size })
 }
 
@@ -83,6 +87,10 @@ impl Removal {
                 snapshot.refs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
                 gone(&snapshot.path, |path| fs::remove_dir_all(path))?;
                 snapshot.blobs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
+                let remove = |path: &Path| {
+                    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+                };
+                snapshot.notes.iter().try_for_each(|path| gone(path, remove))?;
             }
         }
         self.commits.iter().for_each(|commit| uses.forget(&self.folder, commit));

@@ -280,12 +280,16 @@ fn swaps_under_load_change_no_answer() {
                 }
             });
         }
-        let swaps: Vec<Reply> = (1..=20).map(|swap| world.load(&folders[swap % 2])).collect();
+        let mut swaps: Vec<Reply> = Vec::new();
+        // Enough of both that they met; the bound is for a server that no longer answers.
+        while swaps.len() < 20 || answers.load(Ordering::Relaxed) < 12 && swaps.len() < 2000 {
+            swaps.push(world.load(&folders[(swaps.len() + 1) % 2]));
+        }
         // First, so that the threads end whatever came of it.
         done.store(true, Ordering::Relaxed);
         assert!(swaps.iter().all(|reply| reply.status == 200), "{swaps:?}");
     });
-    assert!(answers.load(Ordering::Relaxed) > 4);
+    assert!(answers.load(Ordering::Relaxed) >= 12);
 }
 
 fn answer(address: SocketAddr, prompt: &str, tokens: usize) -> String {

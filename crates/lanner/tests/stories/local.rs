@@ -230,7 +230,12 @@ fn rm_removes_what_nothing_else_needs() {
     world.fails(&["rm", "org/tiny:4bit", "--yes"], &["cannot be removed alone"]);
     world.fails(&["rm", "nonsense", "--yes"], &["nonsense is not ORG/NAME"]);
 
+    // As huggingface_hub notes what it knows of a commit.
+    let note = world.repo().join(format!("trees/{old}.json"));
+    fs::create_dir_all(note.parent().unwrap()).unwrap();
+    fs::write(&note, "{}").unwrap();
     world.ok(&["rm", &format!("org/tiny@{old}"), "--yes"]);
+    assert!(!note.exists());
     assert!(
         !world.repo().join("snapshots").join(&old).exists()
             && !world.repo().join("blobs").join(config).exists()
