@@ -44,7 +44,6 @@ pub const CATALOG: &[Entry] = &[
         "Gemma 4, 2 billion effective parameters, 4-bit",
     ),
     entry("lfm2-1.2b", "mlx-community/LFM2-1.2B-4bit", "LFM2, 1.2 billion parameters, 4-bit"),
-    entry("smollm3-3b", "mlx-community/SmolLM3-3B-4bit", "SmolLM3, 3 billion parameters, 4-bit"),
     entry("glm-4-9b", "mlx-community/GLM-4-9B-0414-4bit", "GLM-4, 9 billion parameters, 4-bit"),
     entry(
         "gpt-oss-20b",

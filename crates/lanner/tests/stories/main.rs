@@ -8,6 +8,8 @@ mod checkpoint;
 mod cli;
 mod client;
 mod commands;
+#[path = "../../../engine/tests/document/mod.rs"]
+mod document;
 mod completions;
 mod errors;
 mod fake_hub;
