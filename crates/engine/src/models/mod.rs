@@ -4,6 +4,8 @@ mod config;
 mod decoder;
 mod deepseek_v3;
 mod gated_delta_net;
+mod gemma2;
+mod gemma3;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -67,6 +69,8 @@ pub const FAMILIES: &[Family] = &[
         sanitize: qwen3_5::sanitize,
         load: qwen3_5::load,
     },
+    Family { model_types: &["gemma2"], sanitize: plain_names, load: gemma2::load },
+    Family { model_types: &["gemma3", "gemma3_text"], sanitize: gemma3::sanitize, load: gemma3::load },
     Family { model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
     Family { model_types: &["glm4_moe"], sanitize: deepseek_v3::sanitize, load: glm4_moe::load },
     Family {
