@@ -6,6 +6,7 @@ mod deepseek_v3;
 mod gated_delta_net;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -71,6 +72,11 @@ pub const FAMILIES: &[Family] = &[
     },
     Family { model_types: &["gemma2"], sanitize: plain_names, load: gemma2::load },
     Family { model_types: &["gemma3", "gemma3_text"], sanitize: gemma3::sanitize, load: gemma3::load },
+    Family {
+        model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
+        sanitize: gemma4::sanitize,
+        load: gemma4::load,
+    },
     Family { model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
     Family { model_types: &["glm4_moe"], sanitize: deepseek_v3::sanitize, load: glm4_moe::load },
     Family {
