@@ -63,6 +63,14 @@ impl Model for Faulty {
     fn make_caches(&self) -> Vec<Cache> {
         self.model.make_caches()
     }
+
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.model.context_length()
+    }
 }
 
 fn load() -> Box<dyn Model> {

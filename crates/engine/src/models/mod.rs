@@ -4,6 +4,9 @@ mod config;
 mod decoder;
 mod deepseek_v3;
 mod gated_delta_net;
+mod gemma2;
+mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -34,8 +37,14 @@ pub trait Model {
     /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`.
     fn logits(&self, hidden: &Array) -> Array;
 
-    /// Empty caches for a new sequence, one per layer.
+    /// Empty caches for a new sequence, one per layer that has a past of its own.
     fn make_caches(&self) -> Vec<Cache>;
+
+    /// Tokens that it gives logits for.
+    fn vocab_size(&self) -> usize;
+
+    /// Tokens of context that it was trained on.
+    fn context_length(&self) -> usize;
 }
 
 /// What a family needs to be loaded.
@@ -69,6 +78,19 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
         sanitize: qwen3_5::sanitize,
         load: qwen3_5::load,
+    },
+    Family { name: "gemma2", model_types: &["gemma2"], sanitize: plain_names, load: gemma2::load },
+    Family {
+        name: "gemma3",
+        model_types: &["gemma3", "gemma3_text"],
+        sanitize: gemma3::sanitize,
+        load: gemma3::load,
+    },
+    Family {
+        name: "gemma4",
+        model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
+        sanitize: gemma4::sanitize,
+        load: gemma4::load,
     },
     Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
     Family {
@@ -124,16 +146,10 @@ fn plain_names(_: &Value, name: &str) -> Option<String> {
 /// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
 /// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
 fn text_names(name: &str) -> Option<String> {
-    let others =
-        ["model.visual.", "visual.", "vision_tower.", "model.vision_tower.", "vision_model.", "audio_tower."];
-    let others = others.iter().chain(&[
-        "model.audio_tower.",
-        "model.embed_vision.",
-        "embed_vision.",
-        "model.embed_audio.",
-    ]);
-    let others = others.chain(&["embed_audio.", "multi_modal_projector.", "model.multi_modal_projector."]);
-    if others.into_iter().any(|prefix| name.starts_with(prefix)) {
+    let others = ["visual.", "vision_tower.", "vision_model.", "vision_embedder.", "embed_vision."];
+    let others = others.iter().chain(&["audio_tower.", "embed_audio.", "multi_modal_projector."]);
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    if others.into_iter().any(|prefix| bare.starts_with(prefix)) {
         return None;
     }
     let rest = name.strip_prefix("language_model.").unwrap_or(name);

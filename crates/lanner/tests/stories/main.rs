@@ -8,9 +8,9 @@ mod checkpoint;
 mod cli;
 mod client;
 mod commands;
+mod completions;
 #[path = "../../../engine/tests/document/mod.rs"]
 mod document;
-mod completions;
 mod errors;
 mod fake_hub;
 mod local;
