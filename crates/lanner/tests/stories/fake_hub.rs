@@ -169,9 +169,9 @@ pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubEr
     (result, events.into_inner().unwrap())
 }
 
+/// A file of a recorded checkpoint.
 pub fn golden(family: &str, name: &str) -> Vec<u8> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens");
-    std::fs::read(folder.join(family).join(name)).unwrap()
+    std::fs::read(super::checkpoint::folder(family).path().join(name)).unwrap()
 }
 
 /// Large files are named by SHA-256, others by git's SHA-1.
