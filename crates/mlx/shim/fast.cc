@@ -22,8 +22,6 @@ Out rms_norm(const array& x, const array& weight, float eps) {
   return wrap(mx::fast::rms_norm(x, weight, eps));
 }
 
-Out rms_norm_plain(const array& x, float eps) { return wrap(mx::fast::rms_norm(x, std::nullopt, eps)); }
-
 Out attention(
     const array& q, const array& k, const array& v, float scale, bool causal, const Arrays& mask,
     const Arrays& sinks) {

@@ -112,7 +112,6 @@ Out gumbel(Ints shape, std::uint64_t seed);
 
 // fast.cc
 Out rms_norm(const array& x, const array& weight, float eps);
-Out rms_norm_plain(const array& x, float eps);
 Out attention(
     const array& q, const array& k, const array& v, float scale, bool causal, const Arrays& mask,
     const Arrays& sinks);

@@ -149,7 +149,6 @@ mod ffi {
 
         // fast.cc
         fn rms_norm(x: &RawArray, weight: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
-        fn rms_norm_plain(x: &RawArray, eps: f32) -> Result<UniquePtr<RawArray>>;
         fn attention(
             q: &RawArray,
             k: &RawArray,

@@ -176,14 +176,7 @@ pub(crate) fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
 }
 
 #[track_caller]
-pub(crate) fn gated_delta(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    g: &Array,
-    beta: &Array,
-    state: &Array,
-) -> (Array, Array) {
+pub(crate) fn gated_delta([q, k, v]: [&Array; 3], g: &Array, beta: &Array, state: &Array) -> (Array, Array) {
     let shape = DeltaShape {
         tokens: q.dim(1) as usize,
         key_heads: q.dim(2) as usize,

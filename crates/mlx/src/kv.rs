@@ -1,6 +1,6 @@
 //! Key/value buffers that grow in steps and are written in place, and attention over them.
 
-use crate::{Array, Dtype, fused};
+use crate::{Array, fused, portable};
 
 /// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`, written in place; hence no `Clone`.
 /// It takes its shape and type from what is appended first.
@@ -97,7 +97,7 @@ pub fn attend(
     let [all_keys, all_values] = room;
     keys.0 = Some(append(&all_keys, k, past));
     values.0 = Some(append(&all_values, v, past));
-    attend_mlx(q, &keys.live(length), &values.live(length), window, softmax)
+    portable::attend(q, &keys.live(length), &values.live(length), window, softmax)
 }
 
 /// As [`attend`], over the `length` tokens that are in the buffers already; the queries are the last of them.
@@ -113,7 +113,7 @@ pub fn attend_over(
     if !crate::on_gpu() {
         return fused::attend_over(q, [keys.filled(), values.filled()], length, window, softmax);
     }
-    attend_mlx(q, &keys.live(length), &values.live(length), window, softmax)
+    portable::attend(q, &keys.live(length), &values.live(length), window, softmax)
 }
 
 /// As [`attend`] where keys and values are one latent `[tokens, 1, head_dim]`: values are its first `value_dim`
@@ -137,7 +137,7 @@ pub fn attend_latent(
     }
     buffer.0 = Some(append(&room, latent, past));
     let keys = buffer.live(length);
-    attend_mlx(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
+    portable::attend(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
 }
 
 fn append(buffer: &Array, new: &Array, past: i32) -> Array {
@@ -146,49 +146,4 @@ fn append(buffer: &Array, new: &Array, past: i32) -> Array {
 
 fn batched(x: &Array) -> Array {
     x.reshape(&[&[1], x.shape()].concat())
-}
-
-/// MLX's own attention of `q` `[tokens, heads, dim]` over `k`, `v` `[1, kv_heads, length, dim]`.
-fn attend_mlx(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
-    let (tokens, length) = (q.dim(0), k.dim(2));
-    let mask = window.filter(|&window| window < length).map(|window| window_mask(tokens, length, window));
-    let q = batched(&q.transpose(&[1, 0, 2]));
-    let out = match softmax.softcap {
-        Some(cap) => capped_attention(&q, k, v, softmax, cap, mask),
-        None => crate::fast::attention(&q, k, v, softmax, mask),
-    };
-    let out = out.transpose(&[0, 2, 1, 3]);
-    out.reshape(&out.shape()[1..])
-}
-
-/// Bool `[tokens, length]`: which of `length` keys each of the last `tokens` queries sees.
-fn window_mask(tokens: i32, length: i32, window: i32) -> Array {
-    let queries = Array::arange(length - tokens, length, Dtype::Int32).reshape(&[tokens, 1]);
-    let keys = Array::arange(0, length, Dtype::Int32).reshape(&[1, length]);
-    let first = &queries - Array::from_slice(&[window - 1], &[1]);
-    // Both hold: neither in the future nor out of the window.
-    let inside =
-        keys.greater_equal(&first).astype(Dtype::Int32) * keys.less_equal(&queries).astype(Dtype::Int32);
-    inside.astype(Dtype::Bool)
-}
-
-/// Attention with capped scores, which MLX has no fused operation for.
-fn capped_attention(
-    q: &Array,
-    k: &Array,
-    v: &Array,
-    softmax: &Softmax,
-    cap: f32,
-    mask: Option<Array>,
-) -> Array {
-    assert!(softmax.sinks.is_none(), "capped attention with sinks");
-    let (heads, kv_heads, tokens, length) = (q.dim(1), k.dim(1), q.dim(2), k.dim(2));
-    let grouped = q.reshape(&[1, kv_heads, heads / kv_heads * tokens, q.dim(3)]);
-    let scores = grouped.matmul(&k.transpose(&[0, 1, 3, 2])) * softmax.scale;
-    let scores = ((scores / cap).tanh() * cap).reshape(&[1, heads, tokens, length]);
-    let mask = mask.unwrap_or_else(|| window_mask(tokens, length, length));
-    let hidden = Array::scalar(f32::NEG_INFINITY, scores.dtype());
-    let weights = mask.select(&scores, &hidden).softmax(-1);
-    let out = weights.reshape(&[1, kv_heads, heads / kv_heads * tokens, length]).matmul(v);
-    out.reshape(&[1, heads, tokens, v.dim(3)])
 }

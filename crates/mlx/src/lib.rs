@@ -13,6 +13,7 @@ mod kernel;
 mod kv;
 pub mod load;
 mod ops;
+mod portable;
 pub mod quant;
 
 pub use array::{Array, Element};
@@ -21,6 +22,9 @@ pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use kernel::{Input, Output, OutputSpec, apply};
 pub use kv::{KvBuffer, Softmax, attend, attend_latent, attend_over};
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 #[path = "../build/platform.rs"]

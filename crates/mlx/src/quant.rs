@@ -79,6 +79,12 @@ impl Quantized {
         if fused::runs(x, Dtype::Float32) {
             return fused::grouped_quantized_matmul(x, self, indices);
         }
+        self.grouped_matmul_mlx(x, indices)
+    }
+
+    /// [`grouped_matmul`](Quantized::grouped_matmul) by MLX's own operation.
+    #[track_caller]
+    pub(crate) fn grouped_matmul_mlx(&self, x: &Array, indices: &Array) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
         let x = x.reshape(&[x.dim(0), x.dim(1), 1, x.dim(2)]);
         let out = built(bridge::gather_qmm(&x.0, &self.parts(), &indices.0, group_size, bits, mode.name()));

@@ -32,7 +32,7 @@ impl Recurrent {
         let shape = [1, v.dim(1), v.dim(2), k.dim(2)];
         let state = self.state.take().unwrap_or_else(|| Array::zeros(&shape, Dtype::Float32));
         let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
-        let (out, state) = fast::gated_delta(&q, &k, &v, &g, &beta, &state);
+        let (out, state) = fast::gated_delta([&q, &k, &v], &g, &beta, &state);
         self.state = Some(state);
         out.reshape(&out.shape()[1..])
     }
