@@ -97,7 +97,7 @@ fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
 }
 
 /// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in it.
-fn with_top_level_keys(text: &Value, config: &Value) -> Value {
+pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
         for key in ["tie_word_embeddings", "eos_token_id"] {

@@ -2,6 +2,7 @@
 
 #[path = "../tests/checkpoint/mod.rs"]
 mod checkpoint;
+mod real_configs;
 
 use std::{
     cell::Cell,

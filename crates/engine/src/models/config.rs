@@ -49,8 +49,14 @@ const SIZES: &[(&str, i64)] = &[
 const SIZE: i64 = 1 << 17;
 const COUNT: i64 = 1 << 13;
 /// Keys of [`SIZES`] whose 0 means "none".
-const MAY_BE_ZERO: &[&str] =
-    &["hidden_size_per_layer_input", "sliding_window", "num_experts", "n_routed_experts", "q_lora_rank"];
+const MAY_BE_ZERO: &[&str] = &[
+    "shared_expert_intermediate_size",
+    "hidden_size_per_layer_input",
+    "sliding_window",
+    "num_experts",
+    "n_routed_experts",
+    "q_lora_rank",
+];
 
 /// What must be a multiple of what.
 const MULTIPLES: &[(&str, &str)] = &[
