@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use engine::quantize::{Mode, Quantization, QuantizeError};
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    cli::{self, Cli, ConversationArgs, ModelArgs, RunArgs, SamplingArgs, ServerArgs},
+    cli::{self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs},
     sampling::Overrides,
 };
 
@@ -25,6 +26,7 @@ pub enum Command {
     Serve(ServeConfig),
     Chat(ChatConfig),
     Run(RunConfig),
+    Quantize(QuantizeConfig),
 }
 
 pub struct ModelConfig {
@@ -61,6 +63,18 @@ pub struct RunConfig {
     pub color: bool,
 }
 
+pub struct QuantizeConfig {
+    /// As the user wrote it.
+    pub source: String,
+    /// `None`: only show what would be written.
+    pub out: Option<PathBuf>,
+    pub quantization: Quantization,
+    pub verify: bool,
+    /// What perplexity is measured on.
+    pub text: Option<PathBuf>,
+    pub json: bool,
+}
+
 pub enum RunPrompt {
     /// A question for the chat template.
     Turn {
@@ -91,6 +105,8 @@ pub enum ConfigError {
     Parse { path: PathBuf, error: toml::de::Error },
     #[error("--ids: `{0}` is not a token id")]
     Ids(String),
+    #[error(transparent)]
+    Format(#[from] QuantizeError),
 }
 
 /// The config file: the same fields as the flags, in one section per group.
@@ -120,6 +136,7 @@ impl Config {
                 (args.model, Command::Chat(chat))
             }
             cli::Command::Run(args) => run(args, file.sampling, color)?,
+            cli::Command::Quantize(args) => (ModelArgs::default(), Command::Quantize(quantize(args)?)),
         };
         Ok(Config { log: log_level(cli.global.log), model: model_config(model, file.model), command })
     }
@@ -197,6 +214,23 @@ fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Com
         color,
     };
     Ok((args.model, Command::Run(run)))
+}
+
+fn quantize(args: QuantizeArgs) -> Result<QuantizeConfig, ConfigError> {
+    let mode = match args.mode {
+        QuantizationMode::Affine => Mode::Affine,
+        QuantizationMode::Mxfp4 => Mode::Mxfp4,
+        QuantizationMode::Mxfp8 => Mode::Mxfp8,
+        QuantizationMode::Nvfp4 => Mode::Nvfp4,
+    };
+    Ok(QuantizeConfig {
+        source: args.source,
+        out: args.out.filter(|_| !args.dry_run),
+        quantization: engine::quantize::quantization(mode, args.bits, args.group_size)?,
+        verify: args.verify,
+        text: args.text,
+        json: args.json,
+    })
 }
 
 fn token_ids(text: &str) -> Result<Vec<u32>, ConfigError> {

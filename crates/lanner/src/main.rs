@@ -27,6 +27,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         Command::Serve(serve) => commands::serve(&config.model, serve),
         Command::Chat(chat) => commands::chat(&config.model, chat),
         Command::Run(run) => commands::run(&config.model, run),
+        Command::Quantize(quantize) => commands::quantize(&config.model, &quantize),
     };
     match result {
         // Whoever read stdout has seen enough.

@@ -118,6 +118,14 @@ impl Model {
         Ok(Prompt::from_ids(self.tokenizer.encode(text, true)?))
     }
 
+    /// Tokens of a text of any length, with whatever the tokenizer puts around one.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        Ok(self.tokenizer.encode(text, true)?)
+    }
+
     /// Encoding megabytes costs seconds and gigabytes, only for the engine to refuse the ids.
     fn check_length(&self, text: &str) -> Result<(), PromptError> {
         let context = self.engine.info().context_length;
@@ -209,7 +217,7 @@ fn open_folder(folder: &Path, options: Options) -> Result<Model, OpenError> {
 }
 
 /// The folder's own name, whatever way it was written, and its path.
-fn resolve(folder: &Path) -> Result<(String, PathBuf), OpenError> {
+pub fn resolve(folder: &Path) -> Result<(String, PathBuf), OpenError> {
     let resolved = folder.canonicalize().ok().filter(|path| path.is_dir());
     let resolved = resolved.ok_or_else(|| OpenError::NoFolder(folder.to_path_buf()))?;
     let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());

@@ -1,11 +1,14 @@
-//! The three commands; each takes its own configuration and opens the model it names.
+//! The commands; each takes its own configuration.
 
 mod chat;
 mod ids;
+mod perplexity;
+mod quantize;
 mod run;
 mod serve;
 
 pub use chat::chat;
+pub use quantize::quantize;
 pub use run::run;
 pub use serve::serve;
 
@@ -20,6 +23,12 @@ pub enum CommandError {
     Prompt(#[from] crate::model::PromptError),
     #[error(transparent)]
     Request(#[from] engine::RequestError),
+    #[error("{0}")]
+    Quantize(#[from] engine::quantize::QuantizeError),
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: std::path::PathBuf, error: std::io::Error },
+    #[error("{} has too few tokens to measure perplexity on", .0.display())]
+    ShortText(std::path::PathBuf),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

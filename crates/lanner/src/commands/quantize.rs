@@ -1,0 +1,197 @@
+//! `lanner quantize`: a smaller copy of a model; progress and summary on stderr, what was asked for on stdout.
+
+use std::{
+    io::{IsTerminal, Write},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use engine::{
+    Progress,
+    quantize::{Deviation, Fate, Mode, Plan, Quantization, Report, SHARD_BYTES},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::{CommandError, perplexity::perplexity};
+use crate::{
+    config::{ModelConfig, QuantizeConfig},
+    model::{self, OpenError},
+    terminal::say,
+};
+
+/// How many of the tensors that lost most are printed.
+const WORST: usize = 10;
+
+/// # Errors
+/// The source cannot be read or is quantised already, the result cannot be written, or Ctrl-C.
+pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), CommandError> {
+    let source = resolve(&config.source)?;
+    let mut plan = Plan::new(&source, config.quantization)?;
+    let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
+    let stopped = stop_on_ctrl_c()?;
+    let started = Instant::now();
+    let report = plan.write(out, SHARD_BYTES, &mut Bar::new("quantising", &stopped).progress())?;
+    say(summary(&report, config.quantization, out, started));
+    let mut result = json!({ "out": out, "quantization": format(config.quantization), "tensors": counts(&report) });
+    if config.verify {
+        let deviations = plan.verify(out, &mut Bar::new("verifying", &stopped).progress())?;
+        result["verify"] = json!({ "tensors": deviations.iter().map(deviation_json).collect::<Vec<_>>() });
+        if !config.json {
+            print_deviations(&deviations)?;
+        }
+        match &config.text {
+            Some(text) => {
+                let [before, after] = perplexities(model, [&source, out], text)?;
+                result["verify"]["perplexity"] = json!({ "source": before, "result": after, "ratio": after / before });
+                if !config.json {
+                    println(format_args!("perplexity {before:.4} before, {after:.4} after ({:+.2} %)", (after / before - 1.0) * 100.0))?;
+                }
+            }
+            None => say("lanner: no perplexity without --text FILE"),
+        }
+    }
+    if config.json {
+        println(result)?;
+    }
+    Ok(())
+}
+
+/// The folder that a name stands for.
+fn resolve(source: &str) -> Result<PathBuf, OpenError> {
+    Ok(model::resolve(Path::new(source))?.1)
+}
+
+/// Set once somebody presses Ctrl-C.
+fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let (runtime, set) = (tokio::runtime::Builder::new_current_thread().enable_io().build()?, stopped.clone());
+    std::thread::spawn(move || {
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            set.store(true, Ordering::Relaxed);
+        }
+    });
+    Ok(stopped)
+}
+
+fn perplexities(model: &ModelConfig, folders: [&Path; 2], text: &Path) -> Result<[f64; 2], CommandError> {
+    let of = |folder: &Path| {
+        let config = ModelConfig { folder: Some(folder.to_path_buf()), options: model.options.clone() };
+        perplexity(&config, text)
+    };
+    Ok([of(folders[0])?, of(folders[1])?])
+}
+
+/// Progress on stderr: a bar, or now and then a line where there is no terminal.
+struct Bar {
+    what: &'static str,
+    bar: ProgressBar,
+    stopped: Arc<AtomicBool>,
+    spoke: Instant,
+}
+
+impl Bar {
+    fn new(what: &'static str, stopped: &Arc<AtomicBool>) -> Bar {
+        let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta} left");
+        let bar = ProgressBar::new(0).with_message(what);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Bar { what, bar, stopped: stopped.clone(), spoke: Instant::now() }
+    }
+
+    fn progress(mut self) -> impl FnMut(Progress) -> ControlFlow<()> {
+        move |Progress { loaded_bytes, total_bytes }| {
+            self.bar.set_length(total_bytes as u64);
+            self.bar.set_position(loaded_bytes as u64);
+            let done = loaded_bytes == total_bytes;
+            let due = done || self.spoke.elapsed() > Duration::from_secs(5);
+            if due && !std::io::stderr().is_terminal() {
+                self.spoke = Instant::now();
+                let percent = loaded_bytes as f64 / total_bytes as f64 * 100.0;
+                say(format_args!("lanner: {} {percent:.0} % of {:.2} GB", self.what, total_bytes as f64 / 1e9));
+            }
+            if done {
+                self.bar.finish_and_clear();
+            }
+            if self.stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+}
+
+fn summary(report: &Report, q: Quantization, out: &Path, started: Instant) -> String {
+    let Report { quantized, kept, source_bytes, bytes, files } = report;
+    let gigabytes = |bytes: &usize| *bytes as f64 / 1e9;
+    format!(
+        "lanner: {} holds {quantized} tensors as {}, {kept} kept as they were; {:.2} GB of weights became {:.2} GB in {files} \
+         file{}, in {:.1} s",
+        out.display(),
+        format(q),
+        gigabytes(source_bytes),
+        gigabytes(bytes),
+        if *files == 1 { "" } else { "s" },
+        started.elapsed().as_secs_f64()
+    )
+}
+
+fn format(q: Quantization) -> String {
+    match q.mode {
+        Mode::Affine => format!("affine {}-bit/{}", q.bits, q.group_size),
+        mode => mode.name().into(),
+    }
+}
+
+fn counts(report: &Report) -> Value {
+    let Report { quantized, kept, source_bytes, bytes, files } = report;
+    json!({ "quantized": quantized, "kept": kept, "source_bytes": source_bytes, "bytes": bytes, "files": files })
+}
+
+/// What becomes of each tensor.
+fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
+    let format = format(plan.quantization);
+    let rows = plan.tensors.iter().map(|tensor| {
+        let (to, why) = match tensor.fate {
+            Fate::Quantized => (&*format, ""),
+            Fate::Kept(reason) => (tensor.dtype.name(), reason),
+        };
+        (&tensor.name, format!("{:?}", tensor.shape), tensor.dtype.name(), to, why)
+    });
+    let dropped = plan.dropped.iter().map(|(name, why)| (name, String::new(), "", "left out", *why));
+    let rows: Vec<_> = rows.chain(dropped).collect();
+    if json {
+        let row = |(name, shape, from, to, why): &(_, _, _, _, _)| json!({ "name": name, "shape": shape, "from": from, "to": to, "why": why });
+        return println(Value::from(rows.iter().map(row).collect::<Vec<_>>()));
+    }
+    let widest = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    for (name, shape, from, to, why) in rows {
+        println(format!("{name:widest$}  {shape:20} {from:9} {to:18} {why}").trim_end())?;
+    }
+    Ok(())
+}
+
+/// The tensors that lost most, and the mean of all.
+fn print_deviations(deviations: &[Deviation]) -> std::io::Result<()> {
+    let mut quantized: Vec<&Deviation> = deviations.iter().filter(|deviation| deviation.quantized).collect();
+    quantized.sort_by(|a, b| a.cosine.total_cmp(&b.cosine));
+    let widest = quantized.iter().take(WORST).map(|deviation| deviation.name.len()).max().unwrap_or(0);
+    println(format_args!("{:widest$}  cosine    largest error", "furthest from the source"))?;
+    for Deviation { name, cosine, max_error, .. } in quantized.iter().take(WORST) {
+        println(format_args!("{name:widest$}  {cosine:.6}  {max_error:.4e}"))?;
+    }
+    let mean = quantized.iter().map(|deviation| deviation.cosine).sum::<f64>() / quantized.len().max(1) as f64;
+    let kept = deviations.len() - quantized.len();
+    let same = deviations.iter().filter(|deviation| !deviation.quantized && deviation.max_error == 0.0).count();
+    println(format_args!("mean cosine of {} quantised tensors {mean:.6}; {same} of {kept} kept tensors are the same", quantized.len()))
+}
+
+fn deviation_json(deviation: &Deviation) -> Value {
+    let Deviation { name, cosine, max_error, quantized } = deviation;
+    json!({ "name": name, "quantized": quantized, "cosine": cosine, "max_error": max_error })
+}
+
+fn println(text: impl std::fmt::Display) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}
