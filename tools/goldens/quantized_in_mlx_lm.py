@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
@@ -30,6 +31,8 @@ def main():
     parser.add_argument("--formats", nargs="+", default=["affine:4:32", "mxfp4", "mxfp8", "nvfp4"])
     args = parser.parse_args()
     mx.set_default_device(mx.cpu)
+    embed = nn.QuantizedEmbedding.__call__  # bfloat16 if scales are bytes
+    nn.QuantizedEmbedding.__call__ = lambda self, ids: embed(self, ids).astype(mx.float32)
     failed = 0
     for folder in args.folders:
         for spec in args.formats:
