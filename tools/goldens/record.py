@@ -1,216 +1,149 @@
 #!/usr/bin/env python3
-"""Records tiny random checkpoints with the logits and greedy tokens transformers gives for them in float32.
+"""Records tiny checkpoints of every family with the logits and greedy tokens their reference gives for them.
 
     pip install -r requirements.txt
-    record.py ../../crates/engine/tests/goldens
+    record.py ../../crates/engine/tests/goldens            all of them
+    record.py ../../crates/engine/tests/goldens llama-a    some
 
-Each folder holds what a checkpoint of its kind holds, and golden.json:
+Each folder gets config.json as the family's publisher writes it, and golden.json:
 
+    seed, tensors, shards     what the checkpoint holds (tensors.py): weights are not stored
+    reference                 who computed what follows
     cases[].prompt_ids        input
     cases[].logit_positions   prompt positions whose logits follow
     cases[].logits            [position][vocab]
-    cases[].greedy_ids        64 greedy tokens
+    cases[].greedy_ids        48 greedy tokens; no token ends the text
     cases[].greedy_margin     gap between the two likeliest tokens at each
     cases[].decode_logits     {step: [vocab]}, the logits that chose greedy_ids[step]
 
-The same script gives the same checkpoints: everything is seeded.
+families.py lists the goldens. The same script gives the same goldens: everything is seeded.
 """
 
+import itertools
 import json
+import shutil
 import sys
+import tempfile
+import time
+import warnings
+from importlib.metadata import version
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+import transformers
 
-STEPS = 64
-KEPT_STEPS = (0, 1, 2, 31, 63)
-PROMPTS = (3, 37, 130)
+import tensors
+import families_mlx  # noqa: F401: adds to GOLDENS
+from families import GOLDENS
+from manifest import hub_manifest
+from quantized import MlxLm, mlx_golden
+from reference import Transformers
 
-BASE = dict(
-    vocab_size=320, hidden_size=128, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32,
-    linear_value_head_dim=32, linear_conv_kernel_dim=4, max_position_embeddings=2048, rms_norm_eps=1e-6,
-    tie_word_embeddings=True, eos_token_id=1, bos_token_id=None, pad_token_id=None,
-    rope_parameters=dict(rope_type="default", rope_theta=1e6, partial_rotary_factor=0.25,
-                         mrope_section=[2, 1, 1], mrope_interleaved=True),
-)
-
-# name: (config changes, how it is stored)
-GOLDENS = {
-    "qwen3_5-hub": (dict(), dict(layout="hub", dtype=torch.bfloat16)),
-    "qwen3_5-text-sharded": (
-        dict(tie_word_embeddings=False, num_hidden_layers=5, linear_num_value_heads=6, linear_key_head_dim=16),
-        dict(layout="text", dtype=torch.float16, shards=2)),
-    "qwen3_5-mlx-4bit": (dict(), dict(layout="mlx", dtype=torch.bfloat16, default=(4, 64), overrides={
-        "language_model.model.embed_tokens": (8, 32),
-        "language_model.model.layers.1.mlp.gate_proj": False})),
-    "qwen3_5-mlx-mixed": (
-        dict(hidden_size=256, intermediate_size=256, tie_word_embeddings=False),
-        dict(layout="mlx", dtype=torch.float32, default=(5, 64), overrides={
-            "language_model.model.embed_tokens": (3, 128),
-            "language_model.model.layers.0.linear_attn.in_proj_qkv": (2, 32),
-            "language_model.model.layers.1.mlp.up_proj": (3, 64),
-            "language_model.model.layers.2.mlp.down_proj": (6, 128),
-            "language_model.model.layers.3.self_attn.q_proj": (8, 128),
-            "language_model.lm_head": (6, 32)})),
-}
+STEPS = 48
+KEPT_STEPS = (1, 40)
+# Stand for images and the like, or end a text.
+SPECIAL_IDS = set(range(250, 256))
+PROMPT_IDS = (3, 250)
+MAX_JSON, MAX_CHECKPOINT = 60_000, 2_000_000
 
 
 def main():
-    out = Path(sys.argv[1])
-    for seed, (name, (changes, storage)) in enumerate(GOLDENS.items()):
-        config = Qwen3_5TextConfig(**{**BASE, **changes})
-        folder = out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            model = random_model(config, seed)
-            tensors, quantization = store(model, storage)
-            cases = [run(model, length, seed) for length in PROMPTS]
-            # A checkpoint whose greedy path hangs on rounding tests nothing; take another.
-            if min(min(case["greedy_margin"]) for case in cases) > 2e-3:
-                break
-            seed += 100
-        write(folder, config, storage, tensors, quantization)
-        (folder / "golden.json").write_text(json.dumps({"seed": seed, "cases": cases}))
-        print(name, "seed", seed, "distinct", [len(set(c["greedy_ids"])) for c in cases])
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    out, names = Path(sys.argv[1]), sys.argv[2:] or GOLDENS
+    for name in names:
+        start = time.time()
+        print(name, record(GOLDENS[name], out / name), f"{time.time() - start:.0f} s", flush=True)
 
 
-def random_model(config, seed):
-    torch.manual_seed(seed)
-    config._attn_implementation = "eager"
-    model = Qwen3_5ForCausalLM(config).float().eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if name.endswith("A_log"):
-                p.copy_(torch.rand_like(p) * 2 - 1)
-            elif name.endswith("dt_bias"):
-                p.copy_(torch.randn_like(p) * 0.5)
-            elif p.dim() == 1:
-                p.copy_(torch.randn_like(p) * 0.2 + (1 if "linear_attn.norm" in name else 0))
-            elif "embed" in name:
-                p.copy_(torch.randn_like(p) * 0.6)
-            else:
-                p.copy_(torch.randn_like(p) * 1.6 / p[0].numel() ** 0.5)
-    return model
-
-
-def store(model, storage):
-    """The tensors as stored; the model's weights become exactly what those mean."""
-    dtype, tensors, quantization = storage["dtype"], {}, {}
-    tied = model.config.tie_word_embeddings
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if tied and name == "lm_head.weight":
-                continue
-            exact = name.endswith(("A_log", "dt_bias"))
-            path = rename(name, storage["layout"])
-            module = path.removesuffix(".weight")
-            wanted = storage.get("overrides", {}).get(module, storage.get("default"))
-            if p.dim() == 2 and wanted and p.shape[1] % wanted[1] == 0:
-                bits, group = wanted
-                parts = mx.quantize(to_mlx(p).astype(mlx_dtype(dtype)), group_size=group, bits=bits)
-                value = mx.dequantize(*[parts[0], parts[1].astype(mx.float32), parts[2].astype(mx.float32)],
-                                      group_size=group, bits=bits)
-                p.copy_(from_mlx(value))
-                for suffix, part in zip(("weight", "scales", "biases"), parts):
-                    tensors[f"{module}.{suffix}"] = from_mlx(part)
-                if module in storage["overrides"]:
-                    quantization[module] = dict(group_size=group, bits=bits)
-                continue
-            if module in storage.get("overrides", {}):
-                quantization[module] = False
-            stored = p.clone()
-            if storage["layout"] == "mlx" and is_shifted_norm(name):
-                stored = (stored + 1).to(dtype)
-                p.copy_(stored.float() - 1)
-            elif not exact:
-                stored = stored.to(dtype)
-                p.copy_(stored.float())
-            if storage["layout"] == "mlx" and "conv1d" in name:
-                stored = stored.transpose(1, 2)
-            tensors[path] = stored.contiguous()
-    if "default" in storage:
-        bits, group = storage["default"]
-        quantization = dict(group_size=group, bits=bits, mode="affine", **quantization)
-    return tensors, quantization
-
-
-def rename(name, layout):
-    if layout == "hub":
-        return name.replace("model.", "model.language_model.", 1)
-    return f"language_model.{name}" if layout == "mlx" else name
-
-
-def is_shifted_norm(name):
-    return name.endswith(("layernorm.weight", "model.norm.weight", "q_norm.weight", "k_norm.weight"))
-
-
-def to_mlx(t):
-    return mx.array(t.detach().numpy())
-
-
-def mlx_dtype(dtype):
-    return {torch.bfloat16: mx.bfloat16, torch.float16: mx.float16, torch.float32: mx.float32}[dtype]
-
-
-def from_mlx(a):
-    if a.dtype == mx.bfloat16:
-        return torch.from_numpy(np.array(a.astype(mx.float32))).to(torch.bfloat16)
-    a = np.array(a)
-    return torch.from_numpy(a.view(np.int32)).view(torch.uint32) if a.dtype == np.uint32 else torch.from_numpy(a)
-
-
-@torch.no_grad()
-def run(model, length, seed):
-    ids = np.random.default_rng(seed * 1000 + length).integers(2, model.config.vocab_size, length).tolist()
-    positions = sorted({0, length // 3, length // 2, length - 2, length - 1})
-    out = model(torch.tensor([ids]), use_cache=True)
-    case = dict(prompt_ids=ids, logit_positions=positions, logits=rows(out.logits[0, positions]),
-                greedy_ids=[], greedy_margin=[], decode_logits={})
-    for step in range(STEPS):
-        logits = out.logits[0, -1]
-        top = logits.topk(2).values
-        token = int(logits.argmax())
-        case["greedy_ids"].append(token)
-        case["greedy_margin"].append(float(top[0] - top[1]))
-        if step in KEPT_STEPS:
-            case["decode_logits"][str(step)] = rows(logits[None])[0]
-        out = model(torch.tensor([[token]]), past_key_values=out.past_key_values, use_cache=True)
-    return case
-
-
-def rows(logits):
-    return [[round(float(v), 6) for v in row] for row in logits]
-
-
-def write(folder, config, storage, tensors, quantization):
-    text = {k: v for k, v in config.to_dict().items() if v is not None and not k.startswith("_")}
-    if storage["layout"] == "text":
-        top = dict(text, architectures=["Qwen3_5ForCausalLM"])
+def record(golden, folder):
+    """Tries seeds until the greedy path does not hang on rounding; says what came out."""
+    if "mode" in golden:
+        golden, manifest = mlx_golden(golden)
+        Reference, reference_name = MlxLm, f"mlx-lm {version('mlx-lm')} {golden['mode']}:{golden['bits']}:{golden['group']}"
     else:
-        top = dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5", text_config=text,
-                   tie_word_embeddings=text["tie_word_embeddings"])
-    if quantization:
-        top["quantization"] = quantization
-    (folder / "config.json").write_text(json.dumps(top, indent=1) + "\n")
-    for old in folder.glob("model*.safetensors*"):
-        old.unlink()
-    shards = storage.get("shards", 1)
-    names = sorted(tensors)
-    if shards == 1:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        return
-    index = {"metadata": {"total_size": sum(t.numel() * t.element_size() for t in tensors.values())}, "weight_map": {}}
-    for i in range(shards):
-        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
-        part = {name: tensors[name] for name in names[i::shards]}
-        save_file(part, folder / file, metadata={"format": "pt"})
-        index["weight_map"].update({name: file for name in part})
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+        manifest = hub_manifest(golden)
+        Reference, reference_name = Transformers, f"transformers {golden['config']['architectures'][0]} float32 eager"
+    assert tensors.size(manifest) < MAX_CHECKPOINT, f"{tensors.size(manifest)} bytes of weights"
+    for seed in itertools.count(golden["seed"]):
+        recorded = {"seed": seed, "reference": reference_name, "tensors": manifest}
+        if golden["shards"] > 1:
+            recorded["shards"] = golden["shards"]
+        with tempfile.TemporaryDirectory() as checkpoint:
+            write_config(golden, Path(checkpoint))
+            tensors.write(recorded, checkpoint)
+            reference = Reference(checkpoint, golden)
+        cases = [run(reference, prompt(length, seed)) for length in golden["lengths"]]
+        if all(sound(error, case) for error, case in cases):
+            break
+        assert seed < golden["seed"] + 40, "no seed will do"
+    errors, recorded["cases"] = [error for error, _ in cases], [case for _, case in cases]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_config(golden, folder)
+    text = layout(recorded)
+    assert len(text) < MAX_JSON, f"{len(text)} bytes of JSON"
+    (folder / "golden.json").write_text(text)
+    margin = min(min(case["greedy_margin"]) for case in recorded["cases"])
+    distinct = [len(set(case["greedy_ids"])) for case in recorded["cases"]]
+    return (f"seed {seed}, {len(text) // 1000} kB, checkpoint {tensors.size(manifest) // 1000} kB, "
+            f"self error {max(errors):.0e}, margin {margin:.0e}, distinct {distinct}")
+
+
+def prompt(length, seed):
+    return np.random.default_rng([seed, length]).integers(*PROMPT_IDS, length).tolist()
+
+
+def run(reference, ids):
+    """The case, and by how much the reference's own cached path differs from one pass over the whole text."""
+    cache = reference.begin()
+    logits = reference.logits(ids, cache)
+    positions = [0, len(ids) // 2, len(ids) - 1]
+    case = dict(prompt_ids=ids, logit_positions=positions, logits=[rounded(logits[p]) for p in positions],
+                greedy_ids=[], greedy_margin=[], decode_logits={})
+    last = [logits[-1]]
+    for step in range(STEPS):
+        second, first = np.sort(last[-1])[-2:]
+        token = int(last[-1].argmax())
+        case["greedy_ids"].append(token)
+        case["greedy_margin"].append(round(float(first - second), 5))
+        if step in KEPT_STEPS:
+            case["decode_logits"][str(step)] = rounded(last[-1])
+        last.append(reference.logits([token], cache)[-1])
+    whole = reference.logits(ids + case["greedy_ids"])
+    error = max(np.abs(whole[:len(ids)] - logits).max(), np.abs(whole[len(ids) - 1:] - np.stack(last)).max())
+    return float(error), case
+
+
+def sound(error, case):
+    """No rounding changes the tokens, and they are worth comparing."""
+    ids = set(case["greedy_ids"])
+    decided = min(case["greedy_margin"]) >= max(2e-3, 20 * error)
+    return decided and error < 1e-4 and len(ids) >= 3 and not ids & SPECIAL_IDS
+
+
+def rounded(row):
+    return [round(float(v), 5) for v in row]
+
+
+def write_config(golden, folder):
+    (folder / "config.json").write_text(json.dumps(golden["config"], indent=1) + "\n")
+
+
+def layout(recorded):
+    """JSON with a line for every tensor and every row of logits."""
+    def lines(pairs):
+        return ",\n".join(pairs)
+    parts = [f"{json.dumps(key)}: {json.dumps(recorded[key])}" for key in ("seed", "reference", "shards") if key in recorded]
+    specs = lines(f"  {json.dumps(name)}: {json.dumps(spec)}" for name, spec in recorded["tensors"].items())
+    parts.append(f'"tensors": {{\n{specs}\n }}')
+    cases = lines("  {\n" + lines(f"   {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
+                                  for key, value in case.items()) + "\n  }" for case in recorded["cases"])
+    parts.append(f'"cases": [\n{cases}\n ]')
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

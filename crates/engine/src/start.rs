@@ -117,7 +117,7 @@ fn model_info(
 ) -> Result<ModelInfo> {
     let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|n| n as usize);
     let need = |key: &str| size(key).ok_or_else(|| LoadError::Config(format!("there is no {key} in it")));
-    let trained = size("max_position_embeddings").unwrap_or(4096);
+    let trained = trained_context(config).unwrap_or(4096);
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
     if context_length < 2 {
         return Err(LoadError::Options(format!("a context of {context_length} tokens holds no answer")));
@@ -135,6 +135,20 @@ fn model_info(
         default_sampling: default_sampling(generation),
         weight_bytes,
     })
+}
+
+/// Positions a model was made for. Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and
+/// mean the stretched length.
+fn trained_context(config: &Value) -> Option<usize> {
+    let size = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
+    let positions = size(config, "max_position_embeddings").or(size(config, "model_max_length"))?;
+    let rope = [config.get("rope_parameters"), config.get("rope_scaling")].into_iter().flatten().next();
+    let yarn = rope.filter(|rope| ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn"))));
+    let stretched = yarn.and_then(|rope| {
+        let factor = rope.get("factor").and_then(Value::as_f64)?;
+        Some((size(rope, "original_max_position_embeddings")? as f64 * factor) as u64)
+    });
+    Some(positions.max(stretched.unwrap_or(0)) as usize)
 }
 
 /// One token id or a list of them.

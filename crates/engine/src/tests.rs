@@ -1,8 +1,10 @@
 //! What only the inside can show: steps that fail, and caches that rewind.
 
+#[path = "../tests/checkpoint/mod.rs"]
+mod checkpoint;
+
 use std::{
     cell::Cell,
-    path::Path,
     sync::mpsc::{self, Receiver},
     thread,
 };
@@ -68,8 +70,8 @@ fn load() -> Box<dyn Model> {
 }
 
 fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name);
-    let checkpoint = Checkpoint::Folder(folder);
+    let folder = checkpoint::folder(name);
+    let checkpoint = Checkpoint::Folder(folder.path().into());
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");
@@ -206,15 +208,21 @@ fn rewind(caches: &mut [Cache], marks: &[Mark]) {
 }
 
 #[test]
-fn activations_keep_their_type_in_half_precision() {
-    for dtype in [Dtype::Float16, Dtype::Bfloat16] {
-        let types = Types { activations: Some(dtype), weights: Some(dtype) };
-        let model = load_golden("qwen3_5-mlx-4bit", types);
-        let mut caches = model.make_caches();
-        let mut batch = Batch::new([(3, 0, &mut caches[..])]);
-        let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);
-        assert_eq!((hidden.dtype(), model.logits(&hidden).dtype()), (dtype, dtype));
-        let kept: Vec<Dtype> = batch.cache_arrays().map(Array::dtype).collect();
-        assert!(kept.iter().all(|&d| d == dtype || d == Dtype::Float32), "{kept:?}");
+fn activations_keep_their_type_in_half_precision_in_every_family() {
+    let mut names: Vec<_> = std::fs::read_dir(checkpoint::recorded()).expect("goldens").collect();
+    names.sort_by_key(|entry| entry.as_ref().map(std::fs::DirEntry::file_name).ok());
+    assert!(names.len() >= 80, "the goldens are there");
+    for entry in names {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        for dtype in [Dtype::Float16, Dtype::Bfloat16] {
+            let types = Types { activations: Some(dtype), weights: Some(dtype) };
+            let model = load_golden(&name, types);
+            let mut caches = model.make_caches();
+            let mut batch = Batch::new([(3, 0, &mut caches[..])]);
+            let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);
+            assert_eq!((hidden.dtype(), model.logits(&hidden).dtype()), (dtype, dtype), "{name}");
+            let kept: Vec<Dtype> = batch.cache_arrays().map(Array::dtype).collect();
+            assert!(kept.iter().all(|&d| d == dtype || d == Dtype::Float32), "{name}: {kept:?}");
+        }
     }
 }

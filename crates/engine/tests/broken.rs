@@ -1,5 +1,7 @@
 //! Broken checkpoints: each fails to load with one sentence that says what and where.
 
+mod checkpoint;
+
 use std::{fs, path::Path};
 
 use engine::*;
@@ -7,12 +9,7 @@ use serde_json::{Value, json};
 
 /// Loads a copy of a golden checkpoint after `damage` was done to it.
 fn check(golden: &str, damage: impl FnOnce(&Path), expected: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(golden);
-    let folder = tempfile::tempdir().expect("a folder");
-    for entry in fs::read_dir(source).expect("the golden") {
-        let path = entry.expect("an entry").path();
-        fs::copy(&path, folder.path().join(path.file_name().expect("a name"))).expect("copied");
-    }
+    let folder = checkpoint::folder(golden);
     damage(folder.path());
     let options = Options { device: Some(Device::Cpu), ..Options::default() };
     let result = start(Checkpoint::Folder(folder.path().into()), options, |_| {});
@@ -147,8 +144,8 @@ fn configs_that_do_not_fit() {
 #[test]
 fn a_gpu_that_is_not_there() {
     let options = Options { device: Some(Device::Gpu), ..Options::default() };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(HUB);
-    if let Err(error) = start(Checkpoint::Folder(folder), options, |_| {}) {
+    let folder = checkpoint::folder(HUB);
+    if let Err(error) = start(Checkpoint::Folder(folder.path().into()), options, |_| {}) {
         assert!(error.to_string().contains("no GPU"), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! Requests against a real (tiny) model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
 
+mod checkpoint;
+
 use std::{
-    path::Path,
     sync::mpsc::{self, Receiver},
     time::Duration,
 };
@@ -9,9 +10,9 @@ use std::{
 use engine::*;
 
 fn model(options: Options) -> Engine {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/qwen3_5-mlx-4bit");
+    let folder = checkpoint::folder("qwen3_5-mlx-4bit");
     let options = Options { device: Some(Device::Cpu), ..options };
-    start(Checkpoint::Folder(folder), options, |_| {}).expect("loads")
+    start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
 }
 
 fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {

@@ -156,7 +156,9 @@ impl<T: Scalar> Tile<'_, T> {
         let mut totals = [0.0; M];
         for (m, scores) in scores.chunks_exact_mut(keys).enumerate() {
             if let Some(cap) = self.softmax.softcap {
-                scores.iter_mut().for_each(|s| *s = cap * tanh(*s / cap));
+                for s in scores.iter_mut() {
+                    *s = cap * tanh(*s / cap);
+                }
             }
             totals[m] = softmax_numerators(scores, self.softmax.sinks.map(|sinks| sinks[m]));
         }
@@ -193,7 +195,9 @@ impl<T: Scalar> Tile<'_, T> {
             }
             for m in 0..M {
                 let out = &mut self.out[m * dim..][..dim][chunk * LANES..];
-                out.iter_mut().zip(&sums[m]).for_each(|(out, sum)| *out = T::from_f32(sum / totals[m]));
+                for (out, sum) in out.iter_mut().zip(&sums[m]) {
+                    *out = T::from_f32(sum / totals[m]);
+                }
             }
         }
     }
@@ -202,11 +206,18 @@ impl<T: Scalar> Tile<'_, T> {
 /// Replaces scores by `exp(score - max)` and returns their sum, the sink's term included.
 #[inline(always)]
 fn softmax_numerators(scores: &mut [f32], sink: Option<f32>) -> f32 {
-    let max = scores.iter().copied().fold(sink.unwrap_or(f32::NEG_INFINITY), f32::max);
-    scores.iter_mut().for_each(|s| *s = exp(*s - max));
+    let mut max = sink.unwrap_or(f32::NEG_INFINITY);
+    for s in scores.iter() {
+        max = max.max(*s);
+    }
+    for s in scores.iter_mut() {
+        *s = exp(*s - max);
+    }
     let mut sums = [0.0; LANES];
     for chunk in scores.chunks(LANES) {
-        sums.iter_mut().zip(chunk).for_each(|(sum, s)| *sum += s);
+        for (sum, s) in sums.iter_mut().zip(chunk) {
+            *sum += s;
+        }
     }
     reduce(&sums) + sink.map_or(0.0, |sink| exp(sink - max))
 }

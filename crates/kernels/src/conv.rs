@@ -67,8 +67,12 @@ impl<T: Scalar> Work for Token<'_, T> {
             }
         }
         if self.activation == ConvActivation::Silu {
-            sums.iter_mut().for_each(|sum| *sum = silu(*sum));
+            for sum in &mut sums {
+                *sum = silu(*sum);
+            }
         }
-        self.out.iter_mut().zip(&sums).for_each(|(out, &sum)| *out = T::from_f32(sum));
+        for (out, sum) in self.out.iter_mut().zip(&sums) {
+            *out = T::from_f32(*sum);
+        }
     }
 }

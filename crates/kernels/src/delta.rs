@@ -121,10 +121,16 @@ impl Decays<'_> {
     #[inline(always)]
     fn apply(self, row: &mut [f32], at: usize) {
         match self {
-            Decays::Heads(g) => row.iter_mut().for_each(|s| *s *= g[at]),
+            Decays::Heads(g) => {
+                for s in row {
+                    *s *= g[at];
+                }
+            }
             Decays::Channels(g) => {
                 let g = &g[at * row.len()..][..row.len()];
-                row.iter_mut().zip(g).for_each(|(s, g)| *s *= g);
+                for (s, g) in row.iter_mut().zip(g) {
+                    *s *= g;
+                }
             }
         }
     }

@@ -31,9 +31,14 @@ pub fn load(values: &[f32], chunk: usize) -> Lanes {
 pub fn load_scalar<T: Scalar>(row: &[T], chunk: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     let rest = &row[chunk * LANES..];
-    match rest.first_chunk::<LANES>() {
-        Some(values) => lanes.iter_mut().zip(values).for_each(|(lane, v)| *lane = v.to_f32()),
-        None => lanes.iter_mut().zip(rest).for_each(|(lane, v)| *lane = v.to_f32()),
+    if let Some(values) = rest.first_chunk::<LANES>() {
+        for i in 0..LANES {
+            lanes[i] = values[i].to_f32();
+        }
+    } else {
+        for (lane, v) in lanes.iter_mut().zip(rest) {
+            *lane = v.to_f32();
+        }
     }
     lanes
 }

@@ -33,7 +33,9 @@ impl<T: Scalar, W: Scalar> Work for Rows<'_, T, W> {
             let mut squares = [0.0; LANES];
             for chunk in x.chunks(LANES) {
                 let mut lanes = [0.0; LANES];
-                lanes.iter_mut().zip(chunk).for_each(|(lane, v)| *lane = v.to_f32());
+                for (lane, v) in lanes.iter_mut().zip(chunk) {
+                    *lane = v.to_f32();
+                }
                 fma(&mut squares, &lanes, &lanes);
             }
             let scale = 1.0 / (reduce(&squares) / row as f32 + self.eps).sqrt();

@@ -37,8 +37,6 @@ const SIZES: &[(&str, i64)] = &[
     ("num_local_experts", COUNT),
     ("n_routed_experts", COUNT),
     ("num_experts_per_tok", COUNT),
-    ("num_experts_per_token", COUNT),
-    ("experts_per_token", COUNT),
     ("top_k_experts", COUNT),
     ("n_group", COUNT),
     ("topk_group", COUNT),
@@ -63,13 +61,29 @@ const MULTIPLES: &[(&str, &str)] = &[
     ("num_experts", "num_expert_group"),
 ];
 
+/// Keys that some families write in other words; the usual ones win where a file has both.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("norm_eps", "rms_norm_eps"),
+    ("tie_embedding", "tie_word_embeddings"),
+    ("experts_per_token", "num_experts_per_tok"),
+    ("num_experts_per_token", "num_experts_per_tok"),
+];
+
 /// Parses a family's config struct from JSON.
 ///
 /// # Errors
 /// A key is missing or of the wrong type, or a size is absurd: the error names it.
 pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
-    check_sizes(config)?;
-    serde_json::from_value(config.clone()).map_err(|e| LoadError::Config(e.to_string()))
+    let mut config = config.clone();
+    if let Some(keys) = config.as_object_mut() {
+        for (other, usual) in SYNONYMS {
+            if let (false, Some(value)) = (keys.contains_key(*usual), keys.get(*other).cloned()) {
+                keys.insert(usual.to_string(), value);
+            }
+        }
+    }
+    check_sizes(&config)?;
+    serde_json::from_value(config).map_err(|e| LoadError::Config(e.to_string()))
 }
 
 /// Refuses what a family does not compute, rather than computing something else: the first statement that is true.

@@ -86,10 +86,8 @@ pub struct Stem {
     pub vocab_size: i32,
     pub hidden_size: i32,
     pub num_hidden_layers: usize,
-    #[serde(alias = "norm_eps")]
     pub rms_norm_eps: f32,
     /// Left out, the head is tied if the checkpoint has none.
-    #[serde(alias = "tie_embedding")]
     pub tie_word_embeddings: Option<bool>,
 }
 

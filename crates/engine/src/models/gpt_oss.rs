@@ -32,7 +32,6 @@ struct Config {
     num_key_value_heads: i32,
     head_dim: i32,
     num_local_experts: i32,
-    #[serde(alias = "experts_per_token")]
     num_experts_per_tok: i32,
     sliding_window: i32,
     layer_types: Option<Vec<String>>,
@@ -51,14 +50,7 @@ impl Config {
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
-    // Published files give the number of experts per token under two names.
-    let mut once = config.clone();
-    if let Some(keys) = once.as_object_mut()
-        && keys.contains_key("num_experts_per_tok")
-    {
-        keys.remove("experts_per_token");
-    }
-    let c: Config = parse(&once)?;
+    let c: Config = parse(config)?;
     let rope = RopeParameters::of(config, None)?.or(150_000.0, 1.0);
     Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
         let mixer = Attention::load(&c, &rope, c.window(i), &w.sub("self_attn"))?;

@@ -32,7 +32,7 @@ struct Config {
     linear_attn_config: LinearConfig,
     intermediate_size: i32,
     num_experts: i32,
-    num_experts_per_token: i32,
+    num_experts_per_tok: i32,
     num_shared_experts: i32,
     moe_intermediate_size: i32,
     moe_layer_freq: Option<usize>,
@@ -89,7 +89,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
     }
     let config = sigmoid_moe::Config {
         experts: c.num_experts,
-        per_token: c.num_experts_per_token,
+        per_token: c.num_experts_per_tok,
         intermediate: c.moe_intermediate_size,
         shared: c.num_shared_experts * c.moe_intermediate_size,
         normalize: c.moe_renormalize.unwrap_or(true),

@@ -11,8 +11,9 @@ use crate::error::{LoadError, Result};
 /// `rope_parameters` of config.json, or `rope_theta` and `rope_scaling` of older files.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RopeParameters {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`; some files have both.
+    r#type: Option<String>,
     rope_theta: Option<f32>,
     partial_rotary_factor: Option<f32>,
     factor: Option<f32>,
@@ -121,7 +122,7 @@ impl RopeParameters {
     }
 
     fn kind(&self) -> &str {
-        self.rope_type.as_deref().unwrap_or("default")
+        self.rope_type.as_ref().or(self.r#type.as_ref()).map_or("default", |kind| kind)
     }
 
     fn need(&self, key: &str, value: Option<f32>) -> Result<f32> {

@@ -99,17 +99,23 @@ impl<S: Scalar, const BITS: usize> Row for Quantized<'_, S, BITS> {
 
 /// The 16 codes of a chunk, which start `2 * BITS` bytes after the previous chunk's.
 #[inline(always)]
-fn unpack<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
+pub(super) fn unpack<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
     // Where each code lies is a constant of its lane, so all this becomes a few shuffles and shifts.
     let mask = (1u32 << BITS) - 1;
+    let mut codes = [0; LANES];
     if let 2 | 4 | 8 = BITS {
         let words = &row[chunk * BITS / 2..][..BITS / 2];
-        let spread: [u32; LANES] = std::array::from_fn(|i| words[i * BITS / 32]);
-        return std::array::from_fn(|i| (spread[i] >> (i * BITS % 32)) & mask);
+        for i in 0..LANES {
+            codes[i] = (words[i * BITS / 32] >> (i * BITS % 32)) & mask;
+        }
+        return codes;
     }
     // A chunk of 3 or 5 bits may begin in the middle of a word.
     let start = chunk * LANES * BITS / 32;
     let word = |i: usize| row.get(start + i).copied().unwrap_or(0) as u128;
     let stream = (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96) >> (chunk * LANES * BITS % 32);
-    std::array::from_fn(|i| (stream >> (i * BITS)) as u32 & mask)
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code = (stream >> (i * BITS)) as u32 & mask;
+    }
+    codes
 }

@@ -1,6 +1,6 @@
 //! Weights of 4- and 8-bit floats with one scale per group: the OCP microscaling formats and NVFP4.
 
-use super::{Matrix, Product, Row, multiply};
+use super::{Matrix, Product, Row, affine::unpack, multiply};
 use crate::{
     lanes::{LANES, Lanes},
     scalar::Scalar,
@@ -92,12 +92,17 @@ impl<const BITS: usize, const GROUP: usize> Row for Floats<'_, BITS, GROUP> {
     fn lanes(&self, chunk: usize) -> Lanes {
         let byte = self.scales[chunk * LANES / GROUP];
         let scale = if GROUP == 16 { e4m3(byte as u32) } else { e8m0(byte) };
-        let words = &self.codes[chunk * BITS / 2..][..BITS / 2];
+        let codes = unpack::<BITS>(self.codes, chunk);
+        // No rounding, outside of overflow and subnormals: code and scale fill at most 6 bits together.
         let mut lanes = [0.0; LANES];
-        for (i, lane) in lanes.iter_mut().enumerate() {
-            let code = words[i * BITS / 32] >> (i * BITS % 32);
-            // No rounding, outside of overflow and subnormals: code and scale fill at most 6 bits together.
-            *lane = if BITS == 4 { doubled_e2m1(code) * (scale * 0.5) } else { e4m3(code) * scale };
+        if BITS == 4 {
+            for i in 0..LANES {
+                lanes[i] = doubled_e2m1(codes[i]) * (scale * 0.5);
+            }
+        } else {
+            for i in 0..LANES {
+                lanes[i] = e4m3(codes[i]) * scale;
+            }
         }
         lanes
     }

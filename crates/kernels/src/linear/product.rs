@@ -147,7 +147,9 @@ impl<W: Matrix> Work for &mut Block<'_, W> {
         for (t, tile) in columns.chunks_mut(TILE * m).enumerate() {
             for (j, lanes) in unpacked.chunks_exact_mut(chunks).take(tile.len() / m).enumerate() {
                 let source = weight.row(first + t * TILE + j);
-                lanes.iter_mut().enumerate().for_each(|(chunk, lanes)| *lanes = source.lanes(chunk));
+                for (chunk, lanes) in lanes.iter_mut().enumerate() {
+                    *lanes = source.lanes(chunk);
+                }
             }
             whole_or_single(|j| &unpacked[j * chunks..][..chunks], x, tile);
         }
@@ -183,9 +185,12 @@ fn tiles<R: Row, const N: usize>(rows: [R; N], x: Inputs, out: &mut [f32]) {
         tile::<R, N, TILE>(&rows, x, out, i);
         i += TILE;
     }
-    while i < m {
-        tile::<R, N, 1>(&rows, x, out, i);
-        i += 1;
+    // The rest together too: unpacking a weight costs more than a multiplication with it.
+    match m - i {
+        0 => {}
+        1 => tile::<R, N, 1>(&rows, x, out, i),
+        2 => tile::<R, N, 2>(&rows, x, out, i),
+        _ => tile::<R, N, 3>(&rows, x, out, i),
     }
 }
 
@@ -193,11 +198,17 @@ fn tiles<R: Row, const N: usize>(rows: [R; N], x: Inputs, out: &mut [f32]) {
 #[inline(always)]
 fn tile<R: Row, const N: usize, const M: usize>(rows: &[R; N], x: Inputs, out: &mut [f32], i: usize) {
     let Inputs { x, sources, chunks } = x;
-    let xs: [&[Lanes]; M] = std::array::from_fn(|a| &x[sources[i + a] as usize * chunks..][..chunks]);
+    let mut xs: [&[Lanes]; M] = [&[]; M];
+    for a in 0..M {
+        xs[a] = &x[sources[i + a] as usize * chunks..][..chunks];
+    }
     let mut sums = [[[0.0f32; LANES]; M]; N];
     #[expect(clippy::needless_range_loop, reason = "the chunk indexes M rows of x and N of the weight alike")]
     for chunk in 0..chunks {
-        let values: [Lanes; M] = std::array::from_fn(|a| xs[a][chunk]);
+        let mut values = [[0.0; LANES]; M];
+        for a in 0..M {
+            values[a] = xs[a][chunk];
+        }
         for b in 0..N {
             let weights = rows[b].lanes(chunk);
             for a in 0..M {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
+    checkpoint,
     cli::lanner,
     client,
     server::{TEMPLATE, tokenizer_json},
@@ -19,14 +20,10 @@ const DEVICE: [&str; 4] = ["--device", "cpu", "--dtype", "float32"];
 
 /// The checkpoint's folder and what transformers gave for it.
 fn model() -> (TempDir, Value) {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens/qwen3_5-hub");
-    let folder = tempfile::tempdir().unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(recorded.join(file), folder.path().join(file)).unwrap();
-    }
+    let folder = checkpoint::folder("qwen3_5-hub");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer_json()).unwrap();
     std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
-    let golden = std::fs::read_to_string(recorded.join("golden.json")).unwrap();
+    let golden = std::fs::read_to_string(checkpoint::recorded().join("qwen3_5-hub/golden.json")).unwrap();
     (folder, serde_json::from_str(&golden).unwrap())
 }
 

@@ -2,6 +2,8 @@
 //! those of the commands over a small recorded checkpoint.
 
 mod chat;
+#[path = "../../../engine/tests/checkpoint/mod.rs"]
+mod checkpoint;
 mod cli;
 mod client;
 mod commands;
