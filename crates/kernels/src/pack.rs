@@ -56,10 +56,11 @@ fn pack_group<T: Scalar>(values: &[T], scale: f32, bits: usize, codes: &mut [u32
 /// The nearest of [`E2M1`], of two the first.
 fn to_e2m1(value: f32) -> u32 {
     let size = value.abs();
-    if !(size <= 6.0) {
+    if size > 6.0 || size.is_nan() {
         return search_e2m1(value);
     }
-    let magnitude: u32 = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().map(|&middle| u32::from(size > middle)).sum();
+    let magnitude: u32 =
+        [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].iter().map(|&middle| u32::from(size > middle)).sum();
     if value < 0.0 && magnitude > 0 { magnitude | 8 } else { magnitude }
 }
 
@@ -83,14 +84,14 @@ fn search_e2m1(value: f32) -> u32 {
 fn to_e4m3(value: f32) -> u8 {
     let bits = value.to_bits() & 0x7fff_ffff;
     let size = f32::from_bits(bits);
-    let code = if !(size < 448.0) {
-        0x7e
-    } else if size < 1.0 / 64.0 {
+    let code = if size < 1.0 / 64.0 {
         // The step of subnormals is that of float32 at 2^14: adding it rounds.
         (size + 16384.0).to_bits() - 16384f32.to_bits()
-    } else {
+    } else if size < 448.0 {
         let odd = (bits >> 20) & 1;
         (bits - ((127 - 7) << 23) + 0x7_ffff + odd) >> 20
+    } else {
+        0x7e
     };
     code as u8 | (value.to_bits() >> 24) as u8 & 0x80
 }

@@ -43,7 +43,7 @@ pub enum Command {
     ///
     /// Vision and audio towers, projectors, MTP heads, norms, convolutions, recurrences and routers stay as they are;
     /// --dry-run shows what becomes of each tensor. Memory is bounded by a few pieces of one tensor, and the same source
-    /// gives the same bytes on any machine.
+    /// gives the same bytes.
     Quantize(QuantizeArgs),
 }
 

@@ -12,7 +12,10 @@ use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    cli::{self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs},
+    cli::{
+        self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs,
+        ServerArgs,
+    },
     sampling::Overrides,
 };
 

@@ -109,7 +109,11 @@ impl Safetensors {
         let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
         let (from, to) = info.data_offsets;
         if offset.saturating_add(bytes.len()) > to - from {
-            return Err(fail(format!("{tensor} has {} bytes, not {offset} and {} more", to - from, bytes.len())));
+            return Err(fail(format!(
+                "{tensor} has {} bytes, not {offset} and {} more",
+                to - from,
+                bytes.len()
+            )));
         }
         let start = SeekFrom::Start(self.data + (from + offset) as u64);
         let read = self.source.seek(start).and_then(|_| self.source.read_exact(bytes));

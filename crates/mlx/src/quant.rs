@@ -145,7 +145,8 @@ mod tests {
             let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 33
         };
-        let value = |i: u64| ((noise(i) % 20011) as f32 / 10000.0 - 1.0) * ((i / 64 % 80) as f32 - 40.0).exp2();
+        let value =
+            |i: u64| ((noise(i) % 20011) as f32 / 10000.0 - 1.0) * ((i / 64 % 80) as f32 - 40.0).exp2();
         let values: Vec<f32> = (0..1 << 19).map(|i| if i < 64 { 0.0 } else { value(i) }).collect();
         let values = Array::from_slice(&values, &[1 << 12, 128]);
         [Dtype::Float32, Dtype::Bfloat16].map(|dtype| check(&values.astype(dtype)));
@@ -171,13 +172,15 @@ mod tests {
             let groups = |q: &Quantized| {
                 let scales = q.scales.to_vec::<u8>().unwrap();
                 let words = (quantization.bits * quantization.group_size / 32) as usize;
-                let codes: Vec<Vec<u32>> = q.codes.to_vec::<u32>().unwrap().chunks(words).map(<[u32]>::to_vec).collect();
+                let codes: Vec<Vec<u32>> =
+                    q.codes.to_vec::<u32>().unwrap().chunks(words).map(<[u32]>::to_vec).collect();
                 (scales, codes)
             };
             let (ours, theirs) = (groups(&ours), groups(&theirs));
             let values = w.to_f32().unwrap();
             for i in 0..ours.0.len() {
-                let group = &values[i * quantization.group_size as usize..][..quantization.group_size as usize];
+                let group =
+                    &values[i * quantization.group_size as usize..][..quantization.group_size as usize];
                 assert_eq!(
                     (ours.0[i], &ours.1[i]),
                     (theirs.0[i], &theirs.1[i]),

@@ -51,7 +51,11 @@ mod tests {
         let with = json!({ "model_type": "qwen3_5", "text_config": { "mtp_num_hidden_layers": 1 } });
         check(with.clone(), true, with.clone());
         let text = json!({ "mtp_num_hidden_layers": 0 });
-        check(with, false, json!({ "model_type": "qwen3_5", "text_config": text, "mtp_num_hidden_layers": 0 }));
+        check(
+            with,
+            false,
+            json!({ "model_type": "qwen3_5", "text_config": text, "mtp_num_hidden_layers": 0 }),
+        );
         check(
             json!({ "num_nextn_predict_layers": 1 }),
             false,

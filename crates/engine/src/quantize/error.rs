@@ -27,7 +27,7 @@ pub enum QuantizeError {
     Busy(PathBuf),
     #[error("cannot write {}: {error}{}", path.display(), needed(error, *bytes))]
     Write { path: PathBuf, error: io::Error, bytes: usize },
-    #[error("interrupted; nothing is left of the result")]
+    #[error("interrupted; nothing unfinished is left behind")]
     Interrupted,
 }
 

@@ -26,7 +26,9 @@ pub fn reason_to_keep(name: &str) -> Option<&'static str> {
 /// Whether a run of the name's parts matches the pattern's.
 fn occurs(pattern: &str, parts: &[&str]) -> bool {
     let pattern: Vec<&str> = pattern.split('.').collect();
-    parts.windows(pattern.len()).any(|run| pattern.iter().zip(run).all(|(pattern, part)| matches(pattern, part)))
+    parts
+        .windows(pattern.len())
+        .any(|run| pattern.iter().zip(run).all(|(pattern, part)| matches(pattern, part)))
 }
 
 fn matches(pattern: &str, part: &str) -> bool {

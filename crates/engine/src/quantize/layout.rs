@@ -61,7 +61,11 @@ struct Rule {
     to: &'static [(&'static str, View)],
 }
 
-const fn rule(models: &'static [&'static str], from: &'static str, to: &'static [(&'static str, View)]) -> Rule {
+const fn rule(
+    models: &'static [&'static str],
+    from: &'static str,
+    to: &'static [(&'static str, View)],
+) -> Rule {
     Rule { models, from, to }
 }
 
@@ -134,7 +138,8 @@ pub fn recipes(
     as_it_is: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Recipe>> {
     let model = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    let hub_convolution = |name: &String| name.ends_with(".conv1d.weight") && reader.shape(name).get(1) == Some(&1);
+    let hub_convolution =
+        |name: &String| name.ends_with(".conv1d.weight") && reader.shape(name).get(1) == Some(&1);
     let next_rules = if names.iter().any(hub_convolution) { HUB_NEXT_RULES } else { &[] };
     let mut gathered: BTreeMap<String, Gathered> = BTreeMap::new();
     for name in names {
@@ -167,7 +172,9 @@ fn targets<'a>(
 
 /// The name without `suffix`, and the number that `#` in it stands for.
 fn strip_suffix<'a>(name: &'a str, suffix: &str) -> Option<(&'a str, Option<usize>)> {
-    let Some((before, after)) = suffix.split_once('#') else { return Some((name.strip_suffix(suffix)?, None)) };
+    let Some((before, after)) = suffix.split_once('#') else {
+        return Some((name.strip_suffix(suffix)?, None));
+    };
     let rest = name.strip_suffix(after)?;
     let start = rest.trim_end_matches(|c: char| c.is_ascii_digit());
     Some((start.strip_suffix(before)?, Some(rest[start.len()..].parse().ok()?)))
@@ -188,7 +195,9 @@ impl Gathered {
             }
         }
         let mut recipe = Recipe::whole(sources, shape, stacked);
-        recipe.take(self.view, config).ok_or_else(|| bad(name, "it cannot be cut as config.json's sizes say"))?;
+        recipe
+            .take(self.view, config)
+            .ok_or_else(|| bad(name, "it cannot be cut as config.json's sizes say"))?;
         Ok(recipe)
     }
 }
@@ -205,7 +214,8 @@ impl Recipe {
 
     /// Restricts the recipe to what `view` says; `None` if the shape does not allow it.
     fn take(&mut self, view: View, config: &Value) -> Option<()> {
-        let half = |axis: usize| self.shape.get(axis).filter(|size| size.is_multiple_of(2)).map(|size| size / 2);
+        let half =
+            |axis: usize| self.shape.get(axis).filter(|size| size.is_multiple_of(2)).map(|size| size / 2);
         match view {
             Whole => return Some(()),
             PlusOne => {
@@ -237,7 +247,8 @@ impl Recipe {
 
     fn take_per_head(&mut self, keys: bool, config: &Value) -> Option<()> {
         let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|size| size as usize);
-        let (heads, nope, value) = (size("num_attention_heads")?, size("qk_nope_head_dim")?, size("v_head_dim")?);
+        let (heads, nope, value) =
+            (size("num_attention_heads")?, size("qk_nope_head_dim")?, size("v_head_dim")?);
         let rank = *self.shape.get(1)?;
         if self.shape != [heads * (nope + value), rank] {
             return None;
@@ -247,11 +258,6 @@ impl Recipe {
         self.cut = Some(Cut { axis: 1, from, count, step: 1 });
         self.transposed = keys;
         Some(())
-    }
-
-    /// Whether the result's bytes are the sources', one behind the other.
-    pub fn is_copy(&self) -> bool {
-        self.cut.is_none() && !self.transposed && !self.plus_one
     }
 }
 

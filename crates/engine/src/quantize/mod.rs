@@ -1,4 +1,4 @@
-//! Quantising a checkpoint, piece by piece: MLX does the numbers, on the CPU of any machine alike. Nothing here runs a
+//! Quantising a checkpoint, piece by piece, on the CPU: with or without a GPU the bytes are the same. Nothing here runs a
 //! model.
 
 mod config;
@@ -16,13 +16,13 @@ use std::{ops::ControlFlow, path::Path};
 pub use mlx::quant::{Mode, Quantization};
 use mlx::{Array, quant};
 
-use self::{folder::Partial, plan::Stored, shards::Shards};
 pub use self::{
     error::QuantizeError,
     keep::KEEP,
     plan::{Fate, Plan, PlannedTensor, quantization},
     verify::Deviation,
 };
+use self::{folder::Partial, plan::Stored, shards::Shards};
 use crate::options::Progress;
 
 /// Largest weight file, in bytes.

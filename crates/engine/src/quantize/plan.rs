@@ -69,7 +69,9 @@ impl Plan {
         let reader = Reader::new(checkpoint.weight_files()?);
         let text = models::text_config(&config);
         let (names, dropped) = sort_out(&config, reader.names());
-        let is_mtp = |name: &str| name.split('.').any(|part| part == "mtp") || models::is_beyond_last_layer(text, name);
+        let is_mtp = |name: &str| {
+            name.split('.').any(|part| part == "mtp") || models::is_beyond_last_layer(text, name)
+        };
         let aside = MTP_ASIDE.contains(&config["model_type"].as_str().unwrap_or_default());
         let mut tensors = Vec::new();
         for (name, recipe) in recipes(text, &reader, &names, is_mtp)? {
@@ -156,9 +158,9 @@ fn fate(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Fate {
 /// The tensors to go on with, and those that no engine needs.
 fn sort_out(config: &Value, names: Vec<String>) -> (Vec<String>, Vec<(String, &'static str)>) {
     let text = models::text_config(config);
-    let tied = ["tie_word_embeddings", "tie_embedding"].iter().any(|key| {
-        text.get(key).or_else(|| config.get(key)) == Some(&Value::Bool(true))
-    });
+    let tied = ["tie_word_embeddings", "tie_embedding"]
+        .iter()
+        .any(|key| text.get(key).or_else(|| config.get(key)) == Some(&Value::Bool(true)));
     let reason = |name: &str| {
         if name.ends_with("rotary_emb.inv_freq") {
             return Some("computed while loading");
@@ -191,7 +193,11 @@ fn check_not_quantized(config: &Value) -> Result<(), QuantizeError> {
 ///
 /// # Errors
 /// MLX has no such format; the error says which there are.
-pub fn quantization(mode: Mode, bits: Option<i32>, group_size: Option<i32>) -> Result<Quantization, QuantizeError> {
+pub fn quantization(
+    mode: Mode,
+    bits: Option<i32>,
+    group_size: Option<i32>,
+) -> Result<Quantization, QuantizeError> {
     let default = mode.fixed().unwrap_or(Quantization { mode, group_size: 64, bits: 4 });
     let asked = Quantization {
         mode,

@@ -18,7 +18,10 @@ pub struct Reader {
 
 impl Reader {
     pub fn new(files: Vec<Safetensors>) -> Reader {
-        let index = files.iter().enumerate().flat_map(|(i, file)| file.names().into_iter().map(move |name| (name, i)));
+        let index = files
+            .iter()
+            .enumerate()
+            .flat_map(|(i, file)| file.names().into_iter().map(move |name| (name, i)));
         Reader { index: index.collect(), files }
     }
 
@@ -64,7 +67,8 @@ impl Reader {
         let dtype = self.files[file].dtype(name)?;
         let row = shape[1..].iter().product::<usize>() * dtype.size();
         let axis = |size: usize| {
-            let too_long = |_| LoadError::BadTensor { name: name.into(), message: "an axis is over 2^31 long".into() };
+            let too_long =
+                |_| LoadError::BadTensor { name: name.into(), message: "an axis is over 2^31 long".into() };
             i32::try_from(size).map_err(too_long)
         };
         let axes = [rows.len()].into_iter().chain(shape[1..].iter().copied());

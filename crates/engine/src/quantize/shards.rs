@@ -133,7 +133,8 @@ fn header(tensors: &[Stored]) -> Vec<u8> {
     let mut offset = 0;
     for tensor in tensors {
         let end = offset + tensor.bytes();
-        let entry = json!({ "dtype": name(tensor.dtype), "shape": tensor.shape, "data_offsets": [offset, end] });
+        let entry =
+            json!({ "dtype": name(tensor.dtype), "shape": tensor.shape, "data_offsets": [offset, end] });
         entries.insert(tensor.name.clone(), entry);
         offset = end;
     }

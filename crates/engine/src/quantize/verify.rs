@@ -5,9 +5,7 @@ use std::path::Path;
 use mlx::{Array, Dtype, quant::Quantized};
 
 use super::{
-    Fate, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps,
-    plan::Stored,
-    reader::Reader,
+    Fate, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored, reader::Reader,
 };
 use crate::{checkpoint::Checkpoint, error::LoadError};
 

@@ -27,8 +27,8 @@ pub enum CommandError {
     Quantize(#[from] engine::quantize::QuantizeError),
     #[error("cannot read {}: {error}", path.display())]
     Read { path: std::path::PathBuf, error: std::io::Error },
-    #[error("{} has too few tokens to measure perplexity on", .0.display())]
-    ShortText(std::path::PathBuf),
+    #[error("the text has {tokens} tokens; perplexity needs {least} or more")]
+    ShortText { tokens: usize, least: usize },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

@@ -1,8 +1,11 @@
 //! Perplexity of a model on a text: how many tokens it wavers between, on average.
 
-use std::{path::Path, sync::mpsc};
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
 
-use engine::{Engine, Event, Request, RequestError};
+use engine::{Engine, Event, Request, RequestError, quantize::QuantizeError};
 
 use super::CommandError;
 use crate::{config::ModelConfig, model::Model};
@@ -15,18 +18,19 @@ const LEAST: usize = 32;
 /// `exp` of the mean negative log-probability that the model gives the text's tokens.
 ///
 /// # Errors
-/// The model does not load, the text cannot be read or is too short.
-pub fn perplexity(config: &ModelConfig, text: &Path) -> Result<f64, CommandError> {
-    let content = std::fs::read_to_string(text)
-        .map_err(|error| CommandError::Read { path: text.to_path_buf(), error })?;
+/// The model does not load, the text is too short, or `stopped` was set.
+pub fn perplexity(config: &ModelConfig, text: &str, stopped: &AtomicBool) -> Result<f64, CommandError> {
     Model::open(config)?.with(|model| {
-        let ids = model.encode(&content)?;
+        let ids = model.encode(text)?;
         if ids.len() < LEAST {
-            return Err(CommandError::ShortText(text.to_path_buf()));
+            return Err(CommandError::ShortText { tokens: ids.len(), least: LEAST });
         }
         let size = CHUNK.min(model.engine.info().context_length - 1);
         let (mut sum, mut count) = (0.0, 0);
         for chunk in ids.chunks(size) {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(QuantizeError::Interrupted.into());
+            }
             for logprob in logprobs(&model.engine, chunk)? {
                 (sum, count) = (sum + f64::from(logprob), count + 1);
             }
@@ -42,7 +46,9 @@ fn logprobs(engine: &Engine, ids: &[u32]) -> Result<Vec<f32>, RequestError> {
     let _ticket = engine.submit(request, move |event| drop(sender.send(event)))?;
     for event in events {
         match event {
-            Event::Prompt(tokens) => return Ok(tokens.into_iter().flatten().map(|token| token.logprob).collect()),
+            Event::Prompt(tokens) => {
+                return Ok(tokens.into_iter().flatten().map(|token| token.logprob).collect());
+            }
             Event::Failed(error) => return Err(error),
             _ => {}
         }

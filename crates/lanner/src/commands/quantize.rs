@@ -15,7 +15,7 @@ use engine::{
     Progress,
     quantize::{Deviation, Fate, Mode, Plan, Quantization, Report, SHARD_BYTES},
 };
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::{CommandError, perplexity::perplexity};
@@ -34,32 +34,34 @@ pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), Comm
     let source = resolve(&config.source)?;
     let mut plan = Plan::new(&source, config.quantization)?;
     let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
+    let text = config.text.as_deref().map(read_text).transpose()?;
     let stopped = stop_on_ctrl_c()?;
     let started = Instant::now();
     let report = plan.write(out, SHARD_BYTES, &mut Bar::new("quantising", &stopped).progress())?;
     say(summary(&report, config.quantization, out, started));
-    let mut result = json!({ "out": out, "quantization": format(config.quantization), "tensors": counts(&report) });
+    let mut verified = Verified::default();
     if config.verify {
-        let deviations = plan.verify(out, &mut Bar::new("verifying", &stopped).progress())?;
-        result["verify"] = json!({ "tensors": deviations.iter().map(deviation_json).collect::<Vec<_>>() });
-        if !config.json {
-            print_deviations(&deviations)?;
-        }
-        match &config.text {
-            Some(text) => {
-                let [before, after] = perplexities(model, [&source, out], text)?;
-                result["verify"]["perplexity"] = json!({ "source": before, "result": after, "ratio": after / before });
-                if !config.json {
-                    println(format_args!("perplexity {before:.4} before, {after:.4} after ({:+.2} %)", (after / before - 1.0) * 100.0))?;
-                }
-            }
+        verified.deviations = plan.verify(out, &mut Bar::new("verifying", &stopped).progress())?;
+        match text {
+            Some(text) => verified.perplexities = Some(perplexities(model, [&source, out], &text, &stopped)?),
             None => say("lanner: no perplexity without --text FILE"),
         }
     }
-    if config.json {
-        println(result)?;
+    match (config.json, config.verify) {
+        (true, _) => println(json!({
+            "out": out,
+            "quantization": format(config.quantization),
+            "tensors": counts(&report),
+            "verify": config.verify.then(|| verified.json()),
+        }))?,
+        (false, true) => verified.print()?,
+        (false, false) => {}
     }
     Ok(())
+}
+
+fn read_text(path: &Path) -> Result<String, CommandError> {
+    std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })
 }
 
 /// The folder that a name stands for.
@@ -70,7 +72,8 @@ fn resolve(source: &str) -> Result<PathBuf, OpenError> {
 /// Set once somebody presses Ctrl-C.
 fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
     let stopped = Arc::new(AtomicBool::new(false));
-    let (runtime, set) = (tokio::runtime::Builder::new_current_thread().enable_io().build()?, stopped.clone());
+    let (runtime, set) =
+        (tokio::runtime::Builder::new_current_thread().enable_io().build()?, stopped.clone());
     std::thread::spawn(move || {
         if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
             set.store(true, Ordering::Relaxed);
@@ -79,10 +82,15 @@ fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
-fn perplexities(model: &ModelConfig, folders: [&Path; 2], text: &Path) -> Result<[f64; 2], CommandError> {
+fn perplexities(
+    model: &ModelConfig,
+    folders: [&Path; 2],
+    text: &str,
+    stopped: &AtomicBool,
+) -> Result<[f64; 2], CommandError> {
     let of = |folder: &Path| {
         let config = ModelConfig { folder: Some(folder.to_path_buf()), options: model.options.clone() };
-        perplexity(&config, text)
+        perplexity(&config, text, stopped)
     };
     Ok([of(folders[0])?, of(folders[1])?])
 }
@@ -112,26 +120,32 @@ impl Bar {
             if due && !std::io::stderr().is_terminal() {
                 self.spoke = Instant::now();
                 let percent = loaded_bytes as f64 / total_bytes as f64 * 100.0;
-                say(format_args!("lanner: {} {percent:.0} % of {:.2} GB", self.what, total_bytes as f64 / 1e9));
+                say(format_args!(
+                    "lanner: {} {percent:.0} % of {:.2} GB",
+                    self.what,
+                    total_bytes as f64 / 1e9
+                ));
             }
             if done {
                 self.bar.finish_and_clear();
             }
-            if self.stopped.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if self.stopped.load(Ordering::Relaxed) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         }
     }
 }
 
 fn summary(report: &Report, q: Quantization, out: &Path, started: Instant) -> String {
     let Report { quantized, kept, source_bytes, bytes, files } = report;
-    let gigabytes = |bytes: &usize| *bytes as f64 / 1e9;
     format!(
-        "lanner: {} holds {quantized} tensors as {}, {kept} kept as they were; {:.2} GB of weights became {:.2} GB in {files} \
-         file{}, in {:.1} s",
+        "lanner: {} holds {quantized} tensors as {} and {kept} as they were: {} became {} in {files} file{}, in {:.1} s",
         out.display(),
         format(q),
-        gigabytes(source_bytes),
-        gigabytes(bytes),
+        DecimalBytes(*source_bytes as u64),
+        DecimalBytes(*bytes as u64),
         if *files == 1 { "" } else { "s" },
         started.elapsed().as_secs_f64()
     )
@@ -172,24 +186,48 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The tensors that lost most, and the mean of all.
-fn print_deviations(deviations: &[Deviation]) -> std::io::Result<()> {
-    let mut quantized: Vec<&Deviation> = deviations.iter().filter(|deviation| deviation.quantized).collect();
-    quantized.sort_by(|a, b| a.cosine.total_cmp(&b.cosine));
-    let widest = quantized.iter().take(WORST).map(|deviation| deviation.name.len()).max().unwrap_or(0);
-    println(format_args!("{:widest$}  cosine    largest error", "furthest from the source"))?;
-    for Deviation { name, cosine, max_error, .. } in quantized.iter().take(WORST) {
-        println(format_args!("{name:widest$}  {cosine:.6}  {max_error:.4e}"))?;
-    }
-    let mean = quantized.iter().map(|deviation| deviation.cosine).sum::<f64>() / quantized.len().max(1) as f64;
-    let kept = deviations.len() - quantized.len();
-    let same = deviations.iter().filter(|deviation| !deviation.quantized && deviation.max_error == 0.0).count();
-    println(format_args!("mean cosine of {} quantised tensors {mean:.6}; {same} of {kept} kept tensors are the same", quantized.len()))
+/// What --verify found.
+#[derive(Default)]
+struct Verified {
+    deviations: Vec<Deviation>,
+    /// Of source and result.
+    perplexities: Option<[f64; 2]>,
 }
 
-fn deviation_json(deviation: &Deviation) -> Value {
-    let Deviation { name, cosine, max_error, quantized } = deviation;
-    json!({ "name": name, "quantized": quantized, "cosine": cosine, "max_error": max_error })
+impl Verified {
+    /// The tensors that lost most, and the mean of all.
+    fn print(&self) -> std::io::Result<()> {
+        let (mut quantized, kept): (Vec<&Deviation>, Vec<_>) =
+            self.deviations.iter().partition(|deviation| deviation.quantized);
+        quantized.sort_by(|a, b| a.cosine.total_cmp(&b.cosine));
+        let worst = &quantized[..quantized.len().min(WORST)];
+        let width = worst.iter().map(|deviation| deviation.name.len()).max().unwrap_or(0);
+        println(format_args!("{:width$}  cosine    largest error", "furthest from the source"))?;
+        for Deviation { name, cosine, max_error, .. } in worst {
+            println(format_args!("{name:width$}  {cosine:.6}  {max_error:.4e}"))?;
+        }
+        let mean =
+            quantized.iter().map(|deviation| deviation.cosine).sum::<f64>() / quantized.len().max(1) as f64;
+        println(format_args!("mean cosine of {} quantised tensors {mean:.6}", quantized.len()))?;
+        let same = kept.iter().filter(|deviation| deviation.max_error == 0.0).count();
+        println(format_args!("{same} of {} kept tensors are the same", kept.len()))?;
+        if let Some([before, after]) = self.perplexities {
+            let percent = (after / before - 1.0) * 100.0;
+            println(format_args!("perplexity {before:.4} before, {after:.4} after ({percent:+.2} %)"))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let tensor = |deviation: &Deviation| {
+            let Deviation { name, cosine, max_error, quantized } = deviation;
+            json!({ "name": name, "quantized": quantized, "cosine": cosine, "max_error": max_error })
+        };
+        let perplexity = self
+            .perplexities
+            .map(|[before, after]| json!({ "source": before, "result": after, "ratio": after / before }));
+        json!({ "tensors": self.deviations.iter().map(tensor).collect::<Vec<_>>(), "perplexity": perplexity })
+    }
 }
 
 fn println(text: impl std::fmt::Display) -> std::io::Result<()> {

@@ -9,5 +9,6 @@ mod client;
 mod commands;
 mod completions;
 mod errors;
+mod quantize;
 mod server;
 mod survival;
