@@ -18,6 +18,8 @@ use crate::error::{LoadError, Result};
 pub enum Checkpoint {
     /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.
     Folder(PathBuf),
+    /// One safetensors file with all weights; config.json and optionally generation_config.json lie beside it.
+    File(PathBuf),
     /// Files compiled into the program.
     Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
 }
@@ -32,17 +34,17 @@ impl Checkpoint {
                 }
                 read_json(&folder.join("config.json"))
             }
+            Checkpoint::File(file) => read_json(&file.with_file_name("config.json")),
             Checkpoint::Builtin { config, .. } => parse("built-in config.json", config),
         }
     }
 
     /// generation_config.json, or `Null` if the model has none.
     pub(crate) fn generation_config(&self) -> Result<Value> {
+        let optional = |path: PathBuf| if path.exists() { read_json(&path) } else { Ok(Value::Null) };
         match self {
-            Checkpoint::Folder(folder) => {
-                let path = folder.join("generation_config.json");
-                if path.exists() { read_json(&path) } else { Ok(Value::Null) }
-            }
+            Checkpoint::Folder(folder) => optional(folder.join("generation_config.json")),
+            Checkpoint::File(file) => optional(file.with_file_name("generation_config.json")),
             Checkpoint::Builtin { generation_config, .. } => generation_config
                 .map_or(Ok(Value::Null), |text| parse("built-in generation_config.json", text)),
         }
@@ -54,6 +56,7 @@ impl Checkpoint {
             Checkpoint::Folder(folder) => {
                 weight_paths(folder)?.iter().map(|path| Ok(Safetensors::open(path)?)).collect()
             }
+            Checkpoint::File(file) => Ok(vec![Safetensors::open(file)?]),
             Checkpoint::Builtin { weights, .. } => {
                 Ok(vec![Safetensors::from_static("built-in model.safetensors", weights)?])
             }
@@ -78,10 +81,15 @@ fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let model = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("model"));
     if paths.iter().any(model) {
         paths.retain(model);
+        return Ok(paths);
     }
-    match paths.len() {
-        0 => Err(fail(folder, "there is no safetensors file in it".into())),
-        _ => Ok(paths),
+    match &paths[..] {
+        [] => Err(fail(folder, "there is no safetensors file in it".into())),
+        [_] => Ok(paths),
+        _ => Err(fail(
+            folder,
+            "there are several safetensors files in it and no index: name the one to load".into(),
+        )),
     }
 }
 

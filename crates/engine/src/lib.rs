@@ -25,6 +25,7 @@ mod weights;
 pub use checkpoint::Checkpoint;
 pub use error::LoadError;
 pub use handle::{Engine, Ticket};
+pub use models::families;
 pub use options::{Device, Dtype, Options, Progress};
 pub use request::{Event, FinishReason, ModelInfo, Request, RequestError, Sampling, TokenLogprobs, Usage};
 pub use start::start;

@@ -67,10 +67,10 @@ fn load(
     let declared = Declared::from_config(&config)?;
     let config = with_top_level_keys(text, &config);
     let sanitize = |name: &str| (family.sanitize)(&config, name);
-    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report));
+    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?;
     let model = (family.load)(&config, &weights)?;
     weights.all_used()?;
-    let info = model_info(&config, &generation, options, weights.loaded_bytes())?;
+    let info = model_info(&*model, &config, &generation, options, weights.loaded_bytes())?;
     Ok((model, info))
 }
 
@@ -110,26 +110,24 @@ fn with_top_level_keys(text: &Value, config: &Value) -> Value {
 }
 
 fn model_info(
+    model: &dyn Model,
     config: &Value,
     generation: &Value,
     options: &Options,
     weight_bytes: usize,
 ) -> Result<ModelInfo> {
-    let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|n| n as usize);
-    let need = |key: &str| size(key).ok_or_else(|| LoadError::Config(format!("there is no {key} in it")));
-    let trained = trained_context(config).unwrap_or(4096);
+    let trained = model.context_length().max(stretched_context(config).unwrap_or(0));
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
     if context_length < 2 {
         return Err(LoadError::Options(format!("a context of {context_length} tokens holds no answer")));
     }
-    let vocab_size = need("vocab_size")?;
     let mut eos_ids =
         [token_ids(generation.get("eos_token_id")), token_ids(config.get("eos_token_id"))].concat();
     eos_ids.sort();
     eos_ids.dedup();
     Ok(ModelInfo {
         model_type: config.get("model_type").and_then(Value::as_str).unwrap_or_default().into(),
-        vocab_size,
+        vocab_size: model.vocab_size(),
         context_length,
         eos_ids,
         default_sampling: default_sampling(generation),
@@ -137,18 +135,12 @@ fn model_info(
     })
 }
 
-/// Positions a model was made for. Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and
-/// mean the stretched length.
-fn trained_context(config: &Value) -> Option<usize> {
-    let size = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64);
-    let positions = size(config, "max_position_embeddings").or(size(config, "model_max_length"))?;
-    let rope = [config.get("rope_parameters"), config.get("rope_scaling")].into_iter().flatten().next();
-    let yarn = rope.filter(|rope| ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn"))));
-    let stretched = yarn.and_then(|rope| {
-        let factor = rope.get("factor").and_then(Value::as_f64)?;
-        Some((size(rope, "original_max_position_embeddings")? as f64 * factor) as u64)
-    });
-    Some(positions.max(stretched.unwrap_or(0)) as usize)
+/// Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and mean the stretched length.
+fn stretched_context(config: &Value) -> Option<usize> {
+    let rope = config.get("rope_parameters").or(config.get("rope_scaling"))?;
+    let yarn = ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn")));
+    let number = |key: &str| rope.get(key).and_then(Value::as_f64).filter(|_| yarn);
+    Some((number("original_max_position_embeddings")? * number("factor")?) as usize)
 }
 
 /// One token id or a list of them.

@@ -63,6 +63,14 @@ impl Model for Faulty {
     fn make_caches(&self) -> Vec<Cache> {
         self.model.make_caches()
     }
+
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.model.context_length()
+    }
 }
 
 fn load() -> Box<dyn Model> {
@@ -78,7 +86,7 @@ fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let declared = Declared::from_config(&config).expect("declared");
     let text = models::text_config(&config);
     let sanitize = |name: &str| (family.sanitize)(text, name);
-    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {}));
+    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
     (family.load)(text, &weights).expect("loads")
 }
 

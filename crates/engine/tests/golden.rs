@@ -4,9 +4,10 @@
 //! The folders in `tests/goldens` come from tools/goldens. LANNER_GOLDENS names a folder of more, with weights.
 
 mod checkpoint;
+mod document;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::mpsc,
 };
@@ -19,6 +20,8 @@ const TIE: f32 = 1e-3;
 
 #[derive(Deserialize)]
 struct Golden {
+    #[serde(default)]
+    reference: String,
     cases: Vec<Case>,
 }
 
@@ -136,16 +139,79 @@ fn bits(answer: &Answer) -> Vec<Vec<u32>> {
 fn every_golden_in_every_chunking_alone_and_together() {
     let folders = folders();
     assert!(folders.len() >= 80, "the goldens are there");
-    let mut failures = vec![];
+    let (mut failures, mut rows) = (vec![], BTreeMap::new());
     for folder in folders {
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
         let checked = std::panic::catch_unwind(|| check_golden(&folder));
         match checked.unwrap_or_else(|panic| Err(format!("{:?}", panic.downcast_ref::<String>()))) {
-            Ok(worst) => println!("{name}: logits within {worst:.1e}"),
+            Ok(worst) => {
+                println!("{name}: logits within {worst:.1e}");
+                Row::add(&mut rows, &folder, &name, worst);
+            }
             Err(error) => failures.push(format!("{name}: {error}")),
         }
     }
     assert!(failures.is_empty(), "{} goldens fail:\n{}", failures.len(), failures.join("\n"));
+    check_document(&rows);
+}
+
+/// A family's line in docs/models.md.
+#[derive(Default)]
+struct Row {
+    goldens: Vec<String>,
+    references: BTreeSet<String>,
+    worst: f32,
+}
+
+impl Row {
+    /// Counts one golden of ours; those from elsewhere are not in the document.
+    fn add(rows: &mut BTreeMap<&'static str, Row>, folder: &Path, name: &str, worst: f32) {
+        if folder.parent() != Some(&checkpoint::recorded()) {
+            return;
+        }
+        let config = std::fs::read_to_string(folder.join("config.json")).expect("config.json");
+        let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
+        let of = |(_, types): &(&str, &[&str])| types.iter().any(|&known| config["model_type"] == known);
+        let row = rows.entry(engine::families().find(of).expect("a family").0).or_default();
+        row.goldens.push(name.into());
+        let reference = golden(folder).reference;
+        row.references.insert(reference.split(' ').next().unwrap_or_default().into());
+        row.worst = row.worst.max(worst);
+    }
+}
+
+/// Bounds that the document names.
+const LADDER: [f32; 6] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4];
+
+fn check_document(rows: &BTreeMap<&'static str, Row>) {
+    let mut text =
+        String::from("| family | model_type | checkpoints | against | within |\n|---|---|---|---|---|\n");
+    for (family, types) in engine::families() {
+        let row = rows.get(family).unwrap_or_else(|| panic!("{family} has no golden"));
+        let within = LADDER.iter().find(|&&bound| row.worst <= bound).expect("below the bound");
+        let references: Vec<&str> = row.references.iter().map(String::as_str).collect();
+        text += &format!(
+            "| `{family}` | {} | {} | {} | {within:.0e} |\n",
+            types.join(", "),
+            row.goldens.join(", "),
+            references.join(", ")
+        );
+    }
+    let written = document::part("families", &text);
+    // Other processors round a little differently, so the figures may be off by a factor of two or three.
+    let columns = |text: &str| {
+        text.lines().map(|line| line.rsplitn(3, '|').last().map(str::to_string)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        columns(&written),
+        columns(&text),
+        "docs/models.md is stale: run this test with UPDATE_DOCS=1"
+    );
+    for line in written.lines().skip(2) {
+        let column = |i| line.split('|').nth(i).unwrap_or_default().trim();
+        let (family, within) = (column(1).trim_matches('`'), column(5).parse::<f32>().expect("a bound"));
+        assert!(rows[family].worst <= 3.0 * within, "{family} is not within {within:e} any more");
+    }
 }
 
 fn check_golden(folder: &Path) -> Result<f32, String> {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use engine::{
-    Checkpoint, Device, Engine, Event, LoadError, Options, Progress, Request,
+    Checkpoint, Device, Engine, Event, Options, Progress, Request,
     quantize::{Fate, Mode, Plan, Quantization, QuantizeError, Report, SHARD_BYTES, quantization},
 };
 use half::{bf16, f16};
@@ -28,8 +28,12 @@ fn go_on(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+fn plan(source: &Path, q: Quantization) -> Plan {
+    Plan::new(&Checkpoint::Folder(source.into()), q).expect("planned")
+}
+
 fn quantize(source: &Path, out: &Path, q: Quantization) -> Result<Report, QuantizeError> {
-    Plan::new(source, q)?.write(out, SHARD_BYTES, &mut go_on)
+    Plan::new(&Checkpoint::Folder(source.into()), q)?.write(out, SHARD_BYTES, &mut go_on)
 }
 
 fn read(path: PathBuf) -> Vec<u8> {
@@ -156,7 +160,6 @@ fn each_family_computes_nearly_the_same_with_eight_bits() {
         let out = source.path().join("out");
         match quantize(source.path(), &out, affine(8, 32)) {
             Err(QuantizeError::AlreadyQuantized(_)) => continue,
-            Err(QuantizeError::Source(LoadError::UnknownModelType { .. })) => continue,
             result => drop(result.unwrap_or_else(|e| panic!("{name}: {e}"))),
         }
         let (before, after) = (logits_of(source.path()), logits_of(&out));
@@ -164,10 +167,10 @@ fn each_family_computes_nearly_the_same_with_eight_bits() {
         cosines.sort_by(f64::total_cmp);
         // Here and there a router decides otherwise.
         let median = cosines[cosines.len() / 2];
-        assert!(median > 0.99, "{name}: {median}");
+        assert!(median > 0.97, "{name}: {median}");
         seen += 1;
     }
-    assert!(seen >= 15, "{seen} families");
+    assert!(seen >= 25, "{seen} families");
 }
 
 #[test]
@@ -188,7 +191,7 @@ fn the_same_source_gives_the_same_bytes() {
 fn towers_heads_and_routers_are_bit_for_bit_the_same() {
     let source = checkpoint::folder("qwen3_5_moe-a");
     let out = source.path().join("out");
-    let mut plan = Plan::new(source.path(), affine(4, 32)).expect("planned");
+    let mut plan = plan(source.path(), affine(4, 32));
     plan.write(&out, SHARD_BYTES, &mut go_on).expect("written");
     let (before, after) = (tensors(source.path()), tensors(&out));
     for part in ["visual", "mtp.", "norm", "conv1d", "A_log", "dt_bias", "mlp.gate.", "shared_expert_gate"] {
@@ -229,10 +232,7 @@ fn weights_are_split_into_files_that_stay_below_the_limit() {
     let source = checkpoint::folder("qwen3_next-a");
     let out = source.path().join("out");
     const LIMIT: usize = 40_000;
-    let report = Plan::new(source.path(), affine(4, 32))
-        .expect("planned")
-        .write(&out, LIMIT, &mut go_on)
-        .expect("written");
+    let report = plan(source.path(), affine(4, 32)).write(&out, LIMIT, &mut go_on).expect("written");
     let index = read_json(out.join("model.safetensors.index.json"));
     let map = index["weight_map"].as_object().expect("a map");
     let written = tensors(&out);
@@ -354,7 +354,7 @@ fn formats_that_mlx_lacks_are_refused() {
 /// Breaks off after `pieces` pieces, one way or the other; nothing may be left but the source.
 fn check_broken_off(source: &TempDir, mut stop: impl FnMut() -> ControlFlow<()>) {
     let (before, out) = (names_in(source.path()), source.path().join("out"));
-    let mut plan = Plan::new(source.path(), affine(4, 32)).expect("planned");
+    let mut plan = plan(source.path(), affine(4, 32));
     let mut pieces = 0;
     let mut progress = |_: Progress| {
         pieces += 1;
@@ -392,10 +392,7 @@ fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
         });
         ControlFlow::Continue(())
     };
-    Plan::new(source.path(), affine(4, 32))
-        .expect("planned")
-        .write(&out, SHARD_BYTES, &mut progress)
-        .expect("written");
+    plan(source.path(), affine(4, 32)).write(&out, SHARD_BYTES, &mut progress).expect("written");
     assert!(second.expect("tried").contains("another run is writing to"));
     assert!(!partial.exists() && !out.join("lock").exists());
 }
@@ -403,11 +400,15 @@ fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
 #[test]
 fn the_plan_tells_the_fate_of_every_tensor() {
     let source = checkpoint::folder("llama-a");
-    let plan = Plan::new(source.path(), affine(4, 32)).expect("planned");
-    let fate = |name: &str| plan.tensors.iter().find(|tensor| tensor.name == name).expect("there").fate;
-    assert_eq!(fate("model.norm.weight"), Fate::Kept("norm"));
-    assert_eq!(fate("model.layers.0.self_attn.q_proj.weight"), Fate::Quantized);
-    let whole = Plan::new(source.path(), affine(4, 128)).expect("planned");
-    let fates = whole.tensors.iter().map(|tensor| tensor.fate);
-    assert!(fates.into_iter().any(|fate| fate == Fate::Kept("not a whole number of groups")));
+    let fates = |group_size| -> BTreeMap<String, Fate> {
+        let plan = plan(source.path(), affine(4, group_size));
+        plan.tensors.into_iter().map(|tensor| (tensor.name, tensor.fate)).collect()
+    };
+    let fine = fates(32);
+    assert_eq!(fine["model.norm.weight"], Fate::Kept("norm"));
+    assert_eq!(fine["model.layers.0.self_attn.q_proj.weight"], Fate::Quantized);
+    assert_eq!(
+        fates(128)["model.layers.0.self_attn.q_proj.weight"],
+        Fate::Kept("not a whole number of groups")
+    );
 }

@@ -7,7 +7,10 @@ use std::{
     ops::ControlFlow,
 };
 
-use engine::quantize::{Mode, Plan, SHARD_BYTES, quantization};
+use engine::{
+    Checkpoint,
+    quantize::{Mode, Plan, SHARD_BYTES, quantization},
+};
 use serde_json::json;
 
 const MIB: usize = 1 << 20;
@@ -21,7 +24,7 @@ fn a_large_tensor_is_never_in_memory_as_a_whole() {
     write_checkpoint(folder.path()).expect("written");
     for (i, mode) in Mode::ALL.into_iter().enumerate() {
         let q = quantization(mode, None, None).expect("a format");
-        let mut plan = Plan::new(folder.path(), q).expect("planned");
+        let mut plan = Plan::new(&Checkpoint::Folder(folder.path().into()), q).expect("planned");
         let before = peak();
         let mut progress = |_| ControlFlow::Continue(());
         plan.write(&folder.path().join(i.to_string()), SHARD_BYTES, &mut progress).expect("written");

@@ -119,13 +119,13 @@ fn a_request_ends_at_its_limit_or_the_contexts() {
 #[test]
 fn an_end_of_sequence_token_ends_it_and_is_counted() {
     let engine = model(Options::default());
-    let bias = Sampling { logit_bias: [(1, 1e4)].into(), ..Sampling::default() };
+    let bias = Sampling { logit_bias: [(2, 1e4)].into(), ..Sampling::default() };
     let request = Request { sampling: bias, ..Request::new(prompt(5), 9) };
-    assert_eq!(engine.info().eos_ids, [1]);
+    assert_eq!(engine.info().eos_ids, [2]);
     assert_eq!(tokens(submit(&engine, request.clone())), [0u32; 0]);
     let (reason, usage) = end(submit(&engine, request.clone()));
-    assert_eq!((reason, usage.completion_tokens), (FinishReason::Eos(1), 1));
-    assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..request })), [1; 9]);
+    assert_eq!((reason, usage.completion_tokens), (FinishReason::Eos(2), 1));
+    assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..request })), [2; 9]);
 }
 
 #[test]

@@ -45,6 +45,41 @@ pub enum Command {
     /// --dry-run shows what becomes of each tensor. Memory is bounded by a few pieces of one tensor, and the same source
     /// gives the same bytes.
     Quantize(QuantizeArgs),
+    /// Download a model from the Hugging Face hub, or what of it is not there yet.
+    ///
+    /// Prints the model's folder. Downloads are resumed and verified, and lie in the cache that other tools use too: in
+    /// $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub. HF_TOKEN (or the file $HF_HOME/token) gives access to gated
+    /// and private models, HF_ENDPOINT names another hub, and with HF_HUB_OFFLINE=1 the network is never touched.
+    Pull(PullArgs),
+    /// List the models on this machine.
+    Models(ModelsArgs),
+    /// Remove a model from the cache.
+    Rm(RmArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// ORG/NAME[@REVISION][:PART] or a short name; PART is a folder or a safetensors file of the repository.
+    pub model: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ModelsArgs {
+    /// Print a JSON array instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// List the short names instead, whether these models are here or not.
+    #[arg(long)]
+    pub catalog: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// ORG/NAME or a short name; with @REVISION only that revision.
+    pub model: String,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -98,7 +133,7 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 pub struct QuantizeArgs {
-    /// The unquantised model's folder.
+    /// The unquantised model: what --model of other commands takes.
     #[arg(value_name = "SRC")]
     pub source: String,
     /// Folder to write; it must not exist yet, or be empty.
@@ -132,10 +167,11 @@ pub struct QuantizeArgs {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Folder with config.json, tokenizer.json and *.safetensors [default: the built-in model].
-    #[arg(long, env = "LANNER_MODEL", value_name = "DIR")]
+    /// A folder with config.json, tokenizer.json and *.safetensors; a safetensors file beside those; ORG/NAME[@REVISION][:PART]
+    /// of a downloaded model; or a short name. What exists on disk wins [default: the built-in model].
+    #[arg(long, env = "LANNER_MODEL", value_name = "MODEL")]
     #[serde(rename = "path")]
-    pub model: Option<PathBuf>,
+    pub model: Option<String>,
     /// Where to compute [default: the GPU if there is one].
     #[arg(long, env = "LANNER_DEVICE")]
     pub device: Option<Device>,

@@ -5,6 +5,7 @@ use std::{
     env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use engine::quantize::{Mode, Quantization, QuantizeError};
@@ -16,26 +17,43 @@ use crate::{
         self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs,
         ServerArgs,
     },
+    hub::HubConfig,
     sampling::Overrides,
 };
 
 pub struct Config {
     pub log: LevelFilter,
-    pub model: ModelConfig,
     pub command: Command,
 }
 
 pub enum Command {
-    Serve(ServeConfig),
-    Chat(ChatConfig),
-    Run(RunConfig),
-    Quantize(QuantizeConfig),
+    Serve(ModelConfig, ServeConfig),
+    Chat(ModelConfig, ChatConfig),
+    Run(ModelConfig, RunConfig),
+    /// The model to download.
+    Pull(HubConfig, String),
+    Models(HubConfig, ModelsConfig),
+    Rm(HubConfig, RmConfig),
+    Quantize(ModelConfig, QuantizeConfig),
 }
 
+#[derive(Clone)]
 pub struct ModelConfig {
-    /// `None` means the built-in model.
-    pub folder: Option<PathBuf>,
+    /// As the user wrote it; `None` means the built-in model.
+    pub model: Option<String>,
     pub options: engine::Options,
+    pub hub: HubConfig,
+}
+
+pub enum ModelsConfig {
+    Catalog,
+    Json,
+    Table,
+}
+
+pub struct RmConfig {
+    pub model: String,
+    pub yes: bool,
 }
 
 pub struct ServeConfig {
@@ -110,6 +128,10 @@ pub enum ConfigError {
     Ids(String),
     #[error(transparent)]
     Format(#[from] QuantizeError),
+    #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
+    Endpoint(String),
+    #[error("{0} holds characters that no token has")]
+    Token(String),
 }
 
 /// The config file: the same fields as the flags, in one section per group.
@@ -127,8 +149,12 @@ impl Config {
     pub fn resolve(cli: Cli) -> Result<Config, ConfigError> {
         let file = File::read(cli.global.config.as_deref())?;
         let color = !cli.global.no_color;
-        let (model, command) = match cli.command {
-            cli::Command::Serve(args) => (args.model, Command::Serve(serve(args.server, file.server))),
+        let hub = hub()?;
+        let model = |args, file| model_config(args, file, hub.clone());
+        let command = match cli.command {
+            cli::Command::Serve(args) => {
+                Command::Serve(model(args.model, file.model), serve(args.server, file.server))
+            }
             cli::Command::Chat(args) => {
                 let chat = ChatConfig {
                     sampling: overrides(args.sampling, file.sampling),
@@ -136,12 +162,20 @@ impl Config {
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
                 };
-                (args.model, Command::Chat(chat))
+                Command::Chat(model(args.model, file.model), chat)
             }
-            cli::Command::Run(args) => run(args, file.sampling, color)?,
-            cli::Command::Quantize(args) => (ModelArgs::default(), Command::Quantize(quantize(args)?)),
+            cli::Command::Run(args) => {
+                let (args, run) = run(args, file.sampling, color)?;
+                Command::Run(model(args, file.model), run)
+            }
+            cli::Command::Pull(args) => Command::Pull(hub, args.model),
+            cli::Command::Models(args) => Command::Models(hub, models(args)),
+            cli::Command::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
+            cli::Command::Quantize(args) => {
+                Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
+            }
         };
-        Ok(Config { log: log_level(cli.global.log), model: model_config(model, file.model), command })
+        Ok(Config { log: log_level(cli.global.log), command })
     }
 }
 
@@ -161,12 +195,55 @@ impl File {
 
 /// `$variable/lanner`, or `~/fallback/lanner`.
 fn user_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(fallback)))?;
-    Some(base.join("lanner"))
+    Some(base_folder(variable, fallback)?.join("lanner"))
 }
 
-fn model_config(args: ModelArgs, file: ModelArgs) -> ModelConfig {
+fn base_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(fallback)))
+}
+
+/// The hub's settings, from the variables that huggingface_hub reads too.
+fn hub() -> Result<HubConfig, ConfigError> {
+    let text =
+        |name| env::var(name).ok().map(|text: String| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let path = |name| env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
+    let home = path("HF_HOME").or_else(|| Some(base_folder("XDG_CACHE_HOME", ".cache")?.join("huggingface")));
+    let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+    if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
+        return Err(ConfigError::Endpoint(endpoint));
+    }
+    let token = match (text("HF_TOKEN"), home.as_ref().map(|home| home.join("token"))) {
+        (Some(token), _) => Some((token, "HF_TOKEN".to_owned())),
+        (None, Some(file)) => fs::read_to_string(&file).ok().map(|text| (text, file.display().to_string())),
+        (None, None) => None,
+    };
+    let token =
+        token.map(|(text, place)| (text.trim().to_owned(), place)).filter(|(text, _)| !text.is_empty());
+    if let Some((_, place)) = token.as_ref().filter(|(text, _)| !text.chars().all(|c| c.is_ascii_graphic())) {
+        return Err(ConfigError::Token(place.clone()));
+    }
+    let truthy = |text: String| matches!(text.to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true");
+    Ok(HubConfig {
+        cache: path("HF_HUB_CACHE").or_else(|| home.map(|home| home.join("hub"))),
+        endpoint: endpoint.trim_end_matches('/').into(),
+        token: token.map(|(text, _)| text),
+        offline: text("HF_HUB_OFFLINE").is_some_and(truthy),
+        proxy: ureq::Proxy::try_from_env(),
+        uses: user_folder("XDG_STATE_HOME", ".local/state").map(|folder| folder.join("uses")),
+        backoff: Duration::from_millis(500),
+    })
+}
+
+fn models(args: cli::ModelsArgs) -> ModelsConfig {
+    match (args.catalog, args.json) {
+        (true, _) => ModelsConfig::Catalog,
+        (false, true) => ModelsConfig::Json,
+        (false, false) => ModelsConfig::Table,
+    }
+}
+
+fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig {
     let defaults = engine::Options::default();
     let options = engine::Options {
         device: args.device.or(file.device).map(|device| match device {
@@ -182,7 +259,7 @@ fn model_config(args: ModelArgs, file: ModelArgs) -> ModelConfig {
         max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),
         max_context: args.max_context.or(file.max_context),
     };
-    ModelConfig { folder: args.model.or(file.model), options }
+    ModelConfig { model: args.model.or(file.model), options, hub }
 }
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {
@@ -197,7 +274,7 @@ fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {
     }
 }
 
-fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Command), ConfigError> {
+fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, RunConfig), ConfigError> {
     let text = |prompt: Option<String>| match prompt.unwrap_or_default() {
         dash if dash == "-" => PromptText::Stdin,
         text => PromptText::Given(text),
@@ -216,7 +293,7 @@ fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Com
         dump_logits: args.dump_logits,
         color,
     };
-    Ok((args.model, Command::Run(run)))
+    Ok((args.model, run))
 }
 
 fn quantize(args: QuantizeArgs) -> Result<QuantizeConfig, ConfigError> {

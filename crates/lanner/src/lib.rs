@@ -2,12 +2,15 @@
 //! made in `engine`, the text in `chat`.
 
 mod builtin;
+pub mod catalog;
 pub mod cli;
 pub mod commands;
 pub mod config;
 mod conversation;
 pub mod generate;
+pub mod hub;
 pub mod model;
 pub mod sampling;
 pub mod server;
+pub mod source;
 pub mod terminal;

@@ -24,10 +24,13 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
     tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
     let result = match config.command {
-        Command::Serve(serve) => commands::serve(&config.model, serve),
-        Command::Chat(chat) => commands::chat(&config.model, chat),
-        Command::Run(run) => commands::run(&config.model, run),
-        Command::Quantize(quantize) => commands::quantize(&config.model, &quantize),
+        Command::Serve(model, serve) => commands::serve(&model, serve),
+        Command::Chat(model, chat) => commands::chat(&model, chat),
+        Command::Run(model, run) => commands::run(&model, run),
+        Command::Pull(hub, model) => commands::pull(&hub, &model),
+        Command::Models(hub, models) => commands::models(&hub, &models),
+        Command::Rm(hub, rm) => commands::rm(&hub, &rm),
+        Command::Quantize(model, quantize) => commands::quantize(&model, &quantize),
     };
     match result {
         // Whoever read stdout has seen enough.

@@ -2,8 +2,11 @@
 
 use std::{
     io::IsTerminal,
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -17,6 +20,7 @@ use crate::{
     builtin::{BUILTIN, Builtin},
     config::ModelConfig,
     sampling::Overrides,
+    source::{Place, Source, SourceError},
     terminal::say,
 };
 
@@ -24,8 +28,10 @@ use crate::{
 const NOTICEABLE: Duration = Duration::from_millis(200);
 
 pub struct Model {
-    /// The folder's name, or the built-in model's.
+    /// The folder's name, ORG/NAME, or the built-in model's.
     pub name: String,
+    /// What it was asked for as, if that is not its name.
+    pub alias: Option<String>,
     pub engine: Engine,
     tokenizer: Arc<Tokenizer>,
     /// A model without a template still completes text.
@@ -58,8 +64,8 @@ pub struct Prompt {
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("there is no model folder {}", .0.display())]
-    NoFolder(PathBuf),
+    #[error(transparent)]
+    Source(#[from] SourceError),
     #[error(transparent)]
     Text(#[from] chat::Error),
     #[error("cannot load {name}: {error}")]
@@ -72,15 +78,31 @@ impl Model {
     /// # Errors
     /// One sentence that names the folder, file or tensor at fault.
     pub fn open(config: &ModelConfig) -> Result<Model, OpenError> {
-        match &config.folder {
-            Some(folder) => open_folder(folder, config.options.clone()),
-            None => open_builtin(config.options.clone()),
-        }
+        Model::open_unless(config, &Arc::default())
+    }
+
+    /// As [`open`](Model::open), until `stopped` is set: then loading fails.
+    ///
+    /// # Errors
+    /// As [`open`](Model::open).
+    pub fn open_unless(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Model, OpenError> {
+        let source = Source::find(config.model.as_deref(), &config.hub)?;
+        let loading =
+            Loading { name: &source.name, options: config.options.clone(), stopped: stopped.clone() };
+        let model = match &source.place {
+            Place::Builtin => open_builtin(loading),
+            Place::Folder(folder) => open_files(loading, folder, Checkpoint::Folder(folder.clone())),
+            Place::File(file) => {
+                let folder = file.parent().unwrap_or(file);
+                open_files(loading, folder, Checkpoint::File(file.clone()))
+            }
+        };
+        Ok(Model { alias: source.alias, ..model? })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
-        Model { name, engine, tokenizer: Arc::new(tokenizer), template, markers }
+        Model { name, alias: None, engine, tokenizer: Arc::new(tokenizer), template, markers }
     }
 
     /// Uses the model and closes it, whatever comes of it.
@@ -194,39 +216,34 @@ impl Prompt {
 /// # Errors
 /// One sentence that names the folder, file or tensor at fault.
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
-    let (name, checkpoint) = match &config.folder {
-        Some(folder) => {
-            let (name, folder) = resolve(folder)?;
-            (name, Checkpoint::Folder(folder))
-        }
-        None => (BUILTIN.name.into(), builtin_checkpoint()),
-    };
-    load(&name, checkpoint, config.options.clone())
+    let source = Source::find(config.model.as_deref(), &config.hub)?;
+    let checkpoint = checkpoint(source.place);
+    Loading { name: &source.name, options: config.options.clone(), stopped: Arc::default() }.load(checkpoint)
 }
 
-fn open_folder(folder: &Path, options: Options) -> Result<Model, OpenError> {
-    let (name, folder) = resolve(folder)?;
-    let template = match Template::from_dir(&folder) {
+/// The files at a place.
+pub fn checkpoint(place: Place) -> Checkpoint {
+    match place {
+        Place::Builtin => builtin_checkpoint(),
+        Place::Folder(folder) => Checkpoint::Folder(folder),
+        Place::File(file) => Checkpoint::File(file),
+    }
+}
+
+fn open_files(loading: Loading, folder: &Path, checkpoint: Checkpoint) -> Result<Model, OpenError> {
+    let template = match Template::from_dir(folder) {
         Ok(template) => Some(template),
         Err(chat::Error::NoTemplate(_)) => None,
         Err(error) => return Err(error.into()),
     };
-    let checkpoint = Checkpoint::Folder(folder.clone());
-    let (engine, tokenizer) = load_both(&name, checkpoint, options, || Tokenizer::from_dir(&folder))?;
+    let name = loading.name.to_owned();
+    let (engine, tokenizer) = loading.load_both(checkpoint, || Tokenizer::from_dir(folder))?;
     Ok(Model::new(name, engine, tokenizer, template))
 }
 
-/// The folder's own name, whatever way it was written, and its path.
-pub fn resolve(folder: &Path) -> Result<(String, PathBuf), OpenError> {
-    let resolved = folder.canonicalize().ok().filter(|path| path.is_dir());
-    let resolved = resolved.ok_or_else(|| OpenError::NoFolder(folder.to_path_buf()))?;
-    let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
-    Ok((name, resolved))
-}
-
-fn open_builtin(options: Options) -> Result<Model, OpenError> {
+fn open_builtin(loading: Loading) -> Result<Model, OpenError> {
     let Builtin { name, tokenizer, tokenizer_config, chat_template, .. } = BUILTIN;
-    let (engine, tokenizer) = load_both(name, builtin_checkpoint(), options, || {
+    let (engine, tokenizer) = loading.load_both(builtin_checkpoint(), || {
         Tokenizer::from_bytes(tokenizer.as_bytes(), Some(tokenizer_config.as_bytes()))
     })?;
     let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
@@ -240,42 +257,55 @@ fn builtin_checkpoint() -> Checkpoint {
     Checkpoint::Builtin { config, generation_config: Some(generation_config), weights }
 }
 
-/// Reads the tokenizer while the weights load: with a large vocabulary both take a while.
-fn load_both(
-    name: &str,
-    checkpoint: Checkpoint,
+/// How to load, whatever is loaded.
+struct Loading<'a> {
+    name: &'a str,
     options: Options,
-    tokenizer: impl FnOnce() -> Result<Tokenizer, chat::Error> + Send,
-) -> Result<(Engine, Tokenizer), OpenError> {
-    let (engine, tokenizer) = thread::scope(|scope| {
-        let tokenizer = scope.spawn(tokenizer);
-        let engine = load(name, checkpoint, options);
-        (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    Ok((engine?, tokenizer?))
+    stopped: Arc<AtomicBool>,
 }
 
-/// Loads the weights, with progress on stderr.
-fn load(name: &str, checkpoint: Checkpoint, options: Options) -> Result<Engine, OpenError> {
-    let started = Instant::now();
-    let bar = progress_bar(name);
-    let shown = bar.clone();
-    let progress = move |progress: Progress| {
-        shown.set_length(progress.total_bytes as u64);
-        shown.set_position(progress.loaded_bytes as u64);
-        if shown.is_hidden() && started.elapsed() > NOTICEABLE {
-            shown.set_draw_target(ProgressDrawTarget::stderr());
-        }
-    };
-    let engine = engine::start(checkpoint, options, progress);
-    bar.finish_and_clear();
-    let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
-    if !std::io::stderr().is_terminal() {
-        let megabytes = engine.info().weight_bytes / 1_000_000;
-        let seconds = started.elapsed().as_secs_f64();
-        say(format_args!("lanner: loaded {name} ({megabytes} MB) in {seconds:.2} s"));
+impl Loading<'_> {
+    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while.
+    fn load_both(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: impl FnOnce() -> Result<Tokenizer, chat::Error> + Send,
+    ) -> Result<(Engine, Tokenizer), OpenError> {
+        let (engine, tokenizer) = thread::scope(|scope| {
+            let tokenizer = scope.spawn(tokenizer);
+            let engine = self.load(checkpoint);
+            (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        Ok((engine?, tokenizer?))
     }
-    Ok(engine)
+
+    /// Loads the weights, with progress on stderr.
+    fn load(self, checkpoint: Checkpoint) -> Result<Engine, OpenError> {
+        let Loading { name, options, stopped } = self;
+        let started = Instant::now();
+        let bar = progress_bar(name);
+        let shown = bar.clone();
+        let progress = move |progress: Progress| {
+            if stopped.load(Ordering::Relaxed) {
+                // The engine turns it into an error; unlike a panic of its own this prints nothing.
+                std::panic::resume_unwind(Box::new("loading was stopped"));
+            }
+            shown.set_length(progress.total_bytes as u64);
+            shown.set_position(progress.loaded_bytes as u64);
+            if shown.is_hidden() && started.elapsed() > NOTICEABLE {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+            }
+        };
+        let engine = engine::start(checkpoint, options, progress);
+        bar.finish_and_clear();
+        let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
+        if !std::io::stderr().is_terminal() {
+            let megabytes = engine.info().weight_bytes / 1_000_000;
+            let seconds = started.elapsed().as_secs_f64();
+            say(format_args!("lanner: loaded {name} ({megabytes} MB) in {seconds:.2} s"));
+        }
+        Ok(engine)
+    }
 }
 
 /// Hidden at first: most models load before anybody could read it. Never drawn unless stderr is a terminal.

@@ -65,6 +65,7 @@ const MULTIPLES: &[(&str, &str)] = &[
 const SYNONYMS: &[(&str, &str)] = &[
     ("norm_eps", "rms_norm_eps"),
     ("tie_embedding", "tie_word_embeddings"),
+    ("model_max_length", "max_position_embeddings"),
     ("experts_per_token", "num_experts_per_tok"),
     ("num_experts_per_token", "num_experts_per_tok"),
 ];
@@ -84,6 +85,35 @@ pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
     }
     check_sizes(&config)?;
     serde_json::from_value(config).map_err(|e| LoadError::Config(e.to_string()))
+}
+
+/// `config` with `defaults` for the keys that it leaves out.
+pub fn with_defaults(config: &Value, mut defaults: Value) -> Value {
+    if let (Some(all), Some(given)) = (defaults.as_object_mut(), config.as_object()) {
+        all.extend(given.clone());
+    }
+    defaults
+}
+
+/// Which layers attend within a sliding window: as `layer_types` says, or else as `default` does.
+///
+/// # Errors
+/// The types are not one for each layer, or there are others.
+pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
+    let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
+        return Ok((0..layers).map(default).collect());
+    };
+    let listed = types.len();
+    refuse([(
+        listed != layers,
+        format!("layer_types lists {listed} layers, num_hidden_layers is {layers}"),
+    )])?;
+    let slides = |kind: &Value| match kind.as_str() {
+        Some("sliding_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        _ => Err(LoadError::Config(format!("layer type {kind} is not supported"))),
+    };
+    types.iter().map(slides).collect()
 }
 
 /// Refuses what a family does not compute, rather than computing something else: the first statement that is true.

@@ -89,6 +89,14 @@ pub struct Stem {
     pub rms_norm_eps: f32,
     /// Left out, the head is tied if the checkpoint has none.
     pub tie_word_embeddings: Option<bool>,
+    pub max_position_embeddings: Option<usize>,
+}
+
+impl Stem {
+    /// Tokens of context that the model was trained on.
+    pub fn context_length(&self) -> usize {
+        self.max_position_embeddings.unwrap_or(4096)
+    }
 }
 
 pub struct Decoder<L> {
@@ -98,6 +106,8 @@ pub struct Decoder<L> {
     pub head: Head,
     /// Embeddings are multiplied with this before the first layer.
     pub embedding_scale: Option<f32>,
+    vocab_size: usize,
+    context_length: usize,
 }
 
 impl<L: Layer> Decoder<L> {
@@ -122,6 +132,8 @@ impl<L: Layer> Decoder<L> {
             norm: m.rms_norm(norm, c.hidden_size, c.rms_norm_eps, norm_offset)?,
             head: Head::load(c, w)?,
             embedding_scale: None,
+            vocab_size: c.vocab_size as usize,
+            context_length: c.context_length(),
         })
     }
 }
@@ -144,6 +156,14 @@ impl<L: Layer> Model for Decoder<L> {
 
     fn make_caches(&self) -> Vec<Cache> {
         self.layers.iter().map(Layer::make_cache).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.context_length
     }
 }
 

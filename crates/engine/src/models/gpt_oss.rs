@@ -20,7 +20,7 @@ use crate::{
     cache::Cache,
     error::Result,
     nn::{Linear, Matrix, Routing, Stack, rope::RopeParameters},
-    weights::{Weights, settled},
+    weights::Weights,
 };
 
 #[derive(Deserialize)]
@@ -169,7 +169,8 @@ fn load_experts(c: &Config, w: &Weights) -> Result<[Stack; 3]> {
     }
     let both = hub_matrix(w, "gate_up_proj", experts, 2 * size, hidden)?;
     let bias = w.float_tensor("gate_up_proj_bias", &[experts, 2 * size])?;
-    let half = |i| Ok::<_, crate::LoadError>(every_other(&both, i)?.with_bias(settled(alternate(&bias, i))?));
+    let half =
+        |i| Ok::<_, crate::LoadError>(every_other(w, &both, i)?.with_bias(w.settled(alternate(&bias, i))?));
     let down = hub_matrix(w, "down_proj", experts, hidden, size)?;
     let down_bias = w.float_tensor("down_proj_bias", &[experts, hidden])?;
     Ok([half(0)?, half(1)?, Stack::new(down).with_bias(down_bias)])
@@ -180,7 +181,7 @@ fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) 
     if !w.has(&blocks) {
         // Dense ones are stored transposed.
         let dense = w.float_tensor(name, &[experts, inputs, outputs])?;
-        return Ok(Matrix::Dense(settled(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
+        return Ok(Matrix::Dense(w.settled(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
     }
     let quantization = Mode::Mxfp4.fixed().unwrap_or_else(|| unreachable!("MXFP4 has one group size"));
     let codes =
@@ -190,12 +191,12 @@ fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) 
 }
 
 /// Rows `i`, `i + 2`, `i + 4`... of each matrix of a stack.
-fn every_other(stack: &Matrix, i: i32) -> Result<Stack> {
+fn every_other(w: &Weights, stack: &Matrix, i: i32) -> Result<Stack> {
     Ok(Stack::new(match stack {
-        Matrix::Dense(weight) => Matrix::Dense(settled(alternate(weight, i))?),
+        Matrix::Dense(weight) => Matrix::Dense(w.settled(alternate(weight, i))?),
         Matrix::Quantized(all) => Matrix::Quantized(Quantized {
-            codes: settled(alternate(&all.codes, i))?,
-            scales: settled(alternate(&all.scales, i))?,
+            codes: w.settled(alternate(&all.codes, i))?,
+            scales: w.settled(alternate(&all.scales, i))?,
             ..all.clone()
         }),
     }))

@@ -4,6 +4,9 @@ mod config;
 mod decoder;
 mod deepseek_v3;
 mod gated_delta_net;
+mod gemma2;
+mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -34,12 +37,20 @@ pub trait Model {
     /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`.
     fn logits(&self, hidden: &Array) -> Array;
 
-    /// Empty caches for a new sequence, one per layer.
+    /// Empty caches for a new sequence, one per layer that has a past of its own.
     fn make_caches(&self) -> Vec<Cache>;
+
+    /// Tokens that it gives logits for.
+    fn vocab_size(&self) -> usize;
+
+    /// Tokens of context that it was trained on.
+    fn context_length(&self) -> usize;
 }
 
 /// What a family needs to be loaded.
 pub struct Family {
+    /// Its file's name.
+    pub name: &'static str,
     /// Values of config.json's `model_type`.
     pub model_types: &'static [&'static str],
     /// Checkpoint tensor name to the canonical one, given the text part of config.json; `None` drops the tensor.
@@ -50,28 +61,64 @@ pub struct Family {
 
 pub const FAMILIES: &[Family] = &[
     Family {
+        name: "llama",
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
         sanitize: llama::sanitize,
         load: llama::load,
     },
-    Family { model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
-    Family { model_types: &["qwen3", "qwen3_moe"], sanitize: qwen3::sanitize, load: qwen3::load },
+    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
     Family {
+        name: "qwen3",
+        model_types: &["qwen3", "qwen3_moe"],
+        sanitize: qwen3::sanitize,
+        load: qwen3::load,
+    },
+    Family {
+        name: "qwen3_5",
         model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
         sanitize: qwen3_5::sanitize,
         load: qwen3_5::load,
     },
-    Family { model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
-    Family { model_types: &["glm4_moe"], sanitize: deepseek_v3::sanitize, load: glm4_moe::load },
+    Family { name: "gemma2", model_types: &["gemma2"], sanitize: plain_names, load: gemma2::load },
     Family {
+        name: "gemma3",
+        model_types: &["gemma3", "gemma3_text"],
+        sanitize: gemma3::sanitize,
+        load: gemma3::load,
+    },
+    Family {
+        name: "gemma4",
+        model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
+        sanitize: gemma4::sanitize,
+        load: gemma4::load,
+    },
+    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
+    Family {
+        name: "glm4_moe",
+        model_types: &["glm4_moe"],
+        sanitize: deepseek_v3::sanitize,
+        load: glm4_moe::load,
+    },
+    Family {
+        name: "deepseek_v3",
         model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         sanitize: deepseek_v3::sanitize,
         load: deepseek_v3::load,
     },
-    Family { model_types: &["kimi_linear"], sanitize: kimi_linear::sanitize, load: kimi_linear::load },
-    Family { model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
-    Family { model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
+    Family {
+        name: "kimi_linear",
+        model_types: &["kimi_linear"],
+        sanitize: kimi_linear::sanitize,
+        load: kimi_linear::load,
+    },
+    Family { name: "lfm2", model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
+    Family { name: "gpt_oss", model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
 ];
+
+/// Name and `model_type`s of every family.
+pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    FAMILIES.iter().map(|family| (family.name, family.model_types))
+}
 
 /// The family that config.json asks for.
 ///
@@ -99,16 +146,10 @@ fn plain_names(_: &Value, name: &str) -> Option<String> {
 /// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
 /// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
 fn text_names(name: &str) -> Option<String> {
-    let others =
-        ["model.visual.", "visual.", "vision_tower.", "model.vision_tower.", "vision_model.", "audio_tower."];
-    let others = others.iter().chain(&[
-        "model.audio_tower.",
-        "model.embed_vision.",
-        "embed_vision.",
-        "model.embed_audio.",
-    ]);
-    let others = others.chain(&["embed_audio.", "multi_modal_projector.", "model.multi_modal_projector."]);
-    if others.into_iter().any(|prefix| name.starts_with(prefix)) {
+    let others = ["visual.", "vision_tower.", "vision_model.", "vision_embedder.", "embed_vision."];
+    let others = others.iter().chain(&["audio_tower.", "embed_audio.", "multi_modal_projector."]);
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    if others.into_iter().any(|prefix| bare.starts_with(prefix)) {
         return None;
     }
     let rest = name.strip_prefix("language_model.").unwrap_or(name);

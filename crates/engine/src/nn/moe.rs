@@ -6,11 +6,7 @@ use mlx::{
 };
 
 use super::Stack;
-use crate::{
-    error::Result,
-    nn::Matrix,
-    weights::{Weights, settled},
-};
+use crate::{error::Result, nn::Matrix, weights::Weights};
 
 /// Which experts each token goes to, and with what weight; both `[tokens, experts_per_token]`.
 pub struct Routing {
@@ -111,7 +107,7 @@ impl Experts {
         let both = w.float_tensor("experts.gate_up_proj", &[count, 2 * intermediate, hidden])?;
         let half = |from| {
             let half = both.slice(1, from, from + intermediate).contiguous();
-            Ok::<_, crate::LoadError>(Stack::new(Matrix::Dense(settled(w.cast(half))?)))
+            Ok::<_, crate::LoadError>(Stack::new(Matrix::Dense(w.settled(w.cast(half))?)))
         };
         let down = w.float_tensor("experts.down_proj", &[count, hidden, intermediate])?;
         Ok(Experts {

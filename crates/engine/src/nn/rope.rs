@@ -12,8 +12,9 @@ use crate::error::{LoadError, Result};
 #[derive(Clone, Debug, Deserialize)]
 pub struct RopeParameters {
     rope_type: Option<String>,
-    /// The older name of `rope_type`; some files have both.
-    r#type: Option<String>,
+    /// Older files' name of `rope_type`; some have both.
+    #[serde(rename = "type")]
+    old_type: Option<String>,
     rope_theta: Option<f32>,
     partial_rotary_factor: Option<f32>,
     factor: Option<f32>,
@@ -47,14 +48,6 @@ impl RopeParameters {
         let positions = || number("max_position_embeddings");
         rope.original_max_position_embeddings = rope.original_max_position_embeddings.or_else(positions);
         Ok(rope)
-    }
-
-    /// Unscaled, with the given base.
-    pub fn plain(theta: f32) -> RopeParameters {
-        let empty = Value::Object(Default::default());
-        let rope: RopeParameters =
-            serde_json::from_value(empty).unwrap_or_else(|e| panic!("all keys are optional: {e}"));
-        RopeParameters { rope_theta: Some(theta), ..rope }
     }
 
     /// With these for what config.json leaves out.
@@ -122,7 +115,7 @@ impl RopeParameters {
     }
 
     fn kind(&self) -> &str {
-        self.rope_type.as_ref().or(self.r#type.as_ref()).map_or("default", |kind| kind)
+        self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default")
     }
 
     fn need(&self, key: &str, value: Option<f32>) -> Result<f32> {
@@ -182,4 +175,24 @@ fn mscale_of(factor: f32, mscale: f32) -> f32 {
 /// `theta^(-2i / of)` for `dims / 2` pairs (Su et al., 2021).
 fn frequencies(dims: i32, of: i32, theta: f32) -> Vec<f32> {
     (0..dims / 2).map(|i| 1.0 / theta.powf((2 * i) as f32 / of as f32)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_type_may_have_its_older_name_or_both() {
+        let check = |names: Value| {
+            let mut scaling = json!({ "factor": 4.0 });
+            scaling.as_object_mut().expect("an object").extend(names.as_object().expect("an object").clone());
+            let rope = RopeParameters::of(&json!({ "rope_scaling": scaling }), None).expect("parses");
+            assert_eq!(rope.rope(8, RopePairs::Halves).expect("a rope").frequencies[0], 0.25);
+        };
+        check(json!({ "rope_type": "linear" }));
+        check(json!({ "type": "linear" }));
+        check(json!({ "type": "linear", "rope_type": "linear" }));
+    }
 }

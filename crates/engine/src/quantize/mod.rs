@@ -73,7 +73,7 @@ impl Plan {
         let bytes = shards.total();
         let (index, files) = shards.finish()?;
         partial.write_json("model.safetensors.index.json", &index)?;
-        partial.copy_companions(&self.source)?;
+        self.companions.as_deref().map_or(Ok(()), |folder| partial.copy_companions(folder))?;
         partial.write_json("config.json", &config::config(&self.config, q, self.has_mtp))?;
         partial.finish()?;
         let quantized = self.tensors.iter().filter(|tensor| tensor.fate == Fate::Quantized).count();

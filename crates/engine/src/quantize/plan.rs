@@ -21,12 +21,12 @@ use crate::{checkpoint::Checkpoint, models};
 
 /// How a checkpoint is to be quantised.
 pub struct Plan {
-    /// The source's folder.
-    pub source: PathBuf,
     pub quantization: Quantization,
     pub tensors: Vec<PlannedTensor>,
     /// Tensors that are left out, each with the reason.
     pub dropped: Vec<(String, &'static str)>,
+    /// Where tokenizers and the like are, if they are files.
+    pub(super) companions: Option<PathBuf>,
     pub(super) config: Value,
     pub(super) has_mtp: bool,
     pub(super) reader: Reader,
@@ -57,16 +57,15 @@ pub enum Fate {
 const MTP_ASIDE: &[&str] = &["qwen3_next", "deepseek_v3", "kimi_k2"];
 
 impl Plan {
-    /// Reads the headers of the checkpoint in `source`.
+    /// Reads the headers of a checkpoint.
     ///
     /// # Errors
     /// It cannot be read, is of no family that is known, or is quantised already.
-    pub fn new(source: &Path, quantization: Quantization) -> Result<Plan, QuantizeError> {
-        let checkpoint = Checkpoint::Folder(source.into());
-        let config = checkpoint.config()?;
+    pub fn new(source: &Checkpoint, quantization: Quantization) -> Result<Plan, QuantizeError> {
+        let config = source.config()?;
         models::family(&config)?;
         check_not_quantized(&config)?;
-        let reader = Reader::new(checkpoint.weight_files()?);
+        let reader = Reader::new(source.weight_files()?);
         let text = models::text_config(&config);
         let (names, dropped) = sort_out(&config, reader.names());
         let is_mtp = |name: &str| {
@@ -87,7 +86,12 @@ impl Plan {
             tensors.push(PlannedTensor { name, shape, dtype, fate, recipe, aside });
         }
         let has_mtp = names.iter().any(|name| is_mtp(name));
-        Ok(Plan { source: source.into(), quantization, tensors, dropped, config, has_mtp, reader })
+        let companions = match source {
+            Checkpoint::Folder(folder) => Some(folder.clone()),
+            Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
+            Checkpoint::Builtin { .. } => None,
+        };
+        Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, reader })
     }
 
     /// Bytes of all source tensors that are read.

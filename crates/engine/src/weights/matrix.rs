@@ -5,11 +5,8 @@ use mlx::{
     quant::{Mode, Quantization, Quantized},
 };
 
-use super::Weights;
-use crate::{
-    error::{LoadError, Result},
-    nn::Matrix,
-};
+use super::{Tensor, Weights};
+use crate::{error::Result, nn::Matrix};
 
 /// Where the parts (`weight`, `scales`, `biases`) of a matrix or a stack lie.
 #[derive(Clone, Copy)]
@@ -117,21 +114,13 @@ impl Weights {
                 return Err(self.bad(&name, format!("its type is not that of {first}")));
             }
         }
+        let tensors: Vec<&Tensor> =
+            (0..count).map(|i| self.locate(&place.nth(i, part))).collect::<Result<_>>()?;
         let size = shape[1..].iter().map(|&d| d as usize).product::<usize>() * dtype.size();
-        let mut failure = None;
-        let array = Array::fill_with(shape, dtype, |bytes| {
-            for (i, bytes) in (0..count).zip(bytes.chunks_exact_mut(size)) {
-                match self.locate(&place.nth(i, part)) {
-                    Ok(tensor) => {
-                        self.store.files.borrow_mut()[tensor.file].read_bytes(&tensor.stored, bytes)?;
-                    }
-                    Err(error) => failure = Some(error),
-                }
-                self.count(size);
-            }
-            Ok(())
-        })?;
-        failure.map_or(Ok(array), Err)
+        self.fill(shape, dtype, |bytes| {
+            let mut each = tensors.iter().zip(bytes.chunks_exact_mut(size));
+            each.try_for_each(|(tensor, bytes)| self.read(tensor, bytes))
+        })
     }
 
     /// Uint32 words of a tensor stored as bytes, four to a word: `[.., bytes / 4]` for `[.., bytes]`.
@@ -145,17 +134,11 @@ impl Weights {
         if let Some(last) = words.last_mut() {
             *last /= 4;
         }
-        let array = Array::fill_with(&words, Dtype::Uint32, |bytes| {
-            self.count(bytes.len());
-            self.store.files.borrow_mut()[tensor.file].read_bytes(&tensor.stored, bytes)
-        })?;
-        Ok(array)
+        self.fill(&words, Dtype::Uint32, |bytes| self.read(tensor, bytes))
     }
 
     fn dtype(&self, name: &str) -> Result<Dtype> {
-        let path = self.path(name);
-        let tensor = self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))?;
-        Ok(self.store.files.borrow()[tensor.file].dtype(&tensor.stored)?)
+        Ok(self.find(name)?.dtype)
     }
 
     /// The name a tensor has in its file, or would have.

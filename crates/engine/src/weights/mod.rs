@@ -25,6 +25,7 @@ pub struct Weights {
 }
 
 struct Store {
+    /// Empty if the checkpoint is only described.
     files: RefCell<Vec<Safetensors>>,
     /// Canonical name to where the tensor lies.
     index: HashMap<String, Tensor>,
@@ -37,6 +38,8 @@ struct Tensor {
     file: usize,
     /// Its name in the file.
     stored: String,
+    dtype: Dtype,
+    shape: Vec<i32>,
     used: Cell<bool>,
 }
 
@@ -63,20 +66,37 @@ impl Weights {
         types: Types,
         declared: Declared,
         progress: Box<dyn FnMut(usize, usize)>,
-    ) -> Weights {
+    ) -> Result<Weights> {
         let mut index = HashMap::new();
         let mut total = 0;
         for (i, file) in files.iter().enumerate() {
-            for name in file.names() {
-                if let Some(canonical) = sanitize(&name) {
-                    total += file.bytes_of(&name);
-                    index.insert(canonical, Tensor { file: i, stored: name, used: Cell::new(false) });
-                }
+            for stored in file.names() {
+                let Some(canonical) = sanitize(&stored) else { continue };
+                total += file.bytes_of(&stored);
+                let (dtype, shape) = (file.dtype(&stored)?, file.shape(&stored).unwrap_or_default());
+                let shape = shape.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
+                index.insert(canonical, Tensor { file: i, stored, dtype, shape, used: Cell::new(false) });
             }
         }
         let loaded = RefCell::new(Loaded { bytes: 0, total, progress });
         let store = Store { files: RefCell::new(files), index, types, declared, loaded };
-        Weights { store: Rc::new(store), prefix: String::new() }
+        Ok(Weights { store: Rc::new(store), prefix: String::new() })
+    }
+
+    /// A checkpoint of which only names, types and shapes are known: enough to see whether a model fits it.
+    #[cfg(test)]
+    pub fn described(
+        tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
+        sanitize: impl Fn(&str) -> Option<String>,
+        declared: Declared,
+    ) -> Weights {
+        let place = |(stored, dtype, shape): (String, Dtype, Vec<i32>)| {
+            Some((sanitize(&stored)?, Tensor { file: 0, stored, dtype, shape, used: Cell::new(false) }))
+        };
+        let index = tensors.into_iter().filter_map(place).collect();
+        let loaded = RefCell::new(Loaded { bytes: 0, total: 0, progress: Box::new(|_, _| {}) });
+        let (files, types) = (RefCell::new(vec![]), Types::default());
+        Weights { store: Rc::new(Store { files, index, types, declared, loaded }), prefix: String::new() }
     }
 
     pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
@@ -120,9 +140,7 @@ impl Weights {
     pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         self.check_shape(name, shape)?;
         let tensor = self.locate(name)?;
-        let array = self.store.files.borrow_mut()[tensor.file].read(&tensor.stored)?;
-        self.count(array.size() * array.dtype().size());
-        Ok(array)
+        self.fill(shape, tensor.dtype, |bytes| self.read(tensor, bytes))
     }
 
     /// As [`tensor`](Weights::tensor), of floating-point values.
@@ -147,11 +165,7 @@ impl Weights {
     /// # Errors
     /// It is missing.
     pub fn shape(&self, name: &str) -> Result<Vec<i32>> {
-        let path = self.path(name);
-        let tensor = self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))?;
-        let files = self.store.files.borrow();
-        let shape = files[tensor.file].shape(&tensor.stored).unwrap_or_default();
-        Ok(shape.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect())
+        Ok(self.find(name)?.shape.clone())
     }
 
     /// A linear layer `[outputs, inputs]` without bias, quantised if the checkpoint holds scales for it.
@@ -224,10 +238,43 @@ impl Weights {
         }
     }
 
+    /// Computes an array now, so that what it was made from can be freed before the next one is read.
+    pub fn settled(&self, array: Array) -> Result<Array> {
+        if !self.store.files.borrow().is_empty() {
+            mlx::eval([&array])?;
+        }
+        Ok(array)
+    }
+
+    /// A new array filled by `read`; zeros that never take memory if the checkpoint is only described.
+    fn fill(
+        &self,
+        shape: &[i32],
+        dtype: Dtype,
+        read: impl FnOnce(&mut [u8]) -> mlx::Result<()>,
+    ) -> Result<Array> {
+        if self.store.files.borrow().is_empty() {
+            return Ok(Array::zeros(shape, dtype));
+        }
+        Ok(Array::fill_with(shape, dtype, read)?)
+    }
+
+    fn read(&self, tensor: &Tensor, bytes: &mut [u8]) -> mlx::Result<()> {
+        self.store.files.borrow_mut()[tensor.file].read_bytes(&tensor.stored, bytes)?;
+        let loaded = &mut *self.store.loaded.borrow_mut();
+        loaded.bytes += bytes.len();
+        (loaded.progress)(loaded.bytes.min(loaded.total), loaded.total);
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<&Tensor> {
+        let path = self.path(name);
+        self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))
+    }
+
     /// The tensor's place, from now on counted as used.
     fn locate(&self, name: &str) -> Result<&Tensor> {
-        let path = self.path(name);
-        let tensor = self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))?;
+        let tensor = self.find(name)?;
         tensor.used.set(true);
         Ok(tensor)
     }
@@ -240,12 +287,6 @@ impl Weights {
         Err(LoadError::WrongShape { name: self.path(name), found, expected: expected.to_vec() })
     }
 
-    fn count(&self, bytes: usize) {
-        let loaded = &mut *self.store.loaded.borrow_mut();
-        loaded.bytes += bytes;
-        (loaded.progress)(loaded.bytes.min(loaded.total), loaded.total);
-    }
-
     fn path(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -253,10 +294,4 @@ impl Weights {
     fn bad(&self, name: &str, message: String) -> LoadError {
         LoadError::BadTensor { name: self.path(name), message }
     }
-}
-
-/// Computes an array now, so that what it was made from can be freed before the next one is read.
-pub fn settled(array: Array) -> Result<Array> {
-    mlx::eval([&array])?;
-    Ok(array)
 }

@@ -2,13 +2,19 @@
 
 mod chat;
 mod ids;
+mod models;
 mod perplexity;
+mod pull;
 mod quantize;
+mod rm;
 mod run;
 mod serve;
 
 pub use chat::chat;
+pub use models::models;
+pub use pull::pull;
 pub use quantize::quantize;
+pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
 
@@ -17,6 +23,14 @@ pub use serve::serve;
 pub enum CommandError {
     #[error("cannot listen on {address}: {error}{}", port_hint(error))]
     Listen { address: std::net::SocketAddr, error: std::io::Error },
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
+    #[error("{0} is built in; it takes no room in the cache")]
+    BuiltIn(&'static str),
+    #[error("nobody can be asked whether to remove {0}\nhint: add --yes")]
+    NotAsked(String),
+    #[error("{0} was not removed")]
+    Kept(String),
     #[error(transparent)]
     Open(#[from] crate::model::OpenError),
     #[error(transparent)]

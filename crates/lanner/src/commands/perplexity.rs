@@ -1,6 +1,7 @@
 //! Perplexity of a model on a text: how many tokens it wavers between, on average.
 
 use std::sync::{
+    Arc,
     atomic::{AtomicBool, Ordering},
     mpsc,
 };
@@ -19,8 +20,8 @@ const LEAST: usize = 32;
 ///
 /// # Errors
 /// The model does not load, the text is too short, or `stopped` was set.
-pub fn perplexity(config: &ModelConfig, text: &str, stopped: &AtomicBool) -> Result<f64, CommandError> {
-    Model::open(config)?.with(|model| {
+pub fn perplexity(config: &ModelConfig, text: &str, stopped: &Arc<AtomicBool>) -> Result<f64, CommandError> {
+    Model::open_unless(config, stopped)?.with(|model| {
         let ids = model.encode(text)?;
         if ids.len() < LEAST {
             return Err(CommandError::ShortText { tokens: ids.len(), least: LEAST });

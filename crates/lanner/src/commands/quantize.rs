@@ -3,7 +3,7 @@
 use std::{
     io::{IsTerminal, Write},
     ops::ControlFlow,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use engine::{
-    Progress,
+    Checkpoint, Progress,
     quantize::{Deviation, Fate, Mode, Plan, Quantization, Report, SHARD_BYTES},
 };
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
@@ -22,6 +22,7 @@ use super::{CommandError, perplexity::perplexity};
 use crate::{
     config::{ModelConfig, QuantizeConfig},
     model::{self, OpenError},
+    source::Source,
     terminal::say,
 };
 
@@ -31,8 +32,7 @@ const WORST: usize = 10;
 /// # Errors
 /// The source cannot be read or is quantised already, the result cannot be written, or Ctrl-C.
 pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), CommandError> {
-    let source = resolve(&config.source)?;
-    let mut plan = Plan::new(&source, config.quantization)?;
+    let mut plan = Plan::new(&find(model, &config.source)?, config.quantization)?;
     let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
     let text = config.text.as_deref().map(read_text).transpose()?;
     let stopped = stop_on_ctrl_c()?;
@@ -43,7 +43,10 @@ pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), Comm
     if config.verify {
         verified.deviations = plan.verify(out, &mut Bar::new("verifying", &stopped).progress())?;
         match text {
-            Some(text) => verified.perplexities = Some(perplexities(model, [&source, out], &text, &stopped)?),
+            Some(text) => {
+                verified.perplexities =
+                    Some(perplexities(model, [&config.source, &out.to_string_lossy()], &text, &stopped)?)
+            }
             None => say("lanner: no perplexity without --text FILE"),
         }
     }
@@ -64,9 +67,9 @@ fn read_text(path: &Path) -> Result<String, CommandError> {
     std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })
 }
 
-/// The folder that a name stands for.
-fn resolve(source: &str) -> Result<PathBuf, OpenError> {
-    Ok(model::resolve(Path::new(source))?.1)
+/// The files that a name stands for.
+fn find(model: &ModelConfig, source: &str) -> Result<Checkpoint, OpenError> {
+    Ok(model::checkpoint(Source::find(Some(source), &model.hub)?.place))
 }
 
 /// Set once somebody presses Ctrl-C.
@@ -84,15 +87,13 @@ fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
 
 fn perplexities(
     model: &ModelConfig,
-    folders: [&Path; 2],
+    names: [&str; 2],
     text: &str,
-    stopped: &AtomicBool,
+    stopped: &Arc<AtomicBool>,
 ) -> Result<[f64; 2], CommandError> {
-    let of = |folder: &Path| {
-        let config = ModelConfig { folder: Some(folder.to_path_buf()), options: model.options.clone() };
-        perplexity(&config, text, stopped)
-    };
-    Ok([of(folders[0])?, of(folders[1])?])
+    let of =
+        |name: &str| perplexity(&ModelConfig { model: Some(name.into()), ..model.clone() }, text, stopped);
+    Ok([of(names[0])?, of(names[1])?])
 }
 
 /// Progress on stderr: a bar, or now and then a line where there is no terminal.

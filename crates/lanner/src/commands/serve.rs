@@ -8,7 +8,7 @@ use super::CommandError;
 use crate::{
     config::{ModelConfig, ServeConfig},
     model::Model,
-    server::{self, Server},
+    server::{self, Host, Server},
     terminal::say,
 };
 
@@ -25,14 +25,13 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let listener = runtime
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
-    let model = Model::open(model)?;
-    let engine = model.engine.clone();
-    let server = Server::new(model, config.name.clone());
+    let server = Server::new(Model::open(model)?, config.name.clone());
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
-    let result = runtime.block_on(server::serve(listener, server::router(server, &config)));
+    let host = Host::new(server, model.clone(), config.name.clone());
+    let result = runtime.block_on(server::serve(listener, server::router(host.clone(), &config)));
     // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    engine.stop();
+    host.stop();
     Ok(result?)
 }

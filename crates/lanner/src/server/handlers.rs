@@ -42,7 +42,7 @@ pub async fn model(
     server.check_model(Some(&id)).map(|()| Json(describe(&server)))
 }
 
-fn describe(server: &Server) -> Value {
+pub fn describe(server: &Server) -> Value {
     let info = server.model.engine.info();
     json!({
         "id": server.name(),
@@ -98,7 +98,7 @@ impl Server {
 
 /// A body that says it is JSON. A web page cannot send that type to another site without asking first, so
 /// insisting on it keeps pages from using a server on the reader's machine.
-pub struct JsonBody(Bytes);
+pub struct JsonBody(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;

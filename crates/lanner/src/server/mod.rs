@@ -1,8 +1,10 @@
 //! The HTTP server: routes, limits and shutdown. What requests mean is in `wire`, how they run in `answer`.
 
+mod admin;
 mod answer;
 mod guard;
 mod handlers;
+mod host;
 pub mod wire;
 
 use std::{
@@ -20,13 +22,14 @@ use axum::{
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use self::guard::Guard;
+pub use self::host::Host;
+use self::{guard::Guard, host::KeptEngine};
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What every handler sees.
+/// What every handler sees: a model being served. A handler keeps the one that it began with.
 pub struct Server {
     model: Arc<Model>,
     /// Names under which requests may ask for the model; the first is the one we answer with.
@@ -36,14 +39,20 @@ pub struct Server {
     created: u64,
     /// Choices being generated now.
     running: Arc<AtomicUsize>,
+    /// Keeps the engine until nobody needs this model.
+    engine: Option<KeptEngine>,
 }
 
 impl Server {
     pub fn new(model: Model, name: Option<String>) -> Server {
-        let folder = model.name.clone();
-        let names = name.into_iter().chain([folder, "default".into()]).collect();
+        let names = names(&model, name);
         let (started, running) = (Instant::now(), Arc::default());
-        Server { model: Arc::new(model), names, started, created: unix_seconds(), running }
+        Server { model: Arc::new(model), names, started, created: unix_seconds(), running, engine: None }
+    }
+
+    /// Another model in the same place.
+    fn with_model(&self, model: Model, name: Option<String>) -> Server {
+        Server { started: self.started, running: self.running.clone(), ..Server::new(model, name) }
     }
 
     pub fn name(&self) -> &str {
@@ -51,17 +60,24 @@ impl Server {
     }
 }
 
-pub fn router(server: Server, config: &ServeConfig) -> Router {
+fn names(model: &Model, name: Option<String>) -> Vec<String> {
+    let own = [Some(model.name.clone()), model.alias.clone(), Some("default".into())];
+    name.into_iter().chain(own.into_iter().flatten()).collect()
+}
+
+pub fn router(host: Host, config: &ServeConfig) -> Router {
     let guard = Guard::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
     Router::new()
         .route("/health", get(handlers::health))
         .route("/v1/models", get(handlers::models))
         .route("/v1/models/{*id}", get(handlers::model))
+        .route("/v1/models/load", post(admin::load))
+        .route("/v1/models/pull", post(admin::pull))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/v1/completions", post(handlers::completions))
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)
-        .with_state(Arc::new(server))
+        .with_state(host)
         .layer(DefaultBodyLimit::max(config.body_limit))
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::guard))
         .layer(CatchPanicLayer::custom(guard::panicked))

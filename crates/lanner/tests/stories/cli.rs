@@ -133,3 +133,10 @@ fn section(name: &str, command: clap::Command) -> String {
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
     format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end())
 }
+
+#[test]
+fn the_documented_short_names_are_ours() {
+    let table = lanner::catalog::catalog_table();
+    let written = super::document::part("short names", &table);
+    assert!(written == table, "docs/models.md is stale: run this test with UPDATE_DOCS=1");
+}

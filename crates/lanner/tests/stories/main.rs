@@ -1,6 +1,7 @@
 //! The program as its users see it. The server's stories run over a scripted engine and a tokenizer of single bytes,
 //! those of the commands over a small recorded checkpoint.
 
+mod admin;
 mod chat;
 #[path = "../../../engine/tests/checkpoint/mod.rs"]
 mod checkpoint;
@@ -8,7 +9,12 @@ mod cli;
 mod client;
 mod commands;
 mod completions;
+#[path = "../../../engine/tests/document/mod.rs"]
+mod document;
 mod errors;
+mod fake_hub;
+mod local;
+mod pulling;
 mod quantize;
 mod server;
 mod survival;

@@ -9,9 +9,10 @@ use std::{
 use ::chat::{Template, Tokenizer};
 use engine::{ModelInfo, Request, Sampling, scripted};
 use lanner::{
-    config::ServeConfig,
+    config::{ModelConfig, ServeConfig},
+    hub::HubConfig,
     model::Model,
-    server::{self, Server},
+    server::{self, Host, Server},
 };
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -26,6 +27,7 @@ pub const TEMPLATE: &str = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{
 
 pub struct TestServer {
     pub address: SocketAddr,
+    pub host: Host,
     requests: Arc<Mutex<Vec<Request>>>,
     _runtime: Runtime,
 }
@@ -36,11 +38,19 @@ pub struct Setup {
     pub delay: Duration,
     pub api_key: Option<&'static str>,
     pub allowed_hosts: Vec<String>,
+    /// How other models are found and loaded.
+    pub models: ModelConfig,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { template: TEMPLATE, delay: Duration::ZERO, api_key: None, allowed_hosts: Vec::new() }
+        Setup {
+            template: TEMPLATE,
+            delay: Duration::ZERO,
+            api_key: None,
+            allowed_hosts: Vec::new(),
+            models: models(no_hub()),
+        }
     }
 }
 
@@ -74,9 +84,10 @@ impl Setup {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
         let address = listener.local_addr().unwrap();
-        let router = server::router(Server::new(model, None), &config);
+        let host = Host::new(Server::new(model, None), self.models, None);
+        let router = server::router(host.clone(), &config);
         runtime.spawn(server::serve(listener, router));
-        TestServer { address, requests, _runtime: runtime }
+        TestServer { address, host, requests, _runtime: runtime }
     }
 }
 
@@ -119,6 +130,24 @@ pub fn token(id: u32) -> scripted::Step {
 /// Token ids of a text as the tests' tokenizer has them.
 pub fn tokens(text: &str) -> Vec<u32> {
     tokenizer().encode(text, false).unwrap()
+}
+
+/// Loads for the CPU, from this hub.
+pub fn models(hub: HubConfig) -> ModelConfig {
+    let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
+    ModelConfig { model: None, options: cpu, hub }
+}
+
+fn no_hub() -> HubConfig {
+    HubConfig {
+        cache: None,
+        endpoint: "http://127.0.0.1:9".into(),
+        token: None,
+        offline: true,
+        proxy: None,
+        uses: None,
+        backoff: Duration::ZERO,
+    }
 }
 
 fn info() -> ModelInfo {

@@ -1,0 +1,208 @@
+//! Gemma 2: norms on both sides of every block, capped scores and logits, every other layer in a sliding window.
+//!
+//! Reference: transformers `gemma2`.
+
+use mlx::{
+    Array, Softmax,
+    fast::{Activation, Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Model,
+    config::{check_activation, parse, refuse, sliding_layers, with_defaults},
+    decoder::{self, Decoder, Mixer, Stem},
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, Mlp, RmsNorm, rope::RopeParameters},
+    weights::Weights,
+};
+
+/// Gemma's norms multiply with one more than their stored weights, in MLX's conversions too.
+pub const NORM_OFFSET: f32 = 1.0;
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    head_dim: i32,
+    query_pre_attn_scalar: f32,
+    sliding_window: i32,
+    attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
+}
+
+/// What transformers takes for keys that config.json leaves out.
+fn defaults() -> Value {
+    json!({
+        "vocab_size": 256_000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": true,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    })
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let config = &with_defaults(config, defaults());
+    let c: Config = parse(config)?;
+    check(config)?;
+    let rope = RopeParameters::of(config, None)?.whole_head();
+    let slides = sliding_layers(config, c.stem.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
+    let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
+        let window = slides[i].then_some(c.sliding_window);
+        let mixer = Attention::load(&c, &rope, window, &w.sub("self_attn"))?;
+        Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
+    })?;
+    decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
+    decoder.head.softcap = c.final_logit_softcapping;
+    Ok(Box::new(decoder))
+}
+
+/// Refuses what no Gemma here computes.
+pub fn check(config: &Value) -> Result<()> {
+    check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
+    let key = |key: &str| config.get(key).unwrap_or(&Value::Null);
+    let both_ways = key("use_bidirectional_attention");
+    // Between image tokens only: text attends to its past.
+    let causal = both_ways.is_null() || both_ways == false || both_ways == "vision";
+    refuse([
+        (!causal, format!("use_bidirectional_attention is {both_ways}; only causal attention is supported")),
+        (key("attention_bias") == true, "attention_bias is not supported".into()),
+        (key("sliding_window") == 0, "sliding_window is 0; it must be at least 1".into()),
+    ])
+}
+
+/// `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
+pub struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Box<dyn Mixer>,
+    post_attention_layernorm: RmsNorm,
+    pre_feedforward_layernorm: RmsNorm,
+    mlp: Mlp,
+    post_feedforward_layernorm: RmsNorm,
+}
+
+impl Layer {
+    pub fn load(c: &Stem, intermediate: i32, self_attn: Box<dyn Mixer>, w: &Weights) -> Result<Layer> {
+        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, NORM_OFFSET);
+        Ok(Layer {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
+            mlp: Mlp::load(&w.sub("mlp"), c.hidden_size, intermediate, Activation::GeluTanh)?,
+            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
+        })
+    }
+}
+
+impl decoder::Layer for Layer {
+    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
+        let mixed = self.self_attn.forward(&self.input_layernorm.forward(x), i, batch);
+        let h = x + self.post_attention_layernorm.forward(&mixed);
+        let fed = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h));
+        &h + self.post_feedforward_layernorm.forward(&fed)
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.self_attn.make_cache()
+    }
+}
+
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    sliding_window: Option<i32>,
+    softmax: Softmax,
+}
+
+impl Attention {
+    fn load(
+        c: &Config,
+        rope: &RopeParameters,
+        sliding_window: Option<i32>,
+        w: &Weights,
+    ) -> Result<Attention> {
+        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
+        let head_dim = c.head_dim;
+        let scaled = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
+        Ok(Attention {
+            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
+            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
+            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
+            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
+            heads,
+            kv_heads,
+            head_dim,
+            rope: rope.rope(head_dim, RopePairs::Halves)?,
+            sliding_window,
+            softmax: Softmax { softcap: c.attn_logit_softcapping, ..scaled },
+        })
+    }
+}
+
+impl Mixer for Attention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
+        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
+        let v = split(self.v_proj.forward(x), self.kv_heads);
+        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
+        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.sliding_window.map_or_else(Cache::kv, Cache::window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refuses(config: Value, expected: &str) {
+        let message = check(&config).expect_err("is refused").to_string();
+        assert_eq!(message, format!("config.json: {expected}"));
+    }
+
+    #[test]
+    fn what_is_not_computed_is_refused() {
+        refuses(
+            json!({ "hidden_activation": "silu" }),
+            "hidden_activation `silu` is not supported, only `gelu_pytorch_tanh`",
+        );
+        refuses(json!({ "attention_bias": true }), "attention_bias is not supported");
+        refuses(json!({ "sliding_window": 0 }), "sliding_window is 0; it must be at least 1");
+        for both_ways in [json!(true), json!("all")] {
+            let message =
+                format!("use_bidirectional_attention is {both_ways}; only causal attention is supported");
+            refuses(json!({ "use_bidirectional_attention": both_ways }), &message);
+        }
+        for causal in [json!(null), json!(false), json!("vision")] {
+            check(&json!({ "use_bidirectional_attention": causal })).expect("text is causal");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Gemma 3: Gemma 2's layers without caps, with norms on queries and keys, and five layers in a sliding window to each
+//! that sees everything; the two kinds turn their heads at different speeds.
+//!
+//! Reference: transformers `gemma3`.
+
+use mlx::{
+    Array, Softmax,
+    fast::{Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Model,
+    config::{parse, refuse, sliding_layers, with_defaults},
+    decoder::{Decoder, Mixer, Stem},
+    gemma2::{Layer, NORM_OFFSET, check},
+    plain_names, text_names,
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Linear, RmsNorm, rope::RopeParameters},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    head_dim: i32,
+    query_pre_attn_scalar: f32,
+    sliding_window: i32,
+    sliding_window_pattern: usize,
+}
+
+/// What transformers takes for keys that config.json leaves out, as published ones do.
+fn defaults() -> Value {
+    json!({
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": true,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+    })
+}
+
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    plain_names(config, &text_names(name)?)
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let config = &with_defaults(config, defaults());
+    let c: Config = parse(config)?;
+    check(config)?;
+    let capped = |key: &str| config.get(key).is_some_and(|cap| !cap.is_null());
+    refuse([
+        (capped("attn_logit_softcapping"), "attn_logit_softcapping is not supported in Gemma 3".into()),
+        (capped("final_logit_softcapping"), "final_logit_softcapping is not supported in Gemma 3".into()),
+        (c.sliding_window_pattern == 0, "sliding_window_pattern is 0; it must be at least 1".into()),
+    ])?;
+    let every = c.sliding_window_pattern;
+    let slides =
+        sliding_layers(config, c.stem.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;
+    let ropes = [rope(config, false)?, rope(config, true)?];
+    let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
+        let window = slides[i].then_some(c.sliding_window);
+        let mixer = Attention::load(&c, &ropes[usize::from(slides[i])], window, &w.sub("self_attn"))?;
+        Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
+    })?;
+    decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
+    Ok(Box::new(decoder))
+}
+
+/// The embedding of sliding or other layers, from new files' `rope_parameters` for each kind or older ones'
+/// `rope_local_base_freq`, `rope_theta` and `rope_scaling`; the last is about layers that do not slide.
+fn rope(config: &Value, slides: bool) -> Result<RopeParameters> {
+    let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
+    let (kind, base, theta, scaling) = match slides {
+        true => ("sliding_attention", "rope_local_base_freq", 10_000.0, Map::new()),
+        false => ("full_attention", "rope_theta", 1_000_000.0, object(config.get("rope_scaling"))),
+    };
+    let mut parameters = object(config.get("rope_parameters").and_then(|all| all.get(kind)));
+    parameters.extend(scaling);
+    let base = config.get(base).filter(|base| base.is_number()).cloned();
+    parameters.entry("rope_theta").or_insert(base.unwrap_or(theta.into()));
+    let positions = config.get("max_position_embeddings");
+    let of_kind = json!({ "rope_parameters": parameters, "max_position_embeddings": positions });
+    Ok(RopeParameters::of(&of_kind, None)?.whole_head())
+}
+
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    heads: i32,
+    kv_heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    sliding_window: Option<i32>,
+    softmax: Softmax,
+}
+
+impl Attention {
+    fn load(
+        c: &Config,
+        rope: &RopeParameters,
+        sliding_window: Option<i32>,
+        w: &Weights,
+    ) -> Result<Attention> {
+        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
+        let head_dim = c.head_dim;
+        Ok(Attention {
+            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
+            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
+            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
+            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
+            q_norm: w.rms_norm("q_norm", head_dim, c.stem.rms_norm_eps, NORM_OFFSET)?,
+            k_norm: w.rms_norm("k_norm", head_dim, c.stem.rms_norm_eps, NORM_OFFSET)?,
+            heads,
+            kv_heads,
+            head_dim,
+            rope: rope.rope(head_dim, RopePairs::Halves)?,
+            sliding_window,
+            softmax: Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5)),
+        })
+    }
+}
+
+impl Mixer for Attention {
+    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
+        let k = batch.rope(&self.k_norm.forward(&split(self.k_proj.forward(x), self.kv_heads)), &self.rope);
+        let v = split(self.v_proj.forward(x), self.kv_heads);
+        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
+        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.sliding_window.map_or_else(Cache::kv, Cache::window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_files_leave_out_what_transformers_has_defaults_for() {
+        // Of gemma-3-4b-it.
+        let published = json!({
+            "hidden_size": 2560,
+            "intermediate_size": 10_240,
+            "num_hidden_layers": 34,
+            "rope_scaling": { "factor": 8.0, "rope_type": "linear" },
+            "sliding_window": 1024,
+        });
+        let config = with_defaults(&published, defaults());
+        let c: Config = parse(&config).expect("parses");
+        assert_eq!((c.stem.vocab_size, c.stem.context_length(), c.sliding_window), (262_208, 131_072, 1024));
+        assert_eq!((c.num_attention_heads, c.num_key_value_heads, c.head_dim), (8, 4, 256));
+
+        let check = |slides, expected: [f32; 2]| {
+            let rope =
+                rope(&config, slides).and_then(|rope| rope.rope(256, RopePairs::Halves)).expect("a rope");
+            assert_eq!(rope.frequencies[..2], expected);
+        };
+        check(true, [1.0, 1.0 / 10_000f32.powf(2.0 / 256.0)]);
+        check(false, [1.0 / 8.0, 1.0 / 1_000_000f32.powf(2.0 / 256.0) / 8.0]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Gemma 4's attention: each layer has its own number and size of heads, and its own keys and values or another layer's.
+
+use mlx::{
+    Array, Softmax,
+    fast::{Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Config;
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::{LoadError, Result},
+    models::config::{parse, refuse},
+    nn::{Linear, RmsNorm, rope::RopeParameters},
+    weights::Weights,
+};
+
+pub struct Attention {
+    q_proj: Linear,
+    q_norm: RmsNorm,
+    keys: Keys,
+    o_proj: Linear,
+    heads: i32,
+    head_dim: i32,
+    rope: Rope,
+    sliding_window: Option<i32>,
+    softmax: Softmax,
+}
+
+/// Where a layer's keys and values come from.
+enum Keys {
+    Own {
+        k_proj: Linear,
+        /// Without it, values are the keys before their norm.
+        v_proj: Option<Linear>,
+        k_norm: RmsNorm,
+        v_norm: RmsNorm,
+        kv_heads: i32,
+    },
+    OfLayer(usize),
+}
+
+impl Attention {
+    pub fn load(c: &Config, kind: Kind, w: &Weights) -> Result<Attention> {
+        let (hidden, heads, eps) = (c.stem.hidden_size, c.num_attention_heads, c.stem.rms_norm_eps);
+        let Kind { head_dim, kv_heads, sliding_window, rope, source } = kind;
+        let keys = match source {
+            Some(layer) => {
+                // Published files hold what these layers would have had of their own.
+                for part in ["weight", "scales", "biases"] {
+                    ["k_proj", "v_proj", "k_norm"].iter().for_each(|name| w.skip(&format!("{name}.{part}")));
+                }
+                Keys::OfLayer(layer)
+            }
+            None => Keys::Own {
+                k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
+                v_proj: match c.attention_k_eq_v && sliding_window.is_none() {
+                    true => None,
+                    false => Some(w.linear("v_proj", kv_heads * head_dim, hidden)?),
+                },
+                k_norm: w.rms_norm("k_norm", head_dim, eps, 0.0)?,
+                v_norm: RmsNorm::plain(head_dim, eps),
+                kv_heads,
+            },
+        };
+        Ok(Attention {
+            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
+            q_norm: w.rms_norm("q_norm", head_dim, eps, 0.0)?,
+            keys,
+            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
+            heads,
+            head_dim,
+            rope,
+            sliding_window,
+            softmax: Softmax::scaled(1.0),
+        })
+    }
+
+    pub fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
+        let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
+        let out = match &self.keys {
+            Keys::Own { k_proj, v_proj, k_norm, v_norm, kv_heads } => {
+                let k = split(k_proj.forward(x), *kv_heads);
+                let v = v_proj.as_ref().map_or(k.clone(), |v_proj| split(v_proj.forward(x), *kv_heads));
+                let k = batch.rope(&k_norm.forward(&k), &self.rope);
+                batch.attend(layer, &q, &k, &v_norm.forward(&v), &self.softmax)
+            }
+            Keys::OfLayer(layer) => batch.attend_over(*layer, &q, &self.softmax),
+        };
+        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    }
+
+    /// `None` if another layer's cache has its keys and values.
+    pub fn make_cache(&self) -> Option<Cache> {
+        match self.keys {
+            Keys::Own { .. } => Some(self.sliding_window.map_or_else(Cache::kv, Cache::window)),
+            Keys::OfLayer(_) => None,
+        }
+    }
+}
+
+/// What tells one layer's attention from another's.
+pub struct Kind {
+    head_dim: i32,
+    kv_heads: i32,
+    sliding_window: Option<i32>,
+    rope: Rope,
+    /// The layer whose keys and values this one attends to, if not its own.
+    pub source: Option<usize>,
+}
+
+/// What `per_layer_config` may change.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnHeads {
+    head_dim: Option<i32>,
+    num_key_value_heads: Option<i32>,
+}
+
+impl Kind {
+    /// Of layer `i`, given which layers slide.
+    pub fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<Kind> {
+        let own = match &c.per_layer_config {
+            Some(layers) => layers.get(i.to_string()).map_or(Ok(OwnHeads::default()), parse)?,
+            None if slides[i] => OwnHeads::default(),
+            None => OwnHeads {
+                head_dim: Some(c.global_head_dim),
+                num_key_value_heads: c.num_global_key_value_heads.filter(|_| c.attention_k_eq_v),
+            },
+        };
+        let heads = c.num_attention_heads;
+        let kv_heads = own.num_key_value_heads.unwrap_or(c.num_key_value_heads);
+        refuse([(
+            heads % kv_heads != 0,
+            format!("layer {i} has {heads} heads for {kv_heads} of keys and values; it must be a multiple"),
+        )])?;
+        let head_dim = own.head_dim.unwrap_or(c.head_dim);
+        Ok(Kind {
+            head_dim,
+            kv_heads,
+            sliding_window: slides[i].then_some(c.sliding_window),
+            rope: rope(config, slides[i])?.rope(head_dim, RopePairs::Halves)?,
+            source: source(c, slides, i)?,
+        })
+    }
+}
+
+/// Layers that share take the keys and values of the last layer of their kind that has its own.
+fn source(c: &Config, slides: &[bool], i: usize) -> Result<Option<usize>> {
+    let own = slides.len().saturating_sub(c.num_kv_shared_layers);
+    if i < own {
+        return Ok(None);
+    }
+    let found = slides[..own].iter().rposition(|&slide| slide == slides[i]);
+    let message = || format!("layer {i} shares keys and values, but no layer of its kind has any");
+    found.map(Some).ok_or_else(|| LoadError::Config(message()))
+}
+
+/// The embedding of sliding or other layers; only proportional ones leave a part of the head as it is.
+fn rope(config: &Value, slides: bool) -> Result<RopeParameters> {
+    let kind = if slides { "sliding_attention" } else { "full_attention" };
+    let found = config.get("rope_parameters").and_then(|all| all.get(kind)).filter(|found| found.is_object());
+    let found = found.ok_or_else(|| LoadError::Config(format!("there are no rope_parameters for {kind}")))?;
+    let rope = RopeParameters::of(config, Some(kind))?;
+    let proportional = found.get("rope_type").is_some_and(|name| name == "proportional");
+    Ok(if proportional { rope } else { rope.whole_head() })
+}

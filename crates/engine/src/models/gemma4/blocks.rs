@@ -1,0 +1,148 @@
+//! What some Gemma 4 models have in their layers beside attention and a dense block: inputs of each layer's own, and
+//! experts.
+//!
+//! Reference: transformers `gemma4`.
+
+use std::f32::consts::FRAC_1_SQRT_2;
+
+use mlx::{
+    Array,
+    fast::{Activation, gated},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Config;
+use crate::{
+    error::Result,
+    models::{
+        config::{self, refuse},
+        decoder::Stem,
+    },
+    nn::{Embedding, Experts, Linear, RmsNorm, Router, Routing},
+    weights::Weights,
+};
+
+/// For every layer, an embedding of the token plus a projection of the model's input.
+pub struct PerLayerInputs {
+    embed_tokens_per_layer: Embedding,
+    embedding_scale: f32,
+    per_layer_model_projection: Linear,
+    per_layer_projection_norm: RmsNorm,
+    layers: i32,
+    size: i32,
+}
+
+impl PerLayerInputs {
+    pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInputs> {
+        let (hidden, vocab) = (c.stem.hidden_size, c.vocab_size_per_layer_input);
+        let (layers, size) = (c.stem.num_hidden_layers as i32, c.hidden_size_per_layer_input);
+        // The projection is scaled by hidden^-0.5 before its norm, which is the norm with a larger eps.
+        let eps = c.stem.rms_norm_eps * hidden as f32;
+        Ok(PerLayerInputs {
+            embed_tokens_per_layer: w.embedding("embed_tokens_per_layer", vocab, layers * size)?,
+            embedding_scale: (size as f32).sqrt(),
+            per_layer_model_projection: w.linear("per_layer_model_projection", layers * size, hidden)?,
+            per_layer_projection_norm: w.rms_norm("per_layer_projection_norm", size, eps, 0.0)?,
+            layers,
+            size,
+        })
+    }
+
+    /// Of token ids `[tokens]` and the model's input `[tokens, hidden_size]`: `[tokens, size]` for each layer.
+    pub fn forward(&self, tokens: &Array, x: &Array) -> Vec<Array> {
+        let all = self.layers * self.size;
+        let embedded = self.embed_tokens_per_layer.forward(tokens).astype(x.dtype()) * self.embedding_scale;
+        let projected = self.per_layer_model_projection.forward(x).reshape(&[-1, self.layers, self.size]);
+        let projected = self.per_layer_projection_norm.forward(&projected).reshape(&[-1, all]);
+        let inputs = (embedded + projected) * FRAC_1_SQRT_2;
+        (0..self.layers).map(|i| inputs.slice(-1, i * self.size, (i + 1) * self.size)).collect()
+    }
+}
+
+/// Adds what a layer makes of its own input.
+pub struct PerLayerInput {
+    per_layer_input_gate: Linear,
+    per_layer_projection: Linear,
+    post_per_layer_input_norm: RmsNorm,
+}
+
+impl PerLayerInput {
+    pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInput> {
+        let (hidden, size) = (c.stem.hidden_size, c.hidden_size_per_layer_input);
+        Ok(PerLayerInput {
+            per_layer_input_gate: w.linear("per_layer_input_gate", size, hidden)?,
+            per_layer_projection: w.linear("per_layer_projection", hidden, size)?,
+            post_per_layer_input_norm: w.rms_norm(
+                "post_per_layer_input_norm",
+                hidden,
+                c.stem.rms_norm_eps,
+                0.0,
+            )?,
+        })
+    }
+
+    /// `h` `[tokens, hidden_size]` and the layer's input `[tokens, size]` to `[tokens, hidden_size]`.
+    pub fn forward(&self, h: &Array, input: &Array) -> Array {
+        let inner = gated(&self.per_layer_input_gate.forward(h), input, Activation::GeluTanh);
+        h + self.post_per_layer_input_norm.forward(&self.per_layer_projection.forward(&inner))
+    }
+}
+
+/// Keys of models with experts.
+#[derive(Deserialize)]
+pub struct MoeConfig {
+    num_experts: i32,
+    top_k_experts: i32,
+    moe_intermediate_size: i32,
+}
+
+impl MoeConfig {
+    pub fn parse(config: &Value) -> Result<MoeConfig> {
+        let c: MoeConfig = config::parse(config)?;
+        let (top, all) = (c.top_k_experts, c.num_experts);
+        refuse([(top > all, format!("top_k_experts is {top}; it must be at most num_experts, {all}"))])?;
+        Ok(c)
+    }
+}
+
+/// Experts beside a dense block; each of the two has norms of its own.
+pub struct SparseMoe {
+    router: Router,
+    /// Without a stored weight, but with the router's scale.
+    router_norm: RmsNorm,
+    router_proj: Linear,
+    per_expert_scale: Array,
+    experts: Experts,
+    pre_feedforward_layernorm_2: RmsNorm,
+    post_feedforward_layernorm_1: RmsNorm,
+    post_feedforward_layernorm_2: RmsNorm,
+}
+
+impl SparseMoe {
+    pub fn load(c: &MoeConfig, stem: &Stem, w: &Weights) -> Result<SparseMoe> {
+        let (hidden, eps, experts) = (stem.hidden_size, stem.rms_norm_eps, c.num_experts);
+        let norm = |name| w.rms_norm(name, hidden, eps, 0.0);
+        let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
+        Ok(SparseMoe {
+            router: Router::Softmax { per_token: c.top_k_experts, normalize: true },
+            router_norm: RmsNorm::new(scale, eps),
+            router_proj: w.linear("router.proj", experts, hidden)?,
+            per_expert_scale: w.float32("router.per_expert_scale", &[experts])?,
+            experts: Experts::load(w, experts, hidden, c.moe_intermediate_size, Activation::GeluTanh)?,
+            pre_feedforward_layernorm_2: norm("pre_feedforward_layernorm_2")?,
+            post_feedforward_layernorm_1: norm("post_feedforward_layernorm_1")?,
+            post_feedforward_layernorm_2: norm("post_feedforward_layernorm_2")?,
+        })
+    }
+
+    /// What the experts make of the residual stream `h`, added to what the dense block has made of it.
+    pub fn forward(&self, dense: &Array, h: &Array) -> Array {
+        let logits = self.router_proj.forward(&self.router_norm.forward(h));
+        let Routing { experts, weights } = self.router.route(&logits);
+        let weights = weights * self.per_expert_scale.take(&experts, 0);
+        let sparse =
+            self.experts.forward(&self.pre_feedforward_layernorm_2.forward(h), &Routing { experts, weights });
+        self.post_feedforward_layernorm_1.forward(dense) + self.post_feedforward_layernorm_2.forward(&sparse)
+    }
+}

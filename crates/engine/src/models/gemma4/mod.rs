@@ -1,0 +1,218 @@
+//! Gemma 4: Gemma 3's line with plain norm weights and unscaled scores. Layers that see everything have heads of their own
+//! size, of which a part turns; the last layers may share keys and values with earlier ones; small models feed every
+//! layer an embedding of its own ([`PerLayerInputs`]), sparse ones have experts beside the dense block ([`SparseMoe`]).
+//!
+//! Reference: transformers `gemma4`, `gemma4_unified`.
+
+mod attention;
+mod blocks;
+
+use mlx::{Array, fast::Activation};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::{
+    attention::{Attention, Kind},
+    blocks::{MoeConfig, PerLayerInput, PerLayerInputs, SparseMoe},
+};
+use super::{
+    Model,
+    config::{parse, refuse, sliding_layers, with_defaults},
+    decoder::{Head, Stem},
+    gemma2::check,
+    plain_names, text_names,
+};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Embedding, Mlp, RmsNorm},
+    weights::Weights,
+};
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    num_global_key_value_heads: Option<i32>,
+    head_dim: i32,
+    global_head_dim: i32,
+    attention_k_eq_v: bool,
+    sliding_window: i32,
+    num_kv_shared_layers: usize,
+    use_double_wide_mlp: bool,
+    final_logit_softcapping: Option<f32>,
+    /// 0 in models without per-layer inputs.
+    hidden_size_per_layer_input: i32,
+    vocab_size_per_layer_input: i32,
+    enable_moe_block: bool,
+    /// Per layer number, what differs from the rest: newer files say so instead of `global_head_dim`.
+    per_layer_config: Option<Value>,
+}
+
+/// What transformers takes for keys that config.json leaves out.
+fn defaults(config: &Value) -> Value {
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let unified = model_type.starts_with("gemma4_unified");
+    json!({
+        "vocab_size": 262_144,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": if unified { 262_144 } else { 131_072 },
+        "tie_word_embeddings": true,
+        "attention_k_eq_v": false,
+        "sliding_window": if unified { 1024 } else { 512 },
+        "num_kv_shared_layers": 0,
+        "use_double_wide_mlp": false,
+        "hidden_size_per_layer_input": if unified { 0 } else { 256 },
+        "vocab_size_per_layer_input": 262_144,
+        "enable_moe_block": false,
+        "rope_parameters": {
+            "sliding_attention": { "rope_type": "default", "rope_theta": 10_000.0 },
+            "full_attention": {
+                "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0,
+            },
+        },
+    })
+}
+
+/// MLX's stacked experts lie below `switch_glu`.
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+    plain_names(config, &text_names(name)?.replace(".experts.switch_glu.", ".experts."))
+}
+
+pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+    let config = &with_defaults(config, defaults(config));
+    let c: Config = parse(config)?;
+    check(config)?;
+    let (stem, m) = (&c.stem, w.sub("model"));
+    let mut slides = sliding_layers(config, stem.num_hidden_layers, |i| !(i + 1).is_multiple_of(6))?;
+    // The last layer sees everything, whatever its type says.
+    if let Some(last) = slides.last_mut() {
+        *last = false;
+    }
+    let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
+    let moe = if c.enable_moe_block { Some(MoeConfig::parse(config)?) } else { None };
+    let (vocab, least) = (c.vocab_size_per_layer_input, stem.vocab_size);
+    refuse([(
+        c.hidden_size_per_layer_input > 0 && vocab < least,
+        format!("vocab_size_per_layer_input is {vocab}; it must be at least vocab_size, {least}"),
+    )])?;
+    let layers = m.sub("layers");
+    let layers =
+        kinds.into_iter().enumerate().map(|(i, kind)| Layer::load(&c, kind, moe.as_ref(), &layers.sub(i)));
+    let mut head = Head::load(stem, w)?;
+    head.softcap = c.final_logit_softcapping;
+    Ok(Box::new(Gemma4 {
+        embed_tokens: m.embedding("embed_tokens", stem.vocab_size, stem.hidden_size)?,
+        embedding_scale: (stem.hidden_size as f32).sqrt(),
+        per_layer_inputs: match c.hidden_size_per_layer_input {
+            0 => None,
+            _ => Some(PerLayerInputs::load(&c, &m)?),
+        },
+        layers: layers.collect::<Result<_>>()?,
+        norm: m.rms_norm("norm", stem.hidden_size, stem.rms_norm_eps, 0.0)?,
+        head,
+        vocab_size: stem.vocab_size as usize,
+        context_length: stem.context_length(),
+    }))
+}
+
+struct Gemma4 {
+    embed_tokens: Embedding,
+    embedding_scale: f32,
+    per_layer_inputs: Option<PerLayerInputs>,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    head: Head,
+    vocab_size: usize,
+    context_length: usize,
+}
+
+impl Model for Gemma4 {
+    fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
+        let mut h = self.embed_tokens.forward(tokens) * self.embedding_scale;
+        let inputs = self.per_layer_inputs.as_ref().map_or(vec![], |inputs| inputs.forward(tokens, &h));
+        for (i, layer) in self.layers.iter().enumerate() {
+            h = layer.forward(&h, i, &inputs, batch);
+        }
+        self.norm.forward(&h)
+    }
+
+    fn logits(&self, hidden: &Array) -> Array {
+        self.head.forward(hidden, &self.embed_tokens)
+    }
+
+    /// Layers that share keys and values, the last ones, need none.
+    fn make_caches(&self) -> Vec<Cache> {
+        self.layers.iter().filter_map(|layer| layer.self_attn.make_cache()).collect()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.context_length
+    }
+}
+
+struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    pre_feedforward_layernorm: RmsNorm,
+    mlp: Mlp,
+    moe: Option<SparseMoe>,
+    post_feedforward_layernorm: RmsNorm,
+    per_layer_input: Option<PerLayerInput>,
+    layer_scalar: f32,
+}
+
+impl Layer {
+    fn load(c: &Config, kind: Kind, moe: Option<&MoeConfig>, w: &Weights) -> Result<Layer> {
+        let hidden = c.stem.hidden_size;
+        let norm = |name| w.rms_norm(name, hidden, c.stem.rms_norm_eps, 0.0);
+        let wide = c.use_double_wide_mlp && kind.source.is_some();
+        let intermediate = c.intermediate_size * if wide { 2 } else { 1 };
+        Ok(Layer {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn: Attention::load(c, kind, &w.sub("self_attn"))?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
+            mlp: Mlp::load(&w.sub("mlp"), hidden, intermediate, Activation::GeluTanh)?,
+            moe: moe.map(|moe| SparseMoe::load(moe, &c.stem, w)).transpose()?,
+            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
+            per_layer_input: match c.hidden_size_per_layer_input {
+                0 => None,
+                _ => Some(PerLayerInput::load(c, w)?),
+            },
+            layer_scalar: w.float32("layer_scalar", &[1])?.to_vec::<f32>()?[0],
+        })
+    }
+
+    fn forward(&self, x: &Array, i: usize, inputs: &[Array], batch: &mut Batch) -> Array {
+        let mixed = self.self_attn.forward(&self.input_layernorm.forward(x), i, batch);
+        let h = x + self.post_attention_layernorm.forward(&mixed);
+        let fed = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h));
+        let fed = match &self.moe {
+            Some(moe) => moe.forward(&fed, &h),
+            None => fed,
+        };
+        let h = &h + self.post_feedforward_layernorm.forward(&fed);
+        let h = match &self.per_layer_input {
+            Some(block) => block.forward(&h, &inputs[i]),
+            None => h,
+        };
+        h * self.layer_scalar
+    }
+}

@@ -1,0 +1,18 @@
+//! Generated parts of docs/models.md, between comments that name them.
+
+use std::{fs, path::Path};
+
+/// What stands in the part `name`; with UPDATE_DOCS set, `text` is put there first.
+pub fn part(name: &str, text: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md");
+    let document = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (begin, end) = (format!("<!-- generated: {name} -->\n"), format!("<!-- end: {name} -->"));
+    let outside = || panic!("docs/models.md has no part `{name}`");
+    let (before, rest) = document.split_once(&begin).unwrap_or_else(outside);
+    let (written, after) = rest.split_once(&end).unwrap_or_else(outside);
+    if std::env::var_os("UPDATE_DOCS").is_none() {
+        return written.into();
+    }
+    fs::write(&path, [before, &begin, text, &end, after].concat()).unwrap_or_else(|e| panic!("{e}"));
+    text.into()
+}

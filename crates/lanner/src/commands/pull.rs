@@ -1,0 +1,76 @@
+//! `lanner pull`: a model from the hub; its folder on stdout, progress on stderr.
+
+use std::{
+    collections::HashMap,
+    io::{IsTerminal, Write},
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::CommandError;
+use crate::{
+    hub::{self, Event, HubConfig, HubError, Job, megabytes},
+    source,
+    terminal::say,
+};
+
+/// # Errors
+/// The name is none, or the hub does not give the model, or it cannot be written.
+pub fn pull(config: &HubConfig, model: &str) -> Result<(), CommandError> {
+    let repo = source::repo(model).ok_or_else(|| HubError::BadName(model.into()))?;
+    let progress = Progress::new(&repo.to_string());
+    let job = Job { report: &|event| progress.show(event), cancelled: &AtomicBool::new(false) };
+    let pulled = hub::pull(config, &repo, &job);
+    progress.bar.finish_and_clear();
+    writeln!(std::io::stdout(), "{}", pulled?.path.display())?;
+    Ok(())
+}
+
+/// One bar for all files; where nobody watches, a line at the start.
+struct Progress {
+    model: String,
+    bar: ProgressBar,
+    /// Completed bytes by file.
+    files: Mutex<HashMap<String, u64>>,
+}
+
+impl Progress {
+    fn new(model: &str) -> Progress {
+        let style = ProgressStyle::with_template(
+            "{msg} {bar:30} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
+        );
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
+            .with_message(model.to_owned())
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { model: model.into(), bar, files: Mutex::default() }
+    }
+
+    fn show(&self, event: Event) {
+        match event {
+            Event::Start { files, present, total } => self.start(files, present, total),
+            Event::File { path, completed, .. } => {
+                let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+                files.insert(path, completed);
+                self.bar.set_position(files.values().sum());
+            }
+            Event::Waiting { seconds, reason } => {
+                let line = format!("lanner: {reason}; trying again in {seconds:.1} s");
+                self.bar.suspend(|| say(line));
+            }
+        }
+    }
+
+    fn start(&self, files: usize, present: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(present);
+        // So that what lay there does not count as speed.
+        self.bar.reset_eta();
+        if std::io::stderr().is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        } else if present < total {
+            let (rest, all) = (megabytes(total - present), megabytes(total));
+            say(format_args!("lanner: downloading {} ({files} files, {rest} of {all} to come)", self.model));
+        }
+    }
+}

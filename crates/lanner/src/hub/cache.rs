@@ -1,0 +1,117 @@
+//! The cache's layout on disk, as huggingface_hub has it: `models--ORG--NAME/` with `blobs/HASH`, `refs/REVISION` (a commit)
+//! and `snapshots/COMMIT/PATH`, relative links to the blobs; locks in `.locks/models--ORG--NAME/HASH.lock`.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, ErrorKind},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{
+    error::HubError,
+    name::{RepoName, is_commit},
+};
+
+/// How often a lock that somebody else holds is tried.
+const LOCK_POLL: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+/// One repository's place in the cache; nothing of it need exist.
+#[derive(Clone, Debug)]
+pub struct RepoCache {
+    pub folder: PathBuf,
+    pub locks: PathBuf,
+}
+
+impl Cache {
+    pub fn new(root: PathBuf) -> Cache {
+        Cache { root }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn repo(&self, name: &RepoName) -> RepoCache {
+        let folder = name.folder();
+        RepoCache { folder: self.root.join(&folder), locks: self.root.join(".locks").join(folder) }
+    }
+}
+
+impl RepoCache {
+    pub fn blobs(&self) -> PathBuf {
+        self.folder.join("blobs")
+    }
+
+    pub fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    /// The commit that a branch, a tag or a commit named here last time, if its snapshot exists.
+    pub fn commit(&self, revision: &str) -> Option<String> {
+        let commit = if is_commit(revision) {
+            revision.to_owned()
+        } else {
+            fs::read_to_string(self.folder.join("refs").join(revision)).ok()?.trim().to_owned()
+        };
+        (is_commit(&commit) && self.snapshot(&commit).is_dir()).then_some(commit)
+    }
+
+    /// Records which commit a branch or tag stands for; a commit stands for itself.
+    pub fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if revision == commit {
+            return Ok(());
+        }
+        let path = self.folder.join("refs").join(revision);
+        in_place(&path, |path| fs::write(path, commit))
+    }
+
+    /// Makes the file part of the snapshot.
+    pub fn link(&self, commit: &str, path: &str, etag: &str) -> Result<(), HubError> {
+        let up = "../".repeat(2 + path.matches('/').count());
+        let target = PathBuf::from(format!("{up}blobs/{etag}"));
+        let link = self.snapshot(commit).join(path);
+        if fs::read_link(&link).is_ok_and(|current| current == target) {
+            return Ok(());
+        }
+        in_place(&link, |link| symlink(&target, link))
+    }
+
+    /// Waits until nobody else writes this blob. The system frees the lock if we are killed.
+    pub fn lock(&self, etag: &str, cancelled: impl Fn() -> bool) -> Result<File, HubError> {
+        let path = self.locks.join(format!("{etag}.lock"));
+        let cannot = |error| HubError::Write { path: path.clone(), error };
+        fs::create_dir_all(&self.locks).map_err(cannot)?;
+        let file = File::options().create(true).append(true).open(&path).map_err(cannot)?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if cancelled() => return Err(HubError::Cancelled),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
+                // Some network file systems have no locks; a second download then wastes work, and verification
+                // catches what it breaks.
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => return Ok(file),
+                Err(TryLockError::Error(error)) => return Err(cannot(error)),
+            }
+        }
+    }
+}
+
+/// Makes a file under a name of its own and puts it in place in one step: readers see the old or the new.
+fn in_place(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
+    let write = || {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        // Left by a process of our number that was killed.
+        let _ = fs::remove_file(&new);
+        make(&new).and_then(|()| fs::rename(&new, path))
+    };
+    write().map_err(|error| HubError::Write { path: path.to_path_buf(), error })
+}

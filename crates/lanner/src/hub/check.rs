@@ -1,0 +1,150 @@
+//! Whether a model in the cache is complete, and which of its files are the model. Looks at the disk, never at the hub.
+
+use std::{
+    fmt, fs,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use safetensors::tensor::Metadata;
+
+use super::{
+    cache::Cache,
+    choose::{ChooseError, Chosen, Weights, choose},
+    name::{RepoName, is_safe_path},
+    pull::shards,
+};
+
+/// A complete model in the cache.
+#[derive(Debug)]
+pub struct Local {
+    pub commit: String,
+    /// Its folder, or its only safetensors file where the folder has others too.
+    pub path: PathBuf,
+}
+
+/// Why the model cannot be loaded.
+#[derive(Debug)]
+pub enum Missing {
+    /// Nothing of this revision is there.
+    Everything,
+    Choice(ChooseError),
+    /// By its path in the repository.
+    File(String),
+    /// A weight file whose length is not what its header says.
+    Cut(String),
+    Index {
+        path: String,
+        reason: String,
+    },
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Everything => write!(f, "nothing of it is there"),
+            Missing::Choice(error) => write!(f, "{error}"),
+            Missing::File(path) => write!(f, "{path} is missing"),
+            Missing::Cut(path) => write!(f, "{path} is cut short or broken"),
+            Missing::Index { path, reason } => write!(f, "{path} cannot be used: {reason}"),
+        }
+    }
+}
+
+/// Finds the model in the cache and checks that all of it is there.
+///
+/// # Errors
+/// What is missing, the first thing found.
+pub fn check(cache: &Cache, repo: &RepoName) -> Result<Local, Missing> {
+    let cache = cache.repo(repo);
+    let commit = cache.commit(repo.revision()).ok_or(Missing::Everything)?;
+    let path = check_snapshot(&cache.snapshot(&commit), &repo.id(), repo.part.as_deref())?;
+    Ok(Local { commit, path })
+}
+
+/// As [`check`], for one snapshot.
+pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result<PathBuf, Missing> {
+    let paths = files(snapshot);
+    let chosen = match choose(repo, part, &paths) {
+        // An interrupted download: the small files come first.
+        Err(ChooseError::NoWeights(_)) => return Err(Missing::File("*.safetensors".into())),
+        chosen => chosen.map_err(Missing::Choice)?,
+    };
+    let config = format!("{}config.json", chosen.folder);
+    if !snapshot.join(&config).is_file() {
+        return Err(Missing::File(config));
+    }
+    for path in weight_paths(snapshot, &chosen)? {
+        let file = snapshot.join(&path);
+        if !file.is_file() {
+            return Err(Missing::File(path));
+        }
+        if !is_whole(&file).unwrap_or(false) {
+            return Err(Missing::Cut(path));
+        }
+    }
+    Ok(match &chosen.weights {
+        Weights::Files(files)
+            if files.len() == 1 && (part == Some(&files[0]) || has_others(&paths, &chosen)) =>
+        {
+            snapshot.join(&files[0])
+        }
+        _ if chosen.folder.is_empty() => snapshot.to_path_buf(),
+        _ => snapshot.join(chosen.folder.trim_end_matches('/')),
+    })
+}
+
+/// Paths of all files, links to nothing included, in order.
+pub fn files(snapshot: &Path) -> Vec<String> {
+    fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => walk(&entry.path(), &format!("{path}/"), found),
+                _ => found.push(path),
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(snapshot, "", &mut found);
+    found.sort();
+    found
+}
+
+fn weight_paths(snapshot: &Path, chosen: &Chosen) -> Result<Vec<String>, Missing> {
+    let path = match &chosen.weights {
+        Weights::Files(files) => return Ok(files.clone()),
+        Weights::Index(path) => path,
+    };
+    let wrong = |reason: String| Missing::Index { path: path.clone(), reason };
+    let text = fs::read(snapshot.join(path)).map_err(|_| Missing::File(path.clone()))?;
+    let names = shards(&text).map_err(wrong)?;
+    match names.iter().find(|name| !is_safe_path(name)) {
+        Some(name) => Err(wrong(format!("it names `{}`", name.escape_debug()))),
+        None => Ok(names.iter().map(|name| format!("{}{name}", chosen.folder)).collect()),
+    }
+}
+
+/// Whether the folder has more weights than those chosen, which the engine would then load too.
+fn has_others(paths: &[String], chosen: &Chosen) -> bool {
+    let in_folder =
+        |path: &&String| path.starts_with(&chosen.folder) && !path[chosen.folder.len()..].contains('/');
+    paths.iter().filter(in_folder).filter(|path| path.ends_with(".safetensors")).count() > 1
+}
+
+/// A safetensors file says in its header how long it is.
+fn is_whole(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut prefix = [0; 8];
+    file.read_exact(&mut prefix)?;
+    let header = u64::from_le_bytes(prefix);
+    if header > length.saturating_sub(8) {
+        return Ok(false);
+    }
+    let mut bytes = Vec::new();
+    file.take(header).read_to_end(&mut bytes)?;
+    let metadata: Metadata = serde_json::from_slice(&bytes)?;
+    Ok(8 + header + metadata.data_len() as u64 == length)
+}

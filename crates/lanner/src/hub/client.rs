@@ -1,0 +1,274 @@
+//! Questions to the hub over HTTP: which errors are final, which pass, and where the token may go.
+
+use std::{
+    io::{ErrorKind, Read},
+    time::Duration,
+};
+
+use ureq::{
+    Agent,
+    http::{
+        Response, Uri,
+        header::{AUTHORIZATION, HeaderMap, LOCATION, RANGE, RETRY_AFTER},
+    },
+    tls::{RootCerts, TlsConfig},
+};
+
+use super::{HubConfig, error::HubError, listing::Listing, name::RepoName};
+
+const CONNECT: Duration = Duration::from_secs(15);
+/// A connection on which nothing comes for this long is dead.
+const STALLED: Duration = Duration::from_secs(30);
+const MAX_REDIRECTS: usize = 10;
+/// Listings of the largest repositories have a few megabytes.
+const MAX_LISTING: u64 = 64 << 20;
+
+pub struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+}
+
+/// Why a request brought nothing.
+#[derive(Debug)]
+pub enum Failure {
+    Final(HubError),
+    /// Another try may do better, after `wait` if the hub asked for that.
+    Passing {
+        error: HubError,
+        wait: Option<Duration>,
+    },
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Failure {
+        Failure::Final(error)
+    }
+}
+
+impl Client {
+    pub fn new(config: &HubConfig) -> Client {
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+        let agent = Agent::config_builder()
+            .tls_config(tls)
+            .proxy(config.proxy.clone())
+            .http_status_as_error(false)
+            // Followed here, where it is known who may see the token.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("lanner/", env!("CARGO_PKG_VERSION")))
+            // Hashes and ranges are of the file itself.
+            .accept_encoding("identity")
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(STALLED))
+            .timeout_per_read(Some(STALLED))
+            .build()
+            .into();
+        Client { agent, endpoint: config.endpoint.clone(), token: config.token.clone() }
+    }
+
+    /// What the repository holds at its revision.
+    ///
+    /// # Errors
+    /// There is no such repository or revision, or it is not for us; or something that may pass.
+    pub fn listing(&self, repo: &RepoName) -> Result<Listing, Failure> {
+        let revision = repo.revision().replace('/', "%2F");
+        let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, repo.id());
+        let response = self.get(repo, "", &url, 0)?;
+        let mut body = Vec::new();
+        let read = response.into_body().into_reader().take(MAX_LISTING).read_to_end(&mut body);
+        read.map_err(|error| passing(unreachable(&url, &error)))?;
+        Ok(Listing::parse(repo, &body)?)
+    }
+
+    /// A file's bytes from `from` on; the status says whether the hub heeded that.
+    ///
+    /// # Errors
+    /// As [`listing`](Client::listing).
+    pub fn file(
+        &self,
+        repo: &RepoName,
+        commit: &str,
+        path: &str,
+        from: u64,
+    ) -> Result<Response<ureq::Body>, Failure> {
+        let url = format!("{}/{}/resolve/{commit}/{}", self.endpoint, repo.id(), percent_encoded(path));
+        self.get(repo, path, &url, from)
+    }
+
+    fn get(
+        &self,
+        repo: &RepoName,
+        file: &str,
+        url: &str,
+        from: u64,
+    ) -> Result<Response<ureq::Body>, Failure> {
+        let mut url = url.to_owned();
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send(&url, from).map_err(|error| unsent(&url, &error))?;
+            match response.status().as_u16() {
+                200 | 206 | 416 => return Ok(response),
+                301 | 302 | 303 | 307 | 308 => url = redirected(&url, response.headers())?,
+                status => return Err(self.failure(status, response, repo, file, &url)),
+            }
+        }
+        Err(Failure::Final(HubError::Unreachable { url, reason: "too many redirects".into() }))
+    }
+
+    fn send(&self, url: &str, from: u64) -> Result<Response<ureq::Body>, ureq::Error> {
+        let mut request = self.agent.get(url);
+        // Files lie on other hosts, whose addresses are signed: they must not see the token.
+        if let Some(token) = self.token.as_ref().filter(|_| origin(url) == origin(&self.endpoint)) {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if from > 0 {
+            request = request.header(RANGE, format!("bytes={from}-"));
+        }
+        request.call()
+    }
+
+    fn failure(
+        &self,
+        status: u16,
+        response: Response<ureq::Body>,
+        repo: &RepoName,
+        file: &str,
+        url: &str,
+    ) -> Failure {
+        let code = response.headers().get("x-error-code").and_then(|value| value.to_str().ok());
+        let (code, token) = (code.unwrap_or_default().to_owned(), self.token.is_some());
+        let (id, revision) = (repo.id(), repo.revision().to_owned());
+        let wait = requested_wait(response.headers());
+        let other = HubError::Status { url: url.into(), status };
+        Failure::Final(match (status, code.as_str()) {
+            (401 | 403, "GatedRepo") => HubError::Gated { repo: id, token },
+            (401 | 403, _) => HubError::Refused { repo: id, token },
+            (404, "RevisionNotFound") => HubError::NoRevision { repo: id, revision },
+            (404, "EntryNotFound") => HubError::NoFile { repo: id, file: file.into() },
+            (404, _) if file.is_empty() && says_revision(response) => {
+                HubError::NoRevision { repo: id, revision }
+            }
+            (404, _) if file.is_empty() => HubError::NoRepo { repo: id, endpoint: self.endpoint.clone() },
+            (404, _) => HubError::NoFile { repo: id, file: file.into() },
+            (429, _) => {
+                let error = HubError::RateLimited { seconds: wait.map(|wait| wait.as_secs()) };
+                return Failure::Passing { error, wait };
+            }
+            (408 | 500..=599, _) => return Failure::Passing { error: other, wait },
+            _ => other,
+        })
+    }
+}
+
+/// An older hub says only in its body that the revision is at fault.
+fn says_revision(response: Response<ureq::Body>) -> bool {
+    let mut text = String::new();
+    let read = response.into_body().into_reader().take(4096).read_to_string(&mut text);
+    read.is_ok() && text.contains("Invalid rev")
+}
+
+/// A certificate that is not trusted now will not be in a second; a name or a connection may be back.
+fn unsent(url: &str, error: &ureq::Error) -> Failure {
+    let reached = unreachable(url, error);
+    match error {
+        ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => Failure::Final(reached),
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_) => Failure::Final(reached),
+        _ => passing(reached),
+    }
+}
+
+fn passing(error: HubError) -> Failure {
+    Failure::Passing { error, wait: None }
+}
+
+fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
+    HubError::Unreachable { url: url.into(), reason: error.to_string() }
+}
+
+/// Where a redirect leads. An encrypted address leads to encrypted ones only.
+fn redirected(url: &str, headers: &HeaderMap) -> Result<String, Failure> {
+    let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let to = match to {
+        absolute if absolute.contains("://") => absolute.to_owned(),
+        host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
+        path if path.starts_with('/') => format!("{}{path}", origin(url).unwrap_or_default()),
+        other => {
+            let reason = format!("it redirects to `{other}`");
+            return Err(Failure::Final(HubError::Unreachable { url: url.into(), reason }));
+        }
+    };
+    if url.starts_with("https:") && !to.starts_with("https:") {
+        return Err(Failure::Final(HubError::Downgrade { url: url.into(), to }));
+    }
+    Ok(to)
+}
+
+/// Scheme, host and port.
+fn origin(url: &str) -> Option<String> {
+    let uri: Uri = url.parse().ok()?;
+    let (scheme, authority) = (uri.scheme_str()?, uri.authority()?);
+    let port = authority.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some(format!("{scheme}://{}:{port}", authority.host().to_ascii_lowercase()))
+}
+
+/// `Retry-After: 7`, or the hub's own `RateLimit: "api";r=0;t=7`.
+fn requested_wait(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let retry_after = text(RETRY_AFTER.as_str()).and_then(|value| value.trim().parse().ok());
+    let reset =
+        || text("ratelimit")?.split(';').find_map(|field| field.trim().strip_prefix("t=")?.parse().ok());
+    retry_after.or_else(reset).map(Duration::from_secs)
+}
+
+fn percent_encoded(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    path.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_have_scheme_host_and_port() {
+        assert_eq!(origin("https://Hub.example/a?b"), origin("https://hub.example:443"));
+        for other in [
+            "http://hub.example",
+            "https://hub.example:8443",
+            "https://cdn.hub.example",
+            "https://hub.example.evil",
+        ] {
+            assert_ne!(origin("https://hub.example"), origin(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_followed_where_they_may_lead() {
+        let check = |from: &str, to: &str| {
+            let headers = HeaderMap::from_iter([(LOCATION, to.parse().unwrap())]);
+            redirected(from, &headers).ok()
+        };
+        assert_eq!(check("https://a/x", "https://b/y").as_deref(), Some("https://b/y"));
+        assert_eq!(check("https://a/x", "//b/y").as_deref(), Some("https://b/y"));
+        assert_eq!(check("http://a:8/x", "/y?z").as_deref(), Some("http://a:8/y?z"));
+        assert_eq!(check("https://a/x", "http://a/x"), None);
+        assert_eq!(check("https://a/x", ""), None);
+    }
+
+    #[test]
+    fn the_hub_says_how_long_to_wait() {
+        let check = |name: &'static str, value: &str| {
+            let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
+            requested_wait(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(check("retry-after", "7"), Some(7));
+        assert_eq!(check("ratelimit", "\"api\";r=0;t=55"), Some(55));
+        assert_eq!(check("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT"), None);
+    }
+
+    #[test]
+    fn paths_are_encoded_byte_by_byte() {
+        assert_eq!(percent_encoded("a b/ü?.json"), "a%20b/%C3%BC%3F.json");
+    }
+}

@@ -1,0 +1,53 @@
+//! Models of the Hugging Face hub: naming them, fetching them, and the cache that other tools share. Reads no
+//! environment, prints nothing, loads nothing.
+
+mod cache;
+mod check;
+mod choose;
+mod client;
+mod download;
+mod error;
+mod listing;
+mod name;
+mod pull;
+mod remove;
+mod scan;
+mod uses;
+
+use std::{path::PathBuf, time::Duration};
+
+pub use self::{
+    cache::Cache,
+    check::{Local, Missing, check},
+    error::{HubError, megabytes},
+    name::RepoName,
+    pull::{Event, Job, Pulled, pull},
+    remove::{Removal, plan_removal},
+    scan::{CachedModel, describe_config, scan},
+    uses::Uses,
+};
+
+/// Where models come from and where they are kept.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// `None` if the system has no place for it.
+    pub cache: Option<PathBuf>,
+    /// Without a slash at the end.
+    pub endpoint: String,
+    pub token: Option<String>,
+    /// Never touch the network.
+    pub offline: bool,
+    pub proxy: Option<ureq::Proxy>,
+    /// Where it is recorded when models were used.
+    pub uses: Option<PathBuf>,
+    /// How long to wait after a first failure; twice as long after each further one.
+    pub backoff: Duration,
+}
+
+impl HubConfig {
+    /// # Errors
+    /// The system has no home folder and the environment names no other place.
+    pub fn cache(&self) -> Result<Cache, HubError> {
+        self.cache.clone().map(Cache::new).ok_or(HubError::NoCache)
+    }
+}

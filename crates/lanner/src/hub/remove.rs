@@ -1,0 +1,142 @@
+//! Removing models from the cache, and the blobs that nothing needs any more.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    cache::{Cache, RepoCache},
+    check::files,
+    error::HubError,
+    name::{RepoName, is_commit},
+    uses::Uses,
+};
+
+/// What removing would do.
+#[derive(Debug)]
+pub struct Removal {
+    cache: RepoCache,
+    folder: String,
+    /// `None` removes the repository with all that is in it.
+    snapshot: Option<Snapshot>,
+    commits: Vec<String>,
+    /// Bytes on disk.
+    pub size: u64,
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    path: PathBuf,
+    refs: Vec<PathBuf>,
+    /// What huggingface_hub notes about the commit beside it.
+    notes: [PathBuf; 2],
+    /// Blobs that no other snapshot links to.
+    blobs: Vec<PathBuf>,
+}
+
+/// Finds what to remove: the repository, or with a revision that revision's snapshot.
+///
+/// # Errors
+/// It is not in the cache, or just being downloaded.
+pub fn plan_removal(cache: &Cache, repo: &RepoName) -> Result<Removal, HubError> {
+    let (folder, cache) = (repo.folder(), cache.repo(repo));
+    if !cache.folder.is_dir() {
+        return Err(HubError::NotCached(repo.id()));
+    }
+    if is_locked(&cache.locks) {
+        return Err(HubError::Busy(repo.id()));
+    }
+    let commits: Vec<String> = entries(&cache.folder.join("snapshots"))
+        .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
+        .filter(|name| is_commit(name))
+        .collect();
+    let Some(revision) = &repo.revision else {
+        let size = entries(&cache.blobs()).map(|path| own_size(&path)).sum();
+        return Ok(Removal { cache, folder, snapshot: None, commits, size });
+    };
+    let commit = cache.commit(revision).ok_or_else(|| HubError::NotCached(repo.to_string()))?;
+    let others = commits.iter().filter(|other| **other != commit);
+    let needed: BTreeSet<PathBuf> = others.flat_map(|other| blobs(&cache.snapshot(other))).collect();
+    let path = cache.snapshot(&commit);
+    let blobs: Vec<PathBuf> = blobs(&path).difference(&needed).cloned().collect();
+    let size = blobs.iter().map(|path| own_size(path)).sum();
+    let refs = refs_to(&cache.folder.join("refs"), &commit);
+    let notes = [format!("trees/{commit}.json"), format!(".no_exist/{commit}")];
+    let notes = notes.map(|note| cache.folder.join(note));
+    let snapshot = Some(Snapshot { path, refs, notes, blobs });
+    Ok(Removal { cache, folder, snapshot, commits: vec![commit], size })
+}
+
+impl Removal {
+    /// Removes names before contents: what is interrupted leaves nothing that looks whole.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn carry_out(&self, uses: &Uses) -> Result<(), HubError> {
+        match &self.snapshot {
+            None => {
+                gone(&self.cache.folder.join("refs"), |path| fs::remove_dir_all(path))?;
+                gone(&self.cache.folder.join("snapshots"), |path| fs::remove_dir_all(path))?;
+                gone(&self.cache.folder, |path| fs::remove_dir_all(path))?;
+                gone(&self.cache.locks, |path| fs::remove_dir_all(path))?;
+            }
+            Some(snapshot) => {
+                snapshot.refs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
+                gone(&snapshot.path, |path| fs::remove_dir_all(path))?;
+                snapshot.blobs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
+                let remove = |path: &Path| {
+                    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+                };
+                snapshot.notes.iter().try_for_each(|path| gone(path, remove))?;
+            }
+        }
+        self.commits.iter().for_each(|commit| uses.forget(&self.folder, commit));
+        Ok(())
+    }
+}
+
+fn gone(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
+    match remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(HubError::Write { path: path.to_path_buf(), error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The blobs that a snapshot links to, and no file outside the repository, whatever the links say.
+fn blobs(snapshot: &Path) -> BTreeSet<PathBuf> {
+    let Some(blobs) = snapshot.parent().and_then(Path::parent).map(|repo| repo.join("blobs")) else {
+        return BTreeSet::new();
+    };
+    let blob = |path: String| {
+        let target = fs::read_link(snapshot.join(path)).ok()?;
+        let blob = blobs.join(target.file_name()?);
+        blob.symlink_metadata().is_ok().then_some(blob)
+    };
+    files(snapshot).into_iter().filter_map(blob).collect()
+}
+
+fn refs_to(folder: &Path, commit: &str) -> Vec<PathBuf> {
+    let stands_for = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|text| text.trim() == commit);
+    files(folder).iter().map(|name| folder.join(name)).filter(stands_for).collect()
+}
+
+/// Of the file itself: newer tools make blobs links into a store that several repositories share, which stays.
+fn own_size(path: &Path) -> u64 {
+    path.symlink_metadata().map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 })
+}
+
+fn is_locked(locks: &Path) -> bool {
+    let held = |path: PathBuf| {
+        File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+    };
+    entries(locks).any(held)
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}

@@ -1,0 +1,233 @@
+//! Routes that change what the server has: downloading a model, and serving another one.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{
+    handlers::{self, JsonBody},
+    host::Host,
+    wire::{
+        self,
+        error::{ApiError, ErrorObject},
+    },
+};
+use crate::{
+    hub::{self, Event, HubError, Job, Pulled, RepoName},
+    model::OpenError,
+    source::{self, SourceError},
+};
+
+/// The least time between two lines about one file.
+const LINE_EVERY: Duration = Duration::from_millis(200);
+
+#[derive(Deserialize)]
+struct LoadRequest {
+    model: String,
+}
+
+#[derive(Deserialize)]
+struct PullRequest {
+    model: String,
+    #[serde(default)]
+    stream: Option<bool>,
+}
+
+/// Answers when the other model is served, or has failed.
+pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+    let request: LoadRequest = wire::parse(&body.0)?;
+    let started = Instant::now();
+    let busy = |_| conflict("another model is being loaded; try again when it is ready");
+    let loaded = host.load(request.model).map_err(busy)?.await;
+    let loaded = loaded.map_err(|_| internal("loading ended without a result"))?;
+    let server = loaded.map_err(|error| open_error(&error))?;
+    let mut answer = handlers::describe(&server);
+    answer["load_seconds"] = started.elapsed().as_secs_f64().into();
+    Ok(Json(answer))
+}
+
+/// Answers when the model is there; or with `stream` in lines of JSON as it comes.
+pub async fn pull(State(host): State<Host>, body: JsonBody) -> Result<Response, ApiError> {
+    let request: PullRequest = wire::parse(&body.0)?;
+    let repo = source::repo(&request.model).ok_or_else(|| {
+        let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
+        ApiError::invalid("model", message)
+    })?;
+    let mut lines = Pull::start(&host, repo)?;
+    if request.stream.unwrap_or(false) {
+        let lines = stream::unfold(lines, |mut lines| async {
+            lines.next().await.map(|line| (Ok::<_, Infallible>(Bytes::from(line.to_json())), lines))
+        });
+        return Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response());
+    }
+    loop {
+        match lines.next().await {
+            Some(Line::Done(answer)) => return Ok(Json(answer).into_response()),
+            Some(Line::Failed(error)) => return Err(error),
+            Some(Line::Progress(_)) => {}
+            None => return Err(internal("the download ended without a result")),
+        }
+    }
+}
+
+/// A download on a thread of its own. Dropping it, as happens when the client goes, cancels the download; what has come
+/// is kept.
+struct Pull {
+    lines: UnboundedReceiver<Line>,
+    cancelled: Arc<AtomicBool>,
+}
+
+enum Line {
+    Progress(Value),
+    Done(Value),
+    Failed(ApiError),
+}
+
+impl Pull {
+    fn start(host: &Host, repo: RepoName) -> Result<Pull, ApiError> {
+        let busy = || conflict(&format!("{} is being downloaded already", repo.id()));
+        let claim = host.claim_pull(repo.id()).ok_or_else(busy)?;
+        let (sender, lines) = unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let (host, stop) = (host.clone(), cancelled.clone());
+        thread::spawn(move || {
+            let progress = Progress { sender: sender.clone(), last: Mutex::default() };
+            let job = Job { report: &|event| progress.report(event), cancelled: &stop };
+            let result = hub::pull(host.hub(), &repo, &job);
+            // Free before the client knows, who may ask again at once.
+            drop(claim);
+            let last = match result {
+                Ok(pulled) => Line::Done(done(&repo, &pulled)),
+                Err(error) => Line::Failed(hub_error(&error)),
+            };
+            // Nobody listens once the client has gone.
+            let _ = sender.send(last);
+        });
+        Ok(Pull { lines, cancelled })
+    }
+
+    async fn next(&mut self) -> Option<Line> {
+        self.lines.recv().await
+    }
+}
+
+impl Drop for Pull {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Line {
+    fn to_json(&self) -> String {
+        let value = match self {
+            Line::Progress(value) | Line::Done(value) => value.clone(),
+            Line::Failed(error) => {
+                let mut value = serde_json::to_value(ErrorObject { error: &error.body }).unwrap_or_default();
+                value["status"] = "error".into();
+                value
+            }
+        };
+        format!("{value}\n")
+    }
+}
+
+/// Lines about files, not too many of them.
+struct Progress {
+    sender: UnboundedSender<Line>,
+    last: Mutex<HashMap<String, Instant>>,
+}
+
+impl Progress {
+    fn report(&self, event: Event) {
+        let line = match event {
+            Event::Start { files, present, total } => {
+                json!({ "status": "starting", "files": files, "completed": present, "total": total })
+            }
+            Event::File { path, completed, total } => {
+                if completed < total && !self.is_due(&path) {
+                    return;
+                }
+                json!({ "status": "downloading", "file": path, "completed": completed, "total": total })
+            }
+            Event::Waiting { seconds, reason } => {
+                json!({ "status": "waiting", "seconds": seconds, "reason": reason })
+            }
+        };
+        let _ = self.sender.send(Line::Progress(line));
+    }
+
+    fn is_due(&self, path: &str) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.get(path).is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        if due {
+            last.insert(path.to_owned(), Instant::now());
+        }
+        due
+    }
+}
+
+fn done(repo: &RepoName, pulled: &Pulled) -> Value {
+    json!({ "status": "done", "model": repo.model(), "revision": pulled.commit, "path": pulled.path })
+}
+
+fn open_error(error: &OpenError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        OpenError::Source(SourceError::Hub(HubError::Choice(_)) | SourceError::OddFile(_)) => {
+            ApiError::invalid("model", message)
+        }
+        OpenError::Source(_) => {
+            ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
+        }
+        OpenError::Text(_) | OpenError::Load { .. } => {
+            ApiError::invalid("model", message).code("model_not_loadable")
+        }
+    }
+}
+
+/// The hub's refusals are the client's to mend, its failures are not.
+fn hub_error(error: &HubError) -> ApiError {
+    let message = error.to_string();
+    let (status, code) = match error {
+        HubError::NoRepo { .. } | HubError::NoRevision { .. } | HubError::NoFile { .. } => {
+            (StatusCode::NOT_FOUND, "model_not_found")
+        }
+        HubError::Gated { .. } | HubError::Refused { .. } => (StatusCode::FORBIDDEN, "hub_access_denied"),
+        HubError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "hub_rate_limited"),
+        HubError::Choice(_) | HubError::Traversal { .. } => (StatusCode::BAD_REQUEST, "model_not_usable"),
+        HubError::Offline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "hub_offline"),
+        HubError::DiskFull { .. } => (StatusCode::INSUFFICIENT_STORAGE, "disk_full"),
+        HubError::Write { .. } | HubError::Read { .. } | HubError::NoCache => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "cache_error")
+        }
+        _ => (StatusCode::BAD_GATEWAY, "hub_error"),
+    };
+    ApiError::new(status, message).code(code)
+}
+
+fn conflict(message: &str) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, message).code("busy")
+}
+
+fn internal(message: &str) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+}

@@ -1,0 +1,194 @@
+//! Who serves which model: the one place where the served model changes, and where engines are kept track of.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use axum::extract::FromRef;
+use engine::Engine;
+use tokio::sync::oneshot;
+
+use super::Server;
+use crate::{
+    config::ModelConfig,
+    hub::HubConfig,
+    model::{Model, OpenError},
+};
+
+/// The routes' state; handlers see the [`Server`] that is current when their request comes.
+#[derive(Clone)]
+pub struct Host(Arc<Shared>);
+
+struct Shared {
+    current: RwLock<Arc<Server>>,
+    /// How models are loaded; which one, a request says.
+    config: ModelConfig,
+    /// What the server calls any model it serves, beside the model's own name.
+    name: Option<String>,
+    engines: Engines,
+    /// Whether a model is being loaded, and the thread that does it or did it last.
+    loading: AtomicBool,
+    loader: Mutex<Option<JoinHandle<()>>>,
+    /// The program ends: no more loading.
+    stopped: Arc<AtomicBool>,
+    pulling: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl FromRef<Host> for Arc<Server> {
+    fn from_ref(host: &Host) -> Arc<Server> {
+        host.current()
+    }
+}
+
+/// Another load is under way.
+#[derive(Debug)]
+pub struct Busy;
+
+impl Host {
+    pub fn new(mut server: Server, config: ModelConfig, name: Option<String>) -> Host {
+        let engines = Engines::default();
+        server.engine = Some(engines.keep(&server.model.engine));
+        Host(Arc::new(Shared {
+            current: RwLock::new(Arc::new(server)),
+            config,
+            name,
+            engines,
+            loading: AtomicBool::new(false),
+            loader: Mutex::default(),
+            stopped: Arc::default(),
+            pulling: Arc::default(),
+        }))
+    }
+
+    pub fn current(&self) -> Arc<Server> {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn hub(&self) -> &HubConfig {
+        &self.0.config.hub
+    }
+
+    /// Loads a model beside the one that is served, and serves it once it is ready. If it fails, nothing changes. The old
+    /// one goes when the last request that began with it has ended.
+    ///
+    /// # Errors
+    /// Another load is under way. What the receiver gets: the model cannot be loaded.
+    pub fn load(&self, model: String) -> Result<oneshot::Receiver<Result<Arc<Server>, OpenError>>, Busy> {
+        let mut loader = lock(&self.0.loader);
+        if self.0.stopped.load(Ordering::Relaxed) || self.0.loading.swap(true, Ordering::AcqRel) {
+            return Err(Busy);
+        }
+        let (claim, (sender, receiver)) = (LoadClaim(self.clone()), oneshot::channel());
+        // Goes on if whoever asked has gone: half of a swap helps nobody.
+        *loader = Some(thread::spawn(move || {
+            let result = claim.0.swap(model);
+            // Free before the client knows, who may ask again at once.
+            drop(claim);
+            let _ = sender.send(result);
+        }));
+        Ok(receiver)
+    }
+
+    fn swap(&self, model: String) -> Result<Arc<Server>, OpenError> {
+        let config = ModelConfig { model: Some(model), ..self.0.config.clone() };
+        let model = Model::open_unless(&config, &self.0.stopped)?;
+        let mut server = self.current().with_model(model, self.0.name.clone());
+        server.engine = Some(self.0.engines.keep(&server.model.engine));
+        let server = Arc::new(server);
+        let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, server.clone());
+        // Before the old one is dropped, which may wait for a step.
+        drop(current);
+        drop(old);
+        Ok(server)
+    }
+
+    /// A claim to pull a repository; `None` while somebody else holds it.
+    pub fn claim_pull(&self, repo: String) -> Option<PullClaim> {
+        let pulling = self.0.pulling.clone();
+        let free = lock(&pulling).insert(repo.clone());
+        free.then(|| PullClaim { pulling, repo })
+    }
+
+    /// Ends loading and every engine. MLX crashes if the program ends while it computes.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Relaxed);
+        let loader = lock(&self.0.loader).take();
+        if let Some(thread) = loader {
+            let _ = thread.join();
+        }
+        self.0.engines.stop();
+    }
+}
+
+/// Lets the next load begin when dropped.
+struct LoadClaim(Host);
+
+impl Drop for LoadClaim {
+    fn drop(&mut self) {
+        self.0.0.loading.store(false, Ordering::Release);
+    }
+}
+
+/// Gives the repository free when dropped.
+pub struct PullClaim {
+    pulling: Arc<Mutex<BTreeSet<String>>>,
+    repo: String,
+}
+
+impl Drop for PullClaim {
+    fn drop(&mut self) {
+        lock(&self.pulling).remove(&self.repo);
+    }
+}
+
+/// Engines that may still compute: those of models that were replaced end in their own time.
+#[derive(Clone, Default)]
+struct Engines(Arc<EnginesShared>);
+
+#[derive(Default)]
+struct EnginesShared {
+    next: AtomicU64,
+    running: Mutex<BTreeMap<u64, Engine>>,
+}
+
+impl Engines {
+    fn keep(&self, engine: &Engine) -> KeptEngine {
+        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.0.running).insert(id, engine.clone());
+        KeptEngine { engines: self.clone(), id }
+    }
+
+    fn stop(&self) {
+        let running: Vec<Engine> = lock(&self.0.running).values().cloned().collect();
+        running.iter().for_each(Engine::stop);
+    }
+}
+
+/// Stops the engine when dropped, which frees its memory.
+pub struct KeptEngine {
+    engines: Engines,
+    id: u64,
+}
+
+impl Drop for KeptEngine {
+    fn drop(&mut self) {
+        let (engines, id) = (self.engines.clone(), self.id);
+        // Waits for the step being computed, which is not for the thread that drops the last request.
+        thread::spawn(move || {
+            let engine = lock(&engines.0.running).get(&id).cloned();
+            engine.iter().for_each(Engine::stop);
+            // Only now, so that until then the program's end waits for it.
+            lock(&engines.0.running).remove(&id);
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

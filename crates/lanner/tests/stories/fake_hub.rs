@@ -1,0 +1,290 @@
+//! A hub on loopback that serves one repository and fails as it is told to.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use lanner::hub::{Event, HubConfig, HubError, Job, Pulled, RepoName, pull};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use serde_json::{Value, json};
+
+use super::server::{TEMPLATE, tokenizer_json};
+
+pub const REPO: &str = "org/tiny";
+
+/// What goes wrong with one request.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    Status(u16, &'static str),
+    /// Ends the connection after so many bytes of the body.
+    Cut(usize),
+    /// Sends other bytes of the same number.
+    Garble,
+    /// Sends the whole file although a part was asked for.
+    IgnoreRange,
+    Redirect(String),
+    /// Waits after every kilobyte.
+    Slow(Duration),
+}
+
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub path: String,
+    pub range: Option<String>,
+    pub token: Option<String>,
+}
+
+pub struct FakeHub {
+    pub address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    files: Vec<(String, Vec<u8>)>,
+    commit: String,
+    /// Faults to come, by what the path contains.
+    faults: Vec<(String, Fault)>,
+    seen: Vec<Seen>,
+    listing: Option<Value>,
+}
+
+impl FakeHub {
+    pub fn new(files: Vec<(&str, Vec<u8>)>) -> FakeHub {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let files = files.into_iter().map(|(path, bytes)| (path.to_owned(), bytes)).collect();
+        let state = State { files, commit: "c0".repeat(20), faults: vec![], seen: vec![], listing: None };
+        let state = Arc::new(Mutex::new(state));
+        let shared = state.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = shared.clone();
+                thread::spawn(move || answer(stream, &state));
+            }
+        });
+        FakeHub { address, state }
+    }
+
+    /// A small model of the engine's tests, with a tokenizer of bytes and what else repositories hold.
+    pub fn tiny() -> FakeHub {
+        let read = |name: &str| golden("qwen3_5-hub", name);
+        FakeHub::new(vec![
+            ("README.md", b"# Tiny\n".to_vec()),
+            ("config.json", read("config.json")),
+            ("model.safetensors", read("model.safetensors")),
+            ("tokenizer.json", tokenizer_json().into_bytes()),
+            ("chat_template.jinja", TEMPLATE.into()),
+            ("training_args.bin", vec![0; 100]),
+        ])
+    }
+
+    /// A model in shards, beside weights that are not part of it.
+    pub fn sharded() -> FakeHub {
+        let names = [
+            "config.json",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+        ];
+        let mut files: Vec<_> =
+            names.into_iter().map(|name| (name, golden("qwen3_5-text-sharded", name))).collect();
+        files.push(("consolidated.safetensors", vec![1; 5000]));
+        files.push(("tokenizer.json", tokenizer_json().into_bytes()));
+        FakeHub::new(files)
+    }
+
+    /// The next requests whose path contains `path` fail so, one after the other.
+    pub fn fails(self, path: &str, faults: impl IntoIterator<Item = Fault>) -> FakeHub {
+        let faults = faults.into_iter().map(|fault| (path.to_owned(), fault));
+        self.state.lock().unwrap().faults.extend(faults);
+        self
+    }
+
+    /// Says this of its files, whatever they are.
+    pub fn lists(self, listing: Value) -> FakeHub {
+        self.state.lock().unwrap().listing = Some(listing);
+        self
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Requests so far whose path contains `path`.
+    pub fn seen(&self, path: &str) -> Vec<Seen> {
+        let seen = self.state.lock().unwrap().seen.clone();
+        seen.into_iter().filter(|seen| seen.path.contains(path)).collect()
+    }
+
+    pub fn commit(&self) -> String {
+        self.state.lock().unwrap().commit.clone()
+    }
+
+    /// A new commit with other contents.
+    pub fn push(&self, commit: &str, path: &str, bytes: Vec<u8>) {
+        let mut state = self.state.lock().unwrap();
+        state.commit = commit.into();
+        state.files.retain(|(other, _)| other != path);
+        state.files.push((path.into(), bytes));
+    }
+
+    pub fn file(&self, path: &str) -> Vec<u8> {
+        self.state.lock().unwrap().files.iter().find(|(other, _)| other == path).unwrap().1.clone()
+    }
+
+    pub fn etag(&self, path: &str) -> String {
+        etag(path, &self.file(path))
+    }
+
+    pub fn config(&self, cache: &Path) -> HubConfig {
+        HubConfig {
+            cache: Some(cache.into()),
+            endpoint: self.endpoint(),
+            token: None,
+            offline: false,
+            proxy: None,
+            uses: Some(cache.join("uses")),
+            backoff: Duration::from_millis(1),
+        }
+    }
+
+    pub fn pull(&self, cache: &Path) -> Result<Pulled, HubError> {
+        pull_from(&self.config(cache), REPO)
+    }
+}
+
+pub fn pull_from(config: &HubConfig, name: &str) -> Result<Pulled, HubError> {
+    pull_with_events(config, name).0
+}
+
+pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubError>, Vec<Event>) {
+    let events = Mutex::new(Vec::new());
+    let job = Job { report: &|event| events.lock().unwrap().push(event), cancelled: &false.into() };
+    let result = pull(config, &RepoName::parse(name).unwrap(), &job);
+    (result, events.into_inner().unwrap())
+}
+
+/// A file of a recorded checkpoint.
+pub fn golden(family: &str, name: &str) -> Vec<u8> {
+    std::fs::read(super::checkpoint::folder(family).path().join(name)).unwrap()
+}
+
+/// Large files are named by SHA-256, others by git's SHA-1.
+fn etag(path: &str, bytes: &[u8]) -> String {
+    let digest = if is_large(path) {
+        ring::digest::digest(&SHA256, bytes)
+    } else {
+        let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        hash.update(format!("blob {}\0", bytes.len()).as_bytes());
+        hash.update(bytes);
+        hash.finish()
+    };
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_large(path: &str) -> bool {
+    path.ends_with(".safetensors") || path.ends_with(".bin")
+}
+
+fn answer(mut stream: TcpStream, state: &Mutex<State>) {
+    let Some(seen) = read_request(&stream) else { return };
+    let (fault, reply) = {
+        let mut state = state.lock().unwrap();
+        state.seen.push(seen.clone());
+        let at = state.faults.iter().position(|(path, _)| seen.path.contains(path.as_str()));
+        let fault = at.map(|at| state.faults.remove(at).1);
+        (fault, reply(&state, &seen))
+    };
+    // A client that hangs up early is what some stories are about.
+    let _ = send(&mut stream, fault, reply, seen.range.as_deref());
+}
+
+fn read_request(stream: &TcpStream) -> Option<Seen> {
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let path = lines.next()?.split(' ').nth(1)?.to_owned();
+    let mut seen = Seen { path, range: None, token: None };
+    for line in lines.take_while(|line| !line.is_empty()) {
+        match line.split_once(": ") {
+            Some((name, value)) if name.eq_ignore_ascii_case("range") => seen.range = Some(value.into()),
+            Some((name, value)) if name.eq_ignore_ascii_case("authorization") => {
+                seen.token = Some(value.into())
+            }
+            _ => {}
+        }
+    }
+    Some(seen)
+}
+
+/// Status, headers, body.
+type Reply = (u16, String, Vec<u8>);
+
+fn reply(state: &State, seen: &Seen) -> Reply {
+    let path = seen.path.split('?').next().unwrap();
+    let listing = format!("/api/models/{REPO}/revision/");
+    let file = format!("/{REPO}/resolve/{}/", state.commit);
+    if let Some(revision) = path.strip_prefix(&listing) {
+        if !["main", "v1", "refs%2Fpr%2F1", &state.commit].contains(&revision) {
+            return (404, "X-Error-Code: RevisionNotFound\r\n".into(), b"{}".to_vec());
+        }
+        assert!(seen.path.ends_with("?blobs=true"), "{}", seen.path);
+        let siblings = state.listing.clone().unwrap_or_else(|| state.files.iter().map(sibling).collect());
+        let body = json!({ "id": REPO, "sha": state.commit, "siblings": siblings });
+        return (200, String::new(), body.to_string().into_bytes());
+    }
+    match path.strip_prefix(&file).or_else(|| path.strip_prefix("/cdn/")) {
+        Some(name) => match state.files.iter().find(|(path, _)| path == name) {
+            Some((_, bytes)) => (200, String::new(), bytes.clone()),
+            None => (404, "X-Error-Code: EntryNotFound\r\n".into(), vec![]),
+        },
+        None => (404, "X-Error-Code: RepoNotFound\r\n".into(), b"{}".to_vec()),
+    }
+}
+
+fn sibling((path, bytes): &(String, Vec<u8>)) -> Value {
+    let (etag, size) = (etag(path, bytes), bytes.len());
+    if is_large(path) {
+        let lfs = json!({ "sha256": etag, "size": size, "pointerSize": 130 });
+        return json!({ "rfilename": path, "size": size, "blobId": "0".repeat(40), "lfs": lfs });
+    }
+    json!({ "rfilename": path, "size": size, "blobId": etag })
+}
+
+fn send(
+    stream: &mut TcpStream,
+    fault: Option<Fault>,
+    reply: Reply,
+    range: Option<&str>,
+) -> std::io::Result<()> {
+    let (status, headers, mut body) = match &fault {
+        Some(Fault::Status(status, headers)) => (*status, (*headers).to_owned(), b"{}".to_vec()),
+        Some(Fault::Redirect(to)) => (302, format!("Location: {to}\r\n"), vec![]),
+        Some(Fault::Garble) => (reply.0, reply.1, reply.2.iter().map(|byte| !byte).collect()),
+        _ => reply,
+    };
+    let total = body.len();
+    let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
+    let (status, headers) = match from.filter(|_| status == 200 && !matches!(fault, Some(Fault::IgnoreRange)))
+    {
+        Some(from) if from >= total => (416, headers),
+        Some(from) => {
+            body.drain(..from);
+            (206, format!("{headers}Content-Range: bytes {from}-{}/{total}\r\n", total - 1))
+        }
+        None => (status, headers),
+    };
+    let length = body.len();
+    write!(stream, "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")?;
+    match fault {
+        Some(Fault::Cut(after)) => stream.write_all(&body[..after]),
+        Some(Fault::Slow(pause)) => body.chunks(1024).try_for_each(|chunk| {
+            thread::sleep(pause);
+            stream.write_all(chunk)
+        }),
+        _ => stream.write_all(&body),
+    }
+}
