@@ -9,6 +9,7 @@ mod handle;
 mod models;
 mod nn;
 mod options;
+pub mod quantize;
 mod request;
 mod run;
 mod sample;

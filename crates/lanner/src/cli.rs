@@ -39,6 +39,12 @@ pub enum Command {
     Chat(ChatArgs),
     /// Answer one prompt and exit.
     Run(RunArgs),
+    /// Quantise a model into a new folder, which mlx-lm can load too.
+    ///
+    /// Vision and audio towers, projectors, MTP heads, norms, convolutions, recurrences and routers stay as they are;
+    /// --dry-run shows what becomes of each tensor. Memory is bounded by a few pieces of one tensor, and the same source
+    /// gives the same bytes.
+    Quantize(QuantizeArgs),
     /// Download a model from the Hugging Face hub, or what of it is not there yet.
     ///
     /// Prints the model's folder. Downloads are resumed and verified, and lie in the cache that other tools use too: in
@@ -123,6 +129,37 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct QuantizeArgs {
+    /// The unquantised model: what --model of other commands takes.
+    #[arg(value_name = "SRC")]
+    pub source: String,
+    /// Folder to write; it must not exist yet, or be empty.
+    #[arg(long, value_name = "DIR", required_unless_present = "dry_run")]
+    pub out: Option<PathBuf>,
+    /// Format of the quantised weights.
+    #[arg(long, default_value = "affine")]
+    pub mode: QuantizationMode,
+    /// Bits per weight: 2, 3, 4, 5, 6 or 8 if affine [default: 4]; the other modes have their own.
+    #[arg(long)]
+    pub bits: Option<i32>,
+    /// Weights that share a scale: 32, 64 or 128 if affine [default: 64]; the other modes have their own.
+    #[arg(long, value_name = "WEIGHTS")]
+    pub group_size: Option<i32>,
+    /// Compare the result with the source, tensor by tensor.
+    #[arg(long)]
+    pub verify: bool,
+    /// With --verify: also the perplexity of both on this text; both must fit into memory, one after the other.
+    #[arg(long, value_name = "FILE", requires = "verify")]
+    pub text: Option<PathBuf>,
+    /// Print what would become of each tensor, and write nothing.
+    #[arg(long, conflicts_with = "verify")]
+    pub dry_run: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Which model to load, and how to run it; `[model]` in the config file.
@@ -239,6 +276,19 @@ pub enum Dtype {
     Float32,
     Float16,
     Bfloat16,
+}
+
+/// How weights are quantised.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum QuantizationMode {
+    /// Integers with a scale and a bias per group.
+    Affine,
+    /// 4-bit floats with a power of two per 32.
+    Mxfp4,
+    /// 8-bit floats with a power of two per 32.
+    Mxfp8,
+    /// 4-bit floats with an 8-bit float per 16.
+    Nvfp4,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

@@ -8,11 +8,15 @@ use std::{
     time::Duration,
 };
 
+use engine::quantize::{Mode, Quantization, QuantizeError};
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    cli::{self, Cli, ConversationArgs, ModelArgs, RunArgs, SamplingArgs, ServerArgs},
+    cli::{
+        self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs,
+        ServerArgs,
+    },
     hub::HubConfig,
     sampling::Overrides,
 };
@@ -30,6 +34,7 @@ pub enum Command {
     Pull(HubConfig, String),
     Models(HubConfig, ModelsConfig),
     Rm(HubConfig, RmConfig),
+    Quantize(ModelConfig, QuantizeConfig),
 }
 
 #[derive(Clone)]
@@ -79,6 +84,18 @@ pub struct RunConfig {
     pub color: bool,
 }
 
+pub struct QuantizeConfig {
+    /// As the user wrote it.
+    pub source: String,
+    /// `None`: only show what would be written.
+    pub out: Option<PathBuf>,
+    pub quantization: Quantization,
+    pub verify: bool,
+    /// What perplexity is measured on.
+    pub text: Option<PathBuf>,
+    pub json: bool,
+}
+
 pub enum RunPrompt {
     /// A question for the chat template.
     Turn {
@@ -109,6 +126,8 @@ pub enum ConfigError {
     Parse { path: PathBuf, error: toml::de::Error },
     #[error("--ids: `{0}` is not a token id")]
     Ids(String),
+    #[error(transparent)]
+    Format(#[from] QuantizeError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
     Endpoint(String),
     #[error("{0} holds characters that no token has")]
@@ -152,6 +171,9 @@ impl Config {
             cli::Command::Pull(args) => Command::Pull(hub, args.model),
             cli::Command::Models(args) => Command::Models(hub, models(args)),
             cli::Command::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
+            cli::Command::Quantize(args) => {
+                Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
+            }
         };
         Ok(Config { log: log_level(cli.global.log), command })
     }
@@ -272,6 +294,23 @@ fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Run
         color,
     };
     Ok((args.model, run))
+}
+
+fn quantize(args: QuantizeArgs) -> Result<QuantizeConfig, ConfigError> {
+    let mode = match args.mode {
+        QuantizationMode::Affine => Mode::Affine,
+        QuantizationMode::Mxfp4 => Mode::Mxfp4,
+        QuantizationMode::Mxfp8 => Mode::Mxfp8,
+        QuantizationMode::Nvfp4 => Mode::Nvfp4,
+    };
+    Ok(QuantizeConfig {
+        source: args.source,
+        out: args.out.filter(|_| !args.dry_run),
+        quantization: engine::quantize::quantization(mode, args.bits, args.group_size)?,
+        verify: args.verify,
+        text: args.text,
+        json: args.json,
+    })
 }
 
 fn token_ids(text: &str) -> Result<Vec<u32>, ConfigError> {

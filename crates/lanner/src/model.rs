@@ -140,6 +140,14 @@ impl Model {
         Ok(Prompt::from_ids(self.tokenizer.encode(text, true)?))
     }
 
+    /// Tokens of a text of any length, with whatever the tokenizer puts around one.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        Ok(self.tokenizer.encode(text, true)?)
+    }
+
     /// Encoding megabytes costs seconds and gigabytes, only for the engine to refuse the ids.
     fn check_length(&self, text: &str) -> Result<(), PromptError> {
         let context = self.engine.info().context_length;
@@ -209,12 +217,17 @@ impl Prompt {
 /// One sentence that names the folder, file or tensor at fault.
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
     let source = Source::find(config.model.as_deref(), &config.hub)?;
-    let checkpoint = match source.place {
+    let checkpoint = checkpoint(source.place);
+    Loading { name: &source.name, options: config.options.clone(), stopped: Arc::default() }.load(checkpoint)
+}
+
+/// The files at a place.
+pub fn checkpoint(place: Place) -> Checkpoint {
+    match place {
         Place::Builtin => builtin_checkpoint(),
         Place::Folder(folder) => Checkpoint::Folder(folder),
         Place::File(file) => Checkpoint::File(file),
-    };
-    Loading { name: &source.name, options: config.options.clone(), stopped: Arc::default() }.load(checkpoint)
+    }
 }
 
 fn open_files(loading: Loading, folder: &Path, checkpoint: Checkpoint) -> Result<Model, OpenError> {

@@ -115,6 +115,16 @@ impl Array {
         Ok(bytemuck::pod_collect_to_vec(bridge::bytes_of(&contiguous.0)?))
     }
 
+    /// Evaluates the array and copies its row-major bytes out, whatever its type.
+    ///
+    /// # Errors
+    /// Evaluation failed.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let contiguous = Array(bridge::contiguous(&self.0)?);
+        eval([&contiguous])?;
+        Ok(bridge::bytes_of(&contiguous.0)?.to_vec())
+    }
+
     /// [`to_vec`](Array::to_vec) after conversion to float32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         self.astype(Dtype::Float32).to_vec()

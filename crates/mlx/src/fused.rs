@@ -132,13 +132,33 @@ fn affine<'a, S: Scalar + Element>(inputs: &'a [Input], q: Quantization) -> Affi
 }
 
 fn microscaled<'a>(inputs: &'a [Input], q: Quantization) -> Microscaled<'a> {
-    let format = match q.mode {
+    Microscaled { codes: inputs[1].values(), scales: inputs[2].values(), format: float_format(q.mode) }
+}
+
+fn float_format(mode: Mode) -> FloatFormat {
+    match mode {
         Mode::Mxfp4 => FloatFormat::Mxfp4,
         Mode::Mxfp8 => FloatFormat::Mxfp8,
         Mode::Nvfp4 => FloatFormat::Nvfp4,
         Mode::Affine => unreachable!("affine matrices have biases"),
-    };
-    Microscaled { codes: inputs[1].values(), scales: inputs[2].values(), format }
+    }
+}
+
+/// Codes and scales of `w` in a format of floats.
+#[track_caller]
+pub(crate) fn pack_floats(w: &Array, q: Quantization) -> [Array; 2] {
+    let with_last = |last: i32| [&w.shape()[..w.ndim() - 1], &[last]].concat();
+    let inputs = w.dim(-1);
+    let outputs = [
+        OutputSpec { shape: with_last(inputs * q.bits / 32), dtype: Dtype::Uint32 },
+        OutputSpec { shape: with_last(inputs / q.group_size), dtype: Dtype::Uint8 },
+    ];
+    apply("pack_floats", &[w], outputs, move |inputs, outputs| {
+        let [codes, scales] = outputs else { unreachable!("codes and scales") };
+        dispatch!(inputs[0].dtype(), W => {
+            kernels::pack_floats::<W>(inputs[0].values(), float_format(q.mode), codes.values(), scales.values())
+        })
+    })
 }
 
 /// Shape of a grouped product, and how many of its rows share a row of `x` `[tokens, 1 or per, k]`.

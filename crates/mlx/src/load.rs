@@ -93,13 +93,29 @@ impl Safetensors {
     /// # Errors
     /// There is no such tensor, or reading fails.
     pub fn read_bytes(&mut self, tensor: &str, bytes: &mut [u8]) -> Result<()> {
+        let held = self.bytes_of(tensor);
+        if bytes.len() != held {
+            return Err(file_error(&self.name, format!("{tensor} has {held} bytes, not {}", bytes.len())));
+        }
+        self.read_part(tensor, 0, bytes)
+    }
+
+    /// Fills `bytes` with a tensor's data from byte `offset` on.
+    ///
+    /// # Errors
+    /// There is no such tensor, it has fewer bytes, or reading fails.
+    pub fn read_part(&mut self, tensor: &str, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let fail = |message: String| file_error(&self.name, message);
         let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
         let (from, to) = info.data_offsets;
-        if bytes.len() != to - from {
-            return Err(fail(format!("{tensor} has {} bytes, not {}", to - from, bytes.len())));
+        if offset.saturating_add(bytes.len()) > to - from {
+            return Err(fail(format!(
+                "{tensor} has {} bytes, not {offset} and {} more",
+                to - from,
+                bytes.len()
+            )));
         }
-        let start = SeekFrom::Start(self.data + from as u64);
+        let start = SeekFrom::Start(self.data + (from + offset) as u64);
         let read = self.source.seek(start).and_then(|_| self.source.read_exact(bytes));
         read.map_err(|e| file_error(&self.name, format!("reading {tensor}: {e}")))
     }

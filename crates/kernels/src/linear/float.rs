@@ -26,6 +26,18 @@ pub enum FloatFormat {
     Nvfp4,
 }
 
+impl FloatFormat {
+    /// Bits of a code.
+    pub(crate) fn bits(self) -> usize {
+        if self == FloatFormat::Mxfp8 { 8 } else { 4 }
+    }
+
+    /// Values that share a scale.
+    pub(crate) fn group(self) -> usize {
+        if self == FloatFormat::Nvfp4 { 16 } else { 32 }
+    }
+}
+
 /// As [`linear`](crate::linear), for a microscaled weight; `k` is a whole number of groups.
 pub fn microscaled_linear<X: Scalar>(x: &[X], weight: Microscaled, out: &mut [X], k: usize, n: usize) {
     microscaled_product(x, weight, out, &Product::one_matrix(out.len(), k, n));
@@ -106,7 +118,7 @@ fn doubled_e2m1(code: u32) -> f32 {
 
 /// The value of the lowest byte: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, one NaN.
 #[inline(always)]
-fn e4m3(code: u32) -> f32 {
+pub(crate) fn e4m3(code: u32) -> f32 {
     let magnitude = code & 0x7f;
     let normal = f32::from_bits((magnitude << 20) + ((127 - 7) << 23));
     let subnormal = magnitude as f32 * (1.0 / 512.0);

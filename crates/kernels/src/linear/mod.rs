@@ -8,7 +8,7 @@ pub use affine::{Affine, quantized_linear};
 pub use float::{FloatFormat, Microscaled, microscaled_linear};
 
 pub(crate) use affine::affine_product;
-pub(crate) use float::microscaled_product;
+pub(crate) use float::{e4m3, microscaled_product};
 pub(crate) use product::{Product, multiply};
 
 use crate::{

@@ -3,7 +3,9 @@
 mod chat;
 mod ids;
 mod models;
+mod perplexity;
 mod pull;
+mod quantize;
 mod rm;
 mod run;
 mod serve;
@@ -11,6 +13,7 @@ mod serve;
 pub use chat::chat;
 pub use models::models;
 pub use pull::pull;
+pub use quantize::quantize;
 pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
@@ -34,6 +37,12 @@ pub enum CommandError {
     Prompt(#[from] crate::model::PromptError),
     #[error(transparent)]
     Request(#[from] engine::RequestError),
+    #[error("{0}")]
+    Quantize(#[from] engine::quantize::QuantizeError),
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: std::path::PathBuf, error: std::io::Error },
+    #[error("the text has {tokens} tokens; perplexity needs {least} or more")]
+    ShortText { tokens: usize, least: usize },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

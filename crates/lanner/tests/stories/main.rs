@@ -15,5 +15,6 @@ mod errors;
 mod fake_hub;
 mod local;
 mod pulling;
+mod quantize;
 mod server;
 mod survival;

@@ -1,0 +1,56 @@
+//! Why a checkpoint could not be quantised.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use mlx::quant::Quantization;
+
+use crate::error::LoadError;
+
+/// One sentence that names the file, tensor or value at fault. Nothing that looks like a model is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum QuantizeError {
+    #[error(transparent)]
+    Source(#[from] LoadError),
+    #[error("the source is quantised already: {0}; take the unquantised model")]
+    AlreadyQuantized(String),
+    #[error(
+        "{} has {bits} bits in groups of {groups}, not {} bits in groups of {}",
+        asked.mode.name(), asked.bits, asked.group_size
+    )]
+    NoSuchFormat { asked: Quantization, bits: String, groups: String },
+    #[error("{} exists already; choose a new folder, or an empty one", .0.display())]
+    Exists(PathBuf),
+    #[error("another run is writing to {}", .0.display())]
+    Busy(PathBuf),
+    #[error("cannot write {}: {error}{}", path.display(), needed(error, *bytes))]
+    Write { path: PathBuf, error: io::Error, bytes: usize },
+    #[error("interrupted; nothing unfinished is left behind")]
+    Interrupted,
+}
+
+impl QuantizeError {
+    /// `bytes` is what the whole result needs.
+    pub(super) fn write(path: &Path, bytes: usize) -> impl FnOnce(io::Error) -> QuantizeError {
+        let path = path.to_path_buf();
+        move |error| QuantizeError::Write { path, error, bytes }
+    }
+}
+
+impl From<mlx::Error> for QuantizeError {
+    fn from(error: mlx::Error) -> QuantizeError {
+        QuantizeError::Source(error.into())
+    }
+}
+
+/// What somebody whose disk is full wants to know.
+fn needed(error: &io::Error, bytes: usize) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            format!("; the result needs {:.2} GB", bytes as f64 / 1e9)
+        }
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Quantising a checkpoint, piece by piece, on the CPU: with or without a GPU the bytes are the same. Nothing here runs a
+//! model.
+
+mod config;
+mod error;
+mod folder;
+mod keep;
+mod layout;
+mod plan;
+mod reader;
+mod shards;
+mod verify;
+
+use std::{ops::ControlFlow, path::Path};
+
+pub use mlx::quant::{Mode, Quantization};
+use mlx::{Array, quant};
+
+pub use self::{
+    error::QuantizeError,
+    keep::KEEP,
+    plan::{Fate, Plan, PlannedTensor, quantization},
+    verify::Deviation,
+};
+use self::{folder::Partial, plan::Stored, shards::Shards};
+use crate::options::Progress;
+
+/// Largest weight file, in bytes.
+pub const SHARD_BYTES: usize = 5 << 30;
+
+/// What was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    pub quantized: usize,
+    pub kept: usize,
+    /// Of all tensors, in the source and in the result.
+    pub source_bytes: usize,
+    pub bytes: usize,
+    pub files: usize,
+}
+
+/// Hears how far the work has come, and may break it off.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+impl Plan {
+    /// Writes the quantised checkpoint to the folder `out`, which appears once it is whole. No file of weights is longer
+    /// than `shard_bytes`, unless one tensor is.
+    ///
+    /// The same source and format give the same bytes.
+    ///
+    /// # Errors
+    /// `out` is there already, reading or writing fails, or `progress` broke it off; nothing is left then.
+    pub fn write(
+        &mut self,
+        out: &Path,
+        shard_bytes: usize,
+        progress: OnProgress,
+    ) -> Result<Report, QuantizeError> {
+        mlx::use_gpu(false)?;
+        let partial = Partial::create(out)?;
+        let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
+        let mut shards = Shards::create(partial.path(), stored, shard_bytes)?;
+        let mut steps = Steps { done: 0, total: self.source_bytes(), progress };
+        let (q, reader) = (self.quantization, &mut self.reader);
+        for tensor in &self.tensors {
+            let stored = tensor.stored(q);
+            reader.pieces(&tensor.recipe, |values, _| {
+                let bytes = values.size() * values.dtype().size();
+                write_piece(&values, tensor.fate, q, &stored, &mut shards)?;
+                steps.advance(bytes)
+            })?;
+        }
+        let bytes = shards.total();
+        let (index, files) = shards.finish()?;
+        partial.write_json("model.safetensors.index.json", &index)?;
+        self.companions.as_deref().map_or(Ok(()), |folder| partial.copy_companions(folder))?;
+        partial.write_json("config.json", &config::config(&self.config, q, self.has_mtp))?;
+        partial.finish()?;
+        let quantized = self.tensors.iter().filter(|tensor| tensor.fate == Fate::Quantized).count();
+        let kept = self.tensors.len() - quantized;
+        Ok(Report { quantized, kept, source_bytes: self.source_bytes(), bytes, files })
+    }
+}
+
+fn write_piece(
+    values: &Array,
+    fate: Fate,
+    q: Quantization,
+    stored: &[Stored],
+    shards: &mut Shards,
+) -> Result<(), QuantizeError> {
+    if fate != Fate::Quantized {
+        return shards.append(&stored[0].name, &values.to_bytes()?);
+    }
+    let quantized = quant::quantize(values, q);
+    mlx::eval([&quantized.codes, &quantized.scales].into_iter().chain(&quantized.biases))?;
+    let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.biases.as_ref()];
+    for (part, stored) in parts.into_iter().flatten().zip(stored) {
+        shards.append(&stored.name, &part.to_bytes()?)?;
+    }
+    Ok(())
+}
+
+/// Counts bytes for the progress bar.
+struct Steps<'a> {
+    done: usize,
+    total: usize,
+    progress: OnProgress<'a>,
+}
+
+impl Steps<'_> {
+    fn advance(&mut self, bytes: usize) -> Result<(), QuantizeError> {
+        // MLX keeps freed memory for later; here every piece is of another size.
+        mlx::clear_cache()?;
+        self.done += bytes;
+        match (self.progress)(Progress { loaded_bytes: self.done, total_bytes: self.total }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(QuantizeError::Interrupted),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What becomes of every tensor, decided from names, shapes and types before anything is read.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use mlx::{
+    Dtype,
+    quant::{Mode, Quantization},
+};
+use serde_json::Value;
+
+use super::{
+    error::QuantizeError,
+    keep::reason_to_keep,
+    layout::{Recipe, recipes},
+    reader::Reader,
+};
+use crate::{checkpoint::Checkpoint, models};
+
+/// How a checkpoint is to be quantised.
+pub struct Plan {
+    pub quantization: Quantization,
+    pub tensors: Vec<PlannedTensor>,
+    /// Tensors that are left out, each with the reason.
+    pub dropped: Vec<(String, &'static str)>,
+    /// Where tokenizers and the like are, if they are files.
+    pub(super) companions: Option<PathBuf>,
+    pub(super) config: Value,
+    pub(super) has_mtp: bool,
+    pub(super) reader: Reader,
+}
+
+/// One tensor of the result.
+pub struct PlannedTensor {
+    /// With `.weight` at the end if it is quantised.
+    pub name: String,
+    /// Of its values.
+    pub shape: Vec<usize>,
+    /// Of its values in the source.
+    pub dtype: Dtype,
+    pub fate: Fate,
+    pub(super) recipe: Recipe,
+    /// Whether it is stored where mlx-lm does not look.
+    pub(super) aside: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Quantized,
+    /// Kept as it is, for this reason.
+    Kept(&'static str),
+}
+
+/// mlx-lm neither drops MTP heads of these models nor computes with them.
+const MTP_ASIDE: &[&str] = &["qwen3_next", "deepseek_v3", "kimi_k2"];
+
+impl Plan {
+    /// Reads the headers of a checkpoint.
+    ///
+    /// # Errors
+    /// It cannot be read, is of no family that is known, or is quantised already.
+    pub fn new(source: &Checkpoint, quantization: Quantization) -> Result<Plan, QuantizeError> {
+        let config = source.config()?;
+        models::family(&config)?;
+        check_not_quantized(&config)?;
+        let reader = Reader::new(source.weight_files()?);
+        let text = models::text_config(&config);
+        let (names, dropped) = sort_out(&config, reader.names());
+        let is_mtp = |name: &str| {
+            name.split('.').any(|part| part == "mtp") || models::is_beyond_last_layer(text, name)
+        };
+        let aside = MTP_ASIDE.contains(&config["model_type"].as_str().unwrap_or_default());
+        let mut tensors = Vec::new();
+        for (name, recipe) in recipes(text, &reader, &names, is_mtp)? {
+            let dtype = reader.dtype(&recipe.sources[0])?;
+            if !dtype.is_float() && name.ends_with(".weight") {
+                return Err(QuantizeError::AlreadyQuantized(format!("{name} is {}", dtype.name())));
+            }
+            let fate = match is_mtp(&name) {
+                true => Fate::Kept("MTP head"),
+                false => fate(&name, &recipe.shape, dtype, quantization),
+            };
+            let (shape, aside) = (recipe.shape.clone(), aside && is_mtp(&name));
+            tensors.push(PlannedTensor { name, shape, dtype, fate, recipe, aside });
+        }
+        let has_mtp = names.iter().any(|name| is_mtp(name));
+        let companions = match source {
+            Checkpoint::Folder(folder) => Some(folder.clone()),
+            Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
+            Checkpoint::Builtin { .. } => None,
+        };
+        Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, reader })
+    }
+
+    /// Bytes of all source tensors that are read.
+    pub fn source_bytes(&self) -> usize {
+        self.tensors.iter().map(PlannedTensor::source_bytes).sum()
+    }
+}
+
+impl PlannedTensor {
+    /// Bytes of its values in the source's type.
+    pub fn source_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+
+    /// The tensors it is stored as.
+    pub(super) fn stored(&self, q: Quantization) -> Vec<Stored> {
+        let stored = |name: String, dtype, last: Option<usize>| {
+            let mut shape = self.shape.clone();
+            if let (Some(axis), Some(last)) = (shape.last_mut(), last) {
+                *axis = last;
+            }
+            Stored { name, dtype, shape, aside: self.aside }
+        };
+        if self.fate != Fate::Quantized {
+            return vec![stored(self.name.clone(), self.dtype, None)];
+        }
+        let (bits, group) = (q.bits as usize, q.group_size as usize);
+        let inputs = self.shape.last().copied().unwrap_or(0);
+        let path = self.name.strip_suffix(".weight").unwrap_or(&self.name);
+        let weight = stored(self.name.clone(), Dtype::Uint32, Some(inputs * bits / 32));
+        let part = |name: &str, dtype| stored(format!("{path}.{name}"), dtype, Some(inputs / group));
+        match q.mode {
+            Mode::Affine => vec![weight, part("scales", self.dtype), part("biases", self.dtype)],
+            _ => vec![weight, part("scales", Dtype::Uint8)],
+        }
+    }
+}
+
+/// A tensor of the result as it stands in a file.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub aside: bool,
+}
+
+impl Stored {
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+fn fate(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Fate {
+    let inputs = shape.last().copied().unwrap_or(0);
+    if let Some(reason) = reason_to_keep(name) {
+        return Fate::Kept(reason);
+    }
+    if shape.len() < 2 || inputs == 0 || !dtype.is_float() || !name.ends_with(".weight") {
+        return Fate::Kept("not a matrix of weights");
+    }
+    if !inputs.is_multiple_of(q.group_size as usize) {
+        return Fate::Kept("not a whole number of groups");
+    }
+    Fate::Quantized
+}
+
+/// The tensors to go on with, and those that no engine needs.
+fn sort_out(config: &Value, names: Vec<String>) -> (Vec<String>, Vec<(String, &'static str)>) {
+    let text = models::text_config(config);
+    let tied = ["tie_word_embeddings", "tie_embedding"]
+        .iter()
+        .any(|key| text.get(key).or_else(|| config.get(key)) == Some(&Value::Bool(true)));
+    let reason = |name: &str| {
+        if name.ends_with("rotary_emb.inv_freq") {
+            return Some("computed while loading");
+        }
+        (tied && name.ends_with("lm_head.weight")).then_some("tied to the embedding")
+    };
+    let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+    for name in names {
+        match reason(&name) {
+            Some(reason) => dropped.push((name, reason)),
+            None => kept.push(name),
+        }
+    }
+    (kept, dropped)
+}
+
+/// Refuses what config.json calls quantised: its values cannot be packed a second time without losing more.
+fn check_not_quantized(config: &Value) -> Result<(), QuantizeError> {
+    let keys = ["quantization", "quantization_config", "compression_config"];
+    let places = [Some(config), config.get("text_config")];
+    for place in places.into_iter().flatten() {
+        if let Some(key) = keys.into_iter().find(|key| place.get(key).is_some_and(|value| !value.is_null())) {
+            return Err(QuantizeError::AlreadyQuantized(format!("its config.json has {key}")));
+        }
+    }
+    Ok(())
+}
+
+/// A format by its mode, and by bits and group size where the mode leaves a choice.
+///
+/// # Errors
+/// MLX has no such format; the error says which there are.
+pub fn quantization(
+    mode: Mode,
+    bits: Option<i32>,
+    group_size: Option<i32>,
+) -> Result<Quantization, QuantizeError> {
+    let default = mode.fixed().unwrap_or(Quantization { mode, group_size: 64, bits: 4 });
+    let asked = Quantization {
+        mode,
+        bits: bits.unwrap_or(default.bits),
+        group_size: group_size.unwrap_or(default.group_size),
+    };
+    let (known_bits, known_groups): (BTreeSet<i32>, BTreeSet<i32>) = match mode {
+        Mode::Affine => ([2, 3, 4, 5, 6, 8].into(), [32, 64, 128].into()),
+        _ => ([default.bits].into(), [default.group_size].into()),
+    };
+    let known = known_bits.contains(&asked.bits) && known_groups.contains(&asked.group_size);
+    known.then_some(asked).ok_or_else(|| QuantizeError::NoSuchFormat {
+        asked,
+        bits: listed(&known_bits),
+        groups: listed(&known_groups),
+    })
+}
+
+fn listed(numbers: &BTreeSet<i32>) -> String {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,162 @@
+//! The weight files of the result: who lies where is known before anything is written, so that headers come first.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Write,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use mlx::Dtype;
+use serde_json::{Map, Value, json};
+
+use super::{error::QuantizeError, plan::Stored};
+
+/// Weight files of the result, open for writing.
+pub struct Shards {
+    files: Vec<Shard>,
+    /// Stored tensor's name to its file and what is free in it.
+    places: BTreeMap<String, Place>,
+    total: usize,
+}
+
+struct Shard {
+    path: PathBuf,
+    file: File,
+}
+
+struct Place {
+    shard: usize,
+    /// Where the next of its bytes goes in the file, and where they end.
+    next: u64,
+    end: u64,
+}
+
+impl Shards {
+    /// Creates the files in `folder`, each at most `limit` bytes long unless one tensor alone is longer.
+    pub fn create(folder: &Path, tensors: Vec<Stored>, limit: usize) -> Result<Shards, QuantizeError> {
+        let total = tensors.iter().map(Stored::bytes).sum();
+        let (aside, main): (Vec<Stored>, Vec<Stored>) = tensors.into_iter().partition(|tensor| tensor.aside);
+        let mut shards = Shards { files: Vec::new(), places: BTreeMap::new(), total };
+        for (stem, tensors) in [("model", main), ("mtp", aside)] {
+            let parts = split(tensors, limit);
+            let count = parts.len();
+            for (i, tensors) in parts.into_iter().enumerate() {
+                let name = match count {
+                    1 => format!("{stem}.safetensors"),
+                    _ => format!("{stem}-{:05}-of-{count:05}.safetensors", i + 1),
+                };
+                shards.add(folder.join(name), tensors)?;
+            }
+        }
+        Ok(shards)
+    }
+
+    /// Bytes of all tensors.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    fn add(&mut self, path: PathBuf, mut tensors: Vec<Stored>) -> Result<(), QuantizeError> {
+        // Wide types first: every tensor is then aligned to its type.
+        tensors.sort_by(|a, b| b.dtype.size().cmp(&a.dtype.size()).then_with(|| a.name.cmp(&b.name)));
+        let (header, mut offset) = (header(&tensors), 0);
+        let write = |bytes: &[u8]| {
+            let mut file = File::create_new(&path)?;
+            file.write_all(bytes)?;
+            Ok(file)
+        };
+        let file = write(&header).map_err(QuantizeError::write(&path, self.total))?;
+        for tensor in tensors {
+            let next = (header.len() + offset) as u64;
+            offset += tensor.bytes();
+            let place = Place { shard: self.files.len(), next, end: (header.len() + offset) as u64 };
+            self.places.insert(tensor.name, place);
+        }
+        self.files.push(Shard { path, file });
+        Ok(())
+    }
+
+    /// Writes the next bytes of a tensor.
+    ///
+    /// # Errors
+    /// The disk is full, or fails.
+    ///
+    /// # Panics
+    /// There is no such tensor, or it has got all its bytes.
+    pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), QuantizeError> {
+        let place = self.places.get_mut(name).unwrap_or_else(|| panic!("{name} was not planned"));
+        assert!(place.next + bytes.len() as u64 <= place.end, "{name} has more bytes than planned");
+        let shard = &self.files[place.shard];
+        shard.file.write_all_at(bytes, place.next).map_err(QuantizeError::write(&shard.path, self.total))?;
+        place.next += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Has everything on the disk; returns the index, and how many files there are.
+    pub fn finish(self) -> Result<(Value, usize), QuantizeError> {
+        let mut map = Map::new();
+        for (name, place) in &self.places {
+            assert_eq!(place.next, place.end, "{name} has fewer bytes than planned");
+            let file = self.files[place.shard].path.file_name().unwrap_or_default();
+            map.insert(name.clone(), json!(file.to_string_lossy()));
+        }
+        for shard in &self.files {
+            shard.file.sync_all().map_err(QuantizeError::write(&shard.path, self.total))?;
+        }
+        Ok((json!({ "metadata": { "total_size": self.total }, "weight_map": map }), self.files.len()))
+    }
+}
+
+/// Runs of tensors, sorted by name, that fit into a file.
+fn split(mut tensors: Vec<Stored>, limit: usize) -> Vec<Vec<Stored>> {
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut parts: Vec<Vec<Stored>> = Vec::new();
+    let mut used = 0;
+    for tensor in tensors {
+        // At most what its line in the header takes.
+        let needs = tensor.bytes() + tensor.name.len() + 24 * tensor.shape.len() + 100;
+        if parts.is_empty() || used + needs > limit {
+            parts.push(Vec::new());
+            used = 100;
+        }
+        used += needs;
+        parts.last_mut().into_iter().for_each(|part| part.push(tensor.clone()));
+    }
+    parts
+}
+
+fn header(tensors: &[Stored]) -> Vec<u8> {
+    let mut entries = Map::new();
+    entries.insert("__metadata__".into(), json!({ "format": "mlx" }));
+    let mut offset = 0;
+    for tensor in tensors {
+        let end = offset + tensor.bytes();
+        let entry =
+            json!({ "dtype": name(tensor.dtype), "shape": tensor.shape, "data_offsets": [offset, end] });
+        entries.insert(tensor.name.clone(), entry);
+        offset = end;
+    }
+    let mut json = Value::Object(entries).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes(), &json[..]].concat()
+}
+
+/// As safetensors calls it.
+fn name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Bool => "BOOL",
+        Dtype::Uint8 => "U8",
+        Dtype::Uint16 => "U16",
+        Dtype::Uint32 => "U32",
+        Dtype::Uint64 => "U64",
+        Dtype::Int8 => "I8",
+        Dtype::Int16 => "I16",
+        Dtype::Int32 => "I32",
+        Dtype::Int64 => "I64",
+        Dtype::Float16 => "F16",
+        Dtype::Bfloat16 => "BF16",
+        _ => "F32",
+    }
+}

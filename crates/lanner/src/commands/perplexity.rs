@@ -1,0 +1,58 @@
+//! Perplexity of a model on a text: how many tokens it wavers between, on average.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
+
+use engine::{Engine, Event, Request, RequestError, quantize::QuantizeError};
+
+use super::CommandError;
+use crate::{config::ModelConfig, model::Model};
+
+/// Tokens that are predicted from what stands before them in the same chunk.
+const CHUNK: usize = 512;
+/// Fewer say nothing.
+const LEAST: usize = 32;
+
+/// `exp` of the mean negative log-probability that the model gives the text's tokens.
+///
+/// # Errors
+/// The model does not load, the text is too short, or `stopped` was set.
+pub fn perplexity(config: &ModelConfig, text: &str, stopped: &Arc<AtomicBool>) -> Result<f64, CommandError> {
+    Model::open_unless(config, stopped)?.with(|model| {
+        let ids = model.encode(text)?;
+        if ids.len() < LEAST {
+            return Err(CommandError::ShortText { tokens: ids.len(), least: LEAST });
+        }
+        let size = CHUNK.min(model.engine.info().context_length - 1);
+        let (mut sum, mut count) = (0.0, 0);
+        for chunk in ids.chunks(size) {
+            if stopped.load(Ordering::Relaxed) {
+                return Err(QuantizeError::Interrupted.into());
+            }
+            for logprob in logprobs(&model.engine, chunk)? {
+                (sum, count) = (sum + f64::from(logprob), count + 1);
+            }
+        }
+        Ok((-sum / f64::from(count)).exp())
+    })
+}
+
+/// Log-probabilities of all tokens but the first.
+fn logprobs(engine: &Engine, ids: &[u32]) -> Result<Vec<f32>, RequestError> {
+    let (sender, events) = mpsc::channel();
+    let request = Request { prompt_logprobs: true, ..Request::new(ids.to_vec(), 1) };
+    let _ticket = engine.submit(request, move |event| drop(sender.send(event)))?;
+    for event in events {
+        match event {
+            Event::Prompt(tokens) => {
+                return Ok(tokens.into_iter().flatten().map(|token| token.logprob).collect());
+            }
+            Event::Failed(error) => return Err(error),
+            _ => {}
+        }
+    }
+    Err(RequestError::EngineStopped)
+}
