@@ -155,7 +155,7 @@ mod tests {
             |i: u64| ((noise(i) % 20011) as f32 / 10000.0 - 1.0) * ((i / 64 % 80) as f32 - 40.0).exp2();
         let values: Vec<f32> = (0..1 << 19).map(|i| if i < 64 { 0.0 } else { value(i) }).collect();
         let values = Array::from_slice(&values, &[1 << 12, 128]);
-        [Dtype::Float32, Dtype::Bfloat16].map(|dtype| check(&values.astype(dtype)));
+        [Dtype::Float32, Dtype::Bfloat16].into_iter().for_each(|dtype| check(&values.astype(dtype)));
         // Scales of smaller numbers do not fit into a byte: there MLX's wrap around, ours are the smallest.
         let all = (0..=u16::MAX).map(bf16::from_bits);
         check(&alone_and_among_others(all.filter(|v| (1e-35..1e37).contains(&v.to_f32().abs())).collect()));
