@@ -4,13 +4,14 @@
 
 use mlx::{
     Array, Softmax,
-    fast::{Activation, Rope, RopePairs},
+    fast::{Activation, RopePairs},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{check_activation, parse, refuse, sliding_layers, with_defaults},
     decoder::{self, Decoder, Mixer, Stem},
 };
@@ -18,7 +19,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, RmsNorm, rope::RopeParameters},
+    nn::{Mlp, RmsNorm, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -63,11 +64,22 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
     check(config)?;
-    let rope = RopeParameters::of(config, None)?.whole_head();
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim: c.head_dim,
+        qkv_bias: false,
+        o_bias: false,
+    };
+    let rope = RopeParameters::of(config, None)?.whole_head().rope(c.head_dim, RopePairs::Halves)?;
+    let scaled = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
+    let softmax = Softmax { softcap: c.attn_logit_softcapping, ..scaled };
     let slides = sliding_layers(config, c.stem.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
     let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
         let window = slides[i].then_some(c.sliding_window);
-        let mixer = Attention::load(&c, &rope, window, &w.sub("self_attn"))?;
+        let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
+        let mixer = mixer.with_window(window).with_softmax(softmax.clone());
         Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
     })?;
     decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
@@ -123,59 +135,6 @@ impl decoder::Layer for Layer {
 
     fn make_cache(&self) -> Cache {
         self.self_attn.make_cache()
-    }
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    sliding_window: Option<i32>,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(
-        c: &Config,
-        rope: &RopeParameters,
-        sliding_window: Option<i32>,
-        w: &Weights,
-    ) -> Result<Attention> {
-        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let head_dim = c.head_dim;
-        let scaled = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
-        Ok(Attention {
-            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
-            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
-            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
-            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            sliding_window,
-            softmax: Softmax { softcap: c.attn_logit_softcapping, ..scaled },
-        })
-    }
-}
-
-impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
-        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.sliding_window.map_or_else(Cache::kv, Cache::window)
     }
 }
 

@@ -3,27 +3,19 @@
 //!
 //! Reference: transformers `gemma3`.
 
-use mlx::{
-    Array, Softmax,
-    fast::{Rope, RopePairs},
-};
+use mlx::{Softmax, fast::RopePairs};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{parse, refuse, sliding_layers, with_defaults},
-    decoder::{Decoder, Mixer, Stem},
+    decoder::{Decoder, Stem},
     gemma2::{Layer, NORM_OFFSET, check},
     plain_names, text_names,
 };
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Linear, RmsNorm, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -74,10 +66,22 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let every = c.sliding_window_pattern;
     let slides =
         sliding_layers(config, c.stem.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim: c.head_dim,
+        qkv_bias: false,
+        o_bias: false,
+    };
     let ropes = [rope(config, false)?, rope(config, true)?];
     let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
         let window = slides[i].then_some(c.sliding_window);
-        let mixer = Attention::load(&c, &ropes[usize::from(slides[i])], window, &w.sub("self_attn"))?;
+        let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
+        let mixer = Attention::load(heads, rope.rope(c.head_dim, RopePairs::Halves)?, &attention)?
+            .with_qk_norm(c.stem.rms_norm_eps, NORM_OFFSET, &attention)?
+            .with_window(window)
+            .with_softmax(Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5)));
         Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
     })?;
     decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
@@ -99,62 +103,6 @@ fn rope(config: &Value, slides: bool) -> Result<RopeParameters> {
     let positions = config.get("max_position_embeddings");
     let of_kind = json!({ "rope_parameters": parameters, "max_position_embeddings": positions });
     Ok(RopeParameters::of(&of_kind, None)?.whole_head())
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    sliding_window: Option<i32>,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(
-        c: &Config,
-        rope: &RopeParameters,
-        sliding_window: Option<i32>,
-        w: &Weights,
-    ) -> Result<Attention> {
-        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let head_dim = c.head_dim;
-        Ok(Attention {
-            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
-            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
-            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
-            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
-            q_norm: w.rms_norm("q_norm", head_dim, c.stem.rms_norm_eps, NORM_OFFSET)?,
-            k_norm: w.rms_norm("k_norm", head_dim, c.stem.rms_norm_eps, NORM_OFFSET)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            sliding_window,
-            softmax: Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5)),
-        })
-    }
-}
-
-impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
-        let k = batch.rope(&self.k_norm.forward(&split(self.k_proj.forward(x), self.kv_heads)), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.sliding_window.map_or_else(Cache::kv, Cache::window)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Reference: transformers `glm4`.
 
 use mlx::{
-    Array, Softmax,
+    Array,
     fast::{Activation, Rope, RopePairs, gated},
 };
 use serde::Deserialize;
@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{self, Decoder, Stem},
+    decoder::{self, Decoder, Mixer, Stem},
 };
 use crate::{
     batch::Batch,
@@ -37,8 +38,17 @@ struct Config {
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
-    let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5);
-    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| Layer::load(&c, &rope, w))?))
+    let head_dim = c.head_dim.unwrap_or(c.stem.hidden_size / c.num_attention_heads);
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim,
+        qkv_bias: c.attention_bias,
+        o_bias: false,
+    };
+    let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5).rope(head_dim, RopePairs::Adjacent)?;
+    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| Layer::load(&c, heads, rope.clone(), w))?))
 }
 
 struct Layer {
@@ -51,11 +61,11 @@ struct Layer {
 }
 
 impl Layer {
-    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Layer> {
+    fn load(c: &Config, heads: Heads, rope: Rope, w: &Weights) -> Result<Layer> {
         let norm = |name| w.rms_norm(name, c.stem.hidden_size, c.stem.rms_norm_eps, 0.0);
         Ok(Layer {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: Attention::load(c, rope, &w.sub("self_attn"))?,
+            self_attn: Attention::load(heads, rope, &w.sub("self_attn"))?,
             post_self_attn_layernorm: norm("post_self_attn_layernorm")?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             mlp: Mlp::load(c, &w.sub("mlp"))?,
@@ -73,46 +83,7 @@ impl decoder::Layer for Layer {
     }
 
     fn make_cache(&self) -> Cache {
-        Cache::kv()
-    }
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Attention> {
-        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let head_dim = c.head_dim.unwrap_or(hidden / heads);
-        Ok(Attention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, c.attention_bias)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Adjacent)?,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
-        })
-    }
-
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
-        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+        self.self_attn.make_cache()
     }
 }
 

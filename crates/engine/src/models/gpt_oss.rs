@@ -4,7 +4,7 @@
 
 use mlx::{
     Array, Softmax,
-    fast::{Rope, RopePairs, top_k},
+    fast::{RopePairs, top_k},
     quant::{Mode, Quantized},
 };
 use serde::Deserialize;
@@ -12,12 +12,11 @@ use serde_json::Value;
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::parse,
-    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    decoder::{Decoder, FeedForward, PreNorm, Stem},
 };
 use crate::{
-    batch::Batch,
-    cache::Cache,
     error::Result,
     nn::{Linear, Matrix, Routing, Stack, rope::RopeParameters},
     weights::Weights,
@@ -51,65 +50,24 @@ impl Config {
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
-    let rope = RopeParameters::of(config, None)?.or(150_000.0, 1.0);
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim: c.head_dim,
+        qkv_bias: true,
+        o_bias: true,
+    };
+    let rope = RopeParameters::of(config, None)?.or(150_000.0, 1.0).rope(c.head_dim, RopePairs::Halves)?;
     Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
-        let mixer = Attention::load(&c, &rope, c.window(i), &w.sub("self_attn"))?;
+        let attention = w.sub("self_attn");
+        let sinks = Some(attention.float32("sinks", &[c.num_attention_heads])?);
+        let softmax = Softmax { sinks, ..Softmax::scaled((c.head_dim as f32).powf(-0.5)) };
+        let mixer =
+            Attention::load(heads, rope.clone(), &attention)?.with_window(c.window(i)).with_softmax(softmax);
         let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
         PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
     })?))
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    sliding_window: Option<i32>,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(
-        c: &Config,
-        rope: &RopeParameters,
-        sliding_window: Option<i32>,
-        w: &Weights,
-    ) -> Result<Attention> {
-        let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
-        let hidden = c.stem.hidden_size;
-        let sinks = Some(w.float32("sinks", &[heads])?);
-        Ok(Attention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, true)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, true)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, true)?,
-            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, true)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            sliding_window,
-            softmax: Softmax { sinks, ..Softmax::scaled((head_dim as f32).powf(-0.5)) },
-        })
-    }
-}
-
-impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
-        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.sliding_window.map_or_else(Cache::kv, Cache::window)
-    }
 }
 
 struct SparseMoe {

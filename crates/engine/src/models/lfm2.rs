@@ -4,14 +4,15 @@
 //! Reference: transformers `lfm2`, `lfm2_moe`.
 
 use mlx::{
-    Array, Softmax,
-    fast::{Activation, Rope, RopePairs},
+    Array,
+    fast::{Activation, RopePairs},
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{parse, refuse},
     decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
     plain_names,
@@ -21,7 +22,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::{LoadError, Result},
-    nn::{Linear, Mlp, RmsNorm, rope::RopeParameters},
+    nn::{Linear, Mlp, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -89,6 +90,9 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
         (".operator_norm.", ".input_layernorm."),
         (".ffn_norm.", ".post_attention_layernorm."),
         (".feed_forward.", ".mlp."),
+        (".self_attn.out_proj.", ".self_attn.o_proj."),
+        (".q_layernorm.", ".q_norm."),
+        (".k_layernorm.", ".k_norm."),
         (".mlp.switch_mlp.", ".mlp.experts."),
         (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
         (".w1.", ".gate_proj."),
@@ -102,10 +106,23 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
     refuse(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
-    let rope = RopeParameters::of(config, None)?.or(1e6, 1.0);
+    let head_dim = c.stem.hidden_size / c.num_attention_heads;
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim,
+        qkv_bias: false,
+        o_bias: false,
+    };
+    let rope = RopeParameters::of(config, None)?.or(1e6, 1.0).rope(head_dim, RopePairs::Halves)?;
     Ok(Box::new(Decoder::load_with(&c.stem, w, "embedding_norm", 0.0, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_attention(i)? {
-            true => Box::new(Attention::load(&c, &rope, &w.sub("self_attn"))?),
+            true => {
+                let attention = w.sub("self_attn");
+                let mixer = Attention::load(heads, rope.clone(), &attention)?;
+                Box::new(mixer.with_qk_norm(c.stem.rms_norm_eps, 0.0, &attention)?)
+            }
             false => Box::new(ShortConv::load(&c, &w.sub("conv"))?),
         };
         PreNorm::load(&c.stem, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
@@ -171,55 +188,5 @@ impl Mixer for ShortConv {
 
     fn make_cache(&self) -> Cache {
         Cache::recurrent()
-    }
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    out_proj: Linear,
-    q_layernorm: RmsNorm,
-    k_layernorm: RmsNorm,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Attention> {
-        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let head_dim = hidden / heads;
-        Ok(Attention {
-            q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
-            k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
-            v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
-            out_proj: w.linear("out_proj", hidden, heads * head_dim)?,
-            q_layernorm: w.rms_norm("q_layernorm", head_dim, c.stem.rms_norm_eps, 0.0)?,
-            k_layernorm: w.rms_norm("k_layernorm", head_dim, c.stem.rms_norm_eps, 0.0)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
-        })
-    }
-}
-
-impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = self.q_layernorm.forward(&split(self.q_proj.forward(x), self.heads));
-        let k = self.k_layernorm.forward(&split(self.k_proj.forward(x), self.kv_heads));
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let (q, k) = (batch.rope(&q, &self.rope), batch.rope(&k, &self.rope));
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.out_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
-    }
-
-    fn make_cache(&self) -> Cache {
-        Cache::kv()
     }
 }

@@ -1,5 +1,6 @@
 //! Model families: one file each, one row in [`FAMILIES`] each.
 
+mod attention;
 mod config;
 mod decoder;
 mod deepseek_v3;

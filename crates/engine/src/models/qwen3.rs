@@ -4,23 +4,22 @@
 //! Reference: transformers `qwen3`, `qwen3_moe`.
 
 use mlx::{
-    Array, Softmax,
-    fast::{Activation, Rope, RopePairs},
+    Array,
+    fast::{Activation, RopePairs},
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    decoder::{Decoder, FeedForward, PreNorm, Stem},
     plain_names,
 };
 use crate::{
-    batch::Batch,
-    cache::Cache,
     error::Result,
-    nn::{Experts, Linear, Mlp, RmsNorm, Router, rope::RopeParameters},
+    nn::{Experts, Linear, Mlp, Router, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -66,9 +65,21 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
-    let rope = RopeParameters::of(config, None)?;
+    let head_dim = c.head_dim.unwrap_or(128);
+    let heads = Heads {
+        hidden: c.stem.hidden_size,
+        heads: c.num_attention_heads,
+        kv_heads: c.num_key_value_heads,
+        head_dim,
+        qkv_bias: c.attention_bias,
+        o_bias: c.attention_bias,
+    };
+    let rope = RopeParameters::of(config, None)?.rope(head_dim, RopePairs::Halves)?;
     Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
-        let mixer = Attention::load(&c, &rope, sliding_window(config, i), &w.sub("self_attn"))?;
+        let attention = w.sub("self_attn");
+        let mixer = Attention::load(heads, rope.clone(), &attention)?
+            .with_qk_norm(c.stem.rms_norm_eps, 0.0, &attention)?
+            .with_window(sliding_window(config, i));
         PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
@@ -95,62 +106,6 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
         }),
         _ => Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?),
     })
-}
-
-struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    sliding_window: Option<i32>,
-    softmax: Softmax,
-}
-
-impl Attention {
-    fn load(
-        c: &Config,
-        rope: &RopeParameters,
-        sliding_window: Option<i32>,
-        w: &Weights,
-    ) -> Result<Attention> {
-        let (hidden, heads, kv_heads) = (c.stem.hidden_size, c.num_attention_heads, c.num_key_value_heads);
-        let head_dim = c.head_dim.unwrap_or(128);
-        Ok(Attention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, c.attention_bias)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, c.attention_bias)?,
-            q_norm: w.rms_norm("q_norm", head_dim, c.stem.rms_norm_eps, 0.0)?,
-            k_norm: w.rms_norm("k_norm", head_dim, c.stem.rms_norm_eps, 0.0)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            sliding_window,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
-        })
-    }
-}
-
-impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
-        let k = batch.rope(&self.k_norm.forward(&split(self.k_proj.forward(x), self.kv_heads)), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.sliding_window.map_or_else(Cache::kv, Cache::window)
-    }
 }
 
 struct SparseMoe {
