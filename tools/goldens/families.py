@@ -162,6 +162,7 @@ family("qwen3_5_moe", QWEN3_5_MOE, b=dict(text_config=dict(output_gate_type="swi
                                  shared_expert_intermediate_size=40),
                 vision_config=dict(QWEN3_5_MOE["vision_config"], out_hidden_size=72)))
 GOLDENS["qwen3_5_moe-b"]["mtp"] = "fused"
+GOLDENS["qwen3_5_moe-odd"] |= dict(mtp=None, split_experts=True)
 
 family("ministral3", dict(
     COMMON, architectures=["Ministral3ForCausalLM"], model_type="ministral3",
