@@ -54,7 +54,8 @@ family("llama", dict(
     tie_word_embeddings=True, eos_token_id=[2, 0]),
     b=dict(tie_word_embeddings=False, rope_scaling=None, head_dim=..., eos_token_id=2),
     odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5,
-             attention_bias=True, mlp_bias=True, tie_word_embeddings=False, rope_scaling=dict(type="linear", factor=4.0)))
+             attention_bias=True, mlp_bias=True, tie_word_embeddings=False,
+             rope_scaling=dict(type="linear", factor=4.0)))
 
 family("qwen2", dict(
     COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", max_position_embeddings=32768,
@@ -81,8 +82,8 @@ family("qwen3_moe", dict(
     rope_theta=1000000.0, sliding_window=None, use_sliding_window=False, output_router_logits=False,
     router_aux_loss_coef=0.001),
     # layers 1 and 3 would have experts, layer 1 is told not to
-    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5, num_experts=5,
-             num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[1],
+    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5,
+             num_experts=5, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[1],
              tie_word_embeddings=True))
 
 family("mistral", dict(
@@ -90,8 +91,8 @@ family("mistral", dict(
     max_position_embeddings=32768, rope_theta=1000000.0, sliding_window=None),
     # without head_dim, as version 0.1
     b=dict(head_dim=..., rope_theta=10000.0, sliding_window=32),
-    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=2, head_dim=20, sliding_window=16, num_hidden_layers=5,
-             tie_word_embeddings=True),
+    odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=2, head_dim=20, sliding_window=16,
+             num_hidden_layers=5, tie_word_embeddings=True),
     lengths=WINDOWED)
 
 family("qwen3_next", dict(
@@ -157,10 +158,11 @@ QWEN3_5_MOE = merged(QWEN3_5, dict(
 
 # The experts of the head are published one by one (35B) and fused
 family("qwen3_5_moe", QWEN3_5_MOE, b=dict(text_config=dict(output_gate_type="swish")), mtp="split",
-       odd=dict(text_config=dict(QWEN3_5_ODD, num_experts=5, num_experts_per_tok=3, shared_expert_intermediate_size=40,
-                                 moe_intermediate_size=24),
+       odd=dict(text_config=dict(QWEN3_5_ODD, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=24,
+                                 shared_expert_intermediate_size=40),
                 vision_config=dict(QWEN3_5_MOE["vision_config"], out_hidden_size=72)))
 GOLDENS["qwen3_5_moe-b"]["mtp"] = "fused"
+GOLDENS["qwen3_5_moe-odd"] |= dict(mtp=None, split_experts=True)
 
 family("ministral3", dict(
     COMMON, architectures=["Ministral3ForCausalLM"], model_type="ministral3",

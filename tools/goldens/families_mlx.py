@@ -26,7 +26,8 @@ MIXED = {f"model.layers.{i}.{projection}": affine(bits, GROUPS[(i + j) % 3])
 MIXED |= {"model.embed_tokens": affine(6, 128), "model.layers.2.mlp.down_proj": False}
 WIDE = dict(hidden_size=128, num_hidden_layers=6, head_dim=32, intermediate_size=128)
 
-quantized("qwen3-mlx-mixed", "qwen3-a", "affine", 4, 64, WIDE, overrides=MIXED, listed_false=["model.layers.2.mlp.down_proj"])
+quantized("qwen3-mlx-mixed", "qwen3-a", "affine", 4, 64, WIDE, overrides=MIXED,
+          listed_false=["model.layers.2.mlp.down_proj"])
 # the same, untied and float32, with a map that tells of nothing: the shapes do
 quantized("qwen3-mlx-unlisted", "qwen3-b", "affine", 4, 64, dict(WIDE, tie_word_embeddings=False), dtype="F32",
           overrides=MIXED, unlisted=[path for path, how in MIXED.items() if how], shards=2)

@@ -57,7 +57,7 @@ def hub_layout(tensors, golden):
     if family == "kimi_linear":  # the dense layers' MLP comes out under the name of the MoE
         dense = re.compile(r"block_sparse_moe\.(gate|up|down)_proj")
         tensors = {dense.sub(r"mlp.\1_proj", name): t for name, t in tensors.items()}
-    if family == "qwen3_5_moe":
+    if family == "qwen3_5_moe" and not golden.get("split_experts"):  # some fine-tunes keep them one by one
         tensors = fuse_experts(tensors)
     return tensors
 
@@ -108,8 +108,24 @@ def pack_mxfp4(tensors):
 
 
 def unused_tensors(tensors, golden):
-    """A multi-token-prediction head where published checkpoints have one: a copy of the last layer and a joint."""
+    """What published checkpoints hold besides."""
     text = golden["config"].get("text_config", golden["config"])
+    return unused_keys(tensors, text) if text.get("num_kv_shared_layers") else prediction_head(tensors, golden, text)
+
+
+def unused_keys(tensors, text):
+    """Gemma 4: the layers that reuse keys and values have projections for them nonetheless."""
+    types, unused = text["layer_types"], {}
+    for i in range(len(types) - text["num_kv_shared_layers"], len(types)):
+        source = f"layers.{types.index(types[i])}.self_attn."
+        for name, t in tensors.items():
+            if source in name and "vision" not in name and re.search(r"\.(k_proj|v_proj|k_norm)\.", name):
+                unused[name.replace(source, f"layers.{i}.self_attn.")] = t
+    return unused
+
+
+def prediction_head(tensors, golden, text):
+    """A multi-token-prediction head where published checkpoints have one: a copy of the last layer and a joint."""
     hidden, vocab = text["hidden_size"], text["vocab_size"]
     layers, style = text.get("num_hidden_layers"), golden.get("mtp")
     if style is None:

@@ -14,12 +14,11 @@ Each folder gets config.json as the family's publisher writes it, and golden.jso
     cases[].logits            [position][vocab]
     cases[].greedy_ids        48 greedy tokens; no token ends the text
     cases[].greedy_margin     gap between the two likeliest tokens at each
-    cases[].decode_logits     {step: [vocab]}, the logits that chose greedy_ids[step]
+    cases[].decode_logits     {step: [vocab]}, the logits that chose greedy_ids[step]; step 0 is the prompt's last
 
 families.py lists the goldens. The same script gives the same goldens: everything is seeded.
 """
 
-import itertools
 import json
 import shutil
 import sys
@@ -33,8 +32,8 @@ import numpy as np
 import torch
 import transformers
 
-import tensors
 import families_mlx  # noqa: F401: adds to GOLDENS
+import tensors
 from families import GOLDENS
 from manifest import hub_manifest
 from quantized import MlxLm, mlx_golden
@@ -60,37 +59,50 @@ def main():
 
 
 def record(golden, folder):
-    """Tries seeds until the greedy path does not hang on rounding; says what came out."""
-    if "mode" in golden:
-        golden, manifest = mlx_golden(golden)
-        Reference, reference_name = MlxLm, f"mlx-lm {version('mlx-lm')} {golden['mode']}:{golden['bits']}:{golden['group']}"
-    else:
-        manifest = hub_manifest(golden)
-        Reference, reference_name = Transformers, f"transformers {golden['config']['architectures'][0]} float32 eager"
-    assert tensors.size(manifest) < MAX_CHECKPOINT, f"{tensors.size(manifest)} bytes of weights"
-    for seed in itertools.count(golden["seed"]):
-        recorded = {"seed": seed, "reference": reference_name, "tensors": manifest}
-        if golden["shards"] > 1:
-            recorded["shards"] = golden["shards"]
-        with tempfile.TemporaryDirectory() as checkpoint:
-            write_config(golden, Path(checkpoint))
-            tensors.write(recorded, checkpoint)
-            reference = Reference(checkpoint, golden)
-        cases = [run(reference, prompt(length, seed)) for length in golden["lengths"]]
-        if all(sound(error, case) for error, case in cases):
-            break
-        assert seed < golden["seed"] + 40, "no seed will do"
-    errors, recorded["cases"] = [error for error, _ in cases], [case for _, case in cases]
+    """Writes the folder; says what came out."""
+    golden, manifest, Reference, reference_name = described(golden)
+    size = tensors.size(manifest)
+    assert size < MAX_CHECKPOINT, f"{size} bytes of weights"
+    recorded = {"seed": golden["seed"], "reference": reference_name, "tensors": manifest}
+    if golden["shards"] > 1:
+        recorded["shards"] = golden["shards"]
+    while not (results := run_all(Reference, golden, recorded)):
+        recorded["seed"] += 1
+        assert recorded["seed"] <= golden["seed"] + 40, "no seed will do"
+    recorded["cases"] = [case for _, case in results]
+    text = layout(recorded)
+    assert len(text) < MAX_JSON, f"{len(text)} bytes of JSON"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_config(golden, folder)
-    text = layout(recorded)
-    assert len(text) < MAX_JSON, f"{len(text)} bytes of JSON"
     (folder / "golden.json").write_text(text)
     margin = min(min(case["greedy_margin"]) for case in recorded["cases"])
     distinct = [len(set(case["greedy_ids"])) for case in recorded["cases"]]
-    return (f"seed {seed}, {len(text) // 1000} kB, checkpoint {tensors.size(manifest) // 1000} kB, "
-            f"self error {max(errors):.0e}, margin {margin:.0e}, distinct {distinct}")
+    return (f"seed {recorded['seed']}, {len(text) // 1000} kB, checkpoint {size // 1000} kB, "
+            f"self error {max(error for error, _ in results):.0e}, margin {margin:.0e}, distinct {distinct}")
+
+
+def described(golden):
+    """The golden with its final config, the manifest, and who computes the reference."""
+    if "mode" in golden:
+        how = f"{golden['mode']}:{golden['bits']}:{golden['group']}"
+        return *mlx_golden(golden), MlxLm, f"mlx-lm {version('mlx-lm')} {how}"
+    architecture = golden["config"]["architectures"][0]
+    return golden, hub_manifest(golden), Transformers, f"transformers {architecture} float32 eager"
+
+
+def run_all(Reference, golden, recorded):
+    """(error, case) of every prompt, or nothing if this seed will not do."""
+    with tempfile.TemporaryDirectory() as checkpoint:
+        write_config(golden, Path(checkpoint))
+        tensors.write(recorded, checkpoint)
+        reference = Reference(checkpoint, golden)
+    results = []
+    for length in golden["lengths"]:
+        results.append(run(reference, prompt(length, recorded["seed"])))
+        if not sound(*results[-1]):
+            return None
+    return results
 
 
 def prompt(length, seed):
@@ -137,7 +149,8 @@ def layout(recorded):
     """JSON with a line for every tensor and every row of logits."""
     def lines(pairs):
         return ",\n".join(pairs)
-    parts = [f"{json.dumps(key)}: {json.dumps(recorded[key])}" for key in ("seed", "reference", "shards") if key in recorded]
+    short = (key for key in ("seed", "reference", "shards") if key in recorded)
+    parts = [f"{json.dumps(key)}: {json.dumps(recorded[key])}" for key in short]
     specs = lines(f"  {json.dumps(name)}: {json.dumps(spec)}" for name, spec in recorded["tensors"].items())
     parts.append(f'"tensors": {{\n{specs}\n }}')
     cases = lines("  {\n" + lines(f"   {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"

@@ -3,7 +3,7 @@
 crates/engine/tests/checkpoint/mod.rs is the same recipe in Rust. A manifest is {name: spec}, a spec one of
 
     {"dtype": "F32" | "BF16" | "F16", "shape": [...], "mean": m, "spread": s}   uniform in [m - s, m + s)
-    {"dtype": "U32", "shape": [...], "bits": true}                              random bits; only those of "mask", if given
+    {"dtype": "U32", "shape": [...], "bits": true}                              random bits, those of "mask" if given
     {"dtype": "U8", "shape": [...], "low": a, "high": b}                        uniform integers, b included
 """
 
