@@ -64,7 +64,8 @@ impl Checkpoint {
     }
 }
 
-/// The files the index names, or else `model*.safetensors`, or else the folder's only safetensors file.
+/// The files the index names, or else model.safetensors, or else `model-x-of-n.safetensors`, or else the folder's only
+/// safetensors file.
 fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join("model.safetensors.index.json");
     if index.exists() {
@@ -78,9 +79,13 @@ fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
     paths.sort();
-    let model = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("model"));
-    if paths.iter().any(model) {
-        paths.retain(model);
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if let Some(whole) = paths.iter().find(|path| name(path) == "model.safetensors") {
+        return Ok(vec![whole.clone()]);
+    }
+    let is_shard = |path: &PathBuf| name(path).starts_with("model-") && name(path).contains("-of-");
+    if paths.iter().any(is_shard) {
+        paths.retain(is_shard);
         return Ok(paths);
     }
     match &paths[..] {

@@ -27,6 +27,12 @@ fn edit_config(folder: &Path, edit: impl FnOnce(&mut Value)) {
     fs::write(path, config.to_string()).expect("written");
 }
 
+/// Another number of layers, in a config that does not list their types.
+fn layers(config: &mut Value, count: usize) {
+    config["text_config"]["num_hidden_layers"] = json!(count);
+    config["text_config"]["layer_types"] = Value::Null;
+}
+
 /// Replaces text in the header by text of the same length.
 fn edit_header(folder: &Path, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
@@ -129,11 +135,7 @@ fn configs_that_do_not_fit() {
         |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(2147483647)),
         &["head_dim is 2147483647"],
     );
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["num_hidden_layers"] = json!(9)),
-        &["the checkpoint has no tensor model.layers.4."],
-    );
+    check(HUB, |f| edit_config(f, |c| layers(c, 9)), &["the checkpoint has no tensor model.layers.4."]);
     check(
         "qwen3_5-mlx-4bit",
         |f| edit_config(f, |c| c["text_config"]["vocab_size"] = json!(10)),
@@ -155,7 +157,7 @@ fn tensors_that_no_layer_asks_for() {
     // One layer fewer than the checkpoint has: its tensors would go unused.
     check(
         HUB,
-        |f| edit_config(f, |c| c["text_config"]["num_hidden_layers"] = json!(3)),
+        |f| edit_config(f, |c| layers(c, 3)),
         &["does not compute with", "model.language_model.layers.3."],
     );
 }
@@ -182,4 +184,51 @@ fn quantisations_that_contradict_the_tensors() {
         |f| edit_config(f, |c| c["quantization_config"] = json!({"quant_method": "awq", "bits": 4})),
         &["quantization method `awq` is not supported"],
     );
+}
+
+#[test]
+fn values_that_would_pass_for_left_out_ones() {
+    let set = |golden: &str, key: &'static str, value: Value, expected: &str| {
+        check(golden, |f| edit_config(f, |c| c[key] = value), &["config.json", key, expected]);
+    };
+    set("llama-a", "rope_theta", json!("x"), "must be a number above 0");
+    set("llama-a", "rope_scaling", json!("yarn"), "must be an object");
+    set("llama-a", "rms_norm_eps", json!(-1.0), "must be a number above 0");
+    set("llama-a", "hidden_act", json!(7), "must be a string");
+    set("mistral-odd", "sliding_window", json!("4"), "must be a number between 1");
+    set("mistral-odd", "sliding_window", json!(0), "must be a number between 1");
+    set("qwen3_moe-a", "use_sliding_window", json!("true"), "must be true or false");
+    set("qwen3_moe-a", "num_experts_per_tok", json!(9), "must be at most num_experts, 8");
+    set("qwen3_moe-a", "layer_types", json!(["full_attention"]), "lists 1 layers");
+    set("qwen3_moe-a", "layer_types", json!(["a", "b", "c"]), "unknown type \"a\"");
+    check(
+        "qwen3_moe-a",
+        |f| edit_config(f, |c| c["mlp_only_layers"] = json!("all")),
+        &["config.json", "invalid type"],
+    );
+    set("deepseek_v3-a", "topk_group", json!(64), "must be at most n_group");
+    set("deepseek_v3-a", "n_shared_experts", json!(-1), "must be a number between 0");
+    set("gpt_oss-a", "attention_bias", json!(false), "must be true");
+    let factor = |f: &Path| edit_config(f, |c| c["rope_scaling"]["factor"] = json!(0));
+    check("llama-a", factor, &["factor is 0", "above 0"]);
+    // One layer fewer: not every tensor behind the last layer is a head that looks further ahead.
+    let fewer = |f: &Path| edit_config(f, |c| c["num_hidden_layers"] = json!(2));
+    check("deepseek_v3-a", fewer, &["does not compute with", "model.layers."]);
+    let heads = |f: &Path| edit_config(f, |c| c["linear_attn_config"]["num_heads"] = json!(3));
+    check("kimi_linear-a", heads, &["self_attn"]);
+}
+
+#[test]
+fn weights_in_two_files() {
+    let folder = checkpoint::folder(HUB);
+    let path = |name: &str| folder.path().join(name);
+    fs::rename(path("model.safetensors"), path("model-00001-of-00002.safetensors")).expect("renamed");
+    fs::copy(path("model-00001-of-00002.safetensors"), path("model-00002-of-00002.safetensors"))
+        .expect("copied");
+    let load = || start(Checkpoint::Folder(folder.path().into()), Options::default(), |_| {});
+    let message = load().err().expect("the same tensors twice").to_string();
+    assert!(message.contains("it is there twice"), "{message}");
+    // A whole model wins over what else lies beside it.
+    fs::rename(path("model-00001-of-00002.safetensors"), path("model.safetensors")).expect("renamed");
+    load().map(|engine| engine.stop()).expect("loads");
 }

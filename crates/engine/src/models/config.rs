@@ -36,6 +36,8 @@ const SIZES: &[(&str, i64)] = &[
     ("num_experts", COUNT),
     ("num_local_experts", COUNT),
     ("n_routed_experts", COUNT),
+    ("n_shared_experts", COUNT),
+    ("num_shared_experts", COUNT),
     ("num_experts_per_tok", COUNT),
     ("top_k_experts", COUNT),
     ("n_group", COUNT),
@@ -52,10 +54,49 @@ const COUNT: i64 = 1 << 13;
 const MAY_BE_ZERO: &[&str] = &[
     "shared_expert_intermediate_size",
     "hidden_size_per_layer_input",
-    "sliding_window",
     "num_experts",
     "n_routed_experts",
+    "n_shared_experts",
+    "num_shared_experts",
     "q_lora_rank",
+];
+
+/// Keys whose numbers must be above 0, and at most this.
+const POSITIVE: &[(&str, f64)] = &[
+    ("rms_norm_eps", 1.0),
+    ("rope_theta", 1e15),
+    ("rope_local_base_freq", 1e15),
+    ("partial_rotary_factor", 1.0),
+    ("routed_scaling_factor", 1e6),
+    ("query_pre_attn_scalar", 1e6),
+    ("attn_logit_softcapping", 1e6),
+    ("final_logit_softcapping", 1e6),
+    ("swiglu_limit", 1e6),
+];
+
+/// Keys of other types: a value of the wrong one must not pass for a key that was left out.
+const TYPES: &[(&str, &str, fn(&Value) -> bool)] = &[
+    ("use_sliding_window", "true or false", Value::is_boolean),
+    ("attention_bias", "true or false", Value::is_boolean),
+    ("attn_output_gate", "true or false", Value::is_boolean),
+    ("mla_use_nope", "true or false", Value::is_boolean),
+    ("hidden_act", "a string", Value::is_string),
+    ("hidden_activation", "a string", Value::is_string),
+    ("scoring_func", "a string", Value::is_string),
+    ("topk_method", "a string", Value::is_string),
+    ("moe_router_activation_func", "a string", Value::is_string),
+    ("layer_types", "a list", Value::is_array),
+    ("rope_scaling", "an object", Value::is_object),
+    ("rope_parameters", "an object", Value::is_object),
+];
+
+/// What must not be more than what.
+const AT_MOST: &[(&str, &str)] = &[
+    ("num_experts_per_tok", "num_experts"),
+    ("num_experts_per_tok", "num_local_experts"),
+    ("num_experts_per_tok", "n_routed_experts"),
+    ("topk_group", "n_group"),
+    ("topk_group", "num_expert_group"),
 ];
 
 /// What must be a multiple of what.
@@ -90,6 +131,8 @@ pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
         }
     }
     check_sizes(&config)?;
+    check_relations(&config)?;
+    check_types(&config)?;
     serde_json::from_value(config).map_err(|e| LoadError::Config(e.to_string()))
 }
 
@@ -139,25 +182,64 @@ pub fn check_activation(config: &Value, key: &str, expected: &str) -> Result<()>
     refuse([(found != expected, format!("{key} `{found}` is not supported, only `{expected}`"))])
 }
 
+/// The part of a config that is there if `key` is, and not 0.
+///
+/// # Errors
+/// It is there and does not parse.
+pub fn parse_part<C: serde::de::DeserializeOwned>(config: &Value, key: &str) -> Result<Option<C>> {
+    let there = config.get(key).is_some_and(|value| !value.is_null() && value != 0);
+    there.then(|| parse(config)).transpose()
+}
+
+/// A value that config.json gives: `null` counts as left out.
+fn given<'a>(config: &'a Value, key: &str) -> Option<&'a Value> {
+    config.get(key).filter(|value| !value.is_null())
+}
+
 fn check_sizes(config: &Value) -> Result<()> {
     for &(key, most) in SIZES {
-        let Some(value) = config.get(key).filter(|value| value.is_number()) else { continue };
+        let Some(value) = given(config, key) else { continue };
         let least = i64::from(!MAY_BE_ZERO.contains(&key));
-        if !value.as_i64().is_some_and(|n| (least..=most).contains(&n)) {
-            return Err(LoadError::Config(format!(
-                "{key} is {value}; it must be between {least} and {most}"
-            )));
-        }
+        let fits = value.as_i64().is_some_and(|n| (least..=most).contains(&n));
+        refuse([(!fits, format!("{key} is {value}; it must be a number between {least} and {most}"))])?;
     }
-    for (key, of) in MULTIPLES {
-        let size = |key: &str| config.get(key).and_then(Value::as_i64).filter(|&n| n > 0);
-        if let (Some(value), Some(divisor)) = (size(key), size(of))
-            && value % divisor != 0
-        {
-            return Err(LoadError::Config(format!(
-                "{key} is {value}; it must be a multiple of {of}, {divisor}"
-            )));
-        }
+    for &(key, most) in POSITIVE {
+        let Some(value) = given(config, key) else { continue };
+        let fits = value.as_f64().is_some_and(|n| n > 0.0 && n <= most);
+        refuse([(!fits, format!("{key} is {value}; it must be a number above 0, at most {most}"))])?;
     }
     Ok(())
+}
+
+fn check_relations(config: &Value) -> Result<()> {
+    let size = |key: &str| given(config, key).and_then(Value::as_i64).filter(|&n| n > 0);
+    let pairs = |table: &'static [(&str, &str)]| {
+        table.iter().filter_map(|&(key, of)| Some((key, size(key)?, of, size(of)?))).collect::<Vec<_>>()
+    };
+    for (key, value, of, divisor) in pairs(MULTIPLES) {
+        let message = format!("{key} is {value}; it must be a multiple of {of}, {divisor}");
+        refuse([(value % divisor != 0, message)])?;
+    }
+    for (key, value, of, most) in pairs(AT_MOST) {
+        refuse([(value > most, format!("{key} is {value}; it must be at most {of}, {most}"))])?;
+    }
+    Ok(())
+}
+
+fn check_types(config: &Value) -> Result<()> {
+    for (key, kind, fits) in TYPES {
+        let Some(value) = given(config, key) else { continue };
+        refuse([(!fits(value), format!("{key} is {value}; it must be {kind}"))])?;
+    }
+    let layers = given(config, "num_hidden_layers").and_then(Value::as_u64);
+    let types = given(config, "layer_types").and_then(Value::as_array);
+    let (Some(layers), Some(types)) = (layers, types) else { return Ok(()) };
+    let listed = types.len() as u64;
+    let known = ["full_attention", "sliding_attention", "linear_attention", "conv"];
+    let unknown = types.iter().find(|kind| !kind.as_str().is_some_and(|kind| known.contains(&kind)));
+    refuse([(
+        listed != layers,
+        format!("layer_types lists {listed} layers, num_hidden_layers is {layers}"),
+    )])?;
+    refuse(unknown.map(|kind| (true, format!("layer_types has an unknown type {kind}"))))
 }

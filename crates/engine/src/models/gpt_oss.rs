@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::parse,
+    config::{check_activation, parse, refuse, sliding_layers},
     decoder::{Decoder, FeedForward, PreNorm, Stem},
 };
 use crate::{
@@ -33,23 +33,16 @@ struct Config {
     num_local_experts: i32,
     num_experts_per_tok: i32,
     sliding_window: i32,
-    layer_types: Option<Vec<String>>,
     swiglu_limit: Option<f32>,
-}
-
-impl Config {
-    /// Even layers slide unless config.json lists the types.
-    fn window(&self, layer: usize) -> Option<i32> {
-        let slides = match &self.layer_types {
-            Some(types) => types.get(layer).is_some_and(|kind| kind == "sliding_attention"),
-            None => layer.is_multiple_of(2),
-        };
-        slides.then_some(self.sliding_window)
-    }
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
+    check_activation(config, "hidden_act", "silu")?;
+    let unbiased = config.get("attention_bias") == Some(&Value::Bool(false));
+    refuse([(unbiased, "attention_bias must be true".into())])?;
+    // Even layers slide unless config.json lists the types.
+    let slides = sliding_layers(config, c.stem.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
     let heads = Heads {
         hidden: c.stem.hidden_size,
         heads: c.num_attention_heads,
@@ -63,8 +56,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let attention = w.sub("self_attn");
         let sinks = Some(attention.float32("sinks", &[c.num_attention_heads])?);
         let softmax = Softmax { sinks, ..Softmax::scaled((c.head_dim as f32).powf(-0.5)) };
-        let mixer =
-            Attention::load(heads, rope.clone(), &attention)?.with_window(c.window(i)).with_softmax(softmax);
+        let mixer = Attention::load(heads, rope.clone(), &attention)?
+            .with_window(slides[i].then_some(c.sliding_window))
+            .with_softmax(softmax);
         let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
         PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
     })?))

@@ -133,7 +133,11 @@ impl KimiDeltaAttention {
         let convolutions = ["q_conv1d", "k_conv1d", "v_conv1d"];
         let convolutions = convolutions.map(|name| w.conv1d(name, channels, width));
         let [q, k, v] = convolutions;
-        let a_log = w.float32("A_log", &w.shape("A_log")?)?.reshape(&[heads, 1]);
+        let a_log = match w.shape("A_log")?.len() {
+            1 => w.float32("A_log", &[heads])?,
+            _ => w.float32("A_log", &[1, 1, heads, 1])?,
+        };
+        let a_log = a_log.reshape(&[heads, 1]);
         Ok(KimiDeltaAttention {
             q_proj: w.linear("q_proj", channels, hidden)?,
             k_proj: w.linear("k_proj", channels, hidden)?,

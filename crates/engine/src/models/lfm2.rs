@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{parse, refuse},
+    config::{parse, parse_part, refuse},
     decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
     plain_names,
     sigmoid_moe::{self, SigmoidMoe},
@@ -43,7 +43,7 @@ struct Config {
     conv_l_cache: i32,
     #[serde(default)]
     conv_bias: bool,
-    #[serde(flatten)]
+    #[serde(skip)]
     moe: Option<MoeConfig>,
 }
 
@@ -103,7 +103,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
-    let c: Config = parse(config)?;
+    let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
     refuse(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
     let head_dim = c.stem.hidden_size / c.num_attention_heads;

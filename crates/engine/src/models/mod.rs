@@ -162,7 +162,9 @@ fn text_names(name: &str) -> Option<String> {
 
 /// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
 pub fn is_beyond_last_layer(config: &Value, name: &str) -> bool {
-    let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    let count = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let layers = count("num_hidden_layers");
+    let ahead = layers..layers + count("num_nextn_predict_layers");
     let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
-    number.and_then(|n| n.parse().ok()).is_some_and(|n: u64| n >= layers)
+    number.and_then(|n| n.parse().ok()).is_some_and(|n: u64| ahead.contains(&n))
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse},
+    config::{check_activation, parse, parse_part},
     decoder::{Decoder, FeedForward, PreNorm, Stem},
     plain_names,
 };
@@ -33,7 +33,7 @@ struct Config {
     head_dim: Option<i32>,
     #[serde(default)]
     attention_bias: bool,
-    #[serde(flatten)]
+    #[serde(skip)]
     moe: Option<MoeConfig>,
 }
 
@@ -63,7 +63,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
-    let c: Config = parse(config)?;
+    let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(128);
     let heads = Heads {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, parse, refuse},
+    config::{check_activation, parse, parse_part, refuse},
     decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
     gated_delta_net::{self, GatedDeltaNet},
     text_names,
@@ -37,7 +37,7 @@ struct Config {
     full_attention_interval: Option<usize>,
     #[serde(flatten)]
     linear: gated_delta_net::Config,
-    #[serde(flatten)]
+    #[serde(skip)]
     moe: Option<MoeConfig>,
 }
 
@@ -77,7 +77,7 @@ pub fn sanitize(_: &Value, name: &str) -> Option<String> {
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
-    let c: Config = parse(config)?;
+    let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check(config, &c)?;
     let offset = norm_offset(&c, w)?;
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);

@@ -47,7 +47,22 @@ impl RopeParameters {
         rope.partial_rotary_factor = rope.partial_rotary_factor.or(number("partial_rotary_factor"));
         let positions = || number("max_position_embeddings");
         rope.original_max_position_embeddings = rope.original_max_position_embeddings.or_else(positions);
+        rope.check()?;
         Ok(rope)
+    }
+
+    fn check(&self) -> Result<()> {
+        let numbers = [
+            ("rope_theta", self.rope_theta),
+            ("factor", self.factor),
+            ("original_max_position_embeddings", self.original_max_position_embeddings),
+            ("attention_factor", self.attention_factor),
+        ];
+        let wrong = |(key, value): (&str, Option<f32>)| {
+            let value = value.filter(|&value| !(value > 0.0 && value.is_finite()))?;
+            Some(LoadError::Config(format!("{key} is {value}; it must be above 0")))
+        };
+        numbers.into_iter().find_map(wrong).map_or(Ok(()), Err)
     }
 
     /// With these for what config.json leaves out.

@@ -17,20 +17,19 @@ impl Declared {
     /// # Errors
     /// An entry is not a quantisation, or the checkpoint is in another library's format.
     pub fn from_config(config: &Value) -> Result<Declared> {
-        let of = |key: &str| config.get(key).or_else(|| config.get("text_config")?.get(key));
-        let Some(map) = of("quantization").or_else(|| of("quantization_config")).and_then(Value::as_object)
-        else {
-            return Ok(Declared::default());
+        let of = |key: &str| {
+            let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
+            found.and_then(Value::as_object)
         };
-        if let Some(method) = map.get("quant_method").and_then(Value::as_str)
-            && !map.contains_key("group_size")
-            && method != "mxfp4"
-        {
+        let (own, other) = (of("quantization"), of("quantization_config"));
+        let method = other.and_then(|map| map.get("quant_method")).and_then(Value::as_str);
+        if let (None, Some(method)) = (own, method.filter(|&method| method != "mxfp4")) {
             return Err(LoadError::Config(format!(
                 "quantization method `{method}` is not supported; take an unquantised or MLX checkpoint (affine, mxfp4, \
                  mxfp8, nvfp4)"
             )));
         }
+        let Some(map) = own.or(other) else { return Ok(Declared::default()) };
         // The default stands beside the paths, in the same object.
         let default = quantization(&Value::Object(map.clone())).ok();
         let mut declared = HashMap::new();

@@ -75,7 +75,11 @@ impl Weights {
                 total += file.bytes_of(&stored);
                 let (dtype, shape) = (file.dtype(&stored)?, file.shape(&stored).unwrap_or_default());
                 let shape = shape.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
-                index.insert(canonical, Tensor { file: i, stored, dtype, shape, used: Cell::new(false) });
+                let tensor = Tensor { file: i, stored, dtype, shape, used: Cell::new(false) };
+                if let Some(other) = index.insert(canonical.clone(), tensor) {
+                    let message = format!("it is there twice, the other time as {}", other.stored);
+                    return Err(LoadError::BadTensor { name: canonical, message });
+                }
             }
         }
         let loaded = RefCell::new(Loaded { bytes: 0, total, progress });
