@@ -74,8 +74,10 @@ const POSITIVE: &[(&str, f64)] = &[
     ("swiglu_limit", 1e6),
 ];
 
+type Fits = fn(&Value) -> bool;
+
 /// Keys of other types: a value of the wrong one must not pass for a key that was left out.
-const TYPES: &[(&str, &str, fn(&Value) -> bool)] = &[
+const TYPES: &[(&str, &str, Fits)] = &[
     ("use_sliding_window", "true or false", Value::is_boolean),
     ("attention_bias", "true or false", Value::is_boolean),
     ("attn_output_gate", "true or false", Value::is_boolean),
