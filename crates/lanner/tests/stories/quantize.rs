@@ -125,6 +125,25 @@ fn wrong_usage_is_one_sentence() {
     check_failure(&[out, "--out", &twice], "quantised already");
 }
 
+#[test]
+fn a_text_that_will_not_do_is_refused_before_anything_is_quantised() {
+    let (folder, out) = source();
+    let text = folder.path().join("text.txt");
+    let check = |expected: &str| {
+        let args = [path(folder.path()), "--out", path(&out), "--verify", "--text", path(&text)];
+        check_failure(&args, expected);
+        assert!(!out.exists(), "{expected}");
+    };
+    check("cannot read");
+    fs::write(&text, "").unwrap();
+    check("the text has 0 tokens; perplexity needs 32 or more");
+    fs::write(&text, "a").unwrap();
+    check("the text has 1 token; perplexity needs 32 or more");
+    fs::write(&text, "The falcon waits above the ridge until the wind turns. ".repeat(12)).unwrap();
+    fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    check("tokenizer");
+}
+
 /// A checkpoint that takes a while: one matrix of zeros, which take no room on the disk.
 fn large() -> TempDir {
     const BYTES: u64 = 512 << 20;
