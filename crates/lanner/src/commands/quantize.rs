@@ -180,9 +180,9 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
             Fate::Quantized => (&*format, ""),
             Fate::Kept(reason) => (tensor.dtype.name(), reason),
         };
-        (&tensor.name, format!("{:?}", tensor.shape), tensor.dtype.name(), to, why)
+        (&tensor.name, &tensor.shape, tensor.dtype.name(), to, why)
     });
-    let dropped = plan.dropped.iter().map(|(name, why)| (name, String::new(), "", "left out", *why));
+    let dropped = plan.dropped.iter().map(|(name, shape, why)| (name, shape, "", "left out", *why));
     let rows: Vec<_> = rows.chain(dropped).collect();
     if json {
         let row = |(name, shape, from, to, why): &(_, _, _, _, _)| json!({ "name": name, "shape": shape, "from": from, "to": to, "why": why });
@@ -190,6 +190,7 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     }
     let widest = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     for (name, shape, from, to, why) in rows {
+        let shape = format!("{shape:?}");
         println(format!("{name:widest$}  {shape:20} {from:9} {to:18} {why}").trim_end())?;
     }
     Ok(())

@@ -76,6 +76,10 @@ fn a_dry_run_tells_the_fate_of_each_tensor_and_writes_nothing() {
     let (json, _) = quantize(folder.path(), &["--dry-run", "--json"]);
     let rows: Value = serde_json::from_str(&json).unwrap();
     assert!(rows.as_array().unwrap().iter().any(|row| row["why"] == "norm" && row["to"] == row["from"]));
+    for row in rows.as_array().unwrap() {
+        let shape = row["shape"].as_array().unwrap_or_else(|| panic!("{row}"));
+        assert!(!shape.is_empty() && shape.iter().all(Value::is_u64), "{row}");
+    }
 }
 
 #[test]
