@@ -323,6 +323,10 @@ fn places_that_are_taken_are_refused() {
     fs::write(full.join("mine"), "").expect("written");
     check_refused(source.path(), &full, "exists already");
     check_refused(source.path(), source.path(), "exists already");
+    let link = source.path().join("link");
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink(elsewhere.path(), &link).expect("linked");
+    check_refused(source.path(), &link, "exists already");
     let empty = source.path().join("empty");
     fs::create_dir(&empty).expect("made");
     quantize(source.path(), &empty, affine(4, 32)).expect("an empty folder will do");
@@ -377,12 +381,87 @@ fn a_run_that_is_broken_off_leaves_nothing() {
     check_broken_off(&source, || std::panic::resume_unwind(Box::new("a bug")));
 }
 
+/// Marks a folder that a run writes.
+const LOCK: &str = "lanner-quantize.lock";
+
+/// Files of a folder and of those in it, each with what it holds.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut contents = BTreeMap::new();
+    for path in names_in(folder).iter().map(|name| folder.join(name)) {
+        if path.is_dir() {
+            contents.extend(self::contents(&path));
+        } else {
+            contents.insert(path.clone(), fs::read(&path).unwrap_or_default());
+        }
+    }
+    contents
+}
+
+/// `prepare` makes what is in the way of `out`; it must be there afterwards, unchanged.
+fn check_in_the_way(prepare: impl FnOnce(&Path, &Path)) {
+    let (source, place) = (checkpoint::folder("llama-a"), tempfile::tempdir().expect("a folder"));
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let partial = place.path().join("out.partial");
+    prepare(&partial, elsewhere.path());
+    let before = [contents(place.path()), contents(elsewhere.path())];
+    check_refused(source.path(), &place.path().join("out"), "out.partial is in the way; move it elsewhere");
+    assert!(fs::symlink_metadata(&partial).is_ok(), "it is there still");
+    assert_eq!([contents(place.path()), contents(elsewhere.path())], before);
+}
+
+fn write_all(folder: &Path, names: &[&str]) {
+    fs::create_dir_all(folder).expect("made");
+    names.iter().for_each(|name| fs::write(folder.join(name), "mine").expect("written"));
+}
+
+#[test]
+fn somebody_elses_folder_beside_the_result_is_left_alone() {
+    use std::os::unix::fs::symlink;
+    check_in_the_way(|partial, _| write_all(partial, &[]));
+    check_in_the_way(|partial, _| write_all(partial, &["model.safetensors", "lock"]));
+    check_in_the_way(|partial, _| write_all(partial, &["thesis.odt", LOCK]));
+    check_in_the_way(|partial, _| write_all(partial, &["model-1.safetensors", LOCK]));
+    check_in_the_way(|partial, _| fs::write(partial, "a file").expect("written"));
+    check_in_the_way(|partial, _| {
+        write_all(partial, &[LOCK]);
+        write_all(&partial.join("notes.txt"), &["deep"]);
+    });
+    check_in_the_way(|partial, elsewhere| {
+        write_all(elsewhere, &["model.safetensors", LOCK]);
+        symlink(elsewhere, partial).expect("linked");
+    });
+    check_in_the_way(|partial, elsewhere| {
+        write_all(partial, &["model.safetensors"]);
+        write_all(elsewhere, &["mine"]);
+        symlink(elsewhere.join("mine"), partial.join(LOCK)).expect("linked");
+    });
+    check_in_the_way(|partial, elsewhere| {
+        write_all(partial, &[LOCK]);
+        symlink(elsewhere.join("none"), partial.join("model.safetensors")).expect("linked");
+    });
+}
+
+#[test]
+fn a_run_that_is_broken_off_removes_only_what_it_wrote() {
+    let source = checkpoint::folder("llama-a");
+    let (out, partial) = (source.path().join("out"), source.path().join("out.partial"));
+    let mut progress = |_: Progress| {
+        write_all(&partial, &["notes.txt"]);
+        write_all(&partial.join("deep"), &["mine"]);
+        ControlFlow::Break(())
+    };
+    let result = plan(source.path(), affine(4, 32)).write(&out, SHARD_BYTES, &mut progress);
+    assert!(matches!(result, Err(QuantizeError::Interrupted)));
+    assert_eq!(names_in(&partial), ["deep", "notes.txt"]);
+    assert_eq!(names_in(&partial.join("deep")), ["mine"]);
+}
+
 #[test]
 fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
     let source = checkpoint::folder("llama-a");
     let (out, partial) = (source.path().join("out"), source.path().join("out.partial"));
     fs::create_dir(&partial).expect("made");
-    for name in ["model.safetensors", "lock"] {
+    for name in ["model.safetensors", "mtp-00001-of-00002.safetensors", "tokenizer.json", LOCK] {
         fs::write(partial.join(name), "half").expect("written");
     }
     let mut second = None;
@@ -394,7 +473,7 @@ fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
     };
     plan(source.path(), affine(4, 32)).write(&out, SHARD_BYTES, &mut progress).expect("written");
     assert!(second.expect("tried").contains("another run is writing to"));
-    assert!(!partial.exists() && !out.join("lock").exists());
+    assert!(!partial.exists() && !out.join(LOCK).exists());
 }
 
 #[test]

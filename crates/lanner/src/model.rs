@@ -230,6 +230,22 @@ pub fn checkpoint(place: Place) -> Checkpoint {
     }
 }
 
+/// The tokenizer alone: nothing else of the model is read.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub fn tokenizer(place: &Place) -> Result<Tokenizer, chat::Error> {
+    match place {
+        Place::Builtin => builtin_tokenizer(),
+        Place::Folder(folder) => Tokenizer::from_dir(folder),
+        Place::File(file) => Tokenizer::from_dir(file.parent().unwrap_or(file)),
+    }
+}
+
+fn builtin_tokenizer() -> Result<Tokenizer, chat::Error> {
+    Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), Some(BUILTIN.tokenizer_config.as_bytes()))
+}
+
 fn open_files(loading: Loading, folder: &Path, checkpoint: Checkpoint) -> Result<Model, OpenError> {
     let template = match Template::from_dir(folder) {
         Ok(template) => Some(template),
@@ -242,10 +258,8 @@ fn open_files(loading: Loading, folder: &Path, checkpoint: Checkpoint) -> Result
 }
 
 fn open_builtin(loading: Loading) -> Result<Model, OpenError> {
-    let Builtin { name, tokenizer, tokenizer_config, chat_template, .. } = BUILTIN;
-    let (engine, tokenizer) = loading.load_both(builtin_checkpoint(), || {
-        Tokenizer::from_bytes(tokenizer.as_bytes(), Some(tokenizer_config.as_bytes()))
-    })?;
+    let Builtin { name, chat_template, .. } = BUILTIN;
+    let (engine, tokenizer) = loading.load_both(builtin_checkpoint(), builtin_tokenizer)?;
     let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
     let special = special.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect();
     let template = Template::new(chat_template, special)?;

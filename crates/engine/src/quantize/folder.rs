@@ -1,62 +1,81 @@
 //! The folder of the result: it has its name only once it is whole.
 
 use std::{
+    cell::RefCell,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, ErrorKind, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use serde_json::Value;
 
-use super::error::QuantizeError;
+use super::{error::QuantizeError, shards::is_shard};
 
-const LOCK: &str = "lock";
+/// Marks a folder as one that a run writes: nobody else has a file of this name.
+const LOCK: &str = "lanner-quantize.lock";
+const CONFIG: &str = "config.json";
+const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder beside the final one. Dropped before it is finished, it is removed; what a killed run left of it, the next
-/// run to the same place removes.
+/// run to the same place removes. Somebody else's folder of that name stays as it is.
 pub struct Partial {
     path: PathBuf,
     out: PathBuf,
     /// Tells a run that goes on from one that was killed.
     lock: File,
+    /// What to remove if it is not finished.
+    written: RefCell<Vec<PathBuf>>,
     finished: bool,
 }
 
 impl Partial {
     /// # Errors
-    /// There is something at `out`, another run is writing it, or the folder cannot be made.
+    /// There is something at `out` or beside it, another run is writing it, or the folder cannot be made.
     pub fn create(out: &Path) -> Result<Partial, QuantizeError> {
         let out = std::path::absolute(out).map_err(QuantizeError::write(out, 0))?;
-        let is_empty = |folder: &Path| Ok::<_, io::Error>(fs::read_dir(folder)?.next().is_none());
-        let Some(name) = out.file_name() else { return Err(QuantizeError::Exists(out)) };
-        if fs::symlink_metadata(&out).is_ok() && !is_empty(&out).unwrap_or(false) {
+        let Some(name) = out.file_name().filter(|_| is_free(&out)) else {
             return Err(QuantizeError::Exists(out));
-        }
+        };
         let mut partial_name = name.to_os_string();
         partial_name.push(".partial");
         let path = out.with_file_name(partial_name);
-        let fail = QuantizeError::write(&path, 0);
-        let lock = fs::create_dir_all(&path).and_then(|()| File::create(path.join(LOCK))).map_err(fail)?;
-        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-            return Err(QuantizeError::Busy(out));
-        }
-        let partial = Partial { path, out, lock, finished: false };
-        partial.clear().map_err(QuantizeError::write(&partial.path, 0))?;
-        Ok(partial)
+        let lock = match make(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => take_over(&path, &out)?,
+            made => made.map_err(QuantizeError::write(&path, 0)).and_then(|lock| hold(lock, &path, &out))?,
+        };
+        Ok(Partial { path, out, lock, written: RefCell::default(), finished: false })
+    }
+
+    /// A new file of the result.
+    pub fn create_file(&self, name: &str) -> io::Result<File> {
+        let path = self.path.join(name);
+        let file = File::create_new(&path)?;
+        self.written.borrow_mut().push(path);
+        Ok(file)
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Which tensor is in which file.
+    pub fn write_index(&self, index: &Value) -> Result<(), QuantizeError> {
+        self.write_json(INDEX, index)
+    }
+
+    pub fn write_config(&self, config: &Value) -> Result<(), QuantizeError> {
+        self.write_json(CONFIG, config)
+    }
+
     /// Writes a file of JSON that is on the disk on return.
-    pub fn write_json(&self, name: &str, value: &Value) -> Result<(), QuantizeError> {
-        let path = self.path.join(name);
+    fn write_json(&self, name: &str, value: &Value) -> Result<(), QuantizeError> {
         let write = || {
-            fs::write(&path, serde_json::to_string_pretty(value)? + "\n")?;
-            File::open(&path)?.sync_all()
+            let mut file = self.create_file(name)?;
+            file.write_all((serde_json::to_string_pretty(value)? + "\n").as_bytes())?;
+            file.sync_all()
         };
-        write().map_err(QuantizeError::write(&path, 0))
+        write().map_err(QuantizeError::write(&self.path.join(name), 0))
     }
 
     /// Copies what tokenizers, templates and processors are made of, and licences.
@@ -64,13 +83,13 @@ impl Partial {
         let entries = fs::read_dir(source).map_err(QuantizeError::write(source, 0))?;
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let target = self.path.join(&name);
             if is_companion(&name) {
                 let copy = || {
-                    fs::copy(&path, &target)?;
-                    File::open(&target)?.sync_all()
+                    let mut file = self.create_file(&name)?;
+                    io::copy(&mut File::open(&path)?, &mut file)?;
+                    file.sync_all()
                 };
-                copy().map_err(QuantizeError::write(&target, 0))?;
+                copy().map_err(QuantizeError::write(&self.path.join(&name), 0))?;
             }
         }
         Ok(())
@@ -79,42 +98,96 @@ impl Partial {
     /// Gives the folder its name.
     pub fn finish(mut self) -> Result<(), QuantizeError> {
         let sync = |folder: &Path| File::open(folder)?.sync_all();
-        let finish = || {
+        let mut finish = || {
             fs::remove_file(self.path.join(LOCK))?;
             sync(&self.path)?;
             fs::rename(&self.path, &self.out)?;
+            self.finished = true;
             self.out.parent().map_or(Ok(()), sync)
         };
-        finish().map_err(QuantizeError::write(&self.out, 0))?;
-        self.finished = true;
-        Ok(())
-    }
-
-    /// Removes what a killed run left.
-    fn clear(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            if entry.file_name() != LOCK {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
+        finish().map_err(QuantizeError::write(&self.out, 0))
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed stays under a name that nobody takes for a model's.
-            let _ = fs::remove_dir_all(&self.path);
+            // What cannot be removed, or is not ours, stays under a name that nobody takes for a model's.
+            for file in self.written.get_mut().iter().chain([&self.path.join(LOCK)]) {
+                let _ = fs::remove_file(file);
+            }
+            let _ = fs::remove_dir(&self.path);
         }
         let _ = self.lock.unlock();
     }
 }
 
+/// Whether nothing is there, or an empty folder. A link is something: it cannot be replaced by a folder.
+fn is_free(out: &Path) -> bool {
+    let is_empty = |folder: &Path| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    fs::symlink_metadata(out).map_or(true, |found| found.is_dir() && is_empty(out))
+}
+
+/// Makes the folder, with the file that is to be locked.
+fn make(path: &Path) -> io::Result<File> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::create_dir(path)?;
+    File::create_new(path.join(LOCK)).inspect_err(|_| drop(fs::remove_dir(path)))
+}
+
+/// Locks; a disk that knows no locks does not keep anybody from working.
+fn hold(lock: File, path: &Path, out: &Path) -> Result<File, QuantizeError> {
+    let locked = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
+    // Another run may have finished, or taken over, just before.
+    if locked && is_at(&lock, &path.join(LOCK)) { Ok(lock) } else { Err(QuantizeError::Busy(out.into())) }
+}
+
+/// Locks and empties what a killed run left, and nothing else.
+fn take_over(path: &Path, out: &Path) -> Result<File, QuantizeError> {
+    let fail = |error| QuantizeError::write(path, 0)(error);
+    let taken = || QuantizeError::Taken(path.into());
+    if left_files(path).map_err(fail)?.is_none() {
+        return Err(taken());
+    }
+    let lock = hold(File::open(path.join(LOCK)).map_err(fail)?, path, out)?;
+    // Once more: before it was locked, its run may have gone on.
+    let files = left_files(path).map_err(fail)?.ok_or_else(taken)?;
+    files.iter().try_for_each(fs::remove_file).map_err(fail)?;
+    Ok(lock)
+}
+
+/// The files that a killed run left besides its lock; `None` if anything there is not from such a run.
+fn left_files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    if !fs::symlink_metadata(path)?.is_dir() || !is_file(&path.join(LOCK)) {
+        return Ok(None);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        match entry.file_name().to_str() {
+            Some(LOCK) => {}
+            Some(name) if is_written(name) && is_file(&entry.path()) => files.push(entry.path()),
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(files))
+}
+
+/// Whether this very file is there: not a link to it, and not one that has been removed since.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |found: &fs::Metadata| (found.dev(), found.ino());
+    matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(a), Ok(b)) if id(&a) == id(&b))
+}
+
+/// Whether a run may have written a file of this name.
+fn is_written(name: &str) -> bool {
+    [CONFIG, INDEX].contains(&name) || is_shard(name) || is_companion(name)
+}
+
 /// Whether a file of the source belongs to the result as well: not weights, nor what describes them.
 fn is_companion(name: &str) -> bool {
-    let described = ["config.json", "hf_quant_config.json"].contains(&name) || name.ends_with(".index.json");
+    let described = [CONFIG, "hf_quant_config.json"].contains(&name) || name.ends_with(".index.json");
     let ends = [".json", ".jsonl", ".jinja", ".txt", ".model", ".tiktoken", ".py"];
     let licence = ["LICENSE", "LICENCE", "NOTICE"].iter().any(|start| name.starts_with(start));
     !described && !name.starts_with('.') && (licence || ends.iter().any(|end| name.ends_with(end)))

@@ -59,7 +59,7 @@ impl Plan {
         mlx::use_gpu(false)?;
         let partial = Partial::create(out)?;
         let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
-        let mut shards = Shards::create(partial.path(), stored, shard_bytes)?;
+        let mut shards = Shards::create(&partial, stored, shard_bytes)?;
         let mut steps = Steps { done: 0, total: self.source_bytes(), progress };
         let (q, reader) = (self.quantization, &mut self.reader);
         for tensor in &self.tensors {
@@ -72,9 +72,9 @@ impl Plan {
         }
         let bytes = shards.total();
         let (index, files) = shards.finish()?;
-        partial.write_json("model.safetensors.index.json", &index)?;
+        partial.write_index(&index)?;
         self.companions.as_deref().map_or(Ok(()), |folder| partial.copy_companions(folder))?;
-        partial.write_json("config.json", &config::config(&self.config, q, self.has_mtp))?;
+        partial.write_config(&config::config(&self.config, q, self.has_mtp))?;
         partial.finish()?;
         let quantized = self.tensors.iter().filter(|tensor| tensor.fate == Fate::Quantized).count();
         let kept = self.tensors.len() - quantized;

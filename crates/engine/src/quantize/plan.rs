@@ -23,8 +23,8 @@ use crate::{checkpoint::Checkpoint, models};
 pub struct Plan {
     pub quantization: Quantization,
     pub tensors: Vec<PlannedTensor>,
-    /// Tensors that are left out, each with the reason.
-    pub dropped: Vec<(String, &'static str)>,
+    /// Tensors that are left out, each with its shape and the reason.
+    pub dropped: Vec<(String, Vec<usize>, &'static str)>,
     /// Where tokenizers and the like are, if they are files.
     pub(super) companions: Option<PathBuf>,
     pub(super) config: Value,
@@ -85,6 +85,11 @@ impl Plan {
             let (shape, aside) = (recipe.shape.clone(), aside && is_mtp(&name));
             tensors.push(PlannedTensor { name, shape, dtype, fate, recipe, aside });
         }
+        let with_shape = |(name, reason): (String, _)| {
+            let shape = reader.shape(&name).to_vec();
+            (name, shape, reason)
+        };
+        let dropped = dropped.into_iter().map(with_shape).collect();
         let has_mtp = names.iter().any(|name| is_mtp(name));
         let companions = match source {
             Checkpoint::Folder(folder) => Some(folder.clone()),

@@ -1,17 +1,14 @@
 //! The weight files of the result: who lies where is known before anything is written, so that headers come first.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::Write,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs::File, io::Write, os::unix::fs::FileExt, path::PathBuf};
 
 use mlx::Dtype;
 use serde_json::{Map, Value, json};
 
-use super::{error::QuantizeError, plan::Stored};
+use super::{error::QuantizeError, folder::Partial, plan::Stored};
+
+/// What the names of the weight files start with: the model's own, and those set aside.
+const STEMS: [&str; 2] = ["model", "mtp"];
 
 /// Weight files of the result, open for writing.
 pub struct Shards {
@@ -35,11 +32,11 @@ struct Place {
 
 impl Shards {
     /// Creates the files in `folder`, each at most `limit` bytes long unless one tensor alone is longer.
-    pub fn create(folder: &Path, tensors: Vec<Stored>, limit: usize) -> Result<Shards, QuantizeError> {
+    pub fn create(folder: &Partial, tensors: Vec<Stored>, limit: usize) -> Result<Shards, QuantizeError> {
         let total = tensors.iter().map(Stored::bytes).sum();
         let (aside, main): (Vec<Stored>, Vec<Stored>) = tensors.into_iter().partition(|tensor| tensor.aside);
         let mut shards = Shards { files: Vec::new(), places: BTreeMap::new(), total };
-        for (stem, tensors) in [("model", main), ("mtp", aside)] {
+        for (stem, tensors) in STEMS.into_iter().zip([main, aside]) {
             let parts = split(tensors, limit);
             let count = parts.len();
             for (i, tensors) in parts.into_iter().enumerate() {
@@ -47,7 +44,7 @@ impl Shards {
                     1 => format!("{stem}.safetensors"),
                     _ => format!("{stem}-{:05}-of-{count:05}.safetensors", i + 1),
                 };
-                shards.add(folder.join(name), tensors)?;
+                shards.add(folder, &name, tensors)?;
             }
         }
         Ok(shards)
@@ -58,12 +55,13 @@ impl Shards {
         self.total
     }
 
-    fn add(&mut self, path: PathBuf, mut tensors: Vec<Stored>) -> Result<(), QuantizeError> {
+    fn add(&mut self, folder: &Partial, name: &str, mut tensors: Vec<Stored>) -> Result<(), QuantizeError> {
+        let path = folder.path().join(name);
         // Wide types first: every tensor is then aligned to its type.
         tensors.sort_by(|a, b| b.dtype.size().cmp(&a.dtype.size()).then_with(|| a.name.cmp(&b.name)));
         let (header, mut offset) = (header(&tensors), 0);
         let write = |bytes: &[u8]| {
-            let mut file = File::create_new(&path)?;
+            let mut file = folder.create_file(name)?;
             file.write_all(bytes)?;
             Ok(file)
         };
@@ -106,6 +104,17 @@ impl Shards {
             shard.file.sync_all().map_err(QuantizeError::write(&shard.path, self.total))?;
         }
         Ok((json!({ "metadata": { "total_size": self.total }, "weight_map": map }), self.files.len()))
+    }
+}
+
+/// Whether weight files are called so.
+pub fn is_shard(name: &str) -> bool {
+    let is_number = |part: &str| part.len() >= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts: Vec<&str> = name.strip_suffix(".safetensors").unwrap_or("").split('-').collect();
+    match parts[..] {
+        [stem] => STEMS.contains(&stem),
+        [stem, i, "of", count] => STEMS.contains(&stem) && is_number(i) && is_number(count),
+        _ => false,
     }
 }
 

@@ -41,7 +41,7 @@ pub enum CommandError {
     Quantize(#[from] engine::quantize::QuantizeError),
     #[error("cannot read {}: {error}", path.display())]
     Read { path: std::path::PathBuf, error: std::io::Error },
-    #[error("the text has {tokens} tokens; perplexity needs {least} or more")]
+    #[error("the text has {tokens} token{}; perplexity needs {least} or more", if *tokens == 1 { "" } else { "s" })]
     ShortText { tokens: usize, least: usize },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },

@@ -6,26 +6,34 @@ use std::sync::{
     mpsc,
 };
 
+use chat::Tokenizer;
 use engine::{Engine, Event, Request, RequestError, quantize::QuantizeError};
 
 use super::CommandError;
-use crate::{config::ModelConfig, model::Model};
+use crate::{
+    config::ModelConfig,
+    model::{Model, PromptError},
+};
 
 /// Tokens that are predicted from what stands before them in the same chunk.
 const CHUNK: usize = 512;
 /// Fewer say nothing.
 const LEAST: usize = 32;
 
-/// `exp` of the mean negative log-probability that the model gives the text's tokens.
+/// # Errors
+/// The text is too short for a perplexity, or cannot be encoded.
+pub fn check_text(tokenizer: &Tokenizer, text: &str) -> Result<(), CommandError> {
+    let tokens = tokenizer.encode(text, true).map_err(PromptError::from)?.len();
+    if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(()) }
+}
+
+/// `exp` of the mean negative log-probability that the model gives the tokens of a text that was checked.
 ///
 /// # Errors
-/// The model does not load, the text is too short, or `stopped` was set.
+/// The model does not load, the engine fails, or `stopped` was set.
 pub fn perplexity(config: &ModelConfig, text: &str, stopped: &Arc<AtomicBool>) -> Result<f64, CommandError> {
     Model::open_unless(config, stopped)?.with(|model| {
         let ids = model.encode(text)?;
-        if ids.len() < LEAST {
-            return Err(CommandError::ShortText { tokens: ids.len(), least: LEAST });
-        }
         let size = CHUNK.min(model.engine.info().context_length - 1);
         let (mut sum, mut count) = (0.0, 0);
         for chunk in ids.chunks(size) {

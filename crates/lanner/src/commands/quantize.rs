@@ -18,7 +18,10 @@ use engine::{
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{CommandError, perplexity::perplexity};
+use super::{
+    CommandError,
+    perplexity::{check_text, perplexity},
+};
 use crate::{
     config::{ModelConfig, QuantizeConfig},
     model::{self, OpenError},
@@ -34,7 +37,7 @@ const WORST: usize = 10;
 pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), CommandError> {
     let mut plan = Plan::new(&find(model, &config.source)?, config.quantization)?;
     let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
-    let text = config.text.as_deref().map(read_text).transpose()?;
+    let text = config.text.as_deref().map(|path| read_text(model, &config.source, path)).transpose()?;
     let stopped = stop_on_ctrl_c()?;
     let started = Instant::now();
     let report = plan.write(out, SHARD_BYTES, &mut Bar::new("quantising", &stopped).progress())?;
@@ -63,8 +66,13 @@ pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), Comm
     Ok(())
 }
 
-fn read_text(path: &Path) -> Result<String, CommandError> {
-    std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })
+/// The text to verify with. Whatever is wrong with it is better known before hours of quantising than after.
+fn read_text(model: &ModelConfig, source: &str, path: &Path) -> Result<String, CommandError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
+    let place = Source::find(Some(source), &model.hub).map_err(OpenError::from)?.place;
+    check_text(&model::tokenizer(&place).map_err(OpenError::from)?, &text)?;
+    Ok(text)
 }
 
 /// The files that a name stands for.
@@ -172,9 +180,9 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
             Fate::Quantized => (&*format, ""),
             Fate::Kept(reason) => (tensor.dtype.name(), reason),
         };
-        (&tensor.name, format!("{:?}", tensor.shape), tensor.dtype.name(), to, why)
+        (&tensor.name, &tensor.shape, tensor.dtype.name(), to, why)
     });
-    let dropped = plan.dropped.iter().map(|(name, why)| (name, String::new(), "", "left out", *why));
+    let dropped = plan.dropped.iter().map(|(name, shape, why)| (name, shape, "", "left out", *why));
     let rows: Vec<_> = rows.chain(dropped).collect();
     if json {
         let row = |(name, shape, from, to, why): &(_, _, _, _, _)| json!({ "name": name, "shape": shape, "from": from, "to": to, "why": why });
@@ -182,6 +190,7 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     }
     let widest = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     for (name, shape, from, to, why) in rows {
+        let shape = format!("{shape:?}");
         println(format!("{name:widest$}  {shape:20} {from:9} {to:18} {why}").trim_end())?;
     }
     Ok(())

@@ -76,6 +76,10 @@ fn a_dry_run_tells_the_fate_of_each_tensor_and_writes_nothing() {
     let (json, _) = quantize(folder.path(), &["--dry-run", "--json"]);
     let rows: Value = serde_json::from_str(&json).unwrap();
     assert!(rows.as_array().unwrap().iter().any(|row| row["why"] == "norm" && row["to"] == row["from"]));
+    for row in rows.as_array().unwrap() {
+        let shape = row["shape"].as_array().unwrap_or_else(|| panic!("{row}"));
+        assert!(!shape.is_empty() && shape.iter().all(Value::is_u64), "{row}");
+    }
 }
 
 #[test]
@@ -123,6 +127,25 @@ fn wrong_usage_is_one_sentence() {
     quantize(folder.path(), &["--out", out]);
     let twice = format!("{out}-again");
     check_failure(&[out, "--out", &twice], "quantised already");
+}
+
+#[test]
+fn a_text_that_will_not_do_is_refused_before_anything_is_quantised() {
+    let (folder, out) = source();
+    let text = folder.path().join("text.txt");
+    let check = |expected: &str| {
+        let args = [path(folder.path()), "--out", path(&out), "--verify", "--text", path(&text)];
+        check_failure(&args, expected);
+        assert!(!out.exists(), "{expected}");
+    };
+    check("cannot read");
+    fs::write(&text, "").unwrap();
+    check("the text has 0 tokens; perplexity needs 32 or more");
+    fs::write(&text, "a").unwrap();
+    check("the text has 1 token; perplexity needs 32 or more");
+    fs::write(&text, "The falcon waits above the ridge until the wind turns. ".repeat(12)).unwrap();
+    fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    check("tokenizer");
 }
 
 /// A checkpoint that takes a while: one matrix of zeros, which take no room on the disk.
