@@ -151,7 +151,7 @@ impl Client {
             (404, _) if file.is_empty() => HubError::NoRepo { repo: id, endpoint: self.endpoint.clone() },
             (404, _) => HubError::NoFile { repo: id, file: file.into() },
             (429, _) => {
-                let error = HubError::RateLimited { seconds: wait.map(|wait| wait.as_secs()) };
+                let error = HubError::RateLimited { seconds: wait.map(|wait| wait.as_secs()), token };
                 return Failure::Passing { error, wait };
             }
             (408 | 500..=599, _) => return Failure::Passing { error: other, wait },
@@ -189,18 +189,45 @@ fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
 fn redirected(url: &str, headers: &HeaderMap) -> Result<String, Failure> {
     let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let to = match to {
-        absolute if absolute.contains("://") => absolute.to_owned(),
-        host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
-        path if path.starts_with('/') => format!("{}{path}", origin(url).unwrap_or_default()),
-        other => {
-            let reason = format!("it redirects to `{other}`");
+        "" => {
+            let reason = "it redirects to nowhere".into();
             return Err(Failure::Final(HubError::Unreachable { url: url.into(), reason }));
         }
+        absolute if is_absolute(absolute) => absolute.to_owned(),
+        host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
+        path => format!("{}{}", origin(url).unwrap_or_default(), resolved(url, path)),
     };
     if url.starts_with("https:") && !to.starts_with("https:") {
         return Err(Failure::Final(HubError::Downgrade { url: url.into(), to }));
     }
     Ok(to)
+}
+
+/// Whether an address begins with its scheme; one may also stand in the query of a relative address.
+fn is_absolute(address: &str) -> bool {
+    let scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    address.split_once("://").is_some_and(|(start, _)| scheme(start))
+}
+
+/// The path and query that `to` means on a page at `url`.
+fn resolved(url: &str, to: &str) -> String {
+    let base = url.parse::<Uri>().map(|uri| uri.path().to_owned()).unwrap_or_default();
+    let (path, query) = to.split_at(to.find(['?', '#']).unwrap_or(to.len()));
+    let folder = base.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let path = match path {
+        "" => return format!("{base}{query}"),
+        path if path.starts_with('/') => path.to_owned(),
+        path => format!("{folder}/{path}"),
+    };
+    let mut parts = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}{query}", parts.join("/"))
 }
 
 /// Scheme, host and port.
@@ -252,6 +279,16 @@ mod tests {
         assert_eq!(check("https://a/x", "https://b/y").as_deref(), Some("https://b/y"));
         assert_eq!(check("https://a/x", "//b/y").as_deref(), Some("https://b/y"));
         assert_eq!(check("http://a:8/x", "/y?z").as_deref(), Some("http://a:8/y?z"));
+        for (to, expected) in [
+            ("y", "http://a:8/x/y"),
+            ("./y?z=https://b/../c", "http://a:8/x/y?z=https://b/../c"),
+            ("../cdn/y", "http://a:8/cdn/y"),
+            ("../../../y", "http://a:8/y"),
+            ("/b/../y", "http://a:8/y"),
+            ("?q", "http://a:8/x/w?q"),
+        ] {
+            assert_eq!(check("http://a:8/x/w?v", to).as_deref(), Some(expected), "{to}");
+        }
         assert_eq!(check("https://a/x", "http://a/x"), None);
         assert_eq!(check("https://a/x", ""), None);
     }

@@ -9,7 +9,13 @@ use std::{
 };
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
-use ureq::http::header::CONTENT_RANGE;
+use ureq::{
+    Body,
+    http::{
+        Response,
+        header::{CONTENT_LENGTH, CONTENT_RANGE, TRANSFER_ENCODING},
+    },
+};
 
 use super::{
     cache::RepoCache,
@@ -80,13 +86,16 @@ impl Fetch<'_> {
     /// Fetches until the file has its full length.
     fn fill(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), HubError> {
         let mut patience = Patience::new(self.backoff);
+        // A try that begins anew gains nothing until it has brought more than any before it.
+        let mut longest = partial.length;
         while partial.length < file.size {
-            let before = partial.length;
             match self.fetch(partial, file) {
                 Ok(()) => {}
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Passing { error, wait }) => {
-                    patience.after(error, wait, partial.length > before, self.job)?;
+                    let gained = partial.length > longest;
+                    longest = longest.max(partial.length);
+                    patience.after(error, wait, gained, self.job)?;
                 }
             }
         }
@@ -96,12 +105,10 @@ impl Fetch<'_> {
     /// Appends what one request brings.
     fn fetch(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), Failure> {
         let response = self.client.file(self.repo, self.commit, &file.path, partial.length)?;
-        let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-        let heeded = match response.status().as_u16() {
-            206 => range.is_some_and(|range| range.starts_with(&format!("bytes {}-", partial.length))),
-            status => status == 200 && partial.length == 0,
-        };
-        if !heeded {
+        if let Some(length) = whole_length(&response).filter(|&length| length != file.size) {
+            return Err(self.wrong_length(file, partial, length));
+        }
+        if !heeds(&response, partial.length) {
             self.remaining.fetch_add(partial.length, Ordering::Relaxed);
             partial.restart(file).map_err(|error| self.write_error(&partial.path, error))?;
             if response.status() != 200 {
@@ -111,39 +118,61 @@ impl Fetch<'_> {
                 });
             }
         }
-        self.copy(response.into_body().into_reader(), partial, file)
+        self.copy(response, partial, file)
     }
 
-    fn copy(&self, mut body: impl Read, partial: &mut Partial, file: &RemoteFile) -> Result<(), Failure> {
+    fn copy(
+        &self,
+        response: Response<Body>,
+        partial: &mut Partial,
+        file: &RemoteFile,
+    ) -> Result<(), Failure> {
+        // The last chunk says that nothing was cut off.
+        let ends_cleanly = response.status() == 200 && response.headers().contains_key(TRANSFER_ENCODING);
+        let mut body = response.into_body().into_reader();
         let mut chunk = vec![0; CHUNK];
         loop {
             if self.job.is_cancelled() {
                 return Err(Failure::Final(HubError::Cancelled));
             }
-            let cut = |reason: String| Failure::Passing {
-                error: HubError::Unreachable { url: file.path.clone(), reason },
-                wait: None,
-            };
             let read = match body.read(&mut chunk) {
                 Ok(0) if partial.length == file.size => return Ok(()),
+                Ok(0) if ends_cleanly => return Err(self.useless(file, partial, partial.length)),
                 Ok(0) => {
-                    return Err(cut(format!(
-                        "the connection ended after {} of {} bytes",
-                        partial.length, file.size
-                    )));
+                    let reason =
+                        format!("the connection ended after {} of {} bytes", partial.length, file.size);
+                    return Err(cut(file, reason));
                 }
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(cut(error.to_string())),
+                Err(error) => return Err(cut(file, error.to_string())),
             };
+            if partial.length + read as u64 > file.size {
+                return Err(self.useless(file, partial, format!("more than {}", file.size)));
+            }
             partial.append(&chunk[..read]).map_err(|error| self.write_error(&partial.path, error))?;
             self.remaining.fetch_sub(read as u64, Ordering::Relaxed);
-            if partial.length > file.size {
-                let _ = fs::remove_file(&partial.path);
-                return Err(Failure::Final(self.mismatch(file, format!("more than {} bytes", file.size))));
-            }
             self.report(file, partial.length);
         }
+    }
+
+    /// What has come ends where the file should not: no later try can complete it.
+    fn useless(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> Failure {
+        let _ = fs::remove_file(&partial.path);
+        self.wrong_length(file, partial, found)
+    }
+
+    /// What came before such an answer may still be right, and is kept; an empty file is not.
+    fn wrong_length(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> Failure {
+        if partial.length == 0 {
+            let _ = fs::remove_file(&partial.path);
+        }
+        Failure::Final(HubError::Length {
+            repo: self.repo.id(),
+            file: file.path.clone(),
+            expected: file.size,
+            found: found.to_string(),
+        })
     }
 
     fn report(&self, file: &RemoteFile, completed: u64) {
@@ -166,6 +195,29 @@ impl Fetch<'_> {
             _ => HubError::Write { path: path.to_path_buf(), error },
         }
     }
+}
+
+/// How long the whole file is by this answer, if it says that.
+fn whole_length(response: &Response<Body>) -> Option<u64> {
+    let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    match response.status().as_u16() {
+        200 => text(CONTENT_LENGTH)?.trim().parse().ok(),
+        206 => text(CONTENT_RANGE)?.rsplit('/').next()?.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// Whether the answer begins where it was asked to.
+fn heeds(response: &Response<Body>, from: u64) -> bool {
+    let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    match response.status().as_u16() {
+        206 => range.is_some_and(|range| range.starts_with(&format!("bytes {from}-"))),
+        status => status == 200 && from == 0,
+    }
+}
+
+fn cut(file: &RemoteFile, reason: String) -> Failure {
+    Failure::Passing { error: HubError::Unreachable { url: file.path.clone(), reason }, wait: None }
 }
 
 /// Whether the blob is there in full. Its name is its hash, which was checked when it was put there.

@@ -29,8 +29,8 @@ pub enum HubError {
     NoRevision { repo: String, revision: String },
     #[error("{repo} has no file {file}")]
     NoFile { repo: String, file: String },
-    #[error("the hub limits requests{}\nhint: with HF_TOKEN the limits are higher", wait_hint(*.seconds))]
-    RateLimited { seconds: Option<u64> },
+    #[error("the hub limits requests{}{}", wait_hint(*.seconds), limit_hint(*.token))]
+    RateLimited { seconds: Option<u64>, token: bool },
     #[error("{url} answered {status}")]
     Status { url: String, status: u16 },
     #[error("{url} redirects to {to}, which is not encrypted")]
@@ -43,6 +43,8 @@ pub enum HubError {
     Choice(#[from] super::choose::ChooseError),
     #[error("{file} of {repo} is not what the hub promised: {found} instead of {expected}; it was removed")]
     Mismatch { repo: String, file: String, expected: String, found: String },
+    #[error("{file} of {repo} has {found} bytes instead of {expected}, which the hub's listing says")]
+    Length { repo: String, file: String, expected: u64, found: String },
     #[error("no space left in {}: {} more are needed; what has come is kept\nhint: make room and run the same command again", path.display(), megabytes(*.needed))]
     DiskFull { path: PathBuf, needed: u64 },
     #[error("cannot write {}: {error}", path.display())]
@@ -79,6 +81,10 @@ fn wait_hint(seconds: Option<u64>) -> String {
     seconds.map_or("; try again later".into(), |seconds| {
         format!(" and asks to wait {seconds} s; try again then")
     })
+}
+
+fn limit_hint(token: bool) -> &'static str {
+    if token { "" } else { "\nhint: with HF_TOKEN the limits are higher" }
 }
 
 /// For people: `1.2 GB`.

@@ -25,6 +25,10 @@ pub enum Fault {
     Cut(usize),
     /// Sends other bytes of the same number.
     Garble,
+    /// Sends a file of so many bytes, whole.
+    Length(usize),
+    /// As `Length`, in chunks: only its end says how long it is.
+    Chunked(usize),
     /// Sends the whole file although a part was asked for.
     IgnoreRange,
     Redirect(String),
@@ -263,6 +267,11 @@ fn send(
     let (status, headers, mut body) = match &fault {
         Some(Fault::Status(status, headers)) => (*status, (*headers).to_owned(), b"{}".to_vec()),
         Some(Fault::Redirect(to)) => (302, format!("Location: {to}\r\n"), vec![]),
+        Some(Fault::Length(length) | Fault::Chunked(length)) => {
+            let mut body = reply.2;
+            body.resize(*length, 0);
+            (reply.0, reply.1, body)
+        }
         Some(Fault::Garble) => (reply.0, reply.1, reply.2.iter().map(|byte| !byte).collect()),
         _ => reply,
     };
@@ -277,9 +286,17 @@ fn send(
         }
         None => (status, headers),
     };
-    let length = body.len();
-    write!(stream, "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n")?;
+    let length = match &fault {
+        Some(Fault::Chunked(_)) => "Transfer-Encoding: chunked".to_owned(),
+        _ => format!("Content-Length: {}", body.len()),
+    };
+    write!(stream, "HTTP/1.1 {status} X\r\nConnection: close\r\n{length}\r\n{headers}\r\n")?;
     match fault {
+        Some(Fault::Chunked(_)) => {
+            write!(stream, "{:x}\r\n", body.len())?;
+            stream.write_all(&body)?;
+            stream.write_all(b"\r\n0\r\n\r\n")
+        }
         Some(Fault::Cut(after)) => stream.write_all(&body[..after]),
         Some(Fault::Slow(pause)) => body.chunks(1024).try_for_each(|chunk| {
             thread::sleep(pause);

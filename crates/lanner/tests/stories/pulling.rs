@@ -132,7 +132,17 @@ fn refusals_say_what_to_do() {
     check(404, "X-Error-Code: RepoNotFound\r\n", None, &["no model org/tiny", "or it is private"]);
     check(404, "X-Error-Code: RevisionNotFound\r\n", None, &["org/tiny has no revision main"]);
     check(418, "", None, &["answered 418"]);
-    check(429, "Retry-After: 3600\r\n", None, &["asks to wait 3600 s", "HF_TOKEN"]);
+    check(
+        429,
+        "Retry-After: 3600\r\n",
+        None,
+        &["asks to wait 3600 s", "with HF_TOKEN the limits are higher"],
+    );
+
+    let hub = FakeHub::tiny().fails("/api/", [Fault::Status(429, "Retry-After: 3600\r\n")]);
+    let config = HubConfig { token: Some("hf_x".into()), ..hub.config(cache.path()) };
+    let error = pull_from(&config, REPO).unwrap_err().to_string();
+    assert_eq!(error, "the hub limits requests and asks to wait 3600 s; try again then");
 }
 
 #[test]
@@ -226,6 +236,41 @@ fn wrong_bytes_are_thrown_away() {
 }
 
 #[test]
+fn a_file_of_another_length_is_not_asked_for_again() {
+    let size = FakeHub::tiny().file(WEIGHTS).len();
+    let check = |fault: Fault, found: &str| {
+        let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
+        let hub = hub.fails(WEIGHTS, vec![fault; 20]);
+        let expected = format!("{WEIGHTS} of org/tiny has {found} bytes instead of {size}");
+        check_failure(&hub, &hub.config(cache.path()), REPO, &[&expected]);
+        assert_eq!(hub.seen(WEIGHTS).len(), 1);
+        assert!(!partial(cache.path(), &hub).exists());
+    };
+    check(Fault::Length(3000), "3000");
+    check(Fault::Length(size + 1), &(size + 1).to_string());
+    check(Fault::Chunked(3000), "3000");
+    check(Fault::Chunked(size + 1), &format!("more than {size}"));
+}
+
+#[test]
+fn an_answer_of_another_length_leaves_an_earlier_download_alone() {
+    let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
+    let hub = hub.fails(WEIGHTS, [Fault::Cut(5000), Fault::Length(6000)]);
+    check_failure(&hub, &hub.config(cache.path()), REPO, &["has 6000 bytes instead of"]);
+    hub.pull(cache.path()).unwrap();
+    assert_eq!(hub.seen(WEIGHTS)[2].range.as_deref(), Some("bytes=5000-"));
+}
+
+#[test]
+fn the_same_bytes_again_are_no_progress() {
+    let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
+    let faults = vec![[Fault::Cut(1000), Fault::Status(416, "")]; 20];
+    let hub = hub.fails(WEIGHTS, faults.into_iter().flatten());
+    check_failure(&hub, &hub.config(cache.path()), REPO, &[WEIGHTS]);
+    assert_eq!(hub.seen(WEIGHTS).len(), 5);
+}
+
+#[test]
 fn a_partial_file_of_something_else_costs_one_more_download() {
     for rubbish in [vec![7; 5000], vec![7; 10_000_000]] {
         let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
@@ -277,6 +322,18 @@ fn the_token_stays_with_the_hub() {
     assert_eq!(hub.seen("config.json").len(), 2);
     assert_eq!(cdn.seen(WEIGHTS).len(), 1);
     assert_eq!(cdn.seen(WEIGHTS)[0].token, None);
+}
+
+#[test]
+fn redirects_may_be_relative() {
+    let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
+    let up = format!("../../../../cdn/{WEIGHTS}?from=https://a/b");
+    let hub =
+        hub.fails(WEIGHTS, [Fault::Redirect(up)]).fails("config", [Fault::Redirect("./config.json".into())]);
+    hub.pull(cache.path()).unwrap();
+    assert_eq!(hub.seen("/cdn/").len(), 1);
+    assert_eq!(hub.seen("/cdn/")[0].path, format!("/cdn/{WEIGHTS}?from=https://a/b"));
+    assert_eq!(hub.seen("config.json").len(), 2);
 }
 
 #[test]
