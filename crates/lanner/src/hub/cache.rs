@@ -6,6 +6,7 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -105,10 +106,13 @@ impl RepoCache {
 
 /// Makes a file under a name of its own and puts it in place in one step: readers see the old or the new.
 fn in_place(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
     let write = || {
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        // Other threads may put the same file in place at the same time.
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let new = path.with_file_name(format!(".{name}.{}.{number}", std::process::id()));
         // Left by a process of our number that was killed.
         let _ = fs::remove_file(&new);
         make(&new).and_then(|()| fs::rename(&new, path))

@@ -137,10 +137,7 @@ impl Fetch<'_> {
             }
             let read = match body.read(&mut chunk) {
                 Ok(0) if partial.length == file.size => return Ok(()),
-                Ok(0) if ends_cleanly => {
-                    let found = partial.length;
-                    return Err(self.useless(file, partial, found));
-                }
+                Ok(0) if ends_cleanly => return Err(self.useless(file, partial, partial.length)),
                 Ok(0) => {
                     let reason =
                         format!("the connection ended after {} of {} bytes", partial.length, file.size);
@@ -165,7 +162,7 @@ impl Fetch<'_> {
         self.wrong_length(file, partial, found)
     }
 
-    /// What came before such an answer may still be right, and is kept.
+    /// What came before such an answer may still be right, and is kept; an empty file is not.
     fn wrong_length(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> Failure {
         if partial.length == 0 {
             let _ = fs::remove_file(&partial.path);
