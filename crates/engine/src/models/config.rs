@@ -97,6 +97,7 @@ const AT_MOST: &[(&str, &str)] = &[
     ("num_experts_per_tok", "num_experts"),
     ("num_experts_per_tok", "num_local_experts"),
     ("num_experts_per_tok", "n_routed_experts"),
+    ("top_k_experts", "num_experts"),
     ("topk_group", "n_group"),
     ("topk_group", "num_expert_group"),
 ];
@@ -146,19 +147,15 @@ pub fn with_defaults(config: &Value, mut defaults: Value) -> Value {
     defaults
 }
 
-/// Which layers attend within a sliding window: as `layer_types` says, or else as `default` does.
+/// Which layers attend within a sliding window: as `layer_types` of a parsed config says, one for each layer, or else as
+/// `default` does.
 ///
 /// # Errors
-/// The types are not one for each layer, or there are others.
+/// There are types of layers that do not attend.
 pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
     let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
         return Ok((0..layers).map(default).collect());
     };
-    let listed = types.len();
-    refuse([(
-        listed != layers,
-        format!("layer_types lists {listed} layers, num_hidden_layers is {layers}"),
-    )])?;
     let slides = |kind: &Value| match kind.as_str() {
         Some("sliding_attention") => Ok(true),
         Some("full_attention") => Ok(false),

@@ -1,5 +1,5 @@
-//! What most families are around their layers: an embedding before, a norm and a head behind; and the pre-norm
-//! residual layer that most of them have.
+//! What most families are around their layers: an embedding before, a norm and a head behind; and the residual
+//! layers that most of them have.
 
 use mlx::Array;
 use serde::Deserialize;
@@ -73,6 +73,41 @@ impl Layer for PreNorm {
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
         let h = x + self.mixer.forward(&self.input_layernorm.forward(x), i, batch);
         &h + self.mlp.forward(&self.post_attention_layernorm.forward(&h))
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.mixer.make_cache()
+    }
+}
+
+/// Norms on both sides: `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
+pub struct SandwichNorm {
+    /// Before and behind the mixer, before and behind the feed-forward block.
+    norms: [RmsNorm; 4],
+    mixer: Box<dyn Mixer>,
+    mlp: Box<dyn FeedForward>,
+}
+
+impl SandwichNorm {
+    /// Reads the norms by their names, in the order of the computation; `offset` is what their stored weights lack.
+    pub fn load(
+        c: &Stem,
+        w: &Weights,
+        names: [&str; 4],
+        offset: f32,
+        mixer: Box<dyn Mixer>,
+        mlp: Box<dyn FeedForward>,
+    ) -> Result<SandwichNorm> {
+        let [a, b, c, d] = names.map(|name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset));
+        Ok(SandwichNorm { norms: [a?, b?, c?, d?], mixer, mlp })
+    }
+}
+
+impl Layer for SandwichNorm {
+    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
+        let [before_mixer, behind_mixer, before_mlp, behind_mlp] = &self.norms;
+        let h = x + behind_mixer.forward(&self.mixer.forward(&before_mixer.forward(x), i, batch));
+        &h + behind_mlp.forward(&self.mlp.forward(&before_mlp.forward(&h)))
     }
 
     fn make_cache(&self) -> Cache {

@@ -3,7 +3,7 @@
 //! Reference: transformers `gemma2`.
 
 use mlx::{
-    Array, Softmax,
+    Softmax,
     fast::{Activation, RopePairs},
 };
 use serde::Deserialize;
@@ -13,13 +13,11 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse, refuse, sliding_layers, with_defaults},
-    decoder::{self, Decoder, Mixer, Stem},
+    decoder::{Decoder, SandwichNorm, Stem},
 };
 use crate::{
-    batch::Batch,
-    cache::Cache,
     error::Result,
-    nn::{Mlp, RmsNorm, rope::RopeParameters},
+    nn::{Mlp, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -80,7 +78,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let window = slides[i].then_some(c.sliding_window);
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
         let mixer = mixer.with_window(window).with_softmax(softmax.clone());
-        Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
+        layer(&c.stem, c.intermediate_size, mixer, w)
     })?;
     decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
     decoder.head.softcap = c.final_logit_softcapping;
@@ -101,41 +99,16 @@ pub fn check(config: &Value) -> Result<()> {
     ])
 }
 
-/// `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
-pub struct Layer {
-    input_layernorm: RmsNorm,
-    self_attn: Box<dyn Mixer>,
-    post_attention_layernorm: RmsNorm,
-    pre_feedforward_layernorm: RmsNorm,
-    mlp: Mlp,
-    post_feedforward_layernorm: RmsNorm,
-}
-
-impl Layer {
-    pub fn load(c: &Stem, intermediate: i32, self_attn: Box<dyn Mixer>, w: &Weights) -> Result<Layer> {
-        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, NORM_OFFSET);
-        Ok(Layer {
-            input_layernorm: norm("input_layernorm")?,
-            self_attn,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
-            pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
-            mlp: Mlp::load(&w.sub("mlp"), c.hidden_size, intermediate, Activation::GeluTanh)?,
-            post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
-        })
-    }
-}
-
-impl decoder::Layer for Layer {
-    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
-        let mixed = self.self_attn.forward(&self.input_layernorm.forward(x), i, batch);
-        let h = x + self.post_attention_layernorm.forward(&mixed);
-        let fed = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h));
-        &h + self.post_feedforward_layernorm.forward(&fed)
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.self_attn.make_cache()
-    }
+/// A layer of Gemma 2 or 3.
+pub fn layer(c: &Stem, intermediate: i32, mixer: Attention, w: &Weights) -> Result<SandwichNorm> {
+    let names = [
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ];
+    let mlp = Mlp::load(&w.sub("mlp"), c.hidden_size, intermediate, Activation::GeluTanh)?;
+    SandwichNorm::load(c, w, names, NORM_OFFSET, Box::new(mixer), Box::new(mlp))
 }
 
 #[cfg(test)]

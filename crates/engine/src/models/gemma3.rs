@@ -12,7 +12,7 @@ use super::{
     attention::{Attention, Heads},
     config::{parse, refuse, sliding_layers, with_defaults},
     decoder::{Decoder, Stem},
-    gemma2::{Layer, NORM_OFFSET, check},
+    gemma2::{NORM_OFFSET, check, layer},
     plain_names, text_names,
 };
 use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
@@ -74,15 +74,17 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         qkv_bias: false,
         o_bias: false,
     };
-    let ropes = [rope(config, false)?, rope(config, true)?];
+    let rope = |slides| rope(config, slides)?.rope(c.head_dim, RopePairs::Halves);
+    let ropes = [rope(false)?, rope(true)?];
+    let softmax = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
     let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
         let window = slides[i].then_some(c.sliding_window);
         let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
-        let mixer = Attention::load(heads, rope.rope(c.head_dim, RopePairs::Halves)?, &attention)?
+        let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_qk_norm(c.stem.rms_norm_eps, NORM_OFFSET, &attention)?
             .with_window(window)
-            .with_softmax(Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5)));
-        Layer::load(&c.stem, c.intermediate_size, Box::new(mixer), w)
+            .with_softmax(softmax.clone());
+        layer(&c.stem, c.intermediate_size, mixer, w)
     })?;
     decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
     Ok(Box::new(decoder))

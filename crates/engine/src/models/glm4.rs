@@ -4,7 +4,7 @@
 
 use mlx::{
     Array,
-    fast::{Activation, Rope, RopePairs, gated},
+    fast::{Activation, RopePairs, gated},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,13 +13,11 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{self, Decoder, Mixer, Stem},
+    decoder::{Decoder, FeedForward, SandwichNorm, Stem},
 };
 use crate::{
-    batch::Batch,
-    cache::Cache,
     error::Result,
-    nn::{Linear, RmsNorm, halves, rope::RopeParameters},
+    nn::{Linear, halves, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -35,6 +33,9 @@ struct Config {
     attention_bias: bool,
 }
 
+const NORMS: [&str; 4] =
+    ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"];
+
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
@@ -48,43 +49,11 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5).rope(head_dim, RopePairs::Adjacent)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| Layer::load(&c, heads, rope.clone(), w))?))
-}
-
-struct Layer {
-    input_layernorm: RmsNorm,
-    self_attn: Attention,
-    post_self_attn_layernorm: RmsNorm,
-    post_attention_layernorm: RmsNorm,
-    mlp: Mlp,
-    post_mlp_layernorm: RmsNorm,
-}
-
-impl Layer {
-    fn load(c: &Config, heads: Heads, rope: Rope, w: &Weights) -> Result<Layer> {
-        let norm = |name| w.rms_norm(name, c.stem.hidden_size, c.stem.rms_norm_eps, 0.0);
-        Ok(Layer {
-            input_layernorm: norm("input_layernorm")?,
-            self_attn: Attention::load(heads, rope, &w.sub("self_attn"))?,
-            post_self_attn_layernorm: norm("post_self_attn_layernorm")?,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp::load(c, &w.sub("mlp"))?,
-            post_mlp_layernorm: norm("post_mlp_layernorm")?,
-        })
-    }
-}
-
-impl decoder::Layer for Layer {
-    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
-        let mixed = self.self_attn.forward(&self.input_layernorm.forward(x), i, batch);
-        let h = x + self.post_self_attn_layernorm.forward(&mixed);
-        let fed = self.mlp.forward(&self.post_attention_layernorm.forward(&h));
-        &h + self.post_mlp_layernorm.forward(&fed)
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.self_attn.make_cache()
-    }
+    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| {
+        let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
+        let mlp = Mlp::load(&c, &w.sub("mlp"))?;
+        SandwichNorm::load(&c.stem, w, NORMS, 0.0, Box::new(mixer), Box::new(mlp))
+    })?))
 }
 
 struct Mlp {
@@ -100,7 +69,9 @@ impl Mlp {
             down_proj: w.linear("down_proj", c.stem.hidden_size, c.intermediate_size)?,
         })
     }
+}
 
+impl FeedForward for Mlp {
     fn forward(&self, x: &Array) -> Array {
         let [gate, up] = halves(&self.gate_up_proj.forward(x));
         self.down_proj.forward(&gated(&gate, &up, Activation::Silu))

@@ -37,23 +37,22 @@ struct Config {
     moe: Option<MoeConfig>,
 }
 
-/// Keys of models with experts.
+/// Keys of Qwen's models with experts.
 #[derive(Deserialize)]
-struct MoeConfig {
+pub struct MoeConfig {
     num_experts: i32,
     num_experts_per_tok: i32,
     moe_intermediate_size: i32,
-    #[serde(default)]
-    norm_topk_prob: bool,
+    norm_topk_prob: Option<bool>,
     decoder_sparse_step: Option<usize>,
     #[serde(default)]
     mlp_only_layers: Vec<usize>,
 }
 
 impl MoeConfig {
-    fn has_experts(&self, layer: usize) -> bool {
+    pub fn has_experts(&self, layer: usize) -> bool {
         let step = self.decoder_sparse_step.unwrap_or(1);
-        self.num_experts > 0 && !self.mlp_only_layers.contains(&layer) && (layer + 1).is_multiple_of(step)
+        !self.mlp_only_layers.contains(&layer) && (layer + 1).is_multiple_of(step)
     }
 }
 
@@ -99,19 +98,28 @@ pub fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.stem.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe {
-            gate: w.linear("gate", moe.num_experts, hidden)?,
-            router: Router::Softmax { per_token: moe.num_experts_per_tok, normalize: moe.norm_topk_prob },
-            experts: Experts::load(w, moe.num_experts, hidden, moe.moe_intermediate_size, Activation::Silu)?,
-        }),
+        Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, false, w)?),
         _ => Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?),
     })
 }
 
-struct SparseMoe {
+/// Experts behind a softmax router.
+pub struct SparseMoe {
     gate: Linear,
     router: Router,
     experts: Experts,
+}
+
+impl SparseMoe {
+    /// `normalize` is what a config without `norm_topk_prob` means.
+    pub fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
+        let normalize = c.norm_topk_prob.unwrap_or(normalize);
+        Ok(SparseMoe {
+            gate: w.linear("gate", c.num_experts, hidden)?,
+            router: Router::Softmax { per_token: c.num_experts_per_tok, normalize },
+            experts: Experts::load(w, c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
+        })
+    }
 }
 
 impl FeedForward for SparseMoe {

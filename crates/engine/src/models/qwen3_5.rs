@@ -15,13 +15,13 @@ use super::{
     config::{check_activation, parse, parse_part, refuse},
     decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
     gated_delta_net::{self, GatedDeltaNet},
-    text_names,
+    qwen3, text_names,
 };
 use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Experts, Linear, Mlp, RmsNorm, Router, halves, rope::RopeParameters},
+    nn::{Linear, Mlp, RmsNorm, halves, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -44,14 +44,9 @@ struct Config {
 /// Keys of models with experts.
 #[derive(Deserialize)]
 struct MoeConfig {
-    num_experts: i32,
-    num_experts_per_tok: i32,
-    moe_intermediate_size: i32,
+    #[serde(flatten)]
+    routed: qwen3::MoeConfig,
     shared_expert_intermediate_size: i32,
-    norm_topk_prob: Option<bool>,
-    decoder_sparse_step: Option<usize>,
-    #[serde(default)]
-    mlp_only_layers: Vec<usize>,
 }
 
 impl Config {
@@ -60,13 +55,6 @@ impl Config {
             Some(types) => types.get(layer).is_some_and(|kind| kind == "full_attention"),
             None => (layer + 1).is_multiple_of(self.full_attention_interval.unwrap_or(4)),
         }
-    }
-}
-
-impl MoeConfig {
-    fn has_experts(&self, layer: usize) -> bool {
-        let step = self.decoder_sparse_step.unwrap_or(1);
-        self.num_experts > 0 && !self.mlp_only_layers.contains(&layer) && (layer + 1).is_multiple_of(step)
     }
 }
 
@@ -116,7 +104,7 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.stem.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, w)?),
+        Some(moe) if moe.routed.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, w)?),
         _ => {
             let missing = || crate::LoadError::Config("there is no intermediate_size in it".into());
             Box::new(Mlp::load(w, hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)
@@ -180,21 +168,16 @@ impl Mixer for Attention {
 
 /// Experts, and beside them one that sees every token behind a gate of its own.
 struct SparseMoe {
-    gate: Linear,
-    router: Router,
-    experts: Experts,
+    routed: qwen3::SparseMoe,
     shared_expert: Mlp,
     shared_expert_gate: Linear,
 }
 
 impl SparseMoe {
     fn load(c: &MoeConfig, hidden: i32, w: &Weights) -> Result<SparseMoe> {
-        let normalize = c.norm_topk_prob.unwrap_or(true);
         let (shared, silu) = (c.shared_expert_intermediate_size, Activation::Silu);
         Ok(SparseMoe {
-            gate: w.linear("gate", c.num_experts, hidden)?,
-            router: Router::Softmax { per_token: c.num_experts_per_tok, normalize },
-            experts: Experts::load(w, c.num_experts, hidden, c.moe_intermediate_size, silu)?,
+            routed: qwen3::SparseMoe::load(&c.routed, hidden, true, w)?,
             shared_expert: Mlp::load(&w.sub("shared_expert"), hidden, shared, silu)?,
             shared_expert_gate: w.linear("shared_expert_gate", 1, hidden)?,
         })
@@ -203,7 +186,6 @@ impl SparseMoe {
 
 impl FeedForward for SparseMoe {
     fn forward(&self, x: &Array) -> Array {
-        let routed = self.experts.forward(x, &self.router.route(&self.gate.forward(x)));
-        routed + self.shared_expert.forward(x) * self.shared_expert_gate.forward(x).sigmoid()
+        self.routed.forward(x) + self.shared_expert.forward(x) * self.shared_expert_gate.forward(x).sigmoid()
     }
 }

@@ -10,15 +10,11 @@ use mlx::{
     fast::{Activation, gated},
 };
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::Config;
 use crate::{
     error::Result,
-    models::{
-        config::{self, refuse},
-        decoder::Stem,
-    },
+    models::decoder::Stem,
     nn::{Embedding, Experts, Linear, RmsNorm, Router, Routing},
     weights::Weights,
 };
@@ -95,15 +91,6 @@ pub struct MoeConfig {
     num_experts: i32,
     top_k_experts: i32,
     moe_intermediate_size: i32,
-}
-
-impl MoeConfig {
-    pub fn parse(config: &Value) -> Result<MoeConfig> {
-        let c: MoeConfig = config::parse(config)?;
-        let (top, all) = (c.top_k_experts, c.num_experts);
-        refuse([(top > all, format!("top_k_experts is {top}; it must be at most num_experts, {all}"))])?;
-        Ok(c)
-    }
 }
 
 /// Experts beside a dense block; each of the two has norms of its own.

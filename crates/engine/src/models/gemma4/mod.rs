@@ -101,7 +101,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         *last = false;
     }
     let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
-    let moe = if c.enable_moe_block { Some(MoeConfig::parse(config)?) } else { None };
+    let moe = if c.enable_moe_block { Some(parse::<MoeConfig>(config)?) } else { None };
     let (vocab, least) = (c.vocab_size_per_layer_input, stem.vocab_size);
     refuse([(
         c.hidden_size_per_layer_input > 0 && vocab < least,
