@@ -1,99 +1,154 @@
-//! Speed of the matrix products: `cargo run --release -p kernels --example speed`.
+//! Speed of the matrix products beside what this processor can do:
+//! `cargo run --release -p kernels --example speed [threads] [part of a line's name]`.
 
-use std::time::Instant;
+use std::{hint::black_box, time::Instant};
 
 use half::bf16;
-use kernels::{
-    Affine, FloatFormat, Microscaled, grouped_affine_linear, grouped_linear, grouped_microscaled_linear,
-    linear, microscaled_linear, quantized_linear,
-};
+use kernels::{Precision::*, *};
 
 fn main() {
-    for m in [1, 4, 64, 256] {
-        plain(m, 1024, 4096);
+    let mut arguments = std::env::args().skip(1);
+    let threads = arguments.next().and_then(|n| n.parse().ok()).unwrap_or_else(threads);
+    set_threads(threads);
+    let only = arguments.next().unwrap_or_default();
+    let read = read_bandwidth(threads);
+    println!("{} vectors, {threads} threads, reads {:.1} GB/s", vectors().name(), read / 1e9);
+    let report = Report { read, only };
+    for (k, n) in [(1024, 3584), (3584, 1024), (1024, 248_320)] {
+        for m in [1, 2, 4, 8, 16, 32, 64, 256, 1024] {
+            if n < 10_000 || m <= 8 {
+                products(&report, m, k, n);
+            }
+        }
     }
     for tokens in [1, 4, 64, 1024] {
-        experts(tokens, 1024, 512);
+        experts(&report, tokens, 1024, 512);
     }
-    heads();
+    heads(&report);
 }
 
-fn plain(m: usize, k: usize, n: usize) {
+fn products(report: &Report, m: usize, k: usize, n: usize) {
     let x = vec![0.5f32; m * k];
     let mut out = vec![0.0f32; m * n];
-    let products = m * k * n;
-    for bits in [4, 8, 2, 3] {
+    let name = |format: &str| format!("{format} {n}x{k} m={m}");
+    let scales = vec![bf16::from_f32(0.01); n * k / 64];
+    let scales = Floats::Bf16(&scales);
+    for bits in [4, 8, 6] {
         let codes = vec![0x9a5c_3e71u32; n * k * bits / 32];
-        let scales = vec![0.01f32; n * k / 64];
-        let weight = Affine { codes: &codes, scales: &scales, biases: &scales, group_size: 64, bits };
-        report(&format!("{bits}-bit m={m}"), products, codes.len() * 4, || {
-            quantized_linear(&x, weight, &mut out, k, n)
+        let weight = Affine { codes: &codes, scales, biases: scales, group_size: 64, bits };
+        let bytes = codes.len() * 4 + n * k / 16;
+        report.line(&name(&format!("affine{bits}")), m * k * n, bytes, || {
+            linear(&x, Weight::Affine(weight), &mut out, k, n, Bfloat16)
         });
+        if bits == 4 && n < 10_000 {
+            report.line(&name("affine4 in float32"), m * k * n, bytes, || {
+                linear(&x, Weight::Affine(weight), &mut out, k, n, Float32)
+            });
+        }
     }
-    for (format, bits, group) in FORMATS {
+    if n > 10_000 {
+        return;
+    }
+    for (format, bits, group) in
+        [(FloatFormat::Mxfp4, 4, 32), (FloatFormat::Mxfp8, 8, 32), (FloatFormat::Nvfp4, 4, 16)]
+    {
         let codes = vec![0x1a5c_3e71u32; n * k * bits / 32];
         let scales = vec![120u8; n * k / group];
-        let weight = Microscaled { codes: &codes, scales: &scales, format };
-        report(&format!("{format:?} m={m}"), products, codes.len() * 4, || {
-            microscaled_linear(&x, weight, &mut out, k, n)
+        let weight = Weight::Microscaled(Microscaled { codes: &codes, scales: &scales, format });
+        report.line(&name(&format!("{format:?}")), m * k * n, codes.len() * 4 + scales.len(), || {
+            linear(&x, weight, &mut out, k, n, Bfloat16)
         });
     }
-    let dense = vec![0.25f32; n * k];
-    report(&format!("f32 m={m}"), products, n * k * 4, || linear(&x, &dense, &mut out, k, n));
     let half = vec![bf16::from_f32(0.25); n * k];
-    report(&format!("bf16 m={m}"), products, n * k * 2, || linear(&x, &half, &mut out, k, n));
+    let weight = Weight::Dense(Floats::Bf16(&half));
+    report.line(&name("bf16"), m * k * n, n * k * 2, || linear(&x, weight, &mut out, k, n, Bfloat16));
+    let full = vec![0.25f32; n * k];
+    let weight = Weight::Dense(Floats::F32(&full));
+    report.line(&name("f32"), m * k * n, n * k * 4, || linear(&x, weight, &mut out, k, n, Float32));
 }
 
-const FORMATS: [(FloatFormat, usize, usize); 3] =
-    [(FloatFormat::Mxfp4, 4, 32), (FloatFormat::Mxfp8, 8, 32), (FloatFormat::Nvfp4, 4, 16)];
-
 /// 8 of 64 experts for every token, unevenly.
-fn experts(tokens: usize, k: usize, n: usize) {
+fn experts(report: &Report, tokens: usize, k: usize, n: usize) {
     let (count, per_row) = (64, 8);
     let rows = tokens * per_row;
     let chosen: Vec<u32> = (0..rows).map(|r| (r * r % 1009 % count) as u32).collect();
     let mut used = chosen.clone();
     used.sort_unstable();
     used.dedup();
-    let (products, touched) = (rows * k * n, used.len() * k * n);
+    let (work, touched) = (rows * k * n, used.len() * k * n);
     let x = vec![0.5f32; tokens * k];
     let mut out = vec![0.0f32; rows * n];
     let codes = vec![0x9a5c_3e71u32; count * n * k / 8];
-    let scales = vec![0.01f32; count * n * k / 64];
-    let weight = Affine { codes: &codes, scales: &scales, biases: &scales, group_size: 64, bits: 4 };
-    report(&format!("experts 4-bit {tokens}"), products, touched / 2, || {
-        grouped_affine_linear(&x, weight, &chosen, per_row, &mut out, k, n)
-    });
-    let scales = vec![120u8; count * n * k / 32];
-    let weight = Microscaled { codes: &codes, scales: &scales, format: FloatFormat::Mxfp4 };
-    report(&format!("experts Mxfp4 {tokens}"), products, touched / 2, || {
-        grouped_microscaled_linear(&x, weight, &chosen, per_row, &mut out, k, n)
+    let scales = vec![bf16::from_f32(0.01); count * n * k / 64];
+    let scales = Floats::Bf16(&scales);
+    let weight = Weight::Affine(Affine { codes: &codes, scales, biases: scales, group_size: 64, bits: 4 });
+    report.line(&format!("experts affine4 tokens={tokens}"), work, touched * 9 / 16, || {
+        grouped_linear(&x, weight, &chosen, per_row, &mut out, k, n, Bfloat16)
     });
 }
 
 /// A small matrix for each of 128 heads of one token.
-fn heads() {
+fn heads(report: &Report) {
     let (heads, k, n) = (128, 128, 512);
     let chosen: Vec<u32> = (0..heads as u32).collect();
     let (x, weight) = (vec![0.5f32; heads * k], vec![bf16::from_f32(0.25); heads * n * k]);
     let mut out = vec![0.0f32; heads * n];
-    report("heads bf16 1", heads * k * n, heads * k * n * 2, || {
-        grouped_linear(&x, &weight, &chosen, 1, &mut out, k, n)
+    let weight = Weight::Dense(Floats::Bf16(&weight));
+    report.line("heads bf16", heads * k * n, heads * k * n * 2, || {
+        grouped_linear(&x, weight, &chosen, 1, &mut out, k, n, Bfloat16)
     });
 }
 
-fn report(name: &str, products: usize, weight_bytes: usize, mut work: impl FnMut()) {
-    work();
-    let mut best = f64::MAX;
-    for _ in 0..10 {
-        let start = Instant::now();
+struct Report {
+    /// Bytes per second.
+    read: f64,
+    only: String,
+}
+
+impl Report {
+    /// The best of several runs, for at least 50 ms.
+    fn line(&self, name: &str, products: usize, weight_bytes: usize, mut work: impl FnMut()) {
+        if !name.contains(&self.only) {
+            return;
+        }
         work();
-        best = best.min(start.elapsed().as_secs_f64());
+        let (mut best, start) = (f64::MAX, Instant::now());
+        while start.elapsed().as_secs_f64() < 0.05 {
+            let start = Instant::now();
+            work();
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        let bytes = weight_bytes as f64 / best;
+        println!(
+            "{name:36} {:9.3} ms {:7.0} GFLOP/s {:6.1} GB/s of weights, {:3.0} % of reading",
+            best * 1e3,
+            2.0 * products as f64 / best / 1e9,
+            bytes / 1e9,
+            100.0 * bytes / self.read
+        );
     }
-    println!(
-        "{name:18} {:8.3} ms  {:6.1} GFLOP/s  {:5.1} GB/s of weights",
-        best * 1e3,
-        2.0 * products as f64 / best / 1e9,
-        weight_bytes as f64 / best / 1e9
-    );
+}
+
+/// Bytes per second that all threads read from memory together, the best of several runs.
+fn read_bandwidth(threads: usize) -> f64 {
+    let words = vec![[1u32; 64]; 1 << 21];
+    let sum = |part: &[[u32; 64]]| {
+        let mut sums = [0u32; 64];
+        for words in part {
+            for i in 0..64 {
+                sums[i] ^= words[i];
+            }
+        }
+        sums
+    };
+    let run = || {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for part in words.chunks(words.len().div_ceil(threads)) {
+                scope.spawn(move || black_box(sum(part)));
+            }
+        });
+        words.len() as f64 * 256.0 / start.elapsed().as_secs_f64()
+    };
+    (0..8).map(|_| run()).fold(0.0, f64::max)
 }

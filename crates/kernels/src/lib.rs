@@ -7,7 +7,6 @@ mod attention;
 mod conv;
 mod delta;
 mod gated;
-mod grouped;
 mod lanes;
 mod linear;
 mod norm;
@@ -22,10 +21,13 @@ pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attent
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
 pub use gated::{Activation, gated};
-pub use grouped::{grouped_affine_linear, grouped_linear, grouped_microscaled_linear};
-pub use linear::{Affine, FloatFormat, Microscaled, linear, microscaled_linear, quantized_linear};
+pub use linear::{
+    Affine, FloatFormat, Floats, Microscaled, Precision, Term, Weight, grouped_linear, linear, linears,
+};
 pub use norm::rms_norm;
 pub use pack::pack_floats;
+pub use parallel::{set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use scalar::Scalar;
+pub use simd::{Vectors, vectors};
 pub use top_k::top_k;

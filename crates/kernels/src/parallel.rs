@@ -1,17 +1,295 @@
 //! Splits work over threads, where it is worth waking them.
+//!
+//! A token is hundreds of short kernels, so the pool's threads wait for the next one by spinning for a while before
+//! they sleep: waking a sleeping thread takes longer than many a kernel.
 
-use rayon::prelude::*;
+use std::{
+    any::Any,
+    cell::UnsafeCell,
+    num::NonZeroUsize,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::*},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
 
-/// Multiply-adds that take about as long as waking another thread.
-const WORTHWHILE: usize = 200_000;
+/// Multiply-adds that take longer than handing a part of them to another thread.
+const WORTHWHILE: usize = 40_000;
+/// How long a thread without work spins before it sleeps: longer than a token's pauses between kernels.
+const SPIN: Duration = Duration::from_micros(200);
 
 /// Calls `f` with the index and contents of each `size` elements of `out`; `work` is the multiply-adds of all calls.
 ///
 /// Results do not depend on who runs what: chunks share nothing.
 pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if work < WORTHWHILE || out.len() <= size {
-        out.chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk));
-    } else {
-        out.par_chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk));
+    let (length, out) = (out.len(), Shared(out.as_mut_ptr()));
+    for_each(length.div_ceil(size.max(1)), work, |i| {
+        let start = i * size;
+        // SAFETY: `out` is borrowed for the whole call, and chunk `i` of it is handed to one call of `f` only.
+        let chunk =
+            unsafe { std::slice::from_raw_parts_mut(out.get().add(start), size.min(length - start)) };
+        f(i, chunk);
+    });
+}
+
+/// Calls `f` with every index below `count`, each once, in any order; `work` is the multiply-adds of all calls.
+///
+/// # Panics
+/// With the panic of a call of `f`, once all running calls have ended.
+pub(crate) fn for_each(count: usize, work: usize, f: impl Fn(usize) + Sync) {
+    let pool = pool();
+    if count > 1 && work >= WORTHWHILE && !pool.workers.is_empty() {
+        // Another engine's thread may be using the pool: then this one works alone.
+        if let Some(_alone) = pool.caller.try_lock_ignoring_poison() {
+            return pool.run(count, &f);
+        }
+    }
+    (0..count).for_each(f);
+}
+
+/// Lets kernels compute on this many threads, the calling one included. The first call decides; without one it is
+/// the number of physical cores this process may use.
+pub fn set_threads(threads: usize) {
+    THREADS.get_or_init(|| threads.max(1));
+}
+
+/// How many threads kernels compute on.
+pub fn threads() -> usize {
+    *THREADS.get_or_init(physical_cores)
+}
+
+static THREADS: OnceLock<usize> = OnceLock::new();
+
+/// A pointer that several threads write through, each to places of its own.
+pub(crate) struct Shared<T>(pub *mut T);
+
+// SAFETY: whoever writes through the pointer promises not to meet another thread there.
+unsafe impl<T: Send> Sync for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// A method, so that closures capture the whole wrapper and not the bare pointer.
+    pub fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+struct Pool {
+    workers: Vec<Thread>,
+    /// Held by the thread whose job is being run.
+    caller: Mutex<()>,
+    /// The current job: written by the caller before `round` counts up, while no worker reads it.
+    job: UnsafeCell<Option<Job>>,
+    /// Counts jobs.
+    round: AtomicUsize,
+    /// The next index of the current job.
+    next: AtomicUsize,
+    /// Workers that have not yet finished the current job.
+    busy: AtomicUsize,
+    /// For each worker, whether it sleeps or is about to.
+    asleep: Vec<AtomicBool>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    /// Outlives the job: `run` does not return before every worker is done with it.
+    body: *const (dyn Fn(usize) + Sync),
+    count: usize,
+}
+
+// SAFETY: `job` is written only between jobs, by the holder of `caller`, and its body is `Sync`.
+unsafe impl Sync for Pool {}
+// SAFETY: as above.
+unsafe impl Send for Pool {}
+
+trait TryLock {
+    fn try_lock_ignoring_poison(&self) -> Option<std::sync::MutexGuard<'_, ()>>;
+}
+
+impl TryLock for Mutex<()> {
+    fn try_lock_ignoring_poison(&self) -> Option<std::sync::MutexGuard<'_, ()>> {
+        match self.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Pool {
+    /// The caller holds `caller`.
+    fn run(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: no worker reads the job now (`busy` is 0), and the lifetime that is forgotten here ends after
+        // the last worker has left it, below.
+        unsafe {
+            let body = std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
+            *self.job.get() = Some(Job { body, count });
+        }
+        self.next.store(0, Relaxed);
+        self.busy.store(self.workers.len(), Relaxed);
+        self.round.fetch_add(1, SeqCst);
+        for (worker, asleep) in self.workers.iter().zip(&self.asleep) {
+            if asleep.load(SeqCst) {
+                worker.unpark();
+            }
+        }
+        self.take_part(count, body);
+        while self.busy.load(Acquire) > 0 {
+            std::hint::spin_loop();
+        }
+        if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            resume_unwind(panic);
+        }
+    }
+
+    fn take_part(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
+        let work = || {
+            loop {
+                let i = self.next.fetch_add(1, Relaxed);
+                if i >= count {
+                    return;
+                }
+                body(i);
+            }
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
+            self.next.store(count, Relaxed);
+            *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+    }
+
+    fn work_forever(&self, worker: usize) {
+        let mut done = 0;
+        loop {
+            self.wait(worker, done);
+            done += 1;
+            // SAFETY: the round counted up, so the job is written, and stays until `busy` has counted down.
+            if let Some(Job { body, count }) = unsafe { *self.job.get() } {
+                // SAFETY: the body outlives the job.
+                self.take_part(count, unsafe { &*body });
+            }
+            self.busy.fetch_sub(1, Release);
+        }
+    }
+
+    /// Returns when round `done + 1` has begun.
+    fn wait(&self, worker: usize, done: usize) {
+        let began = |order| self.round.load(order) != done;
+        let mut spins = 0u32;
+        let start = Instant::now();
+        while !began(Acquire) {
+            std::hint::spin_loop();
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(256) && start.elapsed() > SPIN {
+                self.asleep[worker].store(true, SeqCst);
+                while !began(SeqCst) {
+                    thread::park();
+                }
+                self.asleep[worker].store(false, SeqCst);
+            }
+        }
+    }
+}
+
+fn pool() -> &'static Pool {
+    static POOL: OnceLock<&'static Pool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let count = threads() - 1;
+        let workers: OnceLock<&'static Pool> = OnceLock::new();
+        let ready: &'static OnceLock<&'static Pool> = Box::leak(Box::new(workers));
+        let spawn = |worker| {
+            let name = format!("lanner-kernels-{worker}");
+            let body = move || ready.wait().work_forever(worker);
+            // Fewer threads than asked for compute the same, later.
+            thread::Builder::new().name(name).spawn(body).ok().map(|handle| handle.thread().clone())
+        };
+        let workers: Vec<Thread> = (0..count).map_while(spawn).collect();
+        let asleep = workers.iter().map(|_| AtomicBool::new(false)).collect();
+        let pool = Box::leak(Box::new(Pool {
+            workers,
+            caller: Mutex::new(()),
+            job: UnsafeCell::new(None),
+            round: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            asleep,
+            panic: Mutex::new(None),
+        }));
+        ready.get_or_init(|| pool)
+    })
+}
+
+/// Cores behind the hardware threads this process may use, as far as the system tells.
+fn physical_cores() -> usize {
+    let logical = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    // Linux: CPUs of one core list the same siblings.
+    let siblings = |cpu: usize| {
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok()
+    };
+    let mut cores: Vec<String> = (0..).map_while(siblings).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    if cores.is_empty() { logical } else { logical.min(cores.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_comes_once() {
+        for count in [0, 1, 2, 3, 1000] {
+            let calls: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            for_each(count, usize::MAX, |i| {
+                calls[i].fetch_add(1, Relaxed);
+            });
+            assert!(calls.iter().all(|calls| calls.load(Relaxed) == 1), "{count}");
+        }
+    }
+
+    #[test]
+    fn callers_on_several_threads_and_within_each_other_all_finish() {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..500 {
+                        let mut values = vec![0usize; 64];
+                        for_each_chunk(&mut values, 8, usize::MAX, |i, chunk| {
+                            for_each(2, usize::MAX, |_| std::hint::spin_loop());
+                            chunk.fill(i + round);
+                        });
+                        assert!(values.iter().enumerate().all(|(at, &value)| value == at / 8 + round));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        for round in 0..20 {
+            let result = catch_unwind(|| {
+                for_each(16, usize::MAX, |i| assert!(i != round % 16, "planted"));
+            });
+            assert!(result.is_err());
+            for_each(16, usize::MAX, |_| {});
+        }
+    }
+
+    #[test]
+    fn sleeping_threads_wake_up() {
+        for _ in 0..5 {
+            thread::sleep(SPIN * 4);
+            let sum = AtomicUsize::new(0);
+            for_each(100, usize::MAX, |i| {
+                sum.fetch_add(i, Relaxed);
+            });
+            assert_eq!(sum.load(Relaxed), 4950);
+        }
     }
 }

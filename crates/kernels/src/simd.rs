@@ -1,8 +1,10 @@
-//! Runs a piece of work compiled for the widest vectors this processor has; the results are the same bits.
+//! Runs a piece of work compiled for the widest vectors this processor has.
 //!
-//! Kernels are written once, over arrays of 16 lanes with explicit fused multiply-adds, and inlined into one
-//! function per instruction set. No float operation may be reordered by the compiler, so the instruction set
-//! changes speed only.
+//! Most kernels are written once, over arrays of 16 lanes with explicit fused multiply-adds, and inlined into one
+//! function per instruction set. No float operation may be reordered by the compiler, so there the instruction set
+//! changes speed only. What uses instructions of its own (see [`linear`](crate::linear)) asks for [`vectors`].
+
+use std::sync::OnceLock;
 
 /// A piece of work. `run` must be `#[inline(always)]` to be compiled for the chosen instruction set, and so must all
 /// it calls. A closure cannot be: left out of line, it runs without vectors and 50 times slower. So inner loops
@@ -11,27 +13,77 @@ pub trait Work {
     fn run(self);
 }
 
+/// Families of vector instructions; each has what the ones before it have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vectors {
+    /// What the target has at least: SSE2 on x86-64, NEON on ARM.
+    Portable,
+    Avx2,
+    Avx512,
+    /// AVX-512 with dot products of bfloat16.
+    Avx512Bf16,
+    /// Intel's matrix tiles.
+    Amx,
+}
+
+impl Vectors {
+    const ALL: [(&str, Vectors); 5] = [
+        ("portable", Vectors::Portable),
+        ("avx2", Vectors::Avx2),
+        ("avx512", Vectors::Avx512),
+        ("avx512bf16", Vectors::Avx512Bf16),
+        ("amx", Vectors::Amx),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Vectors::ALL[self as usize].0
+    }
+}
+
+/// The best family this processor has, or less if the environment says so: `LANNER_VECTORS` names the most that may be
+/// used, for tests and for tracking down faults of a processor.
+pub fn vectors() -> Vectors {
+    static VECTORS: OnceLock<Vectors> = OnceLock::new();
+    *VECTORS.get_or_init(|| {
+        let limit = std::env::var("LANNER_VECTORS").ok();
+        let known = |limit: &String| Vectors::ALL.iter().find(|(name, _)| name == limit);
+        let limit = limit.as_ref().and_then(known).map_or(Vectors::Amx, |(_, vectors)| *vectors);
+        detect().min(limit)
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> Vectors {
+    Vectors::Portable
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> Vectors {
+    let avx2 = is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq");
+    match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
+        (true, true, true) if crate::linear::tiles_allowed() => Vectors::Amx,
+        (true, true, true) => Vectors::Avx512Bf16,
+        (true, true, false) => Vectors::Avx512,
+        (true, false, _) => Vectors::Avx2,
+        _ => Vectors::Portable,
+    }
+}
+
 /// Runs `work` with the best instruction set at hand.
-#[allow(unsafe_code, reason = "entering a function compiled for features that were just detected")]
 pub fn vectorize(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("f16c")
-        {
-            // SAFETY: the processor has the features, checked just above.
-            return unsafe { avx512(work) };
-        }
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-        {
-            // SAFETY: the processor has the features, checked just above.
-            return unsafe { avx2(work) };
-        }
+    match vectors() {
+        // SAFETY: the processor has the features of the family.
+        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512 => return unsafe { avx512(work) },
+        // SAFETY: as above.
+        Vectors::Avx2 => return unsafe { avx2(work) },
+        Vectors::Portable => {}
     }
     work.run()
 }

@@ -3,84 +3,195 @@
 mod common;
 
 use common::{
+    order::{self, Order},
     weights::{self, AffineParts, FloatParts, small_float},
     *,
 };
 use half::{bf16, f16};
-use kernels::*;
+use kernels::{Precision::*, *};
 use proptest::prelude::*;
 
-fn exact_linear(x: &[f64], w: &[f64], k: usize) -> Vec<f64> {
-    let dot = |x: &[f64], w: &[f64]| x.iter().zip(w).map(|(a, b)| a * b).sum();
+fn exact_linear(x: &[f32], w: &[f32], k: usize) -> Vec<f64> {
+    let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| *a as f64 * *b as f64).sum();
     x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot(x, w))).collect()
 }
 
+const FORMATS: [FloatFormat; 3] = [FloatFormat::Mxfp4, FloatFormat::Mxfp8, FloatFormat::Nvfp4];
+
+/// Rows of `x`: few, a tile's, more than two tiles'.
+fn rows() -> impl Strategy<Value = usize> {
+    prop_oneof![1usize..6, 14usize..19, 30usize..53]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn linear_is_right_and_row_invariant(m in 1usize..23, k in 1usize..150, n in 1usize..75, seed in 0u64..1000) {
-        check_dense::<f32, f32>(m, k, n, seed);
-        check_dense::<bf16, bf16>(m, k, n, seed);
-        check_dense::<f16, f32>(m, k, n, seed);
+    fn dense(m in rows(), k in 1usize..300, n in 1usize..75, seed in 0u64..1000) {
+        let (f32s, f16s, bf16s) = (noise::<f32>(seed, n * k), noise::<f16>(seed, n * k), noise::<bf16>(seed, n * k));
+        check(m, k, n, Weight::Dense(Floats::F32(&f32s)), &f32s, None);
+        check(m, k, n, Weight::Dense(Floats::F16(&f16s)), &narrow(&f16s), None);
+        check(m, k, n, Weight::Dense(Floats::Bf16(&bf16s)), &narrow(&bf16s), Some(Order::Natural));
     }
 
     #[test]
-    fn quantized_linear_is_the_dense_one_on_unpacked_weights(
-        m in 1usize..12, groups in 1usize..4, n in 1usize..70, seed in 0u64..1000,
-        bits in prop::sample::select(vec![2usize, 3, 4, 5, 6, 8]),
+    fn affine(
+        m in rows(), groups in 1usize..6, n in 1usize..70, seed in 0u64..1000,
+        bits in prop::sample::select(vec![2usize, 3, 4, 4, 4, 5, 6, 8]),
         group_size in prop::sample::select(vec![32usize, 64, 128]),
     ) {
         let parts = AffineParts::random(seed, n, groups, group_size, bits);
-        check_unpacked(m, parts.k, n, &parts.unpacked(), |x, out| {
-            quantized_linear(x, parts.weight(), out, parts.k, n)
-        });
+        let order = if bits == 4 { Order::Fourths } else { Order::Natural };
+        check(m, parts.k, n, parts.weight(), &parts.unpacked(), Some(order));
     }
 
     #[test]
-    fn microscaled_linear_is_the_dense_one_on_unpacked_weights(
-        m in 1usize..12, groups in 1usize..7, n in 1usize..70, seed in 0u64..1000,
-        format in prop::sample::select(vec![FloatFormat::Mxfp4, FloatFormat::Mxfp8, FloatFormat::Nvfp4]),
+    fn microscaled(
+        m in rows(), groups in 1usize..9, n in 1usize..70, seed in 0u64..1000,
+        format in prop::sample::select(FORMATS.to_vec()),
     ) {
         let parts = FloatParts::random(seed, n, groups, format);
-        check_unpacked(m, parts.k, n, &parts.unpacked(), |x, out| {
-            microscaled_linear(x, parts.weight(), out, parts.k, n)
-        });
+        let order = if weights::layout(format).0 == 4 { Order::Fourths } else { Order::Natural };
+        check(m, parts.k, n, parts.weight(), &parts.unpacked(), Some(order));
     }
 }
 
-fn check_dense<X: Float, W: Float>(m: usize, k: usize, n: usize, seed: u64) {
-    let (x, w) = (noise::<X>(seed, m * k), noise::<W>(seed + 1, n * k));
-    let mut out = unwritten(m * n);
-    linear(&x, &w, &mut out, k, n);
-    close(&out, &exact_linear(&wide(&x), &wide(&w), k), 1e-6 * k as f64);
-    for i in 0..m {
-        let mut alone = unwritten(n);
-        linear(&x[i * k..][..k], &w, &mut alone, k, n);
-        assert_eq!(bits(&alone), bits(&out[i * n..][..n]));
-    }
-}
-
-/// The same bits as a dense float32 weight that holds the unpacked values.
-fn check_unpacked(m: usize, k: usize, n: usize, dense: &[f32], product: impl Fn(&[f32], &mut [f32])) {
+/// In both precisions: right, row-invariant, and of the documented order's bits. `order` is that of the product in
+/// bfloat16, if the weight has one.
+fn check(m: usize, k: usize, n: usize, weight: Weight, unpacked: &[f32], order: Option<Order>) {
     let x = noise::<f32>(77, m * k);
-    let (mut got, mut expected) = (unwritten::<f32>(m * n), unwritten::<f32>(m * n));
-    product(&x, &mut got);
-    linear(&x, dense, &mut expected, k, n);
-    assert_eq!(bits(&got), bits(&expected));
+    let product = |x: &[f32], precision| {
+        let mut out = unwritten(x.len() / k * n);
+        linear(x, weight, &mut out, k, n, precision);
+        out
+    };
+    let alone = |precision| x.chunks(k).flat_map(|x| product(x, precision)).collect::<Vec<f32>>();
+    let (full, rounded) = (product(&x, Float32), product(&x, Bfloat16));
+    let largest = unpacked.iter().fold(1.0f32, |most, w| most.max(w.abs()));
+    close(&full, &exact_linear(&x, unpacked, k), 2e-6 * k as f64 * largest as f64);
+    assert_eq!(bits(&alone(Float32)), bits(&full));
+    assert_eq!(bits(&alone(Bfloat16)), bits(&rounded));
+    let Some(order) = order else { return assert_eq!(bits(&rounded), bits(&full)) };
+    let expected: Vec<f32> = x.chunks(k).flat_map(|x| order::products(x, unpacked, k, order)).collect();
+    assert_eq!(bits(&rounded), bits(&expected), "{} {order:?}", vectors().name());
+}
+
+fn narrow<T: Scalar>(values: &[T]) -> Vec<f32> {
+    values.iter().map(|v| v.to_f32()).collect()
+}
+
+/// Products that share `x` have the bits they have alone, whatever formats come together.
+#[test]
+fn together_as_alone() {
+    let (m, k) = (37, 320);
+    let x = noise::<f32>(5, m * k);
+    let dense = noise::<bf16>(1, 20 * k);
+    let full = noise::<f32>(2, 9 * k);
+    let (four, eight) = (AffineParts::random(3, 64, 5, 64, 4), AffineParts::random(4, 33, 5, 64, 8));
+    let floats = FloatParts::random(6, 48, 10, FloatFormat::Mxfp4);
+    let weights = [
+        (Weight::Dense(Floats::Bf16(&dense)), 20),
+        (four.weight(), 64),
+        (Weight::Dense(Floats::F32(&full)), 9),
+        (eight.weight(), 33),
+        (floats.weight(), 48),
+    ];
+    for rows in [1, 3, m] {
+        let x = &x[..rows * k];
+        for precision in [Float32, Bfloat16] {
+            let mut outs: Vec<Vec<f32>> = weights.iter().map(|(_, n)| unwritten(rows * n)).collect();
+            let mut terms: Vec<Term> = weights
+                .iter()
+                .zip(&mut outs)
+                .map(|((weight, n), out)| Term { weight: *weight, n: *n, out })
+                .collect();
+            linears(x, k, &mut terms, precision);
+            for ((weight, n), out) in weights.iter().zip(&outs) {
+                let mut alone = unwritten(rows * n);
+                linear(x, *weight, &mut alone, k, *n, precision);
+                assert_eq!(bits(out), bits(&alone));
+            }
+        }
+    }
+}
+
+/// Scales of half the width are used as they are.
+#[test]
+fn scales_of_every_type() {
+    let (k, n) = (128, 40);
+    let parts = AffineParts::random(8, n, 2, 64, 4);
+    let (scales, biases) = (noise::<bf16>(1, 2 * n), noise::<bf16>(2, 2 * n));
+    let (scales16, biases16) = (noise::<f16>(1, 2 * n), noise::<f16>(2, 2 * n));
+    let x = noise::<f32>(3, k);
+    let product = |scales: Floats, biases: Floats, precision| {
+        let mut out = unwritten(n);
+        let weight = Affine { codes: &parts.codes, scales, biases, group_size: 64, bits: 4 };
+        linear(&x, Weight::Affine(weight), &mut out, k, n, precision);
+        bits(&out)
+    };
+    for precision in [Float32, Bfloat16] {
+        let (wide, wide_biases) = (narrow(&scales), narrow(&biases));
+        assert_eq!(
+            product(Floats::Bf16(&scales), Floats::Bf16(&biases), precision),
+            product(Floats::F32(&wide), Floats::F32(&wide_biases), precision)
+        );
+        let (wide, wide_biases) = (narrow(&scales16), narrow(&biases16));
+        assert_eq!(
+            product(Floats::F16(&scales16), Floats::F16(&biases16), precision),
+            product(Floats::F32(&wide), Floats::F32(&wide_biases), precision)
+        );
+    }
+}
+
+/// Enough work for many tasks and threads, columns that fill no panel, rows that fill no tile.
+#[test]
+fn a_large_product_in_bfloat16() {
+    let (m, k, n) = (83, 512, 1000);
+    let parts = AffineParts::random(11, n, k / 64, 64, 4);
+    let x = noise::<f32>(12, m * k);
+    let mut out = unwritten(m * n);
+    linear(&x, parts.weight(), &mut out, k, n, Bfloat16);
+    for i in [0, 1, 15, 16, 31, 32, 63, 64, 82] {
+        let mut alone = unwritten(n);
+        linear(&x[i * k..][..k], parts.weight(), &mut alone, k, n, Bfloat16);
+        assert_eq!(bits(&alone), bits(&out[i * n..][..n]), "row {i}");
+    }
+    let scale: f64 = (k as f64).sqrt();
+    let exact = exact_linear(&x, &parts.unpacked(), k);
+    out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 0.1 * scale));
+}
+
+/// What is no number, or too large for one, reaches the outputs it belongs to and no others.
+#[test]
+fn infinities_and_nans_stay_in_their_rows() {
+    let (k, n) = (64, 33);
+    let parts = AffineParts::random(1, n, 1, 64, 4);
+    let mut x = noise::<f32>(2, 3 * k);
+    x[5] = f32::NAN;
+    x[k + 7] = f32::INFINITY;
+    let mut out = unwritten(3 * n);
+    linear(&x, parts.weight(), &mut out, k, n, Bfloat16);
+    assert!(out[..n].iter().all(|v| v.is_nan()));
+    assert!(out[n..2 * n].iter().all(|v| !v.is_finite()));
+    assert!(out[2 * n..].iter().all(|v| v.is_finite()));
 }
 
 /// Reads a matrix value by value: one group per row, `x` a row of the identity for each place in the group.
 fn values(format: FloatFormat, code: u32, scale: u8) -> f32 {
     let (width, group) = weights::layout(format);
     let codes = vec![if width == 4 { code * 0x1111_1111 } else { code * 0x0101_0101 }; group * width / 32];
-    let weight = Microscaled { codes: &codes, scales: &[scale], format };
+    let weight = Weight::Microscaled(Microscaled { codes: &codes, scales: &[scale], format });
     let mut identity = vec![0.0f32; group * group];
     identity.iter_mut().step_by(group + 1).for_each(|x| *x = 1.0);
     let mut out = unwritten::<f32>(group);
-    microscaled_linear(&identity, weight, &mut out, group, 1);
+    linear(&identity, weight, &mut out, group, 1, Float32);
     assert!(out.iter().all(|v| v.to_bits() == out[0].to_bits()), "{format:?} {code} {scale}: {out:?}");
-    out[0]
+    let value = out[0];
+    linear(&identity, weight, &mut out, group, 1, Bfloat16);
+    // No number of these formats is rounded.
+    let same = |v: &f32| v.to_bits() == value.to_bits() || !value.is_finite() || value.abs() < 1e-36;
+    assert!(out.iter().all(same), "{format:?} {code} {scale}: {out:?} for {value}");
+    value
 }
 
 #[test]

@@ -1,58 +1,61 @@
 //! Weights in MLX's affine format: small integers with a scale and a bias per group.
 
-use super::{Matrix, Product, Row, multiply};
-use crate::{
-    lanes::{LANES, Lanes},
-    scalar::Scalar,
+use super::{
+    Floats,
+    float32::{self, Matrix, Row},
+    product::Product,
 };
+use crate::lanes::{LANES, Lanes};
 
 /// A matrix `[out, in]` in MLX's affine format: value = code * scale + bias.
-#[derive(Clone, Copy)]
-pub struct Affine<'a, S> {
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<'a> {
     /// Each row one little-endian bit stream of codes.
     pub codes: &'a [u32],
-    /// `[out, in / group_size]`, like `biases`.
-    pub scales: &'a [S],
-    pub biases: &'a [S],
-    /// A multiple of 16.
+    /// `[out, in / group_size]`, like `biases`, and of the same type.
+    pub scales: Floats<'a>,
+    pub biases: Floats<'a>,
+    /// 32, 64 or 128.
     pub group_size: usize,
     /// 2, 3, 4, 5, 6 or 8.
     pub bits: usize,
 }
 
-/// As [`linear`](crate::linear), for a quantised weight.
-pub fn quantized_linear<X: Scalar, S: Scalar>(x: &[X], weight: Affine<S>, out: &mut [X], k: usize, n: usize) {
-    affine_product(x, weight, out, &Product::one_matrix(out.len(), k, n));
+impl Affine<'_> {
+    /// Panics unless the parts are those of `rows` rows of `k`.
+    pub(super) fn check(&self, rows: usize, k: usize) {
+        let Affine { codes, scales, biases, group_size, bits } = self;
+        assert!([2, 3, 4, 5, 6, 8].contains(bits), "{bits} bits per weight; 2, 3, 4, 5, 6 and 8 exist");
+        assert!([32, 64, 128].contains(group_size), "groups of {group_size}; 32, 64 and 128 exist");
+        assert!(k.is_multiple_of(*group_size), "groups of {group_size} in {k}");
+        assert_eq!(
+            (codes.len(), scales.len(), biases.len()),
+            (rows * k * bits / 32, rows * k / group_size, rows * k / group_size),
+            "codes, scales and biases of {rows} rows of {k}"
+        );
+        let same = matches!(
+            (scales, biases),
+            (Floats::F32(_), Floats::F32(_)) | (Floats::F16(_), Floats::F16(_)) | (Floats::Bf16(_), Floats::Bf16(_))
+        );
+        assert!(same, "scales and biases of one type");
+    }
 }
 
-pub(crate) fn affine_product<X: Scalar, S: Scalar>(
-    x: &[X],
-    weight: Affine<S>,
-    out: &mut [X],
-    product: &Product,
-) {
+/// In float32.
+pub(super) fn multiply(x: &[f32], weight: Affine, out: &mut [f32], product: &Product) {
     let Affine { codes, scales, biases, group_size, bits } = weight;
-    let k = product.k;
-    assert!(
-        group_size.is_multiple_of(LANES) && k.is_multiple_of(group_size),
-        "groups of {group_size} in {k}"
-    );
-    let (words, groups) = (k * bits / 32, k / group_size);
-    let rows = product.weight_rows();
-    assert_eq!(
-        (codes.len(), scales.len(), biases.len()),
-        (rows * words, rows * groups, rows * groups),
-        "codes, scales and biases of {rows} rows of {k}"
-    );
+    let (scales, biases) = (scales.to_f32(), biases.to_f32());
+    let (words, groups) = (product.k * bits / 32, product.k / group_size);
     let chunks_per_group = group_size / LANES;
     macro_rules! with_bits {
         ($($b:literal)*) => {
             match bits {
                 $($b => {
-                    let weight = Quantized::<S, $b> { codes, scales, biases, words, groups, chunks_per_group };
-                    multiply(x, weight, out, product)
+                    let (scales, biases) = (&scales[..], &biases[..]);
+                    let weight = Quantized::<$b> { codes, scales, biases, words, groups, chunks_per_group };
+                    float32::multiply(x, weight, out, product)
                 })*
-                _ => panic!("{bits} bits per weight; 2, 3, 4, 5, 6 and 8 exist"),
+                _ => unreachable!("checked"),
             }
         };
     }
@@ -61,16 +64,16 @@ pub(crate) fn affine_product<X: Scalar, S: Scalar>(
 
 /// A matrix if its rows hold `words` of codes and `groups` of scales; as its own [`Row`], those of one row.
 #[derive(Clone, Copy)]
-struct Quantized<'a, S, const BITS: usize> {
+struct Quantized<'a, const BITS: usize> {
     codes: &'a [u32],
-    scales: &'a [S],
-    biases: &'a [S],
+    scales: &'a [f32],
+    biases: &'a [f32],
     words: usize,
     groups: usize,
     chunks_per_group: usize,
 }
 
-impl<S: Scalar, const BITS: usize> Matrix for Quantized<'_, S, BITS> {
+impl<const BITS: usize> Matrix for Quantized<'_, BITS> {
     type Row = Self;
     #[inline(always)]
     fn row(self, index: usize) -> Self {
@@ -83,12 +86,12 @@ impl<S: Scalar, const BITS: usize> Matrix for Quantized<'_, S, BITS> {
     }
 }
 
-impl<S: Scalar, const BITS: usize> Row for Quantized<'_, S, BITS> {
+impl<const BITS: usize> Row for Quantized<'_, BITS> {
     #[inline(always)]
     fn lanes(&self, chunk: usize) -> Lanes {
         let codes = unpack::<BITS>(self.codes, chunk);
         let group = chunk / self.chunks_per_group;
-        let (scale, bias) = (self.scales[group].to_f32(), self.biases[group].to_f32());
+        let (scale, bias) = (self.scales[group], self.biases[group]);
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = (codes[i] as f32).mul_add(scale, bias);

@@ -1,13 +1,14 @@
 //! Weights of 4- and 8-bit floats with one scale per group: the OCP microscaling formats and NVFP4.
 
-use super::{Matrix, Product, Row, affine::unpack, multiply};
-use crate::{
-    lanes::{LANES, Lanes},
-    scalar::Scalar,
+use super::{
+    affine::unpack,
+    float32::{self, Matrix, Row},
+    product::Product,
 };
+use crate::lanes::{LANES, Lanes};
 
 /// A matrix `[out, in]` of 4- or 8-bit floats with one scale per group and no bias, as MLX packs them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Microscaled<'a> {
     /// Each row one little-endian bit stream of codes.
     pub codes: &'a [u32],
@@ -38,16 +39,27 @@ impl FloatFormat {
     }
 }
 
-/// As [`linear`](crate::linear), for a microscaled weight; `k` is a whole number of groups.
-pub fn microscaled_linear<X: Scalar>(x: &[X], weight: Microscaled, out: &mut [X], k: usize, n: usize) {
-    microscaled_product(x, weight, out, &Product::one_matrix(out.len(), k, n));
+impl Microscaled<'_> {
+    /// Panics unless the parts are those of `rows` rows of `k`.
+    pub(super) fn check(&self, rows: usize, k: usize) {
+        let Microscaled { codes, scales, format } = self;
+        let (bits, group) = (format.bits(), format.group());
+        assert!(k.is_multiple_of(group), "{format:?} has groups of {group}, not in {k}");
+        assert_eq!(
+            (codes.len(), scales.len()),
+            (rows * k * bits / 32, rows * k / group),
+            "{format:?} codes and scales of {rows} rows of {k}"
+        );
+    }
 }
 
-pub(crate) fn microscaled_product<X: Scalar>(x: &[X], weight: Microscaled, out: &mut [X], product: &Product) {
+/// In float32.
+pub(super) fn multiply(x: &[f32], weight: Microscaled, out: &mut [f32], product: &Product) {
+    let k = product.k;
     match weight.format {
-        FloatFormat::Mxfp4 => multiply(x, Floats::<4, 32>::new(weight, product), out, product),
-        FloatFormat::Mxfp8 => multiply(x, Floats::<8, 32>::new(weight, product), out, product),
-        FloatFormat::Nvfp4 => multiply(x, Floats::<4, 16>::new(weight, product), out, product),
+        FloatFormat::Mxfp4 => float32::multiply(x, Floats::<4, 32>::new(weight, k), out, product),
+        FloatFormat::Mxfp8 => float32::multiply(x, Floats::<8, 32>::new(weight, k), out, product),
+        FloatFormat::Nvfp4 => float32::multiply(x, Floats::<4, 16>::new(weight, k), out, product),
     }
 }
 
@@ -61,17 +73,9 @@ struct Floats<'a, const BITS: usize, const GROUP: usize> {
 }
 
 impl<'a, const BITS: usize, const GROUP: usize> Floats<'a, BITS, GROUP> {
-    fn new(weight: Microscaled<'a>, product: &Product) -> Self {
-        let Microscaled { codes, scales, format } = weight;
-        let (k, rows) = (product.k, product.weight_rows());
-        assert!(k.is_multiple_of(GROUP), "{format:?} has groups of {GROUP}, not in {k}");
-        let (words, groups) = (k * BITS / 32, k / GROUP);
-        assert_eq!(
-            (codes.len(), scales.len()),
-            (rows * words, rows * groups),
-            "{format:?} codes and scales of {rows} rows of {k}"
-        );
-        Floats { codes, scales, words, groups }
+    fn new(weight: Microscaled<'a>, k: usize) -> Self {
+        let Microscaled { codes, scales, .. } = weight;
+        Floats { codes, scales, words: k * BITS / 32, groups: k / GROUP }
     }
 }
 
@@ -110,7 +114,7 @@ impl<const BITS: usize, const GROUP: usize> Row for Floats<'_, BITS, GROUP> {
 
 /// Twice the value of the lowest 4 bits: sign, 2 of exponent, 1 of mantissa.
 #[inline(always)]
-fn doubled_e2m1(code: u32) -> f32 {
+pub(super) fn doubled_e2m1(code: u32) -> f32 {
     // Nibble i is twice the magnitude of code i, so the table is one word to shift.
     let magnitude = (0xC864_3210u32 >> ((code & 7) * 4)) & 15;
     f32::from_bits((magnitude as f32).to_bits() | (code & 8) << 28)
@@ -129,6 +133,6 @@ pub(crate) fn e4m3(code: u32) -> f32 {
 
 /// `2^(byte - 127)`; 255 becomes infinity, as in MLX.
 #[inline(always)]
-fn e8m0(byte: u8) -> f32 {
+pub(super) fn e8m0(byte: u8) -> f32 {
     f32::from_bits(if byte == 0 { 1 << 22 } else { (byte as u32) << 23 })
 }

@@ -1,65 +1,156 @@
-//! `x · Wᵀ`, row-invariant: the formats a weight may have, and the one product they share.
+//! `x · Wᵀ`, row-invariant: the formats a weight may have, and the two precisions in which products are computed.
 
 mod affine;
+mod bfloat16;
 mod float;
+mod float32;
 mod product;
 
-pub use affine::{Affine, quantized_linear};
-pub use float::{FloatFormat, Microscaled, microscaled_linear};
+use half::{bf16, f16};
 
-pub(crate) use affine::affine_product;
-pub(crate) use float::{e4m3, microscaled_product};
-pub(crate) use product::{Product, multiply};
+pub use affine::Affine;
+pub use float::{FloatFormat, Microscaled};
 
-use crate::{
-    lanes::{Lanes, load_scalar},
-    scalar::Scalar,
-};
+pub(crate) use float::e4m3;
 
-/// `out[m, n] = x[m, k] · weight[n, k]ᵀ`, accumulated in float32.
-pub fn linear<X: Scalar, W: Scalar>(x: &[X], weight: &[W], out: &mut [X], k: usize, n: usize) {
-    assert_eq!(weight.len(), k * n, "weight is not [{n}, {k}]");
-    multiply(x, Dense { values: weight, k }, out, &Product::one_matrix(out.len(), k, n));
+#[cfg(target_arch = "x86_64")]
+pub(crate) use bfloat16::tiles::allowed as tiles_allowed;
+
+use crate::scalar::Scalar;
+use product::Product;
+
+/// What a product's factors are rounded to; sums are float32 either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// Nothing is rounded.
+    Float32,
+    /// Activations and unpacked weights are rounded to bfloat16, which processors multiply faster; weights stored as
+    /// float32 or float16 are not, and neither are their activations.
+    Bfloat16,
 }
 
-/// A weight, as rows to be read 16 values at a time.
-pub(crate) trait Matrix: Copy + Send + Sync {
-    type Row: Row;
-    fn row(self, index: usize) -> Self::Row;
+/// Floating-point numbers as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Floats<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
 }
 
-/// One row of a weight.
-pub(crate) trait Row: Copy {
-    /// Values `16 * chunk ..` of the row, zeros past its end.
-    fn lanes(&self, chunk: usize) -> Lanes;
-}
+impl Floats<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Floats::F32(values) => values.len(),
+            Floats::F16(values) => values.len(),
+            Floats::Bf16(values) => values.len(),
+        }
+    }
 
-/// A matrix `[rows, k]` of plain numbers.
-#[derive(Clone, Copy)]
-pub(crate) struct Dense<'a, W> {
-    pub values: &'a [W],
-    pub k: usize,
-}
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 
-impl<'a, W: Scalar> Matrix for Dense<'a, W> {
-    type Row = &'a [W];
-    #[inline(always)]
-    fn row(self, index: usize) -> &'a [W] {
-        &self.values[index * self.k..][..self.k]
+    fn to_f32(self) -> Vec<f32> {
+        match self {
+            Floats::F32(values) => values.to_vec(),
+            Floats::F16(values) => values.iter().map(|v| Scalar::to_f32(*v)).collect(),
+            Floats::Bf16(values) => values.iter().map(|v| Scalar::to_f32(*v)).collect(),
+        }
     }
 }
 
-impl<W: Scalar> Row for &[W] {
-    #[inline(always)]
-    fn lanes(&self, chunk: usize) -> Lanes {
-        load_scalar(self, chunk)
+/// A matrix `[n, k]`, or several of them one below the other, in the format it is stored in.
+#[derive(Clone, Copy, Debug)]
+pub enum Weight<'a> {
+    Dense(Floats<'a>),
+    Affine(Affine<'a>),
+    Microscaled(Microscaled<'a>),
+}
+
+/// One of the products that share their `x`: `out[m, n] = x[m, k] · weight[n, k]ᵀ`.
+pub struct Term<'a> {
+    pub weight: Weight<'a>,
+    pub n: usize,
+    pub out: &'a mut [f32],
+}
+
+/// `out[m, n] = x[m, k] · weight[n, k]ᵀ`.
+pub fn linear(x: &[f32], weight: Weight, out: &mut [f32], k: usize, n: usize, precision: Precision) {
+    linears(x, k, &mut [Term { weight, n, out }], precision);
+}
+
+/// Several products with the same `x` `[m, k]`, as one piece of work.
+pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
+    let m = if k == 0 { 0 } else { x.len() / k };
+    assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
+    let mut products: Vec<Product> = vec![];
+    for Term { weight, n, out } in terms.iter() {
+        weight.check(*n, k);
+        if k > 0 {
+            assert_eq!(out.len(), m * n, "out is not [{m}, {n}]");
+        }
+        products.push(Product::one_matrix(m, k, *n));
+    }
+    let mut rounded = vec![];
+    for (term, product) in terms.iter_mut().zip(&products) {
+        if precision == Precision::Bfloat16 && term.weight.is_at_most_bfloat16() && !term.out.is_empty() && k > 0 {
+            rounded.push((term.weight, product, &mut *term.out));
+        } else {
+            float32::multiply_any(x, term.weight, term.out, product);
+        }
+    }
+    bfloat16::multiply(x, &mut rounded);
+}
+
+/// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: row `r` of the output belongs to expert `experts[r]`, and
+/// `per_row` output rows share a row of `x`. Each row's bits are those of [`linear`] with that matrix.
+///
+/// `x` `[rows / per_row, k]`; `weight` `[experts, n, k]`; `out` `[rows, n]`. Panics if an expert does not exist.
+#[expect(clippy::too_many_arguments, reason = "slices come without their shapes")]
+pub fn grouped_linear(
+    x: &[f32],
+    weight: Weight,
+    experts: &[u32],
+    per_row: usize,
+    out: &mut [f32],
+    k: usize,
+    n: usize,
+    precision: Precision,
+) {
+    let size = n * k;
+    let values = weight.values();
+    assert!(size > 0 && values.is_multiple_of(size), "{values} weights are not matrices of {size}");
+    weight.check(values / k, k);
+    let product = Product::grouped(experts, per_row, values / size, k, n);
+    assert_eq!(out.len(), experts.len() * n, "out is not [{}, {n}]", experts.len());
+    if precision == Precision::Bfloat16 && weight.is_at_most_bfloat16() {
+        bfloat16::multiply(x, &mut [(weight, &product, out)]);
+    } else {
+        float32::multiply_any(x, weight, out, &product);
     }
 }
 
-/// A row already in lanes.
-impl Row for &[Lanes] {
-    #[inline(always)]
-    fn lanes(&self, chunk: usize) -> Lanes {
-        self[chunk]
+impl Weight<'_> {
+    /// Panics unless the parts are those of `rows` rows of `k`.
+    fn check(&self, rows: usize, k: usize) {
+        match self {
+            Weight::Dense(values) => assert_eq!(values.len(), rows * k, "weight is not [{rows}, {k}]"),
+            Weight::Affine(weight) => weight.check(rows, k),
+            Weight::Microscaled(weight) => weight.check(rows, k),
+        }
+    }
+
+    /// How many numbers it stands for.
+    fn values(&self) -> usize {
+        match self {
+            Weight::Dense(values) => values.len(),
+            Weight::Affine(weight) => weight.codes.len() * 32 / weight.bits,
+            Weight::Microscaled(weight) => weight.codes.len() * 32 / weight.format.bits(),
+        }
+    }
+
+    /// Whether its numbers are stored with no more precision than bfloat16 has.
+    fn is_at_most_bfloat16(&self) -> bool {
+        !matches!(self, Weight::Dense(Floats::F32(_) | Floats::F16(_)))
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests share: numbers, and two ways to compare them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod order;
 pub mod weights;
 
 use half::{bf16, f16};

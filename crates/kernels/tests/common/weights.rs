@@ -1,6 +1,6 @@
 //! Random weights in every format, and what they stand for: each format unpacked one value at a time.
 
-use kernels::{Affine, FloatFormat, Microscaled};
+use kernels::{Affine, FloatFormat, Floats, Microscaled, Weight};
 
 use super::{noise, random_words};
 
@@ -27,9 +27,10 @@ impl AffineParts {
         }
     }
 
-    pub fn weight(&self) -> Affine<'_, f32> {
+    pub fn weight(&self) -> Weight<'_> {
         let AffineParts { codes, scales, biases, group_size, bits, .. } = self;
-        Affine { codes, scales, biases, group_size: *group_size, bits: *bits }
+        let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
+        Weight::Affine(Affine { codes, scales, biases, group_size: *group_size, bits: *bits })
     }
 
     pub fn unpacked(&self) -> Vec<f32> {
@@ -69,8 +70,8 @@ impl FloatParts {
         FloatParts { codes, scales: scales.into_iter().map(scale).collect(), format, k: groups * group }
     }
 
-    pub fn weight(&self) -> Microscaled<'_> {
-        Microscaled { codes: &self.codes, scales: &self.scales, format: self.format }
+    pub fn weight(&self) -> Weight<'_> {
+        Weight::Microscaled(Microscaled { codes: &self.codes, scales: &self.scales, format: self.format })
     }
 
     pub fn unpacked(&self) -> Vec<f32> {
@@ -113,5 +114,33 @@ pub fn small_float(code: u32, exponent: i32, mantissa: i32) -> f64 {
     sign * match e {
         0 => fraction * 2f64.powi(1 - bias),
         _ => (1.0 + fraction) * 2f64.powi(e as i32 - bias),
+    }
+}
+
+/// Matrix `e` of a stack, each `[n, k]`.
+pub fn matrix<'a>(stack: &Weight<'a>, e: usize, n: usize, k: usize) -> Weight<'a> {
+    let part = |len: usize| e * len..(e + 1) * len;
+    let floats = |values: &Floats<'a>, len: usize| match values {
+        Floats::F32(values) => Floats::F32(&values[part(len)]),
+        Floats::F16(values) => Floats::F16(&values[part(len)]),
+        Floats::Bf16(values) => Floats::Bf16(&values[part(len)]),
+    };
+    match stack {
+        Weight::Dense(values) => Weight::Dense(floats(values, n * k)),
+        Weight::Affine(Affine { codes, scales, biases, group_size, bits }) => Weight::Affine(Affine {
+            codes: &codes[part(n * k * bits / 32)],
+            scales: floats(scales, n * k / group_size),
+            biases: floats(biases, n * k / group_size),
+            group_size: *group_size,
+            bits: *bits,
+        }),
+        Weight::Microscaled(Microscaled { codes, scales, format }) => {
+            let (bits, group) = layout(*format);
+            Weight::Microscaled(Microscaled {
+                codes: &codes[part(n * k * bits / 32)],
+                scales: &scales[part(n * k / group)],
+                format: *format,
+            })
+        }
     }
 }

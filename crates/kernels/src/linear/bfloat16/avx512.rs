@@ -1,0 +1,188 @@
+//! The order of lanes with AVX-512's dot products of bfloat16.
+
+#![expect(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
+
+use std::arch::x86_64::*;
+
+use super::{Line, PANEL, Task, unpack::Unpack};
+
+/// Weight rows, and rows of `x`, in a register tile.
+const TILE: usize = 4;
+
+/// # Safety
+/// The processor must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
+pub(super) unsafe fn run<U: Unpack>(task: &Task, weight: U) {
+    // SAFETY: the features are enabled.
+    unsafe {
+        match task.inputs() {
+            1 => stream::<U, 1>(task, weight),
+            2 => stream::<U, 2>(task, weight),
+            3 => stream::<U, 3>(task, weight),
+            4 => stream::<U, 4>(task, weight),
+            _ => panels(task, weight),
+        }
+    }
+}
+
+/// M rows of `x`: each weight is used as it is unpacked.
+#[inline(always)]
+unsafe fn stream<U: Unpack, const M: usize>(task: &Task, weight: U) {
+    let width = task.blocks * 2;
+    let mut x: [&[Line]; M] = [&[]; M];
+    for a in 0..M {
+        x[a] = &task.x[a * width..][..width];
+    }
+    let mut unpacked = [Line::ZERO; 2 * TILE];
+    for start in (0..task.rows).step_by(TILE) {
+        let count = TILE.min(task.rows - start);
+        // SAFETY: the caller's.
+        unsafe {
+            let mut sums = [[_mm512_setzero_ps(); M]; TILE];
+            for block in 0..task.blocks {
+                weight.column_avx512(task.first + start, block, &mut unpacked[..2 * count]);
+                for j in 0..TILE {
+                    for a in 0..M {
+                        let sum = &mut sums[j][a];
+                        *sum = dot(*sum, load(&unpacked[2 * j]), load(&x[a][2 * block]));
+                        *sum = dot(*sum, load(&unpacked[2 * j + 1]), load(&x[a][2 * block + 1]));
+                    }
+                }
+            }
+            for a in 0..M {
+                let mut outs = [0.0; TILE];
+                for j in 0..TILE {
+                    outs[j] = reduce(sums[j][a]);
+                }
+                task.output.write(a, start, &outs[..count]);
+            }
+        }
+    }
+}
+
+/// Many rows of `x`: weights are unpacked once for all of them.
+#[inline(always)]
+unsafe fn panels<U: Unpack>(task: &Task, weight: U) {
+    let width = task.blocks * 2;
+    let mut unpacked = vec![Line::ZERO; PANEL * width];
+    for panel in task.panels() {
+        for (row, lines) in panel.clone().zip(unpacked.chunks_exact_mut(width)) {
+            for block in 0..task.blocks {
+                // SAFETY: lines are 64 aligned bytes.
+                unsafe {
+                    let [first, second] = weight.block_avx512(task.first + row, block);
+                    _mm512_store_si512(lines[2 * block].0.as_mut_ptr().cast(), first);
+                    _mm512_store_si512(lines[2 * block + 1].0.as_mut_ptr().cast(), second);
+                }
+            }
+        }
+        // The rows of `x` in the outer loop: a tile's stay in the innermost cache for the whole panel.
+        for i in (0..task.inputs()).step_by(TILE) {
+            let inputs = TILE.min(task.inputs() - i);
+            for start in panel.clone().step_by(TILE) {
+                let rows = &unpacked[(start - panel.start) * width..][..TILE * width];
+                // SAFETY: the caller's.
+                let outs = unsafe { tile(task, rows, i, inputs) };
+                for (a, outs) in outs.chunks_exact(TILE).take(inputs).enumerate() {
+                    task.output.write(i + a, start, &outs[..TILE.min(panel.end - start)]);
+                }
+            }
+        }
+    }
+}
+
+/// TILE weight rows against TILE rows of `x` from the `i`th, of which `inputs` exist: `[inputs, rows]`.
+#[inline(always)]
+unsafe fn tile(task: &Task, rows: &[Line], i: usize, inputs: usize) -> [f32; TILE * TILE] {
+    let width = task.blocks * 2;
+    let (mut x, mut weights): ([&[Line]; TILE], [&[Line]; TILE]) = ([&[]; TILE], [&[]; TILE]);
+    for j in 0..TILE {
+        // Past the end a row is computed twice.
+        x[j] = &task.x[(i + j.min(inputs - 1)) * width..][..width];
+        weights[j] = &rows[j * width..][..width];
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = [_mm512_setzero_ps(); TILE * TILE];
+        for line in 0..width {
+            let mut w = [_mm512_setzero_si512(); TILE];
+            for j in 0..TILE {
+                w[j] = load(&weights[j][line]);
+            }
+            for a in 0..TILE {
+                let x = load(&x[a][line]);
+                for j in 0..TILE {
+                    sums[a * TILE + j] = dot(sums[a * TILE + j], w[j], x);
+                }
+            }
+        }
+        let mut outs = [0.0; TILE * TILE];
+        _mm512_storeu_ps(outs.as_mut_ptr(), reduce16(sums));
+        outs
+    }
+}
+
+#[inline(always)]
+unsafe fn load(line: &Line) -> __m512i {
+    // SAFETY: a line is 64 aligned bytes.
+    unsafe { _mm512_load_si512(line.0.as_ptr().cast()) }
+}
+
+#[inline(always)]
+unsafe fn dot(sum: __m512, w: __m512i, x: __m512i) -> __m512 {
+    // SAFETY: the types differ in name only.
+    unsafe {
+        let (w, x) = (std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x));
+        _mm512_dpbf16_ps(sum, w, x)
+    }
+}
+
+/// Lanes added as a fixed tree: `i` and `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
+#[inline(always)]
+unsafe fn reduce(sum: __m512) -> f32 {
+    // SAFETY: the caller's.
+    unsafe {
+        let sum = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+        let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+        let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        _mm_cvtss_f32(_mm_add_ss(sum, _mm_shuffle_ps(sum, sum, 1)))
+    }
+}
+
+/// [`reduce`] of sixteen at once.
+#[inline(always)]
+unsafe fn reduce16(sums: [__m512; 16]) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        // Lanes i + (i + 8) of two vectors side by side: halves a b | a b.
+        let mut eight = [_mm512_setzero_ps(); 8];
+        for i in 0..8 {
+            let (a, b) = (sums[i], sums[i + 8]);
+            let low = _mm512_shuffle_f32x4(a, b, 0b01_00_01_00);
+            let high = _mm512_shuffle_f32x4(a, b, 0b11_10_11_10);
+            eight[i] = _mm512_add_ps(low, high);
+        }
+        // Quarters of i, i + 8 | then i + 4, i + 12.
+        let mut four = [_mm512_setzero_ps(); 4];
+        for i in 0..4 {
+            let (a, b) = (eight[i], eight[i + 4]);
+            let low = _mm512_shuffle_f32x4(a, b, 0b10_00_10_00);
+            let high = _mm512_shuffle_f32x4(a, b, 0b11_01_11_01);
+            four[i] = _mm512_add_ps(low, high);
+        }
+        // Now each quarter is one of the sixteen: i, i + 8, i + 4, i + 12.
+        let mut two = [_mm512_setzero_ps(); 2];
+        for i in 0..2 {
+            let (a, b) = (four[i], four[i + 2]);
+            let low = _mm512_shuffle_ps(a, b, 0b01_00_01_00);
+            let high = _mm512_shuffle_ps(a, b, 0b11_10_11_10);
+            two[i] = _mm512_add_ps(low, high);
+        }
+        let low = _mm512_shuffle_ps(two[0], two[1], 0b10_00_10_00);
+        let high = _mm512_shuffle_ps(two[0], two[1], 0b11_01_11_01);
+        let mixed = _mm512_add_ps(low, high);
+        // Quarters q hold vectors q' + {0, 2, 1, 3} with q' = 0, 8, 4, 12.
+        let order = _mm512_set_epi32(15, 13, 14, 12, 7, 5, 6, 4, 11, 9, 10, 8, 3, 1, 2, 0);
+        _mm512_permutexvar_ps(order, mixed)
+    }
+}

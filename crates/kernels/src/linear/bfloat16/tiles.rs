@@ -1,0 +1,377 @@
+//! The order of tiles, with Intel's AMX.
+//!
+//! A tile of weights is 16 rows of one line; a tile of `x` the same 16 pairs of up to 16 rows of `x`. Their product is a
+//! tile of 16 x 16 sums. The eight tile registers keep their contents from one `asm!` to the next: no code but this
+//! module uses them, and the system saves them with a thread's other registers.
+
+use std::{
+    arch::{asm, x86_64::*},
+    sync::OnceLock,
+};
+
+use super::{Line, PANEL, Task, inputs::TILE, unpack::Unpack};
+
+/// Blocks of weights that are multiplied with all rows of `x` before the next: 32 rows of them fill 24 KB.
+const STRETCH: usize = 6;
+
+/// Whether the processor has tiles of bfloat16 and the system lets this process use them; asks it to.
+pub(crate) fn allowed() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let leaf = __cpuid_count(7, 0);
+        let (bf16, tile) = (leaf.edx >> 22 & 1 == 1, leaf.edx >> 24 & 1 == 1);
+        bf16 && tile && __cpuid(0).eax >= 7 && permitted()
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn permitted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const XFEATURE_XTILEDATA: i64 = 18;
+    let mut result = ARCH_PRCTL;
+    // SAFETY: the system call takes two numbers and touches no memory of ours; it sets a permission of the process.
+    unsafe {
+        asm!(
+            "syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
+            out("rcx") _, out("r11") _, options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn permitted() -> bool {
+    false
+}
+
+/// Rows and bytes per row of each tile register.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Sets up the registers for one or two groups of rows of `x`: sums in 0 and 1 (and 2 and 3), weights in 4 and 5, `x` in
+/// 6 (and 7). All become zero.
+unsafe fn configure(groups: [usize; 2]) {
+    let [first, second] = groups.map(|rows| 4 * rows.max(1) as u16);
+    let mut shapes =
+        Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+    shapes.rows[..8].fill(16);
+    shapes.bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
+    // SAFETY: the shapes are 64 bytes that the instruction reads.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly)) };
+}
+
+/// # Safety
+/// [`allowed`] must have said yes, and the processor must have AVX-512 with bfloat16, as all that have tiles do.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
+pub(super) unsafe fn run<U: Unpack>(task: &Task, weight: U) {
+    let few = task.inputs() <= 2 * TILE;
+    let mut unpacked = vec![Line::ZERO; PANEL * 2 * if few { 2 } else { STRETCH }];
+    let mut sums = vec![];
+    if !few {
+        sums.resize(task.inputs().div_ceil(2 * TILE), Sums([[Line::ZERO; 16]; 4]));
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        for panel in task.panels() {
+            let panel = Panel { task, weight, start: panel.start, rows: panel.len() };
+            if few {
+                panel.stream(&mut unpacked);
+            } else {
+                panel.unpack_once(&mut unpacked, &mut sums);
+            }
+        }
+        asm!("tilerelease", options(nostack));
+    }
+}
+
+/// Up to 32 rows of a weight.
+struct Panel<'a, U> {
+    task: &'a Task<'a>,
+    weight: U,
+    /// The first row within the task.
+    start: usize,
+    rows: usize,
+}
+
+/// Weights of a block of a panel: where, and the bytes between rows.
+#[derive(Clone, Copy)]
+struct Weights {
+    start: *const u8,
+    stride: usize,
+}
+
+impl<U: Unpack> Panel<'_, U> {
+    /// Few rows of `x`: each block of weights is used as it is unpacked; while the tiles multiply one block, the
+    /// vectors unpack the next.
+    #[inline(always)]
+    unsafe fn stream(&self, unpacked: &mut [Line]) {
+        let task = self.task;
+        let groups = [task.inputs().min(TILE), task.inputs().saturating_sub(TILE)];
+        if self.rows < PANEL {
+            unpacked.fill(Line::ZERO);
+        }
+        // SAFETY: the caller's.
+        unsafe {
+            configure(groups);
+            let buffer = |block: usize| block % 2 * 2 * PANEL..(block % 2 + 1) * 2 * PANEL;
+            let mut weights = self.weights(0, &mut unpacked[buffer(0)]);
+            for block in 0..task.blocks {
+                self.fetch_next(block);
+                let next = match block + 1 < task.blocks {
+                    true => self.weights(block + 1, &mut unpacked[buffer(block + 1)]),
+                    false => weights,
+                };
+                self.multiply(weights, block, 0, groups);
+                weights = next;
+            }
+            let mut sums = Sums([[Line::ZERO; 16]; 4]);
+            store(&mut sums);
+            self.write(&sums, 0, groups);
+        }
+    }
+
+    /// Many rows of `x`: the panel's weights are unpacked once for all of them, a stretch of inputs at a time that
+    /// stays in the innermost cache; sums wait in memory until the next stretch, unrounded.
+    #[inline(always)]
+    unsafe fn unpack_once(&self, unpacked: &mut [Line], sums: &mut [Sums]) {
+        let task = self.task;
+        if self.rows < PANEL {
+            unpacked.fill(Line::ZERO);
+        }
+        let mut configured = [0; 2];
+        // SAFETY: the caller's.
+        unsafe {
+            for stretch in (0..task.blocks).step_by(STRETCH) {
+                let blocks = stretch..task.blocks.min(stretch + STRETCH);
+                for block in blocks.clone() {
+                    self.unpack(block, &mut unpacked[(block - stretch) * 2 * PANEL..][..2 * PANEL]);
+                }
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let first = i * 2 * TILE;
+                    let rest = task.inputs() - first;
+                    let groups = [rest.min(TILE), rest.saturating_sub(TILE).min(TILE)];
+                    if groups != configured {
+                        configure(groups);
+                        configured = groups;
+                    }
+                    if stretch == 0 {
+                        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack));
+                    } else {
+                        load(sums);
+                    }
+                    for block in blocks.clone() {
+                        let start = unpacked[(block - stretch) * 2 * PANEL..].as_ptr().cast();
+                        self.multiply(Weights { start, stride: 128 }, block, first, groups);
+                    }
+                    store(sums);
+                    if blocks.end == task.blocks {
+                        self.write(sums, first, groups);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A block of the panel's weights, unpacked into `lines` if need be.
+    #[inline(always)]
+    unsafe fn weights(&self, block: usize, lines: &mut [Line]) -> Weights {
+        if self.rows == PANEL && let Some(start) = self.weight.in_place(self.task.first + self.start) {
+            return Weights { start: start.wrapping_add(block * 128), stride: 2 * self.task.k };
+        }
+        // SAFETY: the caller's.
+        unsafe { self.unpack(block, lines) };
+        Weights { start: lines.as_ptr().cast(), stride: 128 }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack(&self, block: usize, lines: &mut [Line]) {
+        let first = self.task.first + self.start;
+        // SAFETY: the caller's; these rows exist.
+        unsafe { self.weight.column_avx512(first, block, &mut lines[..2 * self.rows]) };
+    }
+
+    /// Asks for a part of the panel behind this one: rows are read side by side, which the processor does not foresee.
+    #[inline(always)]
+    unsafe fn fetch_next(&self, block: usize) {
+        let (start, row) = self.weight.stored(self.task.first + self.start + PANEL);
+        let lines = (row * PANEL).div_ceil(64 * self.task.blocks);
+        for line in 0..lines {
+            // SAFETY: asking for memory that is not there does nothing.
+            unsafe { _mm_prefetch(start.wrapping_add((block * lines + line) * 64).cast(), _MM_HINT_T1) };
+        }
+    }
+
+    /// Adds the products of a block to the sums.
+    #[inline(always)]
+    unsafe fn multiply(&self, weights: Weights, block: usize, first: usize, groups: [usize; 2]) {
+        let Weights { start, stride } = weights;
+        let lower = start.wrapping_add(16 * stride);
+        let x = |first: usize, rows: usize| {
+            let start = self.task.x.as_ptr().wrapping_add(first * self.task.blocks * 2).cast::<u8>();
+            start.wrapping_add(block * 128 * rows)
+        };
+        let (x0, bytes0) = (x(first, groups[0]), 4 * groups[0]);
+        // SAFETY: all tiles read lie within the weights' lines (or the checkpoint's rows) and within the rows of `x`.
+        unsafe {
+            if groups[1] == 0 {
+                asm!(
+                    "tileloadd tmm6, [{x} + {bytes}*1]",
+                    "tileloadd tmm4, [{a} + {stride}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{b} + {stride}*1]",
+                    "tdpbf16ps tmm1, tmm5, tmm6",
+                    "tileloadd tmm6, [{y} + {bytes}*1]",
+                    "tileloadd tmm4, [{a} + {stride}*1 + 64]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{b} + {stride}*1 + 64]",
+                    "tdpbf16ps tmm1, tmm5, tmm6",
+                    a = in(reg) start, b = in(reg) lower, stride = in(reg) stride,
+                    x = in(reg) x0, y = in(reg) x0.wrapping_add(16 * bytes0), bytes = in(reg) bytes0,
+                    options(nostack, readonly),
+                );
+                return;
+            }
+            let (x1, bytes1) = (x(first + groups[0], groups[1]), 4 * groups[1]);
+            for half in 0..2 {
+                asm!(
+                    "tileloadd tmm4, [{a} + {stride}*1]",
+                    "tileloadd tmm6, [{x} + {xs}*1]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm5, [{b} + {stride}*1]",
+                    "tdpbf16ps tmm1, tmm5, tmm6",
+                    "tileloadd tmm7, [{y} + {ys}*1]",
+                    "tdpbf16ps tmm2, tmm4, tmm7",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    a = in(reg) start.wrapping_add(64 * half), b = in(reg) lower.wrapping_add(64 * half),
+                    stride = in(reg) stride,
+                    x = in(reg) x0.wrapping_add(16 * bytes0 * half), xs = in(reg) bytes0,
+                    y = in(reg) x1.wrapping_add(16 * bytes1 * half), ys = in(reg) bytes1,
+                    options(nostack, readonly),
+                );
+            }
+        }
+    }
+
+    /// Writes the sums of rows `first..` of `x`: tiles are `[weight row, row of x]`, outputs the other way round.
+    #[inline(always)]
+    unsafe fn write(&self, sums: &Sums, first: usize, groups: [usize; 2]) {
+        for (tile, sums) in sums.0.iter().enumerate() {
+            let (group, half) = (tile / 2, tile % 2);
+            let count = self.rows.saturating_sub(16 * half).min(16);
+            if groups[group] == 0 || count == 0 {
+                continue;
+            }
+            // SAFETY: the features are the caller's.
+            let turned = unsafe { transpose(sums) };
+            for (row, sums) in turned.iter().take(groups[group]).enumerate() {
+                // SAFETY: sixteen f32 are sixteen u32.
+                let values = unsafe { &*sums.0.as_ptr().cast::<[f32; 16]>() };
+                let (row, column) = (first + group * TILE + row, self.start + 16 * half);
+                match count {
+                    16 => self.task.output.write(row, column, values),
+                    _ => self.task.output.write(row, column, &values[..count]),
+                }
+            }
+        }
+    }
+}
+
+/// The four registers of sums.
+#[derive(Clone)]
+struct Sums([[Line; 16]; 4]);
+
+/// # Safety
+/// The registers must be configured.
+unsafe fn store(sums: &mut Sums) {
+    let start = sums.0.as_mut_ptr();
+    // SAFETY: each tile is at most 16 rows of 64 bytes.
+    unsafe {
+        asm!(
+            "tilestored [{at} + {row}*1], tmm0", "tilestored [{at} + {row}*1 + 1024], tmm1",
+            "tilestored [{at} + {row}*1 + 2048], tmm2", "tilestored [{at} + {row}*1 + 3072], tmm3",
+            at = in(reg) start, row = in(reg) 64usize, options(nostack),
+        );
+    }
+}
+
+/// # Safety
+/// The registers must be configured.
+unsafe fn load(sums: &Sums) {
+    let start = sums.0.as_ptr();
+    // SAFETY: each tile is at most 16 rows of 64 bytes.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{at} + {row}*1]", "tileloadd tmm1, [{at} + {row}*1 + 1024]",
+            "tileloadd tmm2, [{at} + {row}*1 + 2048]", "tileloadd tmm3, [{at} + {row}*1 + 3072]",
+            at = in(reg) start, row = in(reg) 64usize, options(nostack, readonly),
+        );
+    }
+}
+
+/// Columns become rows.
+#[inline(always)]
+unsafe fn transpose(rows: &[Line; 16]) -> [Line; 16] {
+    let mut turned = [Line::ZERO; 16];
+    // SAFETY: lines are 64 aligned bytes; the features are the caller's.
+    unsafe {
+        let mut r = [_mm512_setzero_si512(); 16];
+        for i in 0..16 {
+            r[i] = _mm512_load_si512(rows[i].0.as_ptr().cast());
+        }
+        let mut t = r;
+        for i in 0..8 {
+            t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+        }
+        for i in 0..4 {
+            r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+            r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+            r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+            r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+        }
+        // Each r[4 * g + c] now holds, in quarter q, column 4 * q + c of rows 4 * g to 4 * g + 3.
+        for c in 0..4 {
+            let low = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b10_00_10_00);
+            let high = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b11_01_11_01);
+            let low2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b10_00_10_00);
+            let high2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b11_01_11_01);
+            let columns = [
+                (c, _mm512_shuffle_i32x4(low, low2, 0b10_00_10_00)),
+                (8 + c, _mm512_shuffle_i32x4(low, low2, 0b11_01_11_01)),
+                (4 + c, _mm512_shuffle_i32x4(high, high2, 0b10_00_10_00)),
+                (12 + c, _mm512_shuffle_i32x4(high, high2, 0b11_01_11_01)),
+            ];
+            for (column, values) in columns {
+                _mm512_store_si512(turned[column].0.as_mut_ptr().cast(), values);
+            }
+        }
+    }
+    turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transposing_swaps_rows_and_columns() {
+        if !is_x86_feature_detected!("avx512f") {
+            return;
+        }
+        let rows: [Line; 16] = std::array::from_fn(|r| Line(std::array::from_fn(|c| (16 * r + c) as u32)));
+        // SAFETY: AVX-512 F is all it uses.
+        let turned = unsafe { transpose(&rows) };
+        for r in 0..16 {
+            for c in 0..16 {
+                assert_eq!(turned[c].0[r], rows[r].0[c]);
+            }
+        }
+    }
+}
