@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Line, PANEL, Task, unpack::Unpack};
+use super::{Line, PANEL, Task, scratch::Scratch, unpack::Unpack};
 
 /// Weight rows, and rows of `x`, in a register tile.
 const TILE: usize = 4;
@@ -64,7 +64,7 @@ unsafe fn stream<U: Unpack, const M: usize>(task: &Task, weight: U) {
 #[inline(always)]
 unsafe fn panels<U: Unpack>(task: &Task, weight: U) {
     let width = task.blocks * 2;
-    let mut unpacked = vec![Line::ZERO; PANEL * width];
+    let mut unpacked = Scratch::new(PANEL * width);
     for panel in task.panels() {
         for (row, lines) in panel.clone().zip(unpacked.chunks_exact_mut(width)) {
             for block in 0..task.blocks {

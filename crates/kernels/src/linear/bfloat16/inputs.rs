@@ -1,8 +1,10 @@
 //! Rows of `x`, rounded and laid out as the kernels read them.
 
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
 
-use super::{BLOCK, Line};
+use super::{BLOCK, Line, scratch::Scratch};
 use crate::{
     linear::product::Product,
     parallel::{Shared, for_each},
@@ -22,7 +24,7 @@ pub(super) enum Layout {
 /// The rows of `x` of a product, sorted by matrix, in each layout that one of the weights wants.
 pub(super) struct Inputs {
     /// For every layout in the order of the enum: row after row, or for tiles up to 16 rows interleaved.
-    lines: [Vec<Line>; 2],
+    lines: [Scratch; 2],
     /// Lines of a row.
     width: usize,
 }
@@ -33,11 +35,11 @@ pub(super) const TILE: usize = 16;
 impl Inputs {
     pub fn new(x: &[f32], product: &Product, layouts: impl Iterator<Item = Layout>) -> Inputs {
         let width = product.k.div_ceil(BLOCK) * 2;
-        let mut inputs = Inputs { lines: [vec![], vec![]], width };
+        let mut inputs = Inputs { lines: [Scratch::new(0), Scratch::new(0)], width };
         for layout in layouts {
             let lines = &mut inputs.lines[layout as usize];
             if lines.is_empty() {
-                *lines = vec![Line::ZERO; product.sources.len() * width];
+                *lines = Scratch::new(product.sources.len() * width);
                 fill(x, product, layout, lines, width);
             }
         }
@@ -62,7 +64,13 @@ fn fill(x: &[f32], product: &Product, layout: Layout, lines: &mut [Line], width:
         // SAFETY: pieces are ranges of rows that do not overlap, and each row has `width` lines.
         let lines =
             unsafe { std::slice::from_raw_parts_mut(lines.get().add(start * width), (end - start) * width) };
-        vectorize(Rows { x, k: product.k, sources: &product.sources[start..end], layout, lines });
+        let rows = Rows { x, k: product.k, sources: &product.sources[start..end], layout, lines };
+        #[cfg(target_arch = "x86_64")]
+        if vectors() >= Vectors::Avx512Bf16 {
+            // SAFETY: the processor has the features.
+            return unsafe { rows.run_avx512() };
+        }
+        vectorize(rows);
     });
 }
 
@@ -75,33 +83,46 @@ struct Rows<'a> {
     lines: &'a mut [Line],
 }
 
-impl Work for Rows<'_> {
-    #[inline(always)]
-    fn run(self) {
+#[cfg(target_arch = "x86_64")]
+impl Rows<'_> {
+    /// As `run`, with AVX-512's conversions.
+    ///
+    /// # Safety
+    /// The processor must have the features.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn run_avx512(self) {
         let Rows { x, k, sources, layout, lines } = self;
         let rows = sources.len();
-        let pairs: &mut [[u32; 16]] = flat(lines);
-        let pairs = pairs.as_flattened_mut();
-        for (r, &source) in sources.iter().enumerate() {
-            let x = &x[source as usize * k..][..k];
-            for block in 0..k.div_ceil(BLOCK) {
-                let mut values = [0.0; BLOCK];
-                let rest = &x[block * BLOCK..];
-                match rest.first_chunk::<BLOCK>() {
-                    Some(whole) => values = *whole,
-                    None => values[..rest.len()].copy_from_slice(rest),
+        let mut turned = [[Line::ZERO; TILE]; 2];
+        for block in 0..k.div_ceil(BLOCK) {
+            for (r, &source) in sources.iter().enumerate() {
+                let rest = &x[source as usize * k..][..k][block * BLOCK..];
+                let mut tail = [0.0; BLOCK];
+                let values = match rest.first_chunk::<BLOCK>() {
+                    Some(whole) => whole,
+                    None => {
+                        tail[..rest.len()].copy_from_slice(rest);
+                        &tail
+                    }
+                };
+                // SAFETY: the features are enabled; lines are 64 aligned bytes.
+                unsafe {
+                    let pairs = rounded_avx512(values, layout);
+                    for half in 0..2 {
+                        let line =
+                            if rows == 1 { &mut lines[2 * block + half] } else { &mut turned[half][r] };
+                        _mm512_store_si512(line.0.as_mut_ptr().cast(), pairs[half]);
+                    }
                 }
-                let mut rounded = [0; BLOCK];
-                for i in 0..BLOCK {
-                    rounded[i] = round(values[i]);
-                }
-                let block_pairs = arrange(&rounded, layout);
-                let at = block * 32 * rows + r;
-                if rows == 1 {
-                    pairs[at..at + 32].copy_from_slice(&block_pairs);
-                } else {
-                    for i in 0..32 {
-                        pairs[at + i * rows] = block_pairs[i];
+            }
+            if rows > 1 {
+                let (first, second) = lines[block * 2 * rows..][..2 * rows].split_at_mut(rows);
+                for (turned, lines) in turned.iter().zip([first, second]) {
+                    if rows == TILE {
+                        // SAFETY: the features are enabled.
+                        lines.copy_from_slice(&unsafe { super::tiles::transpose(turned) });
+                    } else {
+                        interleave(turned, rows, lines);
                     }
                 }
             }
@@ -109,9 +130,100 @@ impl Work for Rows<'_> {
     }
 }
 
-fn flat(lines: &mut [Line]) -> &mut [[u32; 16]] {
-    // SAFETY: a line is sixteen u32 without padding.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len()) }
+/// # Safety
+/// The processor must have AVX-512 F, BW and BF16.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn rounded_avx512(values: &[f32; BLOCK], layout: Layout) -> [__m512i; 2] {
+    // SAFETY: the caller's; there are 64 values.
+    unsafe {
+        let mut v = [_mm512_setzero_ps(); 4];
+        for i in 0..4 {
+            v[i] = _mm512_loadu_ps(values.as_ptr().add(16 * i));
+        }
+        let low = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1], v[0]));
+        let high = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[3], v[2]));
+        match layout {
+            Layout::Natural => [low, high],
+            Layout::Fourths => {
+                const fn places(first: u16) -> [u16; 32] {
+                    let mut places = [0; 32];
+                    let mut i = 0;
+                    while i < 32 {
+                        places[i] = 4 * (i as u16 % 16) + 2 * (i as u16 / 16) + first;
+                        i += 1;
+                    }
+                    places
+                }
+                const EVEN: [u16; 32] = places(0);
+                const ODD: [u16; 32] = places(1);
+                let even = _mm512_loadu_epi16(EVEN.as_ptr().cast());
+                let odd = _mm512_loadu_epi16(ODD.as_ptr().cast());
+                [_mm512_permutex2var_epi16(low, even, high), _mm512_permutex2var_epi16(low, odd, high)]
+            }
+        }
+    }
+}
+
+impl Work for Rows<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Rows { x, k, sources, layout, lines } = self;
+        let rows = sources.len();
+        let mut turned = [[Line::ZERO; TILE]; 2];
+        for block in 0..k.div_ceil(BLOCK) {
+            for (r, &source) in sources.iter().enumerate() {
+                let row = &x[source as usize * k..][..k];
+                let pairs = rounded(row, block, layout);
+                if rows == 1 {
+                    lines[2 * block].0.copy_from_slice(&pairs[..16]);
+                    lines[2 * block + 1].0.copy_from_slice(&pairs[16..]);
+                } else {
+                    turned[0][r].0.copy_from_slice(&pairs[..16]);
+                    turned[1][r].0.copy_from_slice(&pairs[16..]);
+                }
+            }
+            if rows > 1 {
+                let lines = &mut lines[block * 2 * rows..][..2 * rows];
+                let (first, second) = lines.split_at_mut(rows);
+                interleave(&turned[0], rows, first);
+                interleave(&turned[1], rows, second);
+            }
+        }
+    }
+}
+
+/// Block `block` of a row.
+#[inline(always)]
+fn rounded(row: &[f32], block: usize, layout: Layout) -> [u32; 32] {
+    let rest = &row[block * BLOCK..];
+    let mut values = [0.0; BLOCK];
+    match rest.first_chunk::<BLOCK>() {
+        Some(whole) => values = *whole,
+        None => values[..rest.len()].copy_from_slice(rest),
+    }
+    let mut rounded = [0; BLOCK];
+    for i in 0..BLOCK {
+        rounded[i] = round(values[i]);
+    }
+    arrange(&rounded, layout)
+}
+
+/// A line of each of `rows` rows to pair 0 of all rows, pair 1 of all rows and so on.
+#[inline(always)]
+fn interleave(lines: &[Line; TILE], rows: usize, out: &mut [Line]) {
+    let mut turned = [Line::ZERO; TILE];
+    for r in 0..TILE {
+        for p in 0..TILE {
+            turned[p].0[r] = lines[r].0[p];
+        }
+    }
+    if rows == TILE {
+        return out.copy_from_slice(&turned);
+    }
+    for (i, pair) in turned.iter().flat_map(|pair| &pair.0[..rows]).enumerate() {
+        out[i / 16].0[i % 16] = *pair;
+    }
 }
 
 /// The bits of the nearest bfloat16, ties to even.

@@ -18,6 +18,7 @@
 mod avx512;
 mod inputs;
 mod lanes;
+mod scratch;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiles;
 mod unpack;
@@ -114,15 +115,20 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
+    /// Where column `offset` of the task's row `index` is.
+    #[inline(always)]
+    fn place(&self, index: usize, offset: usize) -> *mut f32 {
+        self.pointer.get().wrapping_add(self.targets[index] as usize * self.n + self.column + offset)
+    }
+
     /// Row `index` of the task's, from its column `offset` on.
     #[inline(always)]
     fn write(&self, index: usize, offset: usize, values: &[f32]) {
         debug_assert!(self.column + offset + values.len() <= self.n);
-        let at = self.targets[index] as usize * self.n + self.column + offset;
         // SAFETY: the row exists (the output was checked to have a row for each target), the columns are within it, and
         // no two tasks share columns of a row.
         unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), self.pointer.get().add(at), values.len());
+            std::ptr::copy_nonoverlapping(values.as_ptr(), self.place(index, offset), values.len());
         }
     }
 }

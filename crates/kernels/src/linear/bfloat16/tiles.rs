@@ -9,10 +9,11 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{Line, PANEL, Task, inputs::TILE, unpack::Unpack};
+use super::{Line, PANEL, Task, inputs::TILE, scratch::Scratch, unpack::Unpack};
 
-/// Blocks of weights that are multiplied with all rows of `x` before the next: 32 rows of them fill 24 KB.
-const STRETCH: usize = 6;
+/// Blocks of weights that are multiplied with all rows of `x` before the next: 32 rows of them fill
+/// 16 KB, and what they meet of 32 rows of `x` as much.
+const STRETCH: usize = 4;
 
 /// Whether the processor has tiles of bfloat16 and the system lets this process use them; asks it to.
 pub(crate) fn allowed() -> bool {
@@ -72,11 +73,8 @@ unsafe fn configure(groups: [usize; 2]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn run<U: Unpack>(task: &Task, weight: U) {
     let few = task.inputs() <= 2 * TILE;
-    let mut unpacked = vec![Line::ZERO; PANEL * 2 * if few { 2 } else { STRETCH }];
-    let mut sums = vec![];
-    if !few {
-        sums.resize(task.inputs().div_ceil(2 * TILE), Sums([[Line::ZERO; 16]; 4]));
-    }
+    let mut unpacked = Scratch::new(PANEL * 2 * if few { 2 } else { STRETCH });
+    let mut sums = Scratch::new(if few { 0 } else { SUMS * task.inputs().div_ceil(2 * TILE) });
     // SAFETY: the caller's.
     unsafe {
         for panel in task.panels() {
@@ -131,7 +129,7 @@ impl<U: Unpack> Panel<'_, U> {
                 self.multiply(weights, block, 0, groups);
                 weights = next;
             }
-            let mut sums = Sums([[Line::ZERO; 16]; 4]);
+            let mut sums = [Line::ZERO; SUMS];
             store(&mut sums);
             self.write(&sums, 0, groups);
         }
@@ -140,7 +138,7 @@ impl<U: Unpack> Panel<'_, U> {
     /// Many rows of `x`: the panel's weights are unpacked once for all of them, a stretch of inputs at a time that
     /// stays in the innermost cache; sums wait in memory until the next stretch, unrounded.
     #[inline(always)]
-    unsafe fn unpack_once(&self, unpacked: &mut [Line], sums: &mut [Sums]) {
+    unsafe fn unpack_once(&self, unpacked: &mut [Line], sums: &mut [Line]) {
         let task = self.task;
         if self.rows < PANEL {
             unpacked.fill(Line::ZERO);
@@ -151,15 +149,20 @@ impl<U: Unpack> Panel<'_, U> {
             for stretch in (0..task.blocks).step_by(STRETCH) {
                 let blocks = stretch..task.blocks.min(stretch + STRETCH);
                 for block in blocks.clone() {
+                    self.fetch_next(block);
                     self.unpack(block, &mut unpacked[(block - stretch) * 2 * PANEL..][..2 * PANEL]);
                 }
-                for (i, sums) in sums.iter_mut().enumerate() {
+                for (i, sums) in sums.as_chunks_mut::<SUMS>().0.iter_mut().enumerate() {
                     let first = i * 2 * TILE;
                     let rest = task.inputs() - first;
                     let groups = [rest.min(TILE), rest.saturating_sub(TILE).min(TILE)];
                     if groups != configured {
                         configure(groups);
                         configured = groups;
+                    }
+                    let last = blocks.end == task.blocks;
+                    if last {
+                        self.fetch_outputs(first, groups);
                     }
                     if stretch == 0 {
                         asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack));
@@ -171,7 +174,7 @@ impl<U: Unpack> Panel<'_, U> {
                         self.multiply(Weights { start, stride: 128 }, block, first, groups);
                     }
                     store(sums);
-                    if blocks.end == task.blocks {
+                    if last {
                         self.write(sums, first, groups);
                     }
                 }
@@ -205,6 +208,18 @@ impl<U: Unpack> Panel<'_, U> {
         for line in 0..lines {
             // SAFETY: asking for memory that is not there does nothing.
             unsafe { _mm_prefetch(start.wrapping_add((block * lines + line) * 64).cast(), _MM_HINT_T1) };
+        }
+    }
+
+    /// Asks for the memory that the sums of rows `first..` of `x` will be written to: each row is far from the others.
+    #[inline(always)]
+    unsafe fn fetch_outputs(&self, first: usize, groups: [usize; 2]) {
+        for row in first..first + groups[0] + groups[1] {
+            for half in 0..self.rows.div_ceil(16) {
+                let place = self.task.output.place(row, self.start + 16 * half);
+                // SAFETY: asking for memory does not touch it.
+                unsafe { _mm_prefetch(place.cast(), _MM_HINT_ET0) };
+            }
         }
     }
 
@@ -261,8 +276,8 @@ impl<U: Unpack> Panel<'_, U> {
 
     /// Writes the sums of rows `first..` of `x`: tiles are `[weight row, row of x]`, outputs the other way round.
     #[inline(always)]
-    unsafe fn write(&self, sums: &Sums, first: usize, groups: [usize; 2]) {
-        for (tile, sums) in sums.0.iter().enumerate() {
+    unsafe fn write(&self, sums: &[Line; SUMS], first: usize, groups: [usize; 2]) {
+        for (tile, sums) in sums.as_chunks::<16>().0.iter().enumerate() {
             let (group, half) = (tile / 2, tile % 2);
             let count = self.rows.saturating_sub(16 * half).min(16);
             if groups[group] == 0 || count == 0 {
@@ -283,14 +298,13 @@ impl<U: Unpack> Panel<'_, U> {
     }
 }
 
-/// The four registers of sums.
-#[derive(Clone)]
-struct Sums([[Line; 16]; 4]);
+/// Lines of the four registers of sums.
+const SUMS: usize = 4 * 16;
 
 /// # Safety
 /// The registers must be configured.
-unsafe fn store(sums: &mut Sums) {
-    let start = sums.0.as_mut_ptr();
+unsafe fn store(sums: &mut [Line; SUMS]) {
+    let start = sums.as_mut_ptr();
     // SAFETY: each tile is at most 16 rows of 64 bytes.
     unsafe {
         asm!(
@@ -303,8 +317,8 @@ unsafe fn store(sums: &mut Sums) {
 
 /// # Safety
 /// The registers must be configured.
-unsafe fn load(sums: &Sums) {
-    let start = sums.0.as_ptr();
+unsafe fn load(sums: &[Line; SUMS]) {
+    let start = sums.as_ptr();
     // SAFETY: each tile is at most 16 rows of 64 bytes.
     unsafe {
         asm!(
@@ -317,7 +331,7 @@ unsafe fn load(sums: &Sums) {
 
 /// Columns become rows.
 #[inline(always)]
-unsafe fn transpose(rows: &[Line; 16]) -> [Line; 16] {
+pub(super) unsafe fn transpose(rows: &[Line; 16]) -> [Line; 16] {
     let mut turned = [Line::ZERO; 16];
     // SAFETY: lines are 64 aligned bytes; the features are the caller's.
     unsafe {
