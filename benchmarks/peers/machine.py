@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -46,6 +47,35 @@ def run(command, cpus, **options):
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr[-4000:]}")
     return done.stdout
+
+
+class Watch:
+    """How much of some processors other processes took, from its creation until `others` is asked for."""
+
+    def __init__(self, cpus):
+        self.cpus, self.start = cpus, time.monotonic()
+        self.busy, self.own = busy_seconds(cpus), own_seconds()
+
+    def others(self):
+        """A share of their time, 0 to 1; only what ended children of ours used is taken for our own."""
+        busy, own = busy_seconds(self.cpus) - self.busy, own_seconds() - self.own
+        return max(0.0, busy - own) / (len(self.cpus) * (time.monotonic() - self.start))
+
+
+def busy_seconds(cpus):
+    """All but idle and waiting time, guest time not counted twice; with what the host took for others (steal)."""
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *counts = line.split()
+        if name in {f"cpu{cpu}" for cpu in cpus}:
+            user, nice, system, _, _, irq, softirq, steal, *_ = map(int, counts)
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds():
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def read_bandwidth(cpus):

@@ -84,7 +84,8 @@ def share(report, engine):
 def notes(report):
     settings, read = report["settings"], report["read_gb_s"]
     lines = [f"Read bandwidth of those threads, measured in every round with memchr: {show(read)} GB/s. Weights are random; "
-             "no result depends on their values."]
+             "no result depends on their values. Other processes took at most "
+             f"{report['others']:.0%} of these cores while an engine ran."]
     if any(name in report["summary"] for name in LLAMA):
         lines.append("llama.cpp: `Q4_0` is what its quantize makes by default, with the output matrix in Q6_K; `pure` has that in "
                      "Q4_0 too. Ratios are against the faster of the two.")

@@ -114,14 +114,16 @@ def measure(name, settings):
     """Every engine once a round, so that whatever else the machine does falls on all alike."""
     shape = None if name == "merlin" else shapes.load(name)
     contestants = engines.create(settings.engines, shape, settings)
-    rounds, read = [], []
+    rounds, read, others = [], [], []
     for number in range(settings.rounds):
         read.append(machine.read_bandwidth(settings.cpus))
         figures = {}
         for engine in contestants:
+            watch = machine.Watch(settings.cpus)
             figures[engine.name] = engine.measure()
+            others.append(watch.others())
             shown = ", ".join(f"{row} {value:.3g}" for row, value in figures[engine.name].items())
-            print(f"{name}, round {number + 1}, {engine.name}: {shown}", file=sys.stderr, flush=True)
+            install.say(f"{name}, round {number + 1}, {engine.name}: {shown}; others took {others[-1]:.0%} of the cores")
         rounds.append(figures)
     summary = report.summarise(rounds, settings.prompts)
     kept = ("prompts", "mlx_tokens", "generate", "repeats", "threads", "rounds", "engines")
@@ -132,6 +134,7 @@ def measure(name, settings):
         "versions": {engine.name: engine.version for engine in contestants},
         "weights": {engine.name: engine.weights for engine in contestants},
         "read_gb_s": report.spread(read),
+        "others": max(others),
         "summary": summary,
         "ratios": report.ratios(summary),
         "rounds": rounds,
