@@ -40,7 +40,7 @@ def table(report):
     summary, ratio = report["summary"], report["ratios"]
     settings, machine, engines = report["settings"], report["machine"], list(report["summary"])
     lines = [
-        f"# {report['shape']}: Lanner beside llama.cpp and mlx-lm",
+        f"# {report['shape']}: {', '.join(engines)}",
         "",
         f"Tokens per second: median (min to max) of {settings['rounds']} rounds, in each of which every engine ran in turn, "
         f"one sequence at a time, on {settings['threads']} threads pinned to the same cores. {machine['cpu']}, Linux. "
@@ -51,7 +51,7 @@ def table(report):
     ]
     for row in next(iter(summary.values())):
         cells = [show(summary[engine].get(row)) for engine in engines]
-        cells += [f"{ratio[peer][row]:.2f}x" if row in ratio[peer] else "" for peer in ratio]
+        cells += [f"{digits(ratio[peer][row])}x" if row in ratio[peer] else "" for peer in ratio]
         lines.append(f"| {title(row, settings)} | {' | '.join(cells)} |")
     lines.append(f"| weights a token reads (MB) | {cells_of(engines, report['weights'], 1e6)} |{' |' * len(ratio)}")
     lines.append(f"| share of read bandwidth, decode | {' | '.join(share(report, e) for e in engines)} |{' |' * len(ratio)}")
@@ -67,7 +67,12 @@ def title(row, settings):
 def show(figure):
     if figure is None:
         return ""
-    return f"{figure['median']:.3g} ({figure['min']:.3g} to {figure['max']:.3g})"
+    return f"{digits(figure['median'])} ({digits(figure['min'])} to {digits(figure['max'])})"
+
+
+def digits(number):
+    """Three significant digits, more only of whole numbers."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def cells_of(engines, numbers, unit):
@@ -83,15 +88,14 @@ def share(report, engine):
 
 def notes(report):
     settings, read = report["settings"], report["read_gb_s"]
-    lines = [f"Read bandwidth of those threads, measured in every round with memchr: {show(read)} GB/s. Weights are random; "
-             "no result depends on their values. Other processes took at most "
-             f"{report['others']:.0%} of these cores while an engine ran."]
+    lines = [f"Read bandwidth of those threads, measured in every round with memchr: {show(read)} GB/s. Other processes took at "
+             f"most {report['others']:.0%} of these cores while an engine ran."]
     if any(name in report["summary"] for name in LLAMA):
         lines.append("llama.cpp: `Q4_0` is what its quantize makes by default, with the output matrix in Q6_K; `pure` has that in "
                      "Q4_0 too. Ratios are against the faster of the two.")
     if "mlx-lm" in report["summary"]:
         prompt, generate = settings["mlx_tokens"]
-        lines.append(f"mlx-lm: a prompt of {prompt} and {generate} generated tokens stand for every row; more would take hours.")
+        lines.append(f"mlx-lm, slow as it is, gets a prompt of {prompt} and generates {generate} tokens; they stand for every row.")
     lines += [f"{name}: {version}." for name, version in report["versions"].items()]
     return [f"- {line}" for line in lines]
 

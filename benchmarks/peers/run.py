@@ -122,7 +122,7 @@ def measure(name, settings):
             watch = machine.Watch(settings.cpus)
             figures[engine.name] = engine.measure()
             others.append(watch.others())
-            shown = ", ".join(f"{row} {value:.3g}" for row, value in figures[engine.name].items())
+            shown = ", ".join(f"{row} {report.digits(value)}" for row, value in figures[engine.name].items())
             install.say(f"{name}, round {number + 1}, {engine.name}: {shown}; others took {others[-1]:.0%} of the cores")
         rounds.append(figures)
     summary = report.summarise(rounds, settings.prompts)
@@ -163,7 +163,7 @@ def check(args):
     for peer, row, before, now in report.differences(stored["ratios"], result["ratios"]):
         within = abs(now / before - 1) <= args.tolerance
         failed |= not within
-        print(f"Lanner / {peer}, {row}: {before:.2f}x stored, {now:.2f}x now{'' if within else ': DIFFERS'}")
+        print(f"Lanner / {peer}, {row}: {report.digits(before)}x stored, {report.digits(now)}x now{'' if within else ': DIFFERS'}")
     return failed
 
 
