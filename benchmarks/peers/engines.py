@@ -30,7 +30,8 @@ class Lanner:
         out = json.loads(machine.run(self.command, self.settings.cpus))
         self.version = f"{out['lanner']}, {out['machine']['vectors']}, {out['model']['quantization']}"
         first = out["runs"][0]
-        self.weights = round(first["weight_gb_s"] * 1e9 / first["decode_tok_s"]["median"])
+        known = first["weight_gb_s"] is not None
+        self.weights = round(first["weight_gb_s"] * 1e9 / first["decode_tok_s"]["median"]) if known else None
         figures = {}
         for run in out["runs"]:
             figures[f"prefill {run['prompt']}"] = run["prefill_tok_s"]["median"]
@@ -52,7 +53,7 @@ class Llama:
         if missing:
             sys.exit(f"{folder}/llama-bench needs {' '.join(sorted(missing))}, which this processor lacks")
         path = settings.work / "models" / shape.name / ("q4_0-pure.gguf" if pure else "q4_0.gguf")
-        self.weights = made(path, lambda temporary: write_gguf.write(shape, temporary, pure))
+        self.weights = made(path, lambda path: write_gguf.write(shape, path, pure))
         self.command = [folder / "llama-bench", "-m", path, "-t", settings.threads, "-r", settings.repeats, "-o", "json"]
 
     def measure(self):
@@ -83,7 +84,7 @@ class MlxLm:
             folder, self.weights = MERLIN, (MERLIN / "model.safetensors").stat().st_size
         else:
             folder = settings.work / "models" / shape.name / "mlx"
-            self.weights = made(folder, lambda temporary: write_mlx.write(shape, temporary))
+            self.weights = made(folder, lambda path: write_mlx.write(shape, path))
         self.command = [python, HERE / "mlx_lm_tokens.py", folder, *settings.mlx_tokens]
 
     def measure(self):

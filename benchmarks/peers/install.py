@@ -71,15 +71,19 @@ def describe(instructions):
 
 
 def unpack(work):
-    source = work / "source"
-    llama = source / LLAMA.replace("-", "_").replace("==", "-") / "vendor/llama.cpp"
-    if not llama.exists():
+    """The source of llama.cpp, fetched where it is not there yet, and the tools to build it."""
+    source, partial, tools = work / "source", work / "source.part", work / "tools"
+    if not (tools / "bin/ninja").exists():
+        make_venv(tools, ["cmake", "ninja"])
+    if not source.exists():
         say(f"fetching {LLAMA}")
-        make_venv(work / "tools", ["cmake", "ninja"])
-        check([work / "tools/bin/pip", "download", "--quiet", "--no-deps", "--no-binary", LLAMA.split("==")[0], "--dest", source,
+        shutil.rmtree(partial, ignore_errors=True)
+        check([tools / "bin/pip", "download", "--quiet", "--no-deps", "--no-binary", LLAMA.split("==")[0], "--dest", partial,
                LLAMA])
-        with tarfile.open(next(source.glob("*.tar.gz"))) as archive:
-            archive.extractall(source, filter="data")
+        with tarfile.open(next(partial.glob("*.tar.gz"))) as archive:
+            archive.extractall(partial, filter="data")
+        partial.rename(source)
+    llama = next(source.glob("llama_cpp_python-*/vendor/llama.cpp"))
     if '"qwen35"' not in (llama / "src/llama-arch.cpp").read_text():
         sys.exit(f"the llama.cpp of {LLAMA} does not know Qwen3.5")
     return llama

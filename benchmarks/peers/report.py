@@ -53,7 +53,7 @@ def table(report):
         cells = [show(summary[engine].get(row)) for engine in engines]
         cells += [f"{digits(ratio[peer][row])}x" if row in ratio[peer] else "" for peer in ratio]
         lines.append(f"| {title(row, settings)} | {' | '.join(cells)} |")
-    lines.append(f"| weights a token reads (MB) | {cells_of(engines, report['weights'], 1e6)} |{' |' * len(ratio)}")
+    lines.append(f"| weights a token reads (MB) | {' | '.join(weights(report, e) for e in engines)} |{' |' * len(ratio)}")
     lines.append(f"| share of read bandwidth, decode | {' | '.join(share(report, e) for e in engines)} |{' |' * len(ratio)}")
     lines += ["", *notes(report)]
     return "\n".join(lines)
@@ -75,15 +75,18 @@ def digits(number):
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def cells_of(engines, numbers, unit):
-    return " | ".join(f"{numbers[engine] / unit:.0f}" for engine in engines)
+def weights(report, engine):
+    read = report["weights"][engine]
+    return f"{read / 1e6:.0f}" if read else "-"
 
 
 def share(report, engine):
-    """Of the first decode row."""
+    """Of the first decode row, and of the best that was read: less was the doing of others."""
+    if not report["weights"][engine]:
+        return "-"
     row = next(row for row in report["summary"][engine] if row.startswith("decode"))
     rate = report["summary"][engine][row]["median"]
-    return f"{report['weights'][engine] * rate / (report['read_gb_s']['median'] * 1e9):.1%}"
+    return f"{report['weights'][engine] * rate / (report['read_gb_s']['max'] * 1e9):.1%}"
 
 
 def notes(report):
