@@ -131,7 +131,7 @@ def measure(name, settings):
         "shape": name,
         "machine": {"cpu": machine.cpu(), "cores": os.cpu_count()},
         "settings": {key: getattr(settings, key) for key in kept},
-        "versions": {engine.name: engine.version for engine in contestants},
+        "versions": {engine.name.split()[0]: engine.version for engine in contestants},
         "weights": {engine.name: engine.weights for engine in contestants},
         "read_gb_s": report.spread(read),
         "others": max(others),
