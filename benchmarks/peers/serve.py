@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures Lanner and mlx-lm on one checkpoint, in turns, through the same HTTP requests, and prints a table.
+"""Measures Lanner's and mlx-lm's servers on one checkpoint, in turns, through the same HTTP requests, and prints a table.
 
-    python3 -m venv peer && peer/bin/pip install 'mlx[cpu]==0.32.4' mlx-lm==0.32.2
     cargo build --release
-    python3 tools/bench/bench.py --model models/merlin --peer-python peer/bin/python --out docs/benchmarks
+    python3 benchmarks/peers/run.py prepare --engines mlx-lm
+    python3 benchmarks/peers/serve.py --model models/merlin --out docs/benchmarks
 
 Each round starts one server, waits until it answers, sends one warm-up and then the measured requests, and stops it;
 rounds alternate between the two. Needs nothing but Python's standard library.
@@ -27,6 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import machine
+import shapes
+
 METRICS = [("ready", "time to ready (s)", False), ("ttft", "TTFT (s)", False), ("decode", "decode (tok/s)", True),
            ("memory", "peak memory (MiB)", False)]
 
@@ -47,7 +50,7 @@ def main():
     print(report)
     if args.out:
         Path(args.out).mkdir(parents=True, exist_ok=True)
-        name = Path(args.model).resolve().name
+        name = f"{Path(args.model).resolve().name}-serve"
         (Path(args.out) / f"{name}.md").write_text(report + "\n")
         (Path(args.out) / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
 
@@ -55,8 +58,9 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a checkpoint folder both can load")
-    parser.add_argument("--peer-python", required=True, help="a Python that has mlx-lm")
-    parser.add_argument("--lanner", default="target/release/lanner")
+    parser.add_argument("--peer-python", default=shapes.ROOT / "target/peers/mlx-lm/bin/python",
+                        help="a Python that has mlx-lm")
+    parser.add_argument("--lanner", default=shapes.ROOT / "target/release/lanner")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=2, help="measured requests per round")
     parser.add_argument("--prompt", type=int, default=64, help="prompt length in words")
@@ -146,11 +150,11 @@ def show(result):
 def table(results, args):
     names = list(results)
     lines = [
-        f"# {Path(args.model).resolve().name}: Lanner beside mlx-lm",
+        f"# {Path(args.model).resolve().name}: Lanner's server beside mlx-lm's",
         "",
         f"Median of {args.rounds} interleaved rounds of {args.requests} requests each; prompts of "
         f"{results[names[0]][0]['prompt_tokens']} tokens, {args.tokens} tokens generated, greedy, one request at a time. "
-        f"{cpu()}, {os.cpu_count()} cores, {platform.system()}; CPU backend. Made by `tools/bench/bench.py`.",
+        f"{machine.cpu()}, {os.cpu_count()} cores, {platform.system()}; CPU backend. Made by `benchmarks/peers/serve.py`.",
         "",
         f"| | {' | '.join(names)} | better by |",
         "|---|---|---|---|",
@@ -160,16 +164,6 @@ def table(results, args):
         ratio = ours / peer if more_is_better else peer / ours
         lines.append(f"| {title} | {ours:.3g} | {peer:.3g} | {ratio:.1f}x |")
     return "\n".join(lines)
-
-
-def cpu():
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
