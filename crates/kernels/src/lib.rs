@@ -4,6 +4,7 @@
 //! many rows are computed together or how many threads run. Tests hold each kernel to that, bit for bit.
 
 mod attention;
+mod bandwidth;
 mod conv;
 mod delta;
 mod gated;
@@ -19,6 +20,7 @@ mod simd;
 mod top_k;
 
 pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
+pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
 pub use gated::{Activation, gated};
@@ -26,6 +28,7 @@ pub use grouped::{grouped_affine_linear, grouped_linear, grouped_microscaled_lin
 pub use linear::{Affine, FloatFormat, Microscaled, linear, microscaled_linear, quantized_linear};
 pub use norm::rms_norm;
 pub use pack::pack_floats;
+pub use parallel::{set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use scalar::Scalar;
 pub use top_k::top_k;

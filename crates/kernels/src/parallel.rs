@@ -2,6 +2,21 @@
 
 use rayon::prelude::*;
 
+/// How many threads compute, the caller included. The first call counts, and none once a kernel has run: threads stay.
+///
+/// # Panics
+/// If `threads` is 0.
+pub fn set_threads(threads: usize) {
+    assert!(threads > 0, "no threads to compute with");
+    // The pool is there already: whoever was first has decided.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+}
+
+/// How many threads compute, the caller included.
+pub fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
 /// Multiply-adds that take about as long as waking another thread.
 const WORTHWHILE: usize = 200_000;
 

@@ -1,4 +1,4 @@
-//! Running the graph, and the device and memory it runs on.
+//! Running the graph, and the device, threads and memory it runs on.
 
 use crate::{
     Array, Result,
@@ -59,14 +59,32 @@ pub fn on_gpu() -> bool {
     bridge::on_gpu()
 }
 
+/// How many threads our kernels compute on, the one that calls them included. The first call in a process counts.
+///
+/// # Panics
+/// If `threads` is 0.
+pub fn set_threads(threads: usize) {
+    kernels::set_threads(threads);
+}
+
+/// How many threads our kernels compute on.
+pub fn threads() -> usize {
+    kernels::threads()
+}
+
 /// Bytes held by live arrays.
 pub fn active_memory() -> usize {
     bridge::active_memory()
 }
 
-/// Largest [`active_memory`] so far, in bytes.
+/// Largest [`active_memory`] so far, or since [`reset_peak_memory`], in bytes.
 pub fn peak_memory() -> usize {
     bridge::peak_memory()
+}
+
+/// Forgets the peak.
+pub fn reset_peak_memory() {
+    bridge::reset_peak_memory();
 }
 
 /// Freed buffers beyond this many bytes go back to the system.
