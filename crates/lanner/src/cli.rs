@@ -43,21 +43,26 @@ pub enum Command {
     ///
     /// Runs every combination of --prompt, --generate and --batch: so many requests at once, each with so many random
     /// prompt tokens, greedy, end-of-sequence tokens ignored. Each round runs every combination once; no two runs share a
-    /// prompt. A summary goes to stdout, progress to stderr.
+    /// prompt. A summary goes to stdout, progress to stderr. docs/benchmarks says more than this:
     ///
-    /// TTFT: from submitting all requests to the first token of each; median over all requests and repeats.
+    /// TTFT: from submitting all requests to the first token of each, over all requests and repeats.
+    ///
     /// Prefill: prompt tokens of all requests per second, until the last of them has its first token.
-    /// Decode: tokens of all requests per second from then on.
-    /// p50, p90, p99: time between one token of a request and its next, of all that were generated.
-    /// Kernels and host: where a generated token's time goes, in Lanner's own kernels and everywhere else; nodes and calls:
-    /// operations built and kernels run for it. Of a batch, each token has its share.
-    /// Weights GB/s: bytes of weights that a step reads times steps per second; of reads: that beside what all threads
-    /// together read from memory here, measured before and after.
-    /// Memory: the process's peak during the runs, or that of MLX's arrays where the system does not tell.
     ///
-    /// Speeds are medians over the repeats; times are in milliseconds, memory in megabytes. What cannot be known is `-`, in
-    /// JSON null. docs/benchmarks says more.
-    #[command(verbatim_doc_comment)]
+    /// Decode: tokens of all requests per second from then on.
+    ///
+    /// p50, p90, p99: time between one token of a request and its next, over all requests and repeats.
+    ///
+    /// Kernels, host: where a generated token's time goes, in Lanner's own kernels and everywhere else. Nodes, calls:
+    /// operations built and kernels run for it. Of a batch, each token has its share.
+    ///
+    /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a part of what all
+    /// threads together can read from memory here, which is measured before and after.
+    ///
+    /// Memory: the peak of the process, or that of MLX's arrays where the system does not tell.
+    ///
+    /// Speeds and TTFT are medians; times are in milliseconds, memory in megabytes. What cannot be known is `-`, in JSON
+    /// null.
     Bench(BenchArgs),
     /// Quantise a model into a new folder, which mlx-lm can load too.
     ///
