@@ -165,3 +165,30 @@ fn hash(name: &str) -> u64 {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_threads_fill_as_one_would() {
+        for length in [0, 5, 8, 1000, 3 * SHARE + 13] {
+            let mut bytes = vec![0; length];
+            fill(&mut bytes, 99, |word| word);
+            let expected: Vec<u8> = (99..).flat_map(|n| mix(n).to_le_bytes()).take(length).collect();
+            assert!(bytes == expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn scales_give_codes_the_deviation_that_is_wanted() {
+        let check =
+            |mode, wanted: f32, expected: u8| assert_eq!(scale_byte(mode, wanted), expected, "{mode:?}");
+        // 2.93 * 2^-7 in E8M0, whose bias is 127; 0.6 * 2^-5.
+        check(Mode::Mxfp4, 2.93 / 128.0, 120);
+        check(Mode::Mxfp8, 0.6 / 32.0, 122);
+        // 3 * 2^-9 lies below E4M3's normal numbers, 1.5 * 2^-4 among them: exponent 3, fraction 4 of 8.
+        check(Mode::Nvfp4, 2.93 * 3.0 / 512.0, 3);
+        check(Mode::Nvfp4, 2.93 * 1.5 / 16.0, 3 << 3 | 4);
+    }
+}

@@ -2,8 +2,9 @@
 
 use std::{fs, process::Command, thread};
 
-/// Many times the size of any cache; less would measure those.
+/// Bytes: many times the size of any cache, where there is room for it, and enough to be read at all.
 const BUFFER: usize = 1 << 30;
+const LEAST: usize = 1 << 24;
 
 pub struct Machine {
     pub cpu: Option<String>,
@@ -31,7 +32,8 @@ impl Machine {
 
     /// Measures how fast memory is read; the best of all calls counts.
     pub fn measure_reading(&mut self) {
-        let measured = engine::read_bandwidth(BUFFER.min(spare_memory() / 4), self.threads) / 1e9;
+        let bytes = (spare_memory() / 4).clamp(LEAST, BUFFER);
+        let measured = engine::read_bandwidth(bytes, self.threads) / 1e9;
         self.read_gb_s = Some(self.read_gb_s.map_or(measured, |best| best.max(measured)));
     }
 }
