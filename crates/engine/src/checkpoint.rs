@@ -8,10 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mlx::load::Safetensors;
+use mlx::{load::Safetensors, quant::Quantization};
 use serde_json::Value;
 
-use crate::error::{LoadError, Result};
+use crate::{
+    error::{LoadError, Result},
+    weights::Random,
+};
 
 /// Where a model's files come from.
 #[derive(Clone, Debug)]
@@ -22,6 +25,12 @@ pub enum Checkpoint {
     File(PathBuf),
     /// Files compiled into the program.
     Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
+    /// Weights made up for a config.json, in memory: the size and speed of a model without its files.
+    Random {
+        config: Value,
+        /// `None` leaves everything in bfloat16.
+        quantization: Option<Quantization>,
+    },
 }
 
 impl Checkpoint {
@@ -36,6 +45,8 @@ impl Checkpoint {
             }
             Checkpoint::File(file) => read_json(&file.with_file_name("config.json")),
             Checkpoint::Builtin { config, .. } => parse("built-in config.json", config),
+            // Quantised as this says, and not as the model that it was written for.
+            Checkpoint::Random { config, .. } => Ok(without_quantization(config)),
         }
     }
 
@@ -47,6 +58,15 @@ impl Checkpoint {
             Checkpoint::File(file) => optional(file.with_file_name("generation_config.json")),
             Checkpoint::Builtin { generation_config, .. } => generation_config
                 .map_or(Ok(Value::Null), |text| parse("built-in generation_config.json", text)),
+            Checkpoint::Random { .. } => Ok(Value::Null),
+        }
+    }
+
+    /// How weights are made up, if they are.
+    pub(crate) fn random(&self) -> Option<Random> {
+        match self {
+            Checkpoint::Random { quantization, .. } => Some(Random { quantization: *quantization }),
+            _ => None,
         }
     }
 
@@ -60,8 +80,17 @@ impl Checkpoint {
             Checkpoint::Builtin { weights, .. } => {
                 Ok(vec![Safetensors::from_static("built-in model.safetensors", weights)?])
             }
+            Checkpoint::Random { .. } => Err(LoadError::Options("made-up weights are in no file".into())),
         }
     }
+}
+
+fn without_quantization(config: &Value) -> Value {
+    let mut config = config.clone();
+    for key in ["quantization", "quantization_config"] {
+        config.as_object_mut().into_iter().for_each(|map| drop(map.remove(key)));
+    }
+    config
 }
 
 /// The files the index names, or else model.safetensors, or else `model-x-of-n.safetensors`, or else the folder's only

@@ -1,11 +1,15 @@
 //! How to run a model; fixed for the life of an engine.
 
+use std::num::NonZeroUsize;
+
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `None` takes the GPU if the MLX library has one, else the CPU.
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
+    /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine of a process decides.
+    pub threads: Option<NonZeroUsize>,
     /// Most prompt tokens computed in one step.
     pub prefill_chunk: usize,
     /// Most requests stepped together; the others wait their turn.
@@ -16,7 +20,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { device: None, dtype: None, prefill_chunk: 256, max_batch: 8, max_context: None }
+        Options {
+            device: None,
+            dtype: None,
+            threads: None,
+            prefill_chunk: 256,
+            max_batch: 8,
+            max_context: None,
+        }
     }
 }
 

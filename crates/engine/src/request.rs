@@ -168,4 +168,25 @@ pub struct ModelInfo {
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
+    pub weights: WeightSummary,
+}
+
+/// What a model's weights are, for whoever measures it.
+#[derive(Clone, Debug, Default)]
+pub struct WeightSummary {
+    /// Numbers that the weights stand for, scales of quantised ones not among them.
+    pub parameters: usize,
+    /// That of most bytes: `affine 4-bit, group 64`, `mxfp4`, `bfloat16`.
+    pub format: String,
+    /// `None` if the model has experts and does not say how many of them a token takes.
+    pub reads: Option<WeightReads>,
+}
+
+/// Bytes of weights that computing takes; single rows of tables are left out.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightReads {
+    /// Once in each step, for all tokens in it together.
+    pub every_step: usize,
+    /// Of the experts that a token takes; tokens of one step may share some.
+    pub per_token: usize,
 }

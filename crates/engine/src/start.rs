@@ -1,6 +1,7 @@
 //! Loading a model on a thread of its own and handing out the engine.
 
 use std::{
+    num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc,
     thread,
@@ -56,6 +57,7 @@ fn load(
     mut progress: impl FnMut(Progress) + 'static,
 ) -> Result<(Box<dyn Model>, ModelInfo)> {
     choose_device(options.device)?;
+    options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
     let config = checkpoint.config()?;
     let family = models::family(&config)?;
     let text = models::text_config(&config);
@@ -67,10 +69,13 @@ fn load(
     let declared = Declared::from_config(&config)?;
     let config = with_top_level_keys(text, &config);
     let sanitize = |name: &str| (family.sanitize)(&config, name);
-    let weights = Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?;
+    let weights = match checkpoint.random() {
+        Some(random) => Weights::random(random, types, Box::new(report)),
+        None => Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?,
+    };
     let model = (family.load)(&config, &weights)?;
     weights.all_used()?;
-    let info = model_info(&*model, &config, &generation, options, weights.loaded_bytes())?;
+    let info = model_info(&*model, &config, &generation, options, &weights)?;
     Ok((model, info))
 }
 
@@ -114,7 +119,7 @@ fn model_info(
     config: &Value,
     generation: &Value,
     options: &Options,
-    weight_bytes: usize,
+    weights: &Weights,
 ) -> Result<ModelInfo> {
     let trained = model.context_length().max(stretched_context(config).unwrap_or(0));
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
@@ -131,7 +136,8 @@ fn model_info(
         context_length,
         eos_ids,
         default_sampling: default_sampling(generation),
-        weight_bytes,
+        weight_bytes: weights.loaded_bytes(),
+        weights: weights.summary(config),
     })
 }
 

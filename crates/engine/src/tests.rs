@@ -99,6 +99,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         eos_ids: vec![],
         default_sampling: Sampling::default(),
         weight_bytes: 0,
+        weights: WeightSummary::default(),
     };
     let (sender, messages) = mpsc::channel();
     let given = info.clone();

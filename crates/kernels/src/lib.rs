@@ -4,6 +4,7 @@
 //! many rows are computed together or how many threads run. Tests hold each kernel to that, bit for bit.
 
 mod attention;
+mod bandwidth;
 mod conv;
 mod delta;
 mod gated;
@@ -18,6 +19,7 @@ mod simd;
 mod top_k;
 
 pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
+pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
 pub use gated::{Activation, gated};

@@ -1,6 +1,6 @@
 //! The command line as typed; what its values mean together is decided in `config`.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 use serde::Deserialize;
@@ -39,6 +39,31 @@ pub enum Command {
     Chat(ChatArgs),
     /// Answer one prompt and exit.
     Run(RunArgs),
+    /// Measure how fast a model runs on this machine.
+    ///
+    /// Runs every combination of --prompt, --generate and --batch: so many requests at once, each with so many random
+    /// prompt tokens, greedy, end-of-sequence tokens ignored. Each round runs every combination once; no two runs share a
+    /// prompt. A summary goes to stdout, progress to stderr. docs/benchmarks says more than this:
+    ///
+    /// TTFT: from submitting all requests to the first token of each, over all requests and repeats.
+    ///
+    /// Prefill: prompt tokens of all requests per second, until the last of them has its first token.
+    ///
+    /// Decode: tokens of all requests per second from then on.
+    ///
+    /// p50, p90, p99: time between one token of a request and its next, over all requests and repeats.
+    ///
+    /// Kernels, host: where a generated token's time goes, in Lanner's own kernels and everywhere else. Nodes, calls:
+    /// operations built and kernels run for it. Of a batch, each token has its share.
+    ///
+    /// Weights GB/s: bytes of weights that a step reads times steps per second. Of reads: that as a part of what all
+    /// threads together can read from memory here, which is measured before and after.
+    ///
+    /// Memory: the peak of the process, or that of MLX's arrays where the system does not tell.
+    ///
+    /// Speeds and TTFT are medians; times are in milliseconds, memory in megabytes. What cannot be known is `-`, in JSON
+    /// null.
+    Bench(BenchArgs),
     /// Quantise a model into a new folder, which mlx-lm can load too.
     ///
     /// Vision and audio towers, projectors, MTP heads, norms, convolutions, recurrences and routers stay as they are;
@@ -132,6 +157,53 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Prompt lengths in tokens, separated by commas.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128,512")]
+    pub prompt: Vec<NonZeroUsize>,
+    /// New tokens of each request.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "64")]
+    pub generate: Vec<NonZeroUsize>,
+    /// Requests at once.
+    #[arg(long, value_name = "REQUESTS", value_delimiter = ',', default_value = "1,4")]
+    pub batch: Vec<NonZeroUsize>,
+    /// Measured rounds.
+    #[arg(long, value_name = "ROUNDS", default_value = "3")]
+    pub repeats: NonZeroUsize,
+    /// Rounds before those, which do not count.
+    #[arg(long, value_name = "ROUNDS", default_value = "1")]
+    pub warmup: usize,
+    /// Instead of a model, random weights made in memory: qwen3.5-0.8b, qwen3.5-4b, llama-8b, qwen3.5-9b, or the shape
+    /// that a config.json describes.
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "model")]
+    pub shape: Option<String>,
+    /// With --shape: format of the random weights.
+    #[arg(long, default_value = "affine", requires = "shape")]
+    pub mode: QuantizationMode,
+    /// With --shape: bits per weight, as of lanner quantize [default: 4].
+    #[arg(long, requires = "shape")]
+    pub bits: Option<i32>,
+    /// With --shape: weights that share a scale, as of lanner quantize [default: 64].
+    #[arg(long, value_name = "WEIGHTS", requires = "shape")]
+    pub group_size: Option<i32>,
+    /// With --shape: bfloat16 instead of quantised weights.
+    #[arg(long, requires = "shape", conflicts_with_all = ["mode", "bits", "group_size"])]
+    pub unquantized: bool,
+    /// Measure no speed, but the perplexity of the model on this text.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["prompt", "generate", "batch", "repeats", "warmup", "shape", "chart"])]
+    pub perplexity: Option<PathBuf>,
+    /// Also draw the speeds: a picture as .svg, or a page with the table as .html.
+    #[arg(long, value_name = "FILE")]
+    pub chart: Option<PathBuf>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct QuantizeArgs {
     /// The unquantised model: what --model of other commands takes.
     #[arg(value_name = "SRC")]
@@ -178,6 +250,9 @@ pub struct ModelArgs {
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
+    /// Threads that compute on the CPU [default: one for each physical core].
+    #[arg(long, env = "LANNER_THREADS", value_name = "THREADS")]
+    pub threads: Option<NonZeroUsize>,
     /// Most prompt tokens computed in one step [default: 256].
     #[arg(long, value_name = "TOKENS")]
     pub prefill_chunk: Option<usize>,

@@ -13,9 +13,10 @@ use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
+    bench::{Shape, Workload},
     cli::{
-        self, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs,
-        ServerArgs,
+        self, BenchArgs, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs,
+        SamplingArgs, ServerArgs,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -34,6 +35,7 @@ pub enum Command {
     Pull(HubConfig, String),
     Models(HubConfig, ModelsConfig),
     Rm(HubConfig, RmConfig),
+    Bench(ModelConfig, BenchConfig),
     Quantize(ModelConfig, QuantizeConfig),
 }
 
@@ -84,6 +86,38 @@ pub struct RunConfig {
     pub color: bool,
 }
 
+pub enum BenchConfig {
+    Perplexity { text: PathBuf, json: bool },
+    Speed(SpeedConfig),
+}
+
+pub struct SpeedConfig {
+    pub weights: Weights,
+    pub workloads: Vec<Workload>,
+    pub repeats: usize,
+    pub warmup: usize,
+    pub chart: Option<Chart>,
+    pub json: bool,
+}
+
+/// What is measured.
+pub enum Weights {
+    Model,
+    /// Made up for a config.json.
+    Random {
+        shape: String,
+        config: serde_json::Value,
+        /// `None` means bfloat16.
+        quantization: Option<Quantization>,
+    },
+}
+
+pub struct Chart {
+    pub path: PathBuf,
+    /// HTML with the table instead of the picture alone.
+    pub page: bool,
+}
+
 pub struct QuantizeConfig {
     /// As the user wrote it.
     pub source: String,
@@ -126,6 +160,12 @@ pub enum ConfigError {
     Parse { path: PathBuf, error: toml::de::Error },
     #[error("--ids: `{0}` is not a token id")]
     Ids(String),
+    #[error("--shape {name}: {problem}")]
+    Shape { name: String, problem: String },
+    #[error("--chart {}: the file's name must end in .svg or .html", .0.display())]
+    Chart(PathBuf),
+    #[error("--batch {batch} is more than --max-batch {max_batch}")]
+    Batch { batch: usize, max_batch: usize },
     #[error(transparent)]
     Format(#[from] QuantizeError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
@@ -167,6 +207,10 @@ impl Config {
             cli::Command::Run(args) => {
                 let (args, run) = run(args, file.sampling, color)?;
                 Command::Run(model(args, file.model), run)
+            }
+            cli::Command::Bench(args) => {
+                let (args, bench) = bench(args, &file.model)?;
+                Command::Bench(model(args, file.model), bench)
             }
             cli::Command::Pull(args) => Command::Pull(hub, args.model),
             cli::Command::Models(args) => Command::Models(hub, models(args)),
@@ -255,6 +299,7 @@ fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig
             cli::Dtype::Float16 => engine::Dtype::Float16,
             cli::Dtype::Bfloat16 => engine::Dtype::Bfloat16,
         }),
+        threads: args.threads.or(file.threads),
         prefill_chunk: args.prefill_chunk.or(file.prefill_chunk).unwrap_or(defaults.prefill_chunk),
         max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),
         max_context: args.max_context.or(file.max_context),
@@ -296,21 +341,79 @@ fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Run
     Ok((args.model, run))
 }
 
+fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), ConfigError> {
+    let BenchArgs { mut model, json, .. } = args;
+    if let Some(text) = args.perplexity {
+        return Ok((model, BenchConfig::Perplexity { text, json }));
+    }
+    let weights = match args.shape {
+        None => Weights::Model,
+        Some(name) => {
+            let problem = |problem| ConfigError::Shape { name: name.clone(), problem };
+            let Shape { name: shape, config } = Shape::find(&name).map_err(problem)?;
+            let quantization = quantization(args.mode, args.bits, args.group_size)?;
+            Weights::Random { shape, config, quantization: (!args.unquantized).then_some(quantization) }
+        }
+    };
+    let mut workloads = vec![];
+    for prompt in args.prompt {
+        for generate in &args.generate {
+            let batches = args.batch.iter();
+            workloads.extend(batches.map(|batch| Workload {
+                prompt: prompt.get(),
+                generate: generate.get(),
+                batch: batch.get(),
+            }));
+        }
+    }
+    // All requests of a batch run together, unless somebody wanted fewer.
+    let batch = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(1);
+    let max_batch = *model.max_batch.get_or_insert(file.max_batch.unwrap_or(batch));
+    if batch > max_batch {
+        return Err(ConfigError::Batch { batch, max_batch });
+    }
+    let speed = SpeedConfig {
+        weights,
+        workloads,
+        repeats: args.repeats.get(),
+        warmup: args.warmup,
+        chart: args.chart.map(chart).transpose()?,
+        json,
+    };
+    Ok((model, BenchConfig::Speed(speed)))
+}
+
+fn chart(path: PathBuf) -> Result<Chart, ConfigError> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => Ok(Chart { path, page: false }),
+        Some("html") => Ok(Chart { path, page: true }),
+        _ => Err(ConfigError::Chart(path)),
+    }
+}
+
 fn quantize(args: QuantizeArgs) -> Result<QuantizeConfig, ConfigError> {
-    let mode = match args.mode {
+    Ok(QuantizeConfig {
+        source: args.source,
+        out: args.out.filter(|_| !args.dry_run),
+        quantization: quantization(args.mode, args.bits, args.group_size)?,
+        verify: args.verify,
+        text: args.text,
+        json: args.json,
+    })
+}
+
+fn quantization(
+    mode: QuantizationMode,
+    bits: Option<i32>,
+    group_size: Option<i32>,
+) -> Result<Quantization, QuantizeError> {
+    let mode = match mode {
         QuantizationMode::Affine => Mode::Affine,
         QuantizationMode::Mxfp4 => Mode::Mxfp4,
         QuantizationMode::Mxfp8 => Mode::Mxfp8,
         QuantizationMode::Nvfp4 => Mode::Nvfp4,
     };
-    Ok(QuantizeConfig {
-        source: args.source,
-        out: args.out.filter(|_| !args.dry_run),
-        quantization: engine::quantize::quantization(mode, args.bits, args.group_size)?,
-        verify: args.verify,
-        text: args.text,
-        json: args.json,
-    })
+    engine::quantize::quantization(mode, bits, group_size)
 }
 
 fn token_ids(text: &str) -> Result<Vec<u32>, ConfigError> {

@@ -1,6 +1,7 @@
 //! The parts of the `lanner` program: configuration, the model, and the commands that use it. The numbers are
 //! made in `engine`, the text in `chat`.
 
+mod bench;
 mod builtin;
 pub mod catalog;
 pub mod cli;

@@ -217,8 +217,15 @@ impl Prompt {
 /// One sentence that names the folder, file or tensor at fault.
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
     let source = Source::find(config.model.as_deref(), &config.hub)?;
-    let checkpoint = checkpoint(source.place);
-    Loading { name: &source.name, options: config.options.clone(), stopped: Arc::default() }.load(checkpoint)
+    load_engine(&source.name, checkpoint(source.place), &config.options)
+}
+
+/// The engine alone, of a checkpoint called `name`.
+///
+/// # Errors
+/// As [`open_engine`].
+pub fn load_engine(name: &str, checkpoint: Checkpoint, options: &Options) -> Result<Engine, OpenError> {
+    Loading { name, options: options.clone(), stopped: Arc::default() }.load(checkpoint)
 }
 
 /// The files at a place.

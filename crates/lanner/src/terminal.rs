@@ -1,4 +1,4 @@
-//! Answers on a terminal: content on stdout as it comes, reasoning dimmed on stderr.
+//! Answers on a terminal: content on stdout as it comes, reasoning dimmed on stderr; and tables.
 
 use std::{
     fmt::Display,
@@ -64,5 +64,28 @@ impl Printer {
     fn visible(&self, text: &str) -> String {
         let is_hidden = |c: char| self.hide_controls && c.is_control() && !matches!(c, '\n' | '\t');
         text.chars().map(|c| if is_hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces apart.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["a".to_owned(), "bb".to_owned()], ["ccc".to_owned(), "d".to_owned()]];
+        assert_eq!(table(&rows), "a    bb\nccc  d\n");
     }
 }

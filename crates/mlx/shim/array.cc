@@ -106,6 +106,8 @@ size_t active_memory() { return mx::get_active_memory(); }
 
 size_t peak_memory() { return mx::get_peak_memory(); }
 
+void reset_peak_memory() { mx::reset_peak_memory(); }
+
 void set_cache_limit(size_t bytes) { mx::set_cache_limit(bytes); }
 
 void set_memory_limit(size_t bytes) { mx::set_memory_limit(bytes); }

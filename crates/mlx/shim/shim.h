@@ -59,6 +59,7 @@ void use_gpu(bool gpu);
 bool on_gpu();
 size_t active_memory();
 size_t peak_memory();
+void reset_peak_memory();
 void set_cache_limit(size_t bytes);
 void set_memory_limit(size_t bytes);
 void clear_cache();

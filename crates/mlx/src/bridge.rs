@@ -78,6 +78,7 @@ mod ffi {
         fn on_gpu() -> bool;
         fn active_memory() -> usize;
         fn peak_memory() -> usize;
+        fn reset_peak_memory();
         fn set_cache_limit(bytes: usize) -> Result<()>;
         fn set_memory_limit(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;

@@ -1,9 +1,9 @@
-//! Running the graph, and the device and memory it runs on.
+//! Running the graph, and the device, threads and memory it runs on.
 
 use crate::{
     Array, Result,
-    array::built,
     bridge::{self, Arrays},
+    profile,
 };
 
 pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
@@ -16,8 +16,9 @@ pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::Uniq
 
 #[track_caller]
 pub(crate) fn unlist(list: std::result::Result<cxx::UniquePtr<Arrays>, cxx::Exception>) -> Vec<Array> {
+    profile::count_node();
     let list = list.unwrap_or_else(|e| panic!("{e}"));
-    (0..list.len()).map(|i| built(list.get(i))).collect()
+    (0..list.len()).map(|i| Array(list.get(i).unwrap_or_else(|e| panic!("{e}")))).collect()
 }
 
 /// Computes the arrays and waits for them.
@@ -58,14 +59,32 @@ pub fn on_gpu() -> bool {
     bridge::on_gpu()
 }
 
+/// How many threads our kernels compute on, the one that calls them included. The first call in a process counts.
+///
+/// # Panics
+/// If `threads` is 0.
+pub fn set_threads(threads: usize) {
+    kernels::set_threads(threads);
+}
+
+/// How many threads our kernels compute on.
+pub fn threads() -> usize {
+    kernels::threads()
+}
+
 /// Bytes held by live arrays.
 pub fn active_memory() -> usize {
     bridge::active_memory()
 }
 
-/// Largest [`active_memory`] so far, in bytes.
+/// Largest [`active_memory`] so far, or since [`reset_peak_memory`], in bytes.
 pub fn peak_memory() -> usize {
     bridge::peak_memory()
+}
+
+/// Forgets the peak.
+pub fn reset_peak_memory() {
+    bridge::reset_peak_memory();
 }
 
 /// Freed buffers beyond this many bytes go back to the system.

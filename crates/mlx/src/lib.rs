@@ -14,8 +14,10 @@ mod kv;
 pub mod load;
 mod ops;
 mod portable;
+pub mod profile;
 pub mod quant;
 
+pub use ::kernels::read_bandwidth;
 pub use array::{Array, Element};
 pub use bridge::Dtype;
 pub use error::{Error, Result, panic_message};

@@ -119,6 +119,7 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "on_gpu",
         "active_memory",
         "peak_memory",
+        "reset_peak_memory",
         "kernel_name",
     ];
     let source = include_str!("../src/bridge.rs");

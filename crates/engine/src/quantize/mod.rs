@@ -16,6 +16,7 @@ use std::{ops::ControlFlow, path::Path};
 pub use mlx::quant::{Mode, Quantization};
 use mlx::{Array, quant};
 
+pub(crate) use self::plan::fate;
 pub use self::{
     error::QuantizeError,
     keep::KEEP,

@@ -94,7 +94,7 @@ impl Plan {
         let companions = match source {
             Checkpoint::Folder(folder) => Some(folder.clone()),
             Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
-            Checkpoint::Builtin { .. } => None,
+            Checkpoint::Builtin { .. } | Checkpoint::Random { .. } => None,
         };
         Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, reader })
     }
@@ -150,7 +150,8 @@ impl Stored {
     }
 }
 
-fn fate(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Fate {
+/// What becomes of a tensor of the result.
+pub fn fate(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Fate {
     let inputs = shape.last().copied().unwrap_or(0);
     if let Some(reason) = reason_to_keep(name) {
         return Fate::Kept(reason);

@@ -5,7 +5,7 @@ use mlx::{
     quant::{Mode, Quantization, Quantized},
 };
 
-use super::{Tensor, Weights};
+use super::{Random, Tensor, Weights};
 use crate::{error::Result, nn::Matrix};
 
 /// Where the parts (`weight`, `scales`, `biases`) of a matrix or a stack lie.
@@ -37,6 +37,9 @@ impl Weights {
         let (inputs, rows) = (shape[shape.len() - 1], &shape[..shape.len() - 1]);
         let with_last = |last: i32| [rows, &[last]].concat();
         let weight = place.first("weight");
+        if let Some(random) = self.store.random {
+            return self.random_matrix(random, place, shape);
+        }
         if !self.has(&place.first("scales")) {
             self.store.declared.check(&self.stored(&weight), None).map_err(|e| self.bad(&weight, e))?;
             let values = self.part(place, "weight", shape)?;
@@ -51,6 +54,7 @@ impl Weights {
             .check(&self.stored(&weight), Some(quantization))
             .map_err(|e| self.bad(&weight, e))?;
         let groups = inputs / quantization.group_size;
+        self.count(shape, quantization);
         let codes = self.part(place, "weight", &with_last(inputs * quantization.bits / 32))?;
         if codes.dtype() != Dtype::Uint32 {
             return Err(
@@ -71,6 +75,48 @@ impl Weights {
             _ => (scales, None),
         };
         Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }))
+    }
+
+    fn random_matrix(&self, random: Random, place: Place, shape: &[i32]) -> Result<Matrix> {
+        // A stack is made up as MLX stores it: whole.
+        let name = match place {
+            Place::One(name) => name.to_owned(),
+            Place::Each { of, name, .. } => format!("{of}.{name}"),
+        };
+        let path = self.path(&name);
+        let matrix = random.matrix(&path, shape)?;
+        let made_up = |part: &str, array: &Array| self.made_up(&format!("{path}.{part}"), array);
+        match &matrix {
+            Matrix::Dense(weight) => made_up("weight", weight),
+            Matrix::Quantized(Quantized { codes, scales, biases, quantization }) => {
+                self.count(shape, *quantization);
+                made_up("weight", codes);
+                made_up("scales", scales);
+                biases.iter().for_each(|biases| made_up("biases", biases));
+            }
+        }
+        Ok(self.converted(matrix))
+    }
+
+    fn count(&self, shape: &[i32], quantization: Quantization) {
+        let parameters = shape.iter().map(|&dim| dim as usize).product();
+        self.store.ledger.borrow_mut().quantized(parameters, quantization);
+    }
+
+    /// With floating-point values in the type that the device wants.
+    fn converted(&self, matrix: Matrix) -> Matrix {
+        let cast = |array: Array| if array.dtype().is_float() { self.cast(array) } else { array };
+        match matrix {
+            Matrix::Dense(weight) => Matrix::Dense(cast(weight)),
+            Matrix::Quantized(Quantized { codes, scales, biases, quantization }) => {
+                Matrix::Quantized(Quantized {
+                    codes,
+                    scales: cast(scales),
+                    biases: biases.map(cast),
+                    quantization,
+                })
+            }
+        }
     }
 
     /// Format, bits and group size follow from the shapes once the number of inputs is known, as in mlx-lm; config.json's
@@ -123,13 +169,14 @@ impl Weights {
         })
     }
 
-    /// Uint32 words of a tensor stored as bytes, four to a word: `[.., bytes / 4]` for `[.., bytes]`.
+    /// Uint32 words of 4-bit codes stored as bytes, four to a word: `[.., bytes / 4]` for `[.., bytes]`.
     pub fn words(&self, name: &str, shape: &[i32]) -> Result<Array> {
         self.check_shape(name, shape)?;
         if self.dtype(name)? != Dtype::Uint8 {
             return Err(self.bad(name, format!("it is {}, not bytes", self.dtype(name)?.name())));
         }
         let tensor = self.locate(name)?;
+        Mode::Mxfp4.fixed().into_iter().for_each(|q| self.count(&[shape, &[2]].concat(), q));
         let mut words = shape.to_vec();
         if let Some(last) = words.last_mut() {
             *last /= 4;

@@ -1,7 +1,9 @@
 //! Tensors by path, with their shapes checked; the only place that knows how weights are stored.
 
 mod declared;
+mod ledger;
 mod matrix;
+mod random;
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,12 +12,14 @@ use std::{
 };
 
 use mlx::{Array, Dtype, load::Safetensors};
+use serde_json::Value;
 
-pub use self::declared::Declared;
-use self::matrix::Place;
+pub use self::{declared::Declared, random::Random};
+use self::{ledger::Ledger, matrix::Place};
 use crate::{
     error::{LoadError, Result},
     nn::{Embedding, Linear, Matrix, RmsNorm, Stack},
+    request::WeightSummary,
 };
 
 /// A scope of a checkpoint: `weights.sub("layers").sub(3)` sees the tensors below `layers.3.`.
@@ -31,7 +35,10 @@ struct Store {
     index: HashMap<String, Tensor>,
     types: Types,
     declared: Declared,
+    /// Then there are no files and no index: every tensor that is asked for is there.
+    random: Option<Random>,
     loaded: RefCell<Loaded>,
+    ledger: RefCell<Ledger>,
 }
 
 struct Tensor {
@@ -58,6 +65,29 @@ struct Loaded {
     progress: Box<dyn FnMut(usize, usize)>,
 }
 
+impl Store {
+    fn empty(types: Types, total: usize, progress: Box<dyn FnMut(usize, usize)>) -> Store {
+        Store {
+            files: RefCell::default(),
+            index: HashMap::new(),
+            types,
+            declared: Declared::default(),
+            random: None,
+            loaded: RefCell::new(Loaded { bytes: 0, total, progress }),
+            ledger: RefCell::default(),
+        }
+    }
+}
+
+impl Loaded {
+    fn advance(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        // Of weights that are made up nobody knows the size before the end.
+        let total = self.total.max(self.bytes);
+        (self.progress)(self.bytes, total);
+    }
+}
+
 impl Weights {
     /// `sanitize` turns a checkpoint's names into canonical ones, or drops them (`None`).
     pub fn new(
@@ -82,9 +112,15 @@ impl Weights {
                 }
             }
         }
-        let loaded = RefCell::new(Loaded { bytes: 0, total, progress });
-        let store = Store { files: RefCell::new(files), index, types, declared, loaded };
+        let store =
+            Store { files: RefCell::new(files), index, declared, ..Store::empty(types, total, progress) };
         Ok(Weights { store: Rc::new(store), prefix: String::new() })
+    }
+
+    /// Weights that are made up as they are asked for.
+    pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
+        let store = Store { random: Some(random), ..Store::empty(types, 0, progress) };
+        Weights { store: Rc::new(store), prefix: String::new() }
     }
 
     /// A checkpoint of which only names, types and shapes are known: enough to see whether a model fits it.
@@ -98,9 +134,8 @@ impl Weights {
             Some((sanitize(&stored)?, Tensor { file: 0, stored, dtype, shape, used: Cell::new(false) }))
         };
         let index = tensors.into_iter().filter_map(place).collect();
-        let loaded = RefCell::new(Loaded { bytes: 0, total: 0, progress: Box::new(|_, _| {}) });
-        let (files, types) = (RefCell::new(vec![]), Types::default());
-        Weights { store: Rc::new(Store { files, index, types, declared, loaded }), prefix: String::new() }
+        let store = Store { index, declared, ..Store::empty(Types::default(), 0, Box::new(|_, _| {})) };
+        Weights { store: Rc::new(store), prefix: String::new() }
     }
 
     pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
@@ -114,6 +149,11 @@ impl Weights {
     /// Bytes of all tensors read so far, as stored.
     pub fn loaded_bytes(&self) -> usize {
         self.store.loaded.borrow().bytes
+    }
+
+    /// What was read so far, of a model with this text part of config.json.
+    pub fn summary(&self, config: &Value) -> WeightSummary {
+        self.store.ledger.borrow().summary(config)
     }
 
     /// Says that a tensor is known and not needed; it may be absent.
@@ -142,6 +182,11 @@ impl Weights {
     /// # Errors
     /// It is missing or has another shape: the error names it.
     pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        if let Some(random) = self.store.random {
+            let array = random.tensor(&self.path(name), shape)?;
+            self.made_up(&self.path(name), &array);
+            return Ok(array);
+        }
         self.check_shape(name, shape)?;
         let tensor = self.locate(name)?;
         self.fill(shape, tensor.dtype, |bytes| self.read(tensor, bytes))
@@ -164,11 +209,15 @@ impl Weights {
         Ok(self.float_tensor(name, shape)?.astype(Dtype::Float32))
     }
 
-    /// Shape of a tensor, without reading it.
+    /// Shape of a tensor, without reading it. Of one that is yet to be made up, all that is certain is MLX's layout of a
+    /// convolution, `[channels, width, 1]`; sizes that depend on the model are 0.
     ///
     /// # Errors
     /// It is missing.
     pub fn shape(&self, name: &str) -> Result<Vec<i32>> {
+        if self.store.random.is_some() {
+            return Ok(vec![0, 0, 1]);
+        }
         Ok(self.find(name)?.shape.clone())
     }
 
@@ -244,7 +293,7 @@ impl Weights {
 
     /// Computes an array now, so that what it was made from can be freed before the next one is read.
     pub fn settled(&self, array: Array) -> Result<Array> {
-        if !self.store.files.borrow().is_empty() {
+        if !self.store.files.borrow().is_empty() || self.store.random.is_some() {
             mlx::eval([&array])?;
         }
         Ok(array)
@@ -265,10 +314,14 @@ impl Weights {
 
     fn read(&self, tensor: &Tensor, bytes: &mut [u8]) -> mlx::Result<()> {
         self.store.files.borrow_mut()[tensor.file].read_bytes(&tensor.stored, bytes)?;
-        let loaded = &mut *self.store.loaded.borrow_mut();
-        loaded.bytes += bytes.len();
-        (loaded.progress)(loaded.bytes.min(loaded.total), loaded.total);
+        self.store.loaded.borrow_mut().advance(bytes.len());
         Ok(())
+    }
+
+    /// Counts an array that was made up.
+    fn made_up(&self, path: &str, array: &Array) {
+        self.store.ledger.borrow_mut().add(path, array.dtype(), array.shape());
+        self.store.loaded.borrow_mut().advance(array.size() * array.dtype().size());
     }
 
     fn find(&self, name: &str) -> Result<&Tensor> {
@@ -280,6 +333,7 @@ impl Weights {
     fn locate(&self, name: &str) -> Result<&Tensor> {
         let tensor = self.find(name)?;
         tensor.used.set(true);
+        self.store.ledger.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
         Ok(tensor)
     }
 

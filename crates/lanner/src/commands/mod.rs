@@ -1,5 +1,6 @@
 //! The commands; each takes its own configuration.
 
+mod bench;
 mod chat;
 mod ids;
 mod models;
@@ -10,6 +11,7 @@ mod rm;
 mod run;
 mod serve;
 
+pub use bench::bench;
 pub use chat::chat;
 pub use models::models;
 pub use pull::pull;
@@ -43,6 +45,10 @@ pub enum CommandError {
     Read { path: std::path::PathBuf, error: std::io::Error },
     #[error("the text has {tokens} token{}; perplexity needs {least} or more", if *tokens == 1 { "" } else { "s" })]
     ShortText { tokens: usize, least: usize },
+    #[error(
+        "a prompt of {prompt} tokens and {generate} new ones do not fit into the model's context of {context}"
+    )]
+    Context { prompt: usize, generate: usize, context: usize },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

@@ -13,6 +13,7 @@ use crate::{
     catalog::CATALOG,
     config::ModelsConfig,
     hub::{CachedModel, HubConfig, Uses, describe_config, megabytes, scan},
+    terminal::table,
 };
 
 /// # Errors
@@ -97,18 +98,6 @@ fn builtin_description() -> (String, String) {
     describe_config(&config).unwrap_or_default()
 }
 
-/// Columns as wide as their widest cell, two spaces apart.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |row: &[String; N]| {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
-}
-
 fn ago(time: SystemTime) -> String {
     let seconds = time.elapsed().unwrap_or(Duration::ZERO).as_secs();
     let (count, unit) = match seconds {
@@ -131,11 +120,5 @@ mod tests {
         {
             assert_eq!(ago(SystemTime::now() - Duration::from_secs(seconds)), expected);
         }
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [["a".to_owned(), "bb".to_owned()], ["ccc".to_owned(), "d".to_owned()]];
-        assert_eq!(table(&rows), "a    bb\nccc  d\n");
     }
 }

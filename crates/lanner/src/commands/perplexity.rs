@@ -1,18 +1,21 @@
 //! Perplexity of a model on a text: how many tokens it wavers between, on average.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-    mpsc,
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
 };
 
-use chat::Tokenizer;
 use engine::{Engine, Event, Request, RequestError, quantize::QuantizeError};
 
 use super::CommandError;
 use crate::{
     config::ModelConfig,
-    model::{Model, PromptError},
+    model::{self, Model, OpenError, PromptError},
+    source::Place,
 };
 
 /// Tokens that are predicted from what stands before them in the same chunk.
@@ -20,31 +23,46 @@ const CHUNK: usize = 512;
 /// Fewer say nothing.
 const LEAST: usize = 32;
 
+pub struct Perplexity {
+    pub value: f64,
+    /// That were predicted.
+    pub tokens: usize,
+}
+
+/// The text in a file, of which a perplexity can be told, by the tokenizer of the model at `place`.
+///
 /// # Errors
-/// The text is too short for a perplexity, or cannot be encoded.
-pub fn check_text(tokenizer: &Tokenizer, text: &str) -> Result<(), CommandError> {
-    let tokens = tokenizer.encode(text, true).map_err(PromptError::from)?.len();
-    if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(()) }
+/// It cannot be read or encoded, or is too short.
+pub fn read_text(place: &Place, path: &Path) -> Result<String, CommandError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
+    let tokenizer = model::tokenizer(place).map_err(OpenError::from)?;
+    let tokens = tokenizer.encode(&text, true).map_err(PromptError::from)?.len();
+    if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(text) }
 }
 
 /// `exp` of the mean negative log-probability that the model gives the tokens of a text that was checked.
 ///
 /// # Errors
 /// The model does not load, the engine fails, or `stopped` was set.
-pub fn perplexity(config: &ModelConfig, text: &str, stopped: &Arc<AtomicBool>) -> Result<f64, CommandError> {
+pub fn perplexity(
+    config: &ModelConfig,
+    text: &str,
+    stopped: &Arc<AtomicBool>,
+) -> Result<Perplexity, CommandError> {
     Model::open_unless(config, stopped)?.with(|model| {
         let ids = model.encode(text)?;
         let size = CHUNK.min(model.engine.info().context_length - 1);
-        let (mut sum, mut count) = (0.0, 0);
+        let (mut sum, mut tokens) = (0.0, 0);
         for chunk in ids.chunks(size) {
             if stopped.load(Ordering::Relaxed) {
                 return Err(QuantizeError::Interrupted.into());
             }
             for logprob in logprobs(&model.engine, chunk)? {
-                (sum, count) = (sum + f64::from(logprob), count + 1);
+                (sum, tokens) = (sum + f64::from(logprob), tokens + 1);
             }
         }
-        Ok((-sum / f64::from(count)).exp())
+        Ok(Perplexity { value: (-sum / tokens as f64).exp(), tokens })
     })
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{
     CommandError,
-    perplexity::{check_text, perplexity},
+    perplexity::{self, perplexity},
 };
 use crate::{
     config::{ModelConfig, QuantizeConfig},
@@ -37,6 +37,7 @@ const WORST: usize = 10;
 pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), CommandError> {
     let mut plan = Plan::new(&find(model, &config.source)?, config.quantization)?;
     let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
+    // Whatever is wrong with it is better known before hours of quantising than after.
     let text = config.text.as_deref().map(|path| read_text(model, &config.source, path)).transpose()?;
     let stopped = stop_on_ctrl_c()?;
     let started = Instant::now();
@@ -66,13 +67,10 @@ pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), Comm
     Ok(())
 }
 
-/// The text to verify with. Whatever is wrong with it is better known before hours of quantising than after.
+/// The text to verify with.
 fn read_text(model: &ModelConfig, source: &str, path: &Path) -> Result<String, CommandError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
     let place = Source::find(Some(source), &model.hub).map_err(OpenError::from)?.place;
-    check_text(&model::tokenizer(&place).map_err(OpenError::from)?, &text)?;
-    Ok(text)
+    perplexity::read_text(&place, path)
 }
 
 /// The files that a name stands for.
@@ -99,8 +97,10 @@ fn perplexities(
     text: &str,
     stopped: &Arc<AtomicBool>,
 ) -> Result<[f64; 2], CommandError> {
-    let of =
-        |name: &str| perplexity(&ModelConfig { model: Some(name.into()), ..model.clone() }, text, stopped);
+    let of = |name: &str| {
+        let model = ModelConfig { model: Some(name.into()), ..model.clone() };
+        perplexity(&model, text, stopped).map(|found| found.value)
+    };
     Ok([of(names[0])?, of(names[1])?])
 }
 

@@ -2,6 +2,7 @@
 //! those of the commands over a small recorded checkpoint.
 
 mod admin;
+mod bench;
 mod chat;
 #[path = "../../../engine/tests/checkpoint/mod.rs"]
 mod checkpoint;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::chat::{Template, Tokenizer};
-use engine::{ModelInfo, Request, Sampling, scripted};
+use engine::{ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     config::{ModelConfig, ServeConfig},
     hub::HubConfig,
@@ -158,6 +158,7 @@ fn info() -> ModelInfo {
         eos_ids: vec![IM_END],
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
+        weights: WeightSummary::default(),
     }
 }
 

@@ -1,0 +1,125 @@
+//! What was read of a checkpoint, added up: how much it is, and how much of it a token needs.
+
+use std::collections::BTreeMap;
+
+use mlx::{
+    Dtype,
+    quant::{Mode, Quantization},
+};
+use serde_json::Value;
+
+use crate::request::{WeightReads, WeightSummary};
+
+/// The sums so far, in bytes where nothing else is said.
+#[derive(Default)]
+pub struct Ledger {
+    total: usize,
+    parameters: usize,
+    /// By format.
+    formats: BTreeMap<String, usize>,
+    /// The table that tokens are looked up in.
+    embedding: usize,
+    /// Other such tables, of which nothing but rows is ever read.
+    tables: usize,
+    head: usize,
+    experts: usize,
+}
+
+impl Ledger {
+    /// A tensor by its canonical path.
+    pub fn add(&mut self, path: &str, dtype: Dtype, shape: &[i32]) {
+        let elements = shape.iter().map(|&dim| dim as usize).product::<usize>();
+        let bytes = elements * dtype.size();
+        self.total += bytes;
+        let parts: Vec<&str> = path.split('.').collect();
+        match &parts[..] {
+            ["lm_head", ..] => self.head += bytes,
+            ["model", "embed_tokens", ..] => self.embedding += bytes,
+            [.., part, _] if part.starts_with("embed_tokens") => self.tables += bytes,
+            _ if parts.contains(&"experts") => self.experts += bytes,
+            _ => {}
+        }
+        let part_of_codes = parts.last().is_some_and(|last| ["scales", "biases"].contains(last));
+        if dtype.is_float() && !part_of_codes {
+            self.parameters += elements;
+            *self.formats.entry(dtype.name().into()).or_default() += bytes;
+        }
+    }
+
+    /// Says what codes that were added are: so many parameters in this format.
+    pub fn quantized(&mut self, parameters: usize, q: Quantization) {
+        self.parameters += parameters;
+        *self.formats.entry(describe(q)).or_default() += parameters * q.bits as usize / 8;
+    }
+
+    /// The sums, of a model with this text part of config.json.
+    pub fn summary(&self, config: &Value) -> WeightSummary {
+        let format = self.formats.iter().max_by_key(|(_, bytes)| **bytes);
+        WeightSummary {
+            parameters: self.parameters,
+            format: format.map_or_else(String::new, |(format, _)| format.clone()),
+            reads: self.reads(config),
+        }
+    }
+
+    fn reads(&self, config: &Value) -> Option<WeightReads> {
+        // A head of its own leaves the embedding to be looked up.
+        let looked_up = if self.head > 0 { self.embedding } else { 0 } + self.tables;
+        let every_step = self.total - looked_up - self.experts;
+        if self.experts == 0 {
+            return Some(WeightReads { every_step, per_token: 0 });
+        }
+        let number = |keys: &[&str]| keys.iter().find_map(|key| config.get(key)?.as_u64());
+        let chosen = number(&["num_experts_per_tok", "num_experts_per_token", "top_k_experts"])?;
+        let all = number(&["num_experts", "num_local_experts", "n_routed_experts"])?;
+        let share = chosen as f64 / all as f64;
+        Some(WeightReads { every_step, per_token: (self.experts as f64 * share) as usize })
+    }
+}
+
+fn describe(q: Quantization) -> String {
+    match q.mode {
+        Mode::Affine => format!("affine {}-bit, group {}", q.bits, q.group_size),
+        mode => mode.name().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(tensors: &[(&str, &[i32])], config: Value, expected: Option<[usize; 2]>) {
+        let mut ledger = Ledger::default();
+        tensors.iter().for_each(|(path, shape)| ledger.add(path, Dtype::Bfloat16, shape));
+        let reads = ledger.summary(&config).reads.map(|reads| [reads.every_step, reads.per_token]);
+        assert_eq!(reads, expected, "{tensors:?}");
+    }
+
+    #[test]
+    fn a_token_reads_matrices_and_rows_of_tables() {
+        let embedding: (&str, &[i32]) = ("model.embed_tokens.weight", &[100, 8]);
+        let layer: (&str, &[i32]) = ("model.layers.0.mlp.up_proj.weight", &[4, 8]);
+        check(&[embedding, layer], json!({}), Some([1600 + 64, 0]));
+        check(&[embedding, layer, ("lm_head.weight", &[100, 8])], json!({}), Some([1600 + 64, 0]));
+        check(&[embedding, ("model.embed_tokens_per_layer.weight", &[100, 8])], json!({}), Some([1600, 0]));
+        let experts: (&str, &[i32]) = ("model.layers.0.mlp.experts.up_proj.weight", &[10, 4, 8]);
+        let config = json!({ "num_experts_per_tok": 2, "num_experts": 10 });
+        check(&[layer, experts], config, Some([64, 128]));
+        check(&[layer, experts], json!({}), None);
+    }
+
+    #[test]
+    fn the_format_is_that_of_most_bytes() {
+        let mut ledger = Ledger::default();
+        ledger.add("model.norm.weight", Dtype::Bfloat16, &[8]);
+        ledger.add("a.weight", Dtype::Uint32, &[4, 16]);
+        ledger.add("a.scales", Dtype::Bfloat16, &[4, 2]);
+        ledger.add("a.biases", Dtype::Bfloat16, &[4, 2]);
+        ledger.quantized(512, Quantization { mode: Mode::Affine, group_size: 64, bits: 4 });
+        let summary = ledger.summary(&json!({}));
+        assert_eq!((summary.parameters, &*summary.format), (520, "affine 4-bit, group 64"));
+        assert_eq!(summary.reads.map(|reads| reads.every_step), Some(16 + 256 + 32));
+    }
+}

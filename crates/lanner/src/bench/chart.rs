@@ -1,0 +1,110 @@
+//! A report as a picture: bars of prefill and decode speed, readable on light and on dark; SVG written by hand.
+
+use super::{
+    measure::Workload,
+    report::{COLUMNS, Report, Run, number},
+    statistics::Spread,
+};
+
+const WIDTH: usize = 760;
+const MARGIN: usize = 24;
+/// Where bars begin and how long the longest is.
+const LEFT: usize = 210;
+const LONGEST: f64 = 430.0;
+const ROW: usize = 24;
+/// Height of what stands above all panels, and of one panel's title.
+const HEADING: usize = 76;
+const TITLE: usize = 40;
+
+const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.page{fill:#fff}.title{font-weight:600}\
+.name{text-anchor:end}.note{fill:#57606a}.prefill{fill:#3b78d8}.decode{fill:#c8691c}.spread{stroke:#1f2328}\
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.note{fill:#9aa4af}.spread{stroke:#e6edf3}}";
+
+/// Two panels of horizontal bars, one bar for each run; a line marks the slowest and the fastest repeat.
+pub fn svg(report: &Report) -> String {
+    let panel = TITLE + ROW * report.runs.len();
+    let height = HEADING + 2 * panel + MARGIN;
+    let [model, machine] = report.heading().map(|line| escape(&line));
+    let prefill = bars(report, HEADING, "prefill", "Prefill, tokens per second", |run| Some(run.prefill));
+    let decode = bars(report, HEADING + panel, "decode", "Decode, tokens per second", |run| run.decode);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" role=\"img\">\n<title>{model}</title>\n<style>{STYLE}</style>\n\
+         <rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
+         <text class=\"title\" x=\"{MARGIN}\" y=\"34\">{model}</text>\n\
+         <text class=\"note\" x=\"{MARGIN}\" y=\"56\">{machine}</text>\n{prefill}{decode}</svg>\n"
+    )
+}
+
+/// One page that holds the table and the picture, and needs nothing else.
+pub fn html(report: &Report) -> String {
+    let [model, machine] = report.heading().map(|line| escape(&line));
+    let row = |tag: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = report.rows().iter().map(|cells| row("td", cells)).collect();
+    let header = row("th", &COLUMNS.map(str::to_owned));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{model}</title>\n\
+         <style>:root{{color-scheme:light dark}}body{{font:14px system-ui,sans-serif;margin:24px}}\
+         table{{border-collapse:collapse;margin:16px 0}}th,td{{text-align:right;padding:3px 9px}}\
+         th{{border-bottom:1px solid}}svg{{max-width:100%;height:auto}}</style>\n</head>\n<body>\n<h1>{model}</h1>\n\
+         <p>{machine}. Times are in milliseconds, memory in megabytes.</p>\n<table>\n<thead>\n{header}</thead>\n\
+         <tbody>\n{rows}</tbody>\n</table>\n{}</body>\n</html>\n",
+        svg(report)
+    )
+}
+
+fn bars(report: &Report, top: usize, class: &str, title: &str, of: fn(&Run) -> Option<Spread>) -> String {
+    let longest = report.runs.iter().filter_map(of).map(|spread| spread.max).fold(0.0, f64::max);
+    let row = |(i, run): (usize, &Run)| {
+        let y = top + TITLE + ROW * i;
+        let name = format!(
+            "<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n",
+            LEFT - 10,
+            y + 13,
+            label(run.workload)
+        );
+        match of(run) {
+            Some(spread) => name + &bar(class, y, spread, longest),
+            None => {
+                name + &format!("<text class=\"note\" x=\"{LEFT}\" y=\"{}\">not measured</text>\n", y + 13)
+            }
+        }
+    };
+    let rows: String = report.runs.iter().enumerate().map(row).collect();
+    format!("<text class=\"title\" x=\"{MARGIN}\" y=\"{}\">{title}</text>\n{rows}", top + 24)
+}
+
+fn bar(class: &str, y: usize, spread: Spread, longest: f64) -> String {
+    let x = |speed: f64| LEFT as f64 + speed / longest * LONGEST;
+    let (from, to, middle) = (x(spread.min), x(spread.max), y + 8);
+    format!(
+        "<rect class=\"{class}\" x=\"{LEFT}\" y=\"{y}\" width=\"{:.1}\" height=\"16\" rx=\"2\"/>\n\
+         <line class=\"spread\" x1=\"{from:.1}\" y1=\"{middle}\" x2=\"{to:.1}\" y2=\"{middle}\"/>\n\
+         <text x=\"{:.1}\" y=\"{}\">{}</text>\n",
+        x(spread.median) - LEFT as f64,
+        to + 8.0,
+        y + 13,
+        number(Some(spread.median))
+    )
+}
+
+fn label(Workload { prompt, generate, batch }: Workload) -> String {
+    let of = if batch == 1 { String::new() } else { format!("{batch} × ") };
+    format!("{of}{prompt} in, {generate} out")
+}
+
+fn escape(text: &str) -> String {
+    // Names come from folders, which may be called anything.
+    let visible = text.chars().filter(|c| !c.is_control());
+    visible.fold(String::new(), |escaped, c| match c {
+        '&' => escaped + "&amp;",
+        '<' => escaped + "&lt;",
+        '>' => escaped + "&gt;",
+        '"' => escaped + "&quot;",
+        c => escaped + c.encode_utf8(&mut [0; 4]),
+    })
+}

@@ -1,0 +1,191 @@
+//! One run of one workload through the engine: every token with the time it came at.
+
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use engine::{
+    Engine, Event, Request, RequestError,
+    profile::{self, Counters},
+};
+
+/// So many requests at once, each of so many random prompt tokens and so many new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    pub prompt: usize,
+    pub generate: usize,
+    pub batch: usize,
+}
+
+/// What one run of a workload showed.
+#[derive(Debug)]
+pub struct Sample {
+    /// Seconds from submitting to the first token, of each request.
+    pub ttft: Vec<f64>,
+    /// Prompt tokens of all requests per second, until the last one had its first token.
+    pub prefill: f64,
+    /// Tokens of all requests per second after that; `None` if there were none.
+    pub decode: Option<f64>,
+    /// Milliseconds between one token of a request and the next.
+    pub gaps: Vec<f64>,
+    /// `None` if there were too few tokens to tell.
+    pub per_token: Option<PerToken>,
+}
+
+/// What a generated token costs, on average over the run. Of a batch, each token has its share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PerToken {
+    pub nodes: f64,
+    /// `None` on a GPU, where our kernels do not run.
+    pub kernels: Option<f64>,
+    /// Milliseconds inside our kernels.
+    pub kernel_ms: Option<f64>,
+    /// Milliseconds of everything else.
+    pub host_ms: Option<f64>,
+}
+
+/// A token on its way to a caller.
+struct Arrival {
+    request: usize,
+    at: Duration,
+    counters: Counters,
+}
+
+/// Runs a workload greedily, all requests submitted together. `seed` chooses the prompts: no two seeds share one.
+///
+/// # Errors
+/// The engine refuses or fails a request.
+pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample, RequestError> {
+    let vocab_size = engine.info().vocab_size;
+    let prompts: Vec<Vec<u32>> =
+        (0..workload.batch).map(|i| random_ids(seed << 16 | i as u64, workload.prompt, vocab_size)).collect();
+    let (sender, arrivals) = mpsc::channel();
+    let started = Instant::now();
+    let mut tickets = vec![];
+    for (request, prompt) in prompts.into_iter().enumerate() {
+        let sender = sender.clone();
+        let sink = move |event| {
+            let arrived = match event {
+                Event::Token { .. } => {
+                    Ok(Arrival { request, at: started.elapsed(), counters: profile::read() })
+                }
+                Event::Failed(error) => Err(error),
+                _ => return,
+            };
+            // A closed channel means that another request has failed.
+            drop(sender.send(arrived));
+        };
+        let asked = Request { ignore_eos: true, ..Request::new(prompt, workload.generate) };
+        tickets.push(engine.submit(asked, sink)?);
+    }
+    drop(sender);
+    let arrivals = arrivals.into_iter().collect::<Result<Vec<_>, _>>()?;
+    sample(workload, &arrivals).ok_or(RequestError::EngineStopped)
+}
+
+/// Token ids that no cache can have seen (SplitMix64).
+fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % vocab_size as u64) as u32
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// `None` if tokens are missing.
+fn sample(workload: Workload, arrivals: &[Arrival]) -> Option<Sample> {
+    let Workload { prompt, generate, batch } = workload;
+    // Where each request's tokens stand among all.
+    let of = |request| (0..arrivals.len()).filter(move |&i| arrivals[i].request == request);
+    let places: Vec<Vec<usize>> = (0..batch).map(|request| of(request).collect()).collect();
+    if places.iter().any(|places| places.len() != generate) {
+        return None;
+    }
+    let first = places.iter().map(|places| places[0]).max()?;
+    let last = arrivals.len() - 1;
+    let at = |i: usize| arrivals[i].at.as_secs_f64();
+    let decode = (last > first).then(|| (last - first) as f64 / (at(last) - at(first)));
+    let gaps =
+        places.iter().flat_map(|places| places.windows(2)).map(|pair| 1e3 * (at(pair[1]) - at(pair[0])));
+    // When a token arrives, the step behind it is built already, except behind the last: so this ends one earlier.
+    let end = places.iter().filter_map(|places| places.len().checked_sub(2).map(|i| places[i])).max();
+    let per_token =
+        end.filter(|&end| end > first).map(|end| per_token(&arrivals[first], &arrivals[end], end - first));
+    Some(Sample {
+        ttft: places.iter().map(|places| at(places[0])).collect(),
+        prefill: (batch * prompt) as f64 / at(first),
+        decode,
+        gaps: gaps.collect(),
+        per_token,
+    })
+}
+
+fn per_token(from: &Arrival, to: &Arrival, tokens: usize) -> PerToken {
+    let counted = to.counters - from.counters;
+    let each = |total: f64| total / tokens as f64;
+    let ms = |time: Duration| each(time.as_secs_f64() * 1e3);
+    let ran = counted.kernels > 0;
+    PerToken {
+        nodes: each(counted.nodes as f64),
+        kernels: ran.then(|| each(counted.kernels as f64)),
+        kernel_ms: ran.then(|| ms(counted.kernel_time)),
+        host_ms: ran.then(|| ms((to.at - from.at).saturating_sub(counted.kernel_time))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token of `request` after `ms` milliseconds, when so many nodes were built; half of the time went to kernels.
+    fn arrival(request: usize, ms: u64, nodes: u64) -> Arrival {
+        let at = Duration::from_millis(ms);
+        Arrival { request, at, counters: Counters { nodes, kernels: nodes / 2, kernel_time: at / 2 } }
+    }
+
+    #[test]
+    fn one_request_is_its_prompt_and_its_tokens() {
+        let arrivals = [arrival(0, 100, 60), arrival(0, 110, 80), arrival(0, 130, 100), arrival(0, 140, 100)];
+        let found = sample(Workload { prompt: 50, generate: 4, batch: 1 }, &arrivals).unwrap();
+        assert_eq!((&found.ttft[..], found.prefill), (&[0.1][..], 500.0));
+        assert!((found.decode.unwrap() - 75.0).abs() < 1e-9, "three tokens in 40 ms");
+        assert_eq!(found.gaps.iter().map(|gap| gap.round()).collect::<Vec<_>>(), [10.0, 20.0, 10.0]);
+        let PerToken { nodes, kernels, kernel_ms, host_ms } = found.per_token.unwrap();
+        assert_eq!((nodes, kernels, kernel_ms, host_ms), (20.0, Some(10.0), Some(7.5), Some(7.5)));
+    }
+
+    #[test]
+    fn a_batch_decodes_once_all_prompts_are_in() {
+        let times = [(0, 100), (0, 110), (1, 120), (0, 130), (1, 130), (1, 140)];
+        let arrivals: Vec<Arrival> =
+            times.into_iter().map(|(request, ms)| arrival(request, ms, ms)).collect();
+        let found = sample(Workload { prompt: 60, generate: 3, batch: 2 }, &arrivals).unwrap();
+        assert_eq!((&found.ttft[..], found.prefill), (&[0.1, 0.12][..], 1000.0));
+        assert!((found.decode.unwrap() - 150.0).abs() < 1e-9, "three tokens in 20 ms");
+        assert_eq!(found.gaps.len(), 4);
+        assert_eq!(found.per_token.unwrap().nodes, 5.0, "two tokens while ten nodes were built");
+    }
+
+    #[test]
+    fn one_new_token_is_no_decoding() {
+        let found = sample(Workload { prompt: 8, generate: 1, batch: 1 }, &[arrival(0, 10, 5)]).unwrap();
+        assert!(found.decode.is_none() && found.per_token.is_none() && found.gaps.is_empty());
+        let two = [arrival(0, 10, 5), arrival(0, 20, 5)];
+        let found = sample(Workload { prompt: 8, generate: 2, batch: 1 }, &two).unwrap();
+        assert!(found.decode.is_some() && found.per_token.is_none());
+        assert!(sample(Workload { prompt: 8, generate: 3, batch: 1 }, &two).is_none(), "a token is missing");
+    }
+
+    #[test]
+    fn prompts_differ_and_stay_in_the_vocabulary() {
+        let [a, b] = [1 << 16, 1 << 16 | 1].map(|seed| random_ids(seed, 1000, 300));
+        assert_ne!(a, b);
+        assert!(
+            a.iter().all(|&id| id < 300) && a.iter().collect::<std::collections::BTreeSet<_>>().len() > 250
+        );
+    }
+}

@@ -1,0 +1,14 @@
+//! Measuring a model: what is run, what is counted, and how it is shown. The numbers come from the engine as the server
+//! uses it.
+
+mod chart;
+pub mod machine;
+mod measure;
+mod report;
+mod shapes;
+mod statistics;
+
+pub use chart::{html, svg};
+pub use measure::{Sample, Workload, measure};
+pub use report::{ModelReport, Report, Run};
+pub use shapes::Shape;

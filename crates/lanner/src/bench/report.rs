@@ -1,0 +1,239 @@
+//! What a benchmark found, as JSON and as a table.
+
+use engine::{ModelInfo, WeightReads};
+use serde_json::{Value, json};
+
+use super::{
+    machine::Machine,
+    measure::{PerToken, Sample, Workload},
+    statistics::{Percentiles, Spread},
+};
+use crate::terminal::table;
+
+pub struct Report {
+    pub machine: Machine,
+    pub model: ModelReport,
+    pub runs: Vec<Run>,
+}
+
+pub struct ModelReport {
+    pub name: String,
+    /// Set if the weights were made up.
+    pub shape: Option<String>,
+    pub parameters: usize,
+    pub weight_bytes: usize,
+    /// Of most weights.
+    pub format: String,
+    pub reads: Option<WeightReads>,
+}
+
+/// All repeats of one workload.
+pub struct Run {
+    pub workload: Workload,
+    pub repeats: usize,
+    /// Seconds.
+    pub ttft: Spread,
+    /// Tokens per second.
+    pub prefill: Spread,
+    pub decode: Option<Spread>,
+    /// Milliseconds.
+    pub token: Option<Percentiles>,
+    /// Of the repeat with the middle speed.
+    pub per_token: Option<PerToken>,
+    /// Bytes, of the process and of MLX's arrays alone.
+    pub peak_memory: Option<usize>,
+    pub mlx_peak_memory: usize,
+}
+
+impl ModelReport {
+    pub fn new(name: String, shape: Option<String>, info: &ModelInfo) -> ModelReport {
+        ModelReport {
+            name,
+            shape,
+            parameters: info.weights.parameters,
+            weight_bytes: info.weight_bytes,
+            format: info.weights.format.clone(),
+            reads: info.weights.reads,
+        }
+    }
+
+    /// Bytes of weights that one step reads; `None` if that depends on which experts its tokens share.
+    fn step_bytes(&self, batch: usize) -> Option<usize> {
+        let WeightReads { every_step, per_token } = self.reads?;
+        (batch == 1 || per_token == 0).then_some(every_step + per_token)
+    }
+}
+
+impl Run {
+    /// `None` of no samples.
+    pub fn new(
+        workload: Workload,
+        samples: &[Sample],
+        peak_memory: Option<usize>,
+        mlx_peak_memory: usize,
+    ) -> Option<Run> {
+        let mut by_speed: Vec<&Sample> = samples.iter().collect();
+        by_speed.sort_by(|a, b| a.decode.unwrap_or(0.0).total_cmp(&b.decode.unwrap_or(0.0)));
+        Some(Run {
+            workload,
+            repeats: samples.len(),
+            ttft: Spread::of(samples.iter().flat_map(|sample| sample.ttft.iter().copied()))?,
+            prefill: Spread::of(samples.iter().map(|sample| sample.prefill))?,
+            decode: Spread::of(samples.iter().filter_map(|sample| sample.decode)),
+            token: Percentiles::of(samples.iter().flat_map(|sample| sample.gaps.iter().copied())),
+            per_token: by_speed.get((samples.len() - 1) / 2)?.per_token,
+            peak_memory,
+            mlx_peak_memory,
+        })
+    }
+
+    /// Gigabytes of weights read per second while decoding: each step reads them once, whatever is in it.
+    fn weight_gb_s(&self, model: &ModelReport) -> Option<f64> {
+        let steps = self.decode?.median / self.workload.batch as f64;
+        Some(model.step_bytes(self.workload.batch)? as f64 * steps / 1e9)
+    }
+
+    /// That as a part of what the machine can read; `None` where our kernels did not run, as on a GPU.
+    fn read_fraction(&self, report: &Report) -> Option<f64> {
+        self.per_token?.kernels?;
+        Some(self.weight_gb_s(&report.model)? / report.machine.read_gb_s?)
+    }
+
+    fn json(&self, report: &Report) -> Value {
+        let Workload { prompt, generate, batch } = self.workload;
+        let per_token = self.per_token;
+        json!({
+            "prompt": prompt,
+            "generate": generate,
+            "batch": batch,
+            "repeats": self.repeats,
+            "ttft_s": self.ttft.json(),
+            "prefill_tok_s": self.prefill.json(),
+            "decode_tok_s": self.decode.as_ref().map(Spread::json),
+            "token_ms": self.token.as_ref().map(Percentiles::json),
+            "kernel_ms_per_token": per_token.and_then(|each| each.kernel_ms),
+            "host_ms_per_token": per_token.and_then(|each| each.host_ms),
+            "nodes_per_token": per_token.map(|each| each.nodes),
+            "kernels_per_token": per_token.and_then(|each| each.kernels),
+            "weight_gb_s": self.weight_gb_s(&report.model),
+            "read_fraction": self.read_fraction(report),
+            "peak_memory_bytes": self.peak_memory,
+            "mlx_peak_memory_bytes": self.mlx_peak_memory,
+        })
+    }
+
+    fn cells(&self, report: &Report) -> [String; COLUMNS.len()] {
+        let Workload { prompt, generate, batch } = self.workload;
+        let percentile = |of: fn(&Percentiles) -> f64| number(self.token.as_ref().map(of));
+        let each = |of: fn(&PerToken) -> Option<f64>| number(self.per_token.as_ref().and_then(of));
+        let percent = self.read_fraction(report).map(|part| format!("{:.0} %", part * 100.0));
+        let memory = self.peak_memory.unwrap_or(self.mlx_peak_memory);
+        [
+            prompt.to_string(),
+            generate.to_string(),
+            batch.to_string(),
+            number(Some(self.ttft.median * 1e3)),
+            number(Some(self.prefill.median)),
+            number(self.decode.map(|decode| decode.median)),
+            percentile(|token| token.p50),
+            percentile(|token| token.p90),
+            percentile(|token| token.p99),
+            each(|each| each.kernel_ms),
+            each(|each| each.host_ms),
+            each(|each| Some(each.nodes)),
+            each(|each| each.kernels),
+            number(self.weight_gb_s(&report.model)),
+            percent.unwrap_or_else(|| "-".into()),
+            (memory / 1_000_000).to_string(),
+        ]
+    }
+}
+
+/// Times are in milliseconds, memory in megabytes.
+pub const COLUMNS: [&str; 16] = [
+    "prompt",
+    "generate",
+    "batch",
+    "TTFT",
+    "prefill tok/s",
+    "decode tok/s",
+    "p50",
+    "p90",
+    "p99",
+    "kernels",
+    "host",
+    "nodes",
+    "calls",
+    "weights GB/s",
+    "of reads",
+    "memory",
+];
+
+impl Report {
+    pub fn json(&self) -> Value {
+        let (machine, model) = (&self.machine, &self.model);
+        json!({
+            "lanner": env!("CARGO_PKG_VERSION"),
+            "machine": {
+                "cpu": machine.cpu,
+                "cores": machine.cores,
+                "threads": machine.threads,
+                "vectors": machine.vectors,
+                "read_gb_s": machine.read_gb_s,
+            },
+            "model": {
+                "name": model.name,
+                "shape": model.shape,
+                "parameters": model.parameters,
+                "weight_bytes": model.weight_bytes,
+                "quantization": model.format,
+            },
+            "runs": self.runs.iter().map(|run| run.json(self)).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What was measured and on what, in two lines.
+    pub fn heading(&self) -> [String; 2] {
+        let (machine, model) = (&self.machine, &self.model);
+        let made_up = if model.shape.is_some() { ", random weights" } else { "" };
+        let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+        [
+            format!(
+                "{}: {:.1} million parameters, {}, {:.1} MB{made_up}",
+                model.name,
+                model.parameters as f64 / 1e6,
+                model.format,
+                model.weight_bytes as f64 / 1e6
+            ),
+            format!(
+                "{}: {}, {}, {}, reads {} GB/s",
+                machine.cpu.as_deref().unwrap_or("unknown processor"),
+                count(machine.cores, "core"),
+                count(machine.threads, "thread"),
+                machine.vectors,
+                number(machine.read_gb_s)
+            ),
+        ]
+    }
+
+    /// One row for each run, under [`COLUMNS`].
+    pub fn rows(&self) -> Vec<[String; COLUMNS.len()]> {
+        self.runs.iter().map(|run| run.cells(self)).collect()
+    }
+
+    pub fn text(&self) -> String {
+        let [model, machine] = self.heading();
+        let rows = [vec![COLUMNS.map(str::to_owned)], self.rows()].concat();
+        format!("{model}\n{machine}\n\n{}", table(&rows))
+    }
+}
+
+/// Three digits, or as many as there are before the point.
+pub fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".into(),
+        Some(value) if value >= 100.0 => format!("{value:.0}"),
+        Some(value) if value >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.2}"),
+    }
+}

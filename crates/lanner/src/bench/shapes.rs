@@ -1,0 +1,75 @@
+//! Shapes of well-known models: their config.json, as far as the size and the kind of every layer follow from it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// By name, as published.
+const SHAPES: &str = include_str!("shapes.json");
+
+/// What to make up weights for.
+pub struct Shape {
+    pub name: String,
+    pub config: Value,
+}
+
+/// The names of the shapes that are known, in order of size.
+fn names() -> Vec<String> {
+    known().as_object().into_iter().flat_map(|shapes| shapes.keys().cloned()).collect()
+}
+
+impl Shape {
+    /// By its name, or else from a config.json.
+    ///
+    /// # Errors
+    /// One sentence that says what was looked for.
+    pub fn find(name: &str) -> Result<Shape, String> {
+        if let Some(config) = known().get(name) {
+            return Ok(Shape { name: name.into(), config: config.clone() });
+        }
+        let path = Path::new(name);
+        if !path.is_file() {
+            return Err(format!("it is none of {}, and no config.json", names().join(", ")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+        let config = serde_json::from_str(&text).map_err(|e| format!("the file is not JSON: {e}"))?;
+        Ok(Shape { name: name.into(), config })
+    }
+}
+
+fn known() -> Value {
+    serde_json::from_str(SHAPES).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every key of a shape says what the recorded config.json of that model says.
+    fn check(name: &str, recorded: &str) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/configs");
+        let text = std::fs::read_to_string(format!("{folder}/{recorded}.json")).unwrap();
+        let recorded: Value = serde_json::from_str(&text).unwrap();
+        let config = &recorded["config"];
+        let text = config.get("text_config").unwrap_or(config);
+        for (key, value) in Shape::find(name).unwrap().config.as_object().unwrap() {
+            let said = text.get(key).or_else(|| config.get(key));
+            assert_eq!(said, Some(value), "{name}: {key}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_those_of_the_published_models() {
+        check("qwen3.5-0.8b", "Qwen3.5-0.8B");
+        check("qwen3.5-4b", "Qwen3.5-4B");
+        check("qwen3.5-9b", "Qwen3.5-9B");
+        check("llama-8b", "Meta-Llama-3.1-8B");
+        assert_eq!(names().len(), 4);
+    }
+
+    #[test]
+    fn unknown_shapes_are_told_what_there_is() {
+        let error = Shape::find("qwen9").map(|shape| shape.name).unwrap_err();
+        assert!(error.contains("qwen3.5-0.8b") && error.contains("config.json"), "{error}");
+    }
+}
