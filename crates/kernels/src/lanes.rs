@@ -77,15 +77,18 @@ pub fn exp(x: f32) -> f32 {
 fn exp_parts(x: f32) -> (f32, f32) {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Added to a number below 2²², leaves it rounded to an integer, in the lowest bits.
+    const ROUNDED: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.0, 88.0);
-    let n = (clamped * std::f32::consts::LOG2_E).round_ties_even();
+    let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUNDED);
+    let n = rounded - ROUNDED;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, clamped));
     let p = r.mul_add(1.987_569_1e-4, 1.398_199_9e-3);
     let p = r.mul_add(p, 8.333_452e-3);
     let p = r.mul_add(p, 4.166_579_6e-2);
     let p = r.mul_add(p, 1.666_666_5e-1);
     let p = r.mul_add(p, 0.5);
-    ((r * r).mul_add(p, r), f32::from_bits(((n as i32 + 127) << 23) as u32))
+    ((r * r).mul_add(p, r), f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23)))
 }
 
 /// `tanh(x)` to a few units in the last place, small `x` included.

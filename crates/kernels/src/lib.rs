@@ -12,13 +12,15 @@ mod lanes;
 mod linear;
 mod norm;
 mod pack;
+mod panel;
 mod parallel;
 mod rope;
 mod scalar;
+mod shared;
 mod simd;
 mod top_k;
 
-pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
+pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
 pub use gated::{Activation, gated};
