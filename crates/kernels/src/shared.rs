@@ -36,13 +36,36 @@ thread_local! {
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(vec![]) };
 }
 
-/// Calls `f` with `length` floats of whatever values, memory that the thread keeps from call to call.
+/// Floats that fill a line of the cache: vectors that straddle two lines are loaded at half the speed.
+const LINE: usize = 16;
+
+/// Calls `f` with `length` floats of whatever values, memory that the thread keeps from call to call. It starts with a
+/// line of the cache.
 pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut memory = SCRATCH.take();
-    if memory.len() < length {
-        memory.resize(length, 0.0);
+    if memory.len() < length + LINE {
+        memory = vec![0.0; length + LINE];
     }
-    let result = f(&mut memory[..length]);
+    let start = memory.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
+    let result = f(&mut memory[start..][..length]);
     SCRATCH.set(memory);
     result
+}
+
+/// Memory that starts with a line of the cache.
+#[repr(align(64))]
+pub struct Aligned<const N: usize>(pub [f32; N]);
+
+/// Asks for values that are needed soon, a few hundred bytes.
+#[inline(always)]
+#[allow(unsafe_code, reason = "a hint to the cache")]
+pub fn prefetch<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..values.len()).step_by((64 / size_of::<T>()).max(1)) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: within the slice; nothing is read but into the cache.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
 }

@@ -57,7 +57,7 @@ impl Tile<'_> {
 
     /// Floats of a [`Partial`].
     pub fn partial_length(&self) -> usize {
-        self.rows * (2 + self.value_stride())
+        (self.rows * (2 + self.value_stride())).next_multiple_of(LANES)
     }
 
     /// Floats that [`attend`](Tile::attend) needs beside.
@@ -123,7 +123,7 @@ impl Tile<'_> {
     pub fn finish<'a>(&self, total: &'a mut [f32]) -> &'a [f32] {
         let mut total = Partial::of(total, self.rows);
         vectorize(Finish { tile: *self, total: &mut total });
-        total.sums
+        &total.sums[..self.rows * self.value_stride()]
     }
 }
 
@@ -138,9 +138,9 @@ struct Partial<'a> {
 
 impl Partial<'_> {
     fn of(memory: &mut [f32], rows: usize) -> Partial<'_> {
-        let (max, rest) = memory.split_at_mut(rows);
-        let (total, sums) = rest.split_at_mut(rows);
-        Partial { max, total, sums }
+        let (sums, rest) = memory.split_at_mut((memory.len() - 2 * rows) / LANES * LANES);
+        let (max, rest) = rest.split_at_mut(rows);
+        Partial { max, total: &mut rest[..rows], sums }
     }
 }
 

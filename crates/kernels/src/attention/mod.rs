@@ -9,6 +9,7 @@ mod block;
 use block::{Source, Tile};
 
 use crate::{
+    lanes::LANES,
     panel::{pack_columns, pack_rows, wide_registers},
     parallel::for_each_chunk,
     scalar::Scalar,
@@ -193,10 +194,15 @@ impl<T: Scalar> Call<'_, T> {
         row / self.group() * self.shape.heads + kv_head * self.group() + row % self.group()
     }
 
+    /// Memory for a tile's queries, whole lines of the cache.
+    fn query_floats(&self, tile: &Tile) -> usize {
+        (tile.rows * self.shape.head_dim).next_multiple_of(LANES)
+    }
+
     /// The tile's queries as float32, `[rows, head_dim]`.
     fn queries(&self, tile: &Tile, kv_head: usize, queries: &mut [f32]) {
         let head_dim = self.shape.head_dim;
-        for (row, to) in queries.chunks_exact_mut(head_dim).enumerate() {
+        for (row, to) in queries.chunks_exact_mut(head_dim).take(tile.rows).enumerate() {
             let from = &self.q[self.place(tile, kv_head, row) * head_dim..][..head_dim];
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
         }
@@ -217,7 +223,7 @@ impl<T: Scalar> Call<'_, T> {
         let kv_head = index / per_head;
         let tile = self.tile(kv_head, index % per_head, TILE_ROWS);
         let source = self.head(kv_head);
-        let (q, partial) = (tile.rows * self.shape.head_dim, tile.partial_length());
+        let (q, partial) = (self.query_floats(&tile), tile.partial_length());
         with_scratch(q + 2 * partial + tile.scratch_length(), |memory| {
             let (q, memory) = memory.split_at_mut(q);
             let (partial, memory) = memory.split_at_mut(partial);
@@ -261,7 +267,7 @@ impl<T: Scalar> Call<'_, T> {
         for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
             let Task { kv_head, index, first, ref mut partials } = task[0];
             let tile = self.tile(kv_head, index, TILE_ROWS);
-            let (source, q) = (self.head(kv_head), tile.rows * self.shape.head_dim);
+            let (source, q) = (self.head(kv_head), self.query_floats(&tile));
             with_scratch(q + tile.scratch_length(), |memory| {
                 let (q, scratch) = memory.split_at_mut(q);
                 self.queries(&tile, kv_head, q);
