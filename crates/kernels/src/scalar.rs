@@ -79,12 +79,22 @@ mod tests {
     fn conversions_are_those_of_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (f, b) = (f16::from_bits(bits), bf16::from_bits(bits));
-            assert_eq!(Scalar::to_f32(f).to_bits() & !(1 << 22), f16::to_f32(f).to_bits() & !(1 << 22), "{bits:x}");
-            assert_eq!(Scalar::to_f32(b).to_bits() & !(1 << 22), bf16::to_f32(b).to_bits() & !(1 << 22), "{bits:x}");
+            assert_eq!(
+                Scalar::to_f32(f).to_bits() & !(1 << 22),
+                f16::to_f32(f).to_bits() & !(1 << 22),
+                "{bits:x}"
+            );
+            assert_eq!(
+                Scalar::to_f32(b).to_bits() & !(1 << 22),
+                bf16::to_f32(b).to_bits() & !(1 << 22),
+                "{bits:x}"
+            );
         }
         // All exponents, with mantissas at, just below and just above halves.
         for high in 0..=u16::MAX {
-            for low in [0u32, 1, 0x7fff, 0x8000, 0x8001, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0xffff] {
+            for low in
+                [0u32, 1, 0x7fff, 0x8000, 0x8001, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0xffff]
+            {
                 let value = f32::from_bits((high as u32) << 16 | low);
                 let (f, b) = (<f16 as Scalar>::from_f32(value), <bf16 as Scalar>::from_f32(value));
                 assert_eq!(f.to_bits(), f16::from_f32(value).to_bits(), "{value:e}");
