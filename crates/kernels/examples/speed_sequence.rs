@@ -11,7 +11,12 @@ fn main() {
     let only = env::args().nth(1).unwrap_or_default();
     let limits = Limits::measure();
     println!("limits: {:.0} GFLOP/s, {:.1} GB/s read", limits.flops / 1e9, limits.bytes / 1e9);
-    let parts: [(&str, fn(&Limits)); 1] = [("attention", attention_speed)];
+    let parts: [(&str, fn(&Limits)); 4] = [
+        ("attention", attention_speed),
+        ("delta", delta_speed),
+        ("elementwise", elementwise_speed),
+        ("sample", sample_speed),
+    ];
     for (name, part) in parts {
         if name.contains(&only) {
             part(&limits);
@@ -76,7 +81,9 @@ impl Limits {
     }
 }
 
+/// Sums that wait for no other, and steps between two times they go through memory.
 const CHAINS: usize = 16;
+const UNROLLED: usize = 1000;
 
 #[allow(unsafe_code, reason = "entering functions compiled for features that were just detected")]
 fn vectorized_multiply_adds(steps: usize) {
@@ -104,16 +111,25 @@ fn vectorized_multiply_adds(steps: usize) {
 
 #[inline(always)]
 fn multiply_adds(steps: usize) {
-    let mut sums = black_box([[1.0f32; 16]; CHAINS]);
     let (a, b) = (black_box([0.999f32; 16]), black_box([0.001f32; 16]));
-    for _ in 0..steps {
-        for sum in &mut sums {
-            for i in 0..16 {
-                sum[i] = sum[i].mul_add(a[i], b[i]);
+    let mut all = black_box([1.0f32; 16 * CHAINS]);
+    for _ in 0..steps / UNROLLED {
+        let mut sums = [[0.0f32; 16]; CHAINS];
+        for c in 0..CHAINS {
+            sums[c].copy_from_slice(&all[c * 16..][..16]);
+        }
+        for _ in 0..UNROLLED {
+            for c in 0..CHAINS {
+                for i in 0..16 {
+                    sums[c][i] = sums[c][i].mul_add(a[i], b[i]);
+                }
             }
         }
+        for c in 0..CHAINS {
+            all[c * 16..][..16].copy_from_slice(&sums[c]);
+        }
     }
-    black_box(sums);
+    black_box(all);
 }
 
 fn attention_speed(limits: &Limits) {
@@ -136,9 +152,8 @@ fn attention_of<T: Scalar>(limits: &Limits, sizes: [usize; 6], window: usize) {
     let [tokens, length, heads, kv_heads, head_dim, value_dim] = sizes;
     let shape =
         AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity: length, window };
-    let fill = |n: usize| -> Vec<T> { (0..n).map(|i| T::from_f32((i % 61) as f32 / 64.0 - 0.5)).collect() };
-    let q = fill(tokens * heads * head_dim);
-    let (k, v) = (fill(kv_heads * length * head_dim), fill(kv_heads * length * value_dim));
+    let q: Vec<T> = numbers(tokens * heads * head_dim);
+    let (k, v) = (numbers::<T>(kv_heads * length * head_dim), numbers::<T>(kv_heads * length * value_dim));
     let softmax = Softmax { scale: 0.1, softcap: None, sinks: None };
     let mut out = vec![T::default(); tokens * heads * value_dim];
     let keys: usize = (0..tokens).map(|t| (length - tokens + t + 1).min(window)).sum();
@@ -151,4 +166,115 @@ fn attention_of<T: Scalar>(limits: &Limits, sizes: [usize; 6], window: usize) {
         true => latent_attention(shape, &q, &k, softmax, &mut out),
         false => attention(shape, &q, &k, &v, softmax, &mut out),
     });
+}
+
+/// Of Qwen3.5's layers: 16 heads of 128 by 128.
+fn delta_speed(limits: &Limits) {
+    for tokens in [1, 16, 256] {
+        for by_channel in [false, true] {
+            delta_of::<f32>(limits, tokens, by_channel);
+            delta_of::<bf16>(limits, tokens, by_channel);
+        }
+    }
+}
+
+fn delta_of<T: Scalar>(limits: &Limits, tokens: usize, by_channel: bool) {
+    let (heads, dim) = (16, 128);
+    let shape = DeltaShape { tokens, key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim };
+    let x: Vec<T> = numbers(tokens * heads * dim);
+    let g = vec![0.9f32; tokens * heads * if by_channel { dim } else { 1 }];
+    let beta = vec![0.01f32; tokens * heads];
+    let (mut state, mut out) = (vec![0.0f32; heads * dim * dim], x.clone());
+    let kind = if by_channel { "channels" } else { "heads" };
+    let name = format!("delta {}b {kind} {tokens}", 8 * size_of::<T>());
+    // Read, decayed, written and read again.
+    let flops = 7 * tokens * heads * dim * dim;
+    limits.report(&name, flops, 8 * state.len() + 4 * x.len() * size_of::<T>(), || {
+        gated_delta(shape, [&x, &x, &x], &g, &beta, &mut state, &mut out)
+    });
+}
+
+fn elementwise_speed(limits: &Limits) {
+    for tokens in [1, 256] {
+        elementwise_of::<f32>(limits, tokens);
+        elementwise_of::<bf16>(limits, tokens);
+    }
+}
+
+/// Operations are not counted here; memory is.
+fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
+    let size = size_of::<T>();
+    let name = |what: &str| format!("{what} {}b {tokens}", 8 * size);
+    let channels = 6144;
+    let (x, weight, past) =
+        (numbers::<T>(tokens * channels), numbers::<T>(4 * channels), numbers::<T>(3 * channels));
+    let (mut out, mut next) = (x.clone(), past.clone());
+    limits.report(&name("conv 6144"), 0, (2 * x.len() + 10 * channels) * size, || {
+        causal_conv(&x, &weight, &past, &mut out, &mut next, channels, ConvActivation::Silu)
+    });
+    let x = &x[..tokens * 2048];
+    let (weight, mut sum) = (vec![1.0f32; 2048], x.to_vec());
+    let out = &mut out[..x.len()];
+    limits.report(&name("rms_norm 2048"), 0, 2 * x.len() * size, || rms_norm(x, &weight, out, 1e-6));
+    limits.report(&name("add_rms_norm 2048"), 0, 4 * x.len() * size, || {
+        add_rms_norm(x, x, &weight, &mut sum, out, 1e-6)
+    });
+    limits.report(&name("gated_rms_norm 16x128"), 0, 3 * x.len() * size, || {
+        gated_rms_norm(x, x, &weight[..128], out, 1e-6)
+    });
+    limits.report(&name("gated silu 2048"), 0, 3 * x.len() * size, || gated(x, x, out, Activation::Silu));
+    limits.report(&name("sigmoid_gated 2048"), 0, 3 * x.len() * size, || sigmoid_gated(x, x, 256, out, 256));
+    let positions: Vec<i32> = (0..tokens as i32).map(|t| 1000 + t).collect();
+    let frequencies: Vec<f32> = (0..32).map(|i| 1e7f32.powf(-(i as f32) / 32.0)).collect();
+    for pairs in [RopePairs::Halves, RopePairs::Adjacent] {
+        limits.report(&name(&format!("rope {pairs:?} 8x256")), 0, 2 * x.len() * size, || {
+            rope(x, &positions, &frequencies, pairs, 1.0, out, 8, 256)
+        });
+    }
+    let (a, rate) = (&x[..16 * tokens], [-1.0f32; 16]);
+    let (mut decay, mut beta) = (vec![0.0f32; a.len()], vec![0.0f32; a.len()]);
+    limits.report(&name("delta_gates 16"), 0, 2 * a.len() * (size + 4), || {
+        delta_gates([a, a], &rate, &rate, &mut decay, &mut beta)
+    });
+}
+
+fn sample_speed(limits: &Limits) {
+    let vocabulary = 248_320;
+    // About a normal distribution, like logits.
+    let word = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ 0x5bd1_e995).wrapping_mul(0x85EB_CA6B) >> 8;
+    let unit = |i: u32| word(i) as f32 / (1 << 24) as f32 - 0.5;
+    let logits: Vec<f32> =
+        (0..vocabulary).map(|i| 4.0 * (0..6).map(|j| unit(6 * i + j)).sum::<f32>()).collect();
+    let past: Vec<PastToken> = (0..2000).map(|i| PastToken { id: 100 * i, generated: i % 3 }).collect();
+    let plain = Sampling {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        bias: &[],
+        past: &[],
+        seed: 1,
+    };
+    let usual = Sampling { top_k: 20, top_p: 0.95, ..plain };
+    for (name, sampling) in [
+        ("greedy", Sampling { temperature: 0.0, ..plain }),
+        ("all", plain),
+        ("top_k 20, top_p 0.95", usual),
+        ("the same, penalties", Sampling { presence_penalty: 1.5, past: &past, ..usual }),
+        ("top_k 1000", Sampling { top_k: 1000, ..plain }),
+        ("min_p 0.05", Sampling { min_p: 0.05, ..plain }),
+        ("top_p 0.95", Sampling { top_p: 0.95, ..plain }),
+        ("top_p 0.95 at 0.3", Sampling { top_p: 0.95, temperature: 0.3, ..plain }),
+    ] {
+        limits.report(&format!("sample {name}"), 0, 4 * logits.len(), || {
+            black_box(sample(&logits, &sampling, 5));
+        });
+    }
+}
+
+fn numbers<T: Scalar>(n: usize) -> Vec<T> {
+    (0..n).map(|i| T::from_f32((i % 61) as f32 / 64.0 - 0.5)).collect()
 }

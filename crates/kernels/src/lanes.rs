@@ -105,6 +105,27 @@ fn exp_parts(x: f32) -> (f32, f32) {
     ((r * r).mul_add(p, r), f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23)))
 }
 
+/// `ln(x)` for normal positive `x`, to about 1 unit in the last place.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // x = m 2ⁿ, m in [√½, √2); ln m = 2 atanh(s), s = (m - 1) / (m + 1) at most 0.172.
+    const SQRT_HALF: u32 = 0x3f35_04f3;
+    let above = x.to_bits().wrapping_sub(SQRT_HALF);
+    let n = (above as i32 >> 23) as f32;
+    let m = f32::from_bits((above & 0x007f_ffff) + SQRT_HALF);
+    let f = m - 1.0;
+    let s = f / (m + 1.0);
+    let square = s * s;
+    let series = square.mul_add(2.0 / 9.0, 2.0 / 7.0);
+    let series = square.mul_add(series, 2.0 / 5.0);
+    let series = square.mul_add(series, 2.0 / 3.0);
+    // 2 s = f - s f, which keeps the digits of f.
+    let small = s.mul_add(square.mul_add(series, -f), n * LN2_LOW);
+    n.mul_add(LN2_HIGH, f + small)
+}
+
 /// `tanh(x)` to a few units in the last place, small `x` included.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
@@ -186,6 +207,23 @@ mod tests {
             assert!((got - exact).abs() <= 2.0 * ulp, "exp({x}) = {got}, exact {exact}");
         }
         assert_eq!((exp(0.0), exp(-1e9), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
+    }
+
+    #[test]
+    fn ln_is_close_everywhere() {
+        for i in 0..400_000u32 {
+            let x = f32::from_bits(0x0080_0000 + i * 5300);
+            let (got, exact) = (ln(x) as f64, (x as f64).ln());
+            assert!((got - exact).abs() <= 2e-7 * exact.abs(), "ln({x}) = {got}, exact {exact}");
+        }
+        for i in -1000..1000 {
+            let x = 1.0 + i as f32 * f32::EPSILON;
+            assert!(
+                (ln(x) as f64 - (x as f64).ln()).abs() <= 2e-7 * (x as f64).ln().abs(),
+                "ln({x}) = {}",
+                ln(x)
+            );
+        }
     }
 
     #[test]
