@@ -11,7 +11,7 @@ fn main() {
     let only = env::args().nth(1).unwrap_or_default();
     let limits = Limits::measure();
     println!("limits: {:.0} GFLOP/s, {:.1} GB/s read", limits.flops / 1e9, limits.bytes / 1e9);
-    let parts: [(&str, fn(&Limits)); 4] = [
+    let parts: [(&str, Part); 4] = [
         ("attention", attention_speed),
         ("delta", delta_speed),
         ("elementwise", elementwise_speed),
@@ -23,6 +23,8 @@ fn main() {
         }
     }
 }
+
+type Part = fn(&Limits);
 
 /// What all threads together can do at most.
 struct Limits {
@@ -44,10 +46,10 @@ impl Limits {
                 });
                 start.elapsed().as_secs_f64()
             };
-            (0..5).map(|_| time()).fold(f64::MAX, f64::min)
+            (0..50).map(|_| time()).fold(f64::MAX, f64::min)
         };
-        const STEPS: usize = 2_000_000;
-        let time = slowest(&|_| vectorized_multiply_adds(STEPS));
+        const STEPS: usize = 100_000;
+        let time = slowest(&|_| multiply_adds(STEPS));
         let flops = (threads * STEPS * CHAINS * 16 * 2) as f64 / time;
         let time = slowest(&|t| {
             black_box(memory[t << 23..][..1 << 23].chunks_exact(64).fold([0; 64], |mut sums, chunk| {
@@ -81,21 +83,36 @@ impl Limits {
     }
 }
 
-/// Sums that wait for no other, and steps between two times they go through memory.
+/// Sums that wait for no other.
 const CHAINS: usize = 16;
-const UNROLLED: usize = 1000;
 
+/// `steps` times 16 multiply-adds of 16 lanes each, as fast as this processor can.
 #[allow(unsafe_code, reason = "entering functions compiled for features that were just detected")]
-fn vectorized_multiply_adds(steps: usize) {
+fn multiply_adds(steps: usize) {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::x86_64::*;
         #[target_feature(enable = "avx512f")]
         fn avx512(steps: usize) {
-            multiply_adds(steps)
+            let mut sums = black_box([_mm512_set1_ps(1.0); CHAINS]);
+            let (a, b) = (black_box(_mm512_set1_ps(0.999)), black_box(_mm512_set1_ps(0.001)));
+            for _ in 0..steps {
+                for sum in &mut sums {
+                    *sum = _mm512_fmadd_ps(*sum, a, b);
+                }
+            }
+            black_box(sums);
         }
         #[target_feature(enable = "avx2,fma")]
         fn avx2(steps: usize) {
-            multiply_adds(steps)
+            let mut sums = black_box([_mm256_set1_ps(1.0); CHAINS / 2]);
+            let (a, b) = (black_box(_mm256_set1_ps(0.999)), black_box(_mm256_set1_ps(0.001)));
+            for _ in 0..4 * steps {
+                for sum in &mut sums {
+                    *sum = _mm256_fmadd_ps(*sum, a, b);
+                }
+            }
+            black_box(sums);
         }
         if is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has the feature.
@@ -106,30 +123,14 @@ fn vectorized_multiply_adds(steps: usize) {
             return unsafe { avx2(steps) };
         }
     }
-    multiply_adds(steps);
-}
-
-#[inline(always)]
-fn multiply_adds(steps: usize) {
-    let (a, b) = (black_box([0.999f32; 16]), black_box([0.001f32; 16]));
-    let mut all = black_box([1.0f32; 16 * CHAINS]);
-    for _ in 0..steps / UNROLLED {
-        let mut sums = [[0.0f32; 16]; CHAINS];
-        for c in 0..CHAINS {
-            sums[c].copy_from_slice(&all[c * 16..][..16]);
-        }
-        for _ in 0..UNROLLED {
-            for c in 0..CHAINS {
-                for i in 0..16 {
-                    sums[c][i] = sums[c][i].mul_add(a[i], b[i]);
-                }
-            }
-        }
-        for c in 0..CHAINS {
-            all[c * 16..][..16].copy_from_slice(&sums[c]);
+    let mut sums = black_box([1.0f32; 16 * CHAINS]);
+    let (a, b) = black_box((0.999f32, 0.001f32));
+    for _ in 0..steps {
+        for sum in &mut sums {
+            *sum = sum.mul_add(a, b);
         }
     }
-    black_box(all);
+    black_box(sums);
 }
 
 fn attention_speed(limits: &Limits) {

@@ -1,7 +1,7 @@
 //! The short causal depthwise convolution in front of recurrent layers, with its activation.
 
 use crate::{
-    lanes::{LANES, fma, load, load_scalar, silu, store_scalar},
+    lanes::silu,
     parallel::for_each_chunk,
     scalar::Scalar,
     shared::{Aligned, Parts},
@@ -50,9 +50,9 @@ pub fn causal_conv<T: Scalar>(
 }
 
 /// Channels a thread takes through all tokens.
-const BLOCK: usize = 256;
+const BLOCK: usize = 1024;
 /// Widths for whose weights there is room on the stack.
-const FEW_TAPS: usize = 8;
+const FEW_TAPS: usize = 4;
 
 /// What one call was given.
 struct Call<'a, T> {
@@ -89,21 +89,25 @@ impl<T: Scalar> Work for Block<'_, T> {
                 taps[j * BLOCK + c] = w.to_f32();
             }
         }
+        let mut sums = Aligned([0.0; BLOCK]);
+        let sums = &mut sums.0[..count];
         for t in 0..call.x.len() / call.channels {
+            sums.fill(0.0);
+            for (j, taps) in taps.chunks_exact(BLOCK).enumerate() {
+                let x = &call.input(t + j)[first..first + count];
+                for ((sum, x), w) in sums.iter_mut().zip(x).zip(taps) {
+                    *sum = x.to_f32().mul_add(*w, *sum);
+                }
+            }
+            if call.activation == ConvActivation::Silu {
+                for sum in &mut *sums {
+                    *sum = silu(*sum);
+                }
+            }
             // SAFETY: each channel belongs to one task.
             let out = unsafe { call.out.part(t * call.channels + first, count) };
-            for (chunk, out) in out.chunks_mut(LANES).enumerate() {
-                let mut sums = [0.0; LANES];
-                for j in 0..call.width {
-                    let x = load_scalar(&call.input(t + j)[first..first + count], chunk);
-                    fma(&mut sums, &x, &load(&taps[j * BLOCK..], chunk));
-                }
-                if call.activation == ConvActivation::Silu {
-                    for sum in &mut sums {
-                        *sum = silu(*sum);
-                    }
-                }
-                store_scalar(&sums, out);
+            for (out, sum) in out.iter_mut().zip(&*sums) {
+                *out = T::from_f32(*sum);
             }
         }
     }

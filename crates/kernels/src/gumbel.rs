@@ -14,8 +14,8 @@ pub fn gumbel(seed: u64, position: u64, id: u32) -> f32 {
 #[inline(always)]
 pub fn gumbel_64(seed: u64, position: u64, first: u32) -> [[f32; LANES]; 4] {
     let mut counters = [0; LANES];
-    for i in 0..LANES {
-        counters[i] = first / 4 + i as u32;
+    for (i, counter) in counters.iter_mut().enumerate() {
+        *counter = first / 4 + i as u32;
     }
     let words = philox(counters, seed, position);
     let mut noise = [[0.0; LANES]; 4];
@@ -42,18 +42,18 @@ fn from_word(word: u32) -> f32 {
 /// The four words of each counter `[c, 0, position]`.
 #[inline(always)]
 fn philox<const N: usize>(counters: [u32; N], seed: u64, position: u64) -> [[u32; N]; 4] {
-    let mut x = [counters, [0; N], [position as u32; N], [(position >> 32) as u32; N]];
+    let [mut a, mut b, mut c, mut d] = [counters, [0; N], [position as u32; N], [(position >> 32) as u32; N]];
     let mut key = [seed as u32, (seed >> 32) as u32];
     for _ in 0..10 {
         for i in 0..N {
-            let first = x[0][i] as u64 * 0xD251_1F53;
-            let second = x[2][i] as u64 * 0xCD9E_8D57;
-            let high = [(second >> 32) as u32 ^ x[1][i] ^ key[0], (first >> 32) as u32 ^ x[3][i] ^ key[1]];
-            (x[0][i], x[1][i], x[2][i], x[3][i]) = (high[0], second as u32, high[1], first as u32);
+            let first = a[i] as u64 * 0xD251_1F53;
+            let second = c[i] as u64 * 0xCD9E_8D57;
+            (a[i], c[i]) = ((second >> 32) as u32 ^ b[i] ^ key[0], (first >> 32) as u32 ^ d[i] ^ key[1]);
+            (b[i], d[i]) = (second as u32, first as u32);
         }
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
-    x
+    [a, b, c, d]
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar},
     scalar::Scalar,
+    shared::prefetch,
 };
 
 /// Columns of a panel.
@@ -53,15 +54,15 @@ fn tile<const R: usize, const N: usize>(out: &mut [f32], out_stride: usize, a: R
     let mut left: [&[f32]; R] = [&[]; R];
     for r in 0..R {
         left[r] = &a.values[r * a.stride..][..depth];
-        for n in 0..N {
-            sums[r][n] = load(&out[r * out_stride..], n);
+        for (n, sum) in sums[r].iter_mut().enumerate() {
+            *sum = load(&out[r * out_stride..], n);
         }
     }
     for d in 0..depth {
         let row = &panel[d * PANEL..][..N * LANES];
         let mut lanes: [Lanes; N] = [[0.0; LANES]; N];
-        for n in 0..N {
-            lanes[n] = load(row, n);
+        for (n, lanes) in lanes.iter_mut().enumerate() {
+            *lanes = load(row, n);
         }
         for r in 0..R {
             let x = [left[r][d]; LANES];
@@ -77,30 +78,42 @@ fn tile<const R: usize, const N: usize>(out: &mut [f32], out_stride: usize, a: R
     }
 }
 
-/// Rows of `dim` numbers, `stride` apart, as panels one behind the other, `[panels, rows, 64]`.
+/// The first `count` rows of `dim` numbers, `stride` apart, as panels one behind the other, `[panels, count, 64]`. Rows
+/// behind them will be asked for next.
 #[inline(always)]
-pub fn pack_rows<T: Scalar>(rows: &[T], stride: usize, dim: usize, panels: &mut [f32]) {
-    let count = rows.len().div_ceil(stride);
-    for (p, panel) in panels.chunks_exact_mut(count * PANEL).enumerate().take(dim.div_ceil(PANEL)) {
-        let columns = (dim - p * PANEL).min(PANEL);
-        for (to, row) in panel.as_chunks_mut::<PANEL>().0.iter_mut().zip(rows.chunks(stride)) {
-            let row = &row[p * PANEL..][..columns];
-            for chunk in 0..columns.div_ceil(LANES) {
+pub fn pack_rows<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize, panels: &mut [f32]) {
+    // Row by row, so that memory is read in order.
+    for (r, row) in rows.chunks(stride).enumerate().take(count) {
+        if let Some(next) = rows.get((r + AHEAD) * stride..) {
+            prefetch(&next[..dim.min(next.len())]);
+        }
+        for (p, row) in row[..dim].chunks(PANEL).enumerate() {
+            let to = &mut panels[(p * count + r) * PANEL..][..PANEL];
+            for chunk in 0..row.len().div_ceil(LANES) {
                 to[chunk * LANES..][..LANES].copy_from_slice(&load_scalar(row, chunk));
             }
         }
     }
 }
 
-/// Up to 64 rows of `dim` numbers as the columns of one panel, `[dim rounded up to 16, 64]`.
+/// Rows that are on their way from memory at a time.
+const AHEAD: usize = 8;
+
+/// The first `count` rows, at most 64, of `dim` numbers as the columns of one panel, `[dim rounded up to 16, 64]`. Rows
+/// behind them will be asked for next.
 #[inline(always)]
-pub fn pack_columns<T: Scalar>(rows: &[T], dim: usize, panel: &mut [f32], wide: bool) {
-    for (at, rows) in rows.chunks(LANES * dim).enumerate() {
+pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32], wide: bool) {
+    for at in 0..count.div_ceil(LANES) {
+        let next = &rows[((at + 1) * LANES * dim).min(rows.len())..];
+        let rows = &rows[at * LANES * dim..((at + 1) * LANES).min(count) * dim];
         let squares = panel.as_chunks_mut::<{ LANES * PANEL }>().0;
         for (chunk, to) in squares.iter_mut().enumerate().take(dim.div_ceil(LANES)) {
             let mut square = [[0.0; LANES]; LANES];
             for (to, row) in square.iter_mut().zip(rows.chunks_exact(dim)) {
                 *to = load_scalar(row, chunk);
+            }
+            for row in next.chunks_exact(dim).take(LANES) {
+                prefetch(&row[chunk * LANES..][..1]);
             }
             transpose(&square, &mut to[at * LANES..], wide);
         }
@@ -159,9 +172,9 @@ fn transpose_avx512(square: &[Lanes; LANES], to: &mut [f32]) {
         b[j + 12] = _mm512_shuffle_f32x4::<0xdd>(third, fourth);
     }
     assert!(to.len() >= (LANES - 1) * PANEL + LANES, "16 rows of a panel");
-    for i in 0..LANES {
+    for (i, row) in b.into_iter().enumerate() {
         // SAFETY: within `to`, as just checked.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(i * PANEL), b[i]) };
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(i * PANEL), row) };
     }
 }
 
@@ -175,7 +188,7 @@ mod tests {
             let dim = 37;
             let rows: Vec<f32> = (0..count * dim).map(|i| i as f32).collect();
             let mut panel = vec![f32::NAN; 48 * PANEL];
-            pack_columns(&rows, dim, &mut panel, wide);
+            pack_columns(&rows, count, dim, &mut panel, wide);
             for i in 0..count * dim {
                 assert_eq!(panel[i % dim * PANEL + i / dim], rows[i]);
             }

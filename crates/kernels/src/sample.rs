@@ -143,21 +143,17 @@ fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -
     let floor = if sampling.min_p > 0.0 { sampling.min_p.ln().min(0.0) } else { f32::NEG_INFINITY };
     let scaled = Scaled { logits, largest, max, temperature: sampling.temperature, floor };
     let top_k = if sampling.top_k == 0 { logits.len() } else { sampling.top_k.min(logits.len()) };
-    if top_k == logits.len() && sampling.top_p >= 1.0 {
+    if top_k == logits.len() && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
         let mut token = 0;
         vectorize(Draw { scaled, seed: sampling.seed, position, token: &mut token });
         return token;
     }
-    let kept = if top_k == logits.len() {
-        scaled.nucleus(sampling.top_p)
-    } else {
-        scaled.top(top_k, sampling.top_p)
-    };
     let mut best = (f32::NEG_INFINITY, u32::MAX);
-    for token in kept {
-        let sum = token.score + gumbel(sampling.seed, position, token.id);
-        if sum > best.0 || (sum == best.0 && token.id < best.1) {
-            best = (sum, token.id);
+    for key in scaled.kept(top_k, sampling.top_p) {
+        let id = key as u32;
+        let sum = scaled.score(logits[id as usize]) + gumbel(sampling.seed, position, id);
+        if sum > best.0 || (sum == best.0 && id < best.1) {
+            best = (sum, id);
         }
     }
     best.1
@@ -172,12 +168,6 @@ struct Scaled<'a> {
     max: f32,
     temperature: f32,
     floor: f32,
-}
-
-#[derive(Clone, Copy)]
-struct Token {
-    score: f32,
-    id: u32,
 }
 
 impl Scaled<'_> {
@@ -197,8 +187,9 @@ impl Scaled<'_> {
         self.score(*least).max(self.floor)
     }
 
-    /// All tokens whose score reaches `least`, likeliest first, of equals the lower id.
-    fn from(&self, least: f32) -> Vec<Token> {
+    /// Keys of all tokens whose score reaches `least`: the token's id in the lower half, and smaller the likelier it is
+    /// or, of equals, the lower its id.
+    fn keys(&self, least: f32) -> Vec<u64> {
         let mut keys: Vec<u64> = vec![];
         for (block, largest) in self.largest.iter().enumerate() {
             if self.score(*largest) >= least {
@@ -207,50 +198,70 @@ impl Scaled<'_> {
                 keys.extend(tokens.filter(|(s, _)| *s >= least).map(|(s, id)| rank(s) << 32 | id as u64));
             }
         }
-        keys.sort_unstable();
-        let token = |key: u64| Token { score: self.score(self.logits[key as u32 as usize]), id: key as u32 };
-        keys.into_iter().map(token).collect()
+        keys
     }
 
-    /// The `count` likeliest tokens above the floor, of those the likeliest that reach `top_p`.
-    fn top(&self, count: usize, top_p: f32) -> Vec<Token> {
-        let mut tokens = self.from(self.reached_by(count));
-        tokens.truncate(count);
-        let total = tokens.iter().map(|token| exp(token.score) as f64).sum();
-        let needed = needed(&tokens, total, top_p).unwrap_or(tokens.len());
-        tokens.truncate(needed);
-        tokens
+    /// Keys of the `count` likeliest tokens above the floor, of those the likeliest that reach `top_p`.
+    fn kept(&self, count: usize, top_p: f32) -> Vec<u64> {
+        if count == self.logits.len() && top_p < 1.0 {
+            return self.nucleus(top_p);
+        }
+        let mut keys = self.keys(self.reached_by(count));
+        if count < keys.len() {
+            keys.select_nth_unstable(count);
+            keys.truncate(count);
+        }
+        if top_p < 1.0 {
+            // In order, so that their sum does not depend on how they were found.
+            keys.sort_unstable();
+            let enough = top_p as f64 * self.probability(&keys);
+            let needed = self.needed(&mut keys, enough).unwrap_or(count);
+            keys.truncate(needed);
+        }
+        keys
     }
 
-    /// The likeliest tokens above the floor that reach `top_p`.
-    fn nucleus(&self, top_p: f32) -> Vec<Token> {
+    /// Keys of the likeliest tokens above the floor that reach `top_p`.
+    fn nucleus(&self, top_p: f32) -> Vec<u64> {
         let mut total = 0.0;
         vectorize(Total { scaled: *self, total: &mut total });
         let mut count = FEW;
         loop {
             let least = self.reached_by(count);
-            let mut tokens = self.from(least);
-            let needed = needed(&tokens, total, top_p);
+            let mut keys = self.keys(least);
+            let needed = self.needed(&mut keys, top_p as f64 * total);
             if needed.is_some() || least <= self.floor {
-                tokens.truncate(needed.unwrap_or(tokens.len()));
-                return tokens;
+                keys.truncate(needed.unwrap_or(keys.len()));
+                return keys;
             }
             count *= 8;
         }
     }
-}
 
-/// How many of the first tokens have a probability of at least `top_p` together, one at least; `None` if all of them fall
-/// short of it.
-fn needed(tokens: &[Token], total: f64, top_p: f32) -> Option<usize> {
-    let mut before = 0.0;
-    for (i, token) in tokens.iter().enumerate() {
-        if i > 0 && before >= top_p as f64 * total {
-            return Some(i);
-        }
-        before += exp(token.score) as f64;
+    /// The sum of `exp(score)`.
+    fn probability(&self, keys: &[u64]) -> f64 {
+        keys.iter().map(|key| exp(self.score(self.logits[*key as u32 as usize])) as f64).sum()
     }
-    None
+
+    /// How many of the smallest keys, one at least, have a probability of `enough` together; they come first then. `None`
+    /// if all of them fall short of it.
+    fn needed(&self, keys: &mut [u64], enough: f64) -> Option<usize> {
+        // Without keys `from..to` it is too little, with them it is enough: halved as in a search for the middle.
+        let (mut from, mut to, mut before) = (0, keys.len(), 0.0);
+        while to - from > 1 {
+            let middle = (to - from) / 2;
+            keys[from..to].select_nth_unstable(middle);
+            let half = self.probability(&keys[from..from + middle]);
+            if before + half >= enough {
+                to = from + middle;
+            } else {
+                before += half;
+                from += middle;
+            }
+        }
+        let all = to == keys.len();
+        (!all || before + self.probability(&keys[from..to]) >= enough).then_some(to)
+    }
 }
 
 /// The sum of `exp(score)` over all tokens above the floor.

@@ -14,8 +14,6 @@ pub trait Source: Sync {
     fn keys(&self, from: usize, to: usize, panel: &mut [f32]);
     /// Values `from..to` as rows, `[value panels, to - from, 64]`.
     fn values(&self, from: usize, to: usize, panels: &mut [f32]);
-    /// Tells the memory that keys and values `from..to` will be asked for.
-    fn soon(&self, from: usize, to: usize);
 }
 
 /// Queries `first..first + rows` of a key head: its query heads token by token.
@@ -85,7 +83,6 @@ impl Tile<'_> {
         partial.sums.fill(0.0);
         for from in (start..end).step_by(PANEL) {
             let to = (from + PANEL).min(end);
-            source.soon(to, (to + PANEL).min(last));
             source.keys(from, to, panels);
             let scores = &mut scores[from - base..];
             vectorize(Scores { tile: *self, q, panel: panels, from, to, scores });
@@ -204,10 +201,10 @@ impl Work for Numerators<'_, '_> {
                 let mut lanes = load(scores, chunk);
                 self.tile.scale(&mut lanes);
                 if chunk * LANES < start || (chunk + 1) * LANES > end {
-                    for i in 0..LANES {
+                    for (i, lane) in lanes.iter_mut().enumerate() {
                         // Wraps to a large number before the start.
                         let at = ((chunk * LANES + i) as u32).wrapping_sub(start as u32);
-                        lanes[i] = if at < (end - start) as u32 { lanes[i] } else { f32::NEG_INFINITY };
+                        *lane = if at < (end - start) as u32 { *lane } else { f32::NEG_INFINITY };
                     }
                 }
                 for i in 0..LANES {
@@ -237,12 +234,12 @@ impl Work for Numerators<'_, '_> {
 impl Tile<'_> {
     #[inline(always)]
     fn scale(&self, scores: &mut [f32; LANES]) {
-        for i in 0..LANES {
-            scores[i] *= self.softmax.scale;
+        for score in &mut *scores {
+            *score *= self.softmax.scale;
         }
         if let Some(cap) = self.softmax.softcap {
-            for i in 0..LANES {
-                scores[i] = cap * tanh(scores[i] / cap);
+            for score in scores {
+                *score = cap * tanh(*score / cap);
             }
         }
     }

@@ -304,20 +304,19 @@ struct Head<'a, T> {
 
 impl<T: Scalar> Source for Head<'_, T> {
     fn keys(&self, from: usize, to: usize, panel: &mut [f32]) {
-        let rows = &self.k[from * self.head_dim..to * self.head_dim];
-        vectorize(Keys { rows, dim: self.head_dim, panel, wide: self.wide });
+        let rows = &self.k[from * self.head_dim..];
+        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel, wide: self.wide });
     }
 
     fn values(&self, from: usize, to: usize, panels: &mut [f32]) {
         let Values { rows, stride, dim } = self.v;
-        vectorize(PackValues { rows: &rows[from * stride..to * stride], stride, dim, panels });
+        vectorize(PackValues { rows: &rows[from * stride..], count: to - from, stride, dim, panels });
     }
-
-    fn soon(&self, _from: usize, _to: usize) {}
 }
 
 struct Keys<'a, T> {
     rows: &'a [T],
+    count: usize,
     dim: usize,
     panel: &'a mut [f32],
     wide: bool,
@@ -326,12 +325,13 @@ struct Keys<'a, T> {
 impl<T: Scalar> Work for Keys<'_, T> {
     #[inline(always)]
     fn run(self) {
-        pack_columns(self.rows, self.dim, self.panel, self.wide);
+        pack_columns(self.rows, self.count, self.dim, self.panel, self.wide);
     }
 }
 
 struct PackValues<'a, T> {
     rows: &'a [T],
+    count: usize,
     stride: usize,
     dim: usize,
     panels: &'a mut [f32],
@@ -340,7 +340,7 @@ struct PackValues<'a, T> {
 impl<T: Scalar> Work for PackValues<'_, T> {
     #[inline(always)]
     fn run(self) {
-        pack_rows(self.rows, self.stride, self.dim, self.panels);
+        pack_rows(self.rows, self.count, self.stride, self.dim, self.panels);
     }
 }
 
