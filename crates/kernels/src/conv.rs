@@ -3,7 +3,8 @@
 use crate::{
     lanes::silu,
     parallel::for_each_chunk,
-    scalar::{Scalar, widen},
+    scalar::Scalar,
+    shared::{Aligned, Parts},
     simd::{Work, vectorize},
 };
 
@@ -30,49 +31,94 @@ pub fn causal_conv<T: Scalar>(
 ) {
     let width = weight.len() / channels;
     let tokens = x.len() / channels;
+    assert!(
+        width > 0 && weight.len() == width * channels,
+        "{} weights for {channels} channels",
+        weight.len()
+    );
     assert_eq!((state.len(), out.len()), ((width - 1) * channels, tokens * channels));
-    let inputs = [widen(state, channels, 1), widen(x, channels, 1)].concat();
-    let mut taps = vec![0.0; weight.len()];
-    for (c, weights) in weight.chunks_exact(width).enumerate() {
-        weights.iter().enumerate().for_each(|(j, w)| taps[j * channels + c] = w.to_f32());
-    }
+    assert_eq!(new_state.len(), state.len(), "states differ in length");
+    let call = Call { x, weight, state, width, channels, activation, out: Parts::new(out) };
+    let mut blocks: Vec<usize> = (0..channels).step_by(BLOCK).collect();
     // The activation costs about as much as 16 multiply-adds.
-    for_each_chunk(out, channels, x.len() * (width + 16), |t, out| {
-        vectorize(Token {
-            inputs: &inputs[t * channels..][..width * channels],
-            taps: &taps,
-            activation,
-            out,
-        });
+    for_each_chunk(&mut blocks, 1, x.len() * (width + 16), |_, block| {
+        vectorize(Block { call: &call, first: block[0], channels: (channels - block[0]).min(BLOCK) });
     });
-    let last = [state, x].concat();
-    new_state.copy_from_slice(&last[last.len() - new_state.len()..]);
+    let kept = state.len().saturating_sub(x.len());
+    new_state[..kept].copy_from_slice(&state[state.len() - kept..]);
+    new_state[kept..].copy_from_slice(&x[x.len() - (state.len() - kept)..]);
 }
 
-struct Token<'a, T> {
-    inputs: &'a [f32],
-    taps: &'a [f32],
+/// Channels a thread takes through all tokens.
+const BLOCK: usize = 1024;
+/// Widths for whose weights there is room on the stack.
+const FEW_TAPS: usize = 4;
+
+/// What one call was given.
+struct Call<'a, T> {
+    x: &'a [T],
+    weight: &'a [T],
+    state: &'a [T],
+    width: usize,
+    channels: usize,
     activation: ConvActivation,
-    out: &'a mut [T],
+    out: Parts<'a, T>,
 }
 
-impl<T: Scalar> Work for Token<'_, T> {
+struct Block<'a, T> {
+    call: &'a Call<'a, T>,
+    first: usize,
+    channels: usize,
+}
+
+impl<T: Scalar> Work for Block<'_, T> {
     #[inline(always)]
+    #[allow(unsafe_code, reason = "blocks write channels of their own")]
     fn run(self) {
-        let channels = self.out.len();
-        let mut sums = vec![0.0f32; channels];
-        for (inputs, taps) in self.inputs.chunks_exact(channels).zip(self.taps.chunks_exact(channels)) {
-            for ((sum, x), w) in sums.iter_mut().zip(inputs).zip(taps) {
-                *sum = x.mul_add(*w, *sum);
+        let Block { call, first, channels: count } = self;
+        let (mut few, mut many) = (Aligned([0.0; FEW_TAPS * BLOCK]), vec![]);
+        let taps = if call.width <= FEW_TAPS {
+            &mut few.0[..call.width * BLOCK]
+        } else {
+            many.resize(call.width * BLOCK, 0.0);
+            &mut many[..]
+        };
+        for (c, weights) in call.weight[first * call.width..].chunks_exact(call.width).take(count).enumerate()
+        {
+            for (j, w) in weights.iter().enumerate() {
+                taps[j * BLOCK + c] = w.to_f32();
             }
         }
-        if self.activation == ConvActivation::Silu {
-            for sum in &mut sums {
-                *sum = silu(*sum);
+        let mut sums = Aligned([0.0; BLOCK]);
+        let sums = &mut sums.0[..count];
+        for t in 0..call.x.len() / call.channels {
+            sums.fill(0.0);
+            for (j, taps) in taps.chunks_exact(BLOCK).enumerate() {
+                let x = &call.input(t + j)[first..first + count];
+                for ((sum, x), w) in sums.iter_mut().zip(x).zip(taps) {
+                    *sum = x.to_f32().mul_add(*w, *sum);
+                }
+            }
+            if call.activation == ConvActivation::Silu {
+                for sum in &mut *sums {
+                    *sum = silu(*sum);
+                }
+            }
+            // SAFETY: each channel belongs to one task.
+            let out = unsafe { call.out.part(t * call.channels + first, count) };
+            for (out, sum) in out.iter_mut().zip(&*sums) {
+                *out = T::from_f32(*sum);
             }
         }
-        for (out, sum) in self.out.iter_mut().zip(&sums) {
-            *out = T::from_f32(*sum);
-        }
+    }
+}
+
+impl<T> Call<'_, T> {
+    /// Token `i` of the state, then of the input.
+    #[inline(always)]
+    fn input(&self, i: usize) -> &[T] {
+        let past = self.width - 1;
+        let (from, i) = if i < past { (self.state, i) } else { (self.x, i - past) };
+        &from[i * self.channels..][..self.channels]
     }
 }

@@ -1,9 +1,11 @@
 //! The gated delta rule, evaluated token by token in the same order in prefill and decode.
 
 use crate::{
-    lanes::{LANES, dot, fma, load},
+    lanes::{LANES, dot, reduce},
+    panel::wide_registers,
     parallel::for_each_chunk,
-    scalar::{Scalar, widen},
+    scalar::Scalar,
+    shared::{Aligned, Parts, prefetch, with_scratch},
     simd::{Work, vectorize},
 };
 
@@ -23,6 +25,8 @@ pub struct DeltaShape {
 /// `[tokens, value_heads]`; `state` `[value_heads, value_dim, key_dim]`, updated in place. Value head `h` uses key
 /// head `h / (value_heads / key_heads)`. `g` is either one decay per head, `[tokens, value_heads]`, or one per key
 /// channel, `[tokens, value_heads, key_dim]` (`S[:, j] *= g[j]`, Kimi Team, "Kimi Linear", 2025).
+///
+/// What is rounded, in this order: `g k`; `S (g k)`, and from it `delta`; `S g`, to which `delta kᵀ` is added; `S q`.
 pub fn gated_delta<T: Scalar>(
     shape: DeltaShape,
     [q, k, v]: [&[T]; 3],
@@ -50,100 +54,294 @@ pub fn gated_delta<T: Scalar>(
     if tokens == 0 {
         return;
     }
-    let padded = key_dim.next_multiple_of(LANES);
-    let (q, k) = (widen(q, key_dim, LANES), widen(k, key_dim, LANES));
-    let channels = if by_channel { widen(g, key_dim, LANES) } else { vec![] };
-    let g = if by_channel { Decays::Channels(&channels) } else { Decays::Heads(g) };
-    // One piece of memory per head: its output behind its state.
-    let (states, outputs) = (value_dim * key_dim, tokens * value_dim);
-    let mut heads = vec![0.0f32; value_heads * (states + outputs)];
-    for (to, from) in heads.chunks_exact_mut(states + outputs).zip(state.chunks_exact(states)) {
-        to[..states].copy_from_slice(from);
-    }
-    for_each_chunk(&mut heads, states + outputs, 4 * tokens * value_heads * states, |head, memory| {
-        let (state, out) = memory.split_at_mut(states);
-        vectorize(Head { shape, head, padded, q: &q, k: &k, v, g, beta, state, out });
+    let call = Call { shape, v, g, beta, by_channel, out: Parts::new(out), state: Parts::new(state) };
+    let work = 4 * tokens * value_heads * value_dim * key_dim;
+    let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(SLICE)).collect();
+    with_scratch(2 * q.len(), |wide| {
+        let (wide_q, wide_k) = wide.split_at_mut(q.len());
+        vectorize(Widen { from: q, to: wide_q });
+        vectorize(Widen { from: k, to: wide_k });
+        let (q, k) = (&*wide_q, &*wide_k);
+        let wide = wide_registers();
+        for_each_chunk(&mut tasks, 1, work, |_, task| {
+            vectorize(Slice { call: &call, task: task[0], q, k, wide })
+        });
     });
-    for (head, memory) in heads.chunks_exact(states + outputs).enumerate() {
-        state[head * states..][..states].copy_from_slice(&memory[..states]);
-        for (token, from) in memory[states..].chunks_exact(value_dim).enumerate() {
-            let out = &mut out[(token * value_heads + head) * value_dim..][..value_dim];
-            out.iter_mut().zip(from).for_each(|(out, &value)| *out = T::from_f32(value));
-        }
-    }
 }
 
-/// Factors on the state: of each head, or of each of its padded key channels.
-#[derive(Clone, Copy)]
-enum Decays<'a> {
-    Heads(&'a [f32]),
-    Channels(&'a [f32]),
-}
+/// Rows of a head's state that one thread takes through all tokens, small enough to stay in its innermost cache.
+const SLICE: usize = 32;
+/// Keys for which there is room on the stack.
+const KEYS: usize = 128;
+/// Fewer tokens than this are not worth copying the state to where its vectors fit the cache's lines.
+const FEW_TOKENS: usize = 4;
 
-struct Head<'a, T> {
+/// What one call was given.
+struct Call<'a, T> {
     shape: DeltaShape,
-    head: usize,
-    padded: usize,
+    v: &'a [T],
+    g: &'a [f32],
+    beta: &'a [f32],
+    by_channel: bool,
+    out: Parts<'a, T>,
+    state: Parts<'a, f32>,
+}
+
+struct Slice<'a, T> {
+    call: &'a Call<'a, T>,
+    task: usize,
     q: &'a [f32],
     k: &'a [f32],
-    v: &'a [T],
-    g: Decays<'a>,
-    beta: &'a [f32],
-    state: &'a mut [f32],
-    out: &'a mut [f32],
+    wide: bool,
 }
 
-impl<T: Scalar> Work for Head<'_, T> {
+impl<T: Scalar> Work for Slice<'_, T> {
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "slices write parts of their own")]
+    fn run(self) {
+        let Call { shape: DeltaShape { tokens, key_dim, value_dim, .. }, ref state, .. } = *self.call;
+        let per_head = value_dim.div_ceil(SLICE);
+        let (head, first) = (self.task / per_head, self.task % per_head * SLICE);
+        let rows = (value_dim - first).min(SLICE);
+        // SAFETY: each row of the state belongs to one task.
+        let state = unsafe { state.part((head * value_dim + first) * key_dim, rows * key_dim) };
+        if tokens < FEW_TOKENS || state.len() > SLICE * KEYS {
+            return self.tokens(head, first, state);
+        }
+        let mut copy = Aligned([0.0; SLICE * KEYS]);
+        let copy = &mut copy.0[..state.len()];
+        copy.copy_from_slice(state);
+        self.tokens(head, first, copy);
+        state.copy_from_slice(copy);
+    }
+}
+
+impl<T: Scalar> Slice<'_, T> {
+    /// Rows of `head` from `first` on, through all tokens.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "slices write parts of their own")]
+    fn tokens(&self, head: usize, first: usize, state: &mut [f32]) {
+        let Call { shape, v, g, beta, by_channel, ref out, .. } = *self.call;
+        let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = shape;
+        let (rows, key_head) = (state.len() / key_dim, head / (value_heads / key_heads));
+        // Decays of one token, and its decayed keys.
+        let (mut few, mut many) = (Aligned([0.0; 2 * KEYS]), vec![]);
+        let factors = if key_dim <= KEYS {
+            &mut few.0[..2 * key_dim]
+        } else {
+            many.resize(2 * key_dim, 0.0);
+            &mut many[..]
+        };
+        let (decay, decayed) = factors.split_at_mut(key_dim);
+        let mut values = [0.0; SLICE];
+        for t in 0..tokens {
+            let at = t * value_heads + head;
+            let keys = (t * key_heads + key_head) * key_dim;
+            let (q, k) = (&self.q[keys..][..key_dim], &self.k[keys..][..key_dim]);
+            match by_channel {
+                true => decay.copy_from_slice(&g[at * key_dim..][..key_dim]),
+                false => decay.fill(g[at]),
+            }
+            for ((to, g), k) in decayed.iter_mut().zip(&*decay).zip(k) {
+                *to = g * k;
+            }
+            if t + 1 < tokens {
+                // Tokens lie too far apart for the processor to guess.
+                prefetch(&v[(at + value_heads) * value_dim + first..][..rows]);
+                prefetch(&self.q[keys + key_heads * key_dim..][..key_dim]);
+                prefetch(&self.k[keys + key_heads * key_dim..][..key_dim]);
+            }
+            let token = Token { q, k, decay, decayed, beta: beta[at] };
+            for (to, from) in values.iter_mut().zip(&v[at * value_dim + first..][..rows]) {
+                *to = from.to_f32();
+            }
+            token.step(state, &mut values[..rows], self.wide);
+            // SAFETY: each row of values belongs to one task.
+            let out = unsafe { out.part(at * value_dim + first, rows) };
+            for (to, from) in out.iter_mut().zip(&values) {
+                *to = T::from_f32(*from);
+            }
+        }
+    }
+}
+
+/// What the rows of a head share at one token: `[key_dim]` each.
+#[derive(Clone, Copy)]
+struct Token<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    decay: &'a [f32],
+    /// `decay * k`
+    decayed: &'a [f32],
+    beta: f32,
+}
+
+impl Token<'_> {
+    /// Rows of the state through the token; `values` become outputs.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "entering functions compiled for AVX-512")]
+    fn step(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
+        let key_dim = self.k.len();
+        let mut done = 0;
+        #[cfg(target_arch = "x86_64")]
+        if wide && key_dim.is_multiple_of(LANES) {
+            // First all rows are read, then all are written: no row waits for the sums of the one before.
+            let values = values.as_chunks_mut::<4>().0;
+            done = 4 * values.len();
+            for (state, values) in state.chunks_exact(4 * key_dim).zip(&mut *values) {
+                // SAFETY: `wide` says that the processor has AVX-512; four rows of whole vectors.
+                unsafe { self.read_four(state, values) };
+            }
+            for (state, values) in state.chunks_exact_mut(4 * key_dim).zip(values) {
+                // SAFETY: as above.
+                unsafe { self.write_four(state, values) };
+            }
+        }
+        let _ = wide;
+        let rows = state.chunks_exact_mut(key_dim).zip(values).skip(done);
+        if key_dim.is_multiple_of(LANES) {
+            rows.for_each(|(row, value)| *value = self.row(row, *value));
+        } else {
+            rows.for_each(|(row, value)| *value = self.ragged_row(row, *value));
+        }
+    }
+
+    /// One row, of whole vectors.
+    #[inline(always)]
+    fn row(&self, row: &mut [f32], v: f32) -> f32 {
+        let delta = (v - dot(row, self.decayed)) * self.beta;
+        for ((s, k), g) in row.iter_mut().zip(self.k).zip(self.decay) {
+            *s = delta.mul_add(*k, *s * g);
+        }
+        dot(row, self.q)
+    }
+
+    /// As [`row`](Token::row), of any length.
+    #[inline(always)]
+    fn ragged_row(&self, row: &mut [f32], v: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        for (j, s) in row.iter().enumerate() {
+            sums[j % LANES] = s.mul_add(self.decayed[j], sums[j % LANES]);
+        }
+        let delta = (v - reduce(&sums)) * self.beta;
+        let mut sums = [0.0; LANES];
+        for (j, s) in row.iter_mut().enumerate() {
+            *s = delta.mul_add(self.k[j], *s * self.decay[j]);
+            sums[j % LANES] = s.mul_add(self.q[j], sums[j % LANES]);
+        }
+        reduce(&sums)
+    }
+
+    /// The first half of [`row`](Token::row), to the bit, for four rows that share loads: `values` become deltas.
+    ///
+    /// # Safety
+    /// Four rows of whole vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    #[allow(unsafe_code, reason = "loads of whole vectors")]
+    unsafe fn read_four(&self, state: &[f32], values: &mut [f32; 4]) {
+        use std::arch::x86_64::*;
+        let key_dim = self.decayed.len();
+        assert!(state.len() == 4 * key_dim);
+        // SAFETY: all reads end at key_dim, of rows key_dim apart.
+        unsafe {
+            let mut sums = [_mm512_setzero_ps(); 4];
+            for at in (0..key_dim).step_by(LANES) {
+                let k = _mm512_loadu_ps(self.decayed.as_ptr().add(at));
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let s = _mm512_loadu_ps(state.as_ptr().add(r * key_dim + at));
+                    *sum = _mm512_fmadd_ps(s, k, *sum);
+                }
+            }
+            let v = _mm_sub_ps(_mm_loadu_ps(values.as_ptr()), reduce_four(&sums));
+            _mm_storeu_ps(values.as_mut_ptr(), _mm_mul_ps(v, _mm_set1_ps(self.beta)));
+        }
+    }
+
+    /// The second half: deltas become outputs.
+    ///
+    /// # Safety
+    /// Four rows of whole vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
+    unsafe fn write_four(&self, state: &mut [f32], values: &mut [f32; 4]) {
+        use std::arch::x86_64::*;
+        let key_dim = self.k.len();
+        assert!(state.len() == 4 * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
+        let state = state.as_mut_ptr();
+        let delta = values.map(|delta| _mm512_set1_ps(delta));
+        // SAFETY: all reads and writes end at key_dim, of rows key_dim apart.
+        unsafe {
+            let mut sums = [_mm512_setzero_ps(); 4];
+            for at in (0..key_dim).step_by(LANES) {
+                let k = _mm512_loadu_ps(self.k.as_ptr().add(at));
+                let q = _mm512_loadu_ps(self.q.as_ptr().add(at));
+                let decay = _mm512_loadu_ps(self.decay.as_ptr().add(at));
+                for r in 0..4 {
+                    let s = _mm512_mul_ps(_mm512_loadu_ps(state.add(r * key_dim + at)), decay);
+                    let s = _mm512_fmadd_ps(delta[r], k, s);
+                    _mm512_storeu_ps(state.add(r * key_dim + at), s);
+                    sums[r] = _mm512_fmadd_ps(s, q, sums[r]);
+                }
+            }
+            _mm_storeu_ps(values.as_mut_ptr(), reduce_four(&sums));
+        }
+    }
+}
+
+/// [`reduce`] of four vectors.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn reduce_four(sums: &[std::arch::x86_64::__m512; 4]) -> std::arch::x86_64::__m128 {
+    use std::arch::x86_64::*;
+    let mut quarters = [_mm_setzero_ps(); 4];
+    for r in 0..4 {
+        // Lanes 8 apart, then 4 apart.
+        let folded = _mm512_add_ps(sums[r], _mm512_shuffle_f32x4::<0x4e>(sums[r], sums[r]));
+        let folded = _mm512_castps512_ps256(folded);
+        let high = _mm256_extractf128_ps::<1>(folded);
+        quarters[r] = _mm_add_ps(_mm256_castps256_ps128(folded), high);
+    }
+    let [a, b, c, d] = quarters;
+    let first = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+    let second = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+    _mm_add_ps(_mm_shuffle_ps::<0x88>(first, second), _mm_shuffle_ps::<0xdd>(first, second))
+}
+
+struct Widen<'a, T> {
+    from: &'a [T],
+    to: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for Widen<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = self.shape;
-        let key_head = self.head / (value_heads / key_heads);
-        let mut rows = widen(self.state, key_dim, LANES);
-        for t in 0..tokens {
-            let q = &self.q[(t * key_heads + key_head) * self.padded..][..self.padded];
-            let k = &self.k[(t * key_heads + key_head) * self.padded..][..self.padded];
-            let at = t * value_heads + self.head;
-            let v = &self.v[at * value_dim..][..value_dim];
-            let out = &mut self.out[t * value_dim..][..value_dim];
-            for ((row, v), out) in rows.chunks_exact_mut(self.padded).zip(v).zip(out) {
-                self.g.apply(row, at);
-                *out = step(row, q, k, v.to_f32(), self.beta[at]);
-            }
-        }
-        for (to, from) in self.state.chunks_exact_mut(key_dim).zip(rows.chunks_exact(self.padded)) {
-            to.copy_from_slice(&from[..key_dim]);
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = from.to_f32();
         }
     }
 }
 
-impl Decays<'_> {
-    /// Decays one row of the state; `at` counts heads over all tokens.
-    #[inline(always)]
-    fn apply(self, row: &mut [f32], at: usize) {
-        match self {
-            Decays::Heads(g) => {
-                for s in row {
-                    *s *= g[at];
-                }
-            }
-            Decays::Channels(g) => {
-                let g = &g[at * row.len()..][..row.len()];
-                for (s, g) in row.iter_mut().zip(g) {
-                    *s *= g;
-                }
-            }
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// One row of the decayed state through one token.
-#[inline(always)]
-fn step(row: &mut [f32], q: &[f32], k: &[f32], v: f32, beta: f32) -> f32 {
-    let delta = [(v - dot(row, k)) * beta; LANES];
-    for chunk in 0..row.len() / LANES {
-        let mut lanes = load(row, chunk);
-        fma(&mut lanes, &delta, &load(k, chunk));
-        row[chunk * LANES..][..LANES].copy_from_slice(&lanes);
+    #[test]
+    fn four_rows_at_once_are_four_rows() {
+        let number = |i: usize| (i * i * 31 % 1009) as f32 / 1009.0 - 0.5;
+        let numbers = |seed: usize, n: usize| -> Vec<f32> { (seed..seed + n).map(number).collect() };
+        let (q, k, decay, state) = (numbers(1, 48), numbers(60, 48), numbers(120, 48), numbers(200, 7 * 48));
+        let decayed: Vec<f32> = decay.iter().zip(&k).map(|(g, k)| g * k).collect();
+        let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
+        let run = |wide: bool| {
+            let (mut state, mut values) = (state.clone(), numbers(900, 7));
+            token.step(&mut state, &mut values, wide);
+            (state, values)
+        };
+        assert_eq!(run(wide_registers()), run(false));
     }
-    dot(row, q)
 }

@@ -1,7 +1,7 @@
-//! The elementwise middle of a gated feed-forward layer.
+//! Gates: of a feed-forward layer, of attention, and those that steer a delta rule.
 
 use crate::{
-    lanes::{silu, tanh},
+    lanes::{exp, sigmoid, silu, softplus, tanh},
     parallel::for_each_chunk,
     scalar::Scalar,
     simd::{Work, vectorize},
@@ -26,6 +26,79 @@ pub fn gated<T: Scalar>(gate: &[T], up: &[T], out: &mut [T], activation: Activat
         let (gate, up) = (&gate[i * BLOCK..][..out.len()], &up[i * BLOCK..][..out.len()]);
         vectorize(Elements { gate, up, activation, out });
     });
+}
+
+/// `out = x * sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` and `out` `[rows, dim]` lie one
+/// behind the other, those of `gate` `stride` apart from its start on (its last may end early).
+pub fn sigmoid_gated<T: Scalar>(x: &[T], gate: &[T], stride: usize, out: &mut [T], dim: usize) {
+    assert!(x.len() == out.len() && out.len().is_multiple_of(dim), "rows of {dim} in {}", out.len());
+    let rows = out.len() / dim;
+    assert!(stride >= dim && (rows == 0 || gate.len() >= (rows - 1) * stride + dim), "{rows} gates of {dim}");
+    let block = (BLOCK / dim).max(1);
+    for_each_chunk(out, block * dim, 16 * x.len(), |i, out| {
+        let x = &x[i * block * dim..][..out.len()];
+        vectorize(SigmoidRows { x, gate: &gate[i * block * stride..], stride, dim, out });
+    });
+}
+
+struct SigmoidRows<'a, T> {
+    x: &'a [T],
+    gate: &'a [T],
+    stride: usize,
+    dim: usize,
+    out: &'a mut [T],
+}
+
+impl<T: Scalar> Work for SigmoidRows<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let rows = self.out.chunks_exact_mut(self.dim).zip(self.x.chunks_exact(self.dim));
+        for ((out, x), gate) in rows.zip(self.gate.chunks(self.stride)) {
+            for ((out, x), gate) in out.iter_mut().zip(x).zip(gate) {
+                *out = T::from_f32(x.to_f32() * sigmoid(gate.to_f32()));
+            }
+        }
+    }
+}
+
+/// What steers a gated delta rule: `decay = exp(rate * softplus(a + bias))` and `beta = sigmoid(b)`, in float32.
+///
+/// `a`, `b`, `decay`, `beta` `[tokens, heads]`; `rate` (`-exp(A_log)`, at most 0) and `bias` (`dt_bias`) `[heads]`.
+pub fn delta_gates<T: Scalar>(
+    [a, b]: [&[T]; 2],
+    rate: &[f32],
+    bias: &[f32],
+    decay: &mut [f32],
+    beta: &mut [f32],
+) {
+    let heads = rate.len();
+    assert_eq!((bias.len(), b.len(), decay.len(), beta.len()), (heads, a.len(), a.len(), a.len()));
+    assert!(heads > 0 && a.len().is_multiple_of(heads), "{} gates for {heads} heads", a.len());
+    vectorize(DeltaGates { a, b, rate, bias, decay, beta });
+}
+
+struct DeltaGates<'a, T> {
+    a: &'a [T],
+    b: &'a [T],
+    rate: &'a [f32],
+    bias: &'a [f32],
+    decay: &'a mut [f32],
+    beta: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for DeltaGates<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let heads = self.rate.len();
+        for (decay, a) in self.decay.chunks_exact_mut(heads).zip(self.a.chunks_exact(heads)) {
+            for (((decay, a), rate), bias) in decay.iter_mut().zip(a).zip(self.rate).zip(self.bias) {
+                *decay = exp(rate * softplus(a.to_f32() + bias));
+            }
+        }
+        for (beta, b) in self.beta.iter_mut().zip(self.b) {
+            *beta = sigmoid(b.to_f32());
+        }
+    }
 }
 
 struct Elements<'a, T> {

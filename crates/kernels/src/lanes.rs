@@ -43,6 +43,20 @@ pub fn load_scalar<T: Scalar>(row: &[T], chunk: usize) -> Lanes {
     lanes
 }
 
+/// Rounds the lanes into up to 16 values.
+#[inline(always)]
+pub fn store_scalar<T: Scalar>(lanes: &Lanes, to: &mut [T]) {
+    if let Some(to) = to.first_chunk_mut::<LANES>() {
+        for i in 0..LANES {
+            to[i] = T::from_f32(lanes[i]);
+        }
+    } else {
+        for (to, lane) in to.iter_mut().zip(lanes) {
+            *to = T::from_f32(*lane);
+        }
+    }
+}
+
 /// `accumulator + a * b`, each lane rounded once.
 #[inline(always)]
 pub fn fma(accumulator: &mut Lanes, a: &Lanes, b: &Lanes) {
@@ -77,15 +91,39 @@ pub fn exp(x: f32) -> f32 {
 fn exp_parts(x: f32) -> (f32, f32) {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Added to a number below 2²², leaves it rounded to an integer, in the lowest bits.
+    const ROUNDED: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.0, 88.0);
-    let n = (clamped * std::f32::consts::LOG2_E).round_ties_even();
+    let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUNDED);
+    let n = rounded - ROUNDED;
     let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, clamped));
     let p = r.mul_add(1.987_569_1e-4, 1.398_199_9e-3);
     let p = r.mul_add(p, 8.333_452e-3);
     let p = r.mul_add(p, 4.166_579_6e-2);
     let p = r.mul_add(p, 1.666_666_5e-1);
     let p = r.mul_add(p, 0.5);
-    ((r * r).mul_add(p, r), f32::from_bits(((n as i32 + 127) << 23) as u32))
+    ((r * r).mul_add(p, r), f32::from_bits((rounded.to_bits() << 23).wrapping_add(127 << 23)))
+}
+
+/// `ln(x)` for normal positive `x`, to about 1 unit in the last place.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // x = m 2ⁿ, m in [√½, √2); ln m = 2 atanh(s), s = (m - 1) / (m + 1) at most 0.172.
+    const SQRT_HALF: u32 = 0x3f35_04f3;
+    let above = x.to_bits().wrapping_sub(SQRT_HALF);
+    let n = (above as i32 >> 23) as f32;
+    let m = f32::from_bits((above & 0x007f_ffff) + SQRT_HALF);
+    let f = m - 1.0;
+    let s = f / (m + 1.0);
+    let square = s * s;
+    let series = square.mul_add(2.0 / 9.0, 2.0 / 7.0);
+    let series = square.mul_add(series, 2.0 / 5.0);
+    let series = square.mul_add(series, 2.0 / 3.0);
+    // 2 s = f - s f, which keeps the digits of f.
+    let small = s.mul_add(square.mul_add(series, -f), n * LN2_LOW);
+    n.mul_add(LN2_HIGH, f + small)
 }
 
 /// `tanh(x)` to a few units in the last place, small `x` included.
@@ -104,6 +142,58 @@ pub fn silu(x: f32) -> f32 {
     if x >= 0.0 { x / (1.0 + e) } else { x * e / (1.0 + e) }
 }
 
+/// `1 / (1 + exp(-x))`
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    (if x >= 0.0 { 1.0 } else { e }) / (1.0 + e)
+}
+
+/// `ln(1 + exp(x))` to a few units in the last place.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the terms of its series left out are below 2⁻²⁵ of it.
+    let y = exp(-x.abs());
+    let s = y / (2.0 + y);
+    let square = s * s;
+    let mut series = 1.0 / 15.0;
+    for divisor in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+        series = square.mul_add(series, 1.0 / divisor);
+    }
+    let positive = if x > 0.0 { x } else { 0.0 };
+    // Adding 0 times x lets NaN through.
+    (2.0 * s).mul_add(series, positive) + 0.0 * x.clamp(-1.0, 1.0)
+}
+
+/// Up to here [`sin_cos`] holds its promise.
+pub const MOST_RADIANS: f32 = 1e6;
+
+/// Sine and cosine to about 1e-7, for `|x|` up to [`MOST_RADIANS`].
+#[inline(always)]
+pub fn sin_cos(x: f32) -> (f32, f32) {
+    // The multiple of π/2 is taken off in three pieces; the first product is exact.
+    const HIGH: f32 = 1.570_796_4;
+    const MIDDLE: f32 = -4.371_139e-8;
+    const LOW: f32 = -1.715_124_5e-15;
+    const ROUNDED: f32 = 12_582_912.0;
+    let rounded = x.mul_add(std::f32::consts::FRAC_2_PI, ROUNDED);
+    let n = rounded - ROUNDED;
+    let r = n.mul_add(-LOW, n.mul_add(-MIDDLE, n.mul_add(-HIGH, x)));
+    let square = r * r;
+    let p = square.mul_add(-1.951_529_6e-4, 8.332_161e-3);
+    let sin = (square * r).mul_add(square.mul_add(p, -1.666_665_5e-1), r);
+    let p = square.mul_add(2.443_315_7e-5, -1.388_731_6e-3);
+    let p = square.mul_add(p, 4.166_664_6e-2);
+    let cos = (square * square).mul_add(p, square.mul_add(-0.5, 1.0));
+    let quadrant = rounded.to_bits();
+    let (sin, cos) = if quadrant & 1 == 0 { (sin, cos) } else { (cos, sin) };
+    let negative = |bit: u32| (bit & 2) << 30;
+    (
+        f32::from_bits(sin.to_bits() ^ negative(quadrant)),
+        f32::from_bits(cos.to_bits() ^ negative(quadrant.wrapping_add(1))),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,12 +210,57 @@ mod tests {
     }
 
     #[test]
+    fn ln_is_close_everywhere() {
+        for i in 0..400_000u32 {
+            let x = f32::from_bits(0x0080_0000 + i * 5300);
+            let (got, exact) = (ln(x) as f64, (x as f64).ln());
+            assert!((got - exact).abs() <= 2e-7 * exact.abs(), "ln({x}) = {got}, exact {exact}");
+        }
+        for i in -1000..1000 {
+            let x = 1.0 + i as f32 * f32::EPSILON;
+            assert!(
+                (ln(x) as f64 - (x as f64).ln()).abs() <= 2e-7 * (x as f64).ln().abs(),
+                "ln({x}) = {}",
+                ln(x)
+            );
+        }
+    }
+
+    #[test]
     fn silu_matches_its_definition() {
         for x in [-90.0f32, -10.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 10.0, 90.0] {
             let exact = x as f64 / (1.0 + (-x as f64).exp());
             assert!((silu(x) as f64 - exact).abs() <= 1e-6 * exact.abs().max(1e-6), "silu({x})");
         }
     }
+
+    #[test]
+    fn softplus_and_sigmoid_match_their_definitions() {
+        for i in 0..200_000 {
+            let x = (i - 100_000) as f32 * 8e-4;
+            let wide = x as f64;
+            for (got, exact) in [
+                (softplus(x), wide.max(0.0) + (-wide.abs()).exp().ln_1p()),
+                (sigmoid(x), 1.0 / (1.0 + (-wide).exp())),
+            ] {
+                assert!((got as f64 - exact).abs() <= 4e-7 * exact, "{got} at {x}, exact {exact}");
+            }
+        }
+        assert!(softplus(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan());
+        assert_eq!((softplus(f32::INFINITY), softplus(f32::NEG_INFINITY)), (f32::INFINITY, 0.0));
+    }
+
+    #[test]
+    fn sines_and_cosines_hold_up_to_a_million_radians() {
+        for i in 0..400_000 {
+            let x = if i % 2 == 0 { (i - 200_000) as f32 * 1e-4 } else { (i - 200_000) as f32 * 4.999_37 };
+            let (sin, cos) = sin_cos(x);
+            let (exact_sin, exact_cos) = (x as f64).sin_cos();
+            assert!((sin as f64 - exact_sin).abs() < 1.2e-7, "sin({x}) = {sin}, exact {exact_sin}");
+            assert!((cos as f64 - exact_cos).abs() < 1.2e-7, "cos({x}) = {cos}, exact {exact_cos}");
+        }
+    }
+
     #[test]
     fn tanh_is_close_everywhere_and_keeps_small_numbers() {
         for i in 0..400_000 {

@@ -8,28 +8,34 @@ mod bandwidth;
 mod conv;
 mod delta;
 mod gated;
+mod gumbel;
 mod lanes;
 mod linear;
 mod norm;
 mod pack;
+mod panel;
 mod parallel;
 mod rope;
+mod sample;
 mod scalar;
+mod shared;
 mod simd;
 mod top_k;
 
-pub use attention::{AttentionShape, Softmax, append_kv, attention, latent_attention};
+pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv};
 pub use delta::{DeltaShape, gated_delta};
-pub use gated::{Activation, gated};
+pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
+pub use gumbel::gumbel;
 pub use linear::{
     Affine, FloatFormat, Floats, Microscaled, Precision, Term, Weight, grouped_linear, linear, linears,
 };
-pub use norm::rms_norm;
+pub use norm::{add_rms_norm, gated_rms_norm, rms_norm};
 pub use pack::pack_floats;
 pub use parallel::{set_threads, threads};
 pub use rope::{RopePairs, rope};
+pub use sample::{PastToken, Sampling, sample};
 pub use scalar::Scalar;
 pub use simd::{Vectors, vectors};
 pub use top_k::top_k;

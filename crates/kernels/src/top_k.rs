@@ -24,7 +24,7 @@ pub fn top_k<T: Scalar>(scores: &[T], columns: usize, k: usize, indices: &mut [u
 }
 
 /// A number of 32 bits that falls as `score` rises.
-fn rank(score: f32) -> u64 {
+pub(crate) fn rank(score: f32) -> u64 {
     // The bits of floats of one sign are in the order of their sizes; 0 is added to make -0 the same as 0.
     let bits = (score + 0.0).to_bits();
     let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };

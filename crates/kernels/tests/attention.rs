@@ -8,8 +8,9 @@ use kernels::*;
 use proptest::prelude::*;
 
 fn shapes() -> impl Strategy<Value = AttentionShape> {
-    let sizes = (1usize..9, 0usize..40, 0usize..20, 1usize..4, 1usize..11);
-    let dims = (1usize..40, 1usize..40, prop::sample::select(vec![1, 2, 7, 16, usize::MAX]));
+    let past = prop_oneof![0usize..40, 200usize..600];
+    let sizes = (1usize..9, past, 0usize..20, 1usize..4, 1usize..11);
+    let dims = (1usize..100, 1usize..100, prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]));
     (sizes, dims).prop_map(|((tokens, past, room, kv_heads, group), (head_dim, value_dim, window))| {
         let (heads, length) = (kv_heads * group, past + tokens);
         let capacity = length + room;
@@ -61,9 +62,9 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
     let out = run(s, &q, &k, &v);
     close(&out, &exact(s, &wide(&q), &wide(&k), &wide(&v), softmax), 2e-5);
     for t in 0..s.tokens {
-        // Alone, in a buffer whose first visible key is this query's, as after older keys slid out.
+        // Alone, in a buffer from which all blocks that this query does not see have slid out.
         let end = s.length - s.tokens + t + 1;
-        let start = end.saturating_sub(s.window);
+        let start = end.saturating_sub(s.window) / KEY_BLOCK * KEY_BLOCK;
         let slide = |buffer: &[T], dim: usize| -> Vec<T> {
             buffer.chunks(s.capacity * dim).flat_map(|head| head[start * dim..].to_vec()).collect()
         };
@@ -110,6 +111,25 @@ fn many_heads_over_one_key_head_do_not_depend_on_threads() {
     };
     check::<f32>(shape, (None, false), 5, true);
     check::<f32>(shape, (Some(20.0), true), 6, false);
+}
+
+/// Enough tiles for each to go through all its blocks by itself, while a query alone has its blocks spread out.
+#[test]
+fn many_tiles_are_their_queries() {
+    for window in [300, usize::MAX] {
+        let (tokens, length) = (401, 700);
+        let shape = AttentionShape {
+            tokens,
+            heads: 10,
+            kv_heads: 5,
+            head_dim: 20,
+            value_dim: 80,
+            length,
+            capacity: length,
+            window,
+        };
+        check::<f32>(shape, (None, true), 8, false);
+    }
 }
 
 #[test]

@@ -37,6 +37,87 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn norms_are_their_definitions_row_by_row(rows in 1usize..40, row in 1usize..200, seed in 0u64..1000) {
+        check_norms::<f32>(rows, row, seed);
+        check_norms::<f16>(rows, row, seed);
+        check_norms::<bf16>(rows, row, seed);
+    }
+
+    #[test]
+    fn gates_are_their_definitions(rows in 1usize..40, dim in 1usize..70, gap in 0usize..70, seed in 0u64..1000) {
+        check_sigmoid_gated::<f32>(rows, dim, gap, seed);
+        check_sigmoid_gated::<f16>(rows, dim, gap, seed);
+        check_sigmoid_gated::<bf16>(rows, dim, gap, seed);
+        check_delta_gates::<f32>(rows, dim, seed);
+        check_delta_gates::<bf16>(rows, dim, seed);
+    }
+}
+
+/// Each kind of norm against float64, and each row against itself alone.
+fn check_norms<T: Float>(rows: usize, row: usize, seed: u64) {
+    let (x, other, weight) =
+        (noise::<T>(seed, rows * row), noise::<T>(seed + 1, rows * row), noise::<f32>(seed + 2, row));
+    let norm = |x: &[f64]| -> Vec<f64> {
+        let scale = |x: &[f64]| 1.0 / (x.iter().map(|v| v * v).sum::<f64>() / row as f64 + 1e-6).sqrt();
+        x.chunks(row)
+            .flat_map(|x| x.iter().zip(&weight).map(|(v, w)| v * *w as f64 * scale(x)).collect::<Vec<_>>())
+            .collect()
+    };
+    let (mut plain, mut gated, mut added, mut sum) =
+        (unwritten::<T>(x.len()), unwritten::<T>(x.len()), unwritten::<T>(x.len()), unwritten::<T>(x.len()));
+    rms_norm(&x, &weight, &mut plain, 1e-6);
+    close(&plain, &norm(&wide(&x)), 1e-6);
+    gated_rms_norm(&x, &other, &weight, &mut gated, 1e-6);
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let exact: Vec<f64> = norm(&wide(&x)).iter().zip(wide(&other)).map(|(x, gate)| x * silu(gate)).collect();
+    close(&gated, &exact, 1e-6);
+    add_rms_norm(&x, &other, &weight, &mut sum, &mut added, 1e-6);
+    let exact: Vec<f64> = wide(&x).iter().zip(wide(&other)).map(|(x, y)| x + y).collect();
+    close(&sum, &exact, 0.0);
+    let mut again = unwritten::<T>(x.len());
+    rms_norm(&sum, &weight, &mut again, 1e-6);
+    assert_eq!(bits(&added), bits(&again));
+    for at in (0..x.len()).step_by(row) {
+        let mut alone = unwritten::<T>(row);
+        rms_norm(&x[at..][..row], &weight, &mut alone, 1e-6);
+        assert_eq!(bits(&alone), bits(&plain[at..][..row]));
+        gated_rms_norm(&x[at..][..row], &other[at..][..row], &weight, &mut alone, 1e-6);
+        assert_eq!(bits(&alone), bits(&gated[at..][..row]));
+    }
+}
+
+/// The gates' rows lie further apart than their length, as behind each head's query.
+fn check_sigmoid_gated<T: Float>(rows: usize, dim: usize, gap: usize, seed: u64) {
+    let x = noise::<T>(seed, rows * dim);
+    let gate: Vec<T> =
+        noise::<f32>(seed + 1, rows * (dim + gap)).iter().map(|g| T::from_f32(8.0 * g)).collect();
+    let mut out = unwritten::<T>(x.len());
+    sigmoid_gated(&x, &gate, dim + gap, &mut out, dim);
+    let gates = gate.chunks(dim + gap).flat_map(|row| wide(&row[..dim]));
+    let exact: Vec<f64> = wide(&x).iter().zip(gates).map(|(x, g)| x / (1.0 + (-g).exp())).collect();
+    close(&out, &exact, 1e-6);
+}
+
+fn check_delta_gates<T: Float>(tokens: usize, heads: usize, seed: u64) {
+    let n = tokens * heads;
+    let spread =
+        |seed, n| -> Vec<T> { noise::<f32>(seed, n).iter().map(|v| T::from_f32(20.0 * v)).collect() };
+    let (a, b, bias) = (spread(seed, n), spread(seed + 1, n), noise::<f32>(seed + 2, heads));
+    let rate: Vec<f32> = noise::<f32>(seed + 3, heads).iter().map(|r| -4.0 - 4.0 * r).collect();
+    let (mut decay, mut beta) = (unwritten::<f32>(n), unwritten::<f32>(n));
+    delta_gates([&a, &b], &rate, &bias, &mut decay, &mut beta);
+    for i in 0..n {
+        let (a, b) = ((a[i].to_f32() + bias[i % heads]) as f64, b[i].to_f32() as f64);
+        let exact = (rate[i % heads] as f64 * (a.max(0.0) + (-a.abs()).exp().ln_1p())).exp();
+        assert!((decay[i] as f64 - exact).abs() < 1e-6, "decay {} for {exact}", decay[i]);
+        assert!((beta[i] as f64 - 1.0 / (1.0 + (-b).exp())).abs() < 1e-6, "beta {}", beta[i]);
+    }
+}
+
 fn check_top_k<T: Float>(scores: &[f32], columns: usize, k: usize) {
     let scores: Vec<T> = scores.iter().map(|&s| T::from_f32(s)).collect();
     let mut got = vec![u32::MAX; scores.len() / columns * k];

@@ -12,7 +12,8 @@ proptest! {
 
     #[test]
     fn gated_delta_in_pieces_is_gated_delta_at_once(
-        tokens in 1usize..12, split in 0usize..12, key_dim in 1usize..40, value_dim in 1usize..20,
+        tokens in 1usize..12, split in 0usize..12, value_dim in 1usize..70,
+        key_dim in prop_oneof![1usize..40, prop::sample::select(vec![64usize, 128, 144])],
         by_channel in any::<bool>(), seed in 0u64..1000,
     ) {
         let shape = DeltaShape { tokens, key_heads: 2, value_heads: 4, key_dim, value_dim };
@@ -23,7 +24,7 @@ proptest! {
 
     #[test]
     fn conv_in_pieces_is_conv_at_once(
-        channels in 1usize..40, tokens in 1usize..9, width in 2usize..5, seed in 0u64..1000,
+        channels in prop_oneof![1usize..40, 250usize..300], tokens in 1usize..9, width in 1usize..11, seed in 0u64..1000,
         activation in prop::sample::select(vec![ConvActivation::None, ConvActivation::Silu]),
     ) {
         check_conv::<f32>(channels, tokens, width, activation, seed);

@@ -17,6 +17,9 @@ pub struct Softmax {
     pub sinks: Option<Array>,
 }
 
+/// Tokens can be dropped from a buffer's front in multiples of this alone: within such blocks attention sums in order.
+pub const KEY_BLOCK: i32 = kernels::KEY_BLOCK as i32;
+
 /// Capacity grows in steps of this many tokens.
 const KV_STEP: i32 = 256;
 
@@ -37,9 +40,10 @@ impl KvBuffer {
         self.0.as_ref().map_or(0, |array| array.dim(1))
     }
 
-    /// Keeps tokens `from..to`, moved to the front; into memory of its own.
+    /// Keeps tokens `from..to`, moved to the front; into memory of its own. `from` is a multiple of [`KEY_BLOCK`].
     #[track_caller]
     pub fn slide(&mut self, from: i32, to: i32) {
+        assert_eq!(from % KEY_BLOCK, 0, "tokens {from}..{to} start inside a block");
         self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
     }
 

@@ -23,7 +23,7 @@ pub use bridge::Dtype;
 pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use kernel::{Input, Output, OutputSpec, apply};
-pub use kv::{KvBuffer, Softmax, attend, attend_latent, attend_over};
+pub use kv::{KEY_BLOCK, KvBuffer, Softmax, attend, attend_latent, attend_over};
 
 #[cfg(test)]
 mod tests;

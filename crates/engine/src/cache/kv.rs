@@ -1,6 +1,6 @@
 //! Keys and values of an attention layer, or the latents that stand for both; room grows in steps, written in place.
 
-use mlx::{Array, KvBuffer, Softmax};
+use mlx::{Array, KEY_BLOCK, KvBuffer, Softmax};
 
 use super::RotatedOut;
 
@@ -77,7 +77,8 @@ impl Kv {
     #[track_caller]
     fn make_room(&mut self, tokens: i32) {
         let live = self.length - self.start;
-        let keep = self.first_needed(self.length) - REWINDABLE;
+        // Whole blocks, so that attention's blocks stay where they were: see `mlx::KvBuffer::slide`.
+        let keep = (self.first_needed(self.length) - REWINDABLE) / KEY_BLOCK * KEY_BLOCK;
         let drop = keep - self.start;
         let worth = drop >= WORTH_MOVING.max(self.window.unwrap_or(0) / 2);
         if live + tokens > self.keys.capacity() && worth {

@@ -1,0 +1,359 @@
+//! Causal softmax attention over a growing key/value buffer.
+//!
+//! Keys are taken in blocks of [`KEY_BLOCK`] positions of the buffer. A query's softmax over the part of a block it sees
+//! is computed by itself; the blocks are then merged from first to last. So a query's bits do not depend on which
+//! others are computed beside it, nor on who computes which block; but they do on where the blocks' edges lie.
+
+mod block;
+
+use block::{Source, Tile};
+
+use crate::{
+    lanes::LANES,
+    panel::{pack_columns, pack_rows, wide_registers},
+    parallel::for_each_chunk,
+    scalar::Scalar,
+    shared::{Parts, with_scratch},
+    simd::{Work, vectorize},
+};
+
+/// Keys whose softmax is computed by itself. A buffer from whose front keys are dropped must drop whole blocks, or the
+/// bits of what follows change.
+pub const KEY_BLOCK: usize = BLOCK;
+const BLOCK: usize = 256;
+
+/// Query rows that share each key and value brought into the cache.
+const TILE_ROWS: usize = 128;
+/// Below this many tiles their blocks are spread over threads too.
+const FEW_TILES: usize = 16;
+/// Pieces into which the blocks of few tiles are cut.
+const PIECES: usize = 32;
+/// Most floats kept of all blocks of all tiles.
+const MOST_PARTIALS: usize = 1 << 23;
+
+/// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers with room for `capacity`.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    pub tokens: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Values in each key's row of values.
+    pub value_dim: usize,
+    /// Keys in the buffer, the queries' own included.
+    pub length: usize,
+    pub capacity: usize,
+    /// Most keys a query sees, its own included; `usize::MAX` for all.
+    pub window: usize,
+}
+
+/// How scores become weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax<'a> {
+    /// Multiplies every score.
+    pub scale: f32,
+    /// Scaled scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// One more logit per head, `[heads]`, that takes part in the normalisation only.
+    pub sinks: Option<&'a [f32]>,
+}
+
+/// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer` `[kv_heads, capacity, head_dim]`.
+pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: usize, head_dim: usize) {
+    let capacity = buffer.len() / (kv_heads * head_dim);
+    for (t, token) in new.chunks_exact(kv_heads * head_dim).enumerate() {
+        for (head, values) in token.chunks_exact(head_dim).enumerate() {
+            buffer[(head * capacity + at + t) * head_dim..][..head_dim].copy_from_slice(values);
+        }
+    }
+}
+
+/// `out = softmax(q kᵀ * scale) v`, causal: query `t` stands at `p = length - tokens + t` and sees keys up to `p`,
+/// the last `window` of them.
+///
+/// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k` `[kv_heads, capacity, head_dim]`, `v`
+/// `[kv_heads, capacity, value_dim]`. Query head `h` uses key head `h / (heads / kv_heads)`.
+pub fn attention<T: Scalar>(
+    shape: AttentionShape,
+    q: &[T],
+    k: &[T],
+    v: &[T],
+    softmax: Softmax,
+    out: &mut [T],
+) {
+    let AttentionShape { kv_heads, capacity, value_dim, .. } = shape;
+    assert_eq!(v.len(), kv_heads * capacity * value_dim, "values of {shape:?}");
+    attend(shape, q, k, Values { rows: v, stride: value_dim, dim: value_dim }, softmax, out);
+}
+
+/// As [`attention`], where a key's values are its own first `value_dim` numbers (DeepSeek-V2's latent attention,
+/// with queries already projected into the latent space): `kv` `[kv_heads, capacity, head_dim]` serves as both.
+pub fn latent_attention<T: Scalar>(
+    shape: AttentionShape,
+    q: &[T],
+    kv: &[T],
+    softmax: Softmax,
+    out: &mut [T],
+) {
+    let AttentionShape { head_dim, value_dim, .. } = shape;
+    assert!(value_dim <= head_dim, "values inside the keys of {shape:?}");
+    attend(shape, q, kv, Values { rows: kv, stride: head_dim, dim: value_dim }, softmax, out);
+}
+
+fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, softmax: Softmax, out: &mut [T]) {
+    let AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window } = shape;
+    assert!(tokens <= length && length <= capacity && heads.is_multiple_of(kv_heads), "{shape:?}");
+    assert!(window > 0 && head_dim > 0 && value_dim > 0, "{shape:?}");
+    assert_eq!(q.len(), tokens * heads * head_dim, "queries of {shape:?}");
+    assert_eq!(out.len(), tokens * heads * value_dim, "outputs of {shape:?}");
+    assert_eq!(k.len(), kv_heads * capacity * head_dim, "keys of {shape:?}");
+    assert!(softmax.sinks.is_none_or(|sinks| sinks.len() == heads), "sinks of {shape:?}");
+    if tokens == 0 {
+        return;
+    }
+    let call = Call { shape, q, k, v, softmax, wide: wide_registers() };
+    let rows = tokens * heads / kv_heads;
+    let per_head = rows.div_ceil(TILE_ROWS);
+    let tiles = kv_heads * per_head;
+    let (first, last) = call.tile(0, 0, rows).all_seen();
+    let blocks = last.div_ceil(BLOCK) - first / BLOCK;
+    let out = Parts::new(out);
+    if tiles < FEW_TILES && blocks > 1 {
+        let length = call.tile(0, 0, rows.min(TILE_ROWS)).partial_length();
+        if tiles * blocks * length <= MOST_PARTIALS {
+            return call.by_block(per_head, &out);
+        }
+    }
+    let mut tasks: Vec<usize> = (0..tiles).rev().collect();
+    for_each_chunk(&mut tasks, 1, call.work(), |_, task| call.whole_tile(task[0], per_head, &out));
+}
+
+/// Rows of values `stride` apart, of which the first `dim` numbers count.
+#[derive(Clone, Copy)]
+struct Values<'a, T> {
+    rows: &'a [T],
+    stride: usize,
+    dim: usize,
+}
+
+/// What one call was given.
+struct Call<'a, T> {
+    shape: AttentionShape,
+    q: &'a [T],
+    k: &'a [T],
+    v: Values<'a, T>,
+    softmax: Softmax<'a>,
+    wide: bool,
+}
+
+impl<T: Scalar> Call<'_, T> {
+    /// Multiply-adds, about.
+    fn work(&self) -> usize {
+        let AttentionShape { tokens, heads, head_dim, value_dim, length, window, .. } = self.shape;
+        tokens * heads * (head_dim + value_dim) * length.min(window)
+    }
+
+    fn group(&self) -> usize {
+        self.shape.heads / self.shape.kv_heads
+    }
+
+    /// Tile `index` of key head `kv_head`.
+    fn tile(&self, kv_head: usize, index: usize, most: usize) -> Tile<'_> {
+        let (group, first) = (self.group(), index * most);
+        let softmax = Softmax {
+            sinks: self.softmax.sinks.map(|sinks| &sinks[kv_head * group..][..group]),
+            ..self.softmax
+        };
+        let rows = (self.shape.tokens * group - first).min(most);
+        Tile { shape: self.shape, softmax, first, rows, wide: self.wide }
+    }
+
+    /// Blocks of keys that the tile sees.
+    fn blocks(tile: &Tile) -> std::ops::Range<usize> {
+        let (first, last) = tile.all_seen();
+        first / BLOCK..last.div_ceil(BLOCK)
+    }
+
+    fn head(&self, kv_head: usize) -> Head<'_, T> {
+        let AttentionShape { capacity, head_dim, .. } = self.shape;
+        let v = Values {
+            rows: &self.v.rows[kv_head * capacity * self.v.stride..][..capacity * self.v.stride],
+            ..self.v
+        };
+        Head {
+            k: &self.k[kv_head * capacity * head_dim..][..capacity * head_dim],
+            v,
+            head_dim,
+            wide: self.wide,
+        }
+    }
+
+    /// Where row `row` of the tile stands among all tokens' heads.
+    fn place(&self, tile: &Tile, kv_head: usize, row: usize) -> usize {
+        let row = tile.first + row;
+        row / self.group() * self.shape.heads + kv_head * self.group() + row % self.group()
+    }
+
+    /// Memory for a tile's queries, whole lines of the cache.
+    fn query_floats(&self, tile: &Tile) -> usize {
+        (tile.rows * self.shape.head_dim).next_multiple_of(LANES)
+    }
+
+    /// The tile's queries as float32, `[rows, head_dim]`.
+    fn queries(&self, tile: &Tile, kv_head: usize, queries: &mut [f32]) {
+        let head_dim = self.shape.head_dim;
+        for (row, to) in queries.chunks_exact_mut(head_dim).take(tile.rows).enumerate() {
+            let from = &self.q[self.place(tile, kv_head, row) * head_dim..][..head_dim];
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
+        }
+    }
+
+    #[allow(unsafe_code, reason = "tiles write rows of their own")]
+    fn write(&self, tile: &Tile, kv_head: usize, means: &[f32], out: &Parts<T>) {
+        let value_dim = self.shape.value_dim;
+        for (row, means) in means.chunks_exact(tile.value_stride()).enumerate() {
+            // SAFETY: every row belongs to one tile, and every tile is finished by one task.
+            let out = unsafe { out.part(self.place(tile, kv_head, row) * value_dim, value_dim) };
+            vectorize(Narrow { from: &means[..value_dim], to: out });
+        }
+    }
+
+    /// One tile against all blocks it sees.
+    fn whole_tile(&self, index: usize, per_head: usize, out: &Parts<T>) {
+        let kv_head = index / per_head;
+        let tile = self.tile(kv_head, index % per_head, TILE_ROWS);
+        let source = self.head(kv_head);
+        let (q, partial) = (self.query_floats(&tile), tile.partial_length());
+        with_scratch(q + 2 * partial + tile.scratch_length(), |memory| {
+            let (q, memory) = memory.split_at_mut(q);
+            let (partial, memory) = memory.split_at_mut(partial);
+            let (total, scratch) = memory.split_at_mut(partial.len());
+            self.queries(&tile, kv_head, q);
+            tile.clear(total);
+            for block in Self::blocks(&tile) {
+                tile.attend(&source, q, block, scratch, partial);
+                tile.merge(total, partial, block);
+            }
+            self.write(&tile, kv_head, tile.finish(total), out);
+        });
+    }
+
+    /// Few tiles: each block of each by itself, then merged.
+    fn by_block(&self, per_head: usize, out: &Parts<T>) {
+        struct Task<'a> {
+            kv_head: usize,
+            index: usize,
+            first: usize,
+            partials: &'a mut [f32],
+        }
+        let kv_heads = self.shape.kv_heads;
+        let tiles = || (0..kv_heads * per_head).map(|i| (i / per_head, i % per_head));
+        let length = |(kv_head, index)| {
+            let tile = self.tile(kv_head, index, TILE_ROWS);
+            (tile.partial_length(), Self::blocks(&tile))
+        };
+        let all: usize = tiles().map(length).map(|(length, blocks)| length * blocks.len()).sum();
+        let blocks: usize = tiles().map(length).map(|(_, blocks)| blocks.len()).sum();
+        let mut partials = vec![0.0; all];
+        let (mut tasks, mut rest, piece) = (vec![], &mut partials[..], blocks.div_ceil(PIECES));
+        for (kv_head, index) in tiles() {
+            let (length, blocks) = length((kv_head, index));
+            for first in blocks.clone().step_by(piece) {
+                let (partials, after) = rest.split_at_mut(length * piece.min(blocks.end - first));
+                tasks.push(Task { kv_head, index, first, partials });
+                rest = after;
+            }
+        }
+        for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
+            let Task { kv_head, index, first, ref mut partials } = task[0];
+            let tile = self.tile(kv_head, index, TILE_ROWS);
+            let (source, q) = (self.head(kv_head), self.query_floats(&tile));
+            with_scratch(q + tile.scratch_length(), |memory| {
+                let (q, scratch) = memory.split_at_mut(q);
+                self.queries(&tile, kv_head, q);
+                for (i, partial) in partials.chunks_exact_mut(tile.partial_length()).enumerate() {
+                    tile.attend(&source, q, first + i, scratch, partial);
+                }
+            });
+        });
+        let mut rest = &mut partials[..];
+        for (kv_head, index) in tiles() {
+            let tile = self.tile(kv_head, index, TILE_ROWS);
+            let length = tile.partial_length();
+            with_scratch(length, |total| {
+                tile.clear(total);
+                for block in Self::blocks(&tile) {
+                    let (partial, after) = std::mem::take(&mut rest).split_at_mut(length);
+                    tile.merge(total, partial, block);
+                    rest = after;
+                }
+                self.write(&tile, kv_head, tile.finish(total), out);
+            });
+        }
+    }
+}
+
+/// The keys and values of one key head.
+struct Head<'a, T> {
+    /// `[capacity, head_dim]`
+    k: &'a [T],
+    v: Values<'a, T>,
+    head_dim: usize,
+    wide: bool,
+}
+
+impl<T: Scalar> Source for Head<'_, T> {
+    fn keys(&self, from: usize, to: usize, panel: &mut [f32]) {
+        let rows = &self.k[from * self.head_dim..];
+        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel, wide: self.wide });
+    }
+
+    fn values(&self, from: usize, to: usize, panels: &mut [f32]) {
+        let Values { rows, stride, dim } = self.v;
+        vectorize(PackValues { rows: &rows[from * stride..], count: to - from, stride, dim, panels });
+    }
+}
+
+struct Keys<'a, T> {
+    rows: &'a [T],
+    count: usize,
+    dim: usize,
+    panel: &'a mut [f32],
+    wide: bool,
+}
+
+impl<T: Scalar> Work for Keys<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        pack_columns(self.rows, self.count, self.dim, self.panel, self.wide);
+    }
+}
+
+struct PackValues<'a, T> {
+    rows: &'a [T],
+    count: usize,
+    stride: usize,
+    dim: usize,
+    panels: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for PackValues<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        pack_rows(self.rows, self.count, self.stride, self.dim, self.panels);
+    }
+}
+
+struct Narrow<'a, T> {
+    from: &'a [f32],
+    to: &'a mut [T],
+}
+
+impl<T: Scalar> Work for Narrow<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = T::from_f32(*from);
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! From logits to a token: penalties, filters and the draw, without sorting what cannot be chosen.
+
+use crate::{
+    gumbel::{gumbel, gumbel_64},
+    lanes::{LANES, exp, load_scalar, reduce},
+    shared::with_scratch,
+    simd::{Work, vectorize},
+    top_k::rank,
+};
+
+/// How a token is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling<'a> {
+    /// 0 means greedy.
+    pub temperature: f32,
+    /// Keep the `top_k` likeliest tokens; 0 means all.
+    pub top_k: usize,
+    /// Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; 1 means all.
+    pub top_p: f32,
+    /// Drop tokens less likely than `min_p` times the likeliest; 0 means none.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of all tokens of `past`; 1 means off.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logit of every token of `past` that was generated.
+    pub presence_penalty: f32,
+    /// Subtracted from a token's logit for each time it was generated.
+    pub frequency_penalty: f32,
+    /// Added to logits before anything else: token ids, each at most once, and values.
+    pub bias: &'a [(u32, f32)],
+    /// Tokens of prompt and output, each once.
+    pub past: &'a [PastToken],
+    pub seed: u64,
+}
+
+/// A token that prompt or output holds.
+#[derive(Clone, Copy, Debug)]
+pub struct PastToken {
+    pub id: u32,
+    /// How often it was generated.
+    pub generated: u32,
+}
+
+/// Tokens whose largest logit is remembered.
+const BLOCK: usize = 256;
+/// Tokens looked at first where only `top_p` limits them.
+const FEW: usize = 64;
+
+/// The token at `position` of prompt plus output, or `None` if a logit is not finite.
+///
+/// In this order: bias and penalties; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
+/// `top_k`, `top_p` (probabilities renormalised over what the filters before it left; of equal ones the lower id comes
+/// first; the likeliest token always stays); then the largest sum of scaled logit and [`gumbel`] noise wins, which
+/// draws from the softmax of what is left. Of equals the lowest id wins. A token's noise does not depend on the filters.
+pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Option<u32> {
+    assert!(!logits.is_empty() && u32::try_from(logits.len()).is_ok(), "{} logits", logits.len());
+    let blocks = logits.len().div_ceil(BLOCK);
+    with_scratch(blocks, |largest| {
+        let mut finite = true;
+        vectorize(Largest { logits, largest, finite: &mut finite });
+        if !finite {
+            return None;
+        }
+        if !sampling.moves_logits() {
+            return Some(choose(logits, largest, sampling, position));
+        }
+        with_scratch(logits.len(), |adjusted| {
+            adjusted.copy_from_slice(logits);
+            sampling.adjust(adjusted);
+            vectorize(Largest { logits: adjusted, largest, finite: &mut finite });
+            Some(choose(adjusted, largest, sampling, position))
+        })
+    })
+}
+
+impl Sampling<'_> {
+    fn moves_logits(&self) -> bool {
+        let penalties =
+            self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0;
+        !self.bias.is_empty() || (penalties && !self.past.is_empty())
+    }
+
+    fn adjust(&self, logits: &mut [f32]) {
+        for &(id, value) in self.bias {
+            logits[id as usize] += value;
+        }
+        for &PastToken { id, generated } in self.past {
+            let logit = &mut logits[id as usize];
+            if self.repetition_penalty != 1.0 {
+                *logit = if *logit > 0.0 {
+                    *logit / self.repetition_penalty
+                } else {
+                    *logit * self.repetition_penalty
+                };
+            }
+            if generated > 0 {
+                *logit = *logit - generated as f32 * self.frequency_penalty - self.presence_penalty;
+            }
+        }
+    }
+}
+
+/// The largest logit of each block, and whether all are finite.
+struct Largest<'a> {
+    logits: &'a [f32],
+    largest: &'a mut [f32],
+    finite: &'a mut bool,
+}
+
+impl Work for Largest<'_> {
+    #[inline(always)]
+    fn run(self) {
+        // Of a number that is not finite all exponent bits are set.
+        let mut bits = [0u32; LANES];
+        for (largest, block) in self.largest.iter_mut().zip(self.logits.chunks(BLOCK)) {
+            let mut lanes = [f32::NEG_INFINITY; LANES];
+            let (chunks, rest) = block.as_chunks::<LANES>();
+            for chunk in chunks {
+                for i in 0..LANES {
+                    lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
+                    let magnitude = chunk[i].to_bits() & 0x7fff_ffff;
+                    bits[i] = if magnitude > bits[i] { magnitude } else { bits[i] };
+                }
+            }
+            for (i, x) in rest.iter().enumerate() {
+                lanes[i] = if *x > lanes[i] { *x } else { lanes[i] };
+                bits[i] = bits[i].max(x.to_bits() & 0x7fff_ffff);
+            }
+            *largest = f32::NEG_INFINITY;
+            for lane in lanes {
+                *largest = if lane > *largest { lane } else { *largest };
+            }
+        }
+        *self.finite = bits.iter().all(|&bits| bits < 0x7f80_0000);
+    }
+}
+
+fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
+    let max = largest.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if sampling.temperature == 0.0 {
+        let at = largest.iter().position(|&l| l == max).unwrap_or(0) * BLOCK;
+        return (at + logits[at..].iter().position(|&l| l == max).unwrap_or(0)) as u32;
+    }
+    let floor = if sampling.min_p > 0.0 { sampling.min_p.ln().min(0.0) } else { f32::NEG_INFINITY };
+    let scaled = Scaled { logits, largest, max, temperature: sampling.temperature, floor };
+    let top_k = if sampling.top_k == 0 { logits.len() } else { sampling.top_k.min(logits.len()) };
+    if top_k == logits.len() && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
+        let mut token = 0;
+        vectorize(Draw { scaled, seed: sampling.seed, position, token: &mut token });
+        return token;
+    }
+    let mut best = (f32::NEG_INFINITY, u32::MAX);
+    for key in scaled.kept(top_k, sampling.top_p) {
+        let id = key as u32;
+        let sum = scaled.score(logits[id as usize]) + gumbel(sampling.seed, position, id);
+        if sum > best.0 || (sum == best.0 && id < best.1) {
+            best = (sum, id);
+        }
+    }
+    best.1
+}
+
+/// Logits less the largest, divided by the temperature; those below `floor` do not count.
+#[derive(Clone, Copy)]
+struct Scaled<'a> {
+    logits: &'a [f32],
+    /// Of each block.
+    largest: &'a [f32],
+    max: f32,
+    temperature: f32,
+    floor: f32,
+}
+
+impl Scaled<'_> {
+    #[inline(always)]
+    fn score(&self, logit: f32) -> f32 {
+        // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
+        (logit - self.max) / self.temperature
+    }
+
+    /// A score that at least `count` tokens reach, if there are as many blocks; else the floor.
+    fn reached_by(&self, count: usize) -> f32 {
+        if count > self.largest.len() {
+            return self.floor;
+        }
+        let mut largest = self.largest.to_vec();
+        let (_, least, _) = largest.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
+        self.score(*least).max(self.floor)
+    }
+
+    /// Keys of all tokens whose score reaches `least`: the token's id in the lower half, and smaller the likelier it is
+    /// or, of equals, the lower its id.
+    fn keys(&self, least: f32) -> Vec<u64> {
+        let mut keys: Vec<u64> = vec![];
+        for (block, largest) in self.largest.iter().enumerate() {
+            if self.score(*largest) >= least {
+                let logits = self.logits[block * BLOCK..].iter().take(BLOCK).enumerate();
+                let tokens = logits.map(|(i, logit)| (self.score(*logit), block * BLOCK + i));
+                keys.extend(tokens.filter(|(s, _)| *s >= least).map(|(s, id)| rank(s) << 32 | id as u64));
+            }
+        }
+        keys
+    }
+
+    /// Keys of the `count` likeliest tokens above the floor, of those the likeliest that reach `top_p`.
+    fn kept(&self, count: usize, top_p: f32) -> Vec<u64> {
+        if count == self.logits.len() && top_p < 1.0 {
+            return self.nucleus(top_p);
+        }
+        let mut keys = self.keys(self.reached_by(count));
+        if count < keys.len() {
+            keys.select_nth_unstable(count);
+            keys.truncate(count);
+        }
+        if top_p < 1.0 {
+            // In order, so that their sum does not depend on how they were found.
+            keys.sort_unstable();
+            let enough = top_p as f64 * self.probability(&keys);
+            let needed = self.needed(&mut keys, enough).unwrap_or(count);
+            keys.truncate(needed);
+        }
+        keys
+    }
+
+    /// Keys of the likeliest tokens above the floor that reach `top_p`.
+    fn nucleus(&self, top_p: f32) -> Vec<u64> {
+        let mut total = 0.0;
+        vectorize(Total { scaled: *self, total: &mut total });
+        let mut count = FEW;
+        loop {
+            let least = self.reached_by(count);
+            let mut keys = self.keys(least);
+            let needed = self.needed(&mut keys, top_p as f64 * total);
+            if needed.is_some() || least <= self.floor {
+                keys.truncate(needed.unwrap_or(keys.len()));
+                return keys;
+            }
+            count *= 8;
+        }
+    }
+
+    /// The sum of `exp(score)`.
+    fn probability(&self, keys: &[u64]) -> f64 {
+        keys.iter().map(|key| exp(self.score(self.logits[*key as u32 as usize])) as f64).sum()
+    }
+
+    /// How many of the smallest keys, one at least, have a probability of `enough` together; they come first then. `None`
+    /// if all of them fall short of it.
+    fn needed(&self, keys: &mut [u64], enough: f64) -> Option<usize> {
+        // Without keys `from..to` it is too little, with them it is enough: halved as in a search for the middle.
+        let (mut from, mut to, mut before) = (0, keys.len(), 0.0);
+        while to - from > 1 {
+            let middle = (to - from) / 2;
+            keys[from..to].select_nth_unstable(middle);
+            let half = self.probability(&keys[from..from + middle]);
+            if before + half >= enough {
+                to = from + middle;
+            } else {
+                before += half;
+                from += middle;
+            }
+        }
+        let all = to == keys.len();
+        (!all || before + self.probability(&keys[from..to]) >= enough).then_some(to)
+    }
+}
+
+/// The sum of `exp(score)` over all tokens above the floor.
+struct Total<'a> {
+    scaled: Scaled<'a>,
+    total: &'a mut f64,
+}
+
+impl Work for Total<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for block in self.scaled.logits.chunks(BLOCK) {
+            let mut sums = [0.0; LANES];
+            for chunk in 0..block.len().div_ceil(LANES) {
+                let lanes = load_scalar(block, chunk);
+                let count = (block.len() - chunk * LANES).min(LANES);
+                for i in 0..LANES {
+                    let score = self.scaled.score(lanes[i]);
+                    let counts = score >= self.scaled.floor && i < count;
+                    sums[i] += if counts { exp(score) } else { 0.0 };
+                }
+            }
+            *self.total += reduce(&sums) as f64;
+        }
+    }
+}
+
+/// A draw from all tokens above the floor.
+struct Draw<'a> {
+    scaled: Scaled<'a>,
+    seed: u64,
+    position: u64,
+    token: &'a mut u32,
+}
+
+/// Tokens whose noise is made together.
+const DRAWN: usize = 64;
+
+impl Work for Draw<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let scaled = self.scaled;
+        let mut best = f32::NEG_INFINITY;
+        for (at, logits) in scaled.logits.chunks(DRAWN).enumerate() {
+            let noise = gumbel_64(self.seed, self.position, (at * DRAWN) as u32);
+            let mut sums = [f32::NEG_INFINITY; DRAWN];
+            for (id, (sum, logit)) in sums.iter_mut().zip(logits).enumerate() {
+                let score = scaled.score(*logit);
+                *sum = if score >= scaled.floor { score + noise[id % 4][id / 4] } else { f32::NEG_INFINITY };
+            }
+            let mut lanes = [f32::NEG_INFINITY; LANES];
+            for chunk in sums.as_chunks::<LANES>().0 {
+                for i in 0..LANES {
+                    lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
+                }
+            }
+            for lane in lanes {
+                if lane > best {
+                    best = lane;
+                    *self.token = u32::MAX;
+                }
+            }
+            if *self.token == u32::MAX {
+                let first = sums.iter().position(|sum| *sum == best).unwrap_or(0);
+                *self.token = (at * DRAWN + first) as u32;
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Sampling against a plain computation that sorts everything, and its draws against the softmax.
+
+mod common;
+
+use common::*;
+use kernels::*;
+use proptest::prelude::*;
+
+const PLAIN: Sampling = Sampling {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    repetition_penalty: 1.0,
+    presence_penalty: 0.0,
+    frequency_penalty: 0.0,
+    bias: &[],
+    past: &[],
+    seed: 7,
+};
+
+fn filters() -> impl Strategy<Value = (f32, usize, f32, f32)> {
+    (
+        prop::sample::select(vec![0.0f32, 1e-30, 0.3, 1.0, 2.5]),
+        prop_oneof![Just(0usize), 1usize..40, Just(5000)],
+        prop::sample::select(vec![0.0f32, 0.1, 0.5, 0.95, 1.0]),
+        prop::sample::select(vec![0.0f32, 0.01, 0.3, 1.0]),
+    )
+}
+
+fn penalties() -> impl Strategy<Value = (f32, f32, f32)> {
+    prop::sample::select(vec![(1.0f32, 0.0f32, 0.0f32), (1.3, 0.0, 0.0), (1.0, 0.5, 0.25), (0.8, -0.5, 1.0)])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn what_is_chosen_is_what_sorting_everything_gives(
+        vocabulary in prop_oneof![1usize..80, 200usize..3000], filters in filters(), penalties in penalties(),
+        steps in prop::sample::select(vec![0u32, 3, 40]), spread in prop::sample::select(vec![0.5f32, 4.0, 20.0]),
+        seed in 0u64..1000,
+    ) {
+        let mut logits: Vec<f32> = noise(seed, vocabulary);
+        for logit in &mut logits {
+            // Few distinct values make ties.
+            let step = if steps == 0 { *logit } else { (*logit * steps as f32).round() / steps as f32 };
+            *logit = step * spread;
+        }
+        let id = |word: u32| word % vocabulary as u32;
+        let mut past: Vec<PastToken> = random_words(seed + 1, 20)
+            .into_iter()
+            .map(|word| PastToken { id: id(word), generated: word >> 30 })
+            .collect();
+        past.sort_by_key(|token| token.id);
+        past.dedup_by_key(|token| token.id);
+        let (temperature, top_k, top_p, min_p) = filters;
+        let (repetition_penalty, presence_penalty, frequency_penalty) = penalties;
+        let sampling = Sampling {
+            temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
+            bias: &[(id(seed as u32), 1.5)], past: &past, seed: seed << 40 | seed,
+        };
+        for position in 0..8 {
+            prop_assert_eq!(sample(&logits, &sampling, position), Some(reference(&logits, &sampling, position)));
+        }
+    }
+}
+
+fn reference(logits: &[f32], s: &Sampling, position: u64) -> u32 {
+    let mut logits = logits.to_vec();
+    s.bias.iter().for_each(|(id, value)| logits[*id as usize] += value);
+    for token in s.past {
+        let x = logits[token.id as usize];
+        let x = if x > 0.0 { x / s.repetition_penalty } else { x * s.repetition_penalty };
+        let present = if token.generated > 0 { s.presence_penalty } else { 0.0 };
+        logits[token.id as usize] = x - token.generated as f32 * s.frequency_penalty - present;
+    }
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    if s.temperature == 0.0 {
+        return order.into_iter().find(|&i| logits[i] == max).expect("a largest") as u32;
+    }
+    logits.iter_mut().for_each(|x| *x = (*x - max) / s.temperature);
+    if s.min_p > 0.0 {
+        order.retain(|&i| logits[i] >= s.min_p.ln());
+    }
+    order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).expect("numbers"));
+    if s.top_k > 0 {
+        order.truncate(s.top_k);
+    }
+    if s.top_p < 1.0 {
+        let probability = |i: usize| (logits[i] as f64).exp();
+        let total: f64 = order.iter().map(|&i| probability(i)).sum();
+        let mut before = 0.0;
+        let likeliest = order[0];
+        order.retain(|&i| {
+            let kept = before / total < s.top_p as f64 - 1e-9;
+            before += probability(i);
+            kept || i == likeliest
+        });
+    }
+    let sum = |i: usize| logits[i] + gumbel(s.seed, position, i as u32);
+    order
+        .into_iter()
+        .min_by(|&a, &b| sum(b).partial_cmp(&sum(a)).expect("numbers").then(a.cmp(&b)))
+        .expect("one") as u32
+}
+
+/// Draws of 4000 positions against the probabilities they should have.
+fn check_frequencies(sampling: &Sampling, logits: &[f32], kept: &[usize]) {
+    let n = 4000;
+    let mut counts = vec![0.0; logits.len()];
+    (0..n).for_each(|i| counts[sample(logits, sampling, i).expect("finite") as usize] += 1.0);
+    let weight = |i: usize| (logits[i] as f64 / sampling.temperature as f64).exp();
+    let total: f64 = kept.iter().map(|&i| weight(i)).sum();
+    let expected = |i: usize| if kept.contains(&i) { weight(i) / total * n as f64 } else { 0.0 };
+    let term = |i: usize| {
+        if expected(i) == 0.0 { counts[i] * 1e9 } else { (counts[i] - expected(i)).powi(2) / expected(i) }
+    };
+    let chi2: f64 = (0..logits.len()).map(term).sum();
+    // Mean plus four standard deviations of as many degrees of freedom.
+    let freedom = (kept.len() - 1) as f64;
+    assert!(chi2 < freedom + 4.0 * (2.0 * freedom).sqrt() + 4.0, "chi2 {chi2}: {counts:?}");
+}
+
+#[test]
+fn draws_follow_the_softmax_of_what_is_kept() {
+    let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
+    let all = [0, 1, 2, 3, 4];
+    check_frequencies(&PLAIN, &logits, &all);
+    check_frequencies(&Sampling { temperature: 0.7, ..PLAIN }, &logits, &all);
+    check_frequencies(&Sampling { top_k: 2, ..PLAIN }, &logits, &[0, 2]);
+    // 0.55 + 0.20 reaches 0.7; the third is not needed.
+    check_frequencies(&Sampling { top_p: 0.7, ..PLAIN }, &logits, &[0, 2]);
+    check_frequencies(&Sampling { top_p: 0.01, ..PLAIN }, &logits, &[2]);
+    check_frequencies(&Sampling { min_p: 0.2, ..PLAIN }, &logits, &[0, 2, 4]);
+    check_frequencies(&Sampling { top_k: 3, top_p: 0.9, min_p: 0.1, ..PLAIN }, &logits, &[0, 2, 4]);
+    let wide: Vec<f32> = (0..300).map(|i| (i * 37 % 100) as f32 / 50.0).collect();
+    check_frequencies(&PLAIN, &wide, &(0..300).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_filter_that_drops_nothing_changes_nothing() {
+    let logits: Vec<f32> = noise::<f32>(5, 1000).iter().map(|x| 6.0 * x).collect();
+    for position in 0..200 {
+        let plain = sample(&logits, &PLAIN, position);
+        assert_eq!(sample(&logits, &Sampling { top_k: 999, ..PLAIN }, position), plain);
+        assert_eq!(sample(&logits, &Sampling { top_p: 0.999_999_9, ..PLAIN }, position), plain);
+        assert_eq!(sample(&logits, &Sampling { min_p: 1e-9, ..PLAIN }, position), plain);
+    }
+}
+
+#[test]
+fn seeds_and_positions_draw_apart() {
+    let logits = [0.0f32; 50];
+    let draws = |seed: u64| -> Vec<u32> {
+        (0..50).map(|i| sample(&logits, &Sampling { seed, ..PLAIN }, i).expect("finite")).collect()
+    };
+    assert_eq!(draws(7), draws(7));
+    assert_ne!(draws(7), draws(8));
+    assert_ne!(draws(7), draws(7 | 1 << 63), "all 64 bits count");
+}
+
+#[test]
+fn logits_that_are_not_finite_are_found_anywhere() {
+    for n in [1, 15, 300, 1000] {
+        for at in (0..n).step_by(7) {
+            for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut logits = vec![0.0; n];
+                logits[at] = odd;
+                assert_eq!(
+                    sample(&logits, &Sampling { temperature: 0.0, ..PLAIN }, 0),
+                    None,
+                    "{odd} at {at} of {n}"
+                );
+            }
+        }
+        assert!(sample(&vec![f32::MAX; n], &PLAIN, 0).is_some());
+    }
+}
