@@ -7,7 +7,7 @@ use cxx::UniquePtr;
 use crate::{
     Error, Result,
     bridge::{self, Dtype, RawArray},
-    eval,
+    eval, profile,
 };
 
 /// An n-dimensional array of one [`Dtype`]; a node of MLX's lazy graph until it is evaluated.
@@ -59,6 +59,7 @@ impl Array {
         dtype: Dtype,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Array> {
+        profile::count_node();
         let mut raw = bridge::empty(shape, dtype)?;
         fill(bridge::bytes_mut(raw.pin_mut())?)?;
         Ok(Array(raw))
@@ -110,9 +111,7 @@ impl Array {
         if self.dtype() != T::DTYPE {
             return Err(Error::WrongType { asked: std::any::type_name::<T>(), dtype: self.dtype().name() });
         }
-        let contiguous = Array(bridge::contiguous(&self.0)?);
-        eval([&contiguous])?;
-        Ok(bytemuck::pod_collect_to_vec(bridge::bytes_of(&contiguous.0)?))
+        Ok(bytemuck::pod_collect_to_vec(bridge::bytes_of(&self.evaluated()?.0)?))
     }
 
     /// Evaluates the array and copies its row-major bytes out, whatever its type.
@@ -120,9 +119,15 @@ impl Array {
     /// # Errors
     /// Evaluation failed.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        Ok(bridge::bytes_of(&self.evaluated()?.0)?.to_vec())
+    }
+
+    /// The same values, computed and row-major.
+    fn evaluated(&self) -> Result<Array> {
+        profile::count_node();
         let contiguous = Array(bridge::contiguous(&self.0)?);
         eval([&contiguous])?;
-        Ok(bridge::bytes_of(&contiguous.0)?.to_vec())
+        Ok(contiguous)
     }
 
     /// [`to_vec`](Array::to_vec) after conversion to float32.
@@ -175,6 +180,7 @@ impl fmt::Debug for Array {
 /// Building an operation fails only on a bug of ours; say where.
 #[track_caller]
 pub(crate) fn built(result: std::result::Result<UniquePtr<RawArray>, cxx::Exception>) -> Array {
+    profile::count_node();
     match result {
         Ok(raw) => Array(raw),
         Err(error) => panic!("{error}"),

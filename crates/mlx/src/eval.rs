@@ -2,8 +2,8 @@
 
 use crate::{
     Array, Result,
-    array::built,
     bridge::{self, Arrays},
+    profile,
 };
 
 pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
@@ -16,8 +16,9 @@ pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::Uniq
 
 #[track_caller]
 pub(crate) fn unlist(list: std::result::Result<cxx::UniquePtr<Arrays>, cxx::Exception>) -> Vec<Array> {
+    profile::count_node();
     let list = list.unwrap_or_else(|e| panic!("{e}"));
-    (0..list.len()).map(|i| built(list.get(i))).collect()
+    (0..list.len()).map(|i| Array(list.get(i).unwrap_or_else(|e| panic!("{e}")))).collect()
 }
 
 /// Computes the arrays and waits for them.

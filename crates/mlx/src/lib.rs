@@ -14,6 +14,7 @@ mod kv;
 pub mod load;
 mod ops;
 mod portable;
+pub mod profile;
 pub mod quant;
 
 pub use array::{Array, Element};

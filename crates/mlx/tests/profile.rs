@@ -1,0 +1,28 @@
+//! What is built and run is counted, in a process of its own: the counters are the process's.
+
+use std::{thread, time::Duration};
+
+use mlx::{Array, Dtype, OutputSpec, apply, eval, profile};
+
+#[test]
+fn nodes_are_counted_when_built_and_kernels_when_run() {
+    let a = Array::from_slice(&[1.0f32, 2.0], &[2]);
+    profile::reset();
+    assert_eq!(profile::read(), profile::Counters::default());
+
+    let spec = || OutputSpec { shape: vec![2], dtype: Dtype::Float32 };
+    let pause = Duration::from_millis(20);
+    let [sum, difference] = apply("both", &[&a], [spec(), spec()], move |inputs, outputs| {
+        thread::sleep(pause);
+        outputs.iter_mut().for_each(|output| output.values().copy_from_slice(inputs[0].values::<f32>()));
+    });
+    let product = (&sum * &difference).square();
+    let before = profile::read();
+    // The kernel with its two outputs, the product and the square.
+    assert_eq!((before.nodes, before.kernels, before.kernel_time), (3, 0, Duration::ZERO));
+
+    eval([&product]).expect("evaluates");
+    let ran = profile::read() - before;
+    assert_eq!((ran.nodes, ran.kernels), (0, 1));
+    assert!(ran.kernel_time >= pause && ran.kernel_time < 50 * pause, "{ran:?}");
+}
