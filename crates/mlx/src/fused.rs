@@ -1,7 +1,11 @@
 //! Our CPU kernels as operations of MLX's graph. Callers go through [`fast`](crate::fast) and
 //! [`quant`](crate::quant), which choose by device.
 
-use half::{bf16, f16};
+mod delta;
+mod heads;
+mod layer;
+mod parts;
+
 use kernels::{
     Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Microscaled, Scalar,
 };
@@ -12,6 +16,14 @@ use crate::{
     kernel::apply_in_place,
     kv::Softmax,
     quant::{Mode, Quantization, Quantized},
+};
+
+use self::parts::write_wide;
+pub(crate) use self::{
+    delta::{DeltaParts, delta_net},
+    heads::{HeadsParts, attend_heads},
+    layer::{add_gated_norm, add_projected, feed_forward, project, rows},
+    parts::{LinearParts, NormParts},
 };
 
 /// Whether our kernels run this product: floating-point operands, on the CPU.
@@ -27,33 +39,35 @@ fn like(array: &Array, shape: Vec<i32>) -> OutputSpec {
 macro_rules! dispatch {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            Dtype::Float32 => {
+            $crate::Dtype::Float32 => {
                 type $type = f32;
                 $body
             }
-            Dtype::Float16 => {
-                type $type = f16;
+            $crate::Dtype::Float16 => {
+                type $type = half::f16;
                 $body
             }
-            Dtype::Bfloat16 => {
-                type $type = bf16;
+            $crate::Dtype::Bfloat16 => {
+                type $type = half::bf16;
                 $body
             }
             other => panic!("kernels take floating-point arrays, not {}", other.name()),
         }
     };
 }
+pub(crate) use dispatch;
 
 #[track_caller]
 pub(crate) fn linear(x: &Array, weight: &Array) -> Array {
     let (n, k) = (weight.dim(0), weight.dim(1));
     let shape = product_shape(x, k, n);
     let [out] = apply("linear", &[x, weight], [like(x, shape)], move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {
-            kernels::linear::<X, W>(
-                inputs[0].values(), inputs[1].values(), outputs[0].values(), k as usize, n as usize,
-            )
-        }))
+        write_wide(outputs, |outs| {
+            dispatch!(inputs[1].dtype(), W => {
+                let weight = inputs[1].values();
+                kernels::linear::<f32, W>(&inputs[0].wide(), weight, outs[0], k as usize, n as usize)
+            })
+        })
     });
     out
 }
@@ -64,28 +78,28 @@ pub(crate) fn grouped_linear(x: &Array, weight: &Array, experts: &Array) -> Arra
     let (shape, per_row) = grouped_shape(x, experts, k, n);
     let outputs = [like(x, shape)];
     let [out] = apply("grouped_linear", &[x, weight, experts], outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {
-            kernels::grouped_linear::<X, W>(
-                inputs[0].values(), inputs[1].values(), inputs[2].values(), per_row, outputs[0].values(), k, n,
-            )
-        }))
+        let (x, experts) = (inputs[0].wide(), inputs[2].values());
+        write_wide(outputs, |outs| {
+            dispatch!(inputs[1].dtype(), W => kernels::grouped_linear::<f32, W>(
+                &x, inputs[1].values(), experts, per_row, outs[0], k, n,
+            ))
+        })
     });
     out
 }
 
 #[track_caller]
 pub(crate) fn quantized_matmul(x: &Array, w: &Quantized) -> Array {
-    let (n, k) = (w.codes.dim(-2), inputs_of(w));
+    let (n, k) = (w.codes.dim(-2), w.inputs());
     let outputs = [like(x, product_shape(x, k, n))];
     let (q, k, n) = (w.quantization, k as usize, n as usize);
     let [out] = apply("quantized_matmul", &operands(x, w), outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => match q.mode {
-            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::quantized_linear::<X, S>(
-                inputs[0].values(), affine(inputs, q), outputs[0].values(), k, n,
-            )),
-            _ => kernels::microscaled_linear::<X>(
-                inputs[0].values(), microscaled(inputs, q), outputs[0].values(), k, n,
-            ),
+        let x = inputs[0].wide();
+        write_wide(outputs, |outs| match q.mode {
+            Mode::Affine => dispatch!(inputs[2].dtype(), S => {
+                kernels::quantized_linear::<f32, S>(&x, affine(inputs, q), outs[0], k, n)
+            }),
+            _ => kernels::microscaled_linear(&x, microscaled(inputs, q), outs[0], k, n),
         })
     });
     out
@@ -93,19 +107,26 @@ pub(crate) fn quantized_matmul(x: &Array, w: &Quantized) -> Array {
 
 #[track_caller]
 pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array) -> Array {
-    let (n, k, q) = (w.codes.dim(-2) as usize, inputs_of(w) as usize, w.quantization);
+    let (n, k, q) = (w.codes.dim(-2) as usize, w.inputs() as usize, w.quantization);
     let (shape, per_row) = grouped_shape(x, experts, k, n);
     let mut operands = operands(x, w);
     operands.push(experts);
     let last = operands.len() - 1;
     let outputs = [like(x, shape)];
     let [out] = apply("grouped_quantized_matmul", &operands, outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => match q.mode {
-            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::grouped_affine_linear::<X, S>(
-                inputs[0].values(), affine(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
+        let (x, experts) = (inputs[0].wide(), inputs[last].values());
+        write_wide(outputs, |outs| match q.mode {
+            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::grouped_affine_linear::<f32, S>(
+                &x, affine(inputs, q), experts, per_row, outs[0], k, n,
             )),
-            _ => kernels::grouped_microscaled_linear::<X>(
-                inputs[0].values(), microscaled(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
+            _ => kernels::grouped_microscaled_linear(
+                &x,
+                microscaled(inputs, q),
+                experts,
+                per_row,
+                outs[0],
+                k,
+                n,
             ),
         })
     });
@@ -115,10 +136,6 @@ pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array
 /// `x`, then the matrix's parts: the kernels' inputs.
 fn operands<'a>(x: &'a Array, w: &'a Quantized) -> Vec<&'a Array> {
     [Some(x), Some(&w.codes), Some(&w.scales), w.biases.as_ref()].into_iter().flatten().collect()
-}
-
-fn inputs_of(w: &Quantized) -> i32 {
-    w.codes.dim(-1) * 32 / w.quantization.bits
 }
 
 fn affine<'a, S: Scalar + Element>(inputs: &'a [Input], q: Quantization) -> Affine<'a, S> {
