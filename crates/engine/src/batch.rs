@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use mlx::{
-    Array, Softmax,
+    Array, DeltaNet, DeltaRow, Heads, KvRow, Softmax,
     fast::{self, Rope},
 };
 
@@ -48,6 +48,26 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub fn rope(&self, x: &Array, rope: &Rope) -> Array {
         fast::rope(x, &self.positions, rope)
+    }
+
+    /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` has them: `q`
+    /// `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads * head_dim]`.
+    #[track_caller]
+    pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &Heads) -> Array {
+        let rows = self.rows.iter_mut();
+        let mut rows: Vec<KvRow> =
+            rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
+        mlx::attend_heads(qkv, &self.positions, &mut rows, heads)
+    }
+
+    /// Convolution, norms, gates and delta rule of a Gated DeltaNet, each row continuing its own past: `qkv`
+    /// `[tokens, channels]`, `b`, `a` `[tokens, value_heads]`; returns `[tokens, value_heads * value_dim]`.
+    #[track_caller]
+    pub fn delta_net(&mut self, layer: usize, qkv: &Array, b: &Array, a: &Array, net: &DeltaNet) -> Array {
+        let rows = self.rows.iter_mut();
+        let mut rows: Vec<DeltaRow> =
+            rows.map(|row| row.caches[layer].as_recurrent().row(row.span.len() as i32)).collect();
+        mlx::delta_net(qkv, b, a, &mut rows, net)
     }
 
     /// Causal attention of each row over its own past: `q` `[tokens, heads, head_dim]`, `k`, `v`

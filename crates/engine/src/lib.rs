@@ -28,7 +28,7 @@ pub use handle::{Engine, Ticket};
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
-pub use options::{Device, Dtype, Options, Progress};
+pub use options::{Device, Dtype, Options, Precision, Progress};
 pub use request::{
     Event, FinishReason, ModelInfo, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads,
     WeightSummary,

@@ -2,12 +2,16 @@
 
 use std::num::NonZeroUsize;
 
+pub use mlx::Precision;
+
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `None` takes the GPU if the MLX library has one, else the CPU.
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
+    /// What matrix products on the CPU round their factors to; on a GPU MLX decides.
+    pub precision: Precision,
     /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine of a process decides.
     pub threads: Option<NonZeroUsize>,
     /// Most prompt tokens computed in one step.
@@ -23,6 +27,7 @@ impl Default for Options {
         Options {
             device: None,
             dtype: None,
+            precision: Precision::Bfloat16,
             threads: None,
             prefill_chunk: 256,
             max_batch: 8,

@@ -41,6 +41,12 @@ impl Sampler {
         }
     }
 
+    /// Whether every token is the likeliest one, whatever came before.
+    pub fn is_argmax(&self) -> bool {
+        let kept = self.bias.is_none() && self.seen.is_none() && self.counts.is_none();
+        kept && self.sampling.temperature == 0.0
+    }
+
     /// The token, uint32 `[1]`, at `position` of prompt plus output, from float32 logits `[vocab_size]`.
     pub fn sample(&mut self, logits: &Array, position: usize) -> Array {
         let logits = self.adjusted(logits);

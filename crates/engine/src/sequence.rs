@@ -1,7 +1,5 @@
 //! One request on its way: its tokens, its caches, its sampler.
 
-use mlx::Array;
-
 use crate::{
     cache::Cache,
     handle::Submission,
@@ -9,6 +7,7 @@ use crate::{
     request::{Event, FinishReason, ModelInfo, Request, TokenLogprobs, Usage},
     sample::Sampler,
     schedule::Want,
+    step::Last,
 };
 
 pub struct Sequence {
@@ -21,8 +20,8 @@ pub struct Sequence {
     pub computed: usize,
     pub caches: Vec<Cache>,
     pub sampler: Sampler,
-    /// The token sampled last, uint32 `[1]`; the next one to compute.
-    pub last: Option<Array>,
+    /// The token sampled last; the next one to compute.
+    pub last: Option<Last>,
     /// Tokens sampled but not read back yet.
     pub unread: usize,
     /// Most tokens to generate.

@@ -57,6 +57,7 @@ fn load(
     mut progress: impl FnMut(Progress) + 'static,
 ) -> Result<(Box<dyn Model>, ModelInfo)> {
     choose_device(options.device)?;
+    mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
     let config = checkpoint.config()?;
     let family = models::family(&config)?;

@@ -1,5 +1,7 @@
 //! One step: rows of several sequences through the model, and what each row asked to have read back.
 
+use std::rc::Rc;
+
 use mlx::{Array, Dtype};
 
 use crate::{
@@ -12,14 +14,29 @@ use crate::{
 /// A step that was launched; its results are read with [`Step::collect`].
 pub struct Step {
     rows: Vec<Row>,
+    sampled: Option<Sampled>,
+}
+
+/// What the rows that reached the end of what is known got, in their order.
+struct Sampled {
+    /// The new tokens, uint32 `[n]`.
+    tokens: Rc<Array>,
+    /// Sums of the logits they were chosen from, float32 `[n]`: not finite if one of them is not.
+    sums: Array,
+}
+
+/// A token that was sampled and may not be read back yet.
+#[derive(Clone)]
+pub struct Last {
+    /// Uint32 `[n]`.
+    tokens: Rc<Array>,
+    index: i32,
 }
 
 struct Row {
     sequence: u64,
-    /// The new token, uint32 `[1]`; `None` for a part of a prompt that is not its end.
-    token: Option<Array>,
-    /// Sum of the logits it was chosen from, float32: not finite if one of them is not.
-    sum: Option<Array>,
+    /// Whether the row is at the end of what is known; `false` for a part of a prompt that is not its end.
+    samples: bool,
     logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
@@ -50,23 +67,30 @@ impl Step {
         sequences: &mut [Sequence],
         plan: &[(usize, usize)],
     ) -> mlx::Result<Step> {
-        let inputs: Vec<Array> = plan.iter().map(|&(i, n)| input(&sequences[i], n)).collect();
-        let tokens = if inputs.len() == 1 { inputs[0].clone() } else { Array::concatenate(&inputs, 0) };
-        let (hidden, cache_arrays) = {
-            let mut chosen = select(sequences, plan);
-            let rows = chosen.iter_mut().zip(plan).map(|(s, &(_, n))| (n, s.computed, &mut s.caches[..]));
-            let mut batch = Batch::new(rows);
-            let hidden = model.forward(&tokens, &mut batch);
-            let arrays: Vec<Array> = batch.cache_arrays().cloned().collect();
-            (hidden, arrays)
-        };
-        let mut rows = vec![];
+        let mut chosen = select(sequences, plan);
+        let tokens = inputs(&chosen, plan);
+        // What a sampled token is computed from is computed with it; anything else has to be asked for.
+        let all_sample = chosen.iter().zip(plan).all(|(s, &(_, n))| s.computed + n >= s.tokens.len());
+        let rows = chosen.iter_mut().zip(plan).map(|(s, &(_, n))| (n, s.computed, &mut s.caches[..]));
+        let mut batch = Batch::new(rows);
+        let hidden = model.forward(&tokens, &mut batch);
+        let cache_arrays: Vec<Array> = batch.cache_arrays().filter(|_| !all_sample).cloned().collect();
+        let (mut rows, mut ends) = (vec![], vec![]);
         let mut start = 0;
-        for (sequence, &(_, n)) in select(sequences, plan).into_iter().zip(plan) {
-            rows.push(Row::build(model, sequence, &hidden, start, n));
+        for (sequence, &(_, n)) in chosen.iter_mut().zip(plan) {
+            let row = Row::build(model, sequence, &hidden, start, n);
             start += n as i32;
+            if row.samples {
+                ends.push(start - 1);
+            }
+            rows.push(row);
         }
-        let step = Step { rows };
+        let sampled = (!ends.is_empty()).then(|| {
+            let logits = model.logits(&pick(&hidden, &ends)).astype(Dtype::Float32);
+            let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
+            Sampled::of(&logits, sampling.collect())
+        });
+        let step = Step { rows, sampled };
         mlx::async_eval(step.arrays().chain(&cache_arrays))?;
         Ok(step)
     }
@@ -82,7 +106,13 @@ impl Step {
     /// Computing the step failed.
     pub fn collect(self, sequences: &mut Vec<Sequence>, info: &ModelInfo) -> mlx::Result<()> {
         // Everything is read before anyone is told anything: a step counts whole or not at all.
-        let read = self.rows.into_iter().map(Row::read).collect::<mlx::Result<Vec<_>>>()?;
+        let sampled = self.sampled.map(Sampled::read).transpose()?.unwrap_or_default();
+        let mut sampled = sampled.into_iter();
+        let read = |row: Row| {
+            let token = row.samples.then(|| sampled.next()).flatten();
+            row.read(token)
+        };
+        let read = self.rows.into_iter().map(read).collect::<mlx::Result<Vec<_>>>()?;
         for row in read {
             let Some(at) = sequences.iter().position(|s| s.id == row.sequence) else { continue };
             match row.deliver(&mut sequences[at], info) {
@@ -95,20 +125,52 @@ impl Step {
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.rows.iter().flat_map(|row| {
+        let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.sums]);
+        let rows = self.rows.iter().flat_map(|row| {
             let logprobs = [row.logprobs.as_ref(), row.prompt_logprobs.as_ref().map(|(_, l)| l)];
             let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-            row.token.iter().chain(&row.sum).chain(row.logits.as_ref().map(|(_, l)| l)).chain(logprobs)
-        })
+            row.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs)
+        });
+        sampled.chain(rows)
     }
 }
 
-/// The token ids a row computes: known ones, or the one just sampled.
+/// The token ids that rows compute, uint32 `[tokens]`: known ones, or those just sampled.
+fn inputs(sequences: &[&mut Sequence], plan: &[(usize, usize)]) -> Array {
+    if let Some(tokens) = same_as_before(sequences) {
+        return tokens;
+    }
+    let inputs: Vec<Array> = sequences.iter().zip(plan).map(|(s, &(_, n))| input(s, n)).collect();
+    if inputs.len() == 1 { inputs[0].clone() } else { Array::concatenate(&inputs, 0) }
+}
+
+/// The tokens one step sampled, if they are just what these sequences compute next.
+fn same_as_before(sequences: &[&mut Sequence]) -> Option<Array> {
+    let first = &sequences.first()?.last.as_ref()?.tokens;
+    let same = |(i, s): (usize, &&mut Sequence)| match &s.last {
+        Some(last) => {
+            s.computed >= s.tokens.len() && Rc::ptr_eq(&last.tokens, first) && last.index == i as i32
+        }
+        None => false,
+    };
+    let all = first.dim(0) as usize == sequences.len() && sequences.iter().enumerate().all(same);
+    all.then(|| (**first).clone())
+}
+
 fn input(sequence: &Sequence, tokens: usize) -> Array {
     let known = &sequence.tokens[sequence.computed.min(sequence.tokens.len())..];
     match &sequence.last {
-        Some(last) if known.is_empty() => last.clone(),
+        Some(Last { tokens, index }) if known.is_empty() => tokens.slice(0, *index, index + 1),
         _ => Array::from_slice(&known[..tokens], &[tokens as i32]),
+    }
+}
+
+/// Rows `indices`, ascending, of `x`.
+fn pick(x: &Array, indices: &[i32]) -> Array {
+    match *indices {
+        [index] => x.slice(0, index, index + 1),
+        _ if indices.len() as i32 == x.dim(0) => x.clone(),
+        _ => x.take(&Array::from_slice(indices, &[indices.len() as i32]), 0),
     }
 }
 
@@ -118,33 +180,57 @@ fn select<'a>(sequences: &'a mut [Sequence], plan: &[(usize, usize)]) -> Vec<&'a
     sequences.iter_mut().enumerate().filter(planned).map(|(_, s)| s).collect()
 }
 
+impl Sampled {
+    /// A token for each row from float32 logits `[n, vocab_size]`.
+    fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut Row)>) -> Sampled {
+        let greedy = rows.iter().all(|(s, _)| s.sampler.is_argmax());
+        let tokens = if greedy { logits.argmax(-1) } else { sample(logits, &mut rows) };
+        let tokens = Rc::new(tokens);
+        for (i, (s, row)) in (0..).zip(rows) {
+            if let Some(top) = s.request.logprobs {
+                let own = tokens.slice(0, i, i + 1);
+                row.logprobs = Some(Logprobs::of(&logits.slice(0, i, i + 1), own, top));
+            }
+            s.last = Some(Last { tokens: tokens.clone(), index: i });
+            s.unread += 1;
+        }
+        Sampled { tokens, sums: logits.sum(-1, false) }
+    }
+
+    fn read(self) -> mlx::Result<Vec<(u32, bool)>> {
+        let (tokens, sums) = (self.tokens.to_vec::<u32>()?, self.sums.to_vec::<f32>()?);
+        Ok(tokens.into_iter().zip(sums.into_iter().map(f32::is_finite)).collect())
+    }
+}
+
+/// Each row's token by that row's own sampler, uint32 `[n]`.
+fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Array {
+    let own = |(i, (s, _)): (i32, &mut (&mut Sequence, &mut Row))| {
+        s.sampler.sample(&logits.slice(0, i, i + 1).reshape(&[-1]), s.computed)
+    };
+    let tokens: Vec<Array> = (0..).zip(rows).map(own).collect();
+    if tokens.len() == 1 { tokens[0].clone() } else { Array::concatenate(&tokens, 0) }
+}
+
 impl Row {
-    /// Logits, if any are wanted, and a sample, if the row reaches the end of what is known.
+    /// Logits of all the row's tokens, if they are wanted, and whether it samples.
     fn build(model: &dyn Model, s: &mut Sequence, hidden: &Array, start: i32, n: usize) -> Row {
         let at = s.computed;
         s.computed += n;
-        let samples = s.computed >= s.tokens.len();
         let prompt = s.request.prompt.len();
         // Once a token is out, so are the prompt's log-probabilities: a replay does not bring them again.
         let scores_prompt = s.request.prompt_logprobs && at + 1 < prompt && s.generated() == 0;
         let mut row = Row {
             sequence: s.id,
-            token: None,
-            sum: None,
+            samples: s.computed >= s.tokens.len(),
             logprobs: None,
             prompt_logprobs: None,
             logits: None,
         };
-        let all = s.request.logits || scores_prompt;
-        if !all && !samples {
+        if !s.request.logits && !scores_prompt {
             return row;
         }
-        let end = start + n as i32;
-        let first = if all { start } else { end - 1 };
-        let logits = model.logits(&hidden.slice(0, first, end)).astype(Dtype::Float32);
-        if s.request.logits {
-            row.logits = Some((at, logits.clone()));
-        }
+        let logits = model.logits(&hidden.slice(0, start, start + n as i32)).astype(Dtype::Float32);
         if scores_prompt {
             let next = &s.request.prompt[at + 1..(at + n + 1).min(prompt)];
             let scored = next.len() as i32;
@@ -152,27 +238,16 @@ impl Row {
             let top = s.request.logprobs.unwrap_or(0);
             row.prompt_logprobs = Some((at + 1, Logprobs::of(&logits.slice(0, 0, scored), chosen, top)));
         }
-        if samples {
-            let last = logits.slice(0, logits.dim(0) - 1, logits.dim(0));
-            let token = s.sampler.sample(&last.reshape(&[-1]), s.computed);
-            row.logprobs = s.request.logprobs.map(|top| Logprobs::of(&last, token.clone(), top));
-            row.sum = Some(last.sum(-1, false));
-            s.last = Some(token.clone());
-            s.unread += 1;
-            row.token = Some(token);
-        }
+        row.logits = s.request.logits.then_some((at, logits));
         row
     }
 
-    fn read(self) -> mlx::Result<ReadRow> {
+    /// `sampled` is the row's token, and whether its logits were finite.
+    fn read(self, sampled: Option<(u32, bool)>) -> mlx::Result<ReadRow> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
         Ok(ReadRow {
             sequence: self.sequence,
-            token: self.token.map(|token| token.to_vec::<u32>()).transpose()?.map(|ids| ids[0]),
-            finite: match self.sum {
-                Some(sum) => sum.to_vec::<f32>()?[0].is_finite(),
-                None => true,
-            },
+            sampled,
             logprobs: self.logprobs.map(Logprobs::read).transpose()?.and_then(|mut all| all.pop()),
             prompt_logprobs: self.prompt_logprobs.map(prompt).transpose()?,
             logits: self
@@ -186,8 +261,8 @@ impl Row {
 /// A row on the host.
 struct ReadRow {
     sequence: u64,
-    token: Option<u32>,
-    finite: bool,
+    /// The token, and whether the logits it was chosen from are finite.
+    sampled: Option<(u32, bool)>,
     logprobs: Option<TokenLogprobs>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
     logits: Option<(usize, i32, Vec<f32>)>,
@@ -201,8 +276,8 @@ impl ReadRow {
         if let Some((at, logprobs)) = self.prompt_logprobs {
             s.prompt_logprobs(at, logprobs);
         }
-        let Some(token) = self.token else { return Ok(None) };
-        if !self.finite {
+        let Some((token, finite)) = self.sampled else { return Ok(None) };
+        if !finite {
             return Err(RequestError::NotFinite);
         }
         s.suspect = false;

@@ -250,6 +250,10 @@ pub struct ModelArgs {
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
+    /// What matrix products on the CPU round activations and unpacked weights to; sums are float32, and weights stored as
+    /// float32 or float16 are never rounded [default: bfloat16].
+    #[arg(long, env = "LANNER_PRECISION")]
+    pub precision: Option<Precision>,
     /// Threads that compute on the CPU [default: one for each physical core].
     #[arg(long, env = "LANNER_THREADS", value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,
@@ -343,6 +347,13 @@ pub struct ConversationArgs {
 pub enum Device {
     Cpu,
     Gpu,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    Float32,
+    Bfloat16,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

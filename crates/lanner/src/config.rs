@@ -299,6 +299,11 @@ fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig
             cli::Dtype::Float16 => engine::Dtype::Float16,
             cli::Dtype::Bfloat16 => engine::Dtype::Bfloat16,
         }),
+        precision: match args.precision.or(file.precision) {
+            Some(cli::Precision::Float32) => engine::Precision::Float32,
+            Some(cli::Precision::Bfloat16) => engine::Precision::Bfloat16,
+            None => defaults.precision,
+        },
         threads: args.threads.or(file.threads),
         prefill_chunk: args.prefill_chunk.or(file.prefill_chunk).unwrap_or(defaults.prefill_chunk),
         max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),

@@ -7,14 +7,33 @@ namespace lanner {
 
 namespace {
 
-// An array of no elements may have no memory at all.
-template <typename Byte>
-rust::Slice<Byte> buffer(array& a) {
-  if (a.nbytes() == 0) return {};
-  Byte* data = a.data<std::uint8_t>();
-  if (data == nullptr) throw std::bad_alloc();
-  return {data, a.nbytes()};
-}
+// An array as a kernel sees it. Buffers are allocated before a kernel is queued and live until it has run: MLX holds
+// on to the inputs and outputs of queued operations.
+struct Memory {
+  Dtype dtype;
+  mx::Shape shape;
+  std::uint8_t* data;
+  size_t bytes;
+
+  // An array of no elements may have no memory at all.
+  explicit Memory(array& a)
+      : dtype(from_mlx(a.dtype())),
+        shape(a.shape()),
+        data(a.nbytes() == 0 ? nullptr : a.data<std::uint8_t>()),
+        bytes(a.nbytes()) {
+    if (bytes > 0 && data == nullptr) throw std::bad_alloc();
+  }
+
+  // No memory: what a kernel sees of an input that an output has taken over.
+  explicit Memory(Dtype dtype) : dtype(dtype), shape{0}, data(nullptr), bytes(0) {}
+
+  Ints dims() const { return {shape.data(), shape.size()}; }
+
+  template <typename Byte>
+  rust::Slice<Byte> contents() const {
+    return bytes == 0 ? rust::Slice<Byte>{} : rust::Slice<Byte>{data, bytes};
+  }
+};
 
 class RustKernel : public mx::Primitive {
  public:
@@ -27,12 +46,14 @@ class RustKernel : public mx::Primitive {
   const char* name() const override { return name_.c_str(); }
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    std::vector<array> ins, outs;
-    for (const auto& in : inputs) {
+    std::vector<Memory> ins, outs;
+    ins.reserve(inputs.size());
+    outs.reserve(outputs.size());
+    for (array in : inputs) {
       if (!in.flags().row_contiguous) {
         throw std::logic_error(name_ + " got an input that is not row-contiguous");
       }
-      ins.push_back(array::unsafe_weak_copy(in));
+      ins.emplace_back(in);
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (shared_.at(i) < 0) {
@@ -40,12 +61,12 @@ class RustKernel : public mx::Primitive {
       } else {
         outputs[i].copy_shared_buffer(inputs.at(shared_[i]));
         // One view of the memory only: the output's.
-        ins.at(shared_[i]) = array(mx::allocator::malloc(0), mx::Shape{0}, outputs[i].dtype());
+        ins.at(shared_[i]) = Memory(ins[shared_[i]].dtype);
       }
-      outs.push_back(array::unsafe_weak_copy(outputs[i]));
+      outs.emplace_back(outputs[i]);
     }
     mx::cpu::get_command_encoder(stream()).dispatch(
-        [kernel = kernel_, ins = std::move(ins), outs = std::move(outs)]() mutable { run(*kernel, ins, outs); });
+        [kernel = kernel_, ins = std::move(ins), outs = std::move(outs)] { run(**kernel, ins, outs); });
   }
 
   void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
@@ -53,16 +74,18 @@ class RustKernel : public mx::Primitive {
   }
 
  private:
-  static void run(rust::Box<Kernel>& kernel, std::vector<array>& ins, std::vector<array>& outs) {
+  static void run(const Kernel& kernel, const std::vector<Memory>& ins, const std::vector<Memory>& outs) {
     std::vector<View> inputs;
     std::vector<ViewMut> outputs;
-    for (auto& in : ins) {
-      inputs.push_back(View{from_mlx(in.dtype()), shape_of(in), buffer<const std::uint8_t>(in)});
+    inputs.reserve(ins.size());
+    outputs.reserve(outs.size());
+    for (const auto& in : ins) {
+      inputs.push_back(View{in.dtype, in.dims(), in.contents<const std::uint8_t>()});
     }
-    for (auto& out : outs) {
-      outputs.push_back(ViewMut{from_mlx(out.dtype()), shape_of(out), buffer<std::uint8_t>(out)});
+    for (const auto& out : outs) {
+      outputs.push_back(ViewMut{out.dtype, out.dims(), out.contents<std::uint8_t>()});
     }
-    run_kernel(*kernel, {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()});
+    run_kernel(kernel, {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()});
   }
 
   std::shared_ptr<rust::Box<Kernel>> kernel_;
@@ -70,15 +93,20 @@ class RustKernel : public mx::Primitive {
   std::vector<std::int32_t> shared_;
 };
 
+// Whether an array is, or will be, row-major in memory. Weights are evaluated already, and kernels write nothing else.
+bool is_row_major(const array& a) {
+  if (a.is_available()) return a.flags().row_contiguous;
+  return a.has_primitive() && dynamic_cast<const RustKernel*>(&a.primitive()) != nullptr;
+}
+
 }  // namespace
 
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared) {
   std::vector<array> contiguous_inputs;
   for (const auto& in : inputs.list) {
-    // Weights, the common case, are evaluated and contiguous already: no node for them.
-    bool ready = in.is_available() && in.flags().row_contiguous;
-    contiguous_inputs.push_back(ready ? in : mx::contiguous(in));
+    // No node where none is needed.
+    contiguous_inputs.push_back(is_row_major(in) ? in : mx::contiguous(in));
   }
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> dtypes;

@@ -2,7 +2,7 @@
 
 pub use kernels::{Activation, RopePairs};
 
-use crate::{Array, fused, portable};
+use crate::{Array, Dtype, Linear, RmsNorm, fused, portable};
 
 /// Root-mean-square norm over the last axis, times `weight`, in `x`'s type.
 #[track_caller]
@@ -96,4 +96,55 @@ pub fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
         return fused::gated(gate, up, activation);
     }
     portable::gated(gate, up, activation)
+}
+
+/// The residual stream `[tokens, hidden]` that a block's output is added to, through a norm if there is one.
+#[derive(Clone, Copy)]
+pub struct Onto<'a> {
+    pub stream: &'a Array,
+    pub after: Option<&'a RmsNorm>,
+}
+
+/// `linear(norm(x))` of linear layers that share their input `x` `[.., inputs]`.
+#[track_caller]
+pub fn project<const N: usize>(x: &Array, norm: Option<&RmsNorm>, linears: [&Linear; N]) -> [Array; N] {
+    let outs = match fused::runs(x, Dtype::Float32) {
+        true => fused::project(x, norm, &linears),
+        false => portable::project(x, norm, &linears),
+    };
+    outs.try_into().unwrap_or_else(|_| unreachable!("an output of each of {N} layers"))
+}
+
+/// `stream + after(linear(x))`.
+#[track_caller]
+pub fn add_projected(onto: Onto, x: &Array, linear: &Linear) -> Array {
+    if fused::runs(x, Dtype::Float32) {
+        return fused::add_projected(onto, x, linear);
+    }
+    portable::add_projected(onto, x, linear)
+}
+
+/// `stream + after(linear(silu(gate) * norm(x)))`; `x` and `gate` `[tokens, heads * dim]`, the norm over each head.
+#[track_caller]
+pub fn add_gated_norm(onto: Onto, x: &Array, gate: &Array, norm: &RmsNorm, linear: &Linear) -> Array {
+    if fused::runs(x, gate.dtype()) {
+        return fused::add_gated_norm(onto, x, gate, norm, linear);
+    }
+    portable::add_gated_norm(onto, x, gate, norm, linear)
+}
+
+/// `down(activation(gate(norm(x))) * up(norm(x)))` for the layers gate, up and down; added onto a stream if one is
+/// given.
+#[track_caller]
+pub fn feed_forward(
+    x: &Array,
+    norm: Option<&RmsNorm>,
+    linears: [&Linear; 3],
+    activation: Activation,
+    onto: Option<Onto>,
+) -> Array {
+    if fused::runs(x, Dtype::Float32) {
+        return fused::feed_forward(x, norm, linears, activation, onto);
+    }
+    portable::feed_forward(x, norm, linears, activation, onto)
 }

@@ -1,17 +1,30 @@
 //! Our CPU kernels as operations of MLX's graph. Callers go through [`fast`](crate::fast) and
 //! [`quant`](crate::quant), which choose by device.
 
-use half::{bf16, f16};
+mod delta;
+mod heads;
+mod layer;
+mod parts;
+
 use kernels::{
-    Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Microscaled, Scalar,
+    Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Floats, Microscaled, Weight,
 };
 
 use crate::{
-    Array, Dtype, Element, Input, OutputSpec, apply,
+    Array, Dtype, Input, OutputSpec, apply,
     fast::Rope,
     kernel::apply_in_place,
     kv::Softmax,
+    precision::precision,
     quant::{Mode, Quantization, Quantized},
+};
+
+use self::parts::write_wide;
+pub(crate) use self::{
+    delta::{DeltaParts, delta_net},
+    heads::{HeadsParts, attend_heads},
+    layer::{add_gated_norm, add_projected, feed_forward, project, rows},
+    parts::{LinearParts, NormParts},
 };
 
 /// Whether our kernels run this product: floating-point operands, on the CPU.
@@ -27,112 +40,107 @@ fn like(array: &Array, shape: Vec<i32>) -> OutputSpec {
 macro_rules! dispatch {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            Dtype::Float32 => {
+            $crate::Dtype::Float32 => {
                 type $type = f32;
                 $body
             }
-            Dtype::Float16 => {
-                type $type = f16;
+            $crate::Dtype::Float16 => {
+                type $type = half::f16;
                 $body
             }
-            Dtype::Bfloat16 => {
-                type $type = bf16;
+            $crate::Dtype::Bfloat16 => {
+                type $type = half::bf16;
                 $body
             }
             other => panic!("kernels take floating-point arrays, not {}", other.name()),
         }
     };
 }
+pub(crate) use dispatch;
 
 #[track_caller]
 pub(crate) fn linear(x: &Array, weight: &Array) -> Array {
     let (n, k) = (weight.dim(0), weight.dim(1));
-    let shape = product_shape(x, k, n);
-    let [out] = apply("linear", &[x, weight], [like(x, shape)], move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {
-            kernels::linear::<X, W>(
-                inputs[0].values(), inputs[1].values(), outputs[0].values(), k as usize, n as usize,
-            )
-        }))
-    });
-    out
+    multiply("linear", x, &[weight], None, [k, n], |inputs| Weight::Dense(floats(&inputs[1])))
 }
 
 #[track_caller]
 pub(crate) fn grouped_linear(x: &Array, weight: &Array, experts: &Array) -> Array {
-    let (n, k) = (weight.dim(1) as usize, weight.dim(2) as usize);
-    let (shape, per_row) = grouped_shape(x, experts, k, n);
-    let outputs = [like(x, shape)];
-    let [out] = apply("grouped_linear", &[x, weight, experts], outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => dispatch!(inputs[1].dtype(), W => {
-            kernels::grouped_linear::<X, W>(
-                inputs[0].values(), inputs[1].values(), inputs[2].values(), per_row, outputs[0].values(), k, n,
-            )
-        }))
-    });
-    out
+    let (n, k) = (weight.dim(1), weight.dim(2));
+    multiply("grouped_linear", x, &[weight], Some(experts), [k, n], |inputs| Weight::Dense(floats(&inputs[1])))
 }
 
 #[track_caller]
 pub(crate) fn quantized_matmul(x: &Array, w: &Quantized) -> Array {
-    let (n, k) = (w.codes.dim(-2), inputs_of(w));
-    let outputs = [like(x, product_shape(x, k, n))];
-    let (q, k, n) = (w.quantization, k as usize, n as usize);
-    let [out] = apply("quantized_matmul", &operands(x, w), outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => match q.mode {
-            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::quantized_linear::<X, S>(
-                inputs[0].values(), affine(inputs, q), outputs[0].values(), k, n,
-            )),
-            _ => kernels::microscaled_linear::<X>(
-                inputs[0].values(), microscaled(inputs, q), outputs[0].values(), k, n,
-            ),
-        })
-    });
-    out
+    let (shape, q) = ([w.inputs(), w.codes.dim(-2)], w.quantization);
+    multiply("quantized_matmul", x, &parts(w), None, shape, move |inputs| quantized(inputs, q))
 }
 
 #[track_caller]
 pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array) -> Array {
-    let (n, k, q) = (w.codes.dim(-2) as usize, inputs_of(w) as usize, w.quantization);
-    let (shape, per_row) = grouped_shape(x, experts, k, n);
-    let mut operands = operands(x, w);
-    operands.push(experts);
-    let last = operands.len() - 1;
-    let outputs = [like(x, shape)];
-    let [out] = apply("grouped_quantized_matmul", &operands, outputs, move |inputs, outputs| {
-        dispatch!(inputs[0].dtype(), X => match q.mode {
-            Mode::Affine => dispatch!(inputs[2].dtype(), S => kernels::grouped_affine_linear::<X, S>(
-                inputs[0].values(), affine(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
-            )),
-            _ => kernels::grouped_microscaled_linear::<X>(
-                inputs[0].values(), microscaled(inputs, q), inputs[last].values(), per_row, outputs[0].values(), k, n,
-            ),
+    let (shape, q) = ([w.inputs(), w.codes.dim(-2)], w.quantization);
+    multiply("grouped_quantized_matmul", x, &parts(w), Some(experts), shape, move |inputs| quantized(inputs, q))
+}
+
+/// The product of `x` with a weight `[n, k]`, or with those that `experts` choose; `weight` makes it of the kernel's
+/// inputs: `x`, then its parts.
+#[track_caller]
+fn multiply(
+    name: &'static str,
+    x: &Array,
+    parts: &[&Array],
+    experts: Option<&Array>,
+    [k, n]: [i32; 2],
+    weight: impl for<'a> Fn(&'a [Input<'a>]) -> Weight<'a> + Send + Sync + 'static,
+) -> Array {
+    let (shape, per_row) = match experts {
+        Some(experts) => grouped_shape(x, experts, k as usize, n as usize),
+        None => (product_shape(x, k, n), 1),
+    };
+    let (precision, k, n, grouped) = (precision(), k as usize, n as usize, experts.is_some());
+    let inputs: Vec<&Array> = [x].into_iter().chain(parts.iter().copied()).chain(experts).collect();
+    let [out] = apply(name, &inputs, [like(x, shape)], move |inputs, outputs| {
+        let x = inputs[0].wide();
+        write_wide(outputs, |outs| {
+            let (weight, out) = (weight(inputs), &mut *outs[0]);
+            if grouped {
+                let experts = inputs[inputs.len() - 1].values();
+                kernels::grouped_linear(&x, weight, experts, per_row, out, k, n, precision);
+            } else {
+                kernels::linear(&x, weight, out, k, n, precision);
+            }
         })
     });
     out
 }
 
-/// `x`, then the matrix's parts: the kernels' inputs.
-fn operands<'a>(x: &'a Array, w: &'a Quantized) -> Vec<&'a Array> {
-    [Some(x), Some(&w.codes), Some(&w.scales), w.biases.as_ref()].into_iter().flatten().collect()
+fn parts(w: &Quantized) -> Vec<&Array> {
+    [Some(&w.codes), Some(&w.scales), w.biases.as_ref()].into_iter().flatten().collect()
 }
 
-fn inputs_of(w: &Quantized) -> i32 {
-    w.codes.dim(-1) * 32 / w.quantization.bits
-}
-
-fn affine<'a, S: Scalar + Element>(inputs: &'a [Input], q: Quantization) -> Affine<'a, S> {
-    Affine {
-        codes: inputs[1].values(),
-        scales: inputs[2].values(),
-        biases: inputs[3].values(),
-        group_size: q.group_size as usize,
-        bits: q.bits as usize,
+fn quantized<'a>(inputs: &'a [Input<'a>], q: Quantization) -> Weight<'a> {
+    let codes = inputs[1].values();
+    match q.mode {
+        Mode::Affine => Weight::Affine(Affine {
+            codes,
+            scales: floats(&inputs[2]),
+            biases: floats(&inputs[3]),
+            group_size: q.group_size as usize,
+            bits: q.bits as usize,
+        }),
+        mode => {
+            Weight::Microscaled(Microscaled { codes, scales: inputs[2].values(), format: float_format(mode) })
+        }
     }
 }
 
-fn microscaled<'a>(inputs: &'a [Input], q: Quantization) -> Microscaled<'a> {
-    Microscaled { codes: inputs[1].values(), scales: inputs[2].values(), format: float_format(q.mode) }
+fn floats<'a>(input: &'a Input) -> Floats<'a> {
+    match input.dtype() {
+        Dtype::Float32 => Floats::F32(input.values()),
+        Dtype::Float16 => Floats::F16(input.values()),
+        Dtype::Bfloat16 => Floats::Bf16(input.values()),
+        other => panic!("kernels take floating-point weights, not {}", other.name()),
+    }
 }
 
 fn float_format(mode: Mode) -> FloatFormat {

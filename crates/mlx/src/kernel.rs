@@ -45,6 +45,15 @@ impl Input<'_> {
 pub struct Output<'a>(&'a mut [u8], Dtype);
 
 impl Output<'_> {
+    pub fn dtype(&self) -> Dtype {
+        self.1
+    }
+
+    /// Number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len() / self.1.size()
+    }
+
     /// # Panics
     /// If the output's type is not `T`: a bug in the kernel's caller.
     pub fn values<T: Element>(&mut self) -> &mut [T] {
@@ -78,11 +87,23 @@ pub(crate) fn apply_in_place<const N: usize>(
     shared: &[(usize, usize)],
     body: impl Fn(&[Input], &mut [Output]) + Send + Sync + 'static,
 ) -> [Array; N] {
-    let kernel = Box::new(Kernel { name, body: Box::new(body) });
-    let mut sources = [-1; N];
-    shared.iter().for_each(|&(output, input)| sources[output] = input as i32);
-    let arrays = unlist(bridge::apply_kernel(kernel, &list(inputs.iter().copied()), &outputs, &sources));
+    let arrays = apply_many(name, inputs, &outputs, shared, body);
     arrays.try_into().unwrap_or_else(|_| panic!("kernel {name} has {N} outputs"))
+}
+
+/// As [`apply_in_place`], with as many outputs as there are specifications.
+#[track_caller]
+pub(crate) fn apply_many(
+    name: &'static str,
+    inputs: &[&Array],
+    outputs: &[OutputSpec],
+    shared: &[(usize, usize)],
+    body: impl Fn(&[Input], &mut [Output]) + Send + Sync + 'static,
+) -> Vec<Array> {
+    let kernel = Box::new(Kernel { name, body: Box::new(body) });
+    let mut sources = vec![-1; outputs.len()];
+    shared.iter().for_each(|&(output, input)| sources[output] = input as i32);
+    unlist(bridge::apply_kernel(kernel, &list(inputs.iter().copied()), outputs, &sources))
 }
 
 pub(crate) fn kernel_name(kernel: &Kernel) -> &str {

@@ -1,6 +1,6 @@
 //! Key/value buffers that grow in steps and are written in place, and attention over them.
 
-use crate::{Array, fused, portable};
+use crate::{Array, Dtype, fused, portable};
 
 /// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`, written in place; hence no `Clone`.
 /// It takes its shape and type from what is appended first.
@@ -47,12 +47,11 @@ impl KvBuffer {
         self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
     }
 
-    /// The buffer with room for `length` tokens shaped like `new` `[tokens, kv_heads, dim]`; by a quarter more than
+    /// Takes the buffer out, with room for `length` tokens of `dim` numbers in each of `heads`; by a quarter more than
     /// asked, so that copies stay rare.
     #[track_caller]
-    fn reserve(&mut self, length: i32, new: &Array) -> Array {
-        let (heads, dim) = (new.dim(1), new.dim(2));
-        let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], new.dtype()));
+    pub(crate) fn reserve(&mut self, length: i32, heads: i32, dim: i32, dtype: Dtype) -> Array {
+        let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], dtype));
         let capacity = array.dim(1);
         if length <= capacity {
             return array;
@@ -61,6 +60,11 @@ impl KvBuffer {
         let target = (target + KV_STEP - 1) / KV_STEP * KV_STEP;
         let room = Array::zeros(&[heads, target - capacity, dim], array.dtype());
         Array::concatenate([&array, &room], 1)
+    }
+
+    /// Puts in what became of the buffer.
+    pub(crate) fn refill(&mut self, array: Option<Array>) {
+        self.0 = array;
     }
 
     /// The first `length` tokens, as MLX's attention takes them: `[1, kv_heads, length, dim]`.
@@ -91,14 +95,28 @@ pub fn attend(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let length = past + q.dim(0);
-    let room = [keys.reserve(length, k), values.reserve(length, v)];
     if !crate::on_gpu() {
+        let room = [reserve(keys, past, k), reserve(values, past, v)];
         let [out, new_keys, new_values] = fused::attend(q, [k, v], room.each_ref(), past, window, softmax);
         (keys.0, values.0) = (Some(new_keys), Some(new_values));
         return out;
     }
-    let [all_keys, all_values] = room;
+    attend_mlx(q, [k, v], keys, values, past, window, softmax)
+}
+
+/// [`attend`] by MLX's own operations.
+#[track_caller]
+pub(crate) fn attend_mlx(
+    q: &Array,
+    [k, v]: [&Array; 2],
+    keys: &mut KvBuffer,
+    values: &mut KvBuffer,
+    past: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let length = past + q.dim(0);
+    let [all_keys, all_values] = [reserve(keys, past, k), reserve(values, past, v)];
     keys.0 = Some(append(&all_keys, k, past));
     values.0 = Some(append(&all_values, v, past));
     portable::attend(q, &keys.live(length), &values.live(length), window, softmax)
@@ -133,7 +151,7 @@ pub fn attend_latent(
     softmax: &Softmax,
 ) -> Array {
     let length = past + q.dim(0);
-    let room = buffer.reserve(length, latent);
+    let room = reserve(buffer, past, latent);
     if !crate::on_gpu() {
         let [out, new] = fused::attend_latent(q, latent, &room, value_dim, past, window, softmax);
         buffer.0 = Some(new);
@@ -142,6 +160,12 @@ pub fn attend_latent(
     buffer.0 = Some(append(&room, latent, past));
     let keys = buffer.live(length);
     portable::attend(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
+}
+
+/// The buffer with room for `new` `[tokens, kv_heads, dim]` behind `past` tokens.
+#[track_caller]
+fn reserve(buffer: &mut KvBuffer, past: i32, new: &Array) -> Array {
+    buffer.reserve(past + new.dim(0), new.dim(1), new.dim(2), new.dtype())
 }
 
 fn append(buffer: &Array, new: &Array, past: i32) -> Array {

@@ -5,25 +5,36 @@
 
 mod array;
 mod bridge;
+mod constant;
+mod delta;
 mod error;
 mod eval;
 pub mod fast;
 mod fused;
+mod heads;
 mod kernel;
 mod kv;
+mod layers;
 pub mod load;
+mod matrix;
 mod ops;
 mod portable;
+mod precision;
 pub mod profile;
 pub mod quant;
 
 pub use ::kernels::read_bandwidth;
 pub use array::{Array, Element};
 pub use bridge::Dtype;
+pub use delta::{DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, delta_net};
 pub use error::{Error, Result, panic_message};
 pub use eval::*;
+pub use heads::{Heads, KvRow, attend_heads};
 pub use kernel::{Input, Output, OutputSpec, apply};
 pub use kv::{KEY_BLOCK, KvBuffer, Softmax, attend, attend_latent, attend_over};
+pub use layers::{Linear, RmsNorm};
+pub use matrix::Matrix;
+pub use precision::{Precision, precision, set_precision};
 
 #[cfg(test)]
 mod tests;

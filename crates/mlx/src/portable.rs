@@ -1,5 +1,7 @@
 //! The fused operations made of MLX's own: what runs on a GPU, and what our kernels are checked against on the CPU.
 
+mod layer;
+
 use kernels::{Activation, RopePairs};
 
 use crate::{
@@ -10,6 +12,8 @@ use crate::{
     fast::Rope,
     kv::Softmax,
 };
+
+pub use layer::{add_gated_norm, add_projected, attend_heads, delta_net, feed_forward, project};
 
 #[track_caller]
 pub fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {

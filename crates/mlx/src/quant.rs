@@ -69,6 +69,12 @@ impl Quantized {
         if fused::runs(x, Dtype::Float32) {
             return fused::quantized_matmul(x, self);
         }
+        self.matmul_mlx(x)
+    }
+
+    /// [`matmul`](Quantized::matmul) by MLX's own operation.
+    #[track_caller]
+    pub(crate) fn matmul_mlx(&self, x: &Array) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
         built(bridge::quantized_matmul(&x.0, &self.parts(), group_size, bits, mode.name()))
     }
@@ -111,6 +117,10 @@ impl Quantized {
             .map(cast)
             .collect();
         built(bridge::dequantize(&list(&parts), group_size, bits, mode.name(), dtype))
+    }
+
+    pub(crate) fn inputs(&self) -> i32 {
+        self.codes.dim(-1) * 32 / self.quantization.bits
     }
 
     fn parts(&self) -> cxx::UniquePtr<bridge::Arrays> {

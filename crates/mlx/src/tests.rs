@@ -1,5 +1,7 @@
 //! Our kernels against the same operations made of MLX's own, which are what a GPU runs: both are tested at once.
 
+mod layers;
+
 use crate::{
     Array, Dtype, KvBuffer, Softmax, attend, attend_latent, attend_over, eval,
     fast::{self, Activation, Rope, RopePairs},

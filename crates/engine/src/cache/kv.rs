@@ -1,6 +1,6 @@
 //! Keys and values of an attention layer, or the latents that stand for both; room grows in steps, written in place.
 
-use mlx::{Array, KEY_BLOCK, KvBuffer, Softmax};
+use mlx::{Array, KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
 use super::RotatedOut;
 
@@ -31,6 +31,15 @@ impl Kv {
 
     pub fn arrays(&self) -> [Option<&Array>; 2] {
         [self.keys.array(), self.values.array()]
+    }
+
+    /// This sequence's part of a step of `tokens` more, which are counted as seen.
+    #[track_caller]
+    pub fn row(&mut self, tokens: i32) -> KvRow<'_> {
+        self.make_room(tokens);
+        let past = self.length - self.start;
+        self.length += tokens;
+        KvRow { tokens, past, window: self.window, keys: &mut self.keys, values: &mut self.values }
     }
 
     /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.

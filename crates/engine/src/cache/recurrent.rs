@@ -1,19 +1,23 @@
 //! State of a layer that sees the past through a fixed-size summary.
 
-use mlx::{Array, Dtype, fast};
+use mlx::{Array, DeltaRow, DeltaState, fast};
 
 /// Empty until the first tokens come; zeros then stand for the past.
 #[derive(Clone, Default)]
 pub struct Recurrent {
     /// The last inputs of the short convolution, `[width - 1, channels]`.
     conv: Option<Array>,
-    /// `[1, value_heads, value_dim, key_dim]`, float32.
-    state: Option<Array>,
+    state: DeltaState,
 }
 
 impl Recurrent {
     pub fn arrays(&self) -> [Option<&Array>; 2] {
-        [self.conv.as_ref(), self.state.as_ref()]
+        [self.conv.as_ref(), self.state.array()]
+    }
+
+    /// This sequence's part of a step of `tokens` more.
+    pub fn row(&mut self, tokens: i32) -> DeltaRow<'_> {
+        DeltaRow { tokens, conv: &mut self.conv, state: &mut self.state }
     }
 
     /// Causal depthwise convolution of `x` `[tokens, channels]` with `weight` `[channels, width]`.
@@ -29,11 +33,8 @@ impl Recurrent {
     /// Gated delta rule; shapes as in [`fast::gated_delta`], without the leading 1.
     #[track_caller]
     pub fn gated_delta(&mut self, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
-        let shape = [1, v.dim(1), v.dim(2), k.dim(2)];
-        let state = self.state.take().unwrap_or_else(|| Array::zeros(&shape, Dtype::Float32));
         let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
-        let (out, state) = fast::gated_delta([&q, &k, &v], &g, &beta, &state);
-        self.state = Some(state);
+        let out = self.state.gated_delta([&q, &k, &v], &g, &beta);
         out.reshape(&out.shape()[1..])
     }
 }

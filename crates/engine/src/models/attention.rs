@@ -8,7 +8,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, RmsNorm},
+    nn::{Linear, Residual},
     weights::Weights,
 };
 
@@ -28,12 +28,9 @@ pub struct Attention {
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
-    /// Of each query and each key head, before they turn.
-    qk_norm: Option<[RmsNorm; 2]>,
-    size: Heads,
-    rope: Rope,
+    head_dim: i32,
+    heads: mlx::Heads,
     sliding_window: Option<i32>,
-    softmax: Softmax,
 }
 
 impl Attention {
@@ -45,18 +42,16 @@ impl Attention {
             k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, qkv_bias)?,
             v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, qkv_bias)?,
             o_proj: w.linear_with("o_proj", hidden, heads * head_dim, o_bias)?,
-            qk_norm: None,
-            size,
-            rope,
+            head_dim,
+            heads: mlx::Heads::new(heads, kv_heads, head_dim, rope),
             sliding_window: None,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
         })
     }
 
     /// With `q_norm` and `k_norm`; `offset` is what their stored weights lack.
     pub fn with_qk_norm(self, eps: f32, offset: f32, w: &Weights) -> Result<Attention> {
-        let norm = |name| w.rms_norm(name, self.size.head_dim, eps, offset);
-        Ok(Attention { qk_norm: Some([norm("q_norm")?, norm("k_norm")?]), ..self })
+        let norm = |name| w.rms_norm(name, self.head_dim, eps, offset);
+        Ok(Attention { heads: self.heads.with_norms(norm("q_norm")?, norm("k_norm")?), ..self })
     }
 
     pub fn with_window(self, sliding_window: Option<i32>) -> Attention {
@@ -64,24 +59,15 @@ impl Attention {
     }
 
     pub fn with_softmax(self, softmax: Softmax) -> Attention {
-        Attention { softmax, ..self }
+        Attention { heads: self.heads.with_softmax(softmax), ..self }
     }
 }
 
 impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let Heads { heads, kv_heads, head_dim, .. } = self.size;
-        let split = |x: Array, heads| x.reshape(&[-1, heads, head_dim]);
-        let q = split(self.q_proj.forward(x), heads);
-        let k = split(self.k_proj.forward(x), kv_heads);
-        let v = split(self.v_proj.forward(x), kv_heads);
-        let [q, k] = match &self.qk_norm {
-            Some([q_norm, k_norm]) => [q_norm.forward(&q), k_norm.forward(&k)],
-            None => [q, k],
-        };
-        let [q, k] = [q, k].map(|x| batch.rope(&x, &self.rope));
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, heads * head_dim]))
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
+        let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
+        let out = batch.attend_heads(layer, [&q, &k, &v], &self.heads);
+        x.add_projected(&self.o_proj, &out)
     }
 
     fn make_cache(&self) -> Cache {

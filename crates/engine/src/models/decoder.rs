@@ -9,7 +9,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Embedding, Linear, Mlp, RmsNorm},
+    nn::{Embedding, Linear, Mlp, Residual, RmsNorm},
     weights::Weights,
 };
 
@@ -24,8 +24,8 @@ pub trait Layer {
 
 /// What mixes tokens in a layer: attention or a recurrence.
 pub trait Mixer {
-    /// `[tokens, hidden_size]` of layer `layer`.
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array;
+    /// The residual stream `[tokens, hidden_size]` through the mixer of layer `layer`.
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array;
 
     /// An empty cache for it.
     fn make_cache(&self) -> Cache;
@@ -33,12 +33,13 @@ pub trait Mixer {
 
 /// What a layer does to each token by itself.
 pub trait FeedForward {
-    fn forward(&self, x: &Array) -> Array;
+    /// The residual stream `[tokens, hidden_size]` through the block.
+    fn forward(&self, x: &Residual) -> Array;
 }
 
 impl FeedForward for Mlp {
-    fn forward(&self, x: &Array) -> Array {
-        Mlp::forward(self, x)
+    fn forward(&self, x: &Residual) -> Array {
+        self.add_to(x)
     }
 }
 
@@ -71,8 +72,8 @@ impl PreNorm {
 
 impl Layer for PreNorm {
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
-        let h = x + self.mixer.forward(&self.input_layernorm.forward(x), i, batch);
-        &h + self.mlp.forward(&self.post_attention_layernorm.forward(&h))
+        let h = self.mixer.forward(&Residual::new(x, &self.input_layernorm), i, batch);
+        self.mlp.forward(&Residual::new(&h, &self.post_attention_layernorm))
     }
 
     fn make_cache(&self) -> Cache {
@@ -106,8 +107,9 @@ impl SandwichNorm {
 impl Layer for SandwichNorm {
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
         let [before_mixer, behind_mixer, before_mlp, behind_mlp] = &self.norms;
-        let h = x + behind_mixer.forward(&self.mixer.forward(&before_mixer.forward(x), i, batch));
-        &h + behind_mlp.forward(&self.mlp.forward(&before_mlp.forward(&h)))
+        let x = Residual::new(x, before_mixer).with_norm_behind(behind_mixer);
+        let h = self.mixer.forward(&x, i, batch);
+        self.mlp.forward(&Residual::new(&h, before_mlp).with_norm_behind(behind_mlp))
     }
 
     fn make_cache(&self) -> Cache {

@@ -1,9 +1,6 @@
 //! The Gated DeltaNet layer of Qwen3-Next and 3.5 (Yang et al., "Gated Delta Networks", 2024).
 
-use mlx::{
-    Array, Dtype,
-    fast::{Activation, gated},
-};
+use mlx::{Array, DeltaHeads, DeltaNet, DeltaWeights};
 use serde::Deserialize;
 
 use super::decoder::{Mixer, Stem};
@@ -11,7 +8,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, RmsNorm},
+    nn::{Linear, Residual, RmsNorm},
     weights::Weights,
 };
 
@@ -36,60 +33,40 @@ impl Config {
 
 pub struct GatedDeltaNet {
     in_proj: InProj,
-    /// `[channels, width]`.
-    conv1d: Array,
-    /// `-exp(A_log)`, float32.
-    neg_exp_a: Array,
-    /// Float32.
-    dt_bias: Array,
+    recurrence: DeltaNet,
     norm: RmsNorm,
     out_proj: Linear,
-    key_heads: i32,
-    value_heads: i32,
-    key_dim: i32,
-    value_dim: i32,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
 }
 
 impl GatedDeltaNet {
     pub fn load(c: &Config, stem: &Stem, w: &Weights) -> Result<GatedDeltaNet> {
         let (key_dim, value_heads) = (c.linear_key_head_dim, c.linear_num_value_heads);
-        let (channels, width) = (2 * c.keys() + c.values(), c.linear_conv_kernel_dim);
-        Ok(GatedDeltaNet {
-            in_proj: InProj::load(c, stem.hidden_size, w)?,
-            conv1d: w.conv1d("conv1d", channels, width)?,
-            neg_exp_a: -w.float32("A_log", &[value_heads])?.exp(),
-            dt_bias: w.float32("dt_bias", &[value_heads])?,
-            norm: w.rms_norm("norm", c.linear_value_head_dim, stem.rms_norm_eps, 0.0)?,
-            out_proj: w.linear("out_proj", stem.hidden_size, c.values())?,
+        let heads = DeltaHeads {
             key_heads: c.linear_num_key_heads,
             value_heads,
             key_dim,
             value_dim: c.linear_value_head_dim,
-            q_norm: RmsNorm::l2(key_dim, 1e-6, (key_dim as f32).powf(-0.5)),
-            k_norm: RmsNorm::l2(key_dim, 1e-6, 1.0),
+        };
+        let weights = DeltaWeights {
+            conv1d: w.conv1d("conv1d", 2 * c.keys() + c.values(), c.linear_conv_kernel_dim)?,
+            neg_exp_a: -w.float32("A_log", &[value_heads])?.exp(),
+            dt_bias: w.float32("dt_bias", &[value_heads])?,
+            norms: [(key_dim as f32).powf(-0.5), 1.0].map(|scale| RmsNorm::l2(key_dim, 1e-6, scale)),
+        };
+        Ok(GatedDeltaNet {
+            in_proj: InProj::load(c, stem.hidden_size, w)?,
+            recurrence: DeltaNet::new(heads, weights),
+            norm: w.rms_norm("norm", c.linear_value_head_dim, stem.rms_norm_eps, 0.0)?,
+            out_proj: w.linear("out_proj", stem.hidden_size, c.values())?,
         })
     }
 }
 
 impl Mixer for GatedDeltaNet {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
         let Projected { qkv, z, b, a } = self.in_proj.forward(x);
-        let qkv = batch.causal_conv_silu(layer, &qkv, &self.conv1d);
-        let keys = self.key_heads * self.key_dim;
-        let parts = qkv.split(-1, &[keys, keys, self.value_heads * self.value_dim]);
-        let q = self.q_norm.forward(&parts[0].reshape(&[-1, self.key_heads, self.key_dim]));
-        let k = self.k_norm.forward(&parts[1].reshape(&[-1, self.key_heads, self.key_dim]));
-        let v = parts[2].reshape(&[-1, self.value_heads, self.value_dim]);
-
-        let dt = a.astype(Dtype::Float32) + &self.dt_bias;
-        let g = (dt.softplus() * &self.neg_exp_a).exp();
-        let out = batch.gated_delta(layer, [&q, &k, &v], &g, &b.sigmoid());
-
-        let z = z.reshape(&[-1, self.value_heads, self.value_dim]);
-        let out = gated(&z, &self.norm.forward(&out), Activation::Silu);
-        self.out_proj.forward(&out.reshape(&[-1, self.value_heads * self.value_dim]))
+        let out = batch.delta_net(layer, &qkv, &b, &a, &self.recurrence);
+        x.add_gated(&self.out_proj, &self.norm, &z, &out)
     }
 
     fn make_cache(&self) -> Cache {
@@ -132,18 +109,20 @@ impl InProj {
         })
     }
 
-    fn forward(&self, x: &Array) -> Projected {
+    fn forward(&self, x: &Residual) -> Projected {
         match self {
             InProj::Separate { qkv, z, b, a } => {
-                Projected { qkv: qkv.forward(x), z: z.forward(x), b: b.forward(x), a: a.forward(x) }
+                let [qkv, z, b, a] = x.project([qkv, z, b, a]);
+                Projected { qkv, z, b, a }
             }
             InProj::PerHead { qkvz, ba, key_heads, key_dim, values_per_key, value_dim } => {
-                let tokens = x.dim(0);
+                let [qkvz, ba] = x.project([qkvz, ba]);
+                let tokens = ba.dim(0);
                 let per_head = |x: Array| x.reshape(&[tokens, *key_heads, -1]);
                 let values = values_per_key * value_dim;
-                let parts = per_head(qkvz.forward(x)).split(-1, &[*key_dim, *key_dim, values, values]);
+                let parts = per_head(qkvz).split(-1, &[*key_dim, *key_dim, values, values]);
                 let flat = |x: &Array| x.reshape(&[tokens, -1]);
-                let gates = per_head(ba.forward(x)).split(-1, &[*values_per_key; 2]);
+                let gates = per_head(ba).split(-1, &[*values_per_key; 2]);
                 let qkv = [flat(&parts[0]), flat(&parts[1]), flat(&parts[2])];
                 Projected {
                     qkv: Array::concatenate(&qkv, -1),

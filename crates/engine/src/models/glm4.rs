@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    nn::{Linear, halves, rope::RopeParameters},
+    nn::{Linear, Residual, halves, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -72,8 +72,9 @@ impl Mlp {
 }
 
 impl FeedForward for Mlp {
-    fn forward(&self, x: &Array) -> Array {
-        let [gate, up] = halves(&self.gate_up_proj.forward(x));
-        self.down_proj.forward(&gated(&gate, &up, Activation::Silu))
+    fn forward(&self, x: &Residual) -> Array {
+        let [both] = x.project([&self.gate_up_proj]);
+        let [gate, up] = halves(&both);
+        x.add_projected(&self.down_proj, &gated(&gate, &up, Activation::Silu))
     }
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    nn::{Linear, Matrix, Routing, Stack, rope::RopeParameters},
+    nn::{Linear, Matrix, Residual, Routing, Stack, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -89,18 +89,19 @@ impl SparseMoe {
 }
 
 impl FeedForward for SparseMoe {
-    fn forward(&self, x: &Array) -> Array {
-        let logits = self.router.forward(x).astype(mlx::Dtype::Float32);
+    fn forward(&self, x: &Residual) -> Array {
+        let normed = x.normed();
+        let logits = self.router.forward(&normed).astype(mlx::Dtype::Float32);
         let experts = top_k(&logits, self.per_token);
         let weights = logits.take_along_axis(&experts, -1).softmax(-1);
         let routing = Routing { experts, weights };
 
-        let rows = x.reshape(&[x.dim(0), 1, x.dim(1)]);
-        let limit = Array::scalar(self.limit, x.dtype());
+        let rows = normed.reshape(&[normed.dim(0), 1, normed.dim(1)]);
+        let limit = Array::scalar(self.limit, normed.dtype());
         let gate = self.gate_proj.forward(&rows, &routing.experts).minimum(&limit);
         let up = self.up_proj.forward(&rows, &routing.experts).minimum(&limit).maximum(&-&limit);
         let inner = &gate * (&gate * 1.702).sigmoid() * (up + 1.0);
-        routing.combine(&self.down_proj.forward(&inner, &routing.experts))
+        x.add(routing.combine(&self.down_proj.forward(&inner, &routing.experts)))
     }
 }
 

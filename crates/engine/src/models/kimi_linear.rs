@@ -19,7 +19,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, RmsNorm},
+    nn::{Linear, Mlp, Residual, RmsNorm},
     weights::Weights,
 };
 
@@ -161,21 +161,21 @@ impl KimiDeltaAttention {
 }
 
 impl Mixer for KimiDeltaAttention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
         let split = |x: &Array| x.reshape(&[-1, self.heads, self.head_dim]);
-        let qkv = [self.q_proj.forward(x), self.k_proj.forward(x), self.v_proj.forward(x)];
-        let qkv = batch.causal_conv_silu(layer, &Array::concatenate(&qkv, -1), &self.conv1d);
+        let inputs = [&self.q_proj, &self.k_proj, &self.v_proj, &self.f_a_proj, &self.b_proj, &self.g_a_proj];
+        let [q, k, v, f, b, gate] = x.project(inputs);
+        let qkv = batch.causal_conv_silu(layer, &Array::concatenate([&q, &k, &v], -1), &self.conv1d);
         let parts = qkv.split(-1, &[self.heads * self.head_dim; 3]);
         let (q, k) = (self.q_norm.forward(&split(&parts[0])), self.k_norm.forward(&split(&parts[1])));
 
-        let dt = split(&self.f_b_proj.forward(&self.f_a_proj.forward(x))).astype(Dtype::Float32);
+        let dt = split(&self.f_b_proj.forward(&f)).astype(Dtype::Float32);
         let g = ((dt + &self.dt_bias).softplus() * &self.neg_exp_a).exp();
-        let beta = self.b_proj.forward(x).sigmoid();
-        let out = batch.gated_delta(layer, [&q, &k, &split(&parts[2])], &g, &beta);
+        let out = batch.gated_delta(layer, [&q, &k, &split(&parts[2])], &g, &b.sigmoid());
 
-        let gate = split(&self.g_b_proj.forward(&self.g_a_proj.forward(x)));
+        let gate = split(&self.g_b_proj.forward(&gate));
         let out = self.o_norm.forward(&out) * gate.sigmoid();
-        self.o_proj.forward(&out.reshape(&[x.dim(0), -1]))
+        x.add_projected(&self.o_proj, &out.reshape(&[out.dim(0), -1]))
     }
 
     fn make_cache(&self) -> Cache {

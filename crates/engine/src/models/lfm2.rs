@@ -22,7 +22,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::{LoadError, Result},
-    nn::{Linear, Mlp, rope::RopeParameters},
+    nn::{Linear, Mlp, Residual, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -176,14 +176,15 @@ impl ShortConv {
 }
 
 impl Mixer for ShortConv {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let parts = self.in_proj.forward(x).split(-1, &[self.hidden; 3]);
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
+        let [projected] = x.project([&self.in_proj]);
+        let parts = projected.split(-1, &[self.hidden; 3]);
         let mixed = batch.causal_conv(layer, &(&parts[0] * &parts[2]), &self.conv);
         let mixed = match &self.conv_bias {
-            Some(bias) => mixed + bias.astype(x.dtype()),
+            Some(bias) => &mixed + bias.astype(mixed.dtype()),
             None => mixed,
         };
-        self.out_proj.forward(&(&parts[1] * mixed))
+        x.add_projected(&self.out_proj, &(&parts[1] * mixed))
     }
 
     fn make_cache(&self) -> Cache {

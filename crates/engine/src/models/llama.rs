@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
+    attention::{Attention, Heads},
     config::{check_activation, parse},
     decoder::{Decoder, Mixer, PreNorm, Stem},
     plain_names, text_names,
@@ -20,7 +21,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, rope::RopeParameters},
+    nn::{Linear, Mlp, Residual, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -49,9 +50,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let window = sliding_window(config);
     Ok(Box::new(Decoder::load(&c.stem, w, |_, w| {
         let (hidden, mlp) = (c.stem.hidden_size, w.sub("mlp"));
-        let mixer = Attention::load(&c, &rope, window, &w.sub("self_attn"))?;
+        let mixer = mixer(&c, &rope, window, &w.sub("self_attn"))?;
         let mlp = Mlp::load_with(&mlp, hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
+        PreNorm::load(&c.stem, w, 0.0, mixer, Box::new(mlp))
     })?))
 }
 
@@ -65,62 +66,76 @@ fn sliding_window(config: &Value) -> Option<i32> {
     }
 }
 
-struct Attention {
+/// The attention that most families have, unless queries grow.
+fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) -> Result<Box<dyn Mixer>> {
+    let heads = c.num_attention_heads;
+    let size = Heads {
+        hidden: c.stem.hidden_size,
+        heads,
+        kv_heads: c.num_key_value_heads.unwrap_or(heads),
+        head_dim: c.head_dim.unwrap_or(c.stem.hidden_size / heads),
+        qkv_bias: c.attention_bias,
+        o_bias: c.attention_bias,
+    };
+    Ok(match QueryGrowth::of(rope) {
+        Some(growth) => Box::new(GrowingAttention::load(size, rope, growth, window, w)?),
+        None => {
+            let rope = rope.rope(size.head_dim, RopePairs::Halves)?;
+            Box::new(Attention::load(size, rope, w)?.with_window(window))
+        }
+    })
+}
+
+/// Attention whose queries grow with their position.
+struct GrowingAttention {
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
+    size: Heads,
     rope: Rope,
-    query_growth: Option<QueryGrowth>,
+    query_growth: QueryGrowth,
     sliding_window: Option<i32>,
     softmax: Softmax,
 }
 
-impl Attention {
+impl GrowingAttention {
     fn load(
-        c: &Config,
+        size: Heads,
         rope: &RopeParameters,
+        query_growth: QueryGrowth,
         sliding_window: Option<i32>,
         w: &Weights,
-    ) -> Result<Attention> {
-        let (hidden, heads) = (c.stem.hidden_size, c.num_attention_heads);
-        let kv_heads = c.num_key_value_heads.unwrap_or(heads);
-        let head_dim = c.head_dim.unwrap_or(hidden / heads);
-        Ok(Attention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, c.attention_bias)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, c.attention_bias)?,
-            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, c.attention_bias)?,
-            heads,
-            kv_heads,
-            head_dim,
+    ) -> Result<GrowingAttention> {
+        let Heads { hidden, heads, kv_heads, head_dim, qkv_bias, o_bias } = size;
+        Ok(GrowingAttention {
+            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, qkv_bias)?,
+            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, qkv_bias)?,
+            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, qkv_bias)?,
+            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, o_bias)?,
+            size,
             rope: rope.rope(head_dim, RopePairs::Halves)?,
-            query_growth: QueryGrowth::of(rope),
+            query_growth,
             sliding_window,
             softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
         })
     }
 }
 
-impl Mixer for Attention {
+impl Mixer for GrowingAttention {
     fn make_cache(&self) -> Cache {
         self.sliding_window.map_or_else(Cache::kv, Cache::window)
     }
 
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        let q = batch.rope(&split(self.q_proj.forward(x), self.heads), &self.rope);
-        let k = batch.rope(&split(self.k_proj.forward(x), self.kv_heads), &self.rope);
-        let v = split(self.v_proj.forward(x), self.kv_heads);
-        let q = match &self.query_growth {
-            Some(growth) => growth.apply(&q, batch),
-            None => q,
-        };
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax);
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
+        let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
+        let Heads { heads, kv_heads, head_dim, .. } = self.size;
+        let split = |x: &Array, heads| x.reshape(&[-1, heads, head_dim]);
+        let q = batch.rope(&split(&q, heads), &self.rope);
+        let k = batch.rope(&split(&k, kv_heads), &self.rope);
+        let q = self.query_growth.apply(&q, batch);
+        let out = batch.attend(layer, &q, &k, &split(&v, kv_heads), &self.softmax);
+        x.add_projected(&self.o_proj, &out.reshape(&[-1, heads * head_dim]))
     }
 }
 

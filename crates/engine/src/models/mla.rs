@@ -12,7 +12,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Matrix, RmsNorm, Stack},
+    nn::{Linear, Matrix, Residual, RmsNorm, Stack},
     weights::Weights,
 };
 
@@ -105,23 +105,24 @@ fn per_head(c: &Config, w: &Weights) -> Result<[Stack; 2]> {
 }
 
 impl Mixer for LatentAttention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
         let rope = |x: &Array, batch: &Batch| match &self.rope {
             Some(rope) => batch.rope(x, rope),
             None => x.clone(),
         };
-        let q = self.query.forward(x).reshape(&[-1, self.heads, self.nope + self.rope_dim]);
+        let (q, kv) = self.query.project(x, &self.kv_a_proj_with_mqa);
+        let q = q.reshape(&[-1, self.heads, self.nope + self.rope_dim]);
         let q = q.split(-1, &[self.nope, self.rope_dim]);
         let q = [self.embed_q.forward_each(&q[0]), rope(&q[1], batch)];
 
-        let kv = self.kv_a_proj_with_mqa.forward(x).split(-1, &[self.rank, self.rope_dim]);
+        let kv = kv.split(-1, &[self.rank, self.rope_dim]);
         let latent = self.kv_a_layernorm.forward(&kv[0]).reshape(&[-1, 1, self.rank]);
         let latent = [latent, rope(&kv[1].reshape(&[-1, 1, self.rope_dim]), batch)];
 
         let (q, latent) = (Array::concatenate(&q, -1), Array::concatenate(&latent, -1));
         let out = batch.attend_latent(layer, &q, &latent, self.rank, &self.softmax);
         let out = self.unembed_out.forward_each(&out);
-        self.o_proj.forward(&out.reshape(&[x.dim(0), -1]))
+        x.add_projected(&self.o_proj, &out.reshape(&[out.dim(0), -1]))
     }
 
     fn make_cache(&self) -> Cache {
@@ -130,11 +131,16 @@ impl Mixer for LatentAttention {
 }
 
 impl Query {
-    fn forward(&self, x: &Array) -> Array {
+    /// Queries, and `x` through another layer.
+    fn project(&self, x: &Residual, other: &Linear) -> (Array, Array) {
         match self {
-            Query::Plain(q_proj) => q_proj.forward(x),
+            Query::Plain(q_proj) => {
+                let [q, other] = x.project([q_proj, other]);
+                (q, other)
+            }
             Query::LowRank { q_a_proj, q_a_layernorm, q_b_proj } => {
-                q_b_proj.forward(&q_a_layernorm.forward(&q_a_proj.forward(x)))
+                let [q, other] = x.project([q_a_proj, other]);
+                (q_b_proj.forward(&q_a_layernorm.forward(&q)), other)
             }
         }
     }

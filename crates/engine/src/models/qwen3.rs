@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    nn::{Experts, Linear, Mlp, Router, rope::RopeParameters},
+    nn::{Experts, Linear, Mlp, Residual, Router, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -120,10 +120,15 @@ impl SparseMoe {
             experts: Experts::load(w, c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
         })
     }
+
+    /// What its experts make of `[tokens, hidden]`.
+    pub fn experts(&self, x: &Array) -> Array {
+        self.experts.forward(x, &self.router.route(&self.gate.forward(x)))
+    }
 }
 
 impl FeedForward for SparseMoe {
-    fn forward(&self, x: &Array) -> Array {
-        self.experts.forward(x, &self.router.route(&self.gate.forward(x)))
+    fn forward(&self, x: &Residual) -> Array {
+        x.add(self.experts(&x.normed()))
     }
 }

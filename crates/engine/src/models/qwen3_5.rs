@@ -4,8 +4,8 @@
 //! Reference: transformers `qwen3_next`, `qwen3_5`, `qwen3_5_moe`.
 
 use mlx::{
-    Array, Softmax,
-    fast::{Activation, Rope, RopePairs},
+    Array, Heads,
+    fast::{Activation, RopePairs},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,7 +21,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, RmsNorm, halves, rope::RopeParameters},
+    nn::{Linear, Mlp, Residual, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -113,52 +113,36 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
 }
 
 struct Attention {
+    /// Each head's query, and behind it the gate of its output.
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
-    heads: i32,
-    kv_heads: i32,
-    head_dim: i32,
-    rope: Rope,
-    softmax: Softmax,
+    heads: Heads,
 }
 
 impl Attention {
     fn load(c: &Config, rope: &RopeParameters, offset: f32, w: &Weights) -> Result<Attention> {
         let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
         let hidden = c.stem.hidden_size;
+        let norm = |name| w.rms_norm(name, head_dim, c.stem.rms_norm_eps, offset);
         Ok(Attention {
             q_proj: w.linear("q_proj", 2 * heads * head_dim, hidden)?,
             k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
             v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
             o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
-            q_norm: w.rms_norm("q_norm", head_dim, c.stem.rms_norm_eps, offset)?,
-            k_norm: w.rms_norm("k_norm", head_dim, c.stem.rms_norm_eps, offset)?,
-            heads,
-            kv_heads,
-            head_dim,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
+            heads: Heads::new(heads, kv_heads, head_dim, rope.rope(head_dim, RopePairs::Halves)?)
+                .with_norms(norm("q_norm")?, norm("k_norm")?)
+                .with_gates(),
         })
     }
 }
 
 impl Mixer for Attention {
-    fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
-        let heads = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
-        // Each head's query comes with a gate of its own behind it.
-        let q_and_gate = self.q_proj.forward(x).reshape(&[-1, self.heads, 2 * self.head_dim]);
-        let [q, gate] = halves(&q_and_gate);
-        let q = batch.rope(&self.q_norm.forward(&q), &self.rope);
-        let k = heads(self.k_proj.forward(x), self.kv_heads);
-        let k = batch.rope(&self.k_norm.forward(&k), &self.rope);
-        let v = heads(self.v_proj.forward(x), self.kv_heads);
-
-        let out = batch.attend(layer, &q, &k, &v, &self.softmax) * gate.sigmoid();
-        self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
+    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
+        let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
+        let out = batch.attend_heads(layer, [&q, &k, &v], &self.heads);
+        x.add_projected(&self.o_proj, &out)
     }
 
     fn make_cache(&self) -> Cache {
@@ -185,7 +169,9 @@ impl SparseMoe {
 }
 
 impl FeedForward for SparseMoe {
-    fn forward(&self, x: &Array) -> Array {
-        self.routed.forward(x) + self.shared_expert.forward(x) * self.shared_expert_gate.forward(x).sigmoid()
+    fn forward(&self, x: &Residual) -> Array {
+        let normed = &x.normed();
+        let shared = self.shared_expert.forward(normed) * self.shared_expert_gate.forward(normed).sigmoid();
+        x.add(self.routed.experts(normed) + shared)
     }
 }

@@ -6,7 +6,7 @@ use mlx::{Array, fast::Activation};
 use super::decoder::FeedForward;
 use crate::{
     error::Result,
-    nn::{Experts, Linear, Mlp, Router},
+    nn::{Experts, Linear, Mlp, Residual, Router},
     weights::Weights,
 };
 
@@ -60,11 +60,12 @@ impl SigmoidMoe {
 }
 
 impl FeedForward for SigmoidMoe {
-    fn forward(&self, x: &Array) -> Array {
-        let routed = self.experts.forward(x, &self.router.route(&self.gate.forward(x)));
-        match &self.shared_experts {
-            Some(shared) => routed + shared.forward(x),
+    fn forward(&self, x: &Residual) -> Array {
+        let normed = &x.normed();
+        let routed = self.experts.forward(normed, &self.router.route(&self.gate.forward(normed)));
+        x.add(match &self.shared_experts {
+            Some(shared) => routed + shared.forward(normed),
             None => routed,
-        }
+        })
     }
 }

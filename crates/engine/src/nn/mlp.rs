@@ -2,10 +2,10 @@
 
 use mlx::{
     Array,
-    fast::{Activation, gated},
+    fast::{self, Activation},
 };
 
-use super::Linear;
+use super::{Linear, Residual};
 use crate::{error::Result, weights::Weights};
 
 pub struct Mlp {
@@ -36,8 +36,18 @@ impl Mlp {
         })
     }
 
+    /// `[tokens, hidden]` to `[tokens, hidden]`.
     pub fn forward(&self, x: &Array) -> Array {
-        let (gate, up) = (self.gate_proj.forward(x), self.up_proj.forward(x));
-        self.down_proj.forward(&gated(&gate, &up, self.activation))
+        fast::feed_forward(x, None, self.linears(), self.activation, None)
+    }
+
+    /// The residual stream through the block and its norms.
+    pub fn add_to(&self, x: &Residual) -> Array {
+        let (norm, stream, onto) = x.parts();
+        fast::feed_forward(stream, Some(norm), self.linears(), self.activation, Some(onto))
+    }
+
+    fn linears(&self) -> [&Linear; 3] {
+        [&self.gate_proj, &self.up_proj, &self.down_proj]
     }
 }

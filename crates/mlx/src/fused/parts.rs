@@ -1,0 +1,218 @@
+//! Weights as kernels hold them, and values on their way between a model's type and float32.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use kernels::{Affine, Floats, Microscaled, Precision, Scalar, Term, Weight};
+
+use super::float_format;
+use crate::{
+    Array, Dtype, Element, Input, Linear, Matrix, Output, RmsNorm,
+    constant::Constant,
+    quant::{Mode, Quantization},
+};
+
+/// A linear layer.
+pub(crate) struct LinearParts {
+    weight: WeightParts,
+    bias: Option<Vec<f32>>,
+    pub inputs: usize,
+    pub outputs: usize,
+}
+
+enum WeightParts {
+    Dense(Constant),
+    Affine { codes: Constant, scales: Constant, biases: Constant, quantization: Quantization },
+    Microscaled { codes: Constant, scales: Constant, mode: Mode },
+}
+
+impl LinearParts {
+    #[track_caller]
+    pub fn of(linear: &Linear) -> LinearParts {
+        let weight = match &linear.weight {
+            Matrix::Dense(weight) => WeightParts::Dense(Constant::of(weight)),
+            Matrix::Quantized(weight) => {
+                let (codes, scales) = (Constant::of(&weight.codes), Constant::of(&weight.scales));
+                match &weight.biases {
+                    Some(biases) => WeightParts::Affine {
+                        codes,
+                        scales,
+                        biases: Constant::of(biases),
+                        quantization: weight.quantization,
+                    },
+                    None => WeightParts::Microscaled { codes, scales, mode: weight.quantization.mode },
+                }
+            }
+        };
+        LinearParts {
+            weight,
+            bias: linear.bias.as_ref().map(numbers),
+            inputs: linear.weight.inputs() as usize,
+            outputs: linear.weight.outputs() as usize,
+        }
+    }
+
+    /// Whether [`rows`](LinearParts::rows) takes its format.
+    pub fn has_rows(&self) -> bool {
+        !matches!(self.weight, WeightParts::Microscaled { .. })
+    }
+
+    /// Rows `indices` of the weight.
+    pub fn rows<T: Scalar>(&self, indices: &[u32], out: &mut [T]) {
+        let k = self.inputs;
+        match &self.weight {
+            WeightParts::Dense(weight) => super::dispatch!(weight.dtype(), W => {
+                let weight: &[W] = weight.values();
+                for (&row, out) in indices.iter().zip(out.chunks_exact_mut(k)) {
+                    let row = &weight[row as usize * k..][..k];
+                    out.iter_mut().zip(row).for_each(|(out, value)| *out = T::from_f32(value.to_f32()));
+                }
+            }),
+            WeightParts::Affine { codes, scales, biases, quantization } => {
+                kernels::affine_rows(affine(codes, scales, biases, *quantization), indices, out, k)
+            }
+            WeightParts::Microscaled { .. } => unreachable!("its rows are MLX's to compute"),
+        }
+    }
+}
+
+impl WeightParts {
+    fn weight(&self) -> Weight<'_> {
+        match self {
+            WeightParts::Dense(values) => Weight::Dense(floats(values)),
+            WeightParts::Affine { codes, scales, biases, quantization } => {
+                Weight::Affine(affine(codes, scales, biases, *quantization))
+            }
+            WeightParts::Microscaled { codes, scales, mode } => Weight::Microscaled(Microscaled {
+                codes: codes.values(),
+                scales: scales.values(),
+                format: float_format(*mode),
+            }),
+        }
+    }
+}
+
+fn affine<'a>(
+    codes: &'a Constant,
+    scales: &'a Constant,
+    biases: &'a Constant,
+    quantization: Quantization,
+) -> Affine<'a> {
+    Affine {
+        codes: codes.values(),
+        scales: floats(scales),
+        biases: floats(biases),
+        group_size: quantization.group_size as usize,
+        bits: quantization.bits as usize,
+    }
+}
+
+fn floats(values: &Constant) -> Floats<'_> {
+    match values.dtype() {
+        Dtype::Float32 => Floats::F32(values.values()),
+        Dtype::Float16 => Floats::F16(values.values()),
+        Dtype::Bfloat16 => Floats::Bf16(values.values()),
+        other => panic!("kernels take floating-point weights, not {}", other.name()),
+    }
+}
+
+/// `x · weightᵀ + bias` of each layer into its `out`; the layers share `x`.
+pub(super) fn products<'a>(
+    x: &[f32],
+    layers: impl IntoIterator<Item = &'a LinearParts>,
+    outs: &mut [&mut [f32]],
+    precision: Precision,
+) {
+    let layers: Vec<&LinearParts> = layers.into_iter().collect();
+    let Some(first) = layers.first() else { return };
+    let mut terms: Vec<Term> = vec![];
+    for (layer, out) in layers.iter().zip(outs.iter_mut()) {
+        terms.push(Term { weight: layer.weight.weight(), n: layer.outputs, out });
+    }
+    kernels::linears(x, first.inputs, &mut terms, precision);
+    for (layer, out) in layers.iter().zip(outs) {
+        if let Some(bias) = &layer.bias {
+            for row in out.chunks_exact_mut(layer.outputs) {
+                row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+        }
+    }
+}
+
+/// A norm.
+pub(crate) struct NormParts {
+    weight: Vec<f32>,
+    eps: f32,
+}
+
+impl NormParts {
+    #[track_caller]
+    pub fn of(norm: &RmsNorm) -> NormParts {
+        NormParts { weight: numbers(&norm.weight), eps: norm.eps }
+    }
+
+    /// Of each run of `x` as long as the weight.
+    pub fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len()];
+        kernels::rms_norm(x, &self.weight, &mut out, self.eps);
+        out
+    }
+
+    /// `norm(x) * silu(gate)`.
+    pub fn apply_gated(&self, x: &[f32], gate: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len()];
+        kernels::gated_rms_norm(x, gate, &self.weight, &mut out, self.eps);
+        out
+    }
+
+    pub fn size(&self) -> usize {
+        self.weight.len()
+    }
+}
+
+/// Values of a small weight.
+///
+/// # Panics
+/// If it cannot be evaluated.
+#[track_caller]
+pub(super) fn numbers(array: &Array) -> Vec<f32> {
+    array.to_f32().unwrap_or_else(|e| panic!("{e}"))
+}
+
+impl Input<'_> {
+    /// The values as float32.
+    pub(super) fn wide(&self) -> Cow<'_, [f32]> {
+        match self.dtype() {
+            Dtype::Float32 => Cow::Borrowed(self.values()),
+            Dtype::Float16 => Cow::Owned(widen(self.values::<f16>())),
+            Dtype::Bfloat16 => Cow::Owned(widen(self.values::<bf16>())),
+            other => panic!("kernels take floating-point arrays, not {}", other.name()),
+        }
+    }
+}
+
+fn widen<T: Scalar>(values: &[T]) -> Vec<f32> {
+    values.iter().map(|value| value.to_f32()).collect()
+}
+
+/// Rounds each value to its place in `out`.
+pub(super) fn narrow<T: Scalar>(values: &[f32], out: &mut [T]) {
+    assert_eq!(values.len(), out.len(), "as many values as places");
+    out.iter_mut().zip(values).for_each(|(out, &value)| *out = T::from_f32(value));
+}
+
+/// Lets `write` fill float32 outputs, which are rounded to the outputs' own type if that is another.
+pub(super) fn write_wide(outputs: &mut [Output], write: impl FnOnce(&mut [&mut [f32]])) {
+    if outputs.iter().all(|output| output.dtype() == Dtype::Float32) {
+        return write(&mut outputs.iter_mut().map(Output::values).collect::<Vec<_>>());
+    }
+    let mut wide: Vec<Vec<f32>> = outputs.iter().map(|output| vec![0.0; output.len()]).collect();
+    write(&mut wide.iter_mut().map(|values| &mut values[..]).collect::<Vec<_>>());
+    for (output, values) in outputs.iter_mut().zip(&wide) {
+        super::dispatch!(output.dtype(), T => narrow::<T>(values, output.values()));
+    }
+}
+
+/// A type of activations.
+pub(super) trait Activations: Scalar + Element {}
+impl<T: Scalar + Element> Activations for T {}

@@ -1,0 +1,80 @@
+//! A linear layer and a norm, as fused operations take them: on the CPU their weights are handed to kernels once, not
+//! as inputs of every operation, each of which costs MLX as much as a small product costs us.
+
+use std::{cell::OnceCell, sync::Arc};
+
+use crate::{
+    Array, Dtype, Matrix, fast,
+    fused::{self, LinearParts, NormParts},
+};
+
+/// `x · weightᵀ + bias`.
+pub struct Linear {
+    pub(crate) weight: Matrix,
+    /// `[outputs]`.
+    pub(crate) bias: Option<Array>,
+    parts: OnceCell<Arc<LinearParts>>,
+}
+
+impl Linear {
+    pub fn new(weight: Matrix, bias: Option<Array>) -> Linear {
+        Linear { weight, bias, parts: OnceCell::new() }
+    }
+
+    /// `[.., inputs]` to `[.., outputs]`, in `x`'s type.
+    #[track_caller]
+    pub fn forward(&self, x: &Array) -> Array {
+        let [out] = fast::project(x, None, [self]);
+        out
+    }
+
+    /// Rows `indices` (uint32 `[n]`) of the weight, as `dtype` or in the type they are stored in.
+    #[track_caller]
+    pub fn rows(&self, indices: &Array, dtype: Option<Dtype>) -> Array {
+        let fused = dtype.filter(|_| !crate::on_gpu()).and_then(|dtype| fused::rows(self, indices, dtype));
+        fused.unwrap_or_else(|| self.weight.rows(indices, dtype))
+    }
+
+    /// For our kernels.
+    #[track_caller]
+    pub(crate) fn parts(&self) -> Arc<LinearParts> {
+        self.parts.get_or_init(|| Arc::new(LinearParts::of(self))).clone()
+    }
+}
+
+/// Root-mean-square norm over the last axis.
+pub struct RmsNorm {
+    /// `[size]`.
+    pub(crate) weight: Array,
+    pub(crate) eps: f32,
+    parts: OnceCell<Arc<NormParts>>,
+}
+
+impl RmsNorm {
+    pub fn new(weight: Array, eps: f32) -> RmsNorm {
+        RmsNorm { weight, eps, parts: OnceCell::new() }
+    }
+
+    /// A norm without a weight.
+    pub fn plain(size: i32, eps: f32) -> RmsNorm {
+        RmsNorm::new(Array::full(&[size], 1.0, Dtype::Float32), eps)
+    }
+
+    /// `x * rsqrt(sum(x²) + eps)`, times `scale`: an RMS norm in which `size` moves from the mean into the weight.
+    pub fn l2(size: i32, eps: f32, scale: f32) -> RmsNorm {
+        let weight = scale * (size as f32).powf(-0.5);
+        RmsNorm::new(Array::full(&[size], weight, Dtype::Float32), eps / size as f32)
+    }
+
+    /// Over the last axis, in `x`'s type.
+    #[track_caller]
+    pub fn forward(&self, x: &Array) -> Array {
+        fast::rms_norm(x, &self.weight, self.eps)
+    }
+
+    /// For our kernels.
+    #[track_caller]
+    pub(crate) fn parts(&self) -> Arc<NormParts> {
+        self.parts.get_or_init(|| Arc::new(NormParts::of(self))).clone()
+    }
+}

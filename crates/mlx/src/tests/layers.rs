@@ -1,0 +1,246 @@
+//! Whole pieces of layers against the same made of the smaller operations.
+
+use std::cell::RefCell;
+
+use super::{bits, close, formats, noise};
+use crate::{
+    Array, DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, Dtype, Heads, KvBuffer, KvRow, Linear,
+    Matrix, RmsNorm, Softmax, attend_heads, delta_net, eval,
+    fast::{self, Activation, Onto, Rope, RopePairs},
+    portable, quant,
+};
+
+const HIDDEN: i32 = 64;
+const INNER: i32 = 128;
+
+fn dense(seed: u64, outputs: i32, inputs: i32) -> Linear {
+    Linear::new(Matrix::Dense(noise(seed, &[outputs, inputs]) * 0.2), None)
+}
+
+fn norm(seed: u64, size: i32) -> RmsNorm {
+    RmsNorm::new(noise(seed, &[size]), 1e-6)
+}
+
+/// A layer in every format, with and without a bias.
+fn layers(outputs: i32, inputs: i32) -> impl Iterator<Item = Linear> {
+    let weight = noise(21, &[outputs, inputs]) * 0.2;
+    let small = formats().into_iter().filter(move |q| inputs % q.group_size == 0);
+    let quantized = small.map({
+        let weight = weight.clone();
+        move |q| Linear::new(Matrix::Quantized(quant::quantize(&weight, q)), None)
+    });
+    let bias = Some(noise(22, &[outputs]).astype(Dtype::Bfloat16));
+    let half = Matrix::Dense(weight.astype(Dtype::Float16));
+    [Linear::new(Matrix::Dense(weight), bias), Linear::new(half, None)].into_iter().chain(quantized)
+}
+
+#[test]
+fn projections_share_a_norm() {
+    let (x, norm, other) = (noise(1, &[5, HIDDEN]), norm(2, HIDDEN), dense(3, 24, HIDDEN));
+    for layer in layers(48, HIDDEN) {
+        for norm in [Some(&norm), None] {
+            let got = fast::project(&x, norm, [&layer, &other]);
+            let expected = portable::project(&x, norm, &[&layer, &other]);
+            got.iter().zip(&expected).for_each(|(got, expected)| close(got, expected, 1e-3));
+        }
+        close(&layer.forward(&x), &portable::project(&x, None, &[&layer])[0], 1e-3);
+    }
+}
+
+#[test]
+fn rows_are_those_of_the_matrix() {
+    let indices = Array::from_slice(&[47u32, 0, 7, 7], &[4]);
+    for layer in layers(48, 256) {
+        for dtype in [Dtype::Float32, Dtype::Bfloat16] {
+            let (got, expected) =
+                (layer.rows(&indices, Some(dtype)), layer.weight.rows(&indices, Some(Dtype::Float32)));
+            // MLX rounds scales to the type asked for, we the result.
+            assert_eq!(got.dtype(), dtype);
+            match dtype {
+                Dtype::Float32 => assert_eq!(bits(&got), bits(&expected)),
+                _ => close(&got, &expected, 0.02),
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_are_added_to_the_stream_through_a_norm_behind() {
+    let (stream, x, gate) = (noise(1, &[5, HIDDEN]), noise(2, &[5, INNER]), noise(3, &[5, INNER]));
+    let (per_head, behind) = (norm(4, INNER / 4), norm(5, HIDDEN));
+    for layer in layers(HIDDEN, INNER) {
+        for after in [None, Some(&behind)] {
+            let onto = Onto { stream: &stream, after };
+            let (got, expected) =
+                (fast::add_projected(onto, &x, &layer), portable::add_projected(onto, &x, &layer));
+            close(&got, &expected, 2e-3);
+            let got = fast::add_gated_norm(onto, &x, &gate, &per_head, &layer);
+            let expected = portable::add_gated_norm(onto, &x, &gate, &per_head, &layer);
+            close(&got, &expected, 2e-3);
+        }
+    }
+}
+
+#[test]
+fn feed_forward_is_its_parts() {
+    let (x, before, behind) = (noise(1, &[5, HIDDEN]), norm(2, HIDDEN), norm(3, HIDDEN));
+    let block = [dense(4, INNER, HIDDEN), dense(5, INNER, HIDDEN), dense(6, HIDDEN, INNER)];
+    let ontos =
+        [None, Some(Onto { stream: &x, after: None }), Some(Onto { stream: &x, after: Some(&behind) })];
+    for onto in ontos {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let run =
+                |x: &Array, onto| fast::feed_forward(x, Some(&before), block.each_ref(), activation, onto);
+            let expected = portable::feed_forward(&x, Some(&before), block.each_ref(), activation, onto);
+            close(&run(&x, onto), &expected, 2e-3);
+            // In half precision only the ends are rounded.
+            let half = x.astype(Dtype::Bfloat16);
+            let wide = half.astype(Dtype::Float32);
+            let on = |stream| onto.map(|onto| Onto { stream, ..onto });
+            let got = run(&half, on(&half));
+            assert_eq!(got.dtype(), Dtype::Bfloat16);
+            assert_eq!(bits(&got), bits(&run(&wide, on(&wide)).astype(Dtype::Bfloat16)));
+        }
+    }
+}
+
+/// Tokens of each of three sequences in each of three steps.
+const STEPS: [[i32; 3]; 3] = [[3, 0, 300], [1, 5, 1], [1, 1, 2]];
+
+/// What each sequence gets from `step`, which is called with the rows of a step (sequence, its first token, tokens),
+/// all sequences together or one after the other.
+fn outputs(together: bool, step: impl Fn(&[(usize, i32, i32)]) -> Array) -> Vec<Vec<Array>> {
+    let mut outs = vec![vec![], vec![], vec![]];
+    let mut past = [0; 3];
+    for tokens in STEPS {
+        let rows: Vec<_> = (0..3).filter(|&i| tokens[i] > 0).map(|i| (i, past[i], tokens[i])).collect();
+        let batches = if together { vec![&rows[..]] } else { rows.chunks(1).collect() };
+        for batch in batches {
+            let out = step(batch);
+            eval([&out]).expect("evaluates");
+            let mut start = 0;
+            for &(i, _, n) in batch {
+                outs[i].push(out.slice(0, start, start + n));
+                start += n;
+            }
+        }
+        (0..3).for_each(|i| past[i] += tokens[i]);
+    }
+    outs
+}
+
+/// The parts of `inputs`, one array for each sequence, that a step's rows take.
+fn packed(inputs: &[Array; 3], rows: &[(usize, i32, i32)]) -> Array {
+    let parts: Vec<Array> = rows.iter().map(|&(i, at, n)| inputs[i].slice(0, at, at + n)).collect();
+    Array::concatenate(&parts, 0).contiguous()
+}
+
+fn sequences(seed: u64, width: i32) -> [Array; 3] {
+    [0, 1, 2].map(|i| noise(seed + i, &[STEPS.iter().map(|step| step[i as usize]).sum(), width]))
+}
+
+/// `fused` and `portable` agree, and sequences together give the bits of each alone.
+fn check_rows(run: impl Fn(bool, bool) -> Vec<Vec<Array>>, bound: f32) {
+    let (together, alone, expected) = (run(true, true), run(true, false), run(false, true));
+    for i in 0..3 {
+        let [together, alone, expected] =
+            [&together, &alone, &expected].map(|outs| Array::concatenate(&outs[i], 0));
+        assert_eq!(bits(&together), bits(&alone), "sequence {i} alone");
+        close(&together, &expected, bound);
+    }
+}
+
+fn heads_of(gated: bool, normed: bool, softmax: Softmax) -> Heads {
+    let rope = Rope { frequencies: vec![1.0, 0.3, 0.01], pairs: RopePairs::Halves, scale: 1.2 };
+    let heads = Heads::new(4, 2, 16, rope).with_softmax(softmax);
+    let heads = if normed { heads.with_norms(norm(31, 16), norm(32, 16)) } else { heads };
+    if gated { heads.with_gates() } else { heads }
+}
+
+#[test]
+fn attention_of_many_rows_is_that_of_each() {
+    let plain = Softmax::scaled(0.25);
+    let sinks = Softmax { sinks: Some(noise(16, &[4])), ..plain.clone() };
+    for (gated, normed, softmax, window) in
+        [(true, true, plain.clone(), None), (false, true, sinks, Some(7)), (false, false, plain, None)]
+    {
+        let heads = heads_of(gated, normed, softmax);
+        let [q, k, v] = [sequences(1, if gated { 128 } else { 64 }), sequences(4, 32), sequences(7, 32)];
+        let run = |fused: bool, together| {
+            let buffers = RefCell::new([(); 3].map(|()| [KvBuffer::default(), KvBuffer::default()]));
+            outputs(together, |rows| {
+                let positions: Vec<i32> = rows.iter().flat_map(|&(_, at, n)| at..at + n).collect();
+                let positions = Array::from_slice(&positions, &[positions.len() as i32]);
+                let qkv = [&q, &k, &v].map(|inputs| packed(inputs, rows));
+                let mut buffers = buffers.borrow_mut();
+                let mut rows: Vec<KvRow> = buffers
+                    .iter_mut()
+                    .enumerate()
+                    .filter_map(|(i, [keys, values])| {
+                        let &(_, past, tokens) = rows.iter().find(|(row, ..)| *row == i)?;
+                        Some(KvRow { tokens, past, window, keys, values })
+                    })
+                    .collect();
+                match fused {
+                    true => attend_heads(qkv.each_ref(), &positions, &mut rows, &heads),
+                    false => portable::attend_heads(qkv.each_ref(), &positions, &mut rows, &heads),
+                }
+            })
+        };
+        check_rows(run, 1e-4);
+    }
+}
+
+fn delta() -> DeltaNet {
+    let heads = DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 32, value_dim: 16 };
+    let weights = DeltaWeights {
+        conv1d: noise(41, &[192, 4]) * 0.3,
+        neg_exp_a: -noise(42, &[4]).exp(),
+        dt_bias: noise(43, &[4]),
+        norms: [RmsNorm::l2(32, 1e-6, 0.2), RmsNorm::l2(32, 1e-6, 1.0)],
+    };
+    DeltaNet::new(heads, weights)
+}
+
+#[test]
+fn recurrences_of_many_rows_are_those_of_each() {
+    let net = delta();
+    let [qkv, b, a] = [sequences(1, 192), sequences(4, 4), sequences(7, 4)];
+    let run = |fused: bool, together| {
+        let pasts = RefCell::new([(); 3].map(|()| (None, DeltaState::default())));
+        outputs(together, |rows| {
+            let [qkv, b, a] = [&qkv, &b, &a].map(|inputs| packed(inputs, rows));
+            let mut pasts = pasts.borrow_mut();
+            let mut rows: Vec<DeltaRow> = pasts
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(i, (conv, state))| {
+                    let &(_, _, tokens) = rows.iter().find(|(row, ..)| *row == i)?;
+                    Some(DeltaRow { tokens, conv, state })
+                })
+                .collect();
+            match fused {
+                true => delta_net(&qkv, &b, &a, &mut rows, &net),
+                false => portable::delta_net(&qkv, &b, &a, &mut rows, &net),
+            }
+        })
+    };
+    check_rows(run, 2e-3);
+}
+
+#[test]
+fn a_state_that_somebody_holds_is_not_overwritten() {
+    let net = delta();
+    let (mut conv, mut state) = (None, DeltaState::default());
+    let step = |seed: u64, conv: &mut Option<Array>, state: &mut DeltaState| {
+        let [qkv, b, a] = [noise(seed, &[3, 192]), noise(seed + 1, &[3, 4]), noise(seed + 2, &[3, 4])];
+        let out = delta_net(&qkv, &b, &a, &mut [DeltaRow { tokens: 3, conv, state }], &net);
+        eval([&out]).expect("evaluates");
+    };
+    step(1, &mut conv, &mut state);
+    let held = state.clone();
+    let before = bits(held.array().expect("a state"));
+    step(5, &mut conv, &mut state);
+    assert_eq!(bits(held.array().expect("a state")), before);
+    assert_ne!(bits(state.array().expect("a state")), before);
+}
