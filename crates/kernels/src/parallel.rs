@@ -88,12 +88,16 @@ struct Pool {
     round: AtomicUsize,
     /// The next index of the current job.
     next: AtomicUsize,
-    /// Workers that have not yet finished the current job.
-    busy: AtomicUsize,
+    /// [`OPEN`] while workers may join the current job, and [`INSIDE`] for each that has and is not done. Nobody waits for
+    /// a worker that comes too late: another process may have its core.
+    gate: AtomicUsize,
     /// For each worker, whether it sleeps or is about to.
     asleep: Vec<AtomicBool>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
+
+const OPEN: usize = 1;
+const INSIDE: usize = 2;
 
 #[derive(Clone, Copy)]
 struct Job {
@@ -124,14 +128,14 @@ impl TryLock for Mutex<()> {
 impl Pool {
     /// The caller holds `caller`.
     fn run(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: no worker reads the job now (`busy` is 0), and the lifetime that is forgotten here ends after
-        // the last worker has left it, below.
+        // SAFETY: no worker is inside, so none reads the job; and the lifetime that is forgotten here ends after the
+        // last worker has left, below.
         unsafe {
             let body = std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
             *self.job.get() = Some(Job { body, count });
         }
         self.next.store(0, Relaxed);
-        self.busy.store(self.workers.len(), Relaxed);
+        self.gate.store(OPEN, Release);
         self.round.fetch_add(1, SeqCst);
         for (worker, asleep) in self.workers.iter().zip(&self.asleep) {
             if asleep.load(SeqCst) {
@@ -139,8 +143,10 @@ impl Pool {
             }
         }
         self.take_part(count, body);
-        while self.busy.load(Acquire) > 0 {
-            std::hint::spin_loop();
+        self.gate.fetch_sub(OPEN, SeqCst);
+        let mut patience = Patience::new();
+        while self.gate.load(Acquire) > 0 {
+            patience.pass();
         }
         if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
             resume_unwind(panic);
@@ -166,33 +172,63 @@ impl Pool {
     fn work_forever(&self, worker: usize) {
         let mut done = 0;
         loop {
-            self.wait(worker, done);
-            done += 1;
-            // SAFETY: the round counted up, so the job is written, and stays until `busy` has counted down.
-            if let Some(Job { body, count }) = unsafe { *self.job.get() } {
-                // SAFETY: the body outlives the job.
-                self.take_part(count, unsafe { &*body });
+            done = self.wait(worker, done);
+            if self.enter() {
+                // SAFETY: jobs are written while nobody is inside.
+                if let Some(Job { body, count }) = unsafe { *self.job.get() } {
+                    // SAFETY: the body outlives the job, which lasts while somebody is inside.
+                    self.take_part(count, unsafe { &*body });
+                }
+                self.gate.fetch_sub(INSIDE, Release);
             }
-            self.busy.fetch_sub(1, Release);
         }
     }
 
-    /// Returns when round `done + 1` has begun.
-    fn wait(&self, worker: usize, done: usize) {
-        let began = |order| self.round.load(order) != done;
-        let mut spins = 0u32;
-        let start = Instant::now();
-        while !began(Acquire) {
-            std::hint::spin_loop();
-            spins = spins.wrapping_add(1);
-            if spins.is_multiple_of(256) && start.elapsed() > SPIN {
+    /// Joins the current job, if there still is one.
+    fn enter(&self) -> bool {
+        let join = |gate: usize| (gate & OPEN == OPEN).then_some(gate + INSIDE);
+        self.gate.fetch_update(AcqRel, Acquire, join).is_ok()
+    }
+
+    /// Returns the number of the round that has begun since round `done`.
+    fn wait(&self, worker: usize, done: usize) -> usize {
+        let mut patience = Patience::new();
+        loop {
+            let round = self.round.load(Acquire);
+            if round != done {
+                return round;
+            }
+            if patience.pass() {
                 self.asleep[worker].store(true, SeqCst);
-                while !began(SeqCst) {
+                while self.round.load(SeqCst) == done {
                     thread::park();
                 }
                 self.asleep[worker].store(false, SeqCst);
             }
         }
+    }
+}
+
+/// Waiting for another thread: first without a pause, then letting others have the core, and not for long.
+struct Patience {
+    passes: u32,
+    start: Instant,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience { passes: 0, start: Instant::now() }
+    }
+
+    /// Waits a moment; true once it has waited for [`SPIN`] in all.
+    fn pass(&mut self) -> bool {
+        self.passes += 1;
+        if self.passes < 1000 {
+            std::hint::spin_loop();
+            return false;
+        }
+        thread::yield_now();
+        self.start.elapsed() > SPIN
     }
 }
 
@@ -216,7 +252,7 @@ fn pool() -> &'static Pool {
             job: UnsafeCell::new(None),
             round: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            busy: AtomicUsize::new(0),
+            gate: AtomicUsize::new(0),
             asleep,
             panic: Mutex::new(None),
         }));
