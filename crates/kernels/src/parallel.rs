@@ -29,8 +29,7 @@ pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl 
     for_each(length.div_ceil(size.max(1)), work, |i| {
         let start = i * size;
         // SAFETY: `out` is borrowed for the whole call, and chunk `i` of it is handed to one call of `f` only.
-        let chunk =
-            unsafe { std::slice::from_raw_parts_mut(out.get().add(start), size.min(length - start)) };
+        let chunk = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), size.min(length - start)) };
         f(i, chunk);
     });
 }
@@ -131,7 +130,8 @@ impl Pool {
         // SAFETY: no worker is inside, so none reads the job; and the lifetime that is forgotten here ends after the
         // last worker has left, below.
         unsafe {
-            let body = std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
+            let body =
+                std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
             *self.job.get() = Some(Job { body, count });
         }
         self.next.store(0, Relaxed);
@@ -265,7 +265,8 @@ fn physical_cores() -> usize {
     let logical = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // Linux: CPUs of one core list the same siblings.
     let siblings = |cpu: usize| {
-        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok()
+        std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+            .ok()
     };
     let mut cores: Vec<String> = (0..).map_while(siblings).collect();
     cores.sort_unstable();

@@ -21,7 +21,8 @@ pub fn affine_rows<T: Scalar>(weight: Affine, indices: &[u32], out: &mut [T], k:
             let (word, shift) = (j * bits / 32, j * bits % 32);
             let next = codes.get(word + 1).copied().unwrap_or(0);
             let code = ((u64::from(codes[word]) | u64::from(next) << 32) >> shift) & mask;
-            let (scale, bias) = (at(scales, row * groups + j / group_size), at(biases, row * groups + j / group_size));
+            let (scale, bias) =
+                (at(scales, row * groups + j / group_size), at(biases, row * groups + j / group_size));
             *out = T::from_f32(code as f32 * scale + bias);
         }
     }

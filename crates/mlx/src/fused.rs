@@ -67,7 +67,9 @@ pub(crate) fn linear(x: &Array, weight: &Array) -> Array {
 #[track_caller]
 pub(crate) fn grouped_linear(x: &Array, weight: &Array, experts: &Array) -> Array {
     let (n, k) = (weight.dim(1), weight.dim(2));
-    multiply("grouped_linear", x, &[weight], Some(experts), [k, n], |inputs| Weight::Dense(floats(&inputs[1])))
+    multiply("grouped_linear", x, &[weight], Some(experts), [k, n], |inputs| {
+        Weight::Dense(floats(&inputs[1]))
+    })
 }
 
 #[track_caller]
@@ -79,7 +81,9 @@ pub(crate) fn quantized_matmul(x: &Array, w: &Quantized) -> Array {
 #[track_caller]
 pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array) -> Array {
     let (shape, q) = ([w.inputs(), w.codes.dim(-2)], w.quantization);
-    multiply("grouped_quantized_matmul", x, &parts(w), Some(experts), shape, move |inputs| quantized(inputs, q))
+    multiply("grouped_quantized_matmul", x, &parts(w), Some(experts), shape, move |inputs| {
+        quantized(inputs, q)
+    })
 }
 
 /// The product of `x` with a weight `[n, k]`, or with those that `experts` choose; `weight` makes it of the kernel's

@@ -35,7 +35,9 @@ impl Affine<'_> {
         );
         let same = matches!(
             (scales, biases),
-            (Floats::F32(_), Floats::F32(_)) | (Floats::F16(_), Floats::F16(_)) | (Floats::Bf16(_), Floats::Bf16(_))
+            (Floats::F32(_), Floats::F32(_))
+                | (Floats::F16(_), Floats::F16(_))
+                | (Floats::Bf16(_), Floats::Bf16(_))
         );
         assert!(same, "scales and biases of one type");
     }

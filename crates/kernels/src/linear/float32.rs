@@ -83,9 +83,8 @@ pub(super) fn multiply<W: Matrix>(x: &[f32], weight: W, out: &mut [f32], product
         let targets = &targets[rows];
         for_each(count, count * n, |index| {
             // SAFETY: every target is another row of `out`, `[rows, n]`.
-            let out = unsafe {
-                std::slice::from_raw_parts_mut(out.get().add(targets[index] as usize * n), n)
-            };
+            let out =
+                unsafe { std::slice::from_raw_parts_mut(out.get().add(targets[index] as usize * n), n) };
             out.iter_mut().enumerate().for_each(|(j, out)| *out = columns[j * count + index]);
         });
     }

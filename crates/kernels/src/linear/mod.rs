@@ -93,7 +93,11 @@ pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
     }
     let mut rounded = vec![];
     for (term, product) in terms.iter_mut().zip(&products) {
-        if precision == Precision::Bfloat16 && term.weight.is_at_most_bfloat16() && !term.out.is_empty() && k > 0 {
+        if precision == Precision::Bfloat16
+            && term.weight.is_at_most_bfloat16()
+            && !term.out.is_empty()
+            && k > 0
+        {
             rounded.push((term.weight, product, &mut *term.out));
         } else {
             float32::multiply_any(x, term.weight, term.out, product);

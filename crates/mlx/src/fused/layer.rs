@@ -10,7 +10,8 @@ use super::{
     product_shape,
 };
 use crate::{
-    Array, Dtype, Input, Linear, OutputSpec, RmsNorm, apply, fast::Onto, kernel::apply_many, precision::precision,
+    Array, Dtype, Input, Linear, OutputSpec, RmsNorm, apply, fast::Onto, kernel::apply_many,
+    precision::precision,
 };
 
 /// `linear(norm(x))` of each linear layer.

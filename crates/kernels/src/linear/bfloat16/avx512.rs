@@ -4,10 +4,16 @@
 
 use std::arch::x86_64::*;
 
-use super::{Line, PANEL, Task, scratch::Scratch, unpack::Unpack};
+use super::{
+    Line, PANEL, Task,
+    scratch::Scratch,
+    unpack::{Unpack, fetch},
+};
 
 /// Weight rows, and rows of `x`, in a register tile.
 const TILE: usize = 4;
+/// Bytes of weights that are asked for before they are needed: about what arrives while one of them does.
+const AHEAD: usize = 8 << 10;
 
 /// # Safety
 /// The processor must have the features.
@@ -34,12 +40,15 @@ unsafe fn stream<U: Unpack, const M: usize>(task: &Task, weight: U) {
         x[a] = &task.x[a * width..][..width];
     }
     let mut unpacked = [Line::ZERO; 2 * TILE];
+    let row: usize = weight.stored(0).iter().map(|(_, bytes)| bytes).sum();
+    let ahead = (AHEAD / row.max(1)).next_multiple_of(TILE).max(TILE);
     for start in (0..task.rows).step_by(TILE) {
         let count = TILE.min(task.rows - start);
         // SAFETY: the caller's.
         unsafe {
             let mut sums = [[_mm512_setzero_ps(); M]; TILE];
             for block in 0..task.blocks {
+                fetch(weight, task.first + start + ahead, TILE, block, task.blocks);
                 weight.column_avx512(task.first + start, block, &mut unpacked[..2 * count]);
                 for j in 0..TILE {
                     for a in 0..M {
@@ -132,7 +141,8 @@ unsafe fn load(line: &Line) -> __m512i {
 unsafe fn dot(sum: __m512, w: __m512i, x: __m512i) -> __m512 {
     // SAFETY: the types differ in name only.
     unsafe {
-        let (w, x) = (std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x));
+        let (w, x) =
+            (std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x));
         _mm512_dpbf16_ps(sum, w, x)
     }
 }

@@ -1,8 +1,8 @@
 //! Rows of `x`, rounded and laid out as the kernels read them.
 
-use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::{BLOCK, Line, scratch::Scratch};
 use crate::{

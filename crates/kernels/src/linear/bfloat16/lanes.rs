@@ -58,7 +58,8 @@ fn tile<const M: usize>(task: &Task, rows: &[Line], count: usize, start: usize, 
                 let sum = &mut sums[j][a];
                 for lane in 0..LANES {
                     let (w, x) = (weight[lane], x[lane]);
-                    let odd = f32::from_bits(w & 0xffff_0000).mul_add(f32::from_bits(x & 0xffff_0000), sum[lane]);
+                    let odd =
+                        f32::from_bits(w & 0xffff_0000).mul_add(f32::from_bits(x & 0xffff_0000), sum[lane]);
                     sum[lane] = f32::from_bits(w << 16).mul_add(f32::from_bits(x << 16), odd);
                 }
             }

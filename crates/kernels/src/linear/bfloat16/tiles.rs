@@ -9,7 +9,12 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{Line, PANEL, Task, inputs::TILE, scratch::Scratch, unpack::Unpack};
+use super::{
+    Line, PANEL, Task,
+    inputs::TILE,
+    scratch::Scratch,
+    unpack::{Unpack, fetch},
+};
 
 /// Blocks of weights that are multiplied with all rows of `x` before the next: 32 rows of them fill
 /// 16 KB, and what they meet of 32 rows of `x` as much.
@@ -60,8 +65,7 @@ struct Shapes {
 /// 6 (and 7). All become zero.
 unsafe fn configure(groups: [usize; 2]) {
     let [first, second] = groups.map(|rows| 4 * rows.max(1) as u16);
-    let mut shapes =
-        Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
+    let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
     shapes.rows[..8].fill(16);
     shapes.bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
     // SAFETY: the shapes are 64 bytes that the instruction reads.
@@ -121,7 +125,8 @@ impl<U: Unpack> Panel<'_, U> {
             let buffer = |block: usize| block % 2 * 2 * PANEL..(block % 2 + 1) * 2 * PANEL;
             let mut weights = self.weights(0, &mut unpacked[buffer(0)]);
             for block in 0..task.blocks {
-                self.fetch_next(block);
+                // Rows are read side by side, which the processor does not foresee.
+                fetch(self.weight, self.task.first + self.start + PANEL, PANEL, block, task.blocks);
                 let next = match block + 1 < task.blocks {
                     true => self.weights(block + 1, &mut unpacked[buffer(block + 1)]),
                     false => weights,
@@ -149,7 +154,8 @@ impl<U: Unpack> Panel<'_, U> {
             for stretch in (0..task.blocks).step_by(STRETCH) {
                 let blocks = stretch..task.blocks.min(stretch + STRETCH);
                 for block in blocks.clone() {
-                    self.fetch_next(block);
+                    // Rows are read side by side, which the processor does not foresee.
+                    fetch(self.weight, self.task.first + self.start + PANEL, PANEL, block, task.blocks);
                     self.unpack(block, &mut unpacked[(block - stretch) * 2 * PANEL..][..2 * PANEL]);
                 }
                 for (i, sums) in sums.as_chunks_mut::<SUMS>().0.iter_mut().enumerate() {
@@ -165,7 +171,13 @@ impl<U: Unpack> Panel<'_, U> {
                         self.fetch_outputs(first, groups);
                     }
                     if stretch == 0 {
-                        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack));
+                        asm!(
+                            "tilezero tmm0",
+                            "tilezero tmm1",
+                            "tilezero tmm2",
+                            "tilezero tmm3",
+                            options(nostack)
+                        );
                     } else {
                         load(sums);
                     }
@@ -185,7 +197,9 @@ impl<U: Unpack> Panel<'_, U> {
     /// A block of the panel's weights, unpacked into `lines` if need be.
     #[inline(always)]
     unsafe fn weights(&self, block: usize, lines: &mut [Line]) -> Weights {
-        if self.rows == PANEL && let Some(start) = self.weight.in_place(self.task.first + self.start) {
+        if self.rows == PANEL
+            && let Some(start) = self.weight.in_place(self.task.first + self.start)
+        {
             return Weights { start: start.wrapping_add(block * 128), stride: 2 * self.task.k };
         }
         // SAFETY: the caller's.
@@ -198,17 +212,6 @@ impl<U: Unpack> Panel<'_, U> {
         let first = self.task.first + self.start;
         // SAFETY: the caller's; these rows exist.
         unsafe { self.weight.column_avx512(first, block, &mut lines[..2 * self.rows]) };
-    }
-
-    /// Asks for a part of the panel behind this one: rows are read side by side, which the processor does not foresee.
-    #[inline(always)]
-    unsafe fn fetch_next(&self, block: usize) {
-        let (start, row) = self.weight.stored(self.task.first + self.start + PANEL);
-        let lines = (row * PANEL).div_ceil(64 * self.task.blocks);
-        for line in 0..lines {
-            // SAFETY: asking for memory that is not there does nothing.
-            unsafe { _mm_prefetch(start.wrapping_add((block * lines + line) * 64).cast(), _MM_HINT_T1) };
-        }
     }
 
     /// Asks for the memory that the sums of rows `first..` of `x` will be written to: each row is far from the others.

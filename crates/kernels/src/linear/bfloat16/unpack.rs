@@ -19,6 +19,26 @@ use crate::{
     scalar::Scalar,
 };
 
+/// Bytes of a row.
+pub(super) type Part = (*const u8, usize);
+
+const NOTHING: Part = (std::ptr::null(), 0);
+
+/// `length` values from the `at`th on; they need not be there.
+#[inline(always)]
+fn part<T>(values: &[T], at: usize, length: usize) -> Part {
+    (values.as_ptr().wrapping_add(at).cast(), length * size_of::<T>())
+}
+
+#[inline(always)]
+fn floats_part(values: Floats, at: usize, length: usize) -> Part {
+    match values {
+        Floats::F32(values) => part(values, at, length),
+        Floats::F16(values) => part(values, at, length),
+        Floats::Bf16(values) => part(values, at, length),
+    }
+}
+
 /// A weight, read block by block.
 pub(super) trait Unpack: Copy + Sync {
     /// Inputs `64 * block ..` of row `row`, zeros past its end.
@@ -33,7 +53,9 @@ pub(super) trait Unpack: Copy + Sync {
     unsafe fn block_avx512(self, row: usize, block: usize) -> [__m512i; 2] {
         let block = self.block(row, block);
         // SAFETY: a block is two aligned lines of 64 bytes.
-        unsafe { [_mm512_load_si512(block[0].0.as_ptr().cast()), _mm512_load_si512(block[1].0.as_ptr().cast())] }
+        unsafe {
+            [_mm512_load_si512(block[0].0.as_ptr().cast()), _mm512_load_si512(block[1].0.as_ptr().cast())]
+        }
     }
 
     /// Block `block` of the rows from `first` on, two of `lines` for each.
@@ -47,8 +69,8 @@ pub(super) trait Unpack: Copy + Sync {
         unsafe { column(self, first, block, lines) }
     }
 
-    /// Where the codes of row `row` lie, and the bytes of a row: for fetching them before they are needed.
-    fn stored(self, row: usize) -> (*const u8, usize);
+    /// Where each part of row `row` (codes, scales, biases) lies, and its bytes: for fetching it before it is needed.
+    fn stored(self, row: usize) -> [Part; 3];
 
     /// Rows that lie in memory as tiles read them: where row `row` begins, if rows are whole blocks; rows are
     /// `2 * inputs` bytes apart.
@@ -69,6 +91,21 @@ unsafe fn column(weight: impl Unpack, first: usize, block: usize, lines: &mut [L
             let [low, high] = weight.block_avx512(first + r, block);
             _mm512_store_si512(lines[0].0.as_mut_ptr().cast(), low);
             _mm512_store_si512(lines[1].0.as_mut_ptr().cast(), high);
+        }
+    }
+}
+
+/// Asks for share `share` of `shares` of all that is stored of `rows` rows from `row` on, which need not exist.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn fetch(weight: impl Unpack, row: usize, rows: usize, share: usize, shares: usize) {
+    for (start, bytes) in weight.stored(row) {
+        let all = bytes * rows;
+        let (mut line, end) = ((all * share / shares).div_ceil(64), all * (share + 1) / shares);
+        while line * 64 < end {
+            // SAFETY: asking for memory that is not there does nothing.
+            unsafe { _mm_prefetch(start.wrapping_add(line * 64).cast(), _MM_HINT_T0) };
+            line += 1;
         }
     }
 }
@@ -123,8 +160,8 @@ impl Unpack for DenseRows<'_> {
     }
 
     #[inline(always)]
-    fn stored(self, row: usize) -> (*const u8, usize) {
-        (self.values.as_ptr().wrapping_add(row * self.k).cast(), 2 * self.k)
+    fn stored(self, row: usize) -> [Part; 3] {
+        [part(self.values, row * self.k, self.k), NOTHING, NOTHING]
     }
 
     #[inline(always)]
@@ -186,8 +223,10 @@ fn get(values: Floats, at: usize) -> f32 {
 
 impl<const BITS: usize> Unpack for AffineRows<'_, BITS> {
     #[inline(always)]
-    fn stored(self, row: usize) -> (*const u8, usize) {
-        (self.weight.codes.as_ptr().wrapping_add(row * self.words).cast(), 4 * self.words)
+    fn stored(self, row: usize) -> [Part; 3] {
+        let Affine { codes, scales, biases, .. } = self.weight;
+        let of_groups = |values| floats_part(values, row * self.groups, self.groups);
+        [part(codes, row * self.words, self.words), of_groups(scales), of_groups(biases)]
     }
 
     #[inline(always)]
@@ -263,8 +302,10 @@ impl<'a, S: Scalar> NibbleRows<'a, S> {
 
 impl<S: Scalar> Unpack for NibbleRows<'_, S> {
     #[inline(always)]
-    fn stored(self, row: usize) -> (*const u8, usize) {
-        self.rows.stored(row)
+    fn stored(self, row: usize) -> [Part; 3] {
+        let (at, groups) = (row * self.rows.groups, self.rows.groups);
+        let codes = part(self.rows.weight.codes, row * self.rows.words, self.rows.words);
+        [codes, part(self.scales, at, groups), part(self.biases, at, groups)]
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -469,9 +510,10 @@ impl<'a, const BITS: usize, const GROUP: usize> FloatRows<'a, BITS, GROUP> {
 
 impl<const BITS: usize, const GROUP: usize> Unpack for FloatRows<'_, BITS, GROUP> {
     #[inline(always)]
-    fn stored(self, row: usize) -> (*const u8, usize) {
-        let words = self.k * BITS / 32;
-        (self.weight.codes.as_ptr().wrapping_add(row * words).cast(), 4 * words)
+    fn stored(self, row: usize) -> [Part; 3] {
+        let (words, groups) = (self.k * BITS / 32, self.k / GROUP);
+        let Microscaled { codes, scales, .. } = self.weight;
+        [part(codes, row * words, words), part(scales, row * groups, groups), NOTHING]
     }
 
     #[inline(always)]
@@ -487,11 +529,8 @@ impl<const BITS: usize, const GROUP: usize> Unpack for FloatRows<'_, BITS, GROUP
             let scale = self.scale(row, at * LANES / GROUP);
             let codes = unpack::<BITS>(codes, at);
             for i in 0..LANES {
-                let value = if BITS == 4 {
-                    doubled_e2m1(codes[i]) * (scale * 0.5)
-                } else {
-                    e4m3(codes[i]) * scale
-                };
+                let value =
+                    if BITS == 4 { doubled_e2m1(codes[i]) * (scale * 0.5) } else { e4m3(codes[i]) * scale };
                 values[chunk * LANES + i] = round(value);
             }
         }
