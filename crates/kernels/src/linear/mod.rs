@@ -1,6 +1,7 @@
 //! `x · Wᵀ`, row-invariant: the formats a weight may have, and the two precisions in which products are computed.
 
 mod affine;
+#[allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
 mod bfloat16;
 mod float;
 mod float32;
@@ -81,7 +82,7 @@ pub fn linear(x: &[f32], weight: Weight, out: &mut [f32], k: usize, n: usize, pr
 
 /// Several products with the same `x` `[m, k]`, as one piece of work.
 pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
-    let m = if k == 0 { 0 } else { x.len() / k };
+    let m = x.len().checked_div(k).unwrap_or(0);
     assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
     let mut products: Vec<Product> = vec![];
     for Term { weight, n, out } in terms.iter() {

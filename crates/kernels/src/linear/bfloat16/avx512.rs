@@ -1,7 +1,5 @@
 //! The order of lanes with AVX-512's dot products of bfloat16.
 
-#![expect(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
-
 use std::arch::x86_64::*;
 
 use super::{

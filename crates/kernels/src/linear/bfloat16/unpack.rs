@@ -113,10 +113,8 @@ pub(super) fn fetch(weight: impl Unpack, row: usize, rows: usize, share: usize, 
 #[inline(always)]
 fn lines(pairs: [u32; 32]) -> Block {
     let mut block = [Line::ZERO; 2];
-    for i in 0..16 {
-        block[0].0[i] = pairs[i];
-        block[1].0[i] = pairs[16 + i];
-    }
+    block[0].0.copy_from_slice(&pairs[..16]);
+    block[1].0.copy_from_slice(&pairs[16..]);
     block
 }
 
