@@ -54,7 +54,12 @@ fn ids_in_ids_out_as_transformers_has_them() {
         let decided = margins.take_while(|margin| margin.as_f64().unwrap() > 1e-3).count();
         let prompt = join(&ids(&case["prompt_ids"]));
         let count = decided.to_string();
-        let args = ["--ids", &prompt, "--max-tokens", &count, "--temperature", "0", "--ignore-eos"];
+        // The reference computes in float32 throughout.
+        let args = [
+            &["--ids", &prompt, "--max-tokens", &count, "--temperature", "0", "--ignore-eos"] as &[&str],
+            &["--precision", "float32"],
+        ]
+        .concat();
         let expected = join(&ids(&case["greedy_ids"])[..decided]);
         assert_eq!(stdout(&folder, "run", &args), expected + "\n");
     }
@@ -66,8 +71,8 @@ fn logits_are_dumped_for_every_position() {
     let case = &golden["cases"][0];
     let prompt = ids(&case["prompt_ids"]);
     let file = folder.path().join("logits.safetensors");
-    let dump =
-        ["--dump-logits", file.to_str().unwrap(), "--max-tokens", "3", "--temperature", "0", "--ignore-eos"];
+    let sampling = ["--max-tokens", "3", "--temperature", "0", "--ignore-eos", "--precision", "float32"];
+    let dump = [&["--dump-logits", file.to_str().unwrap()] as &[&str], &sampling].concat();
     let new = stdout(&folder, "run", &[&["--ids", &join(&prompt)] as &[&str], &dump].concat());
 
     let bytes = std::fs::read(&file).unwrap();
