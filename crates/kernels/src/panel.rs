@@ -16,7 +16,7 @@ pub const ROWS: usize = 4;
 /// Whether a tile of `ROWS` by a whole panel fits the registers; else one of `ROWS` by 16.
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
+    return crate::simd::vectors() >= crate::simd::Vectors::Avx512;
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

@@ -38,6 +38,14 @@ impl Vectors {
     pub fn name(self) -> &'static str {
         Vectors::ALL[self as usize].0
     }
+
+    /// # Panics
+    /// If none has this name.
+    fn named(name: &str) -> Vectors {
+        let found = Vectors::ALL.iter().find(|(known, _)| *known == name);
+        let names = Vectors::ALL.map(|(name, _)| name).join(", ");
+        found.unwrap_or_else(|| panic!("LANNER_VECTORS is {name}; it may be {names}")).1
+    }
 }
 
 /// The best family this processor has, or less if the environment says so: `LANNER_VECTORS` names the most that may be
@@ -45,9 +53,7 @@ impl Vectors {
 pub fn vectors() -> Vectors {
     static VECTORS: OnceLock<Vectors> = OnceLock::new();
     *VECTORS.get_or_init(|| {
-        let limit = std::env::var("LANNER_VECTORS").ok();
-        let known = |limit: &String| Vectors::ALL.iter().find(|(name, _)| name == limit);
-        let limit = limit.as_ref().and_then(known).map_or(Vectors::Amx, |(_, vectors)| *vectors);
+        let limit = std::env::var("LANNER_VECTORS").map_or(Vectors::Amx, |name| Vectors::named(&name));
         detect().min(limit)
     })
 }

@@ -17,6 +17,7 @@ use engine::{
 };
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     CommandError,
@@ -83,8 +84,13 @@ fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
     let stopped = Arc::new(AtomicBool::new(false));
     let (runtime, set) =
         (tokio::runtime::Builder::new_current_thread().enable_io().build()?, stopped.clone());
+    // Before any work begins: left to the thread, it might come after the first Ctrl-C.
+    let mut interrupts = {
+        let _inside = runtime.enter();
+        signal(SignalKind::interrupt())?
+    };
     std::thread::spawn(move || {
-        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+        if runtime.block_on(interrupts.recv()).is_some() {
             set.store(true, Ordering::Relaxed);
         }
     });
