@@ -25,7 +25,7 @@ proptest! {
 fn check<T: Float>([tokens, heads, half, rest]: [usize; 4], pairs: RopePairs, scale: f32, seed: u64) {
     let head_dim = 2 * half + rest;
     let x = noise::<T>(seed, tokens * heads * head_dim);
-    let positions: Vec<i32> = (0..tokens).map(|t| 3 + (17 << (8 * t)) as i32).collect();
+    let positions: Vec<i32> = (0..tokens).map(|t| 3 + (17 << (8 * t))).collect();
     let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
     let mut out = unwritten(x.len());
     rope(&x, &positions, &frequencies, pairs, scale, &mut out, heads, head_dim);
