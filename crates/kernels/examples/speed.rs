@@ -1,7 +1,7 @@
 //! Speed of the matrix products beside what this processor can do:
 //! `cargo run --release -p kernels --example speed [threads] [part of a line's name]`.
 
-use std::{hint::black_box, time::Instant};
+use std::time::Instant;
 
 use half::bf16;
 use kernels::{Precision::*, *};
@@ -11,7 +11,7 @@ fn main() {
     let threads = arguments.next().and_then(|n| n.parse().ok()).unwrap_or_else(threads);
     set_threads(threads);
     let only = arguments.next().unwrap_or_default();
-    let read = read_bandwidth(threads);
+    let read = read_bandwidth(512 << 20, threads);
     println!("{} vectors, {threads} threads, reads {:.1} GB/s", vectors().name(), read / 1e9);
     let report = Report { read, only };
     for (k, n) in [(1024, 3584), (3584, 1024), (1024, 248_320)] {
@@ -127,28 +127,4 @@ impl Report {
             100.0 * bytes / self.read
         );
     }
-}
-
-/// Bytes per second that all threads read from memory together, the best of several runs.
-fn read_bandwidth(threads: usize) -> f64 {
-    let words = vec![[1u32; 64]; 1 << 21];
-    let sum = |part: &[[u32; 64]]| {
-        let mut sums = [0u32; 64];
-        for words in part {
-            for i in 0..64 {
-                sums[i] ^= words[i];
-            }
-        }
-        sums
-    };
-    let run = || {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in words.chunks(words.len().div_ceil(threads)) {
-                scope.spawn(move || black_box(sum(part)));
-            }
-        });
-        words.len() as f64 * 256.0 / start.elapsed().as_secs_f64()
-    };
-    (0..8).map(|_| run()).fold(0.0, f64::max)
 }

@@ -9,12 +9,14 @@ use std::{
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicUsize, Ordering::*},
     },
     thread::{self, Thread},
     time::{Duration, Instant},
 };
+
+use crate::shared::Parts;
 
 /// Multiply-adds that take longer than handing a part of them to another thread.
 const WORTHWHILE: usize = 40_000;
@@ -25,12 +27,11 @@ const SPIN: Duration = Duration::from_micros(200);
 ///
 /// Results do not depend on who runs what: chunks share nothing.
 pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    let (length, out) = (out.len(), Shared(out.as_mut_ptr()));
+    let (length, out) = (out.len(), Parts::new(out));
     for_each(length.div_ceil(size.max(1)), work, |i| {
         let start = i * size;
-        // SAFETY: `out` is borrowed for the whole call, and chunk `i` of it is handed to one call of `f` only.
-        let chunk = unsafe { std::slice::from_raw_parts_mut(out.get().add(start), size.min(length - start)) };
-        f(i, chunk);
+        // SAFETY: chunks do not overlap, and each is handed to one call of `f` only.
+        f(i, unsafe { out.part(start, size.min(length - start)) });
     });
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn for_each(count: usize, work: usize, f: impl Fn(usize) + Sync) {
     let pool = pool();
     if count > 1 && work >= WORTHWHILE && !pool.workers.is_empty() {
         // Another engine's thread may be using the pool: then this one works alone.
-        if let Some(_alone) = pool.caller.try_lock_ignoring_poison() {
+        if let Some(_alone) = try_lock(&pool.caller) {
             return pool.run(count, &f);
         }
     }
@@ -61,21 +62,6 @@ pub fn threads() -> usize {
 }
 
 static THREADS: OnceLock<usize> = OnceLock::new();
-
-/// A pointer that several threads write through, each to places of its own.
-pub(crate) struct Shared<T>(pub *mut T);
-
-// SAFETY: whoever writes through the pointer promises not to meet another thread there.
-unsafe impl<T: Send> Sync for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// A method, so that closures capture the whole wrapper and not the bare pointer.
-    pub fn get(&self) -> *mut T {
-        self.0
-    }
-}
 
 struct Pool {
     workers: Vec<Thread>,
@@ -110,17 +96,12 @@ unsafe impl Sync for Pool {}
 // SAFETY: as above.
 unsafe impl Send for Pool {}
 
-trait TryLock {
-    fn try_lock_ignoring_poison(&self) -> Option<std::sync::MutexGuard<'_, ()>>;
-}
-
-impl TryLock for Mutex<()> {
-    fn try_lock_ignoring_poison(&self) -> Option<std::sync::MutexGuard<'_, ()>> {
-        match self.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+/// A lock that no panic spoils, if it is free.
+fn try_lock(lock: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
+    match lock.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

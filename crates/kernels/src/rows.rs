@@ -1,9 +1,6 @@
 //! Rows of a quantised matrix as plain numbers: an embedding's look-up.
 
-use crate::{
-    linear::{Affine, Floats},
-    scalar::Scalar,
-};
+use crate::{linear::Affine, scalar::Scalar};
 
 /// Rows `indices` of `weight` `[rows, k]`: `out[i, j] = code * scale + bias` in float32, rounded to `T`.
 ///
@@ -21,25 +18,17 @@ pub fn affine_rows<T: Scalar>(weight: Affine, indices: &[u32], out: &mut [T], k:
             let (word, shift) = (j * bits / 32, j * bits % 32);
             let next = codes.get(word + 1).copied().unwrap_or(0);
             let code = ((u64::from(codes[word]) | u64::from(next) << 32) >> shift) & mask;
-            let (scale, bias) =
-                (at(scales, row * groups + j / group_size), at(biases, row * groups + j / group_size));
+            let group = row * groups + j / group_size;
+            let (scale, bias) = (scales.at(group), biases.at(group));
             *out = T::from_f32(code as f32 * scale + bias);
         }
-    }
-}
-
-#[inline(always)]
-fn at(values: Floats, index: usize) -> f32 {
-    match values {
-        Floats::F32(values) => values[index],
-        Floats::F16(values) => values[index].to_f32(),
-        Floats::Bf16(values) => values[index].to_f32(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Floats;
 
     #[test]
     fn codes_of_every_width_come_out_where_they_lie() {

@@ -3,8 +3,9 @@
 use super::{Floats, Weight, affine, float, product::Product};
 use crate::{
     lanes::{LANES, Lanes, fma, load_scalar, reduce},
-    parallel::{Shared, for_each, for_each_chunk},
+    parallel::{for_each, for_each_chunk},
     scalar::{Scalar, widen},
+    shared::Parts,
     simd::{Work, vectorize},
 };
 
@@ -77,14 +78,13 @@ pub(super) fn multiply<W: Matrix>(x: &[f32], weight: W, out: &mut [f32], product
     }
     assert!(x.len() >= inputs * k, "x is not [{inputs}, {k}]");
     let columns = columns(&widen(x, k, LANES), weight, product);
-    let out = Shared(out.as_mut_ptr());
+    let out = Parts::new(out);
     for (_, rows) in product.matrices() {
         let (columns, count) = (&columns[rows.start * n..rows.end * n], rows.len());
         let targets = &targets[rows];
         for_each(count, count * n, |index| {
             // SAFETY: every target is another row of `out`, `[rows, n]`.
-            let out =
-                unsafe { std::slice::from_raw_parts_mut(out.get().add(targets[index] as usize * n), n) };
+            let out = unsafe { out.part(targets[index] as usize * n, n) };
             out.iter_mut().enumerate().for_each(|(j, out)| *out = columns[j * count + index]);
         });
     }

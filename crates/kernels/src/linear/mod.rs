@@ -51,6 +51,16 @@ impl Floats<'_> {
         self.len() == 0
     }
 
+    /// Number `index` as float32.
+    #[inline(always)]
+    pub(crate) fn at(self, index: usize) -> f32 {
+        match self {
+            Floats::F32(values) => values[index],
+            Floats::F16(values) => Scalar::to_f32(values[index]),
+            Floats::Bf16(values) => Scalar::to_f32(values[index]),
+        }
+    }
+
     fn to_f32(self) -> Vec<f32> {
         match self {
             Floats::F32(values) => values.to_vec(),
@@ -104,7 +114,7 @@ pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
             float32::multiply_any(x, term.weight, term.out, product);
         }
     }
-    bfloat16::multiply(x, &mut rounded);
+    bfloat16::multiply(x, rounded);
 }
 
 /// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: row `r` of the output belongs to expert `experts[r]`, and
@@ -129,7 +139,7 @@ pub fn grouped_linear(
     let product = Product::grouped(experts, per_row, values / size, k, n);
     assert_eq!(out.len(), experts.len() * n, "out is not [{}, {n}]", experts.len());
     if precision == Precision::Bfloat16 && weight.is_at_most_bfloat16() {
-        bfloat16::multiply(x, &mut [(weight, &product, out)]);
+        bfloat16::multiply(x, vec![(weight, &product, out)]);
     } else {
         float32::multiply_any(x, weight, out, &product);
     }

@@ -4,10 +4,14 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::{BLOCK, Line, scratch::Scratch};
 use crate::{
     linear::product::Product,
-    parallel::{Shared, for_each},
+    parallel::for_each,
+    scalar::Scalar,
+    shared::Parts,
     simd::{Vectors, Work, vectorize, vectors},
 };
 
@@ -58,12 +62,11 @@ fn fill(x: &[f32], product: &Product, layout: Layout, lines: &mut [Line], width:
     for (_, rows) in product.matrices() {
         pieces.extend(rows.clone().step_by(group).map(|start| start..rows.end.min(start + group)));
     }
-    let (work, lines) = (2 * lines.len() * 16, Shared(lines.as_mut_ptr()));
+    let (work, lines) = (2 * lines.len() * 16, Parts::new(lines));
     for_each(pieces.len(), work, |i| {
         let Range { start, end } = pieces[i].clone();
-        // SAFETY: pieces are ranges of rows that do not overlap, and each row has `width` lines.
-        let lines =
-            unsafe { std::slice::from_raw_parts_mut(lines.get().add(start * width), (end - start) * width) };
+        // SAFETY: pieces are ranges of rows that do not overlap.
+        let lines = unsafe { lines.part(start * width, (end - start) * width) };
         let rows = Rows { x, k: product.k, sources: &product.sources[start..end], layout, lines };
         #[cfg(target_arch = "x86_64")]
         if vectors() >= Vectors::Avx512Bf16 {
@@ -74,7 +77,7 @@ fn fill(x: &[f32], product: &Product, layout: Layout, lines: &mut [Line], width:
     });
 }
 
-/// Some rows to be rounded, and interleaved if they are several: pair `p` of all of them before pair `p + 1`.
+/// Some rows to be rounded, and interleaved if they are several, which tiles alone ask for: pair `p` of all of them before pair `p + 1`.
 struct Rows<'a> {
     x: &'a [f32],
     k: usize,
@@ -96,18 +99,10 @@ impl Rows<'_> {
         let mut turned = [[Line::ZERO; TILE]; 2];
         for block in 0..k.div_ceil(BLOCK) {
             for (r, &source) in sources.iter().enumerate() {
-                let rest = &x[source as usize * k..][..k][block * BLOCK..];
-                let mut tail = [0.0; BLOCK];
-                let values = match rest.first_chunk::<BLOCK>() {
-                    Some(whole) => whole,
-                    None => {
-                        tail[..rest.len()].copy_from_slice(rest);
-                        &tail
-                    }
-                };
+                let values = block_of(&x[source as usize * k..][..k], block);
                 // SAFETY: the features are enabled; lines are 64 aligned bytes.
                 unsafe {
-                    let pairs = rounded_avx512(values, layout);
+                    let pairs = rounded_avx512(&values, layout);
                     for half in 0..2 {
                         let line =
                             if rows == 1 { &mut lines[2 * block + half] } else { &mut turned[half][r] };
@@ -169,69 +164,45 @@ impl Work for Rows<'_> {
     #[inline(always)]
     fn run(self) {
         let Rows { x, k, sources, layout, lines } = self;
-        let rows = sources.len();
-        let mut turned = [[Line::ZERO; TILE]; 2];
-        for block in 0..k.div_ceil(BLOCK) {
-            for (r, &source) in sources.iter().enumerate() {
-                let row = &x[source as usize * k..][..k];
-                let pairs = rounded(row, block, layout);
-                if rows == 1 {
-                    lines[2 * block].0.copy_from_slice(&pairs[..16]);
-                    lines[2 * block + 1].0.copy_from_slice(&pairs[16..]);
-                } else {
-                    turned[0][r].0.copy_from_slice(&pairs[..16]);
-                    turned[1][r].0.copy_from_slice(&pairs[16..]);
-                }
+        let &[source] = sources else { unreachable!("tiles alone want rows interleaved") };
+        let row = &x[source as usize * k..][..k];
+        for (block, lines) in lines.chunks_exact_mut(2).enumerate() {
+            let values = block_of(row, block);
+            let mut rounded = [0; BLOCK];
+            for i in 0..BLOCK {
+                rounded[i] = round(values[i]);
             }
-            if rows > 1 {
-                let lines = &mut lines[block * 2 * rows..][..2 * rows];
-                let (first, second) = lines.split_at_mut(rows);
-                interleave(&turned[0], rows, first);
-                interleave(&turned[1], rows, second);
-            }
+            let pairs = arrange(&rounded, layout);
+            lines[0].0.copy_from_slice(&pairs[..16]);
+            lines[1].0.copy_from_slice(&pairs[16..]);
         }
     }
 }
 
-/// Block `block` of a row.
+/// Block `block` of a row, filled up with zeros.
 #[inline(always)]
-fn rounded(row: &[f32], block: usize, layout: Layout) -> [u32; 32] {
+fn block_of(row: &[f32], block: usize) -> [f32; BLOCK] {
     let rest = &row[block * BLOCK..];
     let mut values = [0.0; BLOCK];
     match rest.first_chunk::<BLOCK>() {
         Some(whole) => values = *whole,
         None => values[..rest.len()].copy_from_slice(rest),
     }
-    let mut rounded = [0; BLOCK];
-    for i in 0..BLOCK {
-        rounded[i] = round(values[i]);
-    }
-    arrange(&rounded, layout)
+    values
 }
 
-/// A line of each of `rows` rows to pair 0 of all rows, pair 1 of all rows and so on.
-#[inline(always)]
+/// A line of each of `rows` rows, fewer than a tile's, to pair 0 of all rows, pair 1 of all rows and so on.
+#[cfg(target_arch = "x86_64")]
 fn interleave(lines: &[Line; TILE], rows: usize, out: &mut [Line]) {
-    let mut turned = [Line::ZERO; TILE];
-    for r in 0..TILE {
-        for p in 0..TILE {
-            turned[p].0[r] = lines[r].0[p];
-        }
-    }
-    if rows == TILE {
-        return out.copy_from_slice(&turned);
-    }
-    for (i, pair) in turned.iter().flat_map(|pair| &pair.0[..rows]).enumerate() {
-        out[i / 16].0[i % 16] = *pair;
+    for i in 0..16 * rows {
+        out[i / 16].0[i % 16] = lines[i % rows].0[i / rows];
     }
 }
 
 /// The bits of the nearest bfloat16, ties to even.
 #[inline(always)]
 pub(super) fn round(value: f32) -> u32 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    if value.is_nan() { bits >> 16 | 0x40 } else { rounded }
+    <bf16 as Scalar>::from_f32(value).to_bits() as u32
 }
 
 /// 64 numbers in their order to the pairs of a block.

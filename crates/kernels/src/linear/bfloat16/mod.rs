@@ -28,7 +28,8 @@ use std::ops::Range;
 use super::{Floats, Weight, product::Product};
 use crate::{
     linear::{Affine, FloatFormat},
-    parallel::{Shared, for_each, threads},
+    parallel::{for_each, threads},
+    shared::Parts,
     simd::{Vectors, vectorize, vectors},
 };
 use inputs::{Inputs, Layout};
@@ -53,17 +54,20 @@ const PANEL: usize = 32;
 const TASK: usize = 128 * 1024;
 
 /// Products that share `x` and which of its rows meet which matrix.
-pub(super) fn multiply(x: &[f32], products: &mut [(Weight, &Product, &mut [f32])]) {
-    let Some((_, shape, _)) = products.first() else { return };
-    let (k, rows, shape) = (shape.k, shape.sources.len(), *shape);
-    let layouts = products.iter().map(|(weight, ..)| layout(weight));
-    let inputs = Inputs::new(x, shape, layouts);
-    let mut tasks = vec![];
-    let outputs: Vec<Shared<f32>> = products.iter_mut().map(|(_, _, out)| Shared(out.as_mut_ptr())).collect();
+pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
+    let Some(&(_, shape, _)) = products.first() else { return };
+    let (k, rows) = (shape.k, shape.sources.len());
+    let inputs = Inputs::new(x, shape, products.iter().map(|(weight, ..)| layout(weight)));
+    let work = products.iter().map(|(_, product, _)| rows * k * product.n).sum();
     let parts = 4 * threads() * products.len();
-    for ((weight, product, out), pointer) in products.iter().zip(&outputs) {
+    let mut tasks = vec![];
+    let written = products.into_iter().map(|(weight, product, out)| {
+        assert_eq!(out.len(), rows * product.n, "out is not [{rows}, {}]", product.n);
+        (weight, product, Parts::new(out))
+    });
+    let written: Vec<_> = written.collect();
+    for (weight, product, out) in &written {
         let n = product.n;
-        assert_eq!(out.len(), rows * n, "out is not [{rows}, {n}]");
         for (e, rows) in product.matrices() {
             let most = (n / parts.div_ceil(product.starts.len() - 1)).max(1);
             let panel = (TASK / (k * rows.len())).min(most).max(1).next_multiple_of(PANEL);
@@ -73,14 +77,13 @@ pub(super) fn multiply(x: &[f32], products: &mut [(Weight, &Product, &mut [f32])
                     first: e * n + column,
                     rows: panel.min(n - column),
                     x: inputs.of(layout(weight), rows.clone()),
-                    output: Output { pointer, targets: &product.targets[rows.clone()], n, column },
+                    output: Output { out, targets: &product.targets[rows.clone()], n, column },
                     blocks: k.div_ceil(BLOCK),
                     k,
                 });
             }
         }
     }
-    let work = products.iter().map(|(_, product, _)| rows * k * product.n).sum();
     for_each(tasks.len(), work, |i| tasks[i].run());
 }
 
@@ -108,28 +111,27 @@ struct Task<'a> {
 
 /// Where a task writes: the columns from `column` on of the rows `targets` of an output `[.., n]`.
 struct Output<'a> {
-    pointer: &'a Shared<f32>,
+    out: &'a Parts<'a, f32>,
     targets: &'a [u32],
     n: usize,
     column: usize,
 }
 
 impl Output<'_> {
-    /// Where column `offset` of the task's row `index` is.
+    /// `count` columns of the task's row `index`, from its column `offset` on.
     #[inline(always)]
-    fn place(&self, index: usize, offset: usize) -> *mut f32 {
-        self.pointer.get().wrapping_add(self.targets[index] as usize * self.n + self.column + offset)
+    #[allow(clippy::mut_from_ref, reason = "no two tasks share columns of a row")]
+    fn part(&self, index: usize, offset: usize, count: usize) -> &mut [f32] {
+        debug_assert!(self.column + offset + count <= self.n);
+        let at = self.targets[index] as usize * self.n + self.column + offset;
+        // SAFETY: no two tasks share columns of a row, and a task uses one part at a time.
+        unsafe { self.out.part(at, count) }
     }
 
     /// Row `index` of the task's, from its column `offset` on.
     #[inline(always)]
     fn write(&self, index: usize, offset: usize, values: &[f32]) {
-        debug_assert!(self.column + offset + values.len() <= self.n);
-        // SAFETY: the row exists (the output was checked to have a row for each target), the columns are within it, and
-        // no two tasks share columns of a row.
-        unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), self.place(index, offset), values.len());
-        }
+        self.part(index, offset, values.len()).copy_from_slice(values);
     }
 }
 

@@ -219,7 +219,7 @@ impl<U: Unpack> Panel<'_, U> {
     unsafe fn fetch_outputs(&self, first: usize, groups: [usize; 2]) {
         for row in first..first + groups[0] + groups[1] {
             for half in 0..self.rows.div_ceil(16) {
-                let place = self.task.output.place(row, self.start + 16 * half);
+                let place = self.task.output.part(row, self.start + 16 * half, 1).as_ptr();
                 // SAFETY: asking for memory does not touch it.
                 unsafe { _mm_prefetch(place.cast(), _MM_HINT_ET0) };
             }

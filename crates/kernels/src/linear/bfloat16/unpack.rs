@@ -51,11 +51,8 @@ pub(super) trait Unpack: Copy + Sync {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn block_avx512(self, row: usize, block: usize) -> [__m512i; 2] {
-        let block = self.block(row, block);
-        // SAFETY: a block is two aligned lines of 64 bytes.
-        unsafe {
-            [_mm512_load_si512(block[0].0.as_ptr().cast()), _mm512_load_si512(block[1].0.as_ptr().cast())]
-        }
+        // SAFETY: the caller's.
+        unsafe { load(self.block(row, block)) }
     }
 
     /// Block `block` of the rows from `first` on, two of `lines` for each.
@@ -195,7 +192,7 @@ impl<'a, const BITS: usize> AffineRows<'a, BITS> {
     /// Scale and bias of a group, counted over all rows.
     #[inline(always)]
     fn scale_and_bias(&self, group: usize) -> (f32, f32) {
-        (get(self.weight.scales, group), get(self.weight.biases, group))
+        (self.weight.scales.at(group), self.weight.biases.at(group))
     }
 
     /// The groups of a block's halves.
@@ -207,15 +204,6 @@ impl<'a, const BITS: usize> AffineRows<'a, BITS> {
             return [row + 2 * block, row + (2 * block + 1).min(self.groups - 1)];
         }
         [row + (block >> self.shift); 2]
-    }
-}
-
-#[inline(always)]
-fn get(values: Floats, at: usize) -> f32 {
-    match values {
-        Floats::F32(values) => values[at],
-        Floats::F16(values) => Scalar::to_f32(values[at]),
-        Floats::Bf16(values) => Scalar::to_f32(values[at]),
     }
 }
 
@@ -252,7 +240,7 @@ impl<const BITS: usize> Unpack for AffineRows<'_, BITS> {
     unsafe fn block_avx512(self, row: usize, block: usize) -> [__m512i; 2] {
         if BITS != 8 || (block + 1) * BLOCK > self.k {
             // SAFETY: the caller's.
-            return unsafe { portable(self.block(row, block)) };
+            return unsafe { load(self.block(row, block)) };
         }
         let [first, second] = self.groups_of(row, block);
         let scales = [self.scale_and_bias(first), self.scale_and_bias(second)];
@@ -332,7 +320,7 @@ impl<S: Scalar> Unpack for NibbleRows<'_, S> {
         // SAFETY: the processor has the features; a whole block lies within the row.
         unsafe {
             if (block + 1) * BLOCK > self.rows.k {
-                return portable(self.block(row, block));
+                return load(self.block(row, block));
             }
             let codes = self.rows.weight.codes.as_ptr().add(row * self.rows.words + block * 8);
             let [first, second] = self.rows.groups_of(row, block);
@@ -482,7 +470,7 @@ unsafe fn indices(codes: *const u32) -> [__m512i; 2] {
 /// As [`Unpack::block_avx512`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn portable(block: Block) -> [__m512i; 2] {
+unsafe fn load(block: Block) -> [__m512i; 2] {
     // SAFETY: a block is two aligned lines of 64 bytes.
     unsafe { [_mm512_load_si512(block[0].0.as_ptr().cast()), _mm512_load_si512(block[1].0.as_ptr().cast())] }
 }
@@ -541,7 +529,7 @@ impl<const BITS: usize, const GROUP: usize> Unpack for FloatRows<'_, BITS, GROUP
         // SAFETY: the processor has the features; a whole block lies within the row.
         unsafe {
             if BITS != 4 || (block + 1) * BLOCK > self.k {
-                return portable(self.block(row, block));
+                return load(self.block(row, block));
             }
             let codes = self.weight.codes.as_ptr().add(row * (self.k / 8) + block * 8);
             let values = _mm512_set_ps(
