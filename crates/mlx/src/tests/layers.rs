@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use super::{bits, close, formats, noise};
 use crate::{
     Array, DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, Dtype, Heads, KvBuffer, KvRow, Linear,
-    Matrix, RmsNorm, Softmax, attend_heads, delta_net, eval,
+    Matrix, Precision, RmsNorm, Softmax, attend_heads, delta_net, eval,
     fast::{self, Activation, Onto, Rope, RopePairs},
-    portable, quant,
+    portable, quant, set_precision,
 };
 
 const HIDDEN: i32 = 64;
@@ -36,6 +36,8 @@ fn layers(outputs: i32, inputs: i32) -> impl Iterator<Item = Linear> {
 
 #[test]
 fn projections_share_a_norm() {
+    // MLX multiplies what it is given, unrounded.
+    set_precision(Precision::Float32);
     let (x, norm, other) = (noise(1, &[5, HIDDEN]), norm(2, HIDDEN), dense(3, 24, HIDDEN));
     for layer in layers(48, HIDDEN) {
         for norm in [Some(&norm), None] {
@@ -66,6 +68,8 @@ fn rows_are_those_of_the_matrix() {
 
 #[test]
 fn outputs_are_added_to_the_stream_through_a_norm_behind() {
+    // MLX multiplies what it is given, unrounded.
+    set_precision(Precision::Float32);
     let (stream, x, gate) = (noise(1, &[5, HIDDEN]), noise(2, &[5, INNER]), noise(3, &[5, INNER]));
     let (per_head, behind) = (norm(4, INNER / 4), norm(5, HIDDEN));
     for layer in layers(HIDDEN, INNER) {
