@@ -27,7 +27,7 @@ impl Default for Options {
         Options {
             device: None,
             dtype: None,
-            precision: Precision::Bfloat16,
+            precision: Precision::Rounded,
             threads: None,
             prefill_chunk: 256,
             max_batch: 8,

@@ -226,7 +226,7 @@ fn check_golden(folder: &Path) -> Result<f32, String> {
     for (case, answer) in golden.cases.iter().zip(&answers) {
         worst = worst.max(check(case, answer)?);
     }
-    let answers = same_in_every_cut(folder, &golden, Precision::Bfloat16, &[4096, 37, 1])?;
+    let answers = same_in_every_cut(folder, &golden, Precision::Rounded, &[4096, 37, 1])?;
     check_rounded(&golden, &answers)?;
     Ok(worst)
 }

@@ -1,5 +1,5 @@
 //! Speed of the matrix products beside what this processor can do:
-//! `cargo run --release -p kernels --example speed [threads] [part of a line's name]`.
+//! `cargo run --release -p kernels --example speed [threads] [part of a line's name, or all of it and a $]`.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ fn products(report: &Report, m: usize, k: usize, n: usize) {
         let weight = Affine { codes: &codes, scales, biases: scales, group_size: 64, bits };
         let bytes = codes.len() * 4 + n * k / 16;
         report.line(&name(&format!("affine{bits}")), m * k * n, bytes, || {
-            linear(&x, Weight::Affine(weight), &mut out, k, n, Bfloat16)
+            linear(&x, Weight::Affine(weight), &mut out, k, n, Rounded)
         });
         if bits == 4 && n < 10_000 {
             report.line(&name("affine4 in float32"), m * k * n, bytes, || {
@@ -56,12 +56,12 @@ fn products(report: &Report, m: usize, k: usize, n: usize) {
         let scales = vec![120u8; n * k / group];
         let weight = Weight::Microscaled(Microscaled { codes: &codes, scales: &scales, format });
         report.line(&name(&format!("{format:?}")), m * k * n, codes.len() * 4 + scales.len(), || {
-            linear(&x, weight, &mut out, k, n, Bfloat16)
+            linear(&x, weight, &mut out, k, n, Rounded)
         });
     }
     let half = vec![bf16::from_f32(0.25); n * k];
     let weight = Weight::Dense(Floats::Bf16(&half));
-    report.line(&name("bf16"), m * k * n, n * k * 2, || linear(&x, weight, &mut out, k, n, Bfloat16));
+    report.line(&name("bf16"), m * k * n, n * k * 2, || linear(&x, weight, &mut out, k, n, Rounded));
     let full = vec![0.25f32; n * k];
     let weight = Weight::Dense(Floats::F32(&full));
     report.line(&name("f32"), m * k * n, n * k * 4, || linear(&x, weight, &mut out, k, n, Float32));
@@ -83,7 +83,7 @@ fn experts(report: &Report, tokens: usize, k: usize, n: usize) {
     let scales = Floats::Bf16(&scales);
     let weight = Weight::Affine(Affine { codes: &codes, scales, biases: scales, group_size: 64, bits: 4 });
     report.line(&format!("experts affine4 tokens={tokens}"), work, touched * 9 / 16, || {
-        grouped_linear(&x, weight, &chosen, per_row, &mut out, k, n, Bfloat16)
+        grouped_linear(&x, weight, &chosen, per_row, &mut out, k, n, Rounded)
     });
 }
 
@@ -95,7 +95,7 @@ fn heads(report: &Report) {
     let mut out = vec![0.0f32; heads * n];
     let weight = Weight::Dense(Floats::Bf16(&weight));
     report.line("heads bf16", heads * k * n, heads * k * n * 2, || {
-        grouped_linear(&x, weight, &chosen, 1, &mut out, k, n, Bfloat16)
+        grouped_linear(&x, weight, &chosen, 1, &mut out, k, n, Rounded)
     });
 }
 
@@ -108,7 +108,11 @@ struct Report {
 impl Report {
     /// The best of several runs, for at least 50 ms.
     fn line(&self, name: &str, products: usize, weight_bytes: usize, mut work: impl FnMut()) {
-        if !name.contains(&self.only) {
+        let wanted = match self.only.strip_suffix('$') {
+            Some(whole) => name == whole,
+            None => name.contains(&self.only),
+        };
+        if !wanted {
             return;
         }
         work();

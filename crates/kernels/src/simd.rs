@@ -20,7 +20,7 @@ pub enum Vectors {
     Portable,
     Avx2,
     Avx512,
-    /// AVX-512 with dot products of bfloat16.
+    /// AVX-512 with dot products of bfloat16 and of bytes.
     Avx512Bf16,
     /// Intel's matrix tiles.
     Amx,
@@ -72,7 +72,11 @@ fn detect() -> Vectors {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq");
-    match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
+    // All processors with the first of these have the others, but for a few of 2020.
+    let bf16 = is_x86_feature_detected!("avx512bf16")
+        && is_x86_feature_detected!("avx512vnni")
+        && is_x86_feature_detected!("avx512vbmi");
+    match (avx2, avx512, bf16) {
         (true, true, true) if crate::linear::tiles_allowed() => Vectors::Amx,
         (true, true, true) => Vectors::Avx512Bf16,
         (true, true, false) => Vectors::Avx512,

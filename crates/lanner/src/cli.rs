@@ -250,8 +250,8 @@ pub struct ModelArgs {
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
-    /// What matrix products on the CPU round activations and unpacked weights to; sums are float32, and weights stored as
-    /// float32 or float16 are never rounded [default: bfloat16].
+    /// Whether matrix products on the CPU may round activations: to integers of 16 bits with a scale per group beside
+    /// quantised weights, to bfloat16 beside bfloat16 ones. Weights are never rounded [default: rounded].
     #[arg(long, env = "LANNER_PRECISION")]
     pub precision: Option<Precision>,
     /// Threads that compute on the CPU [default: one for each physical core].
@@ -353,7 +353,7 @@ pub enum Device {
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     Float32,
-    Bfloat16,
+    Rounded,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

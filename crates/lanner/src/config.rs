@@ -301,7 +301,7 @@ fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig
         }),
         precision: match args.precision.or(file.precision) {
             Some(cli::Precision::Float32) => engine::Precision::Float32,
-            Some(cli::Precision::Bfloat16) => engine::Precision::Bfloat16,
+            Some(cli::Precision::Rounded) => engine::Precision::Rounded,
             None => defaults.precision,
         },
         threads: args.threads.or(file.threads),

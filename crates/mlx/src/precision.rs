@@ -5,11 +5,11 @@ use std::cell::Cell;
 pub use kernels::Precision;
 
 thread_local! {
-    static PRECISION: Cell<Precision> = const { Cell::new(Precision::Bfloat16) };
+    static PRECISION: Cell<Precision> = const { Cell::new(Precision::Rounded) };
 }
 
 /// Products that this thread builds from now on are computed in this precision on the CPU, as MLX's default device
-/// is the thread's that sets it. [`Precision::Bfloat16`] until it is set.
+/// is the thread's that sets it. [`Precision::Rounded`] until it is set.
 pub fn set_precision(precision: Precision) {
     PRECISION.set(precision);
 }

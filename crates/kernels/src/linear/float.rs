@@ -122,7 +122,7 @@ pub(super) fn doubled_e2m1(code: u32) -> f32 {
 
 /// The value of the lowest byte: sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinities, one NaN.
 #[inline(always)]
-pub(crate) fn e4m3(code: u32) -> f32 {
+pub(crate) const fn e4m3(code: u32) -> f32 {
     let magnitude = code & 0x7f;
     let normal = f32::from_bits((magnitude << 20) + ((127 - 7) << 23));
     let subnormal = magnitude as f32 * (1.0 / 512.0);
@@ -133,6 +133,6 @@ pub(crate) fn e4m3(code: u32) -> f32 {
 
 /// `2^(byte - 127)`; 255 becomes infinity, as in MLX.
 #[inline(always)]
-pub(super) fn e8m0(byte: u8) -> f32 {
+pub(super) const fn e8m0(byte: u8) -> f32 {
     f32::from_bits(if byte == 0 { 1 << 22 } else { (byte as u32) << 23 })
 }

@@ -5,7 +5,14 @@ mod affine;
 mod bfloat16;
 mod float;
 mod float32;
+#[allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
+mod integer;
+mod lines;
+mod output;
 mod product;
+mod scratch;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use half::{bf16, f16};
 
@@ -15,19 +22,27 @@ pub use float::{FloatFormat, Microscaled};
 pub(crate) use float::e4m3;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use bfloat16::tiles::allowed as tiles_allowed;
+pub(crate) use tiles::allowed as tiles_allowed;
 
 use crate::scalar::Scalar;
 use product::Product;
 
-/// What a product's factors are rounded to; sums are float32 either way.
+/// What a product's factors are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Nothing is rounded.
+    /// Nothing is rounded; sums are float32.
     Float32,
-    /// Activations and unpacked weights are rounded to bfloat16, which processors multiply faster; weights stored as
-    /// float32 or float16 are not, and neither are their activations.
+    /// What processors multiply faster: activations are rounded to integers of 16 bits with a scale per group where
+    /// the weight's codes are integers or 4-bit floats, and to bfloat16 where it is bfloat16 or 8-bit floats. Weights are
+    /// never rounded, and nothing is where they are float32 or float16.
+    Rounded,
+}
+
+/// How a product is computed.
+enum Order {
+    Float32,
     Bfloat16,
+    Integer,
 }
 
 /// Floating-point numbers as they are stored.
@@ -102,19 +117,17 @@ pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
         }
         products.push(Product::one_matrix(m, k, *n));
     }
-    let mut rounded = vec![];
+    let (mut rounded, mut integers) = (vec![], vec![]);
     for (term, product) in terms.iter_mut().zip(&products) {
-        if precision == Precision::Bfloat16
-            && term.weight.is_at_most_bfloat16()
-            && !term.out.is_empty()
-            && k > 0
-        {
-            rounded.push((term.weight, product, &mut *term.out));
-        } else {
-            float32::multiply_any(x, term.weight, term.out, product);
+        let order = if term.out.is_empty() || k == 0 { Order::Float32 } else { term.weight.order(precision) };
+        match order {
+            Order::Float32 => float32::multiply_any(x, term.weight, term.out, product),
+            Order::Bfloat16 => rounded.push((term.weight, product, &mut *term.out)),
+            Order::Integer => integers.push((term.weight, product, &mut *term.out)),
         }
     }
     bfloat16::multiply(x, rounded);
+    integer::multiply(x, integers);
 }
 
 /// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: row `r` of the output belongs to expert `experts[r]`, and
@@ -138,10 +151,10 @@ pub fn grouped_linear(
     weight.check(values / k, k);
     let product = Product::grouped(experts, per_row, values / size, k, n);
     assert_eq!(out.len(), experts.len() * n, "out is not [{}, {n}]", experts.len());
-    if precision == Precision::Bfloat16 && weight.is_at_most_bfloat16() {
-        bfloat16::multiply(x, vec![(weight, &product, out)]);
-    } else {
-        float32::multiply_any(x, weight, out, &product);
+    match weight.order(precision) {
+        Order::Float32 => float32::multiply_any(x, weight, out, &product),
+        Order::Bfloat16 => bfloat16::multiply(x, vec![(weight, &product, out)]),
+        Order::Integer => integer::multiply(x, vec![(weight, &product, out)]),
     }
 }
 
@@ -164,8 +177,11 @@ impl Weight<'_> {
         }
     }
 
-    /// Whether its numbers are stored with no more precision than bfloat16 has.
-    fn is_at_most_bfloat16(&self) -> bool {
-        !matches!(self, Weight::Dense(Floats::F32(_) | Floats::F16(_)))
+    fn order(&self, precision: Precision) -> Order {
+        match (precision, self) {
+            (Precision::Float32, _) | (_, Weight::Dense(Floats::F32(_) | Floats::F16(_))) => Order::Float32,
+            (Precision::Rounded, weight) if integer::suits(weight) => Order::Integer,
+            (Precision::Rounded, _) => Order::Bfloat16,
+        }
     }
 }

@@ -1,34 +1,52 @@
-//! The documented orders of summation of products in bfloat16, one number at a time.
+//! The documented orders of summation of rounded products, one number at a time.
 
 use half::bf16;
 use kernels::{Vectors, vectors};
 
-/// Where the numbers of a block of 64 stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    Natural,
-    Fourths,
+use super::weights::Integers;
+
+/// One row of `x` with every row of `weight` `[n, k]`, in bfloat16, in the order of this processor's instructions.
+pub fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
+    let x = blocks(x);
+    let dot = if vectors() == Vectors::Amx { tiles } else { lanes };
+    weight.chunks(k).map(|row| dot(&blocks(row), &x)).collect()
 }
 
-/// One row of `x` with every row of `weight` `[n, k]`, in the order of this processor's instructions.
-pub fn products(x: &[f32], weight: &[f32], k: usize, order: Order) -> Vec<f32> {
-    let x = blocks(x, order);
-    let dot = if vectors() == Vectors::Amx { tiles } else { lanes };
-    weight.chunks(k).map(|row| dot(&blocks(row, order), &x)).collect()
+/// One row of `x` with every row of a weight of integers.
+pub fn in_integers(x: &[f32], weight: &Integers, k: usize) -> Vec<f32> {
+    let group = weight.group;
+    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(integers).collect();
+    let output = |row: usize| {
+        let mut sum = 0.0f32;
+        for (g, (step, integers)) in rounded.iter().enumerate() {
+            let codes = &weight.codes[row * k + g * group..][..group];
+            let dot: i64 = codes.iter().zip(integers).map(|(code, x)| code * x).sum();
+            let total: i64 = integers.iter().sum();
+            let [scale, bias] = weight.scales[row * k / group + g];
+            sum = scale.mul_add(dot as f32 * step, sum);
+            sum = bias.mul_add(total as f32 * step, sum);
+        }
+        sum
+    };
+    (0..weight.codes.len() / k).map(output).collect()
+}
+
+/// A group's step and integers.
+fn integers(values: &[f32]) -> (f32, Vec<i64>) {
+    let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    if most < 1e-30 {
+        return (0.0, vec![0; values.len()]);
+    }
+    let inverse = 32639.0 / most;
+    (most / 32639.0, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
 }
 
 /// Rounded, in lines of 32 numbers.
-fn blocks(row: &[f32], order: Order) -> Vec<[f32; 32]> {
+fn blocks(row: &[f32]) -> Vec<[f32; 32]> {
     let mut lines = vec![];
     for block in row.chunks(64) {
         let value = |i: usize| block.get(i).map_or(0.0, |v| bf16::from_f32(*v).to_f32());
-        for line in 0..2 {
-            lines.push(std::array::from_fn(|i| match order {
-                Order::Natural => value(32 * line + i),
-                // 0, 4, 8 .. 60, then from 2 on; the other line from 1 on and from 3 on.
-                Order::Fourths => value(4 * (i % 16) + 2 * (i / 16) + line),
-            }));
-        }
+        lines.extend([0, 32].map(|start| std::array::from_fn(|i| value(start + i))));
     }
     lines
 }

@@ -33,6 +33,15 @@ impl AffineParts {
         Weight::Affine(Affine { codes, scales, biases, group_size: *group_size, bits: *bits })
     }
 
+    pub fn integers(&self) -> Integers {
+        let values = self.scales.len() * self.group_size;
+        Integers {
+            codes: (0..values).map(|i| code(&self.codes, self.k, self.bits, i) as i64).collect(),
+            scales: self.scales.iter().zip(&self.biases).map(|(scale, bias)| [*scale, *bias]).collect(),
+            group: self.group_size,
+        }
+    }
+
     pub fn unpacked(&self) -> Vec<f32> {
         let value = |i: usize| {
             let (scale, bias) = (self.scales[i / self.group_size], self.biases[i / self.group_size]);
@@ -40,6 +49,14 @@ impl AffineParts {
         };
         (0..self.scales.len() * self.group_size).map(value).collect()
     }
+}
+
+/// What a weight of integers stands for: code * scale + bias, or a 4-bit float's double times half its scale.
+pub struct Integers {
+    pub codes: Vec<i64>,
+    /// And bias.
+    pub scales: Vec<[f32; 2]>,
+    pub group: usize,
 }
 
 /// A microscaled weight `[rows, k]` that owns its parts.
@@ -74,15 +91,29 @@ impl FloatParts {
         Weight::Microscaled(Microscaled { codes: &self.codes, scales: &self.scales, format: self.format })
     }
 
+    /// If its codes have 4 bits.
+    pub fn integers(&self) -> Option<Integers> {
+        let (bits, group) = layout(self.format);
+        let doubled = |i| (2.0 * small_float(code(&self.codes, self.k, bits, i), 2, 1)) as i64;
+        (bits == 4).then(|| Integers {
+            codes: (0..self.scales.len() * group).map(doubled).collect(),
+            scales: (0..self.scales.len()).map(|g| [(self.scale(g) / 2.0) as f32, 0.0]).collect(),
+            group,
+        })
+    }
+
+    fn scale(&self, group: usize) -> f64 {
+        match self.format {
+            FloatFormat::Nvfp4 => small_float(self.scales[group] as u32, 4, 3),
+            _ => 2f64.powi(self.scales[group] as i32 - 127),
+        }
+    }
+
     pub fn unpacked(&self) -> Vec<f32> {
         let (bits, group) = layout(self.format);
         let value = |i: usize| {
             let code = code(&self.codes, self.k, bits, i);
-            let scale = self.scales[i / group];
-            let scale = match self.format {
-                FloatFormat::Nvfp4 => small_float(scale as u32, 4, 3),
-                _ => 2f64.powi(scale as i32 - 127),
-            };
+            let scale = self.scale(i / group);
             (scale * if bits == 4 { small_float(code, 2, 1) } else { small_float(code, 4, 3) }) as f32
         };
         (0..self.scales.len() * group).map(value).collect()

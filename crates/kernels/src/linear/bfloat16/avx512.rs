@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::{
-    Line, PANEL, Task,
-    scratch::Scratch,
-    unpack::{Unpack, fetch},
+    PANEL, Task,
+    unpack::{Unpack, column_avx512, fetch},
 };
+use crate::linear::{lines::Line, scratch::Scratch};
 
 /// Weight rows, and rows of `x`, in a register tile.
 const TILE: usize = 4;
@@ -47,7 +47,7 @@ unsafe fn stream<U: Unpack, const M: usize>(task: &Task, weight: U) {
             let mut sums = [[_mm512_setzero_ps(); M]; TILE];
             for block in 0..task.blocks {
                 fetch(weight, task.first + start + ahead, TILE, block, task.blocks);
-                weight.column_avx512(task.first + start, block, &mut unpacked[..2 * count]);
+                column_avx512(weight, task.first + start, block, &mut unpacked[..2 * count]);
                 for j in 0..TILE {
                     for a in 0..M {
                         let sum = &mut sums[j][a];

@@ -6,29 +6,19 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{BLOCK, Line, scratch::Scratch};
+use super::BLOCK;
 use crate::{
-    linear::product::Product,
+    linear::{lines::Line, product::Product, scratch::Scratch},
     parallel::for_each,
     scalar::Scalar,
     shared::Parts,
     simd::{Vectors, Work, vectorize, vectors},
 };
 
-/// Where the 64 numbers of a block stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
-    /// One behind the other.
-    Natural,
-    /// Every fourth: 0, 4, 8 .. 60, then from 2 on, from 1 on and from 3 on, as they come out of 16-bit words of four
-    /// codes each.
-    Fourths,
-}
-
-/// The rows of `x` of a product, sorted by matrix, in each layout that one of the weights wants.
+/// The rows of `x` of a product, sorted by matrix.
 pub(super) struct Inputs {
-    /// For every layout in the order of the enum: row after row, or for tiles up to 16 rows interleaved.
-    lines: [Scratch; 2],
+    /// Row after row, or for tiles up to 16 rows interleaved.
+    lines: Scratch,
     /// Lines of a row.
     width: usize,
 }
@@ -37,26 +27,20 @@ pub(super) struct Inputs {
 pub(super) const TILE: usize = 16;
 
 impl Inputs {
-    pub fn new(x: &[f32], product: &Product, layouts: impl Iterator<Item = Layout>) -> Inputs {
+    pub fn new(x: &[f32], product: &Product) -> Inputs {
         let width = product.k.div_ceil(BLOCK) * 2;
-        let mut inputs = Inputs { lines: [Scratch::new(0), Scratch::new(0)], width };
-        for layout in layouts {
-            let lines = &mut inputs.lines[layout as usize];
-            if lines.is_empty() {
-                *lines = Scratch::new(product.sources.len() * width);
-                fill(x, product, layout, lines, width);
-            }
-        }
-        inputs
+        let mut lines = Scratch::new(product.sources.len() * width);
+        fill(x, product, &mut lines, width);
+        Inputs { lines, width }
     }
 
     /// Those that are rows `range` of the product's `sources`.
-    pub fn of(&self, layout: Layout, range: Range<usize>) -> &[Line] {
-        &self.lines[layout as usize][range.start * self.width..range.end * self.width]
+    pub fn of(&self, range: Range<usize>) -> &[Line] {
+        &self.lines[range.start * self.width..range.end * self.width]
     }
 }
 
-fn fill(x: &[f32], product: &Product, layout: Layout, lines: &mut [Line], width: usize) {
+fn fill(x: &[f32], product: &Product, lines: &mut [Line], width: usize) {
     let group = if vectors() == Vectors::Amx { TILE } else { 1 };
     let mut pieces = vec![];
     for (_, rows) in product.matrices() {
@@ -67,7 +51,7 @@ fn fill(x: &[f32], product: &Product, layout: Layout, lines: &mut [Line], width:
         let Range { start, end } = pieces[i].clone();
         // SAFETY: pieces are ranges of rows that do not overlap.
         let lines = unsafe { lines.part(start * width, (end - start) * width) };
-        let rows = Rows { x, k: product.k, sources: &product.sources[start..end], layout, lines };
+        let rows = Rows { x, k: product.k, sources: &product.sources[start..end], lines };
         #[cfg(target_arch = "x86_64")]
         if vectors() >= Vectors::Avx512Bf16 {
             // SAFETY: the processor has the features.
@@ -82,7 +66,6 @@ struct Rows<'a> {
     x: &'a [f32],
     k: usize,
     sources: &'a [u32],
-    layout: Layout,
     lines: &'a mut [Line],
 }
 
@@ -94,7 +77,7 @@ impl Rows<'_> {
     /// The processor must have the features.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     unsafe fn run_avx512(self) {
-        let Rows { x, k, sources, layout, lines } = self;
+        let Rows { x, k, sources, lines } = self;
         let rows = sources.len();
         let mut turned = [[Line::ZERO; TILE]; 2];
         for block in 0..k.div_ceil(BLOCK) {
@@ -102,7 +85,7 @@ impl Rows<'_> {
                 let values = block_of(&x[source as usize * k..][..k], block);
                 // SAFETY: the features are enabled; lines are 64 aligned bytes.
                 unsafe {
-                    let pairs = rounded_avx512(&values, layout);
+                    let pairs = rounded_avx512(&values);
                     for half in 0..2 {
                         let line =
                             if rows == 1 { &mut lines[2 * block + half] } else { &mut turned[half][r] };
@@ -115,7 +98,7 @@ impl Rows<'_> {
                 for (turned, lines) in turned.iter().zip([first, second]) {
                     if rows == TILE {
                         // SAFETY: the features are enabled.
-                        lines.copy_from_slice(&unsafe { super::tiles::transpose(turned) });
+                        lines.copy_from_slice(&unsafe { crate::linear::lines::transposed(turned) });
                     } else {
                         interleave(turned, rows, lines);
                     }
@@ -129,7 +112,7 @@ impl Rows<'_> {
 /// The processor must have AVX-512 F, BW and BF16.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn rounded_avx512(values: &[f32; BLOCK], layout: Layout) -> [__m512i; 2] {
+unsafe fn rounded_avx512(values: &[f32; BLOCK]) -> [__m512i; 2] {
     // SAFETY: the caller's; there are 64 values.
     unsafe {
         let mut v = [_mm512_setzero_ps(); 4];
@@ -138,32 +121,14 @@ unsafe fn rounded_avx512(values: &[f32; BLOCK], layout: Layout) -> [__m512i; 2] 
         }
         let low = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1], v[0]));
         let high = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[3], v[2]));
-        match layout {
-            Layout::Natural => [low, high],
-            Layout::Fourths => {
-                const fn places(first: u16) -> [u16; 32] {
-                    let mut places = [0; 32];
-                    let mut i = 0;
-                    while i < 32 {
-                        places[i] = 4 * (i as u16 % 16) + 2 * (i as u16 / 16) + first;
-                        i += 1;
-                    }
-                    places
-                }
-                const EVEN: [u16; 32] = places(0);
-                const ODD: [u16; 32] = places(1);
-                let even = _mm512_loadu_epi16(EVEN.as_ptr().cast());
-                let odd = _mm512_loadu_epi16(ODD.as_ptr().cast());
-                [_mm512_permutex2var_epi16(low, even, high), _mm512_permutex2var_epi16(low, odd, high)]
-            }
-        }
+        [low, high]
     }
 }
 
 impl Work for Rows<'_> {
     #[inline(always)]
     fn run(self) {
-        let Rows { x, k, sources, layout, lines } = self;
+        let Rows { x, k, sources, lines } = self;
         let &[source] = sources else { unreachable!("tiles alone want rows interleaved") };
         let row = &x[source as usize * k..][..k];
         for (block, lines) in lines.chunks_exact_mut(2).enumerate() {
@@ -172,7 +137,7 @@ impl Work for Rows<'_> {
             for i in 0..BLOCK {
                 rounded[i] = round(values[i]);
             }
-            let pairs = arrange(&rounded, layout);
+            let pairs = pairs(&rounded);
             lines[0].0.copy_from_slice(&pairs[..16]);
             lines[1].0.copy_from_slice(&pairs[16..]);
         }
@@ -205,23 +170,12 @@ pub(super) fn round(value: f32) -> u32 {
     <bf16 as Scalar>::from_f32(value).to_bits() as u32
 }
 
-/// 64 numbers in their order to the pairs of a block.
+/// 64 numbers as the pairs of a block.
 #[inline(always)]
-pub(super) fn arrange(values: &[u32; BLOCK], layout: Layout) -> [u32; 32] {
+pub(super) fn pairs(values: &[u32; BLOCK]) -> [u32; 32] {
     let mut pairs = [0; 32];
-    match layout {
-        Layout::Natural => {
-            for i in 0..32 {
-                pairs[i] = values[2 * i] | values[2 * i + 1] << 16;
-            }
-        }
-        Layout::Fourths => {
-            for (quarter, first) in [0, 2, 1, 3].into_iter().enumerate() {
-                for i in 0..8 {
-                    pairs[8 * quarter + i] = values[8 * i + first] | values[8 * i + 4 + first] << 16;
-                }
-            }
-        }
+    for i in 0..32 {
+        pairs[i] = values[2 * i] | values[2 * i + 1] << 16;
     }
     pairs
 }

@@ -1,8 +1,9 @@
 //! The order of lanes with plain fused multiply-adds, for processors without dot products of bfloat16.
 
-use super::{Line, PANEL, Task, unpack::Unpack};
+use super::{PANEL, Task, unpack::Unpack};
 use crate::{
     lanes::{LANES, reduce},
+    linear::lines::Line,
     simd::Work,
 };
 

@@ -1,9 +1,8 @@
-//! The product in bfloat16: factors are rounded to bfloat16 (to nearest, ties to even), multiplied exactly and summed in
-//! float32.
+//! The product in bfloat16, for weights of no more precision than that: activations are rounded to bfloat16 (to nearest,
+//! ties to even), multiplied exactly and summed in float32.
 //!
-//! Rows are cut into blocks of 64 inputs, the last one filled up with zeros. What a number of a block meets is the same
-//! for every format, but its place may be another ([`Layout`]); a block is two *lines* of 16 pairs. Each family of
-//! instructions has one order of summation, whatever the number of rows or threads:
+//! Rows are cut into blocks of 64 inputs, the last one filled up with zeros; a block is two *lines* of 16 pairs. Each
+//! family of instructions has one order of summation, whatever the number of rows or threads:
 //!
 //! - **Lanes** (all but AMX): one sum per pair of a line. For each line in turn `sum = fma(odd, odd, sum)`, then `sum =
 //!   fma(even, even, sum)`; at the end the 16 sums are added as a fixed tree. This is what AVX-512's `vdpbf16ps` does;
@@ -18,33 +17,22 @@
 mod avx512;
 mod inputs;
 mod lanes;
-mod scratch;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod tiles;
+mod tiles;
 mod unpack;
 
 use std::ops::Range;
 
-use super::{Floats, Weight, product::Product};
+use super::{Floats, Weight, lines::Line, output::Output, product::Product};
 use crate::{
-    linear::{Affine, FloatFormat},
     parallel::{for_each, threads},
     shared::Parts,
     simd::{Vectors, vectorize, vectors},
 };
-use inputs::{Inputs, Layout};
-use unpack::{AffineRows, DenseRows, FloatRows, NibbleRows, Unpack};
+use inputs::Inputs;
+use unpack::{DenseRows, SmallFloatRows, Unpack};
 
-/// 16 pairs of bfloat16 numbers, the even one in the lower half.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Line(pub [u32; 16]);
-
-impl Line {
-    const ZERO: Line = Line([0; 16]);
-}
-
-/// 64 inputs of a row.
+/// 64 inputs of a row, as 32 pairs; of a pair the even number is the lower half.
 type Block = [Line; 2];
 /// Inputs in a block.
 const BLOCK: usize = 64;
@@ -57,7 +45,7 @@ const TASK: usize = 128 * 1024;
 pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
     let Some(&(_, shape, _)) = products.first() else { return };
     let (k, rows) = (shape.k, shape.sources.len());
-    let inputs = Inputs::new(x, shape, products.iter().map(|(weight, ..)| layout(weight)));
+    let inputs = Inputs::new(x, shape);
     let work = products.iter().map(|(_, product, _)| rows * k * product.n).sum();
     let parts = 4 * threads() * products.len();
     let mut tasks = vec![];
@@ -76,7 +64,7 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>)
                     weight: *weight,
                     first: e * n + column,
                     rows: panel.min(n - column),
-                    x: inputs.of(layout(weight), rows.clone()),
+                    x: inputs.of(rows.clone()),
                     output: Output { out, targets: &product.targets[rows.clone()], n, column },
                     blocks: k.div_ceil(BLOCK),
                     k,
@@ -85,14 +73,6 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>)
         }
     }
     for_each(tasks.len(), work, |i| tasks[i].run());
-}
-
-fn layout(weight: &Weight) -> Layout {
-    match weight {
-        Weight::Affine(Affine { bits: 4, .. }) => Layout::Fourths,
-        Weight::Microscaled(weight) if weight.format != FloatFormat::Mxfp8 => Layout::Fourths,
-        _ => Layout::Natural,
-    }
 }
 
 /// Some rows of a matrix against all its rows of `x`.
@@ -109,56 +89,13 @@ struct Task<'a> {
     k: usize,
 }
 
-/// Where a task writes: the columns from `column` on of the rows `targets` of an output `[.., n]`.
-struct Output<'a> {
-    out: &'a Parts<'a, f32>,
-    targets: &'a [u32],
-    n: usize,
-    column: usize,
-}
-
-impl Output<'_> {
-    /// `count` columns of the task's row `index`, from its column `offset` on.
-    #[inline(always)]
-    #[allow(clippy::mut_from_ref, reason = "no two tasks share columns of a row")]
-    fn part(&self, index: usize, offset: usize, count: usize) -> &mut [f32] {
-        debug_assert!(self.column + offset + count <= self.n);
-        let at = self.targets[index] as usize * self.n + self.column + offset;
-        // SAFETY: no two tasks share columns of a row, and a task uses one part at a time.
-        unsafe { self.out.part(at, count) }
-    }
-
-    /// Row `index` of the task's, from its column `offset` on.
-    #[inline(always)]
-    fn write(&self, index: usize, offset: usize, values: &[f32]) {
-        self.part(index, offset, values.len()).copy_from_slice(values);
-    }
-}
-
 impl Task<'_> {
     fn run(&self) {
         let k = self.k;
         match self.weight {
             Weight::Dense(Floats::Bf16(values)) => self.run_on(DenseRows { values, k }),
-            Weight::Dense(_) => unreachable!("more precise weights are multiplied in float32"),
-            Weight::Affine(weight) => match weight.bits {
-                2 => self.run_on(AffineRows::<2>::new(weight, k)),
-                3 => self.run_on(AffineRows::<3>::new(weight, k)),
-                4 => match (weight.scales, weight.biases) {
-                    (Floats::F32(s), Floats::F32(b)) => self.run_on(NibbleRows::new(weight, s, b, k)),
-                    (Floats::F16(s), Floats::F16(b)) => self.run_on(NibbleRows::new(weight, s, b, k)),
-                    (Floats::Bf16(s), Floats::Bf16(b)) => self.run_on(NibbleRows::new(weight, s, b, k)),
-                    _ => unreachable!("scales and biases are of one type"),
-                },
-                5 => self.run_on(AffineRows::<5>::new(weight, k)),
-                6 => self.run_on(AffineRows::<6>::new(weight, k)),
-                _ => self.run_on(AffineRows::<8>::new(weight, k)),
-            },
-            Weight::Microscaled(weight) => match weight.format {
-                FloatFormat::Mxfp4 => self.run_on(FloatRows::<4, 32>::new(weight, k)),
-                FloatFormat::Mxfp8 => self.run_on(FloatRows::<8, 32>::new(weight, k)),
-                FloatFormat::Nvfp4 => self.run_on(FloatRows::<4, 16>::new(weight, k)),
-            },
+            Weight::Microscaled(weight) => self.run_on(SmallFloatRows { weight, k }),
+            Weight::Dense(_) | Weight::Affine(_) => unreachable!("weights of another order"),
         }
     }
 

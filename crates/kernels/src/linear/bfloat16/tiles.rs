@@ -4,76 +4,34 @@
 //! tile of 16 x 16 sums. The eight tile registers keep their contents from one `asm!` to the next: no code but this
 //! module uses them, and the system saves them with a thread's other registers.
 
-use std::{
-    arch::{asm, x86_64::*},
-    sync::OnceLock,
-};
+use std::arch::{asm, x86_64::*};
 
 use super::{
-    Line, PANEL, Task,
+    PANEL, Task,
     inputs::TILE,
+    unpack::{Unpack, column_avx512, fetch},
+};
+use crate::linear::{
+    lines::{Line, transposed},
     scratch::Scratch,
-    unpack::{Unpack, fetch},
+    tiles::Shapes,
 };
 
 /// Blocks of weights that are multiplied with all rows of `x` before the next: 32 rows of them fill
 /// 16 KB, and what they meet of 32 rows of `x` as much.
 const STRETCH: usize = 4;
 
-/// Whether the processor has tiles of bfloat16 and the system lets this process use them; asks it to.
-pub(crate) fn allowed() -> bool {
-    static ALLOWED: OnceLock<bool> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        let leaf = __cpuid_count(7, 0);
-        let (bf16, tile) = (leaf.edx >> 22 & 1 == 1, leaf.edx >> 24 & 1 == 1);
-        bf16 && tile && __cpuid(0).eax >= 7 && permitted()
-    })
-}
-
-#[cfg(target_os = "linux")]
-fn permitted() -> bool {
-    const ARCH_PRCTL: i64 = 158;
-    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
-    const XFEATURE_XTILEDATA: i64 = 18;
-    let mut result = ARCH_PRCTL;
-    // SAFETY: the system call takes two numbers and touches no memory of ours; it sets a permission of the process.
-    unsafe {
-        asm!(
-            "syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,
-            out("rcx") _, out("r11") _, options(nostack),
-        );
-    }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn permitted() -> bool {
-    false
-}
-
-/// Rows and bytes per row of each tile register.
-#[repr(C, align(64))]
-struct Shapes {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
 /// Sets up the registers for one or two groups of rows of `x`: sums in 0 and 1 (and 2 and 3), weights in 4 and 5, `x` in
 /// 6 (and 7). All become zero.
 unsafe fn configure(groups: [usize; 2]) {
     let [first, second] = groups.map(|rows| 4 * rows.max(1) as u16);
-    let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
-    shapes.rows[..8].fill(16);
-    shapes.bytes[..8].copy_from_slice(&[first, first, second, second, 64, 64, first, second]);
-    // SAFETY: the shapes are 64 bytes that the instruction reads.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &shapes, options(nostack, readonly)) };
+    let shapes = Shapes::new([first, first, second, second, 64, 64, first, second].map(|bytes| (16, bytes)));
+    // SAFETY: the caller's.
+    unsafe { shapes.configure() };
 }
 
 /// # Safety
-/// [`allowed`] must have said yes, and the processor must have AVX-512 with bfloat16, as all that have tiles do.
+/// Tiles must be allowed, and the processor must have AVX-512 with bfloat16, as all that have tiles do.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")]
 pub(super) unsafe fn run<U: Unpack>(task: &Task, weight: U) {
     let few = task.inputs() <= 2 * TILE;
@@ -211,7 +169,7 @@ impl<U: Unpack> Panel<'_, U> {
     unsafe fn unpack(&self, block: usize, lines: &mut [Line]) {
         let first = self.task.first + self.start;
         // SAFETY: the caller's; these rows exist.
-        unsafe { self.weight.column_avx512(first, block, &mut lines[..2 * self.rows]) };
+        unsafe { column_avx512(self.weight, first, block, &mut lines[..2 * self.rows]) };
     }
 
     /// Asks for the memory that the sums of rows `first..` of `x` will be written to: each row is far from the others.
@@ -287,7 +245,7 @@ impl<U: Unpack> Panel<'_, U> {
                 continue;
             }
             // SAFETY: the features are the caller's.
-            let turned = unsafe { transpose(sums) };
+            let turned = unsafe { transposed(sums) };
             for (row, sums) in turned.iter().take(groups[group]).enumerate() {
                 // SAFETY: sixteen f32 are sixteen u32.
                 let values = unsafe { &*sums.0.as_ptr().cast::<[f32; 16]>() };
@@ -329,66 +287,5 @@ unsafe fn load(sums: &[Line; SUMS]) {
             "tileloadd tmm2, [{at} + {row}*1 + 2048]", "tileloadd tmm3, [{at} + {row}*1 + 3072]",
             at = in(reg) start, row = in(reg) 64usize, options(nostack, readonly),
         );
-    }
-}
-
-/// Columns become rows.
-#[inline(always)]
-pub(super) unsafe fn transpose(rows: &[Line; 16]) -> [Line; 16] {
-    let mut turned = [Line::ZERO; 16];
-    // SAFETY: lines are 64 aligned bytes; the features are the caller's.
-    unsafe {
-        let mut r = [_mm512_setzero_si512(); 16];
-        for i in 0..16 {
-            r[i] = _mm512_load_si512(rows[i].0.as_ptr().cast());
-        }
-        let mut t = r;
-        for i in 0..8 {
-            t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        for i in 0..4 {
-            r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-            r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-            r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-            r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-        }
-        // Each r[4 * g + c] now holds, in quarter q, column 4 * q + c of rows 4 * g to 4 * g + 3.
-        for c in 0..4 {
-            let low = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b10_00_10_00);
-            let high = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b11_01_11_01);
-            let low2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b10_00_10_00);
-            let high2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b11_01_11_01);
-            let columns = [
-                (c, _mm512_shuffle_i32x4(low, low2, 0b10_00_10_00)),
-                (8 + c, _mm512_shuffle_i32x4(low, low2, 0b11_01_11_01)),
-                (4 + c, _mm512_shuffle_i32x4(high, high2, 0b10_00_10_00)),
-                (12 + c, _mm512_shuffle_i32x4(high, high2, 0b11_01_11_01)),
-            ];
-            for (column, values) in columns {
-                _mm512_store_si512(turned[column].0.as_mut_ptr().cast(), values);
-            }
-        }
-    }
-    turned
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposing_swaps_rows_and_columns() {
-        if !is_x86_feature_detected!("avx512f") {
-            return;
-        }
-        let rows: [Line; 16] = std::array::from_fn(|r| Line(std::array::from_fn(|c| (16 * r + c) as u32)));
-        // SAFETY: AVX-512 F is all it uses.
-        let turned = unsafe { transpose(&rows) };
-        for r in 0..16 {
-            for c in 0..16 {
-                assert_eq!(turned[c].0[r], rows[r].0[c]);
-            }
-        }
     }
 }

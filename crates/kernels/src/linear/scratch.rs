@@ -6,7 +6,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use super::Line;
+use super::lines::Line;
 
 /// Buffers a thread keeps.
 const KEPT: usize = 4;

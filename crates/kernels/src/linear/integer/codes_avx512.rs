@@ -1,0 +1,199 @@
+//! Unpacking with AVX-512: words of 16 rows are turned into words of 16 columns.
+
+use std::{arch::x86_64::*, ops::Range};
+
+use super::{
+    Panel,
+    codes::{Codes, DOUBLED, Scales},
+};
+use crate::linear::{Floats, lines::transpose};
+
+/// # Safety
+/// The processor must have the features, and the weight these rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma,f16c")]
+pub(super) unsafe fn unpack(
+    codes: &Codes,
+    first: usize,
+    rows: usize,
+    inputs: Range<usize>,
+    panel: &mut Panel,
+) {
+    assert!((first + rows) * codes.row_words <= codes.words.len() && inputs.len() <= 4 * panel.codes.len());
+    for half in 0..rows.div_ceil(16) {
+        let lanes = Lanes { codes, first: first + 16 * half, rows: (rows - 16 * half).min(16), half };
+        // SAFETY: the features are enabled.
+        unsafe {
+            match (codes.bits, codes.floats) {
+                (4, true) => lanes.words::<2, true>(&inputs, panel),
+                (4, false) => lanes.words::<2, false>(&inputs, panel),
+                (2, _) => lanes.words::<4, false>(&inputs, panel),
+                (8, _) => lanes.words::<1, false>(&inputs, panel),
+                _ => lanes.stream(&inputs, panel),
+            }
+            lanes.scales(&inputs, panel);
+        }
+    }
+}
+
+/// Up to 16 rows of a weight.
+struct Lanes<'a> {
+    codes: &'a Codes<'a>,
+    first: usize,
+    rows: usize,
+    /// Which half of the panel.
+    half: usize,
+}
+
+impl Lanes<'_> {
+    /// Row `r` of 16; the last one again for those that do not exist.
+    #[inline(always)]
+    fn row(&self, r: usize) -> usize {
+        self.first + r.min(self.rows - 1)
+    }
+
+    /// Codes of 8, 4 or 2 bits: a word holds `4 * FOURS` of them, and a shift and a mask make fours.
+    #[inline(always)]
+    unsafe fn words<const FOURS: usize, const FLOATS: bool>(&self, inputs: &Range<usize>, panel: &mut Panel) {
+        let row_words = self.codes.row_words;
+        let (start, end) = (inputs.start / (4 * FOURS), inputs.end / (4 * FOURS));
+        let mask = [0xff, 0x0f, 0, 0x03][FOURS - 1];
+        // SAFETY: the caller's; loads are masked to the row, stores stay within the inputs' fours.
+        unsafe {
+            let mask = _mm512_set1_epi8(mask as i8);
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(DOUBLED.as_ptr().cast()));
+            for chunk in (start..end).step_by(16) {
+                let count = (end - chunk).min(16);
+                let valid = (0xffffu32 >> (16 - count)) as u16;
+                let place = self.codes.words.as_ptr().add(chunk).cast::<i32>();
+                let mut words = [_mm512_setzero_si512(); 16];
+                for r in 0..16 {
+                    let place = place.add(self.row(r) * row_words);
+                    // The same of the next panel: rows are read side by side, which the processor does not foresee.
+                    _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(super::PANEL * row_words).cast());
+                    words[r] = _mm512_maskz_loadu_epi32(valid, place);
+                }
+                let turned = transpose(words);
+                // A chunk never reaches over the end of a stretch.
+                let to = panel.codes[(chunk - start) * FOURS..][..16 * FOURS].as_mut_ptr();
+                for i in 0..16 {
+                    for s in 0..FOURS {
+                        let shifted = match (FOURS, s) {
+                            (_, 0) => turned[i],
+                            (2, _) => _mm512_srli_epi16(turned[i], 4),
+                            (_, 1) => _mm512_srli_epi16(turned[i], 2),
+                            (_, 2) => _mm512_srli_epi16(turned[i], 4),
+                            _ => _mm512_srli_epi16(turned[i], 6),
+                        };
+                        let four = if FOURS == 1 { shifted } else { _mm512_and_si512(shifted, mask) };
+                        let four = if FLOATS { _mm512_shuffle_epi8(table, four) } else { four };
+                        _mm512_store_si512((*to.add(i * FOURS + s))[self.half].0.as_mut_ptr().cast(), four);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Codes of 3, 5 or 6 bits, 64 of a row at a time, become bytes.
+    #[inline(always)]
+    unsafe fn stream(&self, inputs: &Range<usize>, panel: &mut Panel) {
+        let (bits, row_bytes) = (self.codes.bits, 4 * self.codes.row_words);
+        let mut gather = [0u8; 64];
+        let mut shifts = [0u8; 64];
+        for i in 0..64 {
+            // Eight codes fill `bits` bytes.
+            gather[i] = (i / 8 * bits + i % 8) as u8;
+            shifts[i] = (i % 8 * bits) as u8;
+        }
+        // SAFETY: the caller's; loads are masked to the row, stores stay within the inputs' fours.
+        unsafe {
+            let (gather, shifts) =
+                (_mm512_loadu_si512(gather.as_ptr().cast()), _mm512_loadu_si512(shifts.as_ptr().cast()));
+            let mask = _mm512_set1_epi8(((1 << bits) - 1) as i8);
+            for chunk in inputs.clone().step_by(64) {
+                let count = (inputs.end - chunk).min(64);
+                let valid = u64::MAX >> (64 - count * bits / 8);
+                let base = self.codes.words.as_ptr().cast::<i8>().add(chunk * bits / 8);
+                let mut words = [_mm512_setzero_si512(); 16];
+                for r in 0..16 {
+                    let place = base.add(self.row(r) * row_bytes);
+                    _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(super::PANEL * row_bytes));
+                    let bytes = _mm512_permutexvar_epi8(gather, _mm512_maskz_loadu_epi8(valid, place));
+                    words[r] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, bytes), mask);
+                }
+                let turned = transpose(words);
+                let to = panel.codes[(chunk - inputs.start) / 4..][..16].as_mut_ptr();
+                for i in 0..16 {
+                    _mm512_store_si512((*to.add(i))[self.half].0.as_mut_ptr().cast(), turned[i]);
+                }
+            }
+        }
+    }
+
+    /// Eight groups of all rows at a time: scales and biases become one line of 16 words.
+    #[inline(always)]
+    unsafe fn scales(&self, inputs: &Range<usize>, panel: &mut Panel) {
+        let Lanes { codes, half, .. } = *self;
+        let (start, end) = (inputs.start / codes.group, inputs.end / codes.group);
+        // SAFETY: the caller's; loads are masked to the row, stores stay within the inputs' groups.
+        unsafe {
+            for chunk in (start..end).step_by(8) {
+                let count = (end - chunk).min(8);
+                let valid = (0xffu32 >> (8 - count)) as u8;
+                let mut lines = [_mm512_setzero_si512(); 16];
+                for r in 0..16 {
+                    let at = self.row(r) * codes.row_groups + chunk;
+                    let (scales, biases) = match codes.scales {
+                        Scales::Affine(scales, biases) => {
+                            fetch(scales, at + super::PANEL * codes.row_groups);
+                            fetch(biases, at + super::PANEL * codes.row_groups);
+                            (eight(scales, at, valid), eight(biases, at, valid))
+                        }
+                        Scales::Bytes(bytes, table) => {
+                            let bytes = _mm_maskz_loadu_epi8(valid as u16, bytes.as_ptr().add(at).cast());
+                            let places = _mm256_cvtepu8_epi32(bytes);
+                            (_mm256_i32gather_ps::<4>(table.as_ptr(), places), _mm256_setzero_ps())
+                        }
+                    };
+                    let both = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(scales), biases);
+                    lines[r] = _mm512_castps_si512(both);
+                }
+                let turned = transpose(lines);
+                for g in 0..count {
+                    let at = chunk - start + g;
+                    _mm512_store_si512(panel.scales[at][half].as_mut_ptr().cast(), turned[g]);
+                    _mm512_store_si512(panel.biases[at][half].as_mut_ptr().cast(), turned[8 + g]);
+                }
+            }
+        }
+    }
+}
+
+/// Those of eight numbers from `at` on that `valid` names, as float32.
+#[inline(always)]
+unsafe fn eight(values: Floats, at: usize, valid: u8) -> __m256 {
+    // SAFETY: the caller's; the numbers named exist.
+    unsafe {
+        match values {
+            Floats::F32(values) => _mm256_maskz_loadu_ps(valid, values.as_ptr().add(at)),
+            Floats::F16(values) => {
+                _mm256_cvtph_ps(_mm_maskz_loadu_epi16(valid, values.as_ptr().add(at).cast()))
+            }
+            Floats::Bf16(values) => {
+                let halves = _mm_maskz_loadu_epi16(valid, values.as_ptr().add(at).cast());
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+            }
+        }
+    }
+}
+
+/// Asks for number `at`, which need not exist.
+#[inline(always)]
+unsafe fn fetch(values: Floats, at: usize) {
+    let place = match values {
+        Floats::F32(values) => values.as_ptr().wrapping_add(at).cast::<i8>(),
+        Floats::F16(values) => values.as_ptr().wrapping_add(at).cast(),
+        Floats::Bf16(values) => values.as_ptr().wrapping_add(at).cast(),
+    };
+    // SAFETY: asking for memory does not touch it.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(place) };
+}

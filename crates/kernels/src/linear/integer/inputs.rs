@@ -1,0 +1,241 @@
+//! Rows of `x` as integers with a step per group, laid out as the kernels read them.
+
+use std::ops::Range;
+
+use super::BLOCK;
+use crate::{
+    linear::{lines::Line, product::Product, scratch::Scratch},
+    parallel::for_each,
+    shared::Parts,
+    simd::{Vectors, Work, vectorize, vectors},
+};
+
+/// What a weight asks of `x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Inputs that share a step.
+    pub group: usize,
+    /// Inputs that are multiplied together are so far apart, as they come out of a word of codes: 1, 2 or 4. Runs of
+    /// `4 * stride` inputs thus give `stride` fours: of 0, stride, 2 · stride, 3 · stride, then of 1 and so on.
+    pub stride: usize,
+    /// What a code is above what it stands for.
+    pub excess: i32,
+}
+
+/// What integers of a group stand for.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Group {
+    pub step: f32,
+    /// The sum of the group's integers, times the step.
+    pub sum: f32,
+    /// What the codes' excess adds to a dot, negative.
+    pub correction: i32,
+}
+
+/// Rows that lie together.
+pub(super) const TILE: usize = 16;
+/// The largest integer: its upper byte is at most 127, the lower one at most 127 too.
+const LARGEST: f32 = 32639.0;
+/// A group with nothing above this counts as zeros.
+const SMALLEST: f32 = 1e-30;
+
+/// The rows of `x` of a product, sorted by matrix. Rows of one matrix lie in tiles of up to 16.
+///
+/// An integer is two signed bytes where the processor multiplies bytes, and whole elsewhere: a line holds 64 upper, then
+/// one 64 lower bytes; or, of each four, the first and third integers, then one the second and fourth.
+pub(super) struct Inputs {
+    pub layout: Layout,
+    /// For each tile: block by block, the first lines of all its rows, then the second ones.
+    lines: Scratch,
+    /// For each tile: group by group, all its rows'.
+    groups: Vec<Group>,
+    /// Blocks and groups of a row.
+    blocks: usize,
+    width: usize,
+}
+
+/// Up to 16 rows.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    pub rows: usize,
+    /// `[blocks][2][rows]`
+    pub lines: &'a [Line],
+    /// `[groups][rows]`
+    pub groups: &'a [Group],
+}
+
+impl Inputs {
+    pub fn new(x: &[f32], product: &Product, layout: Layout) -> Inputs {
+        let (blocks, width) = (product.k.div_ceil(BLOCK), product.k / layout.group);
+        let count = product.sources.len();
+        let mut lines = Scratch::new(count * blocks * 2);
+        let mut groups = vec![Group::default(); count * width];
+        let mut pieces: Vec<Range<usize>> = vec![];
+        for (_, rows) in product.matrices() {
+            pieces.extend(rows.clone().step_by(TILE).map(|start| start..rows.end.min(start + TILE)));
+        }
+        let work = 4 * count * product.k;
+        let (to_lines, to_groups) = (Parts::new(&mut lines), Parts::new(&mut groups));
+        for_each(pieces.len(), work, |i| {
+            let Range { start, end } = pieces[i].clone();
+            // SAFETY: pieces are ranges of rows that do not overlap.
+            let (lines, groups) = unsafe {
+                (
+                    to_lines.part(start * blocks * 2, (end - start) * blocks * 2),
+                    to_groups.part(start * width, (end - start) * width),
+                )
+            };
+            let sources = &product.sources[start..end];
+            vectorize(Rows { x, k: product.k, sources, layout, lines, groups });
+        });
+        Inputs { layout, lines, groups, blocks, width }
+    }
+
+    /// The tiles of `count` rows from row `start` of the product's `sources` on, a tile's first.
+    pub fn tiles(&self, start: usize, count: usize) -> impl Iterator<Item = Tile<'_>> {
+        (start..start + count).step_by(TILE).map(move |first| {
+            let rows = TILE.min(start + count - first);
+            let (lines, groups) = (self.blocks * 2, self.width);
+            Tile {
+                rows,
+                lines: &self.lines[first * lines..][..rows * lines],
+                groups: &self.groups[first * groups..][..rows * groups],
+            }
+        })
+    }
+}
+
+/// Whether integers are stored as two bytes.
+pub(super) fn as_bytes() -> bool {
+    vectors() >= Vectors::Avx512Bf16
+}
+
+/// A tile to be filled.
+struct Rows<'a> {
+    x: &'a [f32],
+    k: usize,
+    sources: &'a [u32],
+    layout: Layout,
+    lines: &'a mut [Line],
+    groups: &'a mut [Group],
+}
+
+impl Work for Rows<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Rows { x, k, sources, layout, lines, groups } = self;
+        let (rows, bytes) = (sources.len(), as_bytes());
+        for (r, &source) in sources.iter().enumerate() {
+            let row = &x[source as usize * k..][..k];
+            let mut integers = [0i32; 2 * BLOCK];
+            // A group of 128 fills two blocks, the others at most one.
+            let span = layout.group.max(BLOCK);
+            for (i, values) in row.chunks(span).enumerate() {
+                for (g, values) in values.chunks(layout.group).enumerate() {
+                    let group = &mut groups[(i * span / layout.group + g) * rows + r];
+                    *group = round(values, &mut integers[g * layout.group..][..layout.group], layout.excess);
+                }
+                integers[values.len()..].fill(0);
+                for (b, integers) in
+                    integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK)).enumerate()
+                {
+                    let block = i * span / BLOCK + b;
+                    let fours = match layout.stride {
+                        1 => fours::<1>(integers),
+                        2 => fours::<2>(integers),
+                        _ => fours::<4>(integers),
+                    };
+                    let [first, second] = if bytes { split(&fours) } else { pair(&fours) };
+                    lines[2 * block * rows + r] = first;
+                    lines[(2 * block + 1) * rows + r] = second;
+                }
+            }
+        }
+    }
+}
+
+/// Integers for the numbers of one group.
+#[inline(always)]
+fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+    let mut largest = [0.0f32; 16];
+    // Not `max`, which would pass over a NaN.
+    let mut finite = true;
+    for values in values.as_chunks::<16>().0 {
+        for i in 0..16 {
+            largest[i] = if values[i].abs() > largest[i] { values[i].abs() } else { largest[i] };
+        }
+        for value in values {
+            finite &= value.abs() <= f32::MAX;
+        }
+    }
+    let mut most = 0.0f32;
+    for value in largest {
+        most = if value > most { value } else { most };
+    }
+    if !finite {
+        integers.fill(0);
+        return Group { step: f32::NAN, sum: f32::NAN, correction: 0 };
+    }
+    if most < SMALLEST {
+        integers.fill(0);
+        return Group::default();
+    }
+    let inverse = LARGEST / most;
+    let mut total = 0;
+    for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
+        for i in 0..16 {
+            // SAFETY: at most LARGEST and a little, in magnitude.
+            integers[i] = unsafe { (values[i] * inverse).round_ties_even().to_int_unchecked::<i32>() };
+        }
+        for integer in integers {
+            total += *integer;
+        }
+    }
+    let step = most / LARGEST;
+    Group { step, sum: total as f32 * step, correction: -excess * total }
+}
+
+/// Integers in the order in which fours of them are multiplied.
+#[inline(always)]
+fn fours<const STRIDE: usize>(integers: &[i32; BLOCK]) -> [i32; BLOCK] {
+    let mut fours = [0; BLOCK];
+    for run in 0..BLOCK / (4 * STRIDE) {
+        for s in 0..STRIDE {
+            for i in 0..4 {
+                fours[run * 4 * STRIDE + 4 * s + i] = integers[run * 4 * STRIDE + s + i * STRIDE];
+            }
+        }
+    }
+    fours
+}
+
+/// Upper and lower bytes, both signed.
+#[inline(always)]
+fn split(fours: &[i32; BLOCK]) -> [Line; 2] {
+    let (mut upper, mut lower) = ([0u8; BLOCK], [0u8; BLOCK]);
+    for i in 0..BLOCK {
+        upper[i] = ((fours[i] + 128) >> 8) as u8;
+        lower[i] = fours[i] as u8;
+    }
+    [upper, lower].map(|bytes| {
+        let mut line = Line::ZERO;
+        for i in 0..16 {
+            line.0[i] =
+                u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]);
+        }
+        line
+    })
+}
+
+/// Of each four the first and third, and the second and fourth.
+#[inline(always)]
+fn pair(fours: &[i32; BLOCK]) -> [Line; 2] {
+    let mut lines = [Line::ZERO; 2];
+    for i in 0..16 {
+        for (first, line) in lines.iter_mut().enumerate() {
+            line.0[i] = fours[4 * i + first] as u16 as u32 | (fours[4 * i + 2 + first] as u16 as u32) << 16;
+        }
+    }
+    lines
+}

@@ -1,0 +1,198 @@
+//! The product of weights that are small integers: `x` is rounded to integers too, and a group's products are summed
+//! exactly.
+//!
+//! Each row of `x` is cut into the weight's groups. A group is stored as integers of 16 bits with one step, a 32639th of
+//! its largest magnitude; what it rounds away is a few thousandths of what bfloat16 does. Then, for one output:
+//!
+//! ```text
+//! sum = 0
+//! for each group g:                                  codes of the weight, integers of x
+//!     dot = Σ code · integer                         exact
+//!     sum = fma(scale[g], dot as f32 · step[g], sum)
+//!     sum = fma(bias[g], (Σ integer) as f32 · step[g], sum)
+//! ```
+//!
+//! Integers add up to the same in any order, so this one order of summation serves every family of instructions, every
+//! number of rows and threads: the same bits on all machines. It also needs no conversion of weights: codes are
+//! multiplied as they are.
+//!
+//! Codes of 4-bit floats are twice their value plus 12, at least 0; the 12 are taken off the dot. They have no bias.
+//! A group of `x` below 1e-30 counts as zeros; one with an infinity or a NaN makes all its row's outputs NaN.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod codes;
+#[cfg(target_arch = "x86_64")]
+mod codes_avx512;
+mod inputs;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+use std::{cell::Cell, ops::Range};
+
+use super::{Weight, lines::Line, output::Output, product::Product};
+use crate::{
+    parallel::{for_each, threads},
+    shared::{Parts, with_scratch},
+    simd::{Vectors, vectorize, vectors},
+};
+use codes::Codes;
+use inputs::{Inputs, Tile};
+
+/// Weight rows computed together.
+const PANEL: usize = 32;
+/// Inputs of a panel that are unpacked at a time: 16 KB of codes.
+const STRETCH: usize = 512;
+/// Inputs whose integers lie side by side.
+const BLOCK: usize = 64;
+/// Rows of `x` that a task takes at once: with 2048 inputs, 1 MB.
+const ROWS: usize = 256;
+/// Multiply-adds worth handing to a thread.
+const TASK: usize = 256 * 1024;
+
+/// A stretch of a panel of weights, unpacked.
+#[repr(C, align(64))]
+struct Panel {
+    /// Four codes of each row, 16 rows to a line: which four is up to the format, see [`inputs::Layout`].
+    codes: [[Line; 2]; STRETCH / 4],
+    /// Per group.
+    scales: [[[f32; 16]; 2]; STRETCH / 16],
+    biases: [[[f32; 16]; 2]; STRETCH / 16],
+}
+
+impl Panel {
+    const ZERO: Panel = Panel {
+        codes: [[Line::ZERO; 2]; STRETCH / 4],
+        scales: [[[0.0; 16]; 2]; STRETCH / 16],
+        biases: [[[0.0; 16]; 2]; STRETCH / 16],
+    };
+}
+
+thread_local! {
+    /// Fresh memory costs more to map than many a product to compute.
+    static UNPACKED: Cell<Option<Box<Panel>>> = const { Cell::new(None) };
+}
+
+/// Some groups of a panel, and where they begin.
+#[derive(Clone, Copy)]
+struct Stretch<'a> {
+    panel: &'a Panel,
+    /// The first input, a multiple of STRETCH.
+    start: usize,
+    /// How many groups of how many inputs.
+    groups: usize,
+    group: usize,
+}
+
+/// Whether this product is for such a weight.
+pub(super) fn suits(weight: &Weight) -> bool {
+    Codes::of(weight, 0).is_some()
+}
+
+/// Products that share `x` and which of its rows meet which matrix.
+pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
+    let Some(&(_, shape, _)) = products.first() else { return };
+    let (k, rows) = (shape.k, shape.sources.len());
+    let work = products.iter().map(|(_, product, _)| rows * k * product.n).sum();
+    let parts = 4 * threads() * products.len();
+    let products = products.into_iter().map(|(weight, product, out)| {
+        (Codes::of(&weight, k).expect("weights that suit"), product, Parts::new(out))
+    });
+    let products: Vec<(Codes, &Product, Parts<f32>)> = products.collect();
+    let mut inputs: Vec<Inputs> = vec![];
+    for (codes, ..) in &products {
+        if inputs.iter().all(|inputs| inputs.layout != codes.layout()) {
+            inputs.push(Inputs::new(x, shape, codes.layout()));
+        }
+    }
+    let mut tasks = vec![];
+    for (codes, product, out) in &products {
+        let n = product.n;
+        let inputs = inputs.iter().find(|inputs| inputs.layout == codes.layout()).expect("just made");
+        for (e, range) in product.matrices() {
+            let most = (n / parts.div_ceil(product.starts.len() - 1)).max(1);
+            for start in range.clone().step_by(ROWS) {
+                let rows = start..range.end.min(start + ROWS);
+                let columns = (TASK / (k * rows.len())).min(most).max(1).next_multiple_of(PANEL);
+                for column in (0..n).step_by(columns) {
+                    tasks.push(Task {
+                        codes,
+                        first: e * n + column,
+                        columns: columns.min(n - column),
+                        inputs,
+                        start: rows.start,
+                        output: Output { out, targets: &product.targets[rows.clone()], n, column },
+                        k,
+                    });
+                }
+            }
+        }
+    }
+    for_each(tasks.len(), work, |i| tasks[i].run());
+}
+
+/// Some rows of a matrix against some of its rows of `x`.
+struct Task<'a> {
+    codes: &'a Codes<'a>,
+    /// The first of the weight's rows, and how many.
+    first: usize,
+    columns: usize,
+    inputs: &'a Inputs,
+    /// Where the rows of `x` begin.
+    start: usize,
+    output: Output<'a>,
+    k: usize,
+}
+
+impl Task<'_> {
+    fn run(&self) {
+        let mut panel = UNPACKED.take().unwrap_or_else(|| Box::new(Panel::ZERO));
+        with_scratch(self.output.targets.len() * PANEL, |sums| {
+            let sums = sums.as_chunks_mut::<PANEL>().0;
+            for column in (0..self.columns).step_by(PANEL) {
+                let columns = column..self.columns.min(column + PANEL);
+                self.multiply(columns.clone(), &mut panel, sums);
+                for (row, sums) in sums.iter().enumerate() {
+                    self.output.write(row, column, &sums[..columns.len()]);
+                }
+            }
+        });
+        UNPACKED.set(Some(panel));
+        #[cfg(target_arch = "x86_64")]
+        tiles::release();
+    }
+
+    /// Sums of a panel's columns for each row.
+    fn multiply(&self, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
+        let group = self.codes.group;
+        sums.fill([0.0; PANEL]);
+        for start in (0..self.k).step_by(STRETCH) {
+            let inputs = start..self.k.min(start + STRETCH);
+            let groups = inputs.len() / group;
+            self.codes.unpack(self.first + columns.start, columns.len(), inputs, panel);
+            let stretch = Stretch { panel, start, groups, group };
+            for (tile, sums) in self.inputs.tiles(self.start, sums.len()).zip(sums.chunks_mut(inputs::TILE)) {
+                add(stretch, tile, sums);
+            }
+        }
+    }
+}
+
+/// Adds a stretch's products with up to 16 rows of `x` to the rows' sums.
+fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
+    match vectors() {
+        // SAFETY: the processor has tiles, and the system lets this process use them.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Amx if tile.rows > tiles::FEW => unsafe { tiles::add(stretch, tile, sums) },
+        // SAFETY: the processor has the features.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Amx | Vectors::Avx512Bf16 => unsafe { avx512::add(stretch, tile, sums) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
+        _ => vectorize(portable::Add { stretch, tile, sums }),
+    }
+}
