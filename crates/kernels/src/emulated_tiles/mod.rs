@@ -1,5 +1,5 @@
 //! Executes AMX's instructions where the processor has none, so that the code that uses tiles is tested on any Linux
-//! machine with AVX-512. It is for tests alone: each instruction takes one or two microseconds.
+//! machine with AVX-512. It is for tests alone: each instruction takes microseconds.
 //!
 //! A processor without tiles refuses their instructions with a signal, SIGILL. The handler reads the instruction, does
 //! what it says to the thread's emulated registers and goes on behind it. It knows LDTILECFG, STTILECFG, TILERELEASE,
@@ -95,10 +95,8 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c
     unsafe {
         let saved = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
         let general = GENERAL.map(|register| saved[register as usize] as usize);
-        // Above zero: sent by the system about an instruction, not by a process.
-        if (*info).si_code > 0
-            && let Some((instruction, next)) =
-                instruction::decode(saved[libc::REG_RIP as usize] as usize, &general)
+        if let Some((instruction, next)) =
+            instruction::decode(saved[libc::REG_RIP as usize] as usize, &general)
             && REGISTERS.with(|registers| (*registers.get()).execute(instruction)).is_some()
         {
             saved[libc::REG_RIP as usize] = next as i64;

@@ -14,7 +14,8 @@ type Row = [u32; ROW_BYTES / 4];
 
 const ZERO: [Row; ROWS] = [[0; ROW_BYTES / 4]; ROWS];
 
-/// What lies outside a register's shape is zero.
+/// What lies outside a register's shape is computed along and never seen: no instruction reads it, and new shapes make
+/// all of it zero.
 pub(super) struct Registers {
     /// The palette (zero: nothing is configured), the row that loads and stores begin with, from byte 16 the bytes per row
     /// of each register, two for each, and from byte 48 their rows.
@@ -120,7 +121,7 @@ impl Registers {
         if sums.rows != a.rows || sums.bytes != b.bytes || a.bytes != 4 * b.rows {
             return None;
         }
-        let (m, k, n) = (sums.rows, b.rows, sums.bytes / 4);
+        let (m, k) = (sums.rows, b.rows);
         // Fails if two are one register, as the processor does.
         let [sums, a, b] = self.tiles.get_disjoint_mut(tiles).ok()?;
         for (sums, a) in sums.iter_mut().zip(a).take(m) {
@@ -128,8 +129,6 @@ impl Registers {
                 Factors::Bfloat16 => add_bfloat16(sums, &a[..k], b),
                 Factors::Bytes { a_signed, b_signed } => add_bytes(sums, &a[..k], a_signed, b, b_signed),
             }
-            // An infinity times the zeros out there is no number.
-            sums[n..].fill(0);
         }
         Some(())
     }
