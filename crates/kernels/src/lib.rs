@@ -7,6 +7,9 @@ mod attention;
 mod bandwidth;
 mod conv;
 mod delta;
+#[cfg(all(feature = "emulated-tiles", target_arch = "x86_64", target_os = "linux"))]
+#[allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
+mod emulated_tiles;
 mod gated;
 mod gumbel;
 mod lanes;

@@ -52,10 +52,12 @@ impl Vectors {
 /// used, for tests and for tracking down faults of a processor.
 pub fn vectors() -> Vectors {
     static VECTORS: OnceLock<Vectors> = OnceLock::new();
-    *VECTORS.get_or_init(|| {
-        let limit = std::env::var("LANNER_VECTORS").map_or(Vectors::Amx, |name| Vectors::named(&name));
-        detect().min(limit)
-    })
+    *VECTORS.get_or_init(|| detect().min(limit().unwrap_or(Vectors::Amx)))
+}
+
+/// What the environment names.
+pub(crate) fn limit() -> Option<Vectors> {
+    std::env::var("LANNER_VECTORS").ok().map(|name| Vectors::named(&name))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
