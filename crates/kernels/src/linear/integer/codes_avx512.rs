@@ -3,7 +3,7 @@
 use std::{arch::x86_64::*, ops::Range};
 
 use super::{
-    Panel,
+    PANEL, Panel,
     codes::{Codes, DOUBLED, Scales},
 };
 use crate::linear::{Floats, lines::transpose};
@@ -51,6 +51,16 @@ impl Lanes<'_> {
         self.first + r.min(self.rows - 1)
     }
 
+    /// What to ask memory for while this half is unpacked: its share of the next panel's codes. Rows are read side by
+    /// side, which the processor does not foresee; asked for one behind the other, it brings more by itself.
+    #[inline(always)]
+    fn ahead(&self, inputs: &Range<usize>) -> *const i8 {
+        let Codes { words, row_words, bits, .. } = *self.codes;
+        let next = (self.first + PANEL - 16 * self.half) * row_words;
+        let share = (inputs.start * PANEL + inputs.len() * 16 * self.half) * bits / 32;
+        words.as_ptr().wrapping_add(next + share).cast()
+    }
+
     /// Codes of 8, 4 or 2 bits: a word holds `4 * FOURS` of them, and a shift and a mask make fours.
     #[inline(always)]
     unsafe fn words<const FOURS: usize, const FLOATS: bool>(&self, inputs: &Range<usize>, panel: &mut Panel) {
@@ -61,16 +71,15 @@ impl Lanes<'_> {
         unsafe {
             let mask = _mm512_set1_epi8(mask as i8);
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(DOUBLED.as_ptr().cast()));
+            let mut ahead = self.ahead(inputs);
             for chunk in (start..end).step_by(16) {
                 let count = (end - chunk).min(16);
                 let valid = (0xffffu32 >> (16 - count)) as u16;
                 let place = self.codes.words.as_ptr().add(chunk).cast::<i32>();
                 let mut words = [_mm512_setzero_si512(); 16];
                 for r in 0..16 {
-                    let place = place.add(self.row(r) * row_words);
-                    // The same of the next panel: rows are read side by side, which the processor does not foresee.
-                    _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(super::PANEL * row_words).cast());
-                    words[r] = _mm512_maskz_loadu_epi32(valid, place);
+                    ahead = ask(ahead);
+                    words[r] = _mm512_maskz_loadu_epi32(valid, place.add(self.row(r) * row_words));
                 }
                 let turned = transpose(words);
                 // A chunk never reaches over the end of a stretch.
@@ -109,15 +118,16 @@ impl Lanes<'_> {
             let (gather, shifts) =
                 (_mm512_loadu_si512(gather.as_ptr().cast()), _mm512_loadu_si512(shifts.as_ptr().cast()));
             let mask = _mm512_set1_epi8(((1 << bits) - 1) as i8);
+            let mut ahead = self.ahead(inputs);
             for chunk in inputs.clone().step_by(64) {
                 let count = (inputs.end - chunk).min(64);
                 let valid = u64::MAX >> (64 - count * bits / 8);
                 let base = self.codes.words.as_ptr().cast::<i8>().add(chunk * bits / 8);
                 let mut words = [_mm512_setzero_si512(); 16];
                 for r in 0..16 {
-                    let place = base.add(self.row(r) * row_bytes);
-                    _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(super::PANEL * row_bytes));
-                    let bytes = _mm512_permutexvar_epi8(gather, _mm512_maskz_loadu_epi8(valid, place));
+                    ahead = ask(ahead);
+                    let bytes = _mm512_maskz_loadu_epi8(valid, base.add(self.row(r) * row_bytes));
+                    let bytes = _mm512_permutexvar_epi8(gather, bytes);
                     words[r] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, bytes), mask);
                 }
                 let turned = transpose(words);
@@ -144,8 +154,8 @@ impl Lanes<'_> {
                     let at = self.row(r) * codes.row_groups + chunk;
                     let (scales, biases) = match codes.scales {
                         Scales::Affine(scales, biases) => {
-                            fetch(scales, at + super::PANEL * codes.row_groups);
-                            fetch(biases, at + super::PANEL * codes.row_groups);
+                            fetch(scales, at + PANEL * codes.row_groups);
+                            fetch(biases, at + PANEL * codes.row_groups);
                             (eight(scales, at, valid), eight(biases, at, valid))
                         }
                         Scales::Bytes(bytes, table) => {
@@ -166,6 +176,14 @@ impl Lanes<'_> {
             }
         }
     }
+}
+
+/// Asks for a line of memory, which need not exist, and names the next.
+#[inline(always)]
+unsafe fn ask(line: *const i8) -> *const i8 {
+    // SAFETY: asking for memory does not touch it.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+    line.wrapping_add(64)
 }
 
 /// Those of eight numbers from `at` on that `valid` names, as float32.

@@ -51,7 +51,7 @@ const BLOCK: usize = 64;
 /// Rows of `x` that a task takes at once: with 2048 inputs, 1 MB.
 const ROWS: usize = 256;
 /// Multiply-adds worth handing to a thread.
-const TASK: usize = 256 * 1024;
+const TASK: usize = 1024 * 1024;
 
 /// A stretch of a panel of weights, unpacked.
 #[repr(C, align(64))]
