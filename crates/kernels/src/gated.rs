@@ -28,6 +28,35 @@ pub fn gated<T: Scalar>(gate: &[T], up: &[T], out: &mut [T], activation: Activat
     });
 }
 
+/// `values = activation(values) * up`, on this thread.
+pub(crate) fn gate(values: &mut [f32], up: &[f32], activation: Activation) {
+    vectorize(InPlace { values, up, activation });
+}
+
+struct InPlace<'a> {
+    values: &'a mut [f32],
+    up: &'a [f32],
+    activation: Activation,
+}
+
+impl Work for InPlace<'_> {
+    #[inline(always)]
+    fn run(self) {
+        match self.activation {
+            Activation::Silu => {
+                for (value, up) in self.values.iter_mut().zip(self.up) {
+                    *value = silu(*value) * up;
+                }
+            }
+            Activation::GeluTanh => {
+                for (value, up) in self.values.iter_mut().zip(self.up) {
+                    *value = gelu_tanh(*value) * up;
+                }
+            }
+        }
+    }
+}
+
 /// `out = x * sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` and `out` `[rows, dim]` lie one
 /// behind the other, those of `gate` `stride` apart from its start on (its last may end early).
 pub fn sigmoid_gated<T: Scalar>(x: &[T], gate: &[T], stride: usize, out: &mut [T], dim: usize) {

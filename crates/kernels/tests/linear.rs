@@ -130,6 +130,38 @@ fn together_as_alone() {
     }
 }
 
+/// A gated product has the bits of its steps one after the other, whatever formats meet.
+#[test]
+fn gated_as_its_steps() {
+    let (k, n) = (320, 75);
+    let dense = noise::<bf16>(1, n * k);
+    let (four, other, six) = (
+        AffineParts::random(3, n, 5, 64, 4),
+        AffineParts::random(4, n, 5, 64, 4),
+        AffineParts::random(5, n, 5, 64, 6),
+    );
+    let pairs = [
+        (four.weight(), other.weight()),
+        (four.weight(), six.weight()),
+        (six.weight(), Weight::Dense(Floats::Bf16(&dense))),
+    ];
+    for (gate, up) in pairs {
+        for (m, activation) in [(1, Activation::Silu), (19, Activation::GeluTanh), (300, Activation::Silu)] {
+            let x = noise::<f32>(6, m * k);
+            for precision in [Float32, Rounded] {
+                let (mut gates, mut ups, mut expected) =
+                    (unwritten(m * n), unwritten(m * n), unwritten::<f32>(m * n));
+                linear(&x, gate, &mut gates, k, n, precision);
+                linear(&x, up, &mut ups, k, n, precision);
+                gated(&gates, &ups, &mut expected, activation);
+                let mut got = unwritten(m * n);
+                gated_linear(&x, gate, up, activation, &mut got, k, n, precision);
+                assert_eq!(bits(&got), bits(&expected));
+            }
+        }
+    }
+}
+
 /// Scales of half the width are used as they are.
 #[test]
 fn scales_of_every_type() {

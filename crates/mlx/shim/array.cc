@@ -1,6 +1,10 @@
 // Creating, reading and evaluating arrays; devices and memory.
 #include <cstdlib>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include "mlx/src/bridge.rs.h"
 
 namespace lanner {
@@ -9,6 +13,12 @@ namespace {
 // On CUDA MLX would round float32 products to 10 bits of mantissa (TF32) unless the environment says otherwise. Set
 // before `main`, while there is no other thread that could be reading the environment.
 [[maybe_unused]] const int no_tf32 = setenv("MLX_ENABLE_TF32", "0", 0);
+
+#ifdef __GLIBC__
+// A step's arrays are as large as the one's before: memory that goes back to the system in between is mapped, and filled
+// with zeros, again and again.
+[[maybe_unused]] const int kept = mallopt(M_MMAP_THRESHOLD, 32 << 20) + mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
 }  // namespace
 
 mx::Dtype to_mlx(Dtype dtype) {

@@ -24,7 +24,10 @@ pub(crate) use float::e4m3;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::allowed as tiles_allowed;
 
-use crate::scalar::Scalar;
+use crate::{
+    gated::{Activation, gated},
+    scalar::Scalar,
+};
 use product::Product;
 
 /// What a product's factors are rounded to.
@@ -128,6 +131,36 @@ pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
     }
     bfloat16::multiply(x, rounded);
     integer::multiply(x, integers);
+}
+
+/// `out = activation(x · gateᵀ) * (x · upᵀ)`: both weights `[n, k]`, `x` `[m, k]`, `out` `[m, n]`. To the bits of two products
+/// and [`gated`].
+#[expect(clippy::too_many_arguments, reason = "slices come without their shapes")]
+pub fn gated_linear(
+    x: &[f32],
+    gate: Weight,
+    up: Weight,
+    activation: Activation,
+    out: &mut [f32],
+    k: usize,
+    n: usize,
+    precision: Precision,
+) {
+    if let (Order::Integer, Order::Integer) = (gate.order(precision), up.order(precision))
+        && k > 0
+        && !out.is_empty()
+    {
+        [gate, up].iter().for_each(|weight| weight.check(n, k));
+        let product = Product::one_matrix(x.len() / k, k, n);
+        assert_eq!((x.len() % k, out.len()), (0, x.len() / k * n), "x is not [.., {k}] or out not [.., {n}]");
+        if integer::multiply_gated(x, [gate, up], &product, activation, out) {
+            return;
+        }
+    }
+    let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
+    let mut terms = [Term { weight: gate, n, out: &mut gates }, Term { weight: up, n, out: &mut ups }];
+    linears(x, k, &mut terms, precision);
+    gated(&gates, &ups, out, activation);
 }
 
 /// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: row `r` of the output belongs to expert `experts[r]`, and

@@ -6,7 +6,7 @@ use kernels::{ConvActivation, DeltaShape};
 
 use super::{
     like,
-    parts::{NormParts, numbers, write_wide},
+    parts::{NormParts, columns, numbers, write_wide},
 };
 use crate::{
     Array, Input, Output,
@@ -129,9 +129,7 @@ impl DeltaParts {
     /// A row's tokens through norms, gates and delta rule.
     fn recur(&self, tokens: usize, mixed: &[f32], b: &[f32], a: &[f32], state: &mut [f32], out: &mut [f32]) {
         let (keys, channels) = (self.heads.keys() as usize, self.channels());
-        let part = |from: usize, to: usize| -> Vec<f32> {
-            mixed.chunks_exact(channels).flat_map(|token| &token[from..to]).copied().collect()
-        };
+        let part = |from: usize, to: usize| columns(mixed, channels, from..to);
         let [q_norm, k_norm] = &self.norms;
         let (q, k) = (q_norm.apply(&part(0, keys)), k_norm.apply(&part(keys, 2 * keys)));
         let v = part(2 * keys, channels);

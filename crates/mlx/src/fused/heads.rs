@@ -6,7 +6,7 @@ use kernels::{AttentionShape, RopePairs};
 
 use super::{
     KernelSoftmax, like,
-    parts::{Activations, NormParts, narrow},
+    parts::{Activations, NormParts, columns, narrow},
 };
 use crate::{
     Array, Input, Output,
@@ -156,7 +156,7 @@ impl HeadsParts {
         if !self.gated {
             return both;
         }
-        both.chunks_exact(2 * self.head_dim).flat_map(|both| &both[..self.head_dim]).copied().collect()
+        columns(&both, 2 * self.head_dim, 0..self.head_dim).into()
     }
 
     /// Heads after their norm and rotation.

@@ -6,7 +6,7 @@ use kernels::Activation;
 
 use super::{
     like,
-    parts::{LinearParts, NormParts, products, write_wide},
+    parts::{LinearParts, NormParts, gated_product, products, write_wide},
     product_shape,
 };
 use crate::{
@@ -103,9 +103,8 @@ pub(crate) fn feed_forward(
         let normed = norm.as_ref().map(|norm| norm.apply(&x));
         let x = normed.as_deref().unwrap_or(&x);
         let inner = x.len() / gate.inputs * gate.outputs;
-        let (mut gates, mut ups, mut values) = (vec![0.0; inner], vec![0.0; inner], vec![0.0; inner]);
-        products(x, [&*gate, &*up], &mut [&mut gates, &mut ups], precision);
-        kernels::gated(&gates, &ups, &mut values, activation);
+        let mut values = vec![0.0; inner];
+        gated_product(x, [&*gate, &*up], activation, &mut values, precision);
         write_wide(outputs, |outs| {
             products(&values, [&*down], outs, precision);
             if let Some(sum) = &sum {

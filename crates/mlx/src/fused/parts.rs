@@ -1,9 +1,9 @@
 //! Weights as kernels hold them, and values on their way between a model's type and float32.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use half::{bf16, f16};
-use kernels::{Affine, Floats, Microscaled, Precision, Scalar, Term, Weight};
+use kernels::{Activation, Affine, Floats, Microscaled, Precision, Scalar, Term, Weight};
 
 use super::float_format;
 use crate::{
@@ -139,6 +139,23 @@ pub(super) fn products<'a>(
     }
 }
 
+/// `activation(gate(x)) * up(x)`.
+pub(super) fn gated_product(
+    x: &[f32],
+    [gate, up]: [&LinearParts; 2],
+    activation: Activation,
+    out: &mut [f32],
+    precision: Precision,
+) {
+    if gate.bias.is_none() && up.bias.is_none() {
+        let [a, b] = [gate, up].map(|layer| layer.weight.weight());
+        return kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
+    }
+    let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
+    products(x, [gate, up], &mut [&mut gates, &mut ups], precision);
+    kernels::gated(&gates, &ups, out, activation);
+}
+
 /// A norm.
 pub(crate) struct NormParts {
     weight: Vec<f32>,
@@ -189,6 +206,15 @@ impl Input<'_> {
             other => panic!("kernels take floating-point arrays, not {}", other.name()),
         }
     }
+}
+
+/// Some columns of `x` `[.., width]`.
+pub(super) fn columns(x: &[f32], width: usize, range: Range<usize>) -> Vec<f32> {
+    let mut part = Vec::with_capacity(x.len() / width * range.len());
+    for row in x.chunks_exact(width) {
+        part.extend_from_slice(&row[range.clone()]);
+    }
+    part
 }
 
 fn widen<T: Scalar>(values: &[T]) -> Vec<f32> {

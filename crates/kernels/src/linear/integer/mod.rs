@@ -35,6 +35,7 @@ use std::{cell::Cell, ops::Range};
 
 use super::{Weight, lines::Line, output::Output, product::Product};
 use crate::{
+    gated::{Activation, gate},
     parallel::{for_each, threads},
     shared::{Parts, with_scratch},
     simd::{Vectors, vectorize, vectors},
@@ -95,23 +96,63 @@ pub(super) fn suits(weight: &Weight) -> bool {
 /// Products that share `x` and which of its rows meet which matrix.
 pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
     let Some(&(_, shape, _)) = products.first() else { return };
-    let (k, rows) = (shape.k, shape.sources.len());
-    let work = products.iter().map(|(_, product, _)| rows * k * product.n).sum();
-    let parts = 4 * threads() * products.len();
-    let products = products.into_iter().map(|(weight, product, out)| {
-        (Codes::of(&weight, k).expect("weights that suit"), product, Parts::new(out))
-    });
-    let products: Vec<(Codes, &Product, Parts<f32>)> = products.collect();
+    let k = shape.k;
+    let products = products.into_iter().map(|(weight, product, out)| (codes(&weight, k), product, out));
+    let products: Vec<(Codes, &Product, &mut [f32])> = products.collect();
     let mut inputs: Vec<Inputs> = vec![];
     for (codes, ..) in &products {
         if inputs.iter().all(|inputs| inputs.layout != codes.layout()) {
             inputs.push(Inputs::new(x, shape, codes.layout()));
         }
     }
+    let inputs_of = |codes: &Codes| inputs.iter().find(|inputs| inputs.layout == codes.layout());
+    let products = products.into_iter().map(|(codes, product, out)| {
+        let inputs = inputs_of(&codes).expect("just made");
+        Job { codes, gated: None, inputs, product, out: Parts::new(out) }
+    });
+    run(products.collect());
+}
+
+/// `out = activation(x · gateᵀ) * (x · upᵀ)`, if both weights ask the same of `x`: as the three steps one after the other, but
+/// products go through no memory.
+pub(super) fn multiply_gated(
+    x: &[f32],
+    [gate, up]: [Weight; 2],
+    product: &Product,
+    activation: Activation,
+    out: &mut [f32],
+) -> bool {
+    let [gate, up] = [codes(&gate, product.k), codes(&up, product.k)];
+    if gate.layout() != up.layout() {
+        return false;
+    }
+    let inputs = &Inputs::new(x, product, gate.layout());
+    run(vec![Job { codes: gate, gated: Some((up, activation)), inputs, product, out: Parts::new(out) }]);
+    true
+}
+
+fn codes<'a>(weight: &Weight<'a>, k: usize) -> Codes<'a> {
+    Codes::of(weight, k).expect("a weight that suits")
+}
+
+/// A product to be cut into tasks.
+struct Job<'a> {
+    codes: Codes<'a>,
+    /// What the product gates, and how.
+    gated: Option<(Codes<'a>, Activation)>,
+    inputs: &'a Inputs,
+    product: &'a Product,
+    out: Parts<'a, f32>,
+}
+
+/// Products of one `k` with as many rows.
+fn run(jobs: Vec<Job>) {
+    let (k, rows) = (jobs[0].product.k, jobs[0].product.sources.len());
+    let work = jobs.iter().map(|job| rows * k * job.product.n).sum();
+    let parts = 4 * threads() * jobs.len();
     let mut tasks = vec![];
-    for (codes, product, out) in &products {
+    for Job { codes, gated, inputs, product, out } in &jobs {
         let n = product.n;
-        let inputs = inputs.iter().find(|inputs| inputs.layout == codes.layout()).expect("just made");
         for (e, range) in product.matrices() {
             let most = (n / parts.div_ceil(product.starts.len() - 1)).max(1);
             for start in range.clone().step_by(ROWS) {
@@ -120,6 +161,7 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>)
                 for column in (0..n).step_by(columns) {
                     tasks.push(Task {
                         codes,
+                        gated: gated.as_ref().map(|(up, activation)| (up, *activation)),
                         first: e * n + column,
                         columns: columns.min(n - column),
                         inputs,
@@ -137,6 +179,7 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>)
 /// Some rows of a matrix against some of its rows of `x`.
 struct Task<'a> {
     codes: &'a Codes<'a>,
+    gated: Option<(&'a Codes<'a>, Activation)>,
     /// The first of the weight's rows, and how many.
     first: usize,
     columns: usize,
@@ -150,11 +193,16 @@ struct Task<'a> {
 impl Task<'_> {
     fn run(&self) {
         let mut panel = UNPACKED.take().unwrap_or_else(|| Box::new(Panel::ZERO));
-        with_scratch(self.output.targets.len() * PANEL, |sums| {
-            let sums = sums.as_chunks_mut::<PANEL>().0;
+        let rows = self.output.targets.len();
+        with_scratch(2 * rows * PANEL, |sums| {
+            let (sums, ups) = sums.as_chunks_mut::<PANEL>().0.split_at_mut(rows);
             for column in (0..self.columns).step_by(PANEL) {
                 let columns = column..self.columns.min(column + PANEL);
-                self.multiply(columns.clone(), &mut panel, sums);
+                self.multiply(self.codes, columns.clone(), &mut panel, sums);
+                if let Some((up, activation)) = self.gated {
+                    self.multiply(up, columns.clone(), &mut panel, ups);
+                    gate(sums.as_flattened_mut(), ups.as_flattened(), activation);
+                }
                 for (row, sums) in sums.iter().enumerate() {
                     self.output.write(row, column, &sums[..columns.len()]);
                 }
@@ -166,13 +214,13 @@ impl Task<'_> {
     }
 
     /// Sums of a panel's columns for each row.
-    fn multiply(&self, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
-        let group = self.codes.group;
+    fn multiply(&self, codes: &Codes, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
+        let group = codes.group;
         sums.fill([0.0; PANEL]);
         for start in (0..self.k).step_by(STRETCH) {
             let inputs = start..self.k.min(start + STRETCH);
             let groups = inputs.len() / group;
-            self.codes.unpack(self.first + columns.start, columns.len(), inputs, panel);
+            codes.unpack(self.first + columns.start, columns.len(), inputs, panel);
             let stretch = Stretch { panel, start, groups, group };
             for (tile, sums) in self.inputs.tiles(self.start, sums.len()).zip(sums.chunks_mut(inputs::TILE)) {
                 add(stretch, tile, sums);
