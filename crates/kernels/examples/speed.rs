@@ -25,6 +25,26 @@ fn main() {
         experts(&report, tokens, 1024, 512);
     }
     heads(&report);
+    for (k, n) in [(1024, 512), (1024, 3584), (2048, 1024), (3584, 1024), (1024, 248_320)] {
+        token(&report, k, n);
+    }
+}
+
+/// One row and many matrices one after the other, more than caches hold: what decoding is.
+fn token(report: &Report, k: usize, n: usize) {
+    let count = (150_000_000 / (n * k)).max(1);
+    let (x, mut out) = (vec![0.5f32; k], vec![0.0f32; n]);
+    let codes = vec![0x9a5c_3e71u32; count * n * k / 8];
+    let scales = vec![bf16::from_f32(0.01); count * n * k / 64];
+    let biases = scales.clone();
+    report.line(&format!("token affine4 {count} x {n}x{k}"), count * k * n, count * n * k * 9 / 16, || {
+        for i in 0..count {
+            let (codes, groups) = (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
+            let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
+            let weight = Affine { codes, scales, biases, group_size: 64, bits: 4 };
+            linear(&x, Weight::Affine(weight), &mut out, k, n, Rounded)
+        }
+    });
 }
 
 fn products(report: &Report, m: usize, k: usize, n: usize) {

@@ -173,7 +173,11 @@ fn run(jobs: Vec<Job>) {
             }
         }
     }
-    for_each(tasks.len(), work, |i| tasks[i].run());
+    // Each thread goes on where it was: what it asked memory for is what it needs next.
+    let share = tasks.len().div_ceil(threads());
+    let order = (0..share).flat_map(|i| (i..tasks.len()).step_by(share));
+    let order: Vec<usize> = order.collect();
+    for_each(tasks.len(), work, |i| tasks[order[i]].run());
 }
 
 /// Some rows of a matrix against some of its rows of `x`.
