@@ -39,7 +39,8 @@ fn token(report: &Report, k: usize, n: usize) {
     let biases = scales.clone();
     report.line(&format!("token affine4 {count} x {n}x{k}"), count * k * n, count * n * k * 9 / 16, || {
         for i in 0..count {
-            let (codes, groups) = (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
+            let (codes, groups) =
+                (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
             let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
             let weight = Affine { codes, scales, biases, group_size: 64, bits: 4 };
             linear(&x, Weight::Affine(weight), &mut out, k, n, Rounded)
