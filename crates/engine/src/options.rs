@@ -32,7 +32,7 @@ impl Default for Options {
             precision: Precision::Bfloat16,
             threads: None,
             prefill_chunk: 512,
-            max_batch: 8,
+            max_batch: 16,
             queue_limit: 256,
             max_context: None,
         }
