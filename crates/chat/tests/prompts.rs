@@ -12,9 +12,12 @@ fn merlin() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin")
 }
 
-/// merlin's tokenizer, and the published ones in `LANNER_SHARED`, each with its special tokens.
-fn tokenizers() -> &'static [(String, Arc<Tokenizer>, Vec<String>)] {
-    static ALL: OnceLock<Vec<(String, Arc<Tokenizer>, Vec<String>)>> = OnceLock::new();
+/// A tokenizer's name, itself, and its special tokens.
+type Named = (String, Arc<Tokenizer>, Vec<String>);
+
+/// merlin's tokenizer, and the published ones in `LANNER_SHARED`.
+fn tokenizers() -> &'static [Named] {
+    static ALL: OnceLock<Vec<Named>> = OnceLock::new();
     ALL.get_or_init(|| {
         let shared = std::env::var_os("LANNER_SHARED").map(|shared| PathBuf::from(shared).join("tokenizers"));
         let shared = shared.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
@@ -23,7 +26,7 @@ fn tokenizers() -> &'static [(String, Arc<Tokenizer>, Vec<String>)] {
     })
 }
 
-fn load(folder: &Path) -> Option<(String, Arc<Tokenizer>, Vec<String>)> {
+fn load(folder: &Path) -> Option<Named> {
     let files = ["tokenizer.rebuilt.json", "tokenizer.json"].map(|name| folder.join(name));
     let bytes = std::fs::read(files.iter().find(|file| file.is_file())?).unwrap();
     let json: Value = serde_json::from_slice(&bytes).unwrap();
