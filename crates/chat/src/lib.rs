@@ -11,6 +11,7 @@ mod environment;
 mod error;
 mod filters;
 mod json;
+mod memo;
 mod pieces;
 mod python;
 mod reasoning;

@@ -8,8 +8,12 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 
 use crate::error::{parse_json, read};
+use crate::memo::{Cuts, Memo};
 use crate::pieces::Pieces;
 use crate::{Error, Result};
+
+/// Most memory that remembered pieces of prompts take, in bytes.
+const MEMO_BUDGET: usize = 32 << 20;
 
 /// A checkpoint's `tokenizer.json` and what `tokenizer_config.json` says about it. Share it in an `Arc`.
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub struct Tokenizer {
     special_ids: HashSet<u32>,
     special_tokens: Map<String, Value>,
     longest_token: OnceLock<usize>,
+    cuts: OnceLock<Cuts>,
+    memo: Memo,
 }
 
 impl Tokenizer {
@@ -51,6 +57,8 @@ impl Tokenizer {
             special_ids,
             special_tokens: special_tokens(&config),
             longest_token: OnceLock::new(),
+            cuts: OnceLock::new(),
+            memo: Memo::new(MEMO_BUDGET),
         })
     }
 
@@ -58,6 +66,13 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let encoding = guarded(Error::Encode, || self.inner.encode_fast(text, add_special_tokens))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Token ids of a prompt that a template has rendered: those of [`Tokenizer::encode`] without special tokens added, faster
+    /// where parts of it, such as the turns of a conversation, were seen before.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        let cuts = self.cuts.get_or_init(|| Cuts::new(self.inner.get_added_tokens_decoder().values()));
+        self.memo.encode(text, cuts, |piece| self.encode(piece, false))
     }
 
     /// The text of a whole list of ids: what a [`crate::Detokenizer`] gives for the same ids, in one piece.

@@ -4,13 +4,16 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread::{self, JoinHandle, ThreadId},
 };
 
-use crate::request::{Event, ModelInfo, Request, RequestError, Sampling};
+use crate::{
+    places::{Place, Places},
+    request::{Event, ModelInfo, Request, RequestError, Sampling},
+};
 
 /// Receives a request's events on the engine thread; must not block.
 pub type Sink = Box<dyn FnMut(Event) + Send>;
@@ -18,8 +21,10 @@ pub type Sink = Box<dyn FnMut(Event) + Send>;
 /// A request on its way to the engine thread.
 pub struct Submission {
     pub request: Request,
-    pub sink: Sink,
-    pub cancelled: Arc<AtomicBool>,
+    /// Until the request has ended.
+    place: Option<Arc<Place>>,
+    sink: Sink,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Submission {
@@ -31,8 +36,17 @@ impl Submission {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Names those that queue as one.
+    pub fn group(&self) -> u64 {
+        self.place.as_ref().map_or(0, |place| place.id)
+    }
+
     /// Hands an event to the caller. A caller that panics has lost its request, nothing more.
     pub fn emit(&mut self, event: Event) {
+        if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
+            // Whoever hears of the end may come again at once.
+            self.place = None;
+        }
         let sink = &mut self.sink;
         if catch_unwind(AssertUnwindSafe(|| sink(event))).is_err() {
             self.cancel();
@@ -59,7 +73,7 @@ struct Shared {
     /// Held while somebody waits for the thread, so that whoever else stops the engine waits too.
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
-    groups: AtomicU64,
+    places: Arc<Places>,
 }
 
 impl Drop for Shared {
@@ -83,16 +97,15 @@ impl Shared {
 }
 
 impl Engine {
-    pub(crate) fn new(info: ModelInfo, messages: mpsc::Sender<Message>, thread: JoinHandle<()>) -> Engine {
+    pub(crate) fn new(
+        info: ModelInfo,
+        places: Arc<Places>,
+        messages: mpsc::Sender<Message>,
+        thread: JoinHandle<()>,
+    ) -> Engine {
         let thread_id = thread.thread().id();
         Engine {
-            shared: Arc::new(Shared {
-                info,
-                messages,
-                thread: Mutex::new(Some(thread)),
-                thread_id,
-                groups: AtomicU64::new(0),
-            }),
+            shared: Arc::new(Shared { info, messages, thread: Mutex::new(Some(thread)), thread_id, places }),
         }
     }
 
@@ -108,9 +121,24 @@ impl Engine {
         &self.shared.info
     }
 
-    /// A name for requests that belong together, such as the choices of one answer.
-    pub fn new_group(&self) -> u64 {
-        self.shared.groups.fetch_add(1, Ordering::Relaxed)
+    /// A place for a request, or for several that belong together, such as the choices of one answer.
+    ///
+    /// # Errors
+    /// [`RequestError::QueueFull`] if as many requests wait as may.
+    pub fn enter(&self) -> Result<Arc<Place>, RequestError> {
+        self.shared.places.take()
+    }
+
+    /// Queues a request in a place of its own: [`Engine::enter`] and [`Engine::submit_in`].
+    ///
+    /// # Errors
+    /// Those of the two.
+    pub fn submit(
+        &self,
+        request: Request,
+        sink: impl FnMut(Event) + Send + 'static,
+    ) -> Result<Ticket, RequestError> {
+        self.submit_in(&self.enter()?, request, sink)
     }
 
     /// Queues a request; its events go to `sink` on the engine thread until `Finished` or `Failed`.
@@ -118,14 +146,15 @@ impl Engine {
     /// # Errors
     /// A request the model cannot run (empty, too long, unknown ids, parameters out of range), before
     /// any event; or [`RequestError::EngineStopped`].
-    pub fn submit(
+    pub fn submit_in(
         &self,
+        place: &Arc<Place>,
         request: Request,
         sink: impl FnMut(Event) + Send + 'static,
     ) -> Result<Ticket, RequestError> {
         check(&request, self.info())?;
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let submission = Submission { request, sink: Box::new(sink), cancelled: cancelled.clone() };
+        let (cancelled, place) = (Arc::new(AtomicBool::new(false)), Some(place.clone()));
+        let submission = Submission { request, place, sink: Box::new(sink), cancelled: cancelled.clone() };
         self.shared.messages.send(Message::Submit(submission)).map_err(|_| RequestError::EngineStopped)?;
         Ok(Ticket { cancelled })
     }

@@ -9,7 +9,9 @@ mod handle;
 mod models;
 mod nn;
 mod options;
+mod places;
 pub mod quantize;
+mod queue;
 mod request;
 mod run;
 mod sample;
@@ -29,8 +31,9 @@ pub use handle::{Engine, Ticket};
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
 pub use options::{Device, Dtype, Options, Precision, Progress};
+pub use places::Place;
 pub use request::{
-    Event, FinishReason, ModelInfo, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads,
-    WeightSummary,
+    Event, FinishReason, ModelInfo, Priority, Request, RequestError, Sampling, TokenLogprobs, Usage,
+    WeightReads, WeightSummary,
 };
 pub use start::start;

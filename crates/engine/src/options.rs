@@ -18,6 +18,8 @@ pub struct Options {
     pub prefill_chunk: usize,
     /// Most requests stepped together; the others wait their turn.
     pub max_batch: usize,
+    /// Most requests that wait for their turn; more are refused.
+    pub queue_limit: usize,
     /// Lowers the model's context length.
     pub max_context: Option<usize>,
 }
@@ -29,8 +31,9 @@ impl Default for Options {
             dtype: None,
             precision: Precision::Rounded,
             threads: None,
-            prefill_chunk: 256,
-            max_batch: 8,
+            prefill_chunk: 512,
+            max_batch: 16,
+            queue_limit: 256,
             max_context: None,
         }
     }

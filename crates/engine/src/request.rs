@@ -1,6 +1,9 @@
 //! What callers hand to the engine and what they get back: token ids and numbers, never text or arrays.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 /// One generation: prompt token ids in, [`Event`]s out.
 #[derive(Clone, Debug)]
@@ -18,8 +21,9 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,
-    /// Requests of one group, as given by [`Engine::new_group`](crate::Engine::new_group), queue as one.
-    pub group: Option<u64>,
+    pub priority: Priority,
+    /// When the request fails with [`RequestError::TimeIsUp`] if it has not ended, waiting or running.
+    pub deadline: Option<Instant>,
 }
 
 impl Request {
@@ -33,8 +37,39 @@ impl Request {
             logprobs: None,
             prompt_logprobs: false,
             logits: false,
-            group: None,
+            priority: Priority::default(),
+            deadline: None,
         }
+    }
+
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}
+
+/// How urgent a request is: when it is admitted, and how much of a step its prompt gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Somebody watches.
+    Interactive,
+    #[default]
+    Normal,
+    /// Whatever the others leave, and a little more, so that it does not starve.
+    Background,
+}
+
+impl Priority {
+    /// Most urgent first.
+    pub const ALL: [Priority; 3] = [Priority::Interactive, Priority::Normal, Priority::Background];
+
+    /// Shares among those who want the same.
+    pub fn weight(self) -> usize {
+        [16, 4, 1][self as usize]
+    }
+
+    /// The time from one turn to the next, in proportion: the inverse of the weight.
+    pub fn stride(self) -> usize {
+        16 / self.weight()
     }
 }
 
@@ -150,6 +185,13 @@ pub enum RequestError {
     Step(String),
     #[error("the model computed logits that are not numbers; its weights are broken or its type too narrow")]
     NotFinite,
+    #[error("the request's time was up before it was answered")]
+    TimeIsUp,
+    #[error(
+        "{waiting} requests wait already, and no more may; try again in {} s",
+        retry_after.as_secs_f64().ceil()
+    )]
+    QueueFull { waiting: usize, retry_after: Duration },
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
 }

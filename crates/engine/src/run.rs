@@ -3,14 +3,16 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::Receiver,
+    time::Instant,
 };
 
 use crate::{
     Options,
     handle::{Message, Submission},
     models::Model,
-    request::{Event, FinishReason, ModelInfo, RequestError, Usage},
-    schedule::{Queue, Want, plan},
+    queue::Queue,
+    request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
+    schedule::{Want, plan},
     sequence::Sequence,
     step::Step,
 };
@@ -21,6 +23,7 @@ pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, messages: R
         Runner { model, info, options, running: vec![], queue: Queue::new(), launched: None, next: 0 };
     while runner.admit(&messages) {
         runner.drop_cancelled();
+        runner.drop_late(Instant::now());
         runner.step();
     }
     runner.cancel_all();
@@ -48,12 +51,19 @@ impl Runner {
         }
         for message in first.into_iter().chain(messages.try_iter()) {
             match message {
-                Message::Submit(submission) => self.queue.push(submission.request.group, submission),
+                Message::Submit(submission) => {
+                    self.queue.push(submission.request.priority, submission.group(), submission);
+                }
                 Message::Stop => return false,
             }
         }
-        while self.running.len() < self.options.max_batch.max(1) {
-            let Some(submission) = self.queue.pop() else { break };
+        let places = self.options.max_batch.max(1);
+        while self.running.len() < places {
+            let background = |s: &&Sequence| s.request.priority == Priority::Background;
+            let background = self.running.iter().filter(background).count();
+            // Long background work must leave a place for whoever comes.
+            let may = |p| p != Priority::Background || background < (places - 1).max(1);
+            let Some(submission) = self.queue.pop(may) else { break };
             self.running.push(Sequence::new(self.next, submission, &*self.model, &self.info));
             self.next += 1;
         }
@@ -75,6 +85,16 @@ impl Runner {
         for mut submission in self.queue.extract(Submission::is_cancelled) {
             let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
             submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
+        }
+    }
+
+    /// Fails those whose time is up; what they held is free again.
+    fn drop_late(&mut self, now: Instant) {
+        for mut sequence in self.running.extract_if(.., |s| s.request.is_late(now)) {
+            sequence.emit(Event::Failed(RequestError::TimeIsUp));
+        }
+        for mut submission in self.queue.extract(|submission| submission.request.is_late(now)) {
+            submission.emit(Event::Failed(RequestError::TimeIsUp));
         }
     }
 
@@ -104,10 +124,10 @@ impl Runner {
         // A suspect runs alone.
         let suspect = self.running.iter().position(|s| s.suspect);
         let want = |(i, sequence): (usize, &Sequence)| match suspect {
-            Some(only) if only != i => Want::Nothing,
-            _ => sequence.wants(),
+            Some(only) if only != i => (Want::Nothing, sequence.request.priority),
+            _ => (sequence.wants(), sequence.request.priority),
         };
-        let wants: Vec<Want> = self.running.iter().enumerate().map(want).collect();
+        let wants: Vec<(Want, Priority)> = self.running.iter().enumerate().map(want).collect();
         plan(&wants, self.options.prefill_chunk.max(1))
     }
 

@@ -3,7 +3,7 @@
 //! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which draws from
 //! the softmax (Gumbel-max trick). Noise is keyed by token id, so whoever shares seed and position shares it.
 
-use mlx::{Array, Dtype};
+use mlx::{Array, Dtype, OutputSpec};
 
 use crate::request::Sampling;
 
@@ -49,6 +49,39 @@ impl Sampler {
 
     /// The token, uint32 `[1]`, at `position` of prompt plus output, from float32 logits `[vocab_size]`.
     pub fn sample(&mut self, logits: &Array, position: usize) -> Array {
+        // Penalties depend on tokens that were sampled and are not on the host yet.
+        if self.seen.is_none() && self.counts.is_none() && !mlx::on_gpu() {
+            return self.sample_at_once(logits, position);
+        }
+        self.sample_in_steps(logits, position)
+    }
+
+    /// As one operation on the CPU.
+    fn sample_at_once(&self, logits: &Array, position: usize) -> Array {
+        let sampling = self.sampling.clone();
+        let bias: Vec<(u32, f32)> = sampling.logit_bias.iter().map(|(id, value)| (*id, *value)).collect();
+        let spec = OutputSpec { shape: vec![1], dtype: Dtype::Uint32 };
+        let [token] = mlx::apply("sample", &[logits], [spec], move |inputs, outputs| {
+            let chosen = kernels::Sampling {
+                temperature: sampling.temperature,
+                top_k: sampling.top_k,
+                top_p: sampling.top_p,
+                min_p: sampling.min_p,
+                repetition_penalty: 1.0,
+                presence_penalty: 0.0,
+                frequency_penalty: 0.0,
+                bias: &bias,
+                past: &[],
+                seed: sampling.seed,
+            };
+            // What is not finite fails the request by the sum of its logits; until then any token will do.
+            let token = kernels::sample(inputs[0].values(), &chosen, position as u64);
+            outputs[0].values::<u32>()[0] = token.unwrap_or(0);
+        });
+        token
+    }
+
+    fn sample_in_steps(&mut self, logits: &Array, position: usize) -> Array {
         let logits = self.adjusted(logits);
         let token = if self.sampling.temperature == 0.0 {
             logits.argmax(-1).reshape(&[1])
@@ -127,24 +160,33 @@ mod tests {
     use super::*;
 
     fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<u32> {
+        draws_by(Sampler::sample, sampling, logits, n)
+    }
+
+    fn draws_by(
+        sample: fn(&mut Sampler, &Array, usize) -> Array,
+        sampling: &Sampling,
+        logits: &[f32],
+        n: usize,
+    ) -> Vec<u32> {
         let array = Array::from_slice(logits, &[logits.len() as i32]);
         let mut sampler = Sampler::new(sampling, logits.len(), &[], &[]);
-        (0..n).map(|i| sampler.sample(&array, i).to_vec::<u32>().expect("a token")[0]).collect()
+        (0..n).map(|i| sample(&mut sampler, &array, i).to_vec::<u32>().expect("a token")[0]).collect()
     }
 
     fn check_frequencies(sampling: &Sampling, logits: &[f32], expected: &[f64]) {
         let n = 4000;
-        let mut counts = vec![0.0; logits.len()];
-        draws(sampling, logits, n).into_iter().for_each(|id| counts[id as usize] += 1.0);
-        // Chi-squared with at most 5 degrees of freedom: 20.5 is exceeded once in a thousand.
-        let chi2: f64 = counts
-            .iter()
-            .zip(expected)
-            .map(
-                |(&got, &p)| if p == 0.0 { got * 1e9 } else { (got - p * n as f64).powi(2) / (p * n as f64) },
-            )
-            .sum();
-        assert!(chi2 < 20.5, "chi2 {chi2}: {counts:?} for {expected:?}");
+        for sample in [Sampler::sample, Sampler::sample_in_steps] {
+            let mut counts = vec![0.0; logits.len()];
+            draws_by(sample, sampling, logits, n).into_iter().for_each(|id| counts[id as usize] += 1.0);
+            // Chi-squared with at most 5 degrees of freedom: 20.5 is exceeded once in a thousand.
+            let term = |(&got, &p): (&f64, &f64)| match p * n as f64 {
+                0.0 => got * 1e9,
+                wanted => (got - wanted).powi(2) / wanted,
+            };
+            let chi2: f64 = counts.iter().zip(expected).map(term).sum();
+            assert!(chi2 < 20.5, "chi2 {chi2}: {counts:?} for {expected:?}");
+        }
     }
 
     fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {

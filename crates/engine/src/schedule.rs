@@ -1,55 +1,6 @@
-//! Who is admitted and stepped next, and with how many tokens: pure bookkeeping, no arrays.
+//! Who is stepped next, and with how many tokens: pure bookkeeping, no arrays.
 
-use std::collections::VecDeque;
-
-/// Requests that wait to be admitted. Those of one group stand in one line; lines take turns, in the order in which
-/// they formed, so that a hundred requests of one client hold up another's first by one turn.
-pub struct Queue<T> {
-    lines: VecDeque<(Option<u64>, VecDeque<T>)>,
-}
-
-impl<T> Queue<T> {
-    pub fn new() -> Queue<T> {
-        Queue { lines: VecDeque::new() }
-    }
-
-    /// Without a group, a line of its own.
-    pub fn push(&mut self, group: Option<u64>, request: T) {
-        match self.lines.iter_mut().find(|(line, _)| group.is_some() && *line == group) {
-            Some((_, line)) => line.push_back(request),
-            None => self.lines.push_back((group, VecDeque::from([request]))),
-        }
-    }
-
-    pub fn pop(&mut self) -> Option<T> {
-        let (group, mut line) = self.lines.pop_front()?;
-        let request = line.pop_front();
-        if !line.is_empty() {
-            self.lines.push_back((group, line));
-        }
-        request
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.lines.iter().flat_map(|(_, line)| line)
-    }
-
-    /// Takes out the requests that `leaves` names.
-    pub fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
-        let mut left = vec![];
-        for (_, line) in &mut self.lines {
-            let (leaving, staying) = std::mem::take(line).into_iter().partition(&leaves);
-            *line = staying;
-            left.extend::<VecDeque<T>>(leaving);
-        }
-        self.lines.retain(|(_, line)| !line.is_empty());
-        left
-    }
-}
+use crate::request::Priority;
 
 /// What one running sequence could do in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,29 +15,28 @@ pub enum Want {
 
 /// Chooses `(sequence, tokens)` for the next step from what each running sequence wants.
 ///
-/// Everyone who decodes gets a token. Those who prefill share `chunk` tokens equally, so that a short prompt is
-/// not held up by a long one in front of it.
-pub fn plan(wants: &[Want], chunk: usize) -> Vec<(usize, usize)> {
-    let mut waiting: Vec<(usize, usize)> = wants
-        .iter()
-        .enumerate()
-        .filter_map(|(i, want)| match want {
-            Want::Prefill(tokens) => Some((i, *tokens)),
-            _ => None,
-        })
-        .collect();
-    // Smallest first: what it leaves of its share goes to the others.
-    waiting.sort_by_key(|&(_, tokens)| tokens);
-    let (mut left, mut sharers) = (chunk, waiting.len());
+/// Everyone who decodes gets a token. Those who prefill share `chunk` tokens by their priorities' weights: equals share
+/// equally, so that a short prompt is not held up by a long one in front of it, and each has at least one token if
+/// there are enough.
+pub fn plan(wants: &[(Want, Priority)], chunk: usize) -> Vec<(usize, usize)> {
+    let prefills = wants.iter().enumerate().filter_map(|(i, (want, priority))| match want {
+        Want::Prefill(tokens) => Some((i, *tokens, *priority)),
+        _ => None,
+    });
+    let mut prefills: Vec<(usize, usize, Priority)> = prefills.collect();
+    // Those first who want least for their weight: what they leave of their share goes to the others.
+    prefills.sort_by_key(|&(_, tokens, priority)| tokens * priority.stride());
+    prefills.truncate(chunk);
+    let mut left = chunk - prefills.len();
+    let mut weights: usize = prefills.iter().map(|(_, _, priority)| priority.weight()).sum();
     let mut chosen: Vec<(usize, usize)> = vec![];
-    for (i, tokens) in waiting {
-        let share = tokens.min(left.div_ceil(sharers));
-        (left, sharers) = (left - share, sharers - 1);
-        if share > 0 {
-            chosen.push((i, share));
-        }
+    for (i, tokens, priority) in prefills {
+        let more = (tokens - 1).min((left * priority.weight()).div_ceil(weights));
+        (left, weights) = (left - more, weights - priority.weight());
+        chosen.push((i, 1 + more));
     }
-    chosen.extend(wants.iter().enumerate().filter(|(_, want)| **want == Want::Decode).map(|(i, _)| (i, 1)));
+    let decodes = wants.iter().enumerate().filter(|(_, (want, _))| *want == Want::Decode);
+    chosen.extend(decodes.map(|(i, _)| (i, 1)));
     chosen.sort();
     chosen
 }
@@ -95,10 +45,11 @@ pub fn plan(wants: &[Want], chunk: usize) -> Vec<(usize, usize)> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Want::*, *};
+    use super::{super::request::Priority::*, Want::*, *};
 
     fn check(wants: &[Want], chunk: usize, expected: &[(usize, usize)]) {
-        assert_eq!(plan(wants, chunk), expected, "{wants:?} in {chunk}");
+        let wants: Vec<_> = wants.iter().map(|want| (*want, Normal)).collect();
+        assert_eq!(plan(&wants, chunk), expected, "{wants:?} in {chunk}");
     }
 
     #[test]
@@ -108,26 +59,22 @@ mod tests {
         check(&[Prefill(1000)], 256, &[(0, 256)]);
         check(&[Prefill(1000), Decode, Prefill(10)], 256, &[(0, 246), (1, 1), (2, 10)]);
         check(&[Prefill(1000), Prefill(1000), Prefill(5)], 105, &[(0, 50), (1, 50), (2, 5)]);
+        check(&[Prefill(9), Prefill(8), Prefill(7)], 2, &[(1, 1), (2, 1)]);
     }
 
     #[test]
-    fn lines_take_turns() {
-        let mut queue = Queue::new();
-        for name in ["a1", "a2", "a3"] {
-            queue.push(Some(1), name);
-        }
-        queue.push(None, "x");
-        queue.push(None, "y");
-        queue.push(Some(2), "b1");
-        queue.push(Some(1), "a4");
-        assert_eq!(queue.extract(|name| *name == "a2" || *name == "y"), ["a2", "y"]);
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(order, ["a1", "x", "b1", "a3", "a4"]);
-        assert!(queue.is_empty());
+    fn prefills_share_by_priority() {
+        let long = Prefill(5000);
+        let shares =
+            |wants: &[(Want, Priority)]| plan(wants, 512).into_iter().map(|(_, n)| n).collect::<Vec<_>>();
+        assert_eq!(shares(&[(long, Background), (long, Normal), (long, Interactive)]), [25, 98, 389]);
+        assert_eq!(shares(&[(long, Background), (Prefill(90), Interactive)]), [422, 90]);
+        assert_eq!(shares(&[(long, Background), (Decode, Background), (long, Normal)]), [103, 1, 409]);
     }
 
-    fn want() -> impl Strategy<Value = Want> {
-        prop_oneof![(1usize..5000).prop_map(Prefill), Just(Decode), Just(Nothing)]
+    fn want() -> impl Strategy<Value = (Want, Priority)> {
+        let want = prop_oneof![(1usize..5000).prop_map(Prefill), Just(Decode), Just(Nothing)];
+        (want, prop::sample::select(&Priority::ALL[..]))
     }
 
     proptest! {
@@ -136,7 +83,7 @@ mod tests {
             let chosen = plan(&wants, chunk);
             let mut spent = 0;
             for &(i, tokens) in &chosen {
-                match wants[i] {
+                match wants[i].0 {
                     Prefill(wanted) => {
                         prop_assert!(tokens >= 1 && tokens <= wanted);
                         spent += tokens;
@@ -145,19 +92,24 @@ mod tests {
                     Nothing => prop_assert!(false, "{} wants nothing", i),
                 }
             }
-            let asked: usize = wants.iter().map(|w| if let Prefill(n) = w { *n } else { 0 }).sum();
-            prop_assert_eq!(spent, asked.min(chunk));
-            let decoders = wants.iter().filter(|w| **w == Decode).count();
-            prop_assert_eq!(chosen.iter().filter(|(i, _)| wants[*i] == Decode).count(), decoders);
+            let prefills = wants.iter().filter_map(|(w, _)| if let Prefill(n) = w { Some(*n) } else { None });
+            prop_assert_eq!(spent, prefills.clone().sum::<usize>().min(chunk));
+            let planned = |want: fn(&Want) -> bool| chosen.iter().filter(|(i, _)| want(&wants[*i].0)).count();
+            prop_assert_eq!(planned(|w| matches!(w, Prefill(_))), prefills.count().min(chunk), "each has a token");
+            prop_assert_eq!(planned(|w| *w == Decode), wants.iter().filter(|(w, _)| *w == Decode).count());
         }
 
         #[test]
         fn a_prompt_no_longer_than_its_fair_share_is_done_at_once(
-            others in prop::collection::vec(1usize..5000, 0..7), chunk in 8usize..600,
+            others in prop::collection::vec((1usize..5000, prop::sample::select(&Priority::ALL[..])), 0..7),
+            chunk in 8usize..600,
+            priority in prop::sample::select(&Priority::ALL[..]),
         ) {
-            let fair = chunk / (others.len() + 1);
-            let mut wants: Vec<Want> = others.into_iter().map(Prefill).collect();
-            wants.push(Prefill(fair));
+            let spare = chunk - others.len() - 1;
+            let weights: usize = others.iter().map(|(_, p)| p.weight()).sum();
+            let fair = 1 + spare * priority.weight() / (weights + priority.weight());
+            let mut wants: Vec<_> = others.into_iter().map(|(n, p)| (Prefill(n), p)).collect();
+            wants.push((Prefill(fair), priority));
             prop_assert!(plan(&wants, chunk).contains(&(wants.len() - 1, fair)));
         }
     }

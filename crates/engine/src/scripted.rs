@@ -1,13 +1,14 @@
 //! An engine without a model, for tests of what stands above it: a closure decides every token.
 
 use std::{
-    sync::{atomic::Ordering, mpsc},
+    sync::mpsc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
     handle::{Engine, Message, Submission},
+    places::Places,
     request::{Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
 };
 
@@ -20,10 +21,11 @@ pub enum Step {
 
 /// Starts an engine whose `n`-th token of a request is `script(&request, n)`, one every `delay`.
 ///
-/// End-of-sequence ids, `max_tokens`, cancellation and usage behave as in the real engine; requests run one
-/// thread each. Log-probabilities are fixed: -0.5 for the token, and its successors in `top`.
+/// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real engine; requests run one
+/// thread each, `places` at most. Log-probabilities are fixed: -0.5 for the token, and its successors in `top`.
 pub fn scripted(
     info: ModelInfo,
+    places: usize,
     delay: Duration,
     script: impl Fn(&Request, usize) -> Step + Clone + Send + 'static,
 ) -> Engine {
@@ -36,7 +38,7 @@ pub fn scripted(
             thread::spawn(move || run(submission, &info, delay, script));
         }
     });
-    Engine::new(info, sender, thread)
+    Engine::new(info, Places::new(places, 0), sender, thread)
 }
 
 fn run(
@@ -46,20 +48,22 @@ fn run(
     script: impl Fn(&Request, usize) -> Step,
 ) {
     let request = submission.request.clone();
-    let mut emit = |event| (submission.sink)(event);
     let logprobs = |id: u32| {
         let top = |n| (0..n as u32).map(|i| (id + i, -0.5 - i as f32)).collect();
         request.logprobs.map(|n| TokenLogprobs { id, logprob: -0.5, top: top(n) })
     };
     if request.prompt_logprobs {
         let rest = request.prompt.iter().skip(1).map(|&id| logprobs(id));
-        emit(Event::Prompt(std::iter::once(None).chain(rest).collect()));
+        submission.emit(Event::Prompt(std::iter::once(None).chain(rest).collect()));
     }
     let limit = request.max_tokens.min(info.context_length - request.prompt.len());
     let mut usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
     let reason = loop {
-        if submission.cancelled.load(Ordering::Relaxed) {
+        if submission.is_cancelled() {
             break FinishReason::Cancelled;
+        }
+        if request.is_late(Instant::now()) {
+            return submission.emit(Event::Failed(RequestError::TimeIsUp));
         }
         if usage.completion_tokens == limit {
             break FinishReason::Length;
@@ -67,13 +71,13 @@ fn run(
         thread::sleep(delay);
         let id = match script(&request, usage.completion_tokens) {
             Step::Token(id) => id,
-            Step::Fail(message) => return emit(Event::Failed(RequestError::Step(message))),
+            Step::Fail(message) => return submission.emit(Event::Failed(RequestError::Step(message))),
         };
         usage.completion_tokens += 1;
         if info.eos_ids.contains(&id) && !request.ignore_eos {
             break FinishReason::Eos(id);
         }
-        emit(Event::Token { id, logprobs: logprobs(id) });
+        submission.emit(Event::Token { id, logprobs: logprobs(id) });
     };
-    emit(Event::Finished { reason, usage });
+    submission.emit(Event::Finished { reason, usage });
 }

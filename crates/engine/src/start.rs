@@ -15,6 +15,7 @@ use crate::{
     handle::Engine,
     models::{self, Model},
     options::{Device, Dtype, Options, Progress},
+    places::Places,
     request::{ModelInfo, Sampling},
     run::run,
     weights::{Declared, Types, Weights},
@@ -31,6 +32,7 @@ pub fn start(
 ) -> Result<Engine> {
     let (ready, loaded) = mpsc::channel();
     let (sender, messages) = mpsc::channel();
+    let places = Places::new(options.max_batch, options.queue_limit);
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, progress)))
@@ -48,7 +50,7 @@ pub fn start(
     let thread =
         thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
     let info = loaded.recv().map_err(|_| LoadError::Panicked("the engine thread ended".into()))??;
-    Ok(Engine::new(info, sender, thread))
+    Ok(Engine::new(info, places, sender, thread))
 }
 
 fn load(

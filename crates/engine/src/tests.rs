@@ -18,6 +18,7 @@ use crate::{
     handle::Engine,
     models::{self, Model},
     options::Options,
+    places::Places,
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
     weights::{Declared, Types, Weights},
@@ -107,7 +108,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         let model = Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) };
         run(Box::new(model), given, Options { prefill_chunk: 16, ..Options::default() }, messages);
     });
-    Engine::new(info, sender, thread)
+    Engine::new(info, Places::new(8, 100), sender, thread)
 }
 
 fn request(i: u32) -> Request {

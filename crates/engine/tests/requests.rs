@@ -4,7 +4,7 @@ mod checkpoint;
 
 use std::{
     sync::mpsc::{self, Receiver},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use engine::*;
@@ -190,16 +190,92 @@ fn a_short_prompt_is_not_held_up_by_a_long_one() {
 }
 
 #[test]
+fn a_long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
+    let engine = model(Options { prefill_chunk: 50, ..Options::default() });
+    // Both tell the same listener, in the order in which things happen.
+    let (sender, events) = mpsc::channel();
+    let submit = |name, request| {
+        let sender = sender.clone();
+        engine.submit(request, move |event| drop(sender.send((name, event)))).expect("a valid request")
+    };
+    let _stream = submit("stream", Request { ignore_eos: true, ..Request::new(prompt(5), 500) });
+    assert!(matches!(events.recv(), Ok(("stream", Event::Token { .. }))));
+    let _long = submit("long", Request::new(prompt(1500), 1));
+    let before = events.iter().take_while(|(name, _)| *name == "stream").count();
+    assert!(before >= 1500 / 50, "{before} tokens of the stream while 30 chunks were computed");
+}
+
+#[test]
 fn many_requests_of_one_group_do_not_hold_up_another() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
-    let group = Some(engine.new_group());
-    let long = || Request { ignore_eos: true, group, ..Request::new(prompt(5), 60) };
-    let mut crowd: Vec<_> = (0..20).map(|_| submit(&engine, long())).collect();
+    let place = engine.enter().expect("a place");
+    let mut crowd: Vec<_> = (0..20)
+        .map(|_| {
+            let (sender, events) = mpsc::channel();
+            let long = Request { ignore_eos: true, ..Request::new(prompt(5), 60) };
+            let ticket = engine.submit_in(&place, long, move |event| drop(sender.send(event)));
+            (ticket.expect("a valid request"), events)
+        })
+        .collect();
     let (reason, _) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 3) }));
     assert_eq!(reason, FinishReason::Length);
     let last = crowd.pop().expect("the last of them");
     assert!(last.1.try_recv().is_err(), "the crowd is still waiting");
     assert_eq!(tokens(last).len(), 60);
+}
+
+#[test]
+fn a_full_queue_takes_no_more_until_somebody_has_gone() {
+    let engine = model(Options { max_batch: 1, queue_limit: 2, ..Options::default() });
+    let endless = || Request { ignore_eos: true, ..Request::new(prompt(5), 1900) };
+    let mut requests: Vec<_> = (0..3).map(|_| submit(&engine, endless())).collect();
+    let refused = engine.submit(endless(), |_| {}).err();
+    assert!(matches!(refused, Some(RequestError::QueueFull { waiting: 2, .. })), "{refused:?}");
+    for leaves in [2, 0] {
+        let (ticket, events) = requests.remove(leaves);
+        drop(ticket);
+        assert!(matches!(events.iter().last(), Some(Event::Finished { .. })));
+        requests.push(submit(&engine, endless()));
+        assert!(engine.submit(endless(), |_| {}).is_err());
+    }
+}
+
+#[test]
+fn a_request_whose_time_is_up_fails_whether_it_runs_or_waits() {
+    let engine = model(Options { max_batch: 1, ..Options::default() });
+    let good = tokens(submit(&engine, sampled(1, 20)));
+    let hurried = |milliseconds| {
+        let deadline = Some(Instant::now() + Duration::from_millis(milliseconds));
+        Request { ignore_eos: true, deadline, ..Request::new(prompt(5), 2000) }
+    };
+    let running = submit(&engine, hurried(100));
+    assert!(matches!(running.1.recv(), Ok(Event::Token { .. })));
+    let waiting = [submit(&engine, hurried(50)), submit(&engine, hurried(0))];
+    let patient = submit(&engine, sampled(1, 20));
+    for (_ticket, events) in waiting {
+        let all: Vec<Event> = events.into_iter().collect();
+        assert!(matches!(all[..], [Event::Failed(RequestError::TimeIsUp)]), "{all:?}");
+    }
+    assert!(matches!(running.1.iter().last(), Some(Event::Failed(RequestError::TimeIsUp))));
+    assert_eq!(tokens(patient), good, "the next one has its place");
+}
+
+#[test]
+fn urgent_requests_overtake_waiting_ones_and_background_work_leaves_a_place() {
+    let engine = model(Options { max_batch: 2, ..Options::default() });
+    let request = |priority, n| Request { ignore_eos: true, priority, ..Request::new(prompt(5), n) };
+    // One place stays free for others, however much background work there is.
+    let long: Vec<_> = (0..3).map(|_| submit(&engine, request(Priority::Background, 1900))).collect();
+    assert!(matches!(long[0].1.recv(), Ok(Event::Token { .. })));
+    let first = submit(&engine, request(Priority::Normal, 200));
+    assert!(matches!(first.1.recv(), Ok(Event::Token { .. })));
+    assert!(long[1].1.try_recv().is_err(), "the second of them waits");
+    let normal: Vec<_> = (0..4).map(|_| submit(&engine, request(Priority::Normal, 40))).collect();
+    let urgent = submit(&engine, request(Priority::Interactive, 5));
+    drop(first);
+    assert_eq!(tokens(urgent).len(), 5);
+    assert!(normal[1].1.try_recv().is_err(), "those before it still wait");
+    normal.into_iter().for_each(|request| assert_eq!(tokens(request).len(), 40));
 }
 
 #[test]

@@ -257,12 +257,15 @@ pub struct ModelArgs {
     /// Threads that compute on the CPU [default: one for each physical core].
     #[arg(long, env = "LANNER_THREADS", value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,
-    /// Most prompt tokens computed in one step [default: 256].
+    /// Most prompt tokens computed in one step [default: 512].
     #[arg(long, value_name = "TOKENS")]
     pub prefill_chunk: Option<usize>,
-    /// Most requests stepped together [default: 8].
+    /// Most requests stepped together [default: 16].
     #[arg(long, value_name = "REQUESTS")]
     pub max_batch: Option<usize>,
+    /// Most requests that wait behind those; the server refuses more with 429 [default: 256].
+    #[arg(long, value_name = "REQUESTS")]
+    pub queue_limit: Option<usize>,
     /// Lower the model's context length.
     #[arg(long, value_name = "TOKENS")]
     pub max_context: Option<usize>,

@@ -307,6 +307,7 @@ fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig
         threads: args.threads.or(file.threads),
         prefill_chunk: args.prefill_chunk.or(file.prefill_chunk).unwrap_or(defaults.prefill_chunk),
         max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),
+        queue_limit: args.queue_limit.or(file.queue_limit).unwrap_or(defaults.queue_limit),
         max_context: args.max_context.or(file.max_context),
     };
     ModelConfig { model: args.model.or(file.model), options, hub }

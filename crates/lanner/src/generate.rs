@@ -1,9 +1,9 @@
 //! Running generations: engine events in, steps of text out. The server, the chat and `run` all read from here.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use chat::{Decoder, Delta};
-use engine::{Engine, Event, FinishReason, Request, RequestError, Ticket, TokenLogprobs};
+use engine::{Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Some choices generating side by side. Dropping it cancels them.
@@ -78,18 +78,28 @@ struct Choice {
 
 impl Generation {
     /// # Errors
-    /// The first request that the engine refuses; none of them runs then.
+    /// The engine is full, or refuses one of the requests; none of them runs then.
     pub fn start(engine: &Engine, requests: Vec<(Request, Decoder)>) -> Result<Generation, RequestError> {
+        Generation::start_in(&engine.enter()?, engine, requests)
+    }
+
+    /// As [`start`](Generation::start), in a place that was taken before.
+    ///
+    /// # Errors
+    /// The first request that the engine refuses; none of them runs then.
+    pub fn start_in(
+        place: &Arc<Place>,
+        engine: &Engine,
+        requests: Vec<(Request, Decoder)>,
+    ) -> Result<Generation, RequestError> {
         let (sender, events) = unbounded_channel();
-        let group = Some(engine.new_group());
         let submit = |(index, (request, decoder))| {
-            let request = Request { group, ..request };
             let sender = sender.clone();
             let sink = move |event| {
                 // Nobody listens once the client has gone; the ticket went with it.
                 let _ = sender.send((index, event));
             };
-            let ticket = engine.submit(request, sink)?;
+            let ticket = engine.submit_in(place, request, sink)?;
             Ok(Choice { ticket, decoder, held: Vec::new(), generated: 0 })
         };
         let choices: Vec<Choice> = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;

@@ -127,7 +127,7 @@ impl Model {
         })?;
         self.check_length(&text)?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
-        let ids = self.tokenizer.encode(&text, false)?;
+        let ids = self.tokenizer.encode_prompt(&text)?;
         Ok(Prompt { ids, reasoning: self.markers.clone(), starts_in_reasoning: inside })
     }
 

@@ -1,4 +1,4 @@
-//! One request from valid to answered. The whole answer is a fold over the pieces that a stream would send.
+//! One request from read to answered. The whole answer is a fold over the pieces that a stream would send.
 
 use std::{
     collections::VecDeque,
@@ -7,12 +7,12 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
     Json,
-    http::StatusCode,
+    http::{HeaderName, StatusCode},
     response::{
         IntoResponse, Response, Sse,
         sse::{Event, KeepAlive},
@@ -24,9 +24,11 @@ use futures_util::stream;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Server, unix_seconds,
+    Server,
+    replay::{Claim, Fingerprint, Recorder, Recording, Reused},
+    unix_seconds,
     wire::{
-        Generate, Reply, Valid,
+        self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
         usage::Usage,
     },
@@ -39,11 +41,13 @@ use crate::{
 
 /// So that proxies do not give up on a request that waits or reads a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Marks an answer that was given before; Stripe's name for it.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// How one wire words requests and answers.
 pub trait Wire: Sized + Send + 'static {
     type Request: DeserializeOwned + TryInto<Valid<Self::Prompts>, Error = ApiError>;
-    type Prompts;
+    type Prompts: Send + Sync;
     /// What a chunk says about one choice.
     type Piece: Serialize + Send;
     /// A whole choice, made of pieces.
@@ -68,18 +72,37 @@ pub trait Wire: Sized + Send + 'static {
     fn fold(choice: &mut Self::Choice, piece: Self::Piece);
 }
 
+/// A valid request.
+pub struct Asked<W: Wire> {
+    server: Arc<Server>,
+    valid: Valid<W::Prompts>,
+    /// Of a request with an idempotency key.
+    fingerprint: Option<Fingerprint>,
+    deadline: Option<Instant>,
+}
+
 /// A request that is being answered. Dropping it, as happens when the client goes, cancels the generation.
 pub struct Answer<W: Wire> {
     server: Arc<Server>,
     wire: W,
-    generation: Generation,
+    steps: Steps,
     generate: Generate,
     /// All prompts' choices.
     choices: usize,
     usage: Usage,
     id: String,
     created: u64,
-    _running: Running,
+}
+
+/// Where an answer comes from.
+enum Steps {
+    Live {
+        generation: Generation,
+        recorder: Option<Recorder>,
+        _running: Running,
+    },
+    /// From an earlier answer.
+    Again(VecDeque<(usize, Step)>),
 }
 
 /// A chunk, or a whole answer.
@@ -95,35 +118,118 @@ struct Envelope<'a, C> {
     usage: Option<Option<Usage>>,
 }
 
+impl<W: Wire> Asked<W> {
+    /// # Errors
+    /// 400: the body is not what this route takes, or asks for what cannot be done. 404: another model's name.
+    pub fn read(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<Asked<W>, ApiError> {
+        let request: W::Request = wire::parse(body)?;
+        let valid: Valid<W::Prompts> = request.try_into()?;
+        server.check_model(valid.model.as_deref())?;
+        if valid.idempotency.is_some() && !valid.generate.is_repeatable(server.model.engine.info()) {
+            let message = "idempotency_key only goes with a seed or `temperature: 0`";
+            return Err(ApiError::invalid("idempotency_key", message));
+        }
+        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body));
+        let deadline = valid.generate.timeout.and_then(|timeout| arrived.checked_add(timeout));
+        Ok(Asked { server, valid, fingerprint, deadline })
+    }
+
+    /// What is to be done for its idempotency key, if it has one; waits while another request with the key is answered.
+    ///
+    /// # Errors
+    /// 400: another request had the key. 504: the request's time is up.
+    pub async fn claim(&self) -> Result<Option<Claim>, ApiError> {
+        let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
+            return Ok(None);
+        };
+        let claim = self.server.replays.claim(&idempotency.key, fingerprint.clone(), idempotency.ttl);
+        let claim = match self.deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
+                .await
+                .map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, W::PROMPT))?,
+            None => claim.await,
+        };
+        match claim {
+            Ok(claim) => Ok(Some(claim)),
+            Err(Reused) => Err(ApiError::key_reused()),
+        }
+    }
+}
+
 impl<W: Wire> Answer<W> {
     /// Renders, encodes and submits: processor work, which does not belong on an async thread.
-    pub fn begin(server: Arc<Server>, valid: Valid<W::Prompts>) -> Result<Answer<W>, ApiError> {
-        let Valid { model, prompts, generate } = valid;
-        server.check_model(model.as_deref())?;
+    pub fn begin(asked: Asked<W>, claim: Option<Claim>) -> Result<Answer<W>, ApiError> {
+        match claim {
+            Some(Claim::Again(recording)) => Answer::again(asked, &recording),
+            Some(Claim::First(recorder)) => Answer::start(asked, Some(recorder)),
+            None => Answer::start(asked, None),
+        }
+    }
+
+    fn start(asked: Asked<W>, recorder: Option<Recorder>) -> Result<Answer<W>, ApiError> {
+        let Asked { server, valid: Valid { prompts, generate, .. }, deadline, .. } = asked;
+        let engine_error = |error| ApiError::from_engine(&error, W::PROMPT);
+        // Before any work: a full server has none to spare.
+        let place = server.model.engine.enter().map_err(engine_error)?;
         let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
-        let requests =
-            requests(&server.model, &prompts, &generate).map_err(|error| prompt_error(&error, W::PROMPT))?;
+        let requests = requests(&server.model, &prompts, &generate, deadline)
+            .map_err(|error| prompt_error(&error, W::PROMPT))?;
         let choices = requests.len();
-        let generation = Generation::start(&server.model.engine, requests)
-            .map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
+        let generation =
+            Generation::start_in(&place, &server.model.engine, requests).map_err(engine_error)?;
+        let running = Running::new(&server.running, choices);
         Ok(Answer {
             wire,
-            generation,
+            steps: Steps::Live { generation, recorder, _running: running },
             generate,
             choices,
             usage: Usage::default(),
             id: format!("{}{:016x}", W::ID_PREFIX, sampling::random()),
             created: unix_seconds(),
-            _running: Running::new(&server.running, choices),
+            server,
+        })
+    }
+
+    fn again(asked: Asked<W>, recording: &Recording) -> Result<Answer<W>, ApiError> {
+        let Asked { server, valid: Valid { prompts, generate, .. }, .. } = asked;
+        let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
+        Ok(Answer {
+            wire,
+            steps: Steps::Again(recording.steps.clone().into()),
+            choices: prompts.len() * generate.n,
+            generate,
+            usage: Usage::default(),
+            id: recording.id.clone(),
+            created: recording.created,
             server,
         })
     }
 
     pub async fn respond(self) -> Result<Response, ApiError> {
-        match self.generate.reply {
-            Reply::Whole => self.whole().await,
-            Reply::Stream { include_usage } => Ok(self.stream(include_usage)),
-        }
+        let replayed = matches!(self.steps, Steps::Again(_)).then_some([(REPLAYED, "true")]);
+        let response = match self.generate.reply {
+            Reply::Whole => self.whole().await?,
+            Reply::Stream { include_usage } => self.stream(include_usage),
+        };
+        Ok((replayed, response).into_response())
+    }
+
+    /// The next step of any choice; `None` when all have finished.
+    async fn next(&mut self) -> Option<Result<(usize, Step), RequestError>> {
+        let (generation, recorder) = match &mut self.steps {
+            Steps::Again(steps) => return steps.pop_front().map(Ok),
+            Steps::Live { generation, recorder, .. } => (generation, recorder),
+        };
+        let next = generation.next().await;
+        *recorder = match (&next, recorder.take()) {
+            (Some(Ok((choice, step))), Some(recorder)) => recorder.push(*choice, step),
+            (None, Some(recorder)) => {
+                recorder.finish(self.id.clone(), self.created);
+                None
+            }
+            _ => None,
+        };
+        next
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
@@ -131,7 +237,7 @@ impl<W: Wire> Answer<W> {
         for (index, choice) in choices.iter_mut().enumerate() {
             self.wire.open(index).into_iter().for_each(|piece| W::fold(choice, piece));
         }
-        while let Some(step) = self.generation.next().await {
+        while let Some(step) = self.next().await {
             let (index, step) = step.map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
             self.piece(index, step).into_iter().for_each(|piece| W::fold(&mut choices[index], piece));
         }
@@ -188,7 +294,7 @@ impl<W: Wire> Events<W> {
             if self.ended {
                 return None;
             }
-            match self.answer.generation.next().await {
+            match self.answer.next().await {
                 Some(Ok((index, step))) => self.step(index, step),
                 Some(Err(error)) => self.fail(&error),
                 None => self.end(),
@@ -231,6 +337,7 @@ fn requests(
     model: &Model,
     prompts: &[Prompt],
     generate: &Generate,
+    deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
     let first = model.request(Vec::new(), &generate.overrides).sampling.seed;
     let choice = |(prompt, index): (&Prompt, usize)| {
@@ -239,6 +346,7 @@ fn requests(
         request.ignore_eos = generate.ignore_eos;
         request.logprobs = generate.logprobs;
         request.prompt_logprobs = generate.prompt_logprobs;
+        (request.priority, request.deadline) = (generate.priority, deadline);
         Ok((request, model.decoder(prompt, generate.stop.clone())?))
     };
     prompts.iter().flat_map(|prompt| (0..generate.n).map(move |index| (prompt, index))).map(choice).collect()

@@ -1,6 +1,9 @@
 //! One function per route: body in, response out.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use axum::{
     Json,
@@ -16,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::{
     Server,
-    answer::{Answer, Wire},
-    wire::{self, chat::ChatWire, completions::CompletionWire, error::ApiError},
+    answer::{Answer, Asked, Wire},
+    wire::{chat::ChatWire, completions::CompletionWire, error::ApiError},
 };
 
 pub async fn health(State(server): State<Arc<Server>>) -> Json<Value> {
@@ -61,14 +64,19 @@ pub async fn completions(server: State<Arc<Server>>, body: JsonBody) -> Result<R
     respond::<CompletionWire>(server.0, body).await
 }
 
-/// Parsing, the template and the tokenizer are work for a processor, and may be long: not for an async thread.
 async fn respond<W: Wire>(server: Arc<Server>, body: JsonBody) -> Result<Response, ApiError> {
-    let prepare = move || {
-        let request: W::Request = wire::parse(&body.0)?;
-        Answer::<W>::begin(server, request.try_into()?)
-    };
-    match tokio::task::spawn_blocking(prepare).await {
-        Ok(answer) => answer?.respond().await,
+    let arrived = Instant::now();
+    let asked = work(move || Asked::<W>::read(server, &body.0, arrived)).await?;
+    let claim = asked.claim().await?;
+    work(move || Answer::begin(asked, claim)).await?.respond().await
+}
+
+/// Parsing, the template and the tokenizer are work for a processor, and may be long: not for an async thread.
+async fn work<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }

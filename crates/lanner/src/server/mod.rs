@@ -5,6 +5,7 @@ mod answer;
 mod guard;
 mod handlers;
 mod host;
+mod replay;
 pub mod wire;
 
 use std::{
@@ -23,9 +24,11 @@ use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use self::host::Host;
-use self::{guard::Guard, host::KeptEngine};
+use self::{guard::Guard, host::KeptEngine, replay::Replays};
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
+/// Most memory that answers kept for their idempotency keys take, in bytes.
+const REPLAY_BUDGET: usize = 64 << 20;
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -39,6 +42,7 @@ pub struct Server {
     created: u64,
     /// Choices being generated now.
     running: Arc<AtomicUsize>,
+    replays: Replays,
     /// Keeps the engine until nobody needs this model.
     engine: Option<KeptEngine>,
 }
@@ -46,8 +50,15 @@ pub struct Server {
 impl Server {
     pub fn new(model: Model, name: Option<String>) -> Server {
         let names = names(&model, name);
-        let (started, running) = (Instant::now(), Arc::default());
-        Server { model: Arc::new(model), names, started, created: unix_seconds(), running, engine: None }
+        Server {
+            model: Arc::new(model),
+            names,
+            started: Instant::now(),
+            created: unix_seconds(),
+            running: Arc::default(),
+            replays: Replays::new(REPLAY_BUDGET),
+            engine: None,
+        }
     }
 
     /// Another model in the same place.

@@ -10,12 +10,15 @@ mod cli;
 mod client;
 mod commands;
 mod completions;
+mod crowded;
 #[path = "../../../engine/tests/document/mod.rs"]
 mod document;
 mod errors;
 mod fake_hub;
+mod load;
 mod local;
 mod pulling;
 mod quantize;
+mod replaying;
 mod server;
 mod survival;

@@ -36,6 +36,8 @@ pub struct TestServer {
 pub struct Setup {
     pub template: &'static str,
     pub delay: Duration,
+    /// Requests at once.
+    pub places: usize,
     pub api_key: Option<&'static str>,
     pub allowed_hosts: Vec<String>,
     /// How other models are found and loaded.
@@ -47,6 +49,7 @@ impl Default for Setup {
         Setup {
             template: TEMPLATE,
             delay: Duration::ZERO,
+            places: 1000,
             api_key: None,
             allowed_hosts: Vec::new(),
             models: models(no_hub()),
@@ -66,7 +69,7 @@ impl Setup {
     ) -> TestServer {
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
         let seen = requests.clone();
-        let engine = scripted::scripted(info(), self.delay, move |request: &Request, n| {
+        let engine = scripted::scripted(info(), self.places, self.delay, move |request: &Request, n| {
             if n == 0 {
                 seen.lock().unwrap().push(request.clone());
             }

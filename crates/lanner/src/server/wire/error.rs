@@ -1,8 +1,10 @@
 //! Errors as OpenAI clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status.
 
+use std::time::Duration;
+
 use axum::{
     Json,
-    http::StatusCode,
+    http::{StatusCode, header::RETRY_AFTER},
     response::{IntoResponse, Response},
 };
 use engine::RequestError;
@@ -13,6 +15,8 @@ use serde::Serialize;
 pub struct ApiError {
     pub status: StatusCode,
     pub body: ErrorBody,
+    /// When the same request may do better.
+    pub retry_after: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -45,9 +49,18 @@ impl ApiError {
         ApiError::invalid(param, format!("{param} is not supported yet")).code("unsupported_parameter")
     }
 
+    /// As in Stripe's API, and no 409, which OpenAI's clients would send again.
+    pub fn key_reused() -> ApiError {
+        let message = "another request had this idempotency_key; a new request needs a new key";
+        let mut error = ApiError::invalid("idempotency_key", message).code("idempotency_key_reused");
+        error.body.r#type = "idempotency_error";
+        error
+    }
+
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         let r#type = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        ApiError { status, body: ErrorBody { message: message.into(), r#type, param: None, code: None } }
+        let body = ErrorBody { message: message.into(), r#type, param: None, code: None };
+        ApiError { status, body, retry_after: None }
     }
 
     pub fn param(mut self, param: impl Into<String>) -> ApiError {
@@ -74,6 +87,11 @@ impl ApiError {
             RequestError::Step(_) | RequestError::NotFinite => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
+            RequestError::TimeIsUp => ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout"),
+            RequestError::QueueFull { retry_after, .. } => {
+                let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full");
+                ApiError { retry_after: Some(*retry_after), ..error }
+            }
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
     }
@@ -86,6 +104,8 @@ impl IntoResponse for ApiError {
         } else {
             tracing::debug!(status = self.status.as_u16(), "{}", self.body.message);
         }
-        (self.status, Json(ErrorObject { error: &self.body })).into_response()
+        let seconds = self.retry_after.map(|wait| wait.as_secs_f64().ceil().to_string());
+        let retry_after = seconds.map(|seconds| [(RETRY_AFTER, seconds)]);
+        (self.status, retry_after, Json(ErrorObject { error: &self.body })).into_response()
     }
 }

@@ -5,11 +5,15 @@ pub mod completions;
 pub mod error;
 pub mod usage;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use engine::{ModelInfo, Priority};
+use ring::digest::{SHA256, digest};
 use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use self::error::ApiError;
+use super::replay::Fingerprint;
 use crate::{generate::Reason, sampling::Overrides};
 
 const MAX_CHOICES: usize = 16;
@@ -17,6 +21,12 @@ const MAX_STOP_STRINGS: usize = 16;
 /// Matching costs time for every token generated.
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_TOP_LOGPROBS: usize = 20;
+const MAX_KEY_BYTES: usize = 128;
+/// In milliseconds.
+const MAX_TTL: u64 = 60_000;
+/// What a request with an idempotency key may change when it is sent again: not what is generated, but how it is run and sent.
+const INCIDENTAL: [&str; 6] =
+    ["idempotency_key", "cache_ttl_ms", "stream", "stream_options", "priority", "timeout"];
 
 /// A request that holds what its type promises.
 #[derive(Debug, PartialEq)]
@@ -25,6 +35,15 @@ pub struct Valid<P> {
     pub model: Option<String>,
     pub prompts: P,
     pub generate: Generate,
+    pub idempotency: Option<Idempotency>,
+}
+
+/// A request that may be sent again and is then answered with the same answer.
+#[derive(Debug, PartialEq)]
+pub struct Idempotency {
+    pub key: String,
+    /// How long the answer is kept.
+    pub ttl: Duration,
 }
 
 /// What both wires say about generating: valid, so nothing here is checked again.
@@ -42,7 +61,18 @@ pub struct Generate {
     pub prompt_logprobs: bool,
     /// Only the prompt is wanted: the one token that the engine must be asked for is dropped.
     pub prompt_only: bool,
+    pub priority: Priority,
+    /// From the request's arrival to its end.
+    pub timeout: Option<Duration>,
     pub reply: Reply,
+}
+
+impl Generate {
+    /// Whether the same request has the same answer.
+    pub fn is_repeatable(&self, info: &ModelInfo) -> bool {
+        let sampling = self.overrides.sampling(&info.default_sampling);
+        self.overrides.seed.is_some() || sampling.temperature == 0.0
+    }
 }
 
 /// One JSON object, or server-sent events.
@@ -84,6 +114,55 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         }
         _ => ApiError::invalid_body(format!("the body is not valid JSON: {error}")),
     })
+}
+
+/// Recognises a valid request of one route by all that its answer depends on.
+pub fn fingerprint(route: &str, body: &[u8]) -> Fingerprint {
+    let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|name, _| !INCIDENTAL.contains(&name.as_str()));
+    }
+    let hash = digest(&SHA256, format!("{route} {body}").as_bytes());
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(hash.as_ref());
+    Fingerprint(bytes)
+}
+
+fn idempotency(key: Option<String>, ttl: Option<u64>) -> Result<Option<Idempotency>, ApiError> {
+    let wrong = |param: &str, message: String| Err(ApiError::invalid(param, message));
+    match (key, ttl.unwrap_or(MAX_TTL)) {
+        (None, _) if ttl.is_none() => Ok(None),
+        (None, _) => wrong("cache_ttl_ms", "cache_ttl_ms only goes with idempotency_key".into()),
+        (Some(key), _) if key.is_empty() || key.len() > MAX_KEY_BYTES => {
+            wrong("idempotency_key", format!("idempotency_key must have 1 to {MAX_KEY_BYTES} bytes"))
+        }
+        (Some(_), ttl) if ttl > MAX_TTL => {
+            wrong("cache_ttl_ms", format!("cache_ttl_ms must be between 0 and {MAX_TTL}"))
+        }
+        (Some(key), ttl) => Ok(Some(Idempotency { key, ttl: Duration::from_millis(ttl) })),
+    }
+}
+
+fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
+    match name {
+        Some("interactive") => Ok(Priority::Interactive),
+        Some("normal") | None => Ok(Priority::Normal),
+        Some("background") => Ok(Priority::Background),
+        Some(name) => {
+            let message = format!("priority is `{name}`; it must be interactive, normal or background");
+            Err(ApiError::invalid("priority", message))
+        }
+    }
+}
+
+fn timeout(seconds: Option<f64>) -> Result<Option<Duration>, ApiError> {
+    match seconds {
+        Some(seconds) if seconds <= 0.0 || seconds.is_nan() => {
+            Err(ApiError::invalid("timeout", format!("timeout is {seconds}; it must be above 0 seconds")))
+        }
+        // For ever, as far as anyone can tell.
+        seconds => Ok(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())),
+    }
 }
 
 fn reply(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Reply, ApiError> {

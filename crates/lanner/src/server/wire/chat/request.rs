@@ -6,8 +6,8 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, logit_bias, refuse, reply,
-    stop_strings, top_k,
+    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency, logit_bias,
+    priority, refuse, reply, stop_strings, timeout, top_k,
 };
 use crate::{model::Conversation, sampling::Overrides};
 
@@ -40,6 +40,10 @@ pub struct ChatRequest {
     top_logprobs: Option<usize>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
+    priority: Option<String>,
+    timeout: Option<f64>,
+    idempotency_key: Option<String>,
+    cache_ttl_ms: Option<u64>,
     response_format: Option<ResponseFormat>,
     modalities: Option<Vec<String>>,
     verbosity: Option<String>,
@@ -88,8 +92,11 @@ impl TryFrom<ChatRequest> for Valid<Conversation> {
                 logprobs,
                 prompt_logprobs: false,
                 prompt_only: false,
+                priority: priority(request.priority.as_deref())?,
+                timeout: timeout(request.timeout)?,
                 reply: reply(request.stream, request.stream_options)?,
             },
+            idempotency: idempotency(request.idempotency_key, request.cache_ttl_ms)?,
         })
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::super::{
-    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, logit_bias, refuse, reply,
-    stop_strings, top_k,
+    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency, logit_bias,
+    priority, refuse, reply, stop_strings, timeout, top_k,
 };
 use crate::sampling::Overrides;
 
@@ -38,6 +38,10 @@ pub struct CompletionRequest {
     logprobs: Option<usize>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
+    priority: Option<String>,
+    timeout: Option<f64>,
+    idempotency_key: Option<String>,
+    cache_ttl_ms: Option<u64>,
     response_format: Option<IgnoredAny>,
 }
 
@@ -106,8 +110,11 @@ impl TryFrom<CompletionRequest> for Valid<Completions> {
                 logprobs,
                 prompt_logprobs: echo && logprobs.is_some(),
                 prompt_only: max_tokens == 0,
+                priority: priority(request.priority.as_deref())?,
+                timeout: timeout(request.timeout)?,
                 reply: reply(request.stream, request.stream_options)?,
             },
+            idempotency: idempotency(request.idempotency_key, request.cache_ttl_ms)?,
         })
     }
 }

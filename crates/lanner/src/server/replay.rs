@@ -1,0 +1,389 @@
+//! Answers kept for a while under a key that the client chose, so that a request sent again is answered with what it was
+//! answered before. Knows nothing of what an answer means.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use crate::generate::{Reason, Step, Token};
+
+/// What a key costs beside the steps kept under it.
+const OVERHEAD: usize = 512;
+/// The part of the budget that one answer may take, as a divisor.
+const LARGEST: usize = 8;
+
+/// A whole answer: the steps of all its choices, in the order in which they came.
+#[derive(Debug)]
+pub struct Recording {
+    pub id: String,
+    /// Seconds since the Unix epoch.
+    pub created: u64,
+    pub steps: Vec<(usize, Step)>,
+}
+
+/// What a request is recognised by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+/// What a request with a key is to do.
+#[derive(Debug)]
+pub enum Claim {
+    /// Generate, and record it for others.
+    First(Recorder),
+    Again(Arc<Recording>),
+}
+
+/// The key belongs to another request.
+#[derive(Debug)]
+pub struct Reused;
+
+/// All recordings; cheap to clone. They never take more than `budget` bytes, those being made included.
+#[derive(Clone, Debug)]
+pub struct Replays {
+    budget: usize,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<String, Entry>,
+    /// When what is kept ends, soonest first.
+    ends: BTreeSet<(Instant, String)>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    fingerprint: Fingerprint,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    /// The receiver gets the recording, or sees the sender go without one.
+    Running(watch::Receiver<Option<Arc<Recording>>>),
+    Kept {
+        recording: Arc<Recording>,
+        bytes: usize,
+    },
+}
+
+enum Found {
+    Claim(Claim),
+    Running(watch::Receiver<Option<Arc<Recording>>>),
+}
+
+impl Replays {
+    pub fn new(budget: usize) -> Replays {
+        Replays { budget, state: Arc::default() }
+    }
+
+    /// Waits while another request with the key is being answered. If that one fails or is cancelled, the next in its place
+    /// is first. `ttl` is how long the answer will be kept once it is whole.
+    ///
+    /// # Errors
+    /// The key was used with another fingerprint.
+    pub async fn claim(&self, key: &str, fingerprint: Fingerprint, ttl: Duration) -> Result<Claim, Reused> {
+        loop {
+            let mut running = match self.find(key, &fingerprint, ttl, Instant::now())? {
+                Found::Claim(claim) => return Ok(claim),
+                Found::Running(receiver) => receiver,
+            };
+            if let Ok(recording) = running.wait_for(Option::is_some).await
+                && let Some(recording) = &*recording
+            {
+                return Ok(Claim::Again(recording.clone()));
+            }
+        }
+    }
+
+    fn find(
+        &self,
+        key: &str,
+        fingerprint: &Fingerprint,
+        ttl: Duration,
+        now: Instant,
+    ) -> Result<Found, Reused> {
+        let mut state = self.lock();
+        state.drop_expired(now);
+        match state.entries.get(key) {
+            Some(entry) if entry.fingerprint != *fingerprint => Err(Reused),
+            Some(Entry { progress: Progress::Kept { recording, .. }, .. }) => {
+                Ok(Found::Claim(Claim::Again(recording.clone())))
+            }
+            Some(Entry { progress: Progress::Running(receiver), .. }) => Ok(Found::Running(receiver.clone())),
+            None => {
+                let (sender, receiver) = watch::channel(None);
+                let (fingerprint, progress) = (fingerprint.clone(), Progress::Running(receiver));
+                state.entries.insert(key.to_owned(), Entry { fingerprint, progress });
+                let recorder =
+                    Recorder { replays: self.clone(), key: key.into(), ttl, sender, steps: vec![], bytes: 0 };
+                Ok(Found::Claim(Claim::First(recorder)))
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn drop_expired(&mut self, now: Instant) {
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+            self.drop_first();
+        }
+    }
+
+    /// Drops what would end soonest.
+    fn drop_first(&mut self) {
+        let Some((_, key)) = self.ends.pop_first() else { return };
+        if let Some(Entry { progress: Progress::Kept { bytes, .. }, .. }) = self.entries.remove(&key) {
+            self.bytes -= bytes;
+        }
+    }
+
+    /// Makes room for so many bytes more; `false` if there is none to be had.
+    fn reserve(&mut self, bytes: usize, budget: usize) -> bool {
+        while self.bytes + bytes > budget && !self.ends.is_empty() {
+            self.drop_first();
+        }
+        let fits = self.bytes + bytes <= budget;
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+/// Takes down an answer; dropped before the end, it leaves nothing behind.
+#[derive(Debug)]
+pub struct Recorder {
+    replays: Replays,
+    key: String,
+    ttl: Duration,
+    sender: watch::Sender<Option<Arc<Recording>>>,
+    steps: Vec<(usize, Step)>,
+    /// Reserved so far.
+    bytes: usize,
+}
+
+impl Recorder {
+    /// `None` if the answer is not to be kept: a choice was cancelled, or there is no room.
+    pub fn push(mut self, choice: usize, step: &Step) -> Option<Recorder> {
+        let bytes = size(step) + if self.steps.is_empty() { OVERHEAD + self.key.len() } else { 0 };
+        let cancelled = matches!(step, Step::Finished(finish) if finish.reason == Reason::Cancelled);
+        let budget = self.replays.budget;
+        let large = self.bytes + bytes > budget / LARGEST;
+        if cancelled || large || !self.replays.lock().reserve(bytes, budget) {
+            return None;
+        }
+        self.bytes += bytes;
+        self.steps.push((choice, step.clone()));
+        Some(self)
+    }
+
+    /// The answer is whole: keeps it, and hands it to those who wait.
+    pub fn finish(self, id: String, created: u64) {
+        self.keep_from(Instant::now(), id, created);
+    }
+
+    fn keep_from(mut self, now: Instant, id: String, created: u64) {
+        let recording = Arc::new(Recording { id, created, steps: std::mem::take(&mut self.steps) });
+        let mut state = self.replays.lock();
+        let (end, bytes) = (now + self.ttl, self.bytes);
+        if let Some(entry) = state.entries.get_mut(&self.key) {
+            entry.progress = Progress::Kept { recording: recording.clone(), bytes };
+            state.ends.insert((end, self.key.clone()));
+        }
+        drop(state);
+        self.sender.send_replace(Some(recording));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let mut state = self.replays.lock();
+        let running = |entry: &Entry| matches!(&entry.progress, Progress::Running(receiver) if receiver.same_channel(&self.sender.subscribe()));
+        if state.entries.get(&self.key).is_some_and(running) {
+            state.entries.remove(&self.key);
+            state.bytes -= self.bytes;
+        }
+    }
+}
+
+/// Bytes in memory, without what allocators add.
+fn size(step: &Step) -> usize {
+    let scores = |top: usize| top * size_of::<(u32, f32)>();
+    let token = |token: &Token| {
+        size_of::<Token>() + token.logprobs.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
+    };
+    let tokens = |tokens: &[Token]| tokens.iter().map(token).sum::<usize>();
+    let own = match step {
+        Step::Prompt(prompt) => {
+            let score = |score: &Option<engine::TokenLogprobs>| {
+                size_of_val(score) + score.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
+            };
+            prompt.iter().map(score).sum()
+        }
+        Step::Logits { values, .. } => size_of_val(&values[..]),
+        Step::Text { delta: chat::Delta::Content(text) | chat::Delta::Reasoning(text), tokens: all } => {
+            text.len() + tokens(all)
+        }
+        Step::Finished(finish) => tokens(&finish.tokens),
+    };
+    size_of::<(usize, Step)>() + own
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use chat::Delta;
+
+    use super::*;
+    use crate::generate::Finish;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn text(text: &str) -> Step {
+        Step::Text { delta: Delta::Content(text.into()), tokens: vec![] }
+    }
+
+    fn finished(reason: Reason) -> Step {
+        Step::Finished(Finish {
+            reason,
+            tokens: vec![],
+            prompt_tokens: 1,
+            completion_tokens: 2,
+            cached_tokens: 0,
+            reasoning_tokens: 0,
+        })
+    }
+
+    fn print(byte: u8) -> Fingerprint {
+        Fingerprint([byte; 32])
+    }
+
+    fn first(replays: &Replays, key: &str, now: Instant) -> Recorder {
+        match replays.find(key, &print(0), TTL, now) {
+            Ok(Found::Claim(Claim::First(recorder))) => recorder,
+            _ => panic!("`{key}` is not free"),
+        }
+    }
+
+    /// The id of the answer kept under a key.
+    fn kept(replays: &Replays, key: &str, now: Instant) -> Option<String> {
+        match replays.find(key, &print(0), TTL, now).expect("the same request") {
+            Found::Claim(Claim::Again(recording)) => Some(recording.id.clone()),
+            Found::Claim(Claim::First(_)) => None,
+            Found::Running(_) => panic!("`{key}` is being answered"),
+        }
+    }
+
+    /// Keys and bytes.
+    fn held(replays: &Replays) -> (usize, usize) {
+        let state = replays.lock();
+        (state.entries.len(), state.bytes)
+    }
+
+    fn keep(replays: &Replays, key: &str, letters: usize, now: Instant) {
+        let recorder = first(replays, key, now).push(0, &text(&"x".repeat(letters)));
+        if let Some(recorder) = recorder.and_then(|recorder| recorder.push(0, &finished(Reason::Stop))) {
+            recorder.keep_from(now, key.into(), 7);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_kept_until_its_time_is_over() {
+        let (replays, now) = (Replays::new(1 << 20), Instant::now());
+        keep(&replays, "a", 5, now);
+        let just = Duration::from_nanos(1);
+        assert_eq!(kept(&replays, "a", now + TTL - just), Some("a".into()));
+        assert!(replays.find("a", &print(1), TTL, now).is_err(), "another request");
+        assert_eq!(kept(&replays, "a", now + TTL), None);
+        assert_eq!(held(&replays), (0, 0));
+        assert!(replays.find("a", &print(1), TTL, now + TTL).is_ok(), "the key is free again");
+    }
+
+    #[test]
+    fn what_is_not_whole_is_not_kept() {
+        let (replays, now) = (Replays::new(1 << 20), Instant::now());
+        drop(first(&replays, "a", now).push(0, &text("half")));
+        assert!(first(&replays, "a", now).push(0, &finished(Reason::Cancelled)).is_none());
+        assert_eq!(kept(&replays, "a", now), None);
+        assert_eq!(held(&replays), (0, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_ends_soonest_goes_first() {
+        let (replays, now) = (Replays::new(40_000), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        for (key, second) in [("a", 4), ("b", 0), ("c", 5), ("d", 6), ("e", 1), ("f", 3), ("g", 2), ("h", 7)]
+        {
+            keep(&replays, key, 4000, at(second));
+        }
+        let there = |keys: &str| {
+            keys.chars()
+                .map(|key| u8::from(kept(&replays, &key.to_string(), at(8)).is_some()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(there("abcdefgh"), [1; 8]);
+        keep(&replays, "i", 4000, at(8));
+        keep(&replays, "j", 4000, at(8));
+        assert_eq!(there("abcdefghij"), [1, 0, 1, 1, 0, 1, 1, 1, 1, 1]);
+        keep(&replays, "k", 6000, at(8));
+        assert_eq!(there("acdfghijk"), [1, 1, 1, 1, 1, 1, 1, 1, 0], "what is too large costs nobody a place");
+        let state = replays.lock();
+        let bytes = |entry: &Entry| match entry.progress {
+            Progress::Kept { bytes, .. } => bytes,
+            Progress::Running(_) => panic!("nothing runs"),
+        };
+        assert_eq!(state.bytes, state.entries.values().map(bytes).sum::<usize>());
+        assert!(state.bytes <= 40_000 && state.ends.len() == 8);
+    }
+
+    #[test]
+    fn answers_being_made_count_too() {
+        let (replays, now) = (Replays::new(40_000), Instant::now());
+        let begin = |i: usize| first(&replays, &i.to_string(), now).push(0, &text(&"x".repeat(4000)));
+        let running: Vec<_> = (0..12).map(begin).collect();
+        assert_eq!(running.iter().flatten().count(), 8);
+        drop(running);
+        assert_eq!(held(&replays), (0, 0));
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn those_who_wait_get_the_first_place_or_the_answer() {
+        let (replays, now) = (Replays::new(1 << 20), Instant::now());
+        let failing = first(&replays, "a", now);
+        let mut waiting = [0; 3].map(|_| Box::pin(replays.claim("a", print(0), TTL)));
+        assert!(waiting.iter_mut().all(|claim| poll(claim.as_mut()).is_none()));
+        drop(failing);
+        let Some(Ok(Claim::First(second))) = poll(waiting[1].as_mut()) else { panic!("it is first now") };
+        assert!(poll(waiting[0].as_mut()).is_none() && poll(waiting[2].as_mut()).is_none());
+        let second = second.push(0, &text("x")).and_then(|second| second.push(0, &finished(Reason::Stop)));
+        // Kept for no time at all: those who wait get it even so.
+        second.expect("room").keep_from(now - TTL, "id".into(), 7);
+        for i in [0, 2] {
+            match poll(waiting[i].as_mut()) {
+                Some(Ok(Claim::Again(recording))) => {
+                    assert_eq!((&*recording.id, recording.steps.len()), ("id", 2))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
