@@ -9,6 +9,7 @@ mod handle;
 mod models;
 mod nn;
 mod options;
+mod prefix;
 pub mod quantize;
 mod request;
 mod run;

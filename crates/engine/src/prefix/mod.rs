@@ -1,0 +1,3 @@
+//! State of past sequences, for those that begin with the same tokens.
+
+mod tree;
