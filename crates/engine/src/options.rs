@@ -20,6 +20,10 @@ pub struct Options {
     pub max_batch: usize,
     /// Lowers the model's context length.
     pub max_context: Option<usize>,
+    /// Most bytes of past sequences' state kept for those that begin alike; 0 keeps none.
+    pub prefix_cache_bytes: usize,
+    /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
+    pub checkpoint_every: usize,
 }
 
 impl Default for Options {
@@ -32,6 +36,8 @@ impl Default for Options {
             prefill_chunk: 256,
             max_batch: 8,
             max_context: None,
+            prefix_cache_bytes: 1 << 30,
+            checkpoint_every: 2048,
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct Request {
     pub logits: bool,
     /// Requests of one group, as given by [`Engine::new_group`](crate::Engine::new_group), queue as one.
     pub group: Option<u64>,
+    /// Positions in the prompt from which later requests are likely to go on another way (the end of a system message,
+    /// of a conversation before the start of the answer): state is kept there. At most the prompt's length, each.
+    pub checkpoints: Vec<usize>,
 }
 
 impl Request {
@@ -34,7 +37,13 @@ impl Request {
             prompt_logprobs: false,
             logits: false,
             group: None,
+            checkpoints: vec![],
         }
+    }
+
+    /// Whether every prompt token has to be computed, for its logits.
+    pub fn wants_prompt_logits(&self) -> bool {
+        self.prompt_logprobs || self.logits
     }
 }
 
@@ -128,6 +137,69 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose state was reused instead of computed.
     pub cached_tokens: usize,
+    pub cache: CacheReport,
+}
+
+/// What a request got from the prefix cache, and why it got no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheReport {
+    /// Where the reused state lay; `None` if none was.
+    pub source: Option<CacheSource>,
+    /// Prompt tokens whose state was reused.
+    pub reused: usize,
+    /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was not long ago.
+    pub reusable: usize,
+    /// Why not the whole prompt but its last token was reused; `None` also if nothing more had been sent before.
+    pub miss: Option<Miss>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSource {
+    Ram,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    pub reason: MissReason,
+    /// The first prompt token concerned.
+    pub position: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissReason {
+    /// The closest stored sequence has another token at this position.
+    Differs,
+    /// What lies behind this position was stored, and had to make room.
+    Evicted,
+    /// More is stored, but the model's state can only be resumed where it was kept: this is the last such position.
+    NoCheckpoint,
+    /// All of the prompt's logits are wanted, so all of it is computed.
+    LogitsWanted,
+    /// There is no prefix cache.
+    Disabled,
+}
+
+/// What the prefix cache holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Most bytes; 0 if it is off.
+    pub budget_bytes: usize,
+    pub bytes: usize,
+    /// Runs of tokens, each stored once for all sequences that share it.
+    pub entries: usize,
+    /// Tokens of those.
+    pub stored_tokens: usize,
+    /// States of recurrences, convolutions and windows.
+    pub checkpoints: usize,
+    /// Since the engine started: requests that began, and those that reused something.
+    pub requests: usize,
+    pub hits: usize,
+    /// Tokens of those requests, those they reused, and those they had in common with what was known.
+    pub prompt_tokens: usize,
+    pub reused_tokens: usize,
+    pub reusable_tokens: usize,
+    /// Entries and checkpoints that made room for others.
+    pub evictions: usize,
 }
 
 /// Why one request failed; the engine and every other request go on.
@@ -142,6 +214,8 @@ pub enum RequestError {
         prompt + 1 - context
     )]
     PromptTooLong { prompt: usize, context: usize },
+    #[error("checkpoint {position} is not in the prompt of {prompt} tokens")]
+    BadCheckpoint { position: usize, prompt: usize },
     #[error("token id {id} is outside the model's vocabulary of {vocab_size}")]
     TokenOutOfRange { id: u32, vocab_size: usize },
     #[error("{name} is {value}; it must be {must}")]
