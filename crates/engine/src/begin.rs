@@ -26,7 +26,11 @@ impl Runner {
                 continue;
             }
             let prefix = &mut self.prefix;
-            if guarded(|| Ok(sequence.begin(prefix))).is_err() {
+            let resume = || {
+                sequence.begin(prefix);
+                Ok(())
+            };
+            if guarded(resume).is_err() {
                 // A bug of ours in what is stored; without it the sequence is as good as new.
                 self.prefix.clear();
                 sequence.cold = true;

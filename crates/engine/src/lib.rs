@@ -32,7 +32,7 @@ pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
 pub use options::{Device, Dtype, Options, Precision, Progress};
 pub use request::{
-    CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Request, RequestError,
-    Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
+    CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Request,
+    RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
 pub use start::start;

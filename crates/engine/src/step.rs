@@ -40,6 +40,8 @@ struct Row {
     samples: bool,
     /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if a number before it is not.
     sum: Option<Array>,
+    /// Whether the sequence's state was to be copied; there may have been no room for it.
+    keeps: bool,
     copied: Option<Copied>,
     logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
@@ -256,6 +258,7 @@ impl Row {
             sequence: s.id,
             samples: s.computed >= s.tokens.len(),
             sum: None,
+            keeps: false,
             copied: None,
             logprobs: None,
             prompt_logprobs: None,
@@ -281,7 +284,8 @@ impl Row {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
         }
-        if s.is_due() {
+        self.keeps = s.is_due();
+        if self.keeps {
             self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches);
         }
     }
@@ -293,6 +297,7 @@ impl Row {
         Ok(ReadRow {
             sequence: self.sequence,
             finite: sampled.is_none_or(|(_, finite)| finite) && sum.is_none_or(|sum| sum[0].is_finite()),
+            keeps: self.keeps,
             copied: self.copied,
             sampled,
             logprobs: self.logprobs.map(Logprobs::read).transpose()?.and_then(|mut all| all.pop()),
@@ -310,6 +315,7 @@ struct ReadRow {
     sequence: u64,
     /// Whether what the row looked at was numbers.
     finite: bool,
+    keeps: bool,
     copied: Option<Copied>,
     /// The token, and whether the logits it was chosen from are finite.
     sampled: Option<(u32, bool)>,
@@ -323,8 +329,7 @@ impl ReadRow {
     fn take_copied(&mut self, s: &mut Sequence) -> Option<(Vec<u32>, Copied)> {
         s.sound &= self.finite;
         let copied = self.copied.take();
-        // Without room for a copy nobody waits for one any more either.
-        if s.keeping.is_some_and(|position| position <= s.computed) {
+        if self.keeps {
             s.keeping = None;
         }
         let copied = copied.filter(|_| s.sound)?;

@@ -195,6 +195,32 @@ fn logits_that_are_not_numbers_fail_the_request() {
     assert!(told(good).last().expect("an end").contains("Length"));
 }
 
+#[test]
+fn a_failing_request_leaves_the_cache_as_good_as_it_was() {
+    let engine = engine(None);
+    let plain = |prompt: Vec<u32>| Request { ignore_eos: true, ..Request::new(prompt, 8) };
+    let head: Vec<u32> = (0..200).map(|t| 20 + t % 290).collect();
+    let with = |last: u32| plain([&head[..], &[last; 40]].concat());
+    let alone = told(submit(&engine, with(30)));
+    let stored = engine.cache_stats().expect("runs").stored_tokens;
+    // It resumes behind the head, fails, and fails again without the cache.
+    let last = told(submit(&engine, with(POISON))).pop().expect("an end");
+    assert!(last.contains("Failed") && last.contains("poison"), "{last}");
+    assert!(engine.cache_stats().expect("runs").stored_tokens >= stored, "nobody else lost anything");
+    let running: Vec<_> = [30, POISON, 30].map(|token| submit(&engine, with(token))).into_iter().collect();
+    let together: Vec<_> = running.into_iter().map(told).collect();
+    assert_eq!((&together[0], &together[2]), (&alone, &alone));
+}
+
+#[test]
+fn state_that_is_not_numbers_is_never_stored() {
+    let engine = engine(None);
+    let mut broken = request(0);
+    (broken.prompt, broken.logits) = (vec![NAN_TOKEN; 40], false);
+    assert!(told(submit(&engine, broken)).last().expect("an end").contains("NotFinite"));
+    assert_eq!(engine.cache_stats().expect("runs").stored_tokens, 0);
+}
+
 /// Feeds tokens to a model and returns the logits of the last one, as bits.
 fn feed(model: &dyn Model, tokens: &[u32], past: usize, caches: &mut [Cache]) -> Vec<u32> {
     let mut batch = Batch::new([(tokens.len(), past, caches)]);

@@ -36,7 +36,8 @@ fn copied_keys_survive_what_becomes_of_their_buffer() {
         let [q, latent] = [noise(1, &[256, heads, dim]), noise(2, &[256, heads, dim])];
         let mut buffer = KvBuffer::default();
         let write = |buffer: &mut KvBuffer, latent: &Array| {
-            eval([&attend_latent(&q, latent, buffer, dim, 0, None, &Softmax::scaled(0.3))]).expect("evaluates");
+            eval([&attend_latent(&q, latent, buffer, dim, 0, None, &Softmax::scaled(0.3))])
+                .expect("evaluates");
         };
         write(&mut buffer, &latent);
         for (from, to) in [(0, 256), (0, 1), (5, 250)] {
@@ -46,7 +47,7 @@ fn copied_keys_survive_what_becomes_of_their_buffer() {
             let expected = latent.transpose(&[1, 0, 2]).slice(1, from, to);
             assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to}");
             // The kernel writes in place here too, into memory of the joined buffer's own.
-            let mut joined = KvBuffer::joined(&[copy.clone()], 300);
+            let mut joined = KvBuffer::joined(std::slice::from_ref(&copy), 300);
             eval(joined.array()).expect("evaluates");
             write(&mut joined, &(&latent * 0.25));
             assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to} after joining");

@@ -111,7 +111,8 @@ impl<S: Span, C: Weight> Tree<S, C> {
             return found.stored.min(limit);
         }
         let ends = found.path.iter().rev().map(|&i| &self.nodes[i]);
-        let mut whole = ends.filter(|node| node.checkpoint.is_some() && node.end() <= limit.min(found.stored));
+        let mut whole =
+            ends.filter(|node| node.checkpoint.is_some() && node.end() <= limit.min(found.stored));
         whole.next().map_or(0, Node::end)
     }
 

@@ -84,7 +84,8 @@ impl<S: Span, C: Weight> Tree<S, C> {
     pub(super) fn forget(&mut self, tokens: usize) {
         while self.hollow > tokens {
             let leaves = self.nodes.iter().enumerate();
-            let leaves = leaves.filter(|(i, node)| *i != ROOT && !node.tokens.is_empty() && node.is_hollow_leaf());
+            let leaves =
+                leaves.filter(|(i, node)| *i != ROOT && !node.tokens.is_empty() && node.is_hollow_leaf());
             let Some(oldest) = leaves.min_by_key(|(_, node)| node.used).map(|(i, _)| i) else { return };
             let node = &mut self.nodes[oldest];
             self.hollow -= node.tokens.len();

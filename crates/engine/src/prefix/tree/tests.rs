@@ -128,15 +128,17 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// Every account by counting.
 fn audit(tree: &Runs) {
-    let live: Vec<usize> =
-        (1..tree.nodes.len()).filter(|i| !tree.free.contains(i)).collect();
+    let live: Vec<usize> = (1..tree.nodes.len()).filter(|i| !tree.free.contains(i)).collect();
     let (mut bytes, mut hollow) = (0, 0);
     for &i in &live {
         let node = &tree.nodes[i];
-        bytes += node.span.as_ref().map_or(0, Span::bytes) + node.checkpoint.as_ref().map_or(0, Weight::bytes);
+        bytes +=
+            node.span.as_ref().map_or(0, Span::bytes) + node.checkpoint.as_ref().map_or(0, Weight::bytes);
         if node.span.is_none() {
             hollow += node.tokens.len();
-            assert!(node.checkpoint.is_none() && node.children.values().all(|&c| tree.nodes[c].span.is_none()));
+            assert!(
+                node.checkpoint.is_none() && node.children.values().all(|&c| tree.nodes[c].span.is_none())
+            );
         }
         assert_eq!(tree.nodes[node.parent].children[&node.tokens[0]], i);
         assert_eq!(tree.nodes[node.parent].end(), node.start);
