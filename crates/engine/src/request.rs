@@ -149,7 +149,8 @@ pub struct CacheReport {
     pub reused: usize,
     /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was not long ago.
     pub reusable: usize,
-    /// Why not the whole prompt but its last token was reused; `None` also if nothing more had been sent before.
+    /// Why not the whole prompt but its last token was reused, what cost most of it; `None` also if whatever was sent
+    /// before ends where the reuse ended.
     pub miss: Option<Miss>,
 }
 

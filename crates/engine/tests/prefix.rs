@@ -447,10 +447,13 @@ fn a_miss_says_why() {
     // A recurrence leaves nothing between its checkpoints, until it is known where others branch off.
     let hybrid = load("qwen3_5-text-sharded", Options::default());
     usage(&hybrid, Request { checkpoints: vec![40], ..request(prompt.clone(), 2) });
+    other = prompt.clone();
+    other[250] = 251;
     let branch = usage(&hybrid, request(other.clone(), 2));
     assert_eq!((branch.cached_tokens, miss(branch)), (40, Some((MissReason::NoCheckpoint, 40))));
-    other[150] = 251;
-    assert_eq!(usage(&hybrid, request(other, 2)).cached_tokens, 100);
+    other[250] = 252;
+    let again = usage(&hybrid, request(other, 2));
+    assert_eq!((again.cached_tokens, miss(again)), (250, Some((MissReason::Differs, 250))));
 }
 
 #[test]

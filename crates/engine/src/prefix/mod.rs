@@ -195,15 +195,15 @@ impl Copied {
     }
 }
 
-/// Why a sequence that resumes at `position` does not resume at `limit`.
+/// Why a sequence that resumes at `position` does not resume at `limit`: of several reasons what cost most tokens.
 fn miss(found: &Found, position: usize, limit: usize) -> Option<Miss> {
-    let known = found.known.min(limit);
-    if found.stored.min(limit) < known {
-        return Some(Miss { reason: MissReason::Evicted, position: found.stored });
-    }
-    if position < known {
-        return Some(Miss { reason: MissReason::NoCheckpoint, position });
-    }
-    let differs = found.differs && found.known < limit;
-    differs.then_some(Miss { reason: MissReason::Differs, position: found.known })
+    let (stored, known) = (found.stored.min(limit), found.known.min(limit));
+    let differs = if found.differs { limit - known } else { 0 };
+    let reasons = [
+        (differs, MissReason::Differs, known),
+        (known - stored, MissReason::Evicted, stored),
+        (stored - position, MissReason::NoCheckpoint, position),
+    ];
+    let (cost, reason, position) = reasons.into_iter().max_by_key(|(cost, ..)| *cost)?;
+    (cost > 0).then_some(Miss { reason, position })
 }
