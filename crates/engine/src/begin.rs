@@ -1,10 +1,8 @@
 //! The two ends of a sequence as the prefix cache sees them: what an admitted one resumes from, and for whom it waits;
 //! what one that ended leaves behind.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use crate::{
-    prefix::{Prefix, common},
+    prefix::{Copied, Prefix, common},
     run::{Runner, guarded},
     sequence::Sequence,
 };
@@ -50,25 +48,37 @@ impl Runner {
             self.collect_launched();
         }
         for sequence in std::mem::take(&mut self.ended) {
-            // A copy that fails is one reuse less.
-            let kept = catch_unwind(AssertUnwindSafe(|| keep(&sequence, &mut self.prefix)));
-            if !matches!(kept, Ok(Ok(()))) {
-                tracing::warn!("the state of a sequence that ended could not be copied");
+            let prefix = &self.prefix;
+            match guarded(|| copy(&sequence, prefix)) {
+                Ok(copied) => copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied)),
+                // One reuse less.
+                Err(error) => tracing::warn!("the state of a sequence that ended was not copied: {error}"),
             }
+        }
+    }
+
+    /// Stores what was copied. A bug of ours in there costs what is stored, and nobody's answer.
+    pub fn store(&mut self, tokens: &[u32], copied: Copied) {
+        let store = || {
+            self.prefix.store(tokens, copied);
+            Ok(())
+        };
+        if let Err(error) = guarded(store) {
+            tracing::error!("the prefix cache failed and is emptied: {error}");
+            self.prefix.clear();
         }
     }
 }
 
-fn keep(sequence: &Sequence, prefix: &mut Prefix) -> mlx::Result<()> {
+/// The whole state of a sequence that ended, as far as it is certain.
+fn copy(sequence: &Sequence, prefix: &Prefix) -> mlx::Result<Option<Copied>> {
     let computed = sequence.computed;
     if !sequence.begun || !sequence.sound || computed == 0 || computed > sequence.tokens.len() {
-        return Ok(());
+        return Ok(None);
     }
-    if let Some(copied) = prefix.copy(&sequence.tokens[..computed], &sequence.caches) {
-        mlx::eval(copied.arrays())?;
-        prefix.store(&sequence.tokens, copied);
-    }
-    Ok(())
+    let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches);
+    copied.iter().try_for_each(|copied| mlx::eval(copied.arrays()))?;
+    Ok(copied)
 }
 
 /// Whether a sequence waits for one of those before it.

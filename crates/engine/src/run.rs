@@ -148,9 +148,7 @@ impl Runner {
         match guarded(|| step.collect(running, ended, info)) {
             Ok(collected) => {
                 self.ended.extend(collected.ended);
-                for (tokens, copied) in collected.copied {
-                    self.prefix.store(&tokens, copied);
-                }
+                collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
                 true
             }
             Err(message) => {

@@ -25,9 +25,9 @@ fn parts(server: &TestServer, body: &Value) -> Vec<String> {
 #[test]
 fn state_is_kept_behind_the_head_and_behind_the_history() {
     let server = Setup::default().says("x");
-    let head = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n";
+    let head = "<|im_start|>system\nBe brief.<|im_end|>\n";
     let body = json!({ "messages": messages("Be brief.", &["hi"]) });
-    let history = format!("{head}hi<|im_end|>\n");
+    let history = format!("{head}<|im_start|>user\nhi<|im_end|>\n");
     assert_eq!(parts(&server, &body), [head.to_owned(), history.clone()]);
     // However the answer is opened, and again, now that both are remembered.
     let mut quiet = body.clone();
@@ -54,7 +54,7 @@ fn a_template_that_opens_answers_in_its_own_way_is_followed() {
     let body = json!({ "messages": messages("Be brief.", &["hi"]) });
     assert_eq!(
         parts(&server, &body),
-        ["[system] Be brief.\n[user] ", "[system] Be brief.\n[user] hi\n[again]"]
+        ["[system] Be brief.\n[user]", "[system] Be brief.\n[user] hi\n[again]"]
     );
     // One that refuses a conversation of one message.
     let template = "{%- if messages | length < 3 %}{{ raise_exception('too few') }}{% endif %}\
