@@ -144,7 +144,7 @@ fn schedule(golden: &str, seed: u64, cold: &Engine) -> CacheStats {
     let options = Options {
         prefill_chunk: random.choose(&[5, 16, 64, 256]),
         max_batch: random.choose(&[1, 3, 8]),
-        prefix_cache_bytes: random.choose(&[1, 30_000, 200_000, 1 << 30]),
+        prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30, 1 << 30]),
         checkpoint_every: random.choose(&[0, 32, 500]),
         ..Options::default()
     };
@@ -191,7 +191,7 @@ fn schedule(golden: &str, seed: u64, cold: &Engine) -> CacheStats {
 
 #[test]
 fn no_schedule_changes_a_bit() {
-    let count = asked().unwrap_or(8);
+    let count = asked().unwrap_or(16);
     for golden in MODELS {
         let engine = load(golden, cold());
         let (mut reused, mut evictions) = (0, 0);
