@@ -28,9 +28,10 @@ impl Runner {
                 sequence.begin(prefix);
                 Ok(())
             };
-            if guarded(resume).is_err() {
-                // A bug of ours in what is stored; without it the sequence is as good as new.
-                self.prefix.clear();
+            if let Err(error) = guarded(resume) {
+                tracing::error!("the prefix cache failed and is emptied: {error}");
+                // Without what is stored the sequence is as good as new.
+                self.prefix.fail();
                 sequence.cold = true;
                 sequence.caches = self.model.make_caches();
                 sequence.begin(&mut self.prefix);
@@ -65,7 +66,7 @@ impl Runner {
         };
         if let Err(error) = guarded(store) {
             tracing::error!("the prefix cache failed and is emptied: {error}");
-            self.prefix.clear();
+            self.prefix.fail();
         }
     }
 }

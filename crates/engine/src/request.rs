@@ -201,6 +201,8 @@ pub struct CacheStats {
     pub reusable_tokens: usize,
     /// Entries and checkpoints that made room for others.
     pub evictions: usize,
+    /// Times it had to be emptied because of a bug of ours.
+    pub failures: usize,
 }
 
 /// Why one request failed; the engine and every other request go on.

@@ -184,7 +184,7 @@ fn schedule(golden: &str, seed: u64, cold: &Engine) -> CacheStats {
             before.push([&request.prompt[..], &expected.ids()].concat());
         }
         let stats = engine.cache_stats().expect("runs");
-        assert!(stats.bytes <= stats.budget_bytes, "{stats:?}");
+        assert!(stats.bytes <= stats.budget_bytes && stats.failures == 0, "{golden}, seed {seed}: {stats:?}");
     }
     engine.cache_stats().expect("runs")
 }

@@ -79,6 +79,7 @@ async fn cache_stats(
         "tokens": stats.stored_tokens,
         "checkpoints": stats.checkpoints,
         "evictions": stats.evictions,
+        "failures": stats.failures,
         "requests": stats.requests,
         "hits": stats.hits,
         "prompt_tokens": stats.prompt_tokens,
