@@ -213,6 +213,37 @@ fn a_failing_request_leaves_the_cache_as_good_as_it_was() {
 }
 
 #[test]
+fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
+    let head: Vec<u32> = (0..150).map(|t| 20 + t % 290).collect();
+    let with = |i: u32| {
+        let sampling = Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() };
+        let sampling = Sampling { logit_bias: [(POISON, -1e9), (NAN_TOKEN, -1e9)].into(), ..sampling };
+        let prompt = [&head[..], &[30 + i; 9]].concat();
+        Request {
+            sampling,
+            ignore_eos: true,
+            logprobs: Some(1),
+            checkpoints: vec![150],
+            ..Request::new(prompt, 12)
+        }
+    };
+    let good = engine(None);
+    let alone: Vec<_> = (0..4).map(|i| told(submit(&good, with(i)))).collect();
+    for panics_at in [2, 5, 9, 10, 11, 12, 14, 18] {
+        let engine = engine(Some(panics_at));
+        let running: Vec<_> = (0..4).map(|i| submit(&engine, with(i))).collect();
+        let together: Vec<_> = running.into_iter().map(told).collect();
+        for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            // While the others wait, the first is alone in its steps, and to blame.
+            let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
+            assert!(together == alone || (failed && i == 0), "request {i}, step {panics_at}");
+        }
+        assert_eq!(engine.cache_stats().expect("runs").failures, 0);
+        assert_eq!(told(submit(&engine, with(3))), alone[3], "after step {panics_at}");
+    }
+}
+
+#[test]
 fn state_that_is_not_numbers_is_never_stored() {
     let engine = engine(None);
     let mut broken = request(0);
