@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     places::{Place, Places},
-    request::{Event, ModelInfo, Request, RequestError, Sampling},
+    request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -57,6 +57,10 @@ impl Submission {
 /// What the engine thread is sent.
 pub enum Message {
     Submit(Submission),
+    /// What the prefix cache holds and has done.
+    CacheStats(mpsc::Sender<CacheStats>),
+    /// Empty the prefix cache; answered with what it held.
+    ClearCache(mpsc::Sender<CacheStats>),
     /// Cancel everything and end.
     Stop,
 }
@@ -158,6 +162,28 @@ impl Engine {
         self.shared.messages.send(Message::Submit(submission)).map_err(|_| RequestError::EngineStopped)?;
         Ok(Ticket { cancelled })
     }
+
+    /// What the prefix cache holds and has done; waits for at most a step.
+    ///
+    /// # Errors
+    /// [`RequestError::EngineStopped`].
+    pub fn cache_stats(&self) -> Result<CacheStats, RequestError> {
+        self.ask(Message::CacheStats)
+    }
+
+    /// Empties the prefix cache and returns what it held; requests that run go on. Waits for at most a step.
+    ///
+    /// # Errors
+    /// [`RequestError::EngineStopped`].
+    pub fn clear_cache(&self) -> Result<CacheStats, RequestError> {
+        self.ask(Message::ClearCache)
+    }
+
+    fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, RequestError> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.messages.send(message(sender)).map_err(|_| RequestError::EngineStopped)?;
+        answer.recv().map_err(|_| RequestError::EngineStopped)
+    }
 }
 
 /// Keeps a request alive: dropping it stops the generation within one step.
@@ -190,6 +216,9 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
             prompt: request.prompt.len(),
             context: info.context_length,
         });
+    }
+    if let Some(&position) = request.checkpoints.iter().find(|&&at| at > request.prompt.len()) {
+        return Err(RequestError::BadCheckpoint { position, prompt: request.prompt.len() });
     }
     let biased = request.sampling.logit_bias.keys();
     match request.prompt.iter().chain(biased).find(|&&id| id as usize >= info.vocab_size) {

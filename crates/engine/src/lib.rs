@@ -2,6 +2,7 @@
 //! async.
 
 mod batch;
+mod begin;
 mod cache;
 mod checkpoint;
 mod error;
@@ -10,6 +11,7 @@ mod models;
 mod nn;
 mod options;
 mod places;
+mod prefix;
 pub mod quantize;
 mod queue;
 mod request;
@@ -33,7 +35,7 @@ pub use models::families;
 pub use options::{Device, Dtype, Options, Precision, Progress};
 pub use places::Place;
 pub use request::{
-    Event, FinishReason, ModelInfo, Priority, Request, RequestError, Sampling, TokenLogprobs, Usage,
-    WeightReads, WeightSummary,
+    CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Priority,
+    Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
 pub use start::start;

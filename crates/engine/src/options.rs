@@ -22,6 +22,10 @@ pub struct Options {
     pub queue_limit: usize,
     /// Lowers the model's context length.
     pub max_context: Option<usize>,
+    /// Most bytes of past sequences' state kept for those that begin alike; 0 keeps none.
+    pub prefix_cache_bytes: usize,
+    /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
+    pub checkpoint_every: usize,
 }
 
 impl Default for Options {
@@ -35,6 +39,8 @@ impl Default for Options {
             max_batch: 16,
             queue_limit: 256,
             max_context: None,
+            prefix_cache_bytes: 1 << 30,
+            checkpoint_every: 2048,
         }
     }
 }

@@ -24,6 +24,9 @@ pub struct Request {
     pub priority: Priority,
     /// When the request fails with [`RequestError::TimeIsUp`] if it has not ended, waiting or running.
     pub deadline: Option<Instant>,
+    /// Positions in the prompt from which later requests are likely to go on another way (the end of a system message,
+    /// of a conversation before the start of the answer): state is kept there. At most the prompt's length, each.
+    pub checkpoints: Vec<usize>,
 }
 
 impl Request {
@@ -39,7 +42,13 @@ impl Request {
             logits: false,
             priority: Priority::default(),
             deadline: None,
+            checkpoints: vec![],
         }
+    }
+
+    /// Whether every prompt token has to be computed, for its logits.
+    pub fn wants_prompt_logits(&self) -> bool {
+        self.prompt_logprobs || self.logits
     }
 
     pub fn is_late(&self, now: Instant) -> bool {
@@ -163,6 +172,72 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose state was reused instead of computed.
     pub cached_tokens: usize,
+    pub cache: CacheReport,
+}
+
+/// What a request got from the prefix cache, and why it got no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheReport {
+    /// Where the reused state lay; `None` if none was.
+    pub source: Option<CacheSource>,
+    /// Prompt tokens whose state was reused.
+    pub reused: usize,
+    /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was not long ago.
+    pub reusable: usize,
+    /// Why not the whole prompt but its last token was reused, what cost most of it; `None` also if whatever was sent
+    /// before ends where the reuse ended.
+    pub miss: Option<Miss>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheSource {
+    Ram,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    pub reason: MissReason,
+    /// The first prompt token concerned.
+    pub position: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissReason {
+    /// The closest stored sequence has another token at this position.
+    Differs,
+    /// What lies behind this position was stored, and had to make room.
+    Evicted,
+    /// More is stored, but the model's state can only be resumed where it was kept: this is the last such position.
+    NoCheckpoint,
+    /// All of the prompt's logits are wanted, so all of it is computed.
+    LogitsWanted,
+    /// There is no prefix cache.
+    Disabled,
+}
+
+/// What the prefix cache holds and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Most bytes; 0 if it is off.
+    pub budget_bytes: usize,
+    pub bytes: usize,
+    /// Runs of tokens, each stored once for all sequences that share it.
+    pub entries: usize,
+    /// Tokens of those.
+    pub stored_tokens: usize,
+    /// States of recurrences, convolutions and windows.
+    pub checkpoints: usize,
+    /// Since the engine started: requests that began, and those that reused something.
+    pub requests: usize,
+    pub hits: usize,
+    /// Tokens of those requests, those they reused, and those they had in common with what was known.
+    pub prompt_tokens: usize,
+    pub reused_tokens: usize,
+    pub reusable_tokens: usize,
+    /// Entries and checkpoints that made room for others.
+    pub evictions: usize,
+    /// Times it had to be emptied because of a bug of ours.
+    pub failures: usize,
 }
 
 /// Why one request failed; the engine and every other request go on.
@@ -177,6 +252,8 @@ pub enum RequestError {
         prompt + 1 - context
     )]
     PromptTooLong { prompt: usize, context: usize },
+    #[error("checkpoint {position} is not in the prompt of {prompt} tokens")]
+    BadCheckpoint { position: usize, prompt: usize },
     #[error("token id {id} is outside the model's vocabulary of {vocab_size}")]
     TokenOutOfRange { id: u32, vocab_size: usize },
     #[error("{name} is {value}; it must be {must}")]

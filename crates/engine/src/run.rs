@@ -10,6 +10,7 @@ use crate::{
     Options,
     handle::{Message, Submission},
     models::Model,
+    prefix::Prefix,
     queue::Queue,
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
     schedule::{Want, plan},
@@ -19,22 +20,36 @@ use crate::{
 
 /// Serves requests until it is told to stop.
 pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, messages: Receiver<Message>) {
-    let mut runner =
-        Runner { model, info, options, running: vec![], queue: Queue::new(), launched: None, next: 0 };
+    let prefix = Prefix::new(&options, &model.make_caches());
+    let mut runner = Runner {
+        model,
+        info,
+        options,
+        running: vec![],
+        ended: vec![],
+        queue: Queue::new(),
+        prefix,
+        launched: None,
+        next: 0,
+    };
     while runner.admit(&messages) {
         runner.drop_cancelled();
         runner.drop_late(Instant::now());
         runner.step();
+        runner.keep_ended();
     }
     runner.cancel_all();
 }
 
-struct Runner {
-    model: Box<dyn Model>,
+pub struct Runner {
+    pub model: Box<dyn Model>,
     info: ModelInfo,
     options: Options,
-    running: Vec<Sequence>,
+    pub running: Vec<Sequence>,
+    /// Ended, and their state not yet stored.
+    pub ended: Vec<Sequence>,
     queue: Queue<Submission>,
+    pub prefix: Prefix,
     /// The step the device is working on while the next one is built.
     launched: Option<Step>,
     /// Id of the next sequence.
@@ -53,6 +68,12 @@ impl Runner {
             match message {
                 Message::Submit(submission) => {
                     self.queue.push(submission.request.priority, submission.group(), submission);
+                }
+                // Whoever asked may have gone.
+                Message::CacheStats(answer) => _ = answer.send(self.prefix.stats()),
+                Message::ClearCache(answer) => {
+                    let _ = answer.send(self.prefix.stats());
+                    self.prefix.clear();
                 }
                 Message::Stop => return false,
             }
@@ -81,6 +102,7 @@ impl Runner {
     fn drop_cancelled(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
             sequence.finish(FinishReason::Cancelled);
+            self.ended.push(sequence);
         }
         for mut submission in self.queue.extract(Submission::is_cancelled) {
             let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
@@ -92,6 +114,7 @@ impl Runner {
     fn drop_late(&mut self, now: Instant) {
         for mut sequence in self.running.extract_if(.., |s| s.request.is_late(now)) {
             sequence.emit(Event::Failed(RequestError::TimeIsUp));
+            self.ended.push(sequence);
         }
         for mut submission in self.queue.extract(|submission| submission.request.is_late(now)) {
             submission.emit(Event::Failed(RequestError::TimeIsUp));
@@ -100,6 +123,7 @@ impl Runner {
 
     /// Launches the next step, then reads the one before it: the device works while tokens are handed out.
     fn step(&mut self) {
+        self.begin();
         let plan = self.plan();
         let planned: Vec<u64> = plan.iter().map(|&(i, _)| self.running[i].id).collect();
         let next = if plan.is_empty() { Ok(None) } else { self.launch(&plan).map(Some) };
@@ -132,18 +156,22 @@ impl Runner {
     }
 
     fn launch(&mut self, plan: &[(usize, usize)]) -> Result<Step, String> {
-        let (model, running) = (&*self.model, &mut self.running[..]);
-        guarded(|| Step::launch(model, running, plan))
+        let (model, running, prefix) = (&*self.model, &mut self.running[..], &self.prefix);
+        guarded(|| Step::launch(model, running, plan, prefix))
     }
 
     /// Reads the launched step; `false` if it failed, in which case every sequence that had state in flight starts
     /// over.
-    fn collect_launched(&mut self) -> bool {
+    pub fn collect_launched(&mut self) -> bool {
         let Some(step) = self.launched.take() else { return true };
         let involved: Vec<u64> = step.sequences().collect();
-        let (running, info) = (&mut self.running, &self.info);
-        match guarded(|| step.collect(running, info)) {
-            Ok(()) => true,
+        let (running, ended, info) = (&mut self.running, &mut self.ended, &self.info);
+        match guarded(|| step.collect(running, ended, info)) {
+            Ok(collected) => {
+                self.ended.extend(collected.ended);
+                collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
+                true
+            }
             Err(message) => {
                 self.fail(&involved, message);
                 false
@@ -158,8 +186,14 @@ impl Runner {
         if let [only] = involved
             && let Some(at) = self.running.iter().position(|s| s.id == *only)
         {
-            self.running.remove(at).emit(Event::Failed(RequestError::Step(message)));
+            // What it resumed from might be to blame, so it gets one more chance without.
+            let sequence = &mut self.running[at];
+            match sequence.resumed && !sequence.cold {
+                true => sequence.cold = true,
+                false => self.running.remove(at).emit(Event::Failed(RequestError::Step(message))),
+            }
         }
+        self.ended.clear();
         // A later step may have been built on the failed one's state, for any of them.
         let (model, info) = (&*self.model, &self.info);
         self.running.iter_mut().for_each(|s| s.restart(model, info));
@@ -167,7 +201,7 @@ impl Runner {
 }
 
 /// Runs one step's work; a panic in it is an error like any other.
-fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
+pub fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|e| e.to_string()),
         Err(panic) => Err(mlx::panic_message(&*panic)),

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     handle::{Engine, Message, Submission},
     places::Places,
-    request::{Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
+    request::{CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
 };
 
 /// What the script says at one step.
@@ -33,7 +33,15 @@ pub fn scripted(
     let given = info.clone();
     let thread = thread::spawn(move || {
         for message in messages {
-            let Message::Submit(submission) = message else { return };
+            let submission = match message {
+                Message::Submit(submission) => submission,
+                // Nobody may be waiting any more.
+                Message::CacheStats(answer) | Message::ClearCache(answer) => {
+                    let _ = answer.send(CacheStats::default());
+                    continue;
+                }
+                Message::Stop => return,
+            };
             let (info, script) = (given.clone(), script.clone());
             thread::spawn(move || run(submission, &info, delay, script));
         }

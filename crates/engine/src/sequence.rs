@@ -1,10 +1,13 @@
 //! One request on its way: its tokens, its caches, its sampler.
 
+use std::collections::BTreeSet;
+
 use crate::{
     cache::Cache,
     handle::Submission,
     models::Model,
-    request::{Event, FinishReason, ModelInfo, Request, TokenLogprobs, Usage},
+    prefix::{Begun, Prefix},
+    request::{CacheReport, Event, FinishReason, MissReason, ModelInfo, Request, TokenLogprobs, Usage},
     sample::Sampler,
     schedule::Want,
     step::Last,
@@ -26,6 +29,23 @@ pub struct Sequence {
     pub unread: usize,
     /// Most tokens to generate.
     limit: usize,
+    /// Whether the caches hold what can be reused of past sequences: then it can be stepped.
+    pub begun: bool,
+    /// Whether it went on from state of past sequences.
+    pub resumed: bool,
+    /// Never resume from past sequences: it failed when it did.
+    pub cold: bool,
+    /// Positions at which to copy its state for others; no step goes across one.
+    pub keep_at: BTreeSet<usize>,
+    /// The position whose copy is on its way.
+    pub keeping: Option<usize>,
+    /// Whether all its numbers have been finite so far; others may only go on from such state.
+    pub sound: bool,
+    report: Option<CacheReport>,
+    /// The sequence whose state it waits for before it begins, and the position; `waited` are those it will not wait for
+    /// again.
+    pub waiting: Option<(u64, usize)>,
+    pub waited: Vec<u64>,
     /// A step with this sequence in it failed; it runs alone until it has proved itself.
     pub suspect: bool,
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
@@ -46,6 +66,15 @@ impl Sequence {
             last: None,
             unread: 0,
             limit: request.max_tokens.min(room),
+            begun: false,
+            resumed: false,
+            cold: false,
+            keep_at: BTreeSet::new(),
+            keeping: None,
+            sound: true,
+            report: None,
+            waiting: None,
+            waited: vec![],
             suspect: false,
             prompt_logprobs: vec![None],
             logits_reported: 0,
@@ -54,10 +83,25 @@ impl Sequence {
         }
     }
 
+    /// Resumes from what past sequences left behind.
+    #[track_caller]
+    pub fn begin(&mut self, prefix: &mut Prefix) {
+        let begun = match self.cold {
+            true => Begun::cold(MissReason::Disabled),
+            false => prefix.begin(&self.request, &self.tokens, &mut self.caches),
+        };
+        (self.begun, self.resumed) = (true, begun.position > 0);
+        (self.computed, self.keep_at) = (begun.position, begun.keep_at);
+        self.report.get_or_insert(begun.report);
+    }
+
     /// What the sequence could do in the next step.
     pub fn wants(&self) -> Want {
-        if self.computed < self.tokens.len() {
-            Want::Prefill(self.tokens.len() - self.computed)
+        if !self.begun {
+            Want::Nothing
+        } else if self.computed < self.tokens.len() {
+            let end = self.keep_at.iter().find(|&&at| at > self.computed).copied();
+            Want::Prefill(end.map_or(self.tokens.len(), |end| end.min(self.tokens.len())) - self.computed)
         } else if self.generated() + self.unread < self.limit {
             Want::Decode
         } else {
@@ -68,6 +112,20 @@ impl Sequence {
     /// Tokens generated and read back.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Whether to copy its state for others where it is now.
+    pub fn is_due(&mut self) -> bool {
+        let due = self.keep_at.remove(&self.computed);
+        if due {
+            self.keeping = Some(self.computed);
+        }
+        due
+    }
+
+    /// Whether state behind `position` is on its way to where others find it.
+    pub fn will_keep(&self, position: usize) -> bool {
+        self.keep_at.contains(&position) || self.keeping == Some(position)
     }
 
     pub fn cancel(&self) {
@@ -81,7 +139,9 @@ impl Sequence {
     /// Forgets all state and computes prompt and output again: after a failed step nothing else is certain. What
     /// comes next is the same token as before, because output depends on the request alone.
     pub fn restart(&mut self, model: &dyn Model, info: &ModelInfo) {
-        self.suspect = true;
+        (self.suspect, self.begun, self.sound) = (true, false, true);
+        (self.keeping, self.waiting) = (None, None);
+        self.keep_at.clear();
         (self.computed, self.unread, self.last) = (0, 0, None);
         self.caches = model.make_caches();
         let (prompt, generated) = self.tokens.split_at(self.request.prompt.len());
@@ -125,10 +185,12 @@ impl Sequence {
     }
 
     pub fn finish(&mut self, reason: FinishReason) {
+        let report = self.report.unwrap_or_default();
         let usage = Usage {
             prompt_tokens: self.request.prompt.len(),
             completion_tokens: self.generated(),
-            cached_tokens: 0,
+            cached_tokens: report.reused,
+            cache: report,
         };
         self.emit(Event::Finished { reason, usage });
     }

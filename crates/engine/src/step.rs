@@ -7,6 +7,7 @@ use mlx::{Array, Dtype};
 use crate::{
     batch::Batch,
     models::Model,
+    prefix::{Copied, Prefix},
     request::{Event, FinishReason, ModelInfo, RequestError, TokenLogprobs},
     sequence::Sequence,
 };
@@ -37,6 +38,11 @@ struct Row {
     sequence: u64,
     /// Whether the row is at the end of what is known; `false` for a part of a prompt that is not its end.
     samples: bool,
+    /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if a number before it is not.
+    sum: Option<Array>,
+    /// Whether the sequence's state was to be copied; there may have been no room for it.
+    keeps: bool,
+    copied: Option<Copied>,
     logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
@@ -54,6 +60,15 @@ struct Logprobs {
     top: Option<(Array, Array)>,
 }
 
+/// What a step that was read leaves behind.
+#[derive(Default)]
+pub struct Collected {
+    /// Sequences that ended with it.
+    pub ended: Vec<Sequence>,
+    /// State to store: the tokens that it stands behind, and copies.
+    pub copied: Vec<(Vec<u32>, Copied)>,
+}
+
 impl Step {
     /// Builds the graph for `plan` (sequence index, tokens) and starts computing it.
     ///
@@ -66,6 +81,7 @@ impl Step {
         model: &dyn Model,
         sequences: &mut [Sequence],
         plan: &[(usize, usize)],
+        prefix: &Prefix,
     ) -> mlx::Result<Step> {
         let mut chosen = select(sequences, plan);
         let tokens = inputs(&chosen, plan);
@@ -78,8 +94,11 @@ impl Step {
         let (mut rows, mut ends) = (vec![], vec![]);
         let mut start = 0;
         for (sequence, &(_, n)) in chosen.iter_mut().zip(plan) {
-            let row = Row::build(model, sequence, &hidden, start, n);
+            let mut row = Row::build(model, sequence, &hidden, start, n);
             start += n as i32;
+            if prefix.is_on() {
+                row.keep(sequence, &hidden.slice(0, start - 1, start), prefix);
+            }
             if row.samples {
                 ends.push(start - 1);
             }
@@ -100,11 +119,17 @@ impl Step {
         self.rows.iter().map(|row| row.sequence)
     }
 
-    /// Waits for the step and hands its results to its sequences; those that ended leave `sequences`.
+    /// Waits for the step and hands its results to its sequences; those that end leave `sequences`. Those that had ended
+    /// before take no more part, but may have state to store.
     ///
     /// # Errors
     /// Computing the step failed.
-    pub fn collect(self, sequences: &mut Vec<Sequence>, info: &ModelInfo) -> mlx::Result<()> {
+    pub fn collect(
+        self,
+        sequences: &mut Vec<Sequence>,
+        before: &mut [Sequence],
+        info: &ModelInfo,
+    ) -> mlx::Result<Collected> {
         // Everything is read before anyone is told anything: a step counts whole or not at all.
         let sampled = self.sampled.map(Sampled::read).transpose()?.unwrap_or_default();
         let mut sampled = sampled.into_iter();
@@ -113,15 +138,23 @@ impl Step {
             row.read(token)
         };
         let read = self.rows.into_iter().map(read).collect::<mlx::Result<Vec<_>>>()?;
-        for row in read {
-            let Some(at) = sequences.iter().position(|s| s.id == row.sequence) else { continue };
-            match row.deliver(&mut sequences[at], info) {
+        let mut collected = Collected::default();
+        for mut row in read {
+            let running = sequences.iter().position(|s| s.id == row.sequence);
+            let ended = before.iter_mut().find(|s| s.id == row.sequence);
+            let Some(sequence) = running.map(|at| &mut sequences[at]).or(ended) else { continue };
+            collected.copied.extend(row.take_copied(sequence));
+            let Some(at) = running else { continue };
+            match row.deliver(sequence, info) {
                 Ok(None) => {}
-                Ok(Some(reason)) => sequences.remove(at).finish(reason),
+                Ok(Some(reason)) => {
+                    sequence.finish(reason);
+                    collected.ended.push(sequences.remove(at));
+                }
                 Err(error) => sequences.remove(at).emit(Event::Failed(error)),
             }
         }
-        Ok(())
+        Ok(collected)
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
@@ -129,7 +162,8 @@ impl Step {
         let rows = self.rows.iter().flat_map(|row| {
             let logprobs = [row.logprobs.as_ref(), row.prompt_logprobs.as_ref().map(|(_, l)| l)];
             let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-            row.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs)
+            let copied = row.copied.iter().flat_map(Copied::arrays).chain(&row.sum);
+            row.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
         });
         sampled.chain(rows)
     }
@@ -223,6 +257,9 @@ impl Row {
         let mut row = Row {
             sequence: s.id,
             samples: s.computed >= s.tokens.len(),
+            sum: None,
+            keeps: false,
+            copied: None,
             logprobs: None,
             prompt_logprobs: None,
             logits: None,
@@ -242,11 +279,26 @@ impl Row {
         row
     }
 
+    /// Copies the sequence's state if that is due; `last` is the hidden state behind its last token, `[1, hidden_size]`.
+    fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &Prefix) {
+        if !self.samples {
+            self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
+        }
+        self.keeps = s.is_due();
+        if self.keeps {
+            self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches);
+        }
+    }
+
     /// `sampled` is the row's token, and whether its logits were finite.
     fn read(self, sampled: Option<(u32, bool)>) -> mlx::Result<ReadRow> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
+        let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
         Ok(ReadRow {
             sequence: self.sequence,
+            finite: sampled.is_none_or(|(_, finite)| finite) && sum.is_none_or(|sum| sum[0].is_finite()),
+            keeps: self.keeps,
+            copied: self.copied,
             sampled,
             logprobs: self.logprobs.map(Logprobs::read).transpose()?.and_then(|mut all| all.pop()),
             prompt_logprobs: self.prompt_logprobs.map(prompt).transpose()?,
@@ -261,6 +313,10 @@ impl Row {
 /// A row on the host.
 struct ReadRow {
     sequence: u64,
+    /// Whether what the row looked at was numbers.
+    finite: bool,
+    keeps: bool,
+    copied: Option<Copied>,
     /// The token, and whether the logits it was chosen from are finite.
     sampled: Option<(u32, bool)>,
     logprobs: Option<TokenLogprobs>,
@@ -269,6 +325,17 @@ struct ReadRow {
 }
 
 impl ReadRow {
+    /// The state to store, if it is sound.
+    fn take_copied(&mut self, s: &mut Sequence) -> Option<(Vec<u32>, Copied)> {
+        s.sound &= self.finite;
+        let copied = self.copied.take();
+        if self.keeps {
+            s.keeping = None;
+        }
+        let copied = copied.filter(|_| s.sound)?;
+        Some((s.tokens[..copied.position()].to_vec(), copied))
+    }
+
     fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Result<Option<FinishReason>, RequestError> {
         if let Some((at, vocab_size, values)) = self.logits {
             s.logits(at, &values, vocab_size as usize);

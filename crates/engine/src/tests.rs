@@ -125,9 +125,16 @@ fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {
     (engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
 }
 
-/// Everything a request was told, as text: bit-exact for floats.
+/// Everything a request was told but what the cache did for it, as text: bit-exact for floats.
 fn told((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<String> {
-    events.into_iter().map(|event| format!("{event:?}")).collect()
+    let without_cache = |event| match event {
+        Event::Finished { reason, usage } => {
+            let usage = Usage { cached_tokens: 0, cache: CacheReport::default(), ..usage };
+            Event::Finished { reason, usage }
+        }
+        event => event,
+    };
+    events.into_iter().map(|event| format!("{:?}", without_cache(event))).collect()
 }
 
 #[test]
@@ -187,6 +194,63 @@ fn logits_that_are_not_numbers_fail_the_request() {
     let (_ticket, events) = submit(&engine, broken);
     assert!(matches!(events.into_iter().last(), Some(Event::Failed(RequestError::NotFinite))));
     assert!(told(good).last().expect("an end").contains("Length"));
+}
+
+#[test]
+fn a_failing_request_leaves_the_cache_as_good_as_it_was() {
+    let engine = engine(None);
+    let plain = |prompt: Vec<u32>| Request { ignore_eos: true, ..Request::new(prompt, 8) };
+    let head: Vec<u32> = (0..200).map(|t| 20 + t % 290).collect();
+    let with = |last: u32| plain([&head[..], &[last; 40]].concat());
+    let alone = told(submit(&engine, with(30)));
+    let stored = engine.cache_stats().expect("runs").stored_tokens;
+    // It resumes behind the head, fails, and fails again without the cache.
+    let last = told(submit(&engine, with(POISON))).pop().expect("an end");
+    assert!(last.contains("Failed") && last.contains("poison"), "{last}");
+    assert!(engine.cache_stats().expect("runs").stored_tokens >= stored, "nobody else lost anything");
+    let running: Vec<_> = [30, POISON, 30].map(|token| submit(&engine, with(token))).into_iter().collect();
+    let together: Vec<_> = running.into_iter().map(told).collect();
+    assert_eq!((&together[0], &together[2]), (&alone, &alone));
+}
+
+#[test]
+fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
+    let head: Vec<u32> = (0..150).map(|t| 20 + t % 290).collect();
+    let with = |i: u32| {
+        let sampling = Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() };
+        let sampling = Sampling { logit_bias: [(POISON, -1e9), (NAN_TOKEN, -1e9)].into(), ..sampling };
+        let prompt = [&head[..], &[30 + i; 9]].concat();
+        Request {
+            sampling,
+            ignore_eos: true,
+            logprobs: Some(1),
+            checkpoints: vec![150],
+            ..Request::new(prompt, 12)
+        }
+    };
+    let good = engine(None);
+    let alone: Vec<_> = (0..4).map(|i| told(submit(&good, with(i)))).collect();
+    for panics_at in [2, 5, 9, 10, 11, 12, 14, 18] {
+        let engine = engine(Some(panics_at));
+        let running: Vec<_> = (0..4).map(|i| submit(&engine, with(i))).collect();
+        let together: Vec<_> = running.into_iter().map(told).collect();
+        for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            // While the others wait, the first is alone in its steps, and to blame.
+            let failed = together.last().is_some_and(|e| e.contains("panics on purpose"));
+            assert!(together == alone || (failed && i == 0), "request {i}, step {panics_at}");
+        }
+        assert_eq!(engine.cache_stats().expect("runs").failures, 0);
+        assert_eq!(told(submit(&engine, with(3))), alone[3], "after step {panics_at}");
+    }
+}
+
+#[test]
+fn state_that_is_not_numbers_is_never_stored() {
+    let engine = engine(None);
+    let mut broken = request(0);
+    (broken.prompt, broken.logits) = (vec![NAN_TOKEN; 40], false);
+    assert!(told(submit(&engine, broken)).last().expect("an end").contains("NotFinite"));
+    assert_eq!(engine.cache_stats().expect("runs").stored_tokens, 0);
 }
 
 /// Feeds tokens to a model and returns the logits of the last one, as bits.

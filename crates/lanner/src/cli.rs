@@ -1,13 +1,13 @@
 //! The command line as typed; what its values mean together is decided in `config`.
 
-use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 use serde::Deserialize;
 
 /// An LLM inference engine on Apple's MLX.
 ///
-/// The flags of the groups Model, Server and Sampling can also stand in a TOML config file, in sections of these
+/// The flags of the groups Model, Cache, Server and Sampling can also stand in a TOML config file, in sections of these
 /// names. Flags win over the environment, the environment over the file.
 #[derive(Debug, Parser)]
 #[command(name = "lanner", version, max_term_width = 100)]
@@ -112,6 +112,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub cache: CacheArgs,
+    #[command(flatten)]
     pub server: ServerArgs,
 }
 
@@ -119,6 +121,8 @@ pub struct ServeArgs {
 pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -271,6 +275,17 @@ pub struct ModelArgs {
     pub max_context: Option<usize>,
 }
 
+/// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Cache")]
+pub struct CacheArgs {
+    /// Most memory for the state of earlier requests, in bytes or as 500M or 4G; `off` keeps none [default: an eighth of
+    /// the machine's memory, at most 8G].
+    #[arg(long, env = "LANNER_PREFIX_CACHE", value_name = "BYTES|off")]
+    pub prefix_cache: Option<Bytes>,
+}
+
 /// Where and to whom to serve; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -345,6 +360,53 @@ pub struct ConversationArgs {
     pub no_think: bool,
 }
 
+/// An amount of memory, written as a number, a number with K, M, G or T (of 1024), or `off` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct Bytes(pub usize);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a number of bytes, or text such as \"4G\" or \"off\"")]
+enum NumberOrText {
+    Number(usize),
+    Text(String),
+}
+
+impl TryFrom<NumberOrText> for Bytes {
+    type Error = String;
+
+    fn try_from(given: NumberOrText) -> Result<Bytes, String> {
+        match given {
+            NumberOrText::Number(bytes) => Ok(Bytes(bytes)),
+            NumberOrText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        if text == "off" {
+            return Ok(Bytes(0));
+        }
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let shift =
+            match text[digits.len()..].to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+                "" => 0,
+                "K" => 10,
+                "M" => 20,
+                "G" => 30,
+                "T" => 40,
+                _ => return Err(format!("`{text}` is no amount of memory; write bytes, 500M, 4G or off")),
+            };
+        let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(1 << shift));
+        bytes
+            .map(Bytes)
+            .ok_or_else(|| format!("`{text}` is no amount of memory; write bytes, 500M, 4G or off"))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
@@ -389,4 +451,28 @@ pub enum LogLevel {
     Info,
     Debug,
     Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_memory() {
+        let check = |text: &str, expected: Option<usize>| {
+            assert_eq!(text.parse().ok(), expected.map(Bytes), "{text}");
+        };
+        check("off", Some(0));
+        check("0", Some(0));
+        check("1000", Some(1000));
+        check("4G", Some(4 << 30));
+        check("4GiB", Some(4 << 30));
+        check("500mb", Some(500 << 20));
+        check("2k", Some(2048));
+        check("many", None);
+        check("-1", None);
+        check("4X", None);
+        check("99999999T", None);
+        check("", None);
+    }
 }

@@ -13,10 +13,10 @@ use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    bench::{Shape, Workload},
+    bench::{Shape, Workload, machine},
     cli::{
-        self, BenchArgs, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs, RunArgs,
-        SamplingArgs, ServerArgs,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs,
+        RunArgs, SamplingArgs, ServerArgs,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -179,6 +179,7 @@ pub enum ConfigError {
 #[serde(default, deny_unknown_fields)]
 struct File {
     model: ModelArgs,
+    cache: CacheArgs,
     server: ServerArgs,
     sampling: SamplingArgs,
 }
@@ -190,10 +191,13 @@ impl Config {
         let file = File::read(cli.global.config.as_deref())?;
         let color = !cli.global.no_color;
         let hub = hub()?;
-        let model = |args, file| model_config(args, file, hub.clone());
+        // One request, or measurements of what is computed, gain nothing from a prefix cache.
+        let model = |args, file| model_config(args, file, 0, hub.clone());
+        let with_cache = |args, file, bytes| model_config(args, file, bytes, hub.clone());
         let command = match cli.command {
             cli::Command::Serve(args) => {
-                Command::Serve(model(args.model, file.model), serve(args.server, file.server))
+                let bytes = prefix_cache(&args.cache, &file.cache);
+                Command::Serve(with_cache(args.model, file.model, bytes), serve(args.server, file.server))
             }
             cli::Command::Chat(args) => {
                 let chat = ChatConfig {
@@ -202,7 +206,8 @@ impl Config {
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
                 };
-                Command::Chat(model(args.model, file.model), chat)
+                let bytes = prefix_cache(&args.cache, &file.cache);
+                Command::Chat(with_cache(args.model, file.model, bytes), chat)
             }
             cli::Command::Run(args) => {
                 let (args, run) = run(args, file.sampling, color)?;
@@ -287,7 +292,16 @@ fn models(args: cli::ModelsArgs) -> ModelsConfig {
     }
 }
 
-fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig {
+/// The least that is worth a cache by default, and the most it takes unasked.
+const LEAST_CACHE: usize = 256 << 20;
+const MOST_CACHE: usize = 8 << 30;
+
+fn prefix_cache(args: &CacheArgs, file: &CacheArgs) -> usize {
+    let usual = || (machine::memory().unwrap_or(0) / 8).clamp(LEAST_CACHE, MOST_CACHE);
+    args.prefix_cache.or(file.prefix_cache).map_or_else(usual, |bytes| bytes.0)
+}
+
+fn model_config(args: ModelArgs, file: ModelArgs, prefix_cache_bytes: usize, hub: HubConfig) -> ModelConfig {
     let defaults = engine::Options::default();
     let options = engine::Options {
         device: args.device.or(file.device).map(|device| match device {
@@ -309,6 +323,8 @@ fn model_config(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig
         max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),
         queue_limit: args.queue_limit.or(file.queue_limit).unwrap_or(defaults.queue_limit),
         max_context: args.max_context.or(file.max_context),
+        prefix_cache_bytes,
+        checkpoint_every: defaults.checkpoint_every,
     };
     ModelConfig { model: args.model.or(file.model), options, hub }
 }

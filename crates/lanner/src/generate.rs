@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use chat::{Decoder, Delta};
-use engine::{Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs};
+use engine::{CacheReport, Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Some choices generating side by side. Dropping it cancels them.
@@ -43,7 +43,7 @@ pub struct Finish {
     pub prompt_tokens: usize,
     /// Every generated token, the end-of-sequence token included.
     pub completion_tokens: usize,
-    pub cached_tokens: usize,
+    pub cache: CacheReport,
     pub reasoning_tokens: usize,
 }
 
@@ -188,7 +188,7 @@ impl Choice {
             tokens,
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: if stopped { self.generated } else { usage.completion_tokens },
-            cached_tokens: usage.cached_tokens,
+            cache: usage.cache,
             reasoning_tokens: self.decoder.reasoning_tokens(),
         }));
         steps

@@ -4,6 +4,7 @@
 mod bench;
 mod builtin;
 pub mod catalog;
+mod checkpoints;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     builtin::{BUILTIN, Builtin},
+    checkpoints::Checkpoints,
     config::ModelConfig,
     sampling::Overrides,
     source::{Place, Source, SourceError},
@@ -38,6 +39,7 @@ pub struct Model {
     template: Option<Template>,
     /// `None` if the model does not reason.
     markers: Option<Markers>,
+    checkpoints: Checkpoints,
 }
 
 /// What a chat template turns into a prompt.
@@ -58,6 +60,8 @@ pub struct Conversation {
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub ids: Vec<u32>,
+    /// Positions from which later prompts are likely to go on another way.
+    pub checkpoints: Vec<usize>,
     reasoning: Option<Markers>,
     starts_in_reasoning: bool,
 }
@@ -102,7 +106,8 @@ impl Model {
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
-        Model { name, alias: None, engine, tokenizer: Arc::new(tokenizer), template, markers }
+        let (tokenizer, checkpoints) = (Arc::new(tokenizer), Checkpoints::default());
+        Model { name, alias: None, engine, tokenizer, template, markers, checkpoints }
     }
 
     /// Uses the model and closes it, whatever comes of it.
@@ -117,18 +122,20 @@ impl Model {
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
         let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
         let messages = chat::conversation::prepare(&conversation.messages, template)?;
-        let text = template.render(&RenderInput {
+        let input = RenderInput {
             messages: &messages,
             tools: (!conversation.tools.is_empty()).then_some(&conversation.tools),
             documents: None,
             add_generation_prompt: conversation.add_generation_prompt,
             continue_final_message: conversation.continue_final_message,
             kwargs: conversation.kwargs.clone(),
-        })?;
+        };
+        let text = template.render(&input)?;
         self.check_length(&text)?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
         let ids = self.tokenizer.encode_prompt(&text)?;
-        Ok(Prompt { ids, reasoning: self.markers.clone(), starts_in_reasoning: inside })
+        let checkpoints = self.checkpoints.find(template, &self.tokenizer, &input, &text, &ids);
+        Ok(Prompt { ids, checkpoints, reasoning: self.markers.clone(), starts_in_reasoning: inside })
     }
 
     /// Text to continue as it stands.
@@ -207,7 +214,7 @@ impl PromptError {
 
 impl Prompt {
     pub fn from_ids(ids: Vec<u32>) -> Prompt {
-        Prompt { ids, reasoning: None, starts_in_reasoning: false }
+        Prompt { ids, checkpoints: vec![], reasoning: None, starts_in_reasoning: false }
     }
 }
 

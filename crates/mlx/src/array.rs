@@ -98,6 +98,12 @@ impl Array {
         self.shape().iter().map(|&d| d as usize).product()
     }
 
+    /// Bytes of its elements.
+    #[track_caller]
+    pub fn nbytes(&self) -> usize {
+        self.size() * self.dtype().size()
+    }
+
     #[track_caller]
     pub fn dtype(&self) -> Dtype {
         bridge::dtype_of(&self.0).unwrap_or_else(|e| panic!("{e}"))

@@ -40,6 +40,25 @@ impl KvBuffer {
         self.0.as_ref().map_or(0, |array| array.dim(1))
     }
 
+    /// Tokens `from..to`, `[kv_heads, to - from, dim]`, in memory of their own: what is appended later, and whatever
+    /// becomes of the buffer, does not touch them. `None` if nothing was ever appended.
+    #[track_caller]
+    pub fn copy(&self, from: i32, to: i32) -> Option<Array> {
+        self.0.as_ref().map(|array| cut(array, from, to))
+    }
+
+    /// A buffer that holds copies of `parts` one behind the other, each `[kv_heads, tokens, dim]`, with room for at
+    /// least `room` tokens more.
+    #[track_caller]
+    pub fn joined(parts: &[Array], room: i32) -> KvBuffer {
+        let Some(first) = parts.first() else { return KvBuffer::default() };
+        let length: i32 = parts.iter().map(|part| part.dim(1)).sum();
+        // Never none: one part alone would not be copied.
+        let capacity = (length + room.max(1) + KV_STEP - 1) / KV_STEP * KV_STEP;
+        let room = Array::zeros(&[first.dim(0), capacity - length, first.dim(2)], first.dtype());
+        KvBuffer(Some(Array::concatenate(parts.iter().chain([&room]), 1)))
+    }
+
     /// Keeps tokens `from..to`, moved to the front; into memory of its own. `from` is a multiple of [`KEY_BLOCK`].
     #[track_caller]
     pub fn slide(&mut self, from: i32, to: i32) {
@@ -102,6 +121,15 @@ pub fn attend(
         return out;
     }
     attend_mlx(q, [k, v], keys, values, past, window, softmax)
+}
+
+/// Tokens `from..to` of `[kv_heads, tokens, dim]`, in memory of their own.
+#[track_caller]
+pub fn cut(array: &Array, from: i32, to: i32) -> Array {
+    let part = array.slice(1, from, to);
+    // `contiguous` may share memory with what is row-major already; putting something behind it always copies.
+    let nothing = Array::zeros(&[array.dim(0), 0, array.dim(2)], array.dtype());
+    Array::concatenate([&part, &nothing], 1)
 }
 
 /// [`attend`] by MLX's own operations.

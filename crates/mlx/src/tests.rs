@@ -29,6 +29,33 @@ fn bits(array: &Array) -> Vec<u32> {
     values(array).iter().map(|v| v.to_bits()).collect()
 }
 
+/// One head, as latents have: all rows lie one behind the other, the case in which MLX avoids copies.
+#[test]
+fn copied_keys_survive_what_becomes_of_their_buffer() {
+    for (heads, dim) in [(1, 16), (1, 200), (3, 16)] {
+        let [q, latent] = [noise(1, &[256, heads, dim]), noise(2, &[256, heads, dim])];
+        let mut buffer = KvBuffer::default();
+        let write = |buffer: &mut KvBuffer, latent: &Array| {
+            eval([&attend_latent(&q, latent, buffer, dim, 0, None, &Softmax::scaled(0.3))])
+                .expect("evaluates");
+        };
+        write(&mut buffer, &latent);
+        for (from, to) in [(0, 256), (0, 1), (5, 250)] {
+            let copy = buffer.copy(from, to).expect("filled");
+            eval([&copy]).expect("evaluates");
+            write(&mut buffer, &(&latent * 0.5));
+            let expected = latent.transpose(&[1, 0, 2]).slice(1, from, to);
+            assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to}");
+            // The kernel writes in place here too, into memory of the joined buffer's own.
+            let mut joined = KvBuffer::joined(std::slice::from_ref(&copy), 300);
+            eval(joined.array()).expect("evaluates");
+            write(&mut joined, &(&latent * 0.25));
+            assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to} after joining");
+            write(&mut buffer, &latent);
+        }
+    }
+}
+
 #[test]
 fn linear_is_matmul() {
     let (x, w) = (noise(1, &[2, 7, 50]), noise(2, &[33, 50]));

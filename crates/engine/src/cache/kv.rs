@@ -2,7 +2,7 @@
 
 use mlx::{Array, KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
-use super::RotatedOut;
+use super::{RotatedOut, Window};
 
 /// Tokens kept beyond a window, so that a short step back (a rejected draft) finds what it needs.
 const REWINDABLE: i32 = 64;
@@ -31,6 +31,32 @@ impl Kv {
 
     pub fn arrays(&self) -> [Option<&Array>; 2] {
         [self.keys.array(), self.values.array()]
+    }
+
+    pub fn window(&self) -> Option<i32> {
+        self.window
+    }
+
+    /// Copies of the keys and values of tokens `from..to`.
+    #[track_caller]
+    pub fn copy(&self, from: i32, to: i32) -> [Option<Array>; 2] {
+        assert!(self.start <= from && to <= self.length, "{from}..{to} of {}..{}", self.start, self.length);
+        [&self.keys, &self.values].map(|buffer| buffer.copy(from - self.start, to - self.start))
+    }
+
+    /// A copy of what queries behind this point see, and a few tokens more.
+    #[track_caller]
+    pub fn keep(&self) -> Window {
+        let start = self.start.max(self.reach(self.length));
+        let [keys, values] = self.copy(start, self.length);
+        Window { keys, values, start, length: self.length }
+    }
+
+    /// Goes on behind tokens `start..length`, whose keys and values are given in parts; with room for `room` more.
+    #[track_caller]
+    pub fn resume(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
+        [self.keys, self.values] = parts.map(|parts| KvBuffer::joined(parts, room));
+        (self.start, self.length) = (start, length);
     }
 
     /// This sequence's part of a step of `tokens` more, which are counted as seen.
@@ -82,12 +108,17 @@ impl Kv {
         self.window.map_or(0, |window| (length + 1 - window).max(0))
     }
 
+    /// The first position to keep for what comes behind `length`: the start of a whole block, so that attention's blocks
+    /// stay where they were; see `mlx::KvBuffer::slide`.
+    fn reach(&self, length: i32) -> i32 {
+        (self.first_needed(length) - REWINDABLE).max(0) / KEY_BLOCK * KEY_BLOCK
+    }
+
     /// Before the buffers grow for `tokens` more, drops what no window reaches.
     #[track_caller]
     fn make_room(&mut self, tokens: i32) {
         let live = self.length - self.start;
-        // Whole blocks, so that attention's blocks stay where they were: see `mlx::KvBuffer::slide`.
-        let keep = (self.first_needed(self.length) - REWINDABLE) / KEY_BLOCK * KEY_BLOCK;
+        let keep = self.reach(self.length);
         let drop = keep - self.start;
         let worth = drop >= WORTH_MOVING.max(self.window.unwrap_or(0) / 2);
         if live + tokens > self.keys.capacity() && worth {

@@ -22,6 +22,23 @@ pub enum Mark {
     Recurrent(Recurrent),
 }
 
+/// What a window holds at one point: copies `[kv_heads, length - start, dim]`.
+#[derive(Clone)]
+pub struct Window {
+    keys: Option<Array>,
+    values: Option<Array>,
+    /// Position of the first token: the start of a whole attention block.
+    start: i32,
+    length: i32,
+}
+
+/// The state of a cache at one point, where that cannot be cut out of a later state; for sequences to come.
+#[derive(Clone)]
+pub enum Kept {
+    Window(Window),
+    Recurrent(Recurrent),
+}
+
 /// A window has moved past what a mark needs: tokens it dropped do not come back, so the sequence has to be computed
 /// again from an earlier mark or from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +61,7 @@ impl Cache {
     }
 
     /// Remembers this point.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
     pub fn mark(&self) -> Mark {
         match self {
             Cache::Kv(kv) => Mark::Kv { length: kv.length() },
@@ -59,7 +76,7 @@ impl Cache {
     ///
     /// # Panics
     /// If the mark is another kind of cache's, or lies in the future: bugs of ours.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by the prefix cache"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
     pub fn rewind(&mut self, mark: &Mark) -> Result<(), RotatedOut> {
         match (self, mark) {
             (Cache::Kv(kv), Mark::Kv { length }) => kv.rewind(*length),
@@ -68,6 +85,39 @@ impl Cache {
                 Ok(())
             }
             _ => panic!("mark of another kind of cache"),
+        }
+    }
+
+    /// Keys and values of everything before it: the state at each position is a part of any later one.
+    pub fn as_growing(&self) -> Option<&Kv> {
+        match self {
+            Cache::Kv(kv) if kv.window().is_none() => Some(kv),
+            _ => None,
+        }
+    }
+
+    /// The state at this point, for sequences to come; `None` of a cache that is [growing](Cache::as_growing).
+    #[track_caller]
+    pub fn keep(&self) -> Option<Kept> {
+        match self {
+            Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep())),
+            Cache::Recurrent(recurrent) => Some(Kept::Recurrent(recurrent.clone())),
+        }
+    }
+
+    /// Goes on from a kept state, with room for `room` tokens before anything has to move.
+    ///
+    /// # Panics
+    /// If it is another kind of cache's: a bug of ours.
+    #[track_caller]
+    pub fn resume(&mut self, kept: &Kept, room: i32) {
+        match (self, kept) {
+            (Cache::Kv(kv), Kept::Window(window)) => {
+                let parts = [window.keys.as_slice(), window.values.as_slice()];
+                kv.resume(parts, window.start, window.length, room);
+            }
+            (Cache::Recurrent(recurrent), Kept::Recurrent(before)) => *recurrent = before.clone(),
+            _ => panic!("state of another kind of cache"),
         }
     }
 
@@ -98,6 +148,16 @@ impl Cache {
             Cache::Recurrent(recurrent) => recurrent,
             Cache::Kv(_) => panic!("recurrence on an attention layer's cache"),
         }
+    }
+}
+
+impl Kept {
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let arrays = match self {
+            Kept::Window(window) => [window.keys.as_ref(), window.values.as_ref()],
+            Kept::Recurrent(recurrent) => recurrent.arrays(),
+        };
+        arrays.into_iter().flatten()
     }
 }
 

@@ -103,6 +103,13 @@ fn have_avx2() -> bool {
     false
 }
 
+/// Bytes of memory of the machine, if the system says.
+pub fn memory() -> Option<usize> {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = field(&info, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<usize>().ok());
+    kilobytes.map(|kilobytes| kilobytes * 1024).or_else(|| sysctl("hw.memsize")?.parse().ok())
+}
+
 /// Bytes of memory that nobody uses; plenty where the system does not say.
 fn spare_memory() -> usize {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -163,7 +163,7 @@ impl Answer {
             "usage": {
                 "prompt_tokens": finish.prompt_tokens,
                 "completion_tokens": finish.completion_tokens,
-                "cached_tokens": finish.cached_tokens,
+                "cached_tokens": finish.cache.reused,
                 "reasoning_tokens": finish.reasoning_tokens,
             },
             "timings": {

@@ -44,6 +44,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Marks an answer that was given before; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
+/// Tokens on either side that are shown of a place in a prompt.
+const AROUND: usize = 12;
+
 /// How one wire words requests and answers.
 pub trait Wire: Sized + Send + 'static {
     type Request: DeserializeOwned + TryInto<Valid<Self::Prompts>, Error = ApiError>;
@@ -87,6 +90,7 @@ pub struct Answer<W: Wire> {
     wire: W,
     steps: Steps,
     generate: Generate,
+    prompts: Vec<Vec<u32>>,
     /// All prompts' choices.
     choices: usize,
     usage: Usage,
@@ -182,6 +186,7 @@ impl<W: Wire> Answer<W> {
             wire,
             steps: Steps::Live { generation, recorder, _running: running },
             generate,
+            prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             choices,
             usage: Usage::default(),
             id: format!("{}{:016x}", W::ID_PREFIX, sampling::random()),
@@ -197,6 +202,7 @@ impl<W: Wire> Answer<W> {
             wire,
             steps: Steps::Again(recording.steps.clone().into()),
             choices: prompts.len() * generate.n,
+            prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             generate,
             usage: Usage::default(),
             id: recording.id.clone(),
@@ -241,13 +247,14 @@ impl<W: Wire> Answer<W> {
             let (index, step) = step.map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
             self.piece(index, step).into_iter().for_each(|piece| W::fold(&mut choices[index], piece));
         }
-        Ok(Json(self.envelope(W::WHOLE, choices, Some(Some(self.usage)))).into_response())
+        let usage = self.usage.take();
+        Ok(Json(self.envelope(W::WHOLE, choices, Some(Some(usage)))).into_response())
     }
 
     fn stream(mut self, include_usage: bool) -> Response {
-        let no_usage = include_usage.then_some(None);
         let opening = (0..self.choices).filter_map(|index| self.wire.open(index)).collect::<Vec<_>>();
-        let ready = opening.into_iter().map(|piece| event(&self.envelope(W::CHUNK, vec![piece], no_usage)));
+        let chunk = |piece| event(&self.envelope(W::CHUNK, vec![piece], include_usage.then_some(None)));
+        let ready = opening.into_iter().map(chunk);
         let events = Events { ready: ready.collect(), include_usage, ended: false, answer: self };
         let events = stream::unfold(events, |mut events| async {
             events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
@@ -262,7 +269,9 @@ impl<W: Wire> Answer<W> {
             step => step,
         };
         if let Step::Finished(finish) = &step {
-            self.usage.add(finish, index.is_multiple_of(self.generate.n));
+            let (prompt, choice) = (index / self.generate.n, index % self.generate.n);
+            let text = |at: usize| self.server.model.decode(around(&self.prompts[prompt], at));
+            self.usage.add(finish, choice == 0, text);
         }
         self.wire.write(index, step)
     }
@@ -319,12 +328,17 @@ impl<W: Wire> Events<W> {
 
     fn end(&mut self) {
         if self.include_usage {
-            let usage = Some(Some(self.answer.usage));
+            let usage = Some(Some(self.answer.usage.take()));
             self.ready.push_back(event(&self.answer.envelope(W::CHUNK, Vec::<W::Piece>::new(), usage)));
         }
         self.ready.push_back(Event::default().data("[DONE]"));
         self.ended = true;
     }
+}
+
+/// The tokens around one of them, enough to see what it is.
+fn around(ids: &[u32], at: usize) -> &[u32] {
+    &ids[at.saturating_sub(AROUND).min(ids.len())..(at + AROUND).min(ids.len())]
 }
 
 fn event(data: &impl Serialize) -> Event {
@@ -347,6 +361,7 @@ fn requests(
         request.logprobs = generate.logprobs;
         request.prompt_logprobs = generate.prompt_logprobs;
         (request.priority, request.deadline) = (generate.priority, deadline);
+        request.checkpoints = prompt.checkpoints.clone();
         Ok((request, model.decoder(prompt, generate.stop.clone())?))
     };
     prompts.iter().flat_map(|prompt| (0..generate.n).map(move |index| (prompt, index))).map(choice).collect()

@@ -15,6 +15,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
+use engine::{CacheStats, Engine, RequestError};
 use serde_json::{Value, json};
 
 use super::{
@@ -54,6 +55,40 @@ pub fn describe(server: &Server) -> Value {
         "owned_by": "lanner",
         "context_length": info.context_length,
     })
+}
+
+/// What the prefix cache holds and has done.
+pub async fn cache(State(server): State<Arc<Server>>) -> Result<Json<Value>, ApiError> {
+    cache_stats(server, Engine::cache_stats).await
+}
+
+/// Empties the prefix cache; answers with what it held.
+pub async fn clear_cache(State(server): State<Arc<Server>>) -> Result<Json<Value>, ApiError> {
+    cache_stats(server, Engine::clear_cache).await
+}
+
+/// The engine answers between two steps: a wait, which does not belong on an async thread.
+async fn cache_stats(
+    server: Arc<Server>,
+    ask: fn(&Engine) -> Result<CacheStats, RequestError>,
+) -> Result<Json<Value>, ApiError> {
+    let stats = tokio::task::spawn_blocking(move || ask(&server.model.engine)).await;
+    let stats = stats.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    let stats = stats.map_err(|error| ApiError::from_engine(&error, "cache"))?;
+    Ok(Json(json!({
+        "budget_bytes": stats.budget_bytes,
+        "bytes": stats.bytes,
+        "entries": stats.entries,
+        "tokens": stats.stored_tokens,
+        "checkpoints": stats.checkpoints,
+        "evictions": stats.evictions,
+        "failures": stats.failures,
+        "requests": stats.requests,
+        "hits": stats.hits,
+        "prompt_tokens": stats.prompt_tokens,
+        "reused_tokens": stats.reused_tokens,
+        "reusable_tokens": stats.reusable_tokens,
+    })))
 }
 
 pub async fn chat_completions(server: State<Arc<Server>>, body: JsonBody) -> Result<Response, ApiError> {

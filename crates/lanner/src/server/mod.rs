@@ -84,6 +84,7 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
         .route("/v1/models/{*id}", get(handlers::model))
         .route("/v1/models/load", post(admin::load))
         .route("/v1/models/pull", post(admin::pull))
+        .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/v1/completions", post(handlers::completions))
         .fallback(handlers::unknown_route)

@@ -3,6 +3,7 @@
 
 mod admin;
 mod bench;
+mod cache;
 mod chat;
 #[path = "../../../engine/tests/checkpoint/mod.rs"]
 mod checkpoint;

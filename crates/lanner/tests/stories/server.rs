@@ -76,7 +76,16 @@ impl Setup {
             script(request, n)
         });
         let template = Template::new(self.template, Map::new()).unwrap();
-        let model = Model::new("owl".into(), engine, tokenizer(), Some(template));
+        self.over(Model::new("owl".into(), engine, tokenizer(), Some(template)), requests)
+    }
+
+    /// The built-in model, as `models` says.
+    pub fn merlin(self) -> TestServer {
+        let model = Model::open(&self.models).unwrap();
+        self.over(model, Arc::default())
+    }
+
+    fn over(self, model: Model, requests: Arc<Mutex<Vec<Request>>>) -> TestServer {
         let config = ServeConfig {
             address: "127.0.0.1:0".parse().unwrap(),
             api_key: self.api_key.map(str::to_owned),

@@ -90,7 +90,8 @@ impl Session<'_> {
 
     fn answer(&self) -> Result<Value, CommandError> {
         let prompt = self.model.chat_prompt(&conversation::ask(self.messages(), self.think))?;
-        let request = self.model.request(prompt.ids.clone(), &self.sampling);
+        let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
+        request.checkpoints = prompt.checkpoints.clone();
         let decoder = self.model.decoder(&prompt, Vec::new())?;
         let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
         self.runtime.block_on(self.print(generation))

@@ -84,7 +84,8 @@ impl ApiError {
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::BadSampling { name, .. } => ApiError::invalid(*name, message),
-            RequestError::Step(_) | RequestError::NotFinite => {
+            // Checkpoints are our own doing.
+            RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCheckpoint { .. } => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
             RequestError::TimeIsUp => ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout"),

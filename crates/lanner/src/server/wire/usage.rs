@@ -1,10 +1,11 @@
 //! What an answer cost, on the wire.
 
+use engine::{CacheReport, CacheSource, MissReason};
 use serde::Serialize;
 
 use crate::generate::Finish;
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
     pub prompt_tokens: usize,
     /// Every generated token: reasoning and the end-of-sequence token included.
@@ -12,6 +13,8 @@ pub struct Usage {
     pub total_tokens: usize,
     pub prompt_tokens_details: PromptTokensDetails,
     pub completion_tokens_details: CompletionTokensDetails,
+    /// What OpenAI's API has no place for.
+    pub lanner: Extension,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -24,15 +27,66 @@ pub struct CompletionTokensDetails {
     pub reasoning_tokens: usize,
 }
 
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Extension {
+    pub cache: Cache,
+}
+
+/// What the prefix cache gave, and why it gave no more.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cache {
+    /// `ram`, or null.
+    pub source: Option<&'static str>,
+    pub cached_tokens: usize,
+    /// Of the first prompt that missed something.
+    pub miss: Option<Miss>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Miss {
+    pub reason: &'static str,
+    /// Of a token in the prompt.
+    pub position: usize,
+    /// The prompt around it.
+    pub text: String,
+}
+
 impl Usage {
-    /// Adds a finished choice; a prompt counts once, however many choices it has.
-    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool) {
+    /// Adds a finished choice; a prompt counts once, however many choices it has. `text` is the prompt around a position.
+    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, text: impl Fn(usize) -> String) {
         if first_of_prompt {
             self.prompt_tokens += finish.prompt_tokens;
-            self.prompt_tokens_details.cached_tokens += finish.cached_tokens;
+            self.prompt_tokens_details.cached_tokens += finish.cache.reused;
+            self.lanner.cache.add(&finish.cache, text);
         }
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
+    }
+
+    /// The sum, which begins anew.
+    pub fn take(&mut self) -> Usage {
+        std::mem::take(self)
+    }
+}
+
+impl Cache {
+    fn add(&mut self, report: &CacheReport, text: impl Fn(usize) -> String) {
+        self.cached_tokens += report.reused;
+        self.source = self.source.or(report.source.map(|source| match source {
+            CacheSource::Ram => "ram",
+        }));
+        let miss = report.miss.filter(|_| self.miss.is_none());
+        self.miss = self.miss.take().or(miss.map(|miss| Miss {
+            reason: match miss.reason {
+                MissReason::Differs => "differs",
+                MissReason::Evicted => "evicted",
+                MissReason::NoCheckpoint => "no_checkpoint",
+                MissReason::LogitsWanted => "logprobs",
+                MissReason::Disabled => "disabled",
+            },
+            position: miss.position,
+            text: text(miss.position),
+        }));
     }
 }

@@ -1,0 +1,133 @@
+//! The two ends of a sequence as the prefix cache sees them: what an admitted one resumes from, and for whom it waits;
+//! what one that ended leaves behind.
+
+use crate::{
+    prefix::{Copied, Prefix, common},
+    run::{Runner, guarded},
+    sequence::Sequence,
+};
+
+/// Tokens that waiting for another's state must save.
+const WORTH_WAITING: usize = 32;
+
+impl Runner {
+    /// Lets admitted sequences begin, except those that have more in common with what a sequence before them is just
+    /// computing than with what is stored: these wait for it.
+    ///
+    /// Nobody waits long: only for a sequence that has begun itself, up to a position that it is on its way to, and once
+    /// for each. If that one fails or goes, so does the reason to wait.
+    pub fn begin(&mut self) {
+        for i in 0..self.running.len() {
+            let (before, rest) = self.running.split_at_mut(i);
+            let sequence = &mut rest[0];
+            if sequence.begun || waits(sequence, before, &self.prefix) {
+                continue;
+            }
+            let prefix = &mut self.prefix;
+            let resume = || {
+                sequence.begin(prefix);
+                Ok(())
+            };
+            if let Err(error) = guarded(resume) {
+                tracing::error!("the prefix cache failed and is emptied: {error}");
+                // Without what is stored the sequence is as good as new.
+                self.prefix.fail();
+                sequence.cold = true;
+                sequence.caches = self.model.make_caches();
+                sequence.begin(&mut self.prefix);
+            }
+        }
+    }
+
+    /// Stores what sequences that ended leave behind, once nothing that they are part of is being computed.
+    pub fn keep_ended(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        if self.prefix.is_on() {
+            // May fail, and drop them.
+            self.collect_launched();
+        }
+        for sequence in std::mem::take(&mut self.ended) {
+            let prefix = &self.prefix;
+            match guarded(|| copy(&sequence, prefix)) {
+                Ok(copied) => copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied)),
+                // One reuse less.
+                Err(error) => tracing::warn!("the state of a sequence that ended was not copied: {error}"),
+            }
+        }
+    }
+
+    /// Stores what was copied. A bug of ours in there costs what is stored, and nobody's answer.
+    pub fn store(&mut self, tokens: &[u32], copied: Copied) {
+        let store = || {
+            self.prefix.store(tokens, copied);
+            Ok(())
+        };
+        if let Err(error) = guarded(store) {
+            tracing::error!("the prefix cache failed and is emptied: {error}");
+            self.prefix.fail();
+        }
+    }
+}
+
+/// The whole state of a sequence that ended, as far as it is certain.
+fn copy(sequence: &Sequence, prefix: &Prefix) -> mlx::Result<Option<Copied>> {
+    let computed = sequence.computed;
+    if !sequence.begun || !sequence.sound || computed == 0 || computed > sequence.tokens.len() {
+        return Ok(None);
+    }
+    let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches);
+    copied.iter().try_for_each(|copied| mlx::eval(copied.arrays()))?;
+    Ok(copied)
+}
+
+/// Whether a sequence waits for one of those before it.
+fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> bool {
+    if !prefix.is_on() || sequence.suspect || sequence.request.wants_prompt_logits() {
+        return false;
+    }
+    if let Some((id, position)) = sequence.waiting {
+        if before.iter().any(|other| other.id == id && other.will_keep(position)) {
+            return true;
+        }
+        sequence.waiting = None;
+    }
+    let stored = prefix.resumable(&sequence.tokens);
+    let shared = |other: &Sequence| common(&sequence.tokens[..sequence.tokens.len() - 1], &other.tokens);
+    // Not for less urgent ones, whose share of a step is small.
+    let urgency = sequence.request.priority as usize;
+    let others = before.iter_mut().filter(|other| {
+        other.begun && !sequence.waited.contains(&other.id) && other.request.priority as usize <= urgency
+    });
+    let others = others.map(|other| (shared(other), other));
+    let mut worth: Vec<_> = others.filter(|(shared, _)| *shared >= stored + WORTH_WAITING).collect();
+    worth.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
+    let found = worth.into_iter().find_map(|(shared, other)| {
+        Some((other.id, promise(other, shared, stored + WORTH_WAITING, prefix.by_checkpoint())?))
+    });
+    sequence.waiting = found;
+    sequence.waited.extend(found.map(|(id, _)| id));
+    found.is_some()
+}
+
+/// The position, `least` or later, at which `other` is going to leave state that can be resumed by who shares its first
+/// `shared` tokens.
+fn promise(other: &mut Sequence, shared: usize, least: usize, by_checkpoint: bool) -> Option<usize> {
+    let prefilling = other.computed < other.tokens.len();
+    if prefilling && other.computed < shared {
+        other.keep_at.insert(shared);
+        return Some(shared);
+    }
+    let coming = other.keep_at.iter().copied().chain(other.keeping);
+    match by_checkpoint {
+        true => coming.filter(|at| (least..=shared).contains(at)).max(),
+        // Its state anywhere behind holds what is shared.
+        false => coming.filter(|&at| at >= shared).min().or_else(|| {
+            prefilling.then(|| {
+                other.keep_at.insert(other.computed + 1);
+                other.computed + 1
+            })
+        }),
+    }
+}

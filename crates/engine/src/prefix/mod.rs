@@ -1,0 +1,215 @@
+//! State of past sequences, for those that begin with the same tokens.
+//!
+//! Keys and values are stored once per run of tokens that sequences share and are reused to the token; states that
+//! cannot be cut out of later ones (recurrences, convolutions, windows) as checkpoints. A sequence that resumes computes
+//! the very bits of one that began at its first token. Running sequences own their state: everything here is a copy.
+
+mod state;
+mod tree;
+
+use std::collections::BTreeSet;
+
+use mlx::Array;
+
+use self::{
+    state::{Checkpoint, Run},
+    tree::{Found, Tree},
+};
+pub use tree::common;
+
+use crate::{
+    Options,
+    cache::Cache,
+    request::{CacheReport, CacheSource, CacheStats, Miss, MissReason, Request},
+};
+
+/// Tokens that a checkpoint must save to be worth a step that ends there.
+const WORTH_SAVING: usize = 16;
+
+pub struct Prefix {
+    tree: Tree<Run, Checkpoint>,
+    /// Most bytes of state; 0 stores nothing.
+    budget: usize,
+    /// Whether a part of the model's state can be resumed at checkpoints alone.
+    by_checkpoint: bool,
+    /// Tokens between checkpoints of long prompts.
+    every: usize,
+    stats: CacheStats,
+}
+
+/// State on its way: copied in a step, stored once that step has been read.
+pub struct Copied {
+    /// What tokens `from..position` have.
+    from: usize,
+    position: usize,
+    run: Option<Run>,
+    checkpoint: Option<Checkpoint>,
+}
+
+/// How a sequence begins.
+pub struct Begun {
+    /// Tokens whose state is in the caches.
+    pub position: usize,
+    /// Where its state is to be copied on the way.
+    pub keep_at: BTreeSet<usize>,
+    pub report: CacheReport,
+}
+
+impl Prefix {
+    /// For sequences that begin with `caches`.
+    pub fn new(options: &Options, caches: &[Cache]) -> Prefix {
+        let by_checkpoint = caches.iter().any(|cache| cache.as_growing().is_none());
+        Prefix {
+            tree: Tree::new(by_checkpoint),
+            budget: options.prefix_cache_bytes,
+            by_checkpoint,
+            every: options.checkpoint_every,
+            stats: CacheStats { budget_bytes: options.prefix_cache_bytes, ..CacheStats::default() },
+        }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.budget > 0
+    }
+
+    pub fn by_checkpoint(&self) -> bool {
+        self.by_checkpoint
+    }
+
+    /// The position that a sequence of `tokens` could resume from now. The last token is always computed: it gives the
+    /// logits of the next.
+    pub fn resumable(&self, tokens: &[u32]) -> usize {
+        self.tree.resumable(&self.tree.find(tokens), tokens.len() - 1)
+    }
+
+    /// Puts what is stored of `tokens` into new `caches`.
+    #[track_caller]
+    pub fn begin(&mut self, request: &Request, tokens: &[u32], caches: &mut [Cache]) -> Begun {
+        let limit = tokens.len() - 1;
+        if !self.is_on() {
+            return Begun::cold(MissReason::Disabled);
+        }
+        let found = self.tree.find(tokens);
+        let reusable = found.known.min(limit);
+        let wants_logits = request.wants_prompt_logits();
+        let position = if wants_logits { 0 } else { self.tree.resumable(&found, limit) };
+        let report = CacheReport {
+            source: (position > 0).then_some(CacheSource::Ram),
+            reused: position,
+            reusable,
+            miss: match wants_logits {
+                true => Some(Miss { reason: MissReason::LogitsWanted, position: 0 }),
+                false => miss(&found, position, limit),
+            },
+        };
+        self.tree.touch(&found, position);
+        self.count(tokens.len(), &report);
+        if position > 0 {
+            let room = tokens.len() - position;
+            Run::resume(&self.tree.spans(&found, position).collect::<Vec<_>>(), caches, room);
+            if let Some(checkpoint) = self.tree.checkpoint(&found, position) {
+                checkpoint.resume(caches, room);
+            }
+        }
+        Begun { position, keep_at: self.keep_at(request, tokens.len(), position, reusable), report }
+    }
+
+    /// Where the state of a sequence that resumes at `position` is worth a copy; `branch` is where it leaves others.
+    fn keep_at(&self, request: &Request, length: usize, position: usize, branch: usize) -> BTreeSet<usize> {
+        if !self.by_checkpoint {
+            // Keys and values at the end hold those of every position before.
+            return [request.prompt.len()].into();
+        }
+        let named = request.checkpoints.iter().copied();
+        // Costs no step of its own; who names no position may still come back with more behind this prompt.
+        let end = request.checkpoints.is_empty().then_some(request.prompt.len());
+        let branch = (branch >= position + WORTH_SAVING).then_some(branch);
+        let sparse = (1..).map(|i| i * self.every).take_while(|&at| self.every > 0 && at < length);
+        let all = named.chain(end).chain(branch).chain(sparse);
+        all.filter(|&at| at > position && at <= length).collect()
+    }
+
+    /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold. The copies are to be
+    /// evaluated, and then [stored](Prefix::store). `None` if there is nothing to store, or no room for it.
+    #[track_caller]
+    pub fn copy(&self, tokens: &[u32], caches: &[Cache]) -> Option<Copied> {
+        if !self.is_on() {
+            return None;
+        }
+        let (found, position) = (self.tree.find(tokens), tokens.len());
+        let from = found.stored;
+        let run = (from < position).then(|| Run::copy(caches, from, position));
+        let has_checkpoint = self.tree.checkpoint(&found, position).is_some();
+        let checkpoint = (self.by_checkpoint && !has_checkpoint).then(|| Checkpoint::keep(caches));
+        let copied = Copied { from, position, run, checkpoint };
+        let bytes: usize = copied.arrays().map(Array::nbytes).sum();
+        let something = copied.run.is_some() || copied.checkpoint.is_some();
+        (something && bytes <= self.budget).then_some(copied)
+    }
+
+    /// Stores copies of the state behind the first of `tokens`.
+    pub fn store(&mut self, tokens: &[u32], copied: Copied) {
+        let Copied { from, position, run, checkpoint } = copied;
+        self.tree.insert(&tokens[..position], from, run, checkpoint);
+        self.stats.evictions += self.tree.shrink(self.budget);
+    }
+
+    pub fn stats(&self) -> CacheStats {
+        let (stored_tokens, entries) = self.tree.stored();
+        let checkpoints = self.tree.checkpoints();
+        CacheStats { bytes: self.tree.bytes(), stored_tokens, entries, checkpoints, ..self.stats }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.tree.clear();
+    }
+
+    /// Forgets everything, because of a bug of ours.
+    pub fn fail(&mut self) {
+        self.stats.failures += 1;
+        self.clear();
+    }
+
+    fn count(&mut self, tokens: usize, report: &CacheReport) {
+        self.stats.requests += 1;
+        self.stats.hits += usize::from(report.reused > 0);
+        self.stats.prompt_tokens += tokens;
+        self.stats.reused_tokens += report.reused;
+        self.stats.reusable_tokens += report.reusable;
+    }
+}
+
+impl Begun {
+    /// With nothing reused.
+    pub fn cold(reason: MissReason) -> Begun {
+        let miss = Some(Miss { reason, position: 0 });
+        let report = CacheReport { miss, ..CacheReport::default() };
+        Begun { position: 0, keep_at: BTreeSet::new(), report }
+    }
+}
+
+impl Copied {
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// To be evaluated before they are stored.
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let run = self.run.iter().flat_map(Run::arrays);
+        run.chain(self.checkpoint.iter().flat_map(Checkpoint::arrays))
+    }
+}
+
+/// Why a sequence that resumes at `position` does not resume at `limit`: of several reasons what cost most tokens.
+fn miss(found: &Found, position: usize, limit: usize) -> Option<Miss> {
+    let (stored, known) = (found.stored.min(limit), found.known.min(limit));
+    let differs = if found.differs { limit - known } else { 0 };
+    let reasons = [
+        (differs, MissReason::Differs, known),
+        (known - stored, MissReason::Evicted, stored),
+        (stored - position, MissReason::NoCheckpoint, position),
+    ];
+    let (cost, reason, position) = reasons.into_iter().max_by_key(|(cost, ..)| *cost)?;
+    (cost > 0).then_some(Miss { reason, position })
+}

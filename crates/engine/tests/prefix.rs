@@ -1,0 +1,480 @@
+//! The prefix cache: it never changes a bit of any answer, it reuses what can be reused, and it says so.
+//!
+//! LANNER_SCHEDULES asks for more random schedules per model than the few that CI runs.
+
+mod checkpoint;
+
+use std::{
+    sync::mpsc::{self, Receiver},
+    time::Instant,
+};
+
+use engine::*;
+
+/// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
+const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
+const VOCABULARY: u64 = 250;
+
+/// Random schedules per model, if more are asked for than usual.
+fn asked() -> Option<u64> {
+    std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok())
+}
+
+fn load(golden: &str, options: Options) -> Engine {
+    let folder = checkpoint::folder(golden);
+    let options = Options { device: Some(Device::Cpu), ..options };
+    start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
+}
+
+fn cold() -> Options {
+    Options { prefix_cache_bytes: 0, ..Options::default() }
+}
+
+struct Running {
+    ticket: Ticket,
+    events: Receiver<Event>,
+    /// Events read before the others.
+    early: Vec<Event>,
+}
+
+fn submit(engine: &Engine, request: Request) -> Running {
+    let (sender, events) = mpsc::channel();
+    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+    Running { ticket, events, early: vec![] }
+}
+
+/// Tokens with their log-probabilities, as bits, and how it ended.
+#[derive(Debug)]
+struct Answer {
+    tokens: Vec<(u32, Vec<u32>)>,
+    reason: FinishReason,
+    usage: Usage,
+}
+
+impl Answer {
+    fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|(id, _)| *id).collect()
+    }
+}
+
+fn answer(Running { ticket, events, early }: Running) -> Answer {
+    let mut tokens = vec![];
+    let bits = |logprobs: Option<TokenLogprobs>| {
+        let logprobs = logprobs.expect("asked for");
+        let top = logprobs.top.iter().flat_map(|(id, value)| [*id, value.to_bits()]);
+        [logprobs.logprob.to_bits()].into_iter().chain(top).collect()
+    };
+    for event in early.into_iter().chain(events) {
+        match event {
+            Event::Token { id, logprobs } => tokens.push((id, bits(logprobs))),
+            Event::Finished { reason, usage } => return Answer { tokens, reason, usage },
+            Event::Failed(error) => panic!("{error}"),
+            Event::Logits { .. } | Event::Prompt(_) => {}
+        }
+    }
+    drop(ticket);
+    panic!("no end");
+}
+
+fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    Request { ignore_eos: true, logprobs: Some(2), ..Request::new(prompt, max_tokens) }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn tokens(&mut self, n: usize) -> Vec<u32> {
+        (0..n).map(|_| 3 + (self.next() % (VOCABULARY - 3)) as u32).collect()
+    }
+}
+
+/// A prompt that begins like one of those before it, or not; some are long enough for windows to move.
+fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
+    let mut prompt = vec![];
+    if !before.is_empty() && !random.one_in(4) {
+        let other = &before[random.below(before.len())];
+        let whole = random.one_in(3);
+        prompt = other[..if whole { other.len() } else { random.below(other.len()) + 1 }].to_vec();
+    }
+    if prompt.is_empty() || !random.one_in(6) {
+        let length = random.choose(&[1, 3, 20, 60, 200, 700]);
+        let more = random.below(length) + 1;
+        prompt.extend(random.tokens(more));
+    }
+    prompt.truncate(1500);
+    prompt
+}
+
+fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
+    let prompt = prompt(random, before);
+    let marks = random.below(3);
+    let checkpoints = (0..marks).map(|_| random.below(prompt.len() + 1)).collect();
+    let max_tokens = random.below(12) + 1;
+    let sampling = match random.one_in(2) {
+        true => Sampling { temperature: 1.0, seed: random.next(), ..Sampling::default() },
+        false => Sampling::default(),
+    };
+    let logits = random.one_in(12);
+    Request { checkpoints, sampling, logits, ..request(prompt, max_tokens) }
+}
+
+/// A burst of requests at once, some of which are cancelled; then the next, which may go on from their answers.
+fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &Engine) -> CacheStats {
+    let mut random = Random(seed);
+    let options = Options {
+        prefill_chunk: random.choose(&[5, 16, 64, 256]),
+        max_batch: random.choose(&[1, 3, 8]),
+        prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30, 1 << 30]),
+        checkpoint_every: random.choose(&[0, 32, 500]),
+        ..Options::default()
+    };
+    let engine = load(options.clone());
+    let mut before: Vec<Vec<u32>> = vec![];
+    for burst in 0..3 {
+        let count = random.below(6) + 1;
+        let mut submitted = vec![];
+        for _ in 0..count {
+            let request = any_request(&mut random, &before);
+            before.push(request.prompt.clone());
+            let mut running = submit(&engine, request.clone());
+            match random.below(8) {
+                0 => running.ticket.cancel(),
+                1 => running.early.extend(running.events.recv()),
+                2 => {
+                    running.early.extend(running.events.recv());
+                    running.ticket.cancel();
+                }
+                _ => {}
+            }
+            submitted.push((request, running));
+            if random.one_in(10) {
+                engine.clear_cache().expect("runs");
+            }
+        }
+        for (request, running) in submitted {
+            let got = answer(running);
+            let expected = answer(submit(cold, request.clone()));
+            let what =
+                || format!("{golden}, seed {seed}, burst {burst}, {options:?}, {request:?}, {:?}", got.usage);
+            match got.reason {
+                FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{}", what()),
+                _ => assert!(expected.tokens == got.tokens, "{}", what()),
+            }
+            assert!(got.usage.cached_tokens < request.prompt.len(), "{}", what());
+            before.push([&request.prompt[..], &expected.ids()].concat());
+        }
+        let stats = engine.cache_stats().expect("runs");
+        assert!(stats.bytes <= stats.budget_bytes && stats.failures == 0, "{golden}, seed {seed}: {stats:?}");
+    }
+    engine.cache_stats().expect("runs")
+}
+
+#[test]
+fn no_schedule_changes_a_bit() {
+    let count = asked().unwrap_or(16);
+    for golden in MODELS {
+        let engine = load(golden, cold());
+        let (mut reused, mut evictions) = (0, 0);
+        for seed in 0..count {
+            let stats = schedule(golden, |options| load(golden, options), seed, &engine);
+            (reused, evictions) = (reused + stats.reused_tokens, evictions + stats.evictions);
+        }
+        assert!(reused > 1000 && evictions > 0, "{golden}: {reused} tokens reused, {evictions} evictions");
+    }
+}
+
+#[test]
+fn no_schedule_changes_a_bit_of_the_built_in_model() {
+    let engine = merlin(cold());
+    for seed in 0..asked().map_or(1, |count| count / 6) {
+        schedule("merlin", merlin, seed, &engine);
+    }
+}
+
+/// The built-in model, its context stretched for long prompts of tools.
+fn merlin(options: Options) -> Engine {
+    let merlin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = std::fs::read_to_string(merlin.join("config.json")).expect("config.json");
+    let stretched = config.replace("\"max_position_embeddings\": 8192", "\"max_position_embeddings\": 16384");
+    assert_ne!(config, stretched);
+    std::fs::write(folder.path().join("config.json"), stretched).expect("written");
+    std::fs::copy(merlin.join("model.safetensors"), folder.path().join("model.safetensors")).expect("copied");
+    let options = Options { device: Some(Device::Cpu), ..options };
+    start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
+}
+
+/// Two questions behind the same head: what the second one got, and whether that is what a cold engine gives.
+fn check_head(tokens: usize, compare: bool) {
+    let mut random = Random(12);
+    let head = random.tokens(tokens);
+    let questions = [60, 70].map(|length| [&head[..], &random.tokens(length)].concat());
+    let ask = |engine: &Engine, prompt: &[u32]| {
+        let asked = Request { checkpoints: vec![tokens], ..request(prompt.to_vec(), 8) };
+        let started = Instant::now();
+        let mut running = submit(engine, asked);
+        running.early.extend(running.events.recv());
+        let first = started.elapsed();
+        (answer(running), first)
+    };
+    let engine = merlin(Options { prefill_chunk: 512, ..Options::default() });
+    let (_, slow) = ask(&engine, &questions[0]);
+    let (warm, fast) = ask(&engine, &questions[1]);
+    println!("{tokens} tokens: first token cold after {slow:?}, warm after {fast:?}");
+    assert_eq!(warm.usage.cached_tokens, tokens);
+    if compare {
+        let (alone, _) = ask(&merlin(cold()), &questions[1]);
+        assert_eq!(warm.tokens, alone.tokens);
+    }
+}
+
+#[test]
+fn another_question_behind_a_long_head_computes_nothing_but_itself() {
+    check_head(1_500, true);
+    // 0.6 % of the prompt. Comparing this with a cold engine takes another half a minute.
+    check_head(12_000, asked().is_some());
+}
+
+/// What could be reused, by comparing token ids alone: it knows every sequence that was computed.
+#[derive(Default)]
+struct Oracle {
+    sequences: Vec<Vec<u32>>,
+    reusable: usize,
+    reused: usize,
+    prompt: usize,
+}
+
+impl Oracle {
+    fn count(&mut self, prompt: &[u32], output: &[u32], reused: usize) {
+        let common = |other: &Vec<u32>| other.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let most = self.sequences.iter().map(common).max().unwrap_or(0).min(prompt.len() - 1);
+        assert!(reused <= most, "{reused} tokens reused of {most}");
+        self.reusable += most;
+        self.reused += reused;
+        self.prompt += prompt.len();
+        self.sequences.push([prompt, output].concat());
+    }
+}
+
+/// One agent's conversation, as token ids: what a template would make of it.
+#[derive(Clone)]
+struct Agent {
+    head: usize,
+    history: Vec<u32>,
+}
+
+const SCAFFOLD: [u32; 3] = [250, 251, 252];
+const END_OF_THINKING: usize = 6;
+
+impl Agent {
+    fn new(random: &mut Random, head: &[u32]) -> Agent {
+        let mut agent = Agent { head: head.len(), history: head.to_vec() };
+        agent.says(random, 120);
+        agent
+    }
+
+    /// A user, or a tool.
+    fn says(&mut self, random: &mut Random, tokens: usize) {
+        self.history.push(253);
+        self.history.extend(random.tokens(tokens));
+        self.history.push(254);
+    }
+
+    fn request(&self) -> Request {
+        let prompt = [&self.history[..], &SCAFFOLD].concat();
+        Request { checkpoints: vec![self.head, self.history.len()], ..request(prompt, 24) }
+    }
+
+    /// The next turn's template leaves out what the model thought.
+    fn heard(&mut self, output: &[u32]) {
+        self.history.extend([250, 251]);
+        self.history.extend(&output[END_OF_THINKING..]);
+        self.history.push(254);
+    }
+
+    fn turn(&mut self, engine: &Engine, oracle: &mut Oracle) {
+        let asked = self.request();
+        let got = answer(submit(engine, asked.clone()));
+        oracle.count(&asked.prompt, &got.ids(), got.usage.cached_tokens);
+        self.heard(&got.ids());
+    }
+}
+
+/// The style of coding agents: a long head of instructions and tools, growing histories, thinking stripped, tool
+/// results, a head line that changes, a branch, two agents in turns.
+fn trace(golden: &str) -> Oracle {
+    let options = Options { checkpoint_every: 512, prefill_chunk: 512, ..Options::default() };
+    let engine = load(golden, options);
+    let (mut random, mut oracle) = (Random(7), Oracle::default());
+    let head = random.tokens(3000);
+    let mut agents = [Agent::new(&mut random, &head), Agent::new(&mut random, &head)];
+    let mut earlier = vec![];
+    for turn in 0..10 {
+        for agent in &mut agents {
+            agent.turn(&engine, &mut oracle);
+            agent.says(&mut random, if turn % 3 == 0 { 300 } else { 40 });
+        }
+        earlier.push(agents[0].clone());
+    }
+    // Somebody goes back and tries another way, twice.
+    for turn in [4, 4, 7] {
+        let mut branch = earlier[turn].clone();
+        branch.history.truncate(branch.history.len() - 20);
+        branch.says(&mut random, 60);
+        branch.turn(&engine, &mut oracle);
+        branch.says(&mut random, 30);
+        branch.turn(&engine, &mut oracle);
+    }
+    // A client that writes something new into its head: nothing behind it is the same, until it comes again.
+    let mut changed = agents[1].clone();
+    changed.history[40] = 3 + (changed.history[40] + 1) % 200;
+    for _ in 0..3 {
+        changed.turn(&engine, &mut oracle);
+        changed.says(&mut random, 50);
+    }
+    agents[0].turn(&engine, &mut oracle);
+    oracle
+}
+
+#[test]
+fn agents_compute_again_less_than_one_percent_of_what_they_could_reuse() {
+    for golden in MODELS {
+        let Oracle { reused, reusable, prompt, .. } = trace(golden);
+        println!("{golden}: {reused} of {reusable} tokens reused, {prompt} sent");
+        assert!(reusable > prompt * 8 / 10, "the trace is worth a cache");
+        assert!(reused * 100 >= reusable * 99, "{golden}: {reused} of {reusable} tokens reused");
+    }
+}
+
+fn usage(engine: &Engine, request: Request) -> Usage {
+    answer(submit(engine, request)).usage
+}
+
+fn miss(usage: Usage) -> Option<(MissReason, usize)> {
+    usage.cache.miss.map(|miss| (miss.reason, miss.position))
+}
+
+#[test]
+fn requests_that_arrive_together_compute_what_they_share_once() {
+    for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
+        let engine = load(golden, Options { prefill_chunk: 64, ..Options::default() });
+        let mut random = Random(3);
+        let head = random.tokens(600);
+        let with = |tail: Vec<u32>| request([&head[..], &tail].concat(), 4);
+        let tails: Vec<Vec<u32>> = (0..4).map(|i| random.tokens(10 + i)).collect();
+        // The same prompt twice among them, as with several choices of one answer.
+        let prompts = [&tails[0], &tails[1], &tails[1], &tails[2], &tails[3]];
+        let running: Vec<_> = prompts.iter().map(|tail| submit(&engine, with((*tail).clone()))).collect();
+        let usages: Vec<Usage> = running.into_iter().map(|running| answer(running).usage).collect();
+        let computed: usize = usages.iter().map(|usage| usage.prompt_tokens - usage.cached_tokens).sum();
+        let least = head.len() + tails.iter().map(Vec::len).sum::<usize>();
+        assert!(
+            computed <= least + 40,
+            "{golden}: {computed} tokens computed, {least} different ones: {usages:?}"
+        );
+    }
+}
+
+#[test]
+fn whoever_waits_for_one_that_is_cancelled_goes_on() {
+    let engine = load("qwen3_5-text-sharded", Options { prefill_chunk: 16, ..Options::default() });
+    let prompt = Random(4).tokens(900);
+    let with = |tail: &[u32]| request([&prompt[..], tail].concat(), 3);
+    for _ in 0..5 {
+        engine.clear_cache().expect("runs");
+        let first = submit(&engine, with(&[5]));
+        let second = submit(&engine, with(&[6]));
+        first.ticket.cancel();
+        assert_eq!(answer(second).reason, FinishReason::Length);
+    }
+}
+
+#[test]
+fn a_cancelled_request_leaves_what_it_computed() {
+    let engine = load("qwen3_5-text-sharded", Options { prefill_chunk: 50, ..Options::default() });
+    let prompt = Random(5).tokens(400);
+    let mut running = submit(&engine, request(prompt.clone(), 1000));
+    for _ in 0..3 {
+        running.early.extend(running.events.recv());
+    }
+    running.ticket.cancel();
+    let got = answer(running);
+    let next = [&prompt[..], &got.ids()[..2], &[7, 8]].concat();
+    assert!(usage(&engine, request(next, 2)).cached_tokens >= 400);
+}
+
+#[test]
+fn a_miss_says_why() {
+    let mut random = Random(6);
+    let prompt = random.tokens(300);
+    let mut other = prompt.clone();
+    other[100] = 251;
+    let off = load("qwen3-a", cold());
+    assert_eq!(miss(usage(&off, request(prompt.clone(), 2))), Some((MissReason::Disabled, 0)));
+    let engine = load("qwen3-a", Options::default());
+    let first = usage(&engine, request(prompt.clone(), 2));
+    assert_eq!(
+        (first.cached_tokens, first.cache),
+        (0, CacheReport::default()),
+        "nobody has sent anything before"
+    );
+    let second = usage(&engine, request(prompt.clone(), 2));
+    assert_eq!(
+        (second.cached_tokens, second.cache.source, miss(second)),
+        (299, Some(CacheSource::Ram), None)
+    );
+    let changed = usage(&engine, request(other.clone(), 2));
+    assert_eq!((changed.cached_tokens, miss(changed)), (100, Some((MissReason::Differs, 100))));
+    let all = usage(&engine, Request { prompt_logprobs: true, ..request(prompt.clone(), 2) });
+    assert_eq!((all.cached_tokens, miss(all)), (0, Some((MissReason::LogitsWanted, 0))));
+    assert_eq!(all.cache.reusable, 299);
+    assert!(engine.clear_cache().expect("runs").bytes > 0);
+    let stats = engine.cache_stats().expect("runs");
+    assert_eq!((stats.bytes, stats.entries, stats.stored_tokens), (0, 0, 0));
+    assert_eq!(usage(&engine, request(prompt.clone(), 2)).cache, CacheReport::default());
+    // A recurrence leaves nothing between its checkpoints, until it is known where others branch off.
+    let hybrid = load("qwen3_5-text-sharded", Options::default());
+    usage(&hybrid, Request { checkpoints: vec![40], ..request(prompt.clone(), 2) });
+    other = prompt.clone();
+    other[250] = 251;
+    let branch = usage(&hybrid, request(other.clone(), 2));
+    assert_eq!((branch.cached_tokens, miss(branch)), (40, Some((MissReason::NoCheckpoint, 40))));
+    other[250] = 252;
+    let again = usage(&hybrid, request(other, 2));
+    assert_eq!((again.cached_tokens, miss(again)), (250, Some((MissReason::Differs, 250))));
+}
+
+#[test]
+fn what_made_room_is_missed_by_name() {
+    let engine = load("qwen3-a", Options { prefix_cache_bytes: 700_000, ..Options::default() });
+    let mut random = Random(8);
+    let prompt = random.tokens(200);
+    usage(&engine, request(prompt.clone(), 2));
+    for _ in 0..4 {
+        usage(&engine, request(random.tokens(200), 2));
+    }
+    let stats = engine.cache_stats().expect("runs");
+    assert!(stats.evictions > 0, "{stats:?}");
+    let back = usage(&engine, request(prompt, 2));
+    assert_eq!(miss(back), Some((MissReason::Evicted, back.cached_tokens)));
+}

@@ -1,0 +1,192 @@
+//! Where later prompts are likely to leave a rendered one: behind the system message and the tools, and behind the
+//! conversation, before the start of the answer. Found by rendering variants and comparing; never by knowing a template.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, PoisonError};
+
+use chat::{RenderInput, Template, Tokenizer};
+use serde_json::{Map, Value, json};
+
+/// Heads, and starts of answers, that are remembered.
+const REMEMBERED: usize = 8;
+/// Longer heads are found anew each time.
+const LONGEST_HEAD: usize = 1 << 20;
+/// Tokens in which the start of a message is looked for.
+const UNSETTLED: usize = 16;
+/// A first message as nobody begins one.
+const PROBE: &str = "\u{1F989}?";
+
+/// What was found out about a model's template, the last used last.
+#[derive(Default)]
+pub struct Checkpoints {
+    heads: Mutex<Vec<Head>>,
+    openings: Mutex<Vec<Opening>>,
+}
+
+/// System messages and tools, rendered with a made-up first message behind them.
+struct Head {
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    kwargs: Map<String, Value>,
+    text: String,
+    /// Bytes of it that a prompt had in common, and their tokens.
+    shared: usize,
+    ids: Vec<u32>,
+}
+
+/// How an answer starts.
+struct Opening {
+    kwargs: Map<String, Value>,
+    text: Option<String>,
+}
+
+impl Checkpoints {
+    /// Positions in `ids`, which are `text`, which `template` made of `input`. What cannot be found is left out.
+    pub fn find(
+        &self,
+        template: &Template,
+        tokenizer: &Tokenizer,
+        input: &RenderInput,
+        text: &str,
+        ids: &[u32],
+    ) -> Vec<usize> {
+        let head = self.head(template, tokenizer, input, text, ids);
+        let history = self.history(template, tokenizer, input, text, ids);
+        head.into_iter().chain(history).filter(|&at| at > 0).collect()
+    }
+
+    fn head(
+        &self,
+        template: &Template,
+        tokenizer: &Tokenizer,
+        input: &RenderInput,
+        text: &str,
+        ids: &[u32],
+    ) -> Option<usize> {
+        let is_system = |message: &&Value| message["role"] == "system" || message["role"] == "developer";
+        let system: Vec<Value> = input.messages.iter().take_while(is_system).cloned().collect();
+        if system.is_empty() && input.tools.is_none() {
+            return None;
+        }
+        let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = heads.iter().position(|head| {
+            head.messages == system && head.tools.as_deref() == input.tools && head.kwargs == input.kwargs
+        });
+        let mut head = match known {
+            Some(at) => heads.remove(at),
+            None => Head::render(template, input, system)?,
+        };
+        let shared = shared(&head.text, text);
+        if head.shared != shared {
+            head.ids = tokenizer.encode_prompt(&text[..shared]).ok()?;
+            head.shared = shared;
+        }
+        let at = settled(&ids[..common(&head.ids, ids)], tokenizer);
+        if head.text.len() <= LONGEST_HEAD {
+            remember(&mut heads, head);
+        }
+        Some(at)
+    }
+
+    fn history(
+        &self,
+        template: &Template,
+        tokenizer: &Tokenizer,
+        input: &RenderInput,
+        text: &str,
+        ids: &[u32],
+    ) -> Option<usize> {
+        if !input.add_generation_prompt || input.continue_final_message {
+            return None;
+        }
+        // Most templates open every answer alike; then its tokens are the prompt's last.
+        if let Some(opening) = self.opening(template, &input.kwargs).filter(|opening| text.ends_with(opening))
+        {
+            let opening = tokenizer.encode_prompt(&opening).ok()?;
+            if ids.ends_with(&opening) {
+                return Some(ids.len() - opening.len());
+            }
+        }
+        let without = template.render(&RenderInput { add_generation_prompt: false, ..input.clone() }).ok()?;
+        let before = tokenizer.encode_prompt(&text[..shared(&without, text)]).ok()?;
+        Some(common(&before, ids))
+    }
+
+    /// What a template adds to a conversation to open the answer.
+    fn opening(&self, template: &Template, kwargs: &Map<String, Value>) -> Option<String> {
+        let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+        let opening = match openings.iter().position(|opening| opening.kwargs == *kwargs) {
+            Some(at) => openings.remove(at),
+            None => Opening::render(template, kwargs),
+        };
+        let text = opening.text.clone();
+        remember(&mut openings, opening);
+        text
+    }
+}
+
+impl Head {
+    fn render(template: &Template, input: &RenderInput, system: Vec<Value>) -> Option<Head> {
+        let messages = [&system[..], &[json!({ "role": "user", "content": PROBE })]].concat();
+        let text = template.render(&RenderInput {
+            messages: &messages,
+            add_generation_prompt: false,
+            continue_final_message: false,
+            ..input.clone()
+        });
+        Some(Head {
+            messages: system,
+            tools: input.tools.map(<[Value]>::to_vec),
+            kwargs: input.kwargs.clone(),
+            text: text.ok()?,
+            shared: 0,
+            ids: vec![],
+        })
+    }
+}
+
+impl Opening {
+    fn render(template: &Template, kwargs: &Map<String, Value>) -> Opening {
+        let messages = [json!({ "role": "user", "content": PROBE })];
+        let render = |add_generation_prompt| {
+            let kwargs = kwargs.clone();
+            template.render(&RenderInput {
+                messages: &messages,
+                add_generation_prompt,
+                kwargs,
+                ..RenderInput::default()
+            })
+        };
+        let text = match (render(false), render(true)) {
+            (Ok(without), Ok(with)) => with.strip_prefix(&without).map(str::to_owned),
+            _ => None,
+        };
+        Opening { kwargs: kwargs.clone(), text: text.filter(|text| !text.is_empty()) }
+    }
+}
+
+fn remember<T>(list: &mut Vec<T>, new: T) {
+    list.push(new);
+    if list.len() > REMEMBERED {
+        list.remove(0);
+    }
+}
+
+/// Bytes that two texts have in common from their beginning, whole characters.
+fn shared(a: &str, b: &str) -> usize {
+    let bytes = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    (0..=bytes).rev().find(|&at| a.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// How many tokens stay as they are whatever text comes behind them: a control token is never joined with what lies
+/// before it, any other may be with what comes next.
+fn settled(ids: &[u32], tokenizer: &Tokenizer) -> usize {
+    let last = ids.iter().rev().take(UNSETTLED).position(|&id| tokenizer.is_special(id));
+    ids.len().saturating_sub(last.map_or(1, |back| back + 1))
+}
+
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
