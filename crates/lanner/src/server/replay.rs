@@ -261,7 +261,7 @@ mod tests {
             tokens: vec![],
             prompt_tokens: 1,
             completion_tokens: 2,
-            cached_tokens: 0,
+            cache: engine::CacheReport::default(),
             reasoning_tokens: 0,
         })
     }
