@@ -80,10 +80,9 @@ mod tests {
         let rows: [Line; 16] = std::array::from_fn(|r| Line(std::array::from_fn(|c| (16 * r + c) as u32)));
         // SAFETY: AVX-512 F is all it uses.
         let turned = unsafe { transposed(&rows) };
-        for r in 0..16 {
-            for c in 0..16 {
-                assert_eq!(turned[c].0[r], rows[r].0[c]);
-            }
+        for (r, row) in rows.iter().enumerate() {
+            let column = turned.iter().map(|line| line.0[r]);
+            assert!(column.eq(row.0), "row {r}");
         }
     }
 }
