@@ -46,7 +46,7 @@ impl Runner {
         }
         if self.prefix.is_on() {
             // May fail, and drop them.
-            self.collect_launched();
+            self.collect_launched(&[]);
         }
         for sequence in std::mem::take(&mut self.ended) {
             let prefix = &self.prefix;

@@ -96,7 +96,7 @@ impl Runner {
         self.running.iter().for_each(Sequence::cancel);
         self.queue.iter().for_each(Submission::cancel);
         self.drop_cancelled();
-        self.collect_launched();
+        self.collect_launched(&[]);
     }
 
     fn drop_cancelled(&mut self) {
@@ -130,15 +130,21 @@ impl Runner {
         let alone = self.running.iter().any(|s| s.suspect);
         match next {
             Err(message) => {
-                // What was launched before is sound: nothing of it depends on the step that failed.
-                self.collect_launched();
-                self.fail(&planned, message);
+                let mut involved = planned;
+                if let Some(step) = self.launched.take() {
+                    involved.extend(step.sequences());
+                    step.abandon();
+                }
+                self.fail(involved, message);
             }
             Ok(next) => {
-                let collected = self.collect_launched();
-                self.launched = next.filter(|_| collected);
+                if self.collect_launched(&planned) {
+                    self.launched = next;
+                } else if let Some(step) = next {
+                    step.abandon();
+                }
                 if alone {
-                    self.collect_launched();
+                    self.collect_launched(&[]);
                 }
             }
         }
@@ -160,11 +166,11 @@ impl Runner {
         guarded(|| Step::launch(model, running, plan, prefix))
     }
 
-    /// Reads the launched step; `false` if it failed, in which case every sequence that had state in flight starts
-    /// over.
-    pub fn collect_launched(&mut self) -> bool {
+    /// Reads the launched step, while another with the sequences `behind` may be on the device already; `false` if it
+    /// failed, in which case every sequence that had state in flight starts over.
+    pub fn collect_launched(&mut self, behind: &[u64]) -> bool {
         let Some(step) = self.launched.take() else { return true };
-        let involved: Vec<u64> = step.sequences().collect();
+        let involved: Vec<u64> = step.sequences().chain(behind.iter().copied()).collect();
         let (running, ended, info) = (&mut self.running, &mut self.ended, &self.info);
         match guarded(|| step.collect(running, ended, info)) {
             Ok(collected) => {
@@ -173,18 +179,20 @@ impl Runner {
                 true
             }
             Err(message) => {
-                self.fail(&involved, message);
+                self.fail(involved, message);
                 false
             }
         }
     }
 
-    /// A step with these sequences failed. One alone is to blame itself; several start over, one at a time, until
-    /// the guilty one is alone.
-    fn fail(&mut self, involved: &[u64], message: String) {
+    /// A step failed while these sequences were on the device: MLX does not tell a step's failure from that of the one
+    /// behind it. One alone is to blame itself; several start over, one at a time, until the guilty one is alone.
+    fn fail(&mut self, mut involved: Vec<u64>, message: String) {
+        involved.sort_unstable();
+        involved.dedup();
         tracing::error!(sequences = involved.len(), "step failed: {message}");
-        if let [only] = involved
-            && let Some(at) = self.running.iter().position(|s| s.id == *only)
+        if let [only] = involved[..]
+            && let Some(at) = self.running.iter().position(|s| s.id == only)
         {
             // What it resumed from might be to blame, so it gets one more chance without.
             let sequence = &mut self.running[at];

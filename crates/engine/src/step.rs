@@ -157,6 +157,14 @@ impl Step {
         Ok(collected)
     }
 
+    /// Waits until the device has left the step, whose results nobody wants. An error in it would otherwise be that of the
+    /// next step.
+    pub fn abandon(self) {
+        if let Err(error) = mlx::eval(self.arrays()) {
+            tracing::debug!("an abandoned step failed too: {error}");
+        }
+    }
+
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.sums]);
         let rows = self.rows.iter().flat_map(|row| {
