@@ -38,7 +38,7 @@ pub use linear::{
 };
 pub use norm::{add_rms_norm, gated_rms_norm, rms_norm};
 pub use pack::pack_floats;
-pub use parallel::{set_threads, threads};
+pub use parallel::{for_each_chunk, set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use rows::affine_rows;
 pub use sample::{PastToken, Sampling, sample};

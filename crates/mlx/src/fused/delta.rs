@@ -6,7 +6,7 @@ use kernels::{ConvActivation, DeltaShape};
 
 use super::{
     like,
-    parts::{NormParts, columns, numbers, write_wide},
+    parts::{NormParts, ROWS, columns, for_each_row, numbers, write_wide},
 };
 use crate::{
     Array, Input, Output,
@@ -25,7 +25,8 @@ pub(crate) struct DeltaParts {
 }
 
 /// A row's tokens, and whether its old state comes in the memory of the new one.
-struct Row {
+struct Span {
+    start: usize,
     tokens: usize,
     in_place: bool,
 }
@@ -34,32 +35,47 @@ struct Row {
 const QKV: usize = 0;
 const B: usize = 1;
 const A: usize = 2;
-const ROWS: usize = 3;
+const PASTS: usize = 3;
 
 /// See [`delta::delta_net`](crate::delta::delta_net).
 #[track_caller]
 pub(crate) fn delta_net(qkv: &Array, b: &Array, a: &Array, rows: &mut [DeltaRow], net: &DeltaNet) -> Array {
-    let (parts, heads) = (net.parts(), net.heads);
+    let heads = net.heads;
     let tokens: i32 = rows.iter().map(|row| row.tokens).sum();
     assert_eq!(qkv.shape(), [tokens, 2 * heads.keys() + heads.values()], "queries, keys and values");
     assert_eq!((b.shape(), a.shape()), (&[tokens, heads.value_heads][..], &[tokens, heads.value_heads][..]));
+    let mut start = 0;
+    let mut outs = vec![];
+    for rows in rows.chunks_mut(ROWS) {
+        outs.push(some_rows([qkv, b, a], start, rows, net));
+        start += rows.iter().map(|row| row.tokens).sum::<i32>();
+    }
+    if outs.len() == 1 { outs.remove(0) } else { Array::concatenate(&outs, 0) }
+}
+
+/// [`delta_net`] of some rows, whose tokens begin at `start`.
+#[track_caller]
+fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &DeltaNet) -> Array {
+    let (parts, heads) = (net.parts(), net.heads);
     let width = net.weights.conv1d.dim(1);
     let shape = [1, heads.value_heads, heads.value_dim, heads.key_dim];
     let (mut pasts, mut spans) = (vec![], vec![]);
+    let mut end = start as usize;
     for row in rows.iter_mut() {
         let (state, in_place) = row.state.take(&shape);
         pasts.extend([row.take_conv(width, qkv), state]);
-        spans.push(Row { tokens: row.tokens as usize, in_place });
+        spans.push(Span { start: end, tokens: row.tokens as usize, in_place });
+        end += row.tokens as usize;
     }
     let mut inputs = vec![qkv, b, a];
     inputs.extend(&pasts);
-    let mut outputs = vec![like(qkv, vec![tokens, heads.values()])];
+    let mut outputs = vec![like(qkv, vec![end as i32 - start, heads.values()])];
     outputs.extend(pasts.iter().map(|past| like(past, past.shape().to_vec())));
     let shared: Vec<(usize, usize)> = spans
         .iter()
         .enumerate()
         .filter(|(_, row)| row.in_place)
-        .map(|(i, _)| (2 + 2 * i, ROWS + 1 + 2 * i))
+        .map(|(i, _)| (2 + 2 * i, PASTS + 1 + 2 * i))
         .collect();
     let results = apply_many("delta_net", &inputs, &outputs, &shared, move |inputs, outputs| {
         parts.run(&spans, inputs, outputs);
@@ -71,6 +87,14 @@ pub(crate) fn delta_net(qkv: &Array, b: &Array, a: &Array, rows: &mut [DeltaRow]
         row.state.put(results.next().unwrap_or_else(|| unreachable!("a state for each row")));
     }
     out
+}
+
+/// A row on its way through the kernels.
+struct Row<'a, 'p, 'n> {
+    span: &'a Span,
+    past: &'a [Input<'p>],
+    next: &'a mut [Output<'n>],
+    out: &'a mut [f32],
 }
 
 impl DeltaParts {
@@ -86,28 +110,38 @@ impl DeltaParts {
         }
     }
 
-    fn run(&self, rows: &[Row], inputs: &[Input], outputs: &mut [Output]) {
+    fn run(&self, spans: &[Span], inputs: &[Input], outputs: &mut [Output]) {
         let [out, nexts @ ..] = outputs else { unreachable!("an output") };
         let (channels, gates) = (self.channels(), self.heads.value_heads as usize);
-        let values = self.heads.values() as usize;
         let [qkv, b, a] = [QKV, B, A].map(|i| inputs[i].wide());
         write_wide(slice::from_mut(out), |out| {
-            let mut start = 0;
-            for ((row, past), next) in
-                rows.iter().zip(inputs[ROWS..].chunks_exact(2)).zip(nexts.chunks_exact_mut(2))
+            let mut rest = &mut *out[0];
+            let mut rows = vec![];
+            for ((span, past), next) in
+                spans.iter().zip(inputs[PASTS..].chunks_exact(2)).zip(nexts.chunks_exact_mut(2))
             {
-                let end = start + row.tokens;
-                let span = |width: usize| start * width..end * width;
-                let [conv, state] = next else { unreachable!("two of a row") };
-                let mixed = self.convolve(&qkv[span(channels)], &past[0], conv);
-                let state: &mut [f32] = state.values();
-                if !row.in_place {
-                    state.copy_from_slice(past[1].values());
-                }
-                let (b, a) = (&b[span(gates)], &a[span(gates)]);
-                self.recur(row.tokens, &mixed, b, a, state, &mut out[0][span(values)]);
-                start = end;
+                let out;
+                (out, rest) = rest.split_at_mut(span.tokens * self.heads.values() as usize);
+                rows.push(Row { span, past, next, out });
             }
+            let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+            let work = tokens * (self.heads.values() * self.heads.key_dim) as usize * 4;
+            for_each_row(
+                &mut rows,
+                |row| row.span.tokens,
+                work,
+                |row| {
+                    let Span { start, tokens, in_place } = *row.span;
+                    let of = |width: usize| start * width..(start + tokens) * width;
+                    let [conv, state] = row.next else { unreachable!("two of a row") };
+                    let mixed = self.convolve(&qkv[of(channels)], &row.past[0], conv);
+                    let state: &mut [f32] = state.values();
+                    if !in_place {
+                        state.copy_from_slice(row.past[1].values());
+                    }
+                    self.recur(tokens, &mixed, &b[of(gates)], &a[of(gates)], state, row.out);
+                },
+            );
         });
     }
 

@@ -1,12 +1,12 @@
 //! Softmax attention of all rows of a batch as one operation.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use kernels::{AttentionShape, RopePairs};
 
 use super::{
     KernelSoftmax, like,
-    parts::{Activations, NormParts, columns, narrow},
+    parts::{Activations, NormParts, ROWS, columns, for_each_row, narrow},
 };
 use crate::{
     Array, Input, Output,
@@ -28,7 +28,9 @@ pub(crate) struct HeadsParts {
 }
 
 /// A row's tokens, and where they go in its buffers.
-struct Row {
+struct Span {
+    /// Among all rows.
+    start: usize,
     tokens: usize,
     past: usize,
     capacity: usize,
@@ -50,19 +52,41 @@ pub(crate) fn attend_heads(
     rows: &mut [KvRow],
     heads: &Heads,
 ) -> Array {
+    heads.parts().check([q, k, v], positions, rows);
+    let mut start = 0;
+    let mut outs = vec![];
+    for rows in rows.chunks_mut(ROWS) {
+        outs.push(some_rows([q, k, v], positions, start, rows, heads));
+        start += rows.iter().map(|row| row.tokens).sum::<i32>();
+    }
+    if outs.len() == 1 { outs.remove(0) } else { Array::concatenate(&outs, 0) }
+}
+
+/// [`attend_heads`] of some rows, whose tokens begin at `start`.
+#[track_caller]
+fn some_rows(
+    [q, k, v]: [&Array; 3],
+    positions: &Array,
+    start: i32,
+    rows: &mut [KvRow],
+    heads: &Heads,
+) -> Array {
     let parts = heads.parts();
-    parts.check([q, k, v], positions, rows);
     let buffers: Vec<Array> = rows.iter_mut().flat_map(|row| row.reserve(heads, k.dtype())).collect();
     let mut inputs = vec![q, k, v, positions];
     inputs.extend(&heads.softmax.sinks);
     let first = inputs.len();
     inputs.extend(&buffers);
-    let mut outputs = vec![like(q, vec![q.dim(0), heads.heads * heads.head_dim])];
+    let tokens: i32 = rows.iter().map(|row| row.tokens).sum();
+    let mut outputs = vec![like(q, vec![tokens, heads.heads * heads.head_dim])];
     outputs.extend(buffers.iter().map(|buffer| like(buffer, buffer.shape().to_vec())));
     // The buffers come out again, updated in place.
     let shared: Vec<(usize, usize)> = (0..buffers.len()).map(|i| (1 + i, first + i)).collect();
-    let spans: Vec<Row> =
-        rows.iter().zip(buffers.chunks_exact(2)).map(|(row, pair)| Row::of(row, &pair[0])).collect();
+    let mut spans: Vec<Span> = vec![];
+    for (row, pair) in rows.iter().zip(buffers.chunks_exact(2)) {
+        let start = spans.last().map_or(start as usize, |last| last.start + last.tokens);
+        spans.push(Span::of(start, row, &pair[0]));
+    }
     let results = apply_many(
         "attend_heads",
         &inputs,
@@ -79,15 +103,23 @@ pub(crate) fn attend_heads(
     out
 }
 
-impl Row {
-    fn of(row: &KvRow, keys: &Array) -> Row {
-        Row {
+impl Span {
+    fn of(start: usize, row: &KvRow, keys: &Array) -> Span {
+        Span {
+            start,
             tokens: row.tokens as usize,
             past: row.past as usize,
             capacity: keys.dim(1) as usize,
             window: row.window.map_or(usize::MAX, |window| window as usize),
         }
     }
+}
+
+/// A row on its way through the kernels.
+struct Row<'a, 'b, T> {
+    span: &'a Span,
+    buffers: &'a mut [Output<'b>],
+    out: &'a mut [T],
 }
 
 impl HeadsParts {
@@ -118,66 +150,89 @@ impl HeadsParts {
         assert!(k.dtype() == q.dtype() && v.dtype() == q.dtype(), "queries, keys and values of one type");
     }
 
-    fn run<T: Activations>(&self, rows: &[Row], inputs: &[Input], outputs: &mut [Output]) {
+    fn run<T: Activations>(&self, spans: &[Span], inputs: &[Input], outputs: &mut [Output]) {
         let [out, buffers @ ..] = outputs else { unreachable!("an output") };
         let sinks = inputs.get(SINKS).filter(|_| inputs.len() > SINKS + buffers.len());
         let softmax = self.softmax.with(sinks);
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return };
+        let tokens = first.start..last.start + last.tokens;
+        let part = |width: usize| tokens.start * width..tokens.end * width;
         let [q_norm, k_norm] = self.norms.as_ref().map_or([None, None], |[q, k]| [Some(&**q), Some(&**k)]);
-        let q = self.turned::<T>(&self.queries(&inputs[QUERIES]), &inputs[POSITIONS], q_norm, self.heads);
-        let k = self.turned::<T>(&inputs[KEYS].wide(), &inputs[POSITIONS], k_norm, self.kv_heads);
-        let v: &[T] = inputs[VALUES].values();
-        let out: &mut [T] = out.values();
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut start = 0;
-        for (row, pair) in rows.iter().zip(buffers.chunks_exact_mut(2)) {
-            let end = start + row.tokens;
-            let [all_keys, all_values] = pair else { unreachable!("two buffers of a row") };
-            let (all_keys, all_values) = (all_keys.values::<T>(), all_values.values::<T>());
-            let append = |buffer: &mut [T], new: &[T]| {
-                let new = &new[start * keys..end * keys];
-                kernels::append_kv(buffer, new, row.past, self.kv_heads, self.head_dim);
-            };
-            append(all_keys, &k);
-            append(all_values, v);
-            let (q, out) = (&q[start * queries..end * queries], &mut out[start * queries..end * queries]);
-            kernels::attention(self.shape(row), q, all_keys, all_values, softmax, out);
-            start = end;
+        let positions = &inputs[POSITIONS].values()[tokens.clone()];
+        let width = if self.gated { 2 * queries } else { queries };
+        let (all_q, all_k) = (inputs[QUERIES].wide(), inputs[KEYS].wide());
+        let q = self.turned::<T>(&self.queries(&all_q[part(width)]), positions, q_norm, self.heads);
+        let k = self.turned::<T>(&all_k[part(keys)], positions, k_norm, self.kv_heads);
+        let v = &inputs[VALUES].values::<T>()[part(keys)];
+        let out: &mut [T] = out.values();
+        let mut rows = vec![];
+        let mut rest = &mut *out;
+        for (span, buffers) in spans.iter().zip(buffers.chunks_exact_mut(2)) {
+            let out;
+            (out, rest) = rest.split_at_mut(span.tokens * queries);
+            rows.push(Row { span, buffers, out });
         }
+        let work: usize =
+            spans.iter().map(|span| span.tokens * (span.past + span.tokens) * queries * 2).sum();
+        for_each_row(
+            &mut rows,
+            |row| row.span.tokens,
+            work,
+            |row| {
+                let start = row.span.start - tokens.start;
+                let of = |width: usize| start * width..(start + row.span.tokens) * width;
+                let [all_keys, all_values] = &mut *row.buffers else { unreachable!("two buffers of a row") };
+                let (all_keys, all_values) = (all_keys.values::<T>(), all_values.values::<T>());
+                let append = |buffer: &mut [T], new: &[T]| {
+                    kernels::append_kv(buffer, new, row.span.past, self.kv_heads, self.head_dim);
+                };
+                append(all_keys, &k[of(keys)]);
+                append(all_values, &v[of(keys)]);
+                kernels::attention(
+                    self.shape(row.span),
+                    &q[of(queries)],
+                    all_keys,
+                    all_values,
+                    softmax,
+                    row.out,
+                );
+            },
+        );
         if self.gated {
             let (attended, dim) = (out.to_vec(), self.head_dim);
-            let gates = &inputs[QUERIES].values::<T>()[dim..];
+            let gates = &inputs[QUERIES].values::<T>()[part(width)][dim..];
             kernels::sigmoid_gated(&attended, gates, 2 * dim, out, dim);
         }
     }
 
     /// Queries without the gates behind them.
-    fn queries<'a>(&self, input: &'a Input) -> std::borrow::Cow<'a, [f32]> {
-        let both = input.wide();
-        if !self.gated {
-            return both;
+    fn queries<'a>(&self, both: &'a [f32]) -> Cow<'a, [f32]> {
+        match self.gated {
+            true => columns(both, 2 * self.head_dim, 0..self.head_dim).into(),
+            false => both.into(),
         }
-        columns(&both, 2 * self.head_dim, 0..self.head_dim).into()
     }
 
     /// Heads after their norm and rotation.
     fn turned<T: Activations>(
         &self,
         x: &[f32],
-        positions: &Input,
+        positions: &[i32],
         norm: Option<&NormParts>,
         heads: usize,
     ) -> Vec<T> {
         let normed = norm.map(|norm| norm.apply(x));
         let x = normed.as_deref().unwrap_or(x);
         let mut turned = vec![0.0; x.len()];
-        let (positions, scale, dim) = (positions.values(), self.rope_scale, self.head_dim);
+        let (scale, dim) = (self.rope_scale, self.head_dim);
         kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut turned, heads, dim);
         let mut out = vec![T::default(); x.len()];
         narrow(&turned, &mut out);
         out
     }
 
-    fn shape(&self, row: &Row) -> AttentionShape {
+    fn shape(&self, row: &Span) -> AttentionShape {
         AttentionShape {
             tokens: row.tokens,
             heads: self.heads,

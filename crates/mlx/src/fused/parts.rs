@@ -208,6 +208,28 @@ impl Input<'_> {
     }
 }
 
+/// Rows of a batch that one operation takes: MLX ties all outputs of an operation to each other, at a price that grows with
+/// their square.
+pub(super) const ROWS: usize = 8;
+
+/// Runs `f` on each row of a batch: short ones, a token or a few each, side by side; for others, whose kernels use all
+/// threads themselves, one after the other. `work` is the multiply-adds of all rows.
+pub(super) fn for_each_row<T: Send>(
+    rows: &mut [T],
+    tokens: impl Fn(&T) -> usize,
+    work: usize,
+    f: impl Fn(&mut T) + Sync,
+) {
+    if rows.iter().all(|row| tokens(row) <= SHORT) {
+        kernels::for_each_chunk(rows, 1, work, |_, row| row.iter_mut().for_each(&f));
+    } else {
+        rows.iter_mut().for_each(f);
+    }
+}
+
+/// Tokens of a short row.
+const SHORT: usize = 8;
+
 /// Some columns of `x` `[.., width]`.
 pub(super) fn columns(x: &[f32], width: usize, range: Range<usize>) -> Vec<f32> {
     let mut part = Vec::with_capacity(x.len() / width * range.len());
