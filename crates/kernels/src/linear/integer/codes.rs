@@ -32,24 +32,19 @@ pub(super) enum Scales<'a> {
 pub(super) const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 const EXCESS: i32 = 12;
 
-static POWERS: [f32; 256] = {
+static POWERS: [f32; 256] = halved(true);
+static SMALL_FLOATS: [f32; 256] = halved(false);
+
+/// Half of what each byte stands for, as a power of two or as an 8-bit float.
+const fn halved(powers: bool) -> [f32; 256] {
     let mut table = [0.0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = e8m0(byte as u8) * 0.5;
+        table[byte] = 0.5 * if powers { e8m0(byte as u8) } else { e4m3(byte as u32) };
         byte += 1;
     }
     table
-};
-static SMALL_FLOATS: [f32; 256] = {
-    let mut table = [0.0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = e4m3(byte as u32) * 0.5;
-        byte += 1;
-    }
-    table
-};
+}
 
 impl<'a> Codes<'a> {
     /// The weight's rows of `k`, if its codes are integers.
