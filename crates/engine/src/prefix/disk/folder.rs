@@ -92,7 +92,7 @@ pub fn shrink(root: &Path, bytes: u64) -> io::Result<Vec<PathBuf>> {
         if held <= bytes {
             break;
         }
-        if is_abandoned(&entry.path) {
+        if entry.is_finished() || is_abandoned(&entry.path) {
             remove(&entry.path)?;
             held -= entry.bytes;
             gone.push(entry.path);
@@ -103,8 +103,7 @@ pub fn shrink(root: &Path, bytes: u64) -> io::Result<Vec<PathBuf>> {
 
 /// Removes what writers that died left in one model's folder.
 pub fn tidy(folder: &Path) {
-    let unfinished = |entry: &Entry| entry.path.extension().is_some_and(|e| e == UNFINISHED);
-    for entry in entries(folder).unwrap_or_default().iter().filter(|entry| unfinished(entry)) {
+    for entry in entries(folder).unwrap_or_default().iter().filter(|entry| !entry.is_finished()) {
         if is_abandoned(&entry.path) {
             let _ = remove(&entry.path);
         }
