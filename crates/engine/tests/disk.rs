@@ -262,6 +262,23 @@ fn a_folder_that_cannot_be_had_costs_nothing_else() {
     assert_eq!(ask(&engine, &prompt).usage.cache.source, Some(CacheSource::Ram));
 }
 
+#[test]
+fn a_folder_that_goes_away_costs_nothing_else() {
+    let place = Place::new("qwen3_5-text-sharded");
+    let mut random = Random(10);
+    let prompts = [random.tokens(300), random.tokens(300)];
+    let expected = prompts.each_ref().map(|prompt| ask(&place.cold(), prompt).tokens);
+    ask(&place.warm(), &prompts[0]);
+    let engine = place.warm();
+    fs::remove_dir_all(place.disk.path()).expect("a folder");
+    for (prompt, expected) in prompts.iter().zip(expected) {
+        assert_eq!(ask(&engine, prompt).tokens, expected);
+        assert_eq!(ask(&engine, prompt).usage.cache.source, Some(CacheSource::Ram));
+    }
+    let stats = engine.cache_stats().expect("runs");
+    assert_eq!((stats.failures, stats.disk_rejected), (0, 0), "{stats:?}");
+}
+
 /// Requests in random order to two engines that share a folder, with too little memory and disk, which restart.
 #[test]
 fn no_restart_changes_a_bit() {

@@ -174,6 +174,8 @@ impl Disk {
             }
             match self.read(&found, have.min(position), position) {
                 Ok(restored) => return Some(restored),
+                // Another server may have made room.
+                Err((path, _)) if !path.exists() => self.forget(&[path].into()),
                 Err((path, error)) => self.reject(&path, &error),
             }
         }
