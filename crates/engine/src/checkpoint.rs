@@ -70,13 +70,21 @@ impl Checkpoint {
         }
     }
 
+    /// Where weights lie, if they lie in files.
+    pub(crate) fn weight_paths(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Checkpoint::Folder(folder) => weight_paths(folder),
+            Checkpoint::File(file) => Ok(vec![file.clone()]),
+            Checkpoint::Builtin { .. } | Checkpoint::Random { .. } => Ok(vec![]),
+        }
+    }
+
     /// The checked, open weight files.
     pub(crate) fn weight_files(&self) -> Result<Vec<Safetensors>> {
         match self {
-            Checkpoint::Folder(folder) => {
-                weight_paths(folder)?.iter().map(|path| Ok(Safetensors::open(path)?)).collect()
+            Checkpoint::Folder(_) | Checkpoint::File(_) => {
+                self.weight_paths()?.iter().map(|path| Ok(Safetensors::open(path)?)).collect()
             }
-            Checkpoint::File(file) => Ok(vec![Safetensors::open(file)?]),
             Checkpoint::Builtin { weights, .. } => {
                 Ok(vec![Safetensors::from_static("built-in model.safetensors", weights)?])
             }

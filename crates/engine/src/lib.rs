@@ -32,8 +32,9 @@ pub use handle::{Engine, Ticket};
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
-pub use options::{Device, Dtype, Options, Precision, Progress};
+pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress};
 pub use places::Place;
+pub use prefix::disk_cache;
 pub use request::{
     CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Priority,
     Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,

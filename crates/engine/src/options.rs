@@ -1,6 +1,6 @@
 //! How to run a model; fixed for the life of an engine.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 pub use mlx::Precision;
 
@@ -24,6 +24,8 @@ pub struct Options {
     pub max_context: Option<usize>,
     /// Most bytes of past sequences' state kept for those that begin alike; 0 keeps none.
     pub prefix_cache_bytes: usize,
+    /// Also keeps that state on a disk, where it outlives the engine; needs a prefix cache.
+    pub disk_cache: Option<DiskCache>,
     /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
     pub checkpoint_every: usize,
 }
@@ -40,9 +42,18 @@ impl Default for Options {
             queue_limit: 256,
             max_context: None,
             prefix_cache_bytes: 1 << 30,
+            disk_cache: None,
             checkpoint_every: 2048,
         }
     }
+}
+
+/// Where past sequences' state is kept on a disk. Several engines may share a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskCache {
+    pub folder: PathBuf,
+    /// Most bytes in the folder, whoever wrote them.
+    pub bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

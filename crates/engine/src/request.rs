@@ -192,6 +192,8 @@ pub struct CacheReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSource {
     Ram,
+    /// All or some of it had to be read from a disk.
+    Disk,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +238,13 @@ pub struct CacheStats {
     pub reusable_tokens: usize,
     /// Entries and checkpoints that made room for others.
     pub evictions: usize,
+    /// Most bytes on the disk; 0 if nothing is kept there.
+    pub disk_budget_bytes: usize,
+    /// Those of this model's state, and its files.
+    pub disk_bytes: usize,
+    pub disk_files: usize,
+    /// Files removed because they did not hold what they should.
+    pub disk_rejected: usize,
     /// Times it had to be emptied because of a bug of ours.
     pub failures: usize,
 }

@@ -10,7 +10,7 @@ use crate::{
     Options,
     handle::{Message, Submission},
     models::Model,
-    prefix::Prefix,
+    prefix::{Disk, Prefix},
     queue::Queue,
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
     schedule::{Want, plan},
@@ -19,8 +19,14 @@ use crate::{
 };
 
 /// Serves requests until it is told to stop.
-pub fn run(model: Box<dyn Model>, info: ModelInfo, options: Options, messages: Receiver<Message>) {
-    let prefix = Prefix::new(&options, &model.make_caches());
+pub fn run(
+    model: Box<dyn Model>,
+    info: ModelInfo,
+    options: Options,
+    disk: Option<Disk>,
+    messages: Receiver<Message>,
+) {
+    let prefix = Prefix::new(&options, &model.make_caches(), disk);
     let mut runner = Runner {
         model,
         info,
@@ -72,8 +78,8 @@ impl Runner {
                 // Whoever asked may have gone.
                 Message::CacheStats(answer) => _ = answer.send(self.prefix.stats()),
                 Message::ClearCache(answer) => {
-                    let _ = answer.send(self.prefix.stats());
-                    self.prefix.clear();
+                    let held = self.prefix.stats();
+                    self.prefix.clear(move || _ = answer.send(held));
                 }
                 Message::Stop => return false,
             }

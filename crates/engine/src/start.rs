@@ -16,6 +16,7 @@ use crate::{
     models::{self, Model},
     options::{Device, Dtype, Options, Progress},
     places::Places,
+    prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
     weights::{Declared, Types, Weights},
@@ -40,8 +41,9 @@ pub fn start(
         match result {
             Ok((model, info)) => {
                 // The caller may have given up waiting; then there is nobody to serve.
+                let disk = open_disk(&checkpoint, &options, &*model);
                 if ready.send(Ok(info.clone())).is_ok() {
-                    run(model, info, options, messages);
+                    run(model, info, options, disk, messages);
                 }
             }
             Err(error) => drop(ready.send(Err(error))),
@@ -80,6 +82,16 @@ fn load(
     weights.all_used()?;
     let info = model_info(&*model, &config, &generation, options, &weights)?;
     Ok((model, info))
+}
+
+/// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
+fn open_disk(checkpoint: &Checkpoint, options: &Options, model: &dyn Model) -> Option<Disk> {
+    let place = options.disk_cache.as_ref().filter(|_| options.prefix_cache_bytes > 0)?;
+    let opened = Disk::open(place, checkpoint, options, by_checkpoint(&model.make_caches()));
+    opened.unwrap_or_else(|error| {
+        tracing::warn!("there is no disk cache in {}: {error}", place.folder.display());
+        None
+    })
 }
 
 fn choose_device(device: Option<Device>) -> Result<()> {

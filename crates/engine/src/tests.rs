@@ -106,7 +106,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
     let given = info.clone();
     let thread = thread::spawn(move || {
         let model = Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) };
-        run(Box::new(model), given, Options { prefill_chunk: 16, ..Options::default() }, messages);
+        run(Box::new(model), given, Options { prefill_chunk: 16, ..Options::default() }, None, messages);
     });
     Engine::new(info, Places::new(8, 100), sender, thread)
 }

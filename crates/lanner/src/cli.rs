@@ -80,6 +80,8 @@ pub enum Command {
     Models(ModelsArgs),
     /// Remove a model from the cache.
     Rm(RmArgs),
+    /// Show or remove the state of earlier requests that is kept on the disk.
+    Cache(StateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -105,6 +107,24 @@ pub struct RmArgs {
     /// Do not ask.
     #[arg(long, short)]
     pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StateArgs {
+    /// ls shows what is kept of which model; clear removes all of it, also under a server that runs.
+    pub action: StateAction,
+    /// Its folder [default: that of lanner serve].
+    #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum StateAction {
+    Ls,
+    Clear,
 }
 
 #[derive(Debug, Args)]
@@ -284,6 +304,14 @@ pub struct CacheArgs {
     /// the machine's memory, at most 8G].
     #[arg(long, env = "LANNER_PREFIX_CACHE", value_name = "BYTES|off")]
     pub prefix_cache: Option<Bytes>,
+    /// Most room on the disk for the same, where it outlives the program; `off` keeps none there [default: 3G for serve if
+    /// there is a prefix cache, off for chat unless there is a --cache-dir].
+    #[arg(long, env = "LANNER_DISK_CACHE", value_name = "BYTES|off")]
+    pub disk_cache: Option<Bytes>,
+    /// Folder for that; several servers may share it, and the room in it. It holds what users wrote, as numbers
+    /// [default: lanner/state in $XDG_CACHE_HOME or ~/.cache].
+    #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// Where and to whom to serve; `[server]` in the config file.

@@ -35,6 +35,7 @@ pub enum Command {
     Pull(HubConfig, String),
     Models(HubConfig, ModelsConfig),
     Rm(HubConfig, RmConfig),
+    Cache(StateConfig),
     Bench(ModelConfig, BenchConfig),
     Quantize(ModelConfig, QuantizeConfig),
 }
@@ -56,6 +57,12 @@ pub enum ModelsConfig {
 pub struct RmConfig {
     pub model: String,
     pub yes: bool,
+}
+
+pub struct StateConfig {
+    pub folder: PathBuf,
+    pub action: cli::StateAction,
+    pub json: bool,
 }
 
 pub struct ServeConfig {
@@ -166,6 +173,10 @@ pub enum ConfigError {
     Chart(PathBuf),
     #[error("--batch {batch} is more than --max-batch {max_batch}")]
     Batch { batch: usize, max_batch: usize },
+    #[error("--disk-cache needs a prefix cache in memory: do without --prefix-cache off")]
+    DiskAlone,
+    #[error("there is no home, and so no place for the disk cache: name one with --cache-dir")]
+    NoCacheDir,
     #[error(transparent)]
     Format(#[from] QuantizeError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
@@ -192,12 +203,12 @@ impl Config {
         let color = !cli.global.no_color;
         let hub = hub()?;
         // One request, or measurements of what is computed, gain nothing from a prefix cache.
-        let model = |args, file| model_config(args, file, 0, hub.clone());
-        let with_cache = |args, file, bytes| model_config(args, file, bytes, hub.clone());
+        let model = |args, file| model_config(args, file, (0, None), hub.clone());
+        let with_cache = |args, file, cache| model_config(args, file, cache, hub.clone());
         let command = match cli.command {
             cli::Command::Serve(args) => {
-                let bytes = prefix_cache(&args.cache, &file.cache);
-                Command::Serve(with_cache(args.model, file.model, bytes), serve(args.server, file.server))
+                let cache = caches(args.cache, file.cache, Some(DISK_CACHE))?;
+                Command::Serve(with_cache(args.model, file.model, cache), serve(args.server, file.server))
             }
             cli::Command::Chat(args) => {
                 let chat = ChatConfig {
@@ -206,8 +217,8 @@ impl Config {
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
                 };
-                let bytes = prefix_cache(&args.cache, &file.cache);
-                Command::Chat(with_cache(args.model, file.model, bytes), chat)
+                let cache = caches(args.cache, file.cache, None)?;
+                Command::Chat(with_cache(args.model, file.model, cache), chat)
             }
             cli::Command::Run(args) => {
                 let (args, run) = run(args, file.sampling, color)?;
@@ -220,6 +231,11 @@ impl Config {
             cli::Command::Pull(args) => Command::Pull(hub, args.model),
             cli::Command::Models(args) => Command::Models(hub, models(args)),
             cli::Command::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
+            cli::Command::Cache(args) => {
+                let folder = args.cache_dir.or(file.cache.cache_dir).or_else(state_folder);
+                let folder = folder.ok_or(ConfigError::NoCacheDir)?;
+                Command::Cache(StateConfig { folder, action: args.action, json: args.json })
+            }
             cli::Command::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
             }
@@ -296,12 +312,42 @@ fn models(args: cli::ModelsArgs) -> ModelsConfig {
 const LEAST_CACHE: usize = 256 << 20;
 const MOST_CACHE: usize = 8 << 30;
 
-fn prefix_cache(args: &CacheArgs, file: &CacheArgs) -> usize {
-    let usual = || (machine::memory().unwrap_or(0) / 8).clamp(LEAST_CACHE, MOST_CACHE);
-    args.prefix_cache.or(file.prefix_cache).map_or_else(usual, |bytes| bytes.0)
+/// What a server keeps on the disk unasked.
+const DISK_CACHE: usize = 3 << 30;
+
+/// Bytes in memory, and what is kept on the disk: unasked `usual` bytes.
+fn caches(
+    args: CacheArgs,
+    file: CacheArgs,
+    usual: Option<usize>,
+) -> Result<(usize, Option<engine::DiskCache>), ConfigError> {
+    let most = || (machine::memory().unwrap_or(0) / 8).clamp(LEAST_CACHE, MOST_CACHE);
+    let memory = args.prefix_cache.or(file.prefix_cache).map_or_else(most, |bytes| bytes.0);
+    let asked = args.disk_cache.or(file.disk_cache).map(|bytes| bytes.0);
+    let named = args.cache_dir.or(file.cache_dir);
+    let usual = usual.or(named.is_some().then_some(DISK_CACHE)).filter(|_| memory > 0);
+    let Some(bytes) = asked.or(usual).filter(|bytes| *bytes > 0) else { return Ok((memory, None)) };
+    if memory == 0 {
+        return Err(ConfigError::DiskAlone);
+    }
+    match named.or_else(state_folder) {
+        Some(folder) => Ok((memory, Some(engine::DiskCache { folder, bytes }))),
+        None if asked.is_some() => Err(ConfigError::NoCacheDir),
+        // A system without homes.
+        None => Ok((memory, None)),
+    }
 }
 
-fn model_config(args: ModelArgs, file: ModelArgs, prefix_cache_bytes: usize, hub: HubConfig) -> ModelConfig {
+fn state_folder() -> Option<PathBuf> {
+    user_folder("XDG_CACHE_HOME", ".cache").map(|folder| folder.join("state"))
+}
+
+fn model_config(
+    args: ModelArgs,
+    file: ModelArgs,
+    (prefix_cache_bytes, disk_cache): (usize, Option<engine::DiskCache>),
+    hub: HubConfig,
+) -> ModelConfig {
     let defaults = engine::Options::default();
     let options = engine::Options {
         device: args.device.or(file.device).map(|device| match device {
@@ -324,6 +370,7 @@ fn model_config(args: ModelArgs, file: ModelArgs, prefix_cache_bytes: usize, hub
         queue_limit: args.queue_limit.or(file.queue_limit).unwrap_or(defaults.queue_limit),
         max_context: args.max_context.or(file.max_context),
         prefix_cache_bytes,
+        disk_cache,
         checkpoint_every: defaults.checkpoint_every,
     };
     ModelConfig { model: args.model.or(file.model), options, hub }

@@ -30,6 +30,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         Command::Pull(hub, model) => commands::pull(&hub, &model),
         Command::Models(hub, models) => commands::models(&hub, &models),
         Command::Rm(hub, rm) => commands::rm(&hub, &rm),
+        Command::Cache(cache) => commands::cache(&cache),
         Command::Bench(model, bench) => commands::bench(&model, &bench),
         Command::Quantize(model, quantize) => commands::quantize(&model, &quantize),
     };

@@ -84,6 +84,11 @@ impl DeltaState {
         self.0.as_deref()
     }
 
+    /// A state that was read back.
+    pub fn from_array(array: Option<Array>) -> DeltaState {
+        DeltaState(array.map(Rc::new))
+    }
+
     /// The state, zeros before the first token, and whether its memory may be written: nobody else holds it.
     #[track_caller]
     pub(crate) fn take(&mut self, shape: &[i32]) -> (Array, bool) {

@@ -153,11 +153,28 @@ impl Cache {
 
 impl Kept {
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let arrays = match self {
-            Kept::Window(window) => [window.keys.as_ref(), window.values.as_ref()],
-            Kept::Recurrent(recurrent) => recurrent.arrays(),
-        };
-        arrays.into_iter().flatten()
+        self.parts().1.into_iter().flatten()
+    }
+
+    /// What it consists of: the first position and the end of a window, and arrays.
+    pub fn parts(&self) -> (Option<[i32; 2]>, [Option<&Array>; 2]) {
+        match self {
+            Kept::Window(window) => {
+                (Some([window.start, window.length]), [window.keys.as_ref(), window.values.as_ref()])
+            }
+            Kept::Recurrent(recurrent) => (None, recurrent.arrays()),
+        }
+    }
+
+    /// From its [parts](Kept::parts).
+    pub fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Kept {
+        match window {
+            Some([start, length]) => {
+                let [keys, values] = arrays;
+                Kept::Window(Window { keys, values, start, length })
+            }
+            None => Kept::Recurrent(Recurrent::from_arrays(arrays)),
+        }
     }
 }
 

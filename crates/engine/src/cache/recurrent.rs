@@ -15,6 +15,11 @@ impl Recurrent {
         [self.conv.as_ref(), self.state.array()]
     }
 
+    /// What [`arrays`](Recurrent::arrays) gave.
+    pub fn from_arrays([conv, state]: [Option<Array>; 2]) -> Recurrent {
+        Recurrent { conv, state: DeltaState::from_array(state) }
+    }
+
     /// This sequence's part of a step of `tokens` more.
     pub fn row(&mut self, tokens: i32) -> DeltaRow<'_> {
         DeltaRow { tokens, conv: &mut self.conv, state: &mut self.state }

@@ -4,18 +4,25 @@
 //! cannot be cut out of later ones (recurrences, convolutions, windows) as checkpoints. A sequence that resumes computes
 //! the very bits of one that began at its first token. Running sequences own their state: everything here is a copy.
 
+mod disk;
 mod state;
 mod tree;
+
+/// What lies in a disk cache's folder, for whoever looks at it without an engine.
+pub mod disk_cache {
+    pub use super::disk::{StoredModel, clear, list};
+}
 
 use std::collections::BTreeSet;
 
 use mlx::Array;
 
+pub use self::{disk::Disk, tree::common};
 use self::{
+    disk::Restored,
     state::{Checkpoint, Run},
     tree::{Found, Tree},
 };
-pub use tree::common;
 
 use crate::{
     Options,
@@ -28,6 +35,8 @@ const WORTH_SAVING: usize = 16;
 
 pub struct Prefix {
     tree: Tree<Run, Checkpoint>,
+    /// Where state outlives the engine and what had to make room.
+    disk: Option<Disk>,
     /// Most bytes of state; 0 stores nothing.
     budget: usize,
     /// Whether a part of the model's state can be resumed at checkpoints alone.
@@ -57,10 +66,11 @@ pub struct Begun {
 
 impl Prefix {
     /// For sequences that begin with `caches`.
-    pub fn new(options: &Options, caches: &[Cache]) -> Prefix {
-        let by_checkpoint = caches.iter().any(|cache| cache.as_growing().is_none());
+    pub fn new(options: &Options, caches: &[Cache], disk: Option<Disk>) -> Prefix {
+        let by_checkpoint = by_checkpoint(caches);
         Prefix {
             tree: Tree::new(by_checkpoint),
+            disk,
             budget: options.prefix_cache_bytes,
             by_checkpoint,
             every: options.checkpoint_every,
@@ -79,7 +89,9 @@ impl Prefix {
     /// The position that a sequence of `tokens` could resume from now. The last token is always computed: it gives the
     /// logits of the next.
     pub fn resumable(&self, tokens: &[u32]) -> usize {
-        self.tree.resumable(&self.tree.find(tokens), tokens.len() - 1)
+        let limit = tokens.len() - 1;
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, limit).1);
+        self.tree.resumable(&self.tree.find(tokens), limit).max(on_disk)
     }
 
     /// Puts what is stored of `tokens` into new `caches`.
@@ -89,20 +101,24 @@ impl Prefix {
         if !self.is_on() {
             return Begun::cold(MissReason::Disabled);
         }
-        let found = self.tree.find(tokens);
-        let reusable = found.known.min(limit);
         let wants_logits = request.wants_prompt_logits();
+        let on_disk = self.disk.as_ref().map(|disk| disk.find(tokens, limit).0).unwrap_or_default();
+        let from_disk = !wants_logits && self.restore(tokens, limit);
+        let found = self.tree.find(tokens);
+        let known = found.or_longer(&on_disk);
+        let reusable = known.known.min(limit);
         let position = if wants_logits { 0 } else { self.tree.resumable(&found, limit) };
         let report = CacheReport {
-            source: (position > 0).then_some(CacheSource::Ram),
+            source: (position > 0).then_some(if from_disk { CacheSource::Disk } else { CacheSource::Ram }),
             reused: position,
             reusable,
             miss: match wants_logits {
                 true => Some(Miss { reason: MissReason::LogitsWanted, position: 0 }),
-                false => miss(&found, position, limit),
+                false => miss(&known, position, limit),
             },
         };
         self.tree.touch(&found, position);
+        self.disk.iter_mut().for_each(|disk| disk.touch(tokens, position));
         self.count(tokens.len(), &report);
         if position > 0 {
             let room = tokens.len() - position;
@@ -111,7 +127,25 @@ impl Prefix {
                 checkpoint.resume(caches, room);
             }
         }
+        // Not before the sequence has copies of what was read.
+        self.stats.evictions += self.tree.shrink(self.budget);
         Begun { position, keep_at: self.keep_at(request, tokens.len(), position, reusable), report }
+    }
+
+    /// Brings in what the disk has more of `tokens` than memory; `false` if nothing.
+    #[track_caller]
+    fn restore(&mut self, tokens: &[u32], limit: usize) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        let found = self.tree.find(tokens);
+        let beyond = self.tree.resumable(&found, limit);
+        let Some(restored) = disk.restore(tokens, limit, found.stored, beyond) else { return false };
+        let arrays = restored.run.iter().flat_map(Run::arrays);
+        if let Err(error) = mlx::eval(arrays.chain(restored.checkpoint.iter().flat_map(Checkpoint::arrays))) {
+            tracing::warn!("state from the disk cache does not fit into memory: {error}");
+            return false;
+        }
+        let Restored { from, position, run, checkpoint } = restored;
+        self.tree.insert(&tokens[..position], from, run, checkpoint)
     }
 
     /// Where the state of a sequence that resumes at `position` is worth a copy; `branch` is where it leaves others.
@@ -151,24 +185,50 @@ impl Prefix {
     pub fn store(&mut self, tokens: &[u32], copied: Copied) {
         let Copied { from, position, run, checkpoint } = copied;
         self.tree.insert(&tokens[..position], from, run, checkpoint);
+        self.save(&tokens[..position]);
         self.stats.evictions += self.tree.shrink(self.budget);
+    }
+
+    /// Has the disk keep what memory holds of `tokens`.
+    fn save(&mut self, tokens: &[u32]) {
+        let Some(disk) = &mut self.disk else { return };
+        let found = self.tree.find(tokens);
+        let runs: Vec<(&Run, usize)> = self.tree.spans(&found, tokens.len()).collect();
+        if let Err(error) = disk.save(tokens, &runs, self.tree.checkpoint(&found, tokens.len())) {
+            tracing::warn!("state is not written to the disk cache: {error}");
+        }
     }
 
     pub fn stats(&self) -> CacheStats {
         let (stored_tokens, entries) = self.tree.stored();
         let checkpoints = self.tree.checkpoints();
-        CacheStats { bytes: self.tree.bytes(), stored_tokens, entries, checkpoints, ..self.stats }
+        let (disk_bytes, disk_files) = self.disk.as_ref().map_or((0, 0), Disk::held);
+        CacheStats {
+            bytes: self.tree.bytes(),
+            stored_tokens,
+            entries,
+            checkpoints,
+            disk_budget_bytes: self.disk.as_ref().map_or(0, Disk::budget),
+            disk_bytes,
+            disk_files,
+            disk_rejected: self.disk.as_ref().map_or(0, |disk| disk.rejected),
+            ..self.stats
+        }
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
+    /// Forgets everything, then calls; files are removed on another thread.
+    pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
         self.tree.clear();
+        match &mut self.disk {
+            Some(disk) => disk.clear(done),
+            None => done(),
+        }
     }
 
     /// Forgets everything, because of a bug of ours.
     pub fn fail(&mut self) {
         self.stats.failures += 1;
-        self.clear();
+        self.clear(|| {});
     }
 
     fn count(&mut self, tokens: usize, report: &CacheReport) {
@@ -199,6 +259,11 @@ impl Copied {
         let run = self.run.iter().flat_map(Run::arrays);
         run.chain(self.checkpoint.iter().flat_map(Checkpoint::arrays))
     }
+}
+
+/// Whether a part of the state can be resumed at checkpoints alone.
+pub fn by_checkpoint(caches: &[Cache]) -> bool {
+    caches.iter().any(|cache| cache.as_growing().is_none())
 }
 
 /// Why a sequence that resumes at `position` does not resume at `limit`: of several reasons what cost most tokens.

@@ -8,12 +8,12 @@ use crate::cache::{Cache, Kept};
 /// Keys and values (or latents) of a run of tokens, of every layer that attends to everything before it, in the order of
 /// the model's caches: `[kv_heads, tokens, dim]` each.
 pub struct Run {
-    layers: Vec<[Option<Array>; 2]>,
+    pub layers: Vec<[Option<Array>; 2]>,
 }
 
 /// The state of all other layers behind one position, in the order of the model's caches.
 pub struct Checkpoint {
-    layers: Vec<Kept>,
+    pub layers: Vec<Kept>,
 }
 
 impl Run {
@@ -26,6 +26,32 @@ impl Run {
 
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flatten().flatten()
+    }
+
+    /// Bytes of so many of its tokens.
+    pub fn bytes_of(&self, tokens: usize) -> usize {
+        let per_token = |array: &Array| array.nbytes() / array.dim(1).max(1) as usize;
+        tokens * self.arrays().map(per_token).sum::<usize>()
+    }
+
+    /// Tokens `from..to` of each of `runs`, one behind the other.
+    #[track_caller]
+    pub fn joined(runs: &[(&Run, [usize; 2])]) -> Run {
+        let side = |layer: usize, side: usize| {
+            let part = |(run, [from, to]): &(&Run, [usize; 2])| {
+                let array = run.layers[layer][side].as_ref()?;
+                let whole = *from == 0 && *to as i32 == array.dim(1);
+                Some(if whole { array.clone() } else { mlx::cut(array, *from as i32, *to as i32) })
+            };
+            let parts: Vec<Array> = runs.iter().filter_map(part).collect();
+            match &parts[..] {
+                [] => None,
+                [only] => Some(only.clone()),
+                parts => Some(Array::concatenate(parts, 1)),
+            }
+        };
+        let layers = runs.first().map_or(0, |(run, _)| run.layers.len());
+        Run { layers: (0..layers).map(|layer| [side(layer, 0), side(layer, 1)]).collect() }
     }
 
     /// Puts into growing caches what `runs` hold of their first so many tokens, one run behind the other.

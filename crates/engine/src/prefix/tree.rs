@@ -65,6 +65,15 @@ pub struct Found {
     pub differs: bool,
 }
 
+impl Found {
+    /// How much of a sequence two trees know together; only for counting, as nodes belong to one tree.
+    pub fn or_longer(&self, other: &Found) -> Found {
+        let longer = if other.known > self.known { other } else { self };
+        let stored = self.stored.max(other.stored);
+        Found { path: vec![], stored, known: longer.known, differs: longer.differs }
+    }
+}
+
 const ROOT: usize = 0;
 
 impl<S: Span, C: Weight> Tree<S, C> {
@@ -165,6 +174,21 @@ impl<S: Span, C: Weight> Tree<S, C> {
             self.nodes[at].checkpoint = checkpoint;
         }
         true
+    }
+
+    /// Evicts the spans and checkpoints that are not to be kept, and all that lies below such a span.
+    pub fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_checkpoint: impl Fn(&C) -> bool) {
+        let mut open = vec![(ROOT, true)];
+        while let Some((i, above)) = open.pop() {
+            let keep = above && (i == ROOT || self.nodes[i].span.as_ref().is_some_and(&keep_span));
+            if !keep {
+                self.empty(i);
+            } else if self.nodes[i].checkpoint.as_ref().is_some_and(|checkpoint| !keep_checkpoint(checkpoint))
+            {
+                self.drop_checkpoint(i);
+            }
+            open.extend(self.nodes[i].children.values().map(|&child| (child, keep)));
+        }
     }
 
     pub fn bytes(&self) -> usize {

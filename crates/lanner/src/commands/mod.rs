@@ -1,6 +1,7 @@
 //! The commands; each takes its own configuration.
 
 mod bench;
+mod cache;
 mod chat;
 mod ids;
 mod models;
@@ -12,6 +13,7 @@ mod run;
 mod serve;
 
 pub use bench::bench;
+pub use cache::cache;
 pub use chat::chat;
 pub use models::models;
 pub use pull::pull;
@@ -49,6 +51,8 @@ pub enum CommandError {
         "a prompt of {prompt} tokens and {generate} new ones do not fit into the model's context of {context}"
     )]
     Context { prompt: usize, generate: usize, context: usize },
+    #[error("the cache in {} cannot be read or changed: {error}", folder.display())]
+    Cache { folder: std::path::PathBuf, error: std::io::Error },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

@@ -81,6 +81,12 @@ async fn cache_stats(
         "entries": stats.entries,
         "tokens": stats.stored_tokens,
         "checkpoints": stats.checkpoints,
+        "disk": {
+            "budget_bytes": stats.disk_budget_bytes,
+            "bytes": stats.disk_bytes,
+            "files": stats.disk_files,
+            "rejected": stats.disk_rejected,
+        },
         "evictions": stats.evictions,
         "failures": stats.failures,
         "requests": stats.requests,

@@ -109,7 +109,7 @@ fn docs_cli_md_is_what_help_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let mut page = String::from(
         "# Command line\n\nWritten by `UPDATE_DOCS=1 cargo test -p lanner`; do not edit.\n\n\
-         A config file:\n\n```toml\n[model]\npath = \"/models/owl\" # the flag is --model\n\n[cache]\nprefix-cache = \"4G\"\n\n[server]\n\
+         A config file:\n\n```toml\n[model]\npath = \"/models/owl\" # the flag is --model\n\n[cache]\nprefix-cache = \"4G\"\ndisk-cache = \"10G\"\n\n[server]\n\
          port = 8080\nallow-host = [\"mac.local\"]\n\n[sampling] # of chat and run; the server takes them per request\n\
          temperature = 0.7\n```\n\nWhat the server answers is in [api.md](api.md).\n",
     );

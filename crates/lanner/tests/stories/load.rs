@@ -4,9 +4,7 @@
 //! optimised program can keep.
 
 use std::{
-    io::{BufRead, BufReader, Read},
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
+    io::Read,
     sync::Mutex,
     thread,
     time::{Duration, Instant},
@@ -14,46 +12,12 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::client::{self, Reply};
+use super::{client, serving::Serving};
 
 const STREAMS: u64 = 64;
 const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
-/// `lanner serve` in a process of its own, so that its memory is its own too.
-struct Serving {
-    child: Child,
-    address: SocketAddr,
-}
-
 impl Serving {
-    fn start(args: &[&str]) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lanner"))
-            .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let ready = lines.find(|line| line.contains("serving")).unwrap();
-        let url = ready.split("http://").nth(1).unwrap();
-        let address = url.split("/v1").next().unwrap().parse().unwrap();
-        // A full pipe would stop the server.
-        thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
-        Serving { child, address }
-    }
-
-    /// Resident megabytes; `None` where the system does not tell.
-    fn memory(&self) -> Option<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
-    }
-
-    fn complete(&self, body: &Value) -> Reply {
-        let reply = client::post(self.address, "/v1/completions", body);
-        assert_eq!(reply.status, 200, "{}", reply.body);
-        reply
-    }
-
     /// Tokens per second of so many equal streams, from the first to the last.
     fn race(&self, streams: u64, tokens: u64) -> f64 {
         let start = Instant::now();
@@ -64,13 +28,6 @@ impl Serving {
             }
         });
         (streams * tokens) as f64 / start.elapsed().as_secs_f64()
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -177,7 +134,7 @@ fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
 #[test]
 fn sixty_four_clients_that_leave_and_dawdle_cost_nobody_anything() {
     let long: Option<u64> = std::env::var("LANNER_LOAD").ok().map(|seconds| seconds.parse().unwrap());
-    let server = Serving::start(&[]);
+    let server = Serving::start(&["--disk-cache", "off"]);
     let known = json!({ "prompt": "The owl is", "temperature": 0, "max_tokens": 24, "ignore_eos": true });
     let text = server.complete(&known).json()["choices"][0]["text"].as_str().unwrap().to_owned();
     let known = (known, text);

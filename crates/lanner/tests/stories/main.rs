@@ -12,6 +12,7 @@ mod client;
 mod commands;
 mod completions;
 mod crowded;
+mod disk;
 #[path = "../../../engine/tests/document/mod.rs"]
 mod document;
 mod errors;
@@ -22,4 +23,5 @@ mod pulling;
 mod quantize;
 mod replaying;
 mod server;
+mod serving;
 mod survival;

@@ -67,7 +67,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
         node.end() - self.nodes[above].end()
     }
 
-    fn empty(&mut self, i: usize) {
+    pub(super) fn empty(&mut self, i: usize) {
         self.drop_checkpoint(i);
         if let Some(span) = self.nodes[i].span.take() {
             self.bytes -= span.bytes();
@@ -75,7 +75,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
         }
     }
 
-    fn drop_checkpoint(&mut self, i: usize) {
+    pub(super) fn drop_checkpoint(&mut self, i: usize) {
         let checkpoint = self.nodes[i].checkpoint.take();
         self.bytes -= checkpoint.as_ref().map_or(0, C::bytes);
     }

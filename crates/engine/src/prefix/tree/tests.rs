@@ -111,6 +111,8 @@ enum Act {
     Use(Vec<u32>),
     Shrink(usize),
     Forget(usize),
+    /// Only spans of other lengths, and checkpoints at other positions.
+    Retain(usize),
 }
 
 fn tokens() -> impl Strategy<Value = Vec<u32>> {
@@ -123,6 +125,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => tokens().prop_map(Act::Use),
         1 => (0usize..600).prop_map(Act::Shrink),
         1 => (0usize..30).prop_map(Act::Forget),
+        1 => (1usize..8).prop_map(Act::Retain),
     ]
 }
 
@@ -185,6 +188,13 @@ proptest! {
                 Act::Forget(tokens) => {
                     tree.forget(tokens);
                     prop_assert!(tree.hollow <= tokens);
+                }
+                Act::Retain(length) => {
+                    evicted = true;
+                    tree.retain(|run| run.0.len() != length, |past| past.0.len() != length);
+                    let mut left = tree.nodes.iter().filter_map(|node| Some((node.span.as_ref()?, &node.checkpoint)));
+                    let goes = |checkpoint: &Option<Past>| checkpoint.as_ref().is_some_and(|past| past.0.len() == length);
+                    prop_assert!(left.all(|(run, checkpoint)| run.0.len() != length && !goes(checkpoint)));
                 }
             }
             audit(&tree);

@@ -75,6 +75,7 @@ impl Cache {
         self.cached_tokens += report.reused;
         self.source = self.source.or(report.source.map(|source| match source {
             CacheSource::Ram => "ram",
+            CacheSource::Disk => "disk",
         }));
         let miss = report.miss.filter(|_| self.miss.is_none());
         self.miss = self.miss.take().or(miss.map(|miss| Miss {

@@ -1,0 +1,321 @@
+//! The format of one file of state: a checked header with the tokens, then raw arrays, in two sections with a checksum
+//! each. Knows nothing of folders, budgets or trees.
+//!
+//! ```text
+//! magic 8 | version u32 | description u32 (bytes) | tokens u32 | BLAKE3 of all of the header but this, 32
+//! description, JSON | token ids, u32 each | arrays of the run | arrays of the checkpoint
+//! ```
+//! Numbers are little-endian; so are arrays, row-major, in the order of the model's caches.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+use mlx::{Array, Dtype};
+use serde::{Deserialize, Serialize};
+
+use super::super::state::{Checkpoint, Run};
+use crate::cache::Kept;
+
+const MAGIC: &[u8; 8] = b"LANSTATE";
+/// Counts up when the format, or what stored state means, changes.
+const VERSION: u32 = 1;
+/// Magic, three numbers and a checksum.
+const FIXED: usize = 8 + 3 * 4 + 32;
+/// Headers that claim more are not ours.
+const MAX_DESCRIPTION: u32 = 16 << 20;
+const MAX_TOKENS: u32 = 16 << 20;
+
+/// What the sequence of [`Piece::tokens`] has: keys and values of its tokens `from..`, if there are any, and perhaps a
+/// checkpoint behind its last.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    pub tokens: Vec<u32>,
+    pub description: Description,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// BLAKE3 of everything that decides which bits the state has, but the tokens.
+    pub fingerprint: String,
+    /// For people.
+    pub model: String,
+    pub from: usize,
+    /// Of each growing layer.
+    run: Vec<Layer>,
+    /// Of each other layer.
+    checkpoint: Option<Vec<Layer>>,
+    /// BLAKE3 of the bytes of run and checkpoint.
+    checksums: [String; 2],
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Layer {
+    /// First position and end of what a sliding window holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window: Option<[i32; 2]>,
+    arrays: [Option<Form>; 2],
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    shape: Vec<i32>,
+    dtype: String,
+}
+
+/// The arrays' bytes: what crosses to the thread that writes.
+pub struct Contents {
+    run: Vec<Vec<u8>>,
+    checkpoint: Vec<Vec<u8>>,
+}
+
+impl Piece {
+    /// What to write of a sequence of `tokens`, and the bytes of its arrays.
+    ///
+    /// # Errors
+    /// Evaluating the arrays failed.
+    pub fn of(
+        [fingerprint, model]: [&str; 2],
+        tokens: &[u32],
+        from: usize,
+        run: Option<&Run>,
+        checkpoint: Option<&Checkpoint>,
+    ) -> mlx::Result<(Piece, Contents)> {
+        let bytes = |arrays: Vec<&Array>| -> mlx::Result<Vec<Vec<u8>>> {
+            arrays.into_iter().map(Array::to_bytes).collect()
+        };
+        let contents = Contents {
+            run: bytes(run.map_or(vec![], |run| run.arrays().collect()))?,
+            checkpoint: bytes(checkpoint.map_or(vec![], |checkpoint| checkpoint.arrays().collect()))?,
+        };
+        let layer =
+            |window, arrays: [Option<&Array>; 2]| Layer { window, arrays: arrays.map(|a| a.map(Form::of)) };
+        let run = run.map_or(&[][..], |run| &run.layers[..]);
+        let kept = |kept: &Kept| {
+            let (window, arrays) = kept.parts();
+            layer(window, arrays)
+        };
+        let description = Description {
+            fingerprint: fingerprint.into(),
+            model: model.into(),
+            from,
+            run: run.iter().map(|sides| layer(None, sides.each_ref().map(Option::as_ref))).collect(),
+            checkpoint: checkpoint.map(|checkpoint| checkpoint.layers.iter().map(kept).collect()),
+            checksums: [String::new(), String::new()],
+        };
+        Ok((Piece { tokens: tokens.to_vec(), description }, contents))
+    }
+
+    /// The file's name: a hash of what it holds the state of.
+    pub fn name(&self) -> String {
+        let Description { fingerprint, from, checkpoint, .. } = &self.description;
+        let mut hash = blake3::Hasher::new();
+        hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
+        hash.update(&(*from as u64).to_le_bytes()).update(&[u8::from(checkpoint.is_some())]);
+        hash.update(&token_bytes(&self.tokens));
+        format!("{}.state", hash.finalize().to_hex())
+    }
+
+    pub fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn has_checkpoint(&self) -> bool {
+        self.description.checkpoint.is_some()
+    }
+
+    /// Bytes of the arrays of the run, and of the checkpoint.
+    pub fn bytes(&self) -> [usize; 2] {
+        let checkpoint = self.description.checkpoint.as_deref().unwrap_or_default();
+        [&self.description.run[..], checkpoint].map(|layers| forms(layers).map(Form::bytes).sum())
+    }
+
+    /// Most bytes of the file that are not arrays.
+    pub fn header_bytes(&self) -> u64 {
+        let description = serde_json::to_vec(&self.description).map_or(0, |json| json.len() + 2 * 64);
+        (FIXED + description + 4 * self.tokens.len()) as u64
+    }
+
+    /// Writes all of it; about as fast as the disk.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(mut self, contents: &Contents, out: &mut impl Write) -> io::Result<()> {
+        self.description.checksums = [&contents.run, &contents.checkpoint].map(|arrays| {
+            let mut hash = blake3::Hasher::new();
+            arrays.iter().for_each(|bytes| _ = hash.update(bytes));
+            hash.finalize().to_hex().to_string()
+        });
+        let description = serde_json::to_vec(&self.description)?;
+        let tokens = token_bytes(&self.tokens);
+        let mut fixed = MAGIC.to_vec();
+        for number in [VERSION, description.len() as u32, self.tokens.len() as u32] {
+            fixed.extend(number.to_le_bytes());
+        }
+        let checksum = header_checksum(&fixed, &description, &tokens);
+        for bytes in [&fixed[..], checksum.as_bytes(), &description, &tokens] {
+            out.write_all(bytes)?;
+        }
+        contents.run.iter().chain(&contents.checkpoint).try_for_each(|bytes| out.write_all(bytes))
+    }
+
+    /// Opens a file and checks its header and its length, not yet its arrays.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(path: &Path) -> Result<(Piece, Arrays), String> {
+        let mut file = File::open(path).map_err(|e| e.to_string())?;
+        let length = file.metadata().map_err(|e| e.to_string())?.len();
+        let mut fixed = [0; FIXED];
+        file.read_exact(&mut fixed).map_err(|_| "it is cut short")?;
+        let number = |i: usize| u32::from_le_bytes([fixed[i], fixed[i + 1], fixed[i + 2], fixed[i + 3]]);
+        let [version, description, tokens] = [number(8), number(12), number(16)];
+        if &fixed[..8] != MAGIC {
+            return Err("it is not a file of state".into());
+        }
+        if version != VERSION {
+            return Err(format!("its format is number {version}, not {VERSION}"));
+        }
+        let header = FIXED as u64 + u64::from(description) + 4 * u64::from(tokens);
+        if description > MAX_DESCRIPTION || tokens > MAX_TOKENS || header > length {
+            return Err("it is cut short, or its header is broken".into());
+        }
+        let mut read = |bytes: usize| {
+            let mut buffer = vec![0; bytes];
+            file.read_exact(&mut buffer).map(|_| buffer).map_err(|e| e.to_string())
+        };
+        let (description, tokens) = (read(description as usize)?, read(4 * tokens as usize)?);
+        if header_checksum(&fixed[..20], &description, &tokens).as_bytes() != &fixed[20..] {
+            return Err("its header is broken".into());
+        }
+        let description = serde_json::from_slice(&description).map_err(|e| format!("its header: {e}"))?;
+        let tokens = tokens.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let piece = Piece { tokens, description };
+        piece.check()?;
+        let held: usize = piece.bytes().iter().sum();
+        match header + held as u64 == length {
+            true => Ok((piece, Arrays { file, start: header })),
+            false => Err(format!("it has {length} bytes, not {}", header + held as u64)),
+        }
+    }
+
+    /// Whether the shapes are ones that state of these tokens has.
+    fn check(&self) -> Result<(), String> {
+        let Description { from, run, checkpoint, .. } = &self.description;
+        let tokens = self.tokens.len().checked_sub(*from).ok_or("it begins behind its end")?;
+        let all = || forms(run).chain(checkpoint.iter().flat_map(|layers| forms(layers)));
+        let sound = all().all(|form| {
+            let elements =
+                form.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+            form.dtype().is_some() && elements.is_some_and(|n| n <= usize::MAX >> 16)
+        });
+        let runs = forms(run).all(|form| form.shape.len() == 3 && form.shape[1] as usize == tokens);
+        let ends = checkpoint.iter().flatten().filter_map(|layer| layer.window);
+        let windows = ends.into_iter().all(|[start, end]| {
+            0 <= start && start <= end && end as usize == self.tokens.len() && start % mlx::KEY_BLOCK == 0
+        });
+        let something = tokens > 0 || self.has_checkpoint();
+        if sound && runs && windows && something { Ok(()) } else { Err("its shapes are wrong".into()) }
+    }
+}
+
+/// The sections behind a checked header.
+pub struct Arrays {
+    file: File,
+    start: u64,
+}
+
+impl Arrays {
+    /// The run of tokens `from..`, checked.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn run(&mut self, piece: &Piece) -> Result<Run, String> {
+        let layers = self.section(&piece.description.run, 0, &piece.description.checksums[0])?;
+        Ok(Run { layers: layers.into_iter().map(|(_, sides)| sides).collect() })
+    }
+
+    /// The checkpoint, checked.
+    ///
+    /// # Errors
+    /// There is none, or what is wrong with it.
+    pub fn checkpoint(&mut self, piece: &Piece) -> Result<Checkpoint, String> {
+        let layers = piece.description.checkpoint.as_deref().ok_or("it has no checkpoint")?;
+        let layers = self.section(layers, piece.bytes()[0], &piece.description.checksums[1])?;
+        Ok(Checkpoint {
+            layers: layers.into_iter().map(|(window, sides)| Kept::from_parts(window, sides)).collect(),
+        })
+    }
+
+    /// Straight into arrays, no second copy.
+    #[expect(clippy::type_complexity, reason = "named nowhere else")]
+    fn section(
+        &mut self,
+        layers: &[Layer],
+        offset: usize,
+        checksum: &str,
+    ) -> Result<Vec<(Option<[i32; 2]>, [Option<Array>; 2])>, String> {
+        self.file.seek(SeekFrom::Start(self.start + offset as u64)).map_err(|e| e.to_string())?;
+        let mut hash = blake3::Hasher::new();
+        let mut array = |form: &Form| {
+            let dtype = form.dtype().ok_or("its types are wrong")?;
+            let filled = Array::fill_with(&form.shape, dtype, |bytes| {
+                let read = self.file.read_exact(bytes);
+                hash.update(bytes);
+                read.map_err(|e| mlx::Error::File { file: "state".into(), message: e.to_string() })
+            });
+            filled.map_err(|e| e.to_string())
+        };
+        let mut read = vec![];
+        for layer in layers {
+            let [first, second] =
+                layer.arrays.each_ref().map(|form| form.as_ref().map(&mut array).transpose());
+            read.push((layer.window, [first?, second?]));
+        }
+        match hash.finalize().to_hex().as_str() == checksum {
+            true => Ok(read),
+            false => Err("its arrays are broken".into()),
+        }
+    }
+}
+
+impl Contents {
+    pub fn bytes(&self) -> usize {
+        self.run.iter().chain(&self.checkpoint).map(Vec::len).sum()
+    }
+}
+
+impl Form {
+    fn of(array: &Array) -> Form {
+        Form { shape: array.shape().to_vec(), dtype: array.dtype().name().into() }
+    }
+
+    fn dtype(&self) -> Option<Dtype> {
+        let all = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
+        all.into_iter().find(|dtype| dtype.name() == self.dtype)
+    }
+
+    fn bytes(&self) -> usize {
+        let elements: usize = self.shape.iter().map(|&d| d as usize).product();
+        elements * self.dtype().map_or(0, Dtype::size)
+    }
+}
+
+fn forms(layers: &[Layer]) -> impl Iterator<Item = &Form> {
+    layers.iter().flat_map(|layer| &layer.arrays).flatten()
+}
+
+fn header_checksum(fixed: &[u8], description: &[u8], tokens: &[u8]) -> blake3::Hash {
+    let mut hash = blake3::Hasher::new();
+    hash.update(fixed).update(description).update(tokens);
+    hash.finalize()
+}
+
+fn token_bytes(tokens: &[u32]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
+}

@@ -1,0 +1,217 @@
+//! The folder of the disk tier: a folder for each fingerprint, files of state in it. What was used last is what was
+//! modified last, so that servers which share a folder agree on what is oldest.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use super::file::Piece;
+
+/// The end of a file that is still being written, and locked by who writes it.
+const UNFINISHED: &str = "tmp";
+const FINISHED: &str = "state";
+
+/// A file of state, or what is left of one.
+pub struct Entry {
+    pub path: PathBuf,
+    pub bytes: u64,
+    used: SystemTime,
+}
+
+/// What the disk tier holds of one model, as computed on one machine by one build.
+#[derive(Clone, Debug)]
+pub struct StoredModel {
+    /// Name of its folder.
+    pub fingerprint: String,
+    /// `None` if no file of it can be read.
+    pub model: Option<String>,
+    pub files: usize,
+    pub bytes: u64,
+    /// Tokens with keys and values.
+    pub tokens: usize,
+    pub checkpoints: usize,
+    pub used: Option<SystemTime>,
+}
+
+/// What lies in `root`, by model.
+///
+/// # Errors
+/// The folder cannot be read; one that does not exist is empty.
+pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
+    let models = folders(root)?.into_iter().map(|folder| {
+        let files = entries(&folder)?;
+        let mut stored = StoredModel {
+            fingerprint: folder.file_name().unwrap_or_default().to_string_lossy().into(),
+            model: None,
+            files: files.len(),
+            bytes: files.iter().map(|entry| entry.bytes).sum(),
+            tokens: 0,
+            checkpoints: 0,
+            used: files.iter().map(|entry| entry.used).max(),
+        };
+        for (piece, _) in files.iter().filter_map(|entry| Piece::open(&entry.path).ok()) {
+            stored.tokens += piece.position() - piece.description.from;
+            stored.checkpoints += usize::from(piece.has_checkpoint());
+            stored.model = Some(piece.description.model);
+        }
+        Ok(stored)
+    });
+    models.filter(|stored| !stored.as_ref().is_ok_and(|stored| stored.files == 0)).collect()
+}
+
+/// Removes all state in `root`, and nothing else; returns how many files and bytes.
+///
+/// # Errors
+/// A file cannot be removed, or the folder not read.
+pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
+    let (mut files, mut bytes) = (0, 0);
+    for folder in folders(root)? {
+        for entry in entries(&folder)? {
+            remove(&entry.path)?;
+            (files, bytes) = (files + 1, bytes + entry.bytes);
+        }
+        // Stays if somebody put something else there.
+        let _ = fs::remove_dir(folder);
+    }
+    Ok((files, bytes))
+}
+
+/// Removes what was not used for longest until at most `bytes` are left in `root`; returns what went.
+pub fn shrink(root: &Path, bytes: u64) -> io::Result<Vec<PathBuf>> {
+    let mut all: Vec<Entry> = vec![];
+    for folder in folders(root)? {
+        all.extend(entries(&folder)?);
+    }
+    let mut held: u64 = all.iter().map(|entry| entry.bytes).sum();
+    all.sort_by_key(|entry| entry.used);
+    let mut gone = vec![];
+    for entry in all {
+        if held <= bytes {
+            break;
+        }
+        if entry.is_finished() || is_abandoned(&entry.path) {
+            remove(&entry.path)?;
+            held -= entry.bytes;
+            gone.push(entry.path);
+        }
+    }
+    Ok(gone)
+}
+
+/// Removes what writers that died left in one model's folder.
+pub fn tidy(folder: &Path) {
+    for entry in entries(folder).unwrap_or_default().iter().filter(|entry| !entry.is_finished()) {
+        if is_abandoned(&entry.path) {
+            let _ = remove(&entry.path);
+        }
+    }
+}
+
+/// Marks files as used, the first one last: what the others build on goes after them.
+pub fn touch(paths: &[PathBuf]) {
+    let now = SystemTime::now();
+    for (i, path) in (0..).zip(paths) {
+        let time = now + Duration::from_micros(paths.len() as u64 - i);
+        // It may be gone.
+        let _ = File::options().write(true).open(path).and_then(|file| file.set_modified(time));
+    }
+}
+
+/// Writes a file of state whole or not at all, whenever the process or the machine stops.
+///
+/// # Errors
+/// Those of the disk; nothing is left behind then.
+pub fn write(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    // Two machines may share the folder, and have processes of the same number.
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+    let unfinished = path.with_file_name(format!("{}-{time}.{UNFINISHED}", std::process::id()));
+    let written = create(&unfinished).and_then(|mut file| {
+        file.lock()?;
+        fill(&mut file)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    written?;
+    sync_folder(path.parent().unwrap_or(path))
+}
+
+/// A model's folder, which nobody else can read: what is in it was said in confidence.
+pub fn create_folder(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
+}
+
+/// Files of state of one model, unfinished ones too.
+pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+    let mut found = vec![];
+    for entry in existing(fs::read_dir(folder))?.into_iter().flatten() {
+        let path = entry?.path();
+        let ours = path.extension().is_some_and(|e| e == FINISHED || e == UNFINISHED);
+        // What another server has just removed is not there.
+        let Some(metadata) = fs::symlink_metadata(&path).ok().filter(|data| ours && data.is_file()) else {
+            continue;
+        };
+        found.push(Entry { bytes: metadata.len(), used: metadata.modified()?, path });
+    }
+    Ok(found)
+}
+
+/// # Errors
+/// As of `fs::remove_file`; a file that is gone already is no error.
+pub fn remove(path: &Path) -> io::Result<()> {
+    existing(fs::remove_file(path)).map(drop)
+}
+
+impl Entry {
+    pub fn is_finished(&self) -> bool {
+        self.path.extension().is_some_and(|extension| extension == FINISHED)
+    }
+}
+
+/// Folders in `root` that have a fingerprint's name.
+fn folders(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![];
+    for entry in existing(fs::read_dir(root))?.into_iter().flatten() {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_dir() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether nobody writes the file: who does holds its lock.
+fn is_abandoned(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// So that a name survives a power cut; where folders cannot be opened, the system sees to it.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+/// `None` if there is nothing there.
+fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}

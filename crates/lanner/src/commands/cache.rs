@@ -1,0 +1,74 @@
+//! `lanner cache`: what of earlier requests is kept on the disk. Needs no server; one that runs may keep on writing.
+
+use std::{
+    io::{self, Write},
+    time::UNIX_EPOCH,
+};
+
+use engine::disk_cache::{self, StoredModel};
+use serde_json::{Value, json};
+
+use super::{CommandError, models::ago};
+use crate::{
+    cli::StateAction,
+    config::StateConfig,
+    hub::megabytes,
+    terminal::{say, table},
+};
+
+/// # Errors
+/// The folder cannot be read or a file not be removed, or stdout is closed.
+pub fn cache(config: &StateConfig) -> Result<(), CommandError> {
+    let fail = |error: io::Error| CommandError::Cache { folder: config.folder.clone(), error };
+    let mut stdout = io::stdout();
+    match config.action {
+        StateAction::Ls => {
+            let stored = disk_cache::list(&config.folder).map_err(fail)?;
+            let text = match config.json {
+                true => format!("{:#}\n", Value::from_iter(stored.iter().map(to_json))),
+                false => {
+                    let header =
+                        ["model", "tokens", "checkpoints", "files", "size", "last used", "computed as"];
+                    table(&[vec![header.map(str::to_owned)], stored.iter().map(row).collect()].concat())
+                }
+            };
+            Ok(write!(stdout, "{text}")?)
+        }
+        StateAction::Clear => {
+            let (files, bytes) = disk_cache::clear(&config.folder).map_err(fail)?;
+            if config.json {
+                writeln!(stdout, "{}", json!({ "files": files, "bytes": bytes }))?;
+            } else {
+                let plural = if files == 1 { "" } else { "s" };
+                say(format_args!("lanner: removed {files} file{plural}, {} freed", megabytes(bytes)));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn row(stored: &StoredModel) -> [String; 7] {
+    [
+        stored.model.clone().unwrap_or_else(|| "unreadable".into()),
+        stored.tokens.to_string(),
+        stored.checkpoints.to_string(),
+        stored.files.to_string(),
+        megabytes(stored.bytes),
+        stored.used.map_or("never".into(), ago),
+        // One model has several if builds or options differ.
+        stored.fingerprint[..8].to_owned(),
+    ]
+}
+
+fn to_json(stored: &StoredModel) -> Value {
+    let used = stored.used.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    json!({
+        "model": stored.model,
+        "fingerprint": stored.fingerprint,
+        "tokens": stored.tokens,
+        "checkpoints": stored.checkpoints,
+        "files": stored.files,
+        "bytes": stored.bytes,
+        "used": used.map(|time| time.as_secs()),
+    })
+}

@@ -1,0 +1,55 @@
+//! `lanner serve` as a program, to be measured or killed.
+
+use std::{
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+
+use super::client::{self, Reply};
+
+/// `lanner serve` in a process of its own, so that its memory is its own too.
+pub struct Serving {
+    pub child: Child,
+    pub address: SocketAddr,
+}
+
+impl Serving {
+    pub fn start(args: &[&str]) -> Serving {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lanner"))
+            .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let ready = lines.find(|line| line.contains("serving")).unwrap();
+        let url = ready.split("http://").nth(1).unwrap();
+        let address = url.split("/v1").next().unwrap().parse().unwrap();
+        // A full pipe would stop the server.
+        thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+        Serving { child, address }
+    }
+
+    /// Resident megabytes; `None` where the system does not tell.
+    pub fn memory(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
+    }
+
+    pub fn complete(&self, body: &Value) -> Reply {
+        let reply = client::post(self.address, "/v1/completions", body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
