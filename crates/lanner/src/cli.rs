@@ -284,6 +284,19 @@ pub struct CacheArgs {
     /// the machine's memory, at most 8G].
     #[arg(long, env = "LANNER_PREFIX_CACHE", value_name = "BYTES|off")]
     pub prefix_cache: Option<Bytes>,
+    /// What to do with lines at the head of system messages that change with every request, such as the time or Claude
+    /// Code's billing line: `keep` them and name them where they cost a cache hit, or `normalize` the prompt, so that they
+    /// cost none [default: keep].
+    #[arg(long, env = "LANNER_PREFIX_SPOILERS", value_name = "RULE")]
+    pub prefix_spoilers: Option<PrefixSpoilers>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixSpoilers {
+    #[default]
+    Keep,
+    Normalize,
 }
 
 /// Where and to whom to serve; `[server]` in the config file.

@@ -15,8 +15,8 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     bench::{Shape, Workload, machine},
     cli::{
-        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs,
-        RunArgs, SamplingArgs, ServerArgs,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, PrefixSpoilers, QuantizationMode,
+        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -45,6 +45,8 @@ pub struct ModelConfig {
     pub model: Option<String>,
     pub options: engine::Options,
     pub hub: HubConfig,
+    /// What to do with lines of system messages that change with every request.
+    pub spoilers: PrefixSpoilers,
 }
 
 pub enum ModelsConfig {
@@ -193,11 +195,14 @@ impl Config {
         let hub = hub()?;
         // One request, or measurements of what is computed, gain nothing from a prefix cache.
         let model = |args, file| model_config(args, file, 0, hub.clone());
-        let with_cache = |args, file, bytes| model_config(args, file, bytes, hub.clone());
+        let with_cache = |args, file, cache: &CacheArgs, cache_file: &CacheArgs| ModelConfig {
+            spoilers: cache.prefix_spoilers.or(cache_file.prefix_spoilers).unwrap_or_default(),
+            ..model_config(args, file, prefix_cache(cache, cache_file), hub.clone())
+        };
         let command = match cli.command {
             cli::Command::Serve(args) => {
-                let bytes = prefix_cache(&args.cache, &file.cache);
-                Command::Serve(with_cache(args.model, file.model, bytes), serve(args.server, file.server))
+                let model = with_cache(args.model, file.model, &args.cache, &file.cache);
+                Command::Serve(model, serve(args.server, file.server))
             }
             cli::Command::Chat(args) => {
                 let chat = ChatConfig {
@@ -206,8 +211,7 @@ impl Config {
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
                 };
-                let bytes = prefix_cache(&args.cache, &file.cache);
-                Command::Chat(with_cache(args.model, file.model, bytes), chat)
+                Command::Chat(with_cache(args.model, file.model, &args.cache, &file.cache), chat)
             }
             cli::Command::Run(args) => {
                 let (args, run) = run(args, file.sampling, color)?;
@@ -326,7 +330,7 @@ fn model_config(args: ModelArgs, file: ModelArgs, prefix_cache_bytes: usize, hub
         prefix_cache_bytes,
         checkpoint_every: defaults.checkpoint_every,
     };
-    ModelConfig { model: args.model.or(file.model), options, hub }
+    ModelConfig { model: args.model.or(file.model), options, hub, spoilers: PrefixSpoilers::default() }
 }
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {
