@@ -273,6 +273,13 @@ pub struct ModelArgs {
     /// Lower the model's context length.
     #[arg(long, value_name = "TOKENS")]
     pub max_context: Option<usize>,
+    /// Most memory for weights, steps and state, in bytes or as 500M or 4G; what is cached goes before a request is held
+    /// back [default: off].
+    #[arg(long, env = "LANNER_MEMORY_LIMIT", value_name = "BYTES|off")]
+    pub memory_limit: Option<Bytes>,
+    /// What happens to a request that the memory limit has room for, but not now [default: wait].
+    #[arg(long, value_name = "POLICY")]
+    pub when_full: Option<WhenFull>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
@@ -418,6 +425,15 @@ impl FromStr for Bytes {
             .map(Bytes)
             .ok_or_else(|| format!("`{text}` is no amount of memory; write bytes, 500M, 4G or off"))
     }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenFull {
+    /// It waits for others to end.
+    Wait,
+    /// It is refused with 503.
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

@@ -329,6 +329,12 @@ fn model_config(args: ModelArgs, file: ModelArgs, prefix_cache_bytes: usize, hub
         max_context: args.max_context.or(file.max_context),
         prefix_cache_bytes,
         checkpoint_every: defaults.checkpoint_every,
+        memory_limit: args.memory_limit.or(file.memory_limit).map(|bytes| bytes.0).filter(|bytes| *bytes > 0),
+        when_full: match args.when_full.or(file.when_full) {
+            Some(cli::WhenFull::Refuse) => engine::WhenFull::Refuse,
+            Some(cli::WhenFull::Wait) => engine::WhenFull::Wait,
+            None => defaults.when_full,
+        },
     };
     ModelConfig { model: args.model.or(file.model), options, hub, spoilers: PrefixSpoilers::default() }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::chat::{Template, Tokenizer};
-use engine::{ModelInfo, Request, Sampling, WeightSummary, scripted};
+use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::PrefixSpoilers,
     config::{ModelConfig, ServeConfig},
@@ -174,6 +174,7 @@ fn info() -> ModelInfo {
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
         weights: WeightSummary::default(),
+        memory: Memory::default(),
     }
 }
 
