@@ -148,7 +148,8 @@ fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     caches
 }
 
-/// What the activations of a step of `chunk` tokens are likely to take: those of two layers.
+/// What the activations of a step of `chunk` tokens are likely to take: those of four layers, as operations are begun ahead of what
+/// is computed.
 fn estimated_step(config: &Value, chunk: usize) -> usize {
     let number = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0) as usize;
     let hidden = number("hidden_size");
@@ -157,7 +158,7 @@ fn estimated_step(config: &Value, chunk: usize) -> usize {
         + 2 * number("linear_num_key_heads") * number("linear_key_head_dim");
     let experts = number("num_experts_per_tok") * (3 * number("moe_intermediate_size") + 2 * hidden);
     let layer = experts.max(3 * number("intermediate_size")) + 4 * heads.max(linear) + 8 * hidden;
-    2 * chunk * layer * size_of::<f32>()
+    4 * chunk * layer * size_of::<f32>()
 }
 
 /// What steps of `chunk` tokens have taken, and half as much for what a next one has begun.

@@ -20,13 +20,13 @@ const STREAMS: u64 = 64;
 const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
 /// `lanner serve` in a process of its own, so that its memory is its own too.
-struct Serving {
+pub struct Serving {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Serving {
-    fn start(args: &[&str]) -> Serving {
+    pub fn start(args: &[&str]) -> Serving {
         let mut child = Command::new(env!("CARGO_BIN_EXE_lanner"))
             .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
             .stderr(Stdio::piped())

@@ -18,6 +18,7 @@ mod errors;
 mod fake_hub;
 mod load;
 mod local;
+mod memory;
 mod pulling;
 mod quantize;
 mod replaying;
