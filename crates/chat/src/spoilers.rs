@@ -331,7 +331,7 @@ fn date(text: &str) -> Option<(Spoiler, usize)> {
             months += 1;
         } else if numbers + months == 0 && is_one_of(word, LABELS) {
             named |= is_one_of(word, NAMES);
-        } else if !zone && !(named && is_one_of(word, BESIDE_DATES)) {
+        } else if !(zone || named && is_one_of(word, BESIDE_DATES)) {
             break;
         }
         end = at + word.len();

@@ -79,7 +79,7 @@ fn who_fits_is_answered_as_ever_and_who_does_not_is_told_why() {
 
 #[test]
 fn a_server_that_is_not_to_wait_refuses_what_has_no_room() {
-    let server = serving(least() * 21 / 20, &["--when-full", "refuse"]);
+    let server = serving(least() * 9 / 8, &["--when-full", "refuse"]);
     let replies = all(&server);
     let refused = replies.iter().filter(|reply| reply.status == 503);
     for reply in refused.clone() {
