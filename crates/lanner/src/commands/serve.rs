@@ -53,9 +53,10 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let server = Server::new(Model::open(model)?, config.name.clone());
+    // First, because whoever waits for the line that says where it serves need not read on.
+    say(format_args!("lanner: {}", fits(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
-    say(format_args!("lanner: {}", fits(server.engine().info(), machine::memory())));
     let host = Host::new(server, model.clone(), config.name.clone());
     let result = runtime.block_on(server::serve(listener, server::router(host.clone(), &config)));
     // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
