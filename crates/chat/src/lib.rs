@@ -15,6 +15,7 @@ mod memo;
 mod pieces;
 mod python;
 mod reasoning;
+pub mod spoilers;
 mod stop;
 mod template;
 mod tokenizer;

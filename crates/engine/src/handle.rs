@@ -222,9 +222,10 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     }
     let biased = request.sampling.logit_bias.keys();
     match request.prompt.iter().chain(biased).find(|&&id| id as usize >= info.vocab_size) {
-        Some(&id) => Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
-        None => check_sampling(&request.sampling),
+        Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
+        None => check_sampling(&request.sampling)?,
     }
+    info.memory.check(request, info.context_length)
 }
 
 fn check_sampling(s: &Sampling) -> Result<(), RequestError> {

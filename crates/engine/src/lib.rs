@@ -7,6 +7,7 @@ mod cache;
 mod checkpoint;
 mod error;
 mod handle;
+mod memory;
 mod models;
 mod nn;
 mod options;
@@ -15,6 +16,7 @@ mod prefix;
 pub mod quantize;
 mod queue;
 mod request;
+mod room;
 mod run;
 mod sample;
 mod schedule;
@@ -29,10 +31,11 @@ mod weights;
 pub use checkpoint::Checkpoint;
 pub use error::LoadError;
 pub use handle::{Engine, Ticket};
+pub use memory::Memory;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
-pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress};
+pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress, WhenFull};
 pub use places::Place;
 pub use prefix::disk_cache;
 pub use request::{

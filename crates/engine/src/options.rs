@@ -28,6 +28,19 @@ pub struct Options {
     pub disk_cache: Option<DiskCache>,
     /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
     pub checkpoint_every: usize,
+    /// Most bytes for weights, steps and state together; what is kept of past sequences makes room for running ones.
+    pub memory_limit: Option<usize>,
+    /// What happens to a request that would fit under the memory limit, but not beside those that run.
+    pub when_full: WhenFull,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits, and those that come later wait behind it.
+    #[default]
+    Wait,
+    /// It fails with [`RequestError::MemoryFull`](crate::RequestError::MemoryFull).
+    Refuse,
 }
 
 impl Default for Options {
@@ -44,6 +57,8 @@ impl Default for Options {
             prefix_cache_bytes: 1 << 30,
             disk_cache: None,
             checkpoint_every: 2048,
+            memory_limit: None,
+            when_full: WhenFull::Wait,
         }
     }
 }

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::memory::{Memory, megabytes};
+
 /// One generation: prompt token ids in, [`Event`]s out.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -278,6 +280,21 @@ pub enum RequestError {
         retry_after.as_secs_f64().ceil()
     )]
     QueueFull { waiting: usize, retry_after: Duration },
+    #[error(
+        "a prompt of {prompt} tokens with {max_tokens} new ones takes up to {} of memory, and the limit leaves {} for it; \
+         ask for at most {most} tokens in all, or raise the memory limit",
+        megabytes(*needs),
+        megabytes(*room)
+    )]
+    NeverFits { prompt: usize, max_tokens: usize, needs: usize, room: usize, most: usize },
+    #[error(
+        "the request takes up to {} of memory, and those that run leave {}; try again later",
+        megabytes(*needs),
+        megabytes(*free)
+    )]
+    MemoryFull { needs: usize, free: usize },
+    #[error("there was no memory for a step of this request; try again later: {0}")]
+    OutOfMemory(String),
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
 }
@@ -297,6 +314,7 @@ pub struct ModelInfo {
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
     pub weights: WeightSummary,
+    pub memory: Memory,
 }
 
 /// What a model's weights are, for whoever measures it.

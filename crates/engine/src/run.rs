@@ -9,6 +9,7 @@ use std::{
 use crate::{
     Options,
     handle::{Message, Submission},
+    memory::is_out_of_memory,
     models::Model,
     prefix::{Disk, Prefix},
     queue::Queue,
@@ -34,6 +35,7 @@ pub fn run(
         running: vec![],
         ended: vec![],
         queue: Queue::new(),
+        held: None,
         prefix,
         launched: None,
         next: 0,
@@ -49,12 +51,14 @@ pub fn run(
 
 pub struct Runner {
     pub model: Box<dyn Model>,
-    info: ModelInfo,
-    options: Options,
+    pub info: ModelInfo,
+    pub options: Options,
     pub running: Vec<Sequence>,
     /// Ended, and their state not yet stored.
     pub ended: Vec<Sequence>,
     queue: Queue<Submission>,
+    /// Its turn has come, and there is no room for it yet.
+    pub held: Option<Submission>,
     pub prefix: Prefix,
     /// The step the device is working on while the next one is built.
     launched: Option<Step>,
@@ -65,7 +69,7 @@ pub struct Runner {
 impl Runner {
     /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
     fn admit(&mut self, messages: &Receiver<Message>) -> bool {
-        let idle = self.running.is_empty() && self.queue.is_empty() && self.launched.is_none();
+        let idle = self.running.is_empty() && !self.is_waited_for() && self.launched.is_none();
         let first = if idle { messages.recv().ok() } else { None };
         if idle && first.is_none() {
             return false;
@@ -90,17 +94,36 @@ impl Runner {
             let background = self.running.iter().filter(background).count();
             // Long background work must leave a place for whoever comes.
             let may = |p| p != Priority::Background || background < (places - 1).max(1);
-            let Some(submission) = self.queue.pop(may) else { break };
+            let Some(submission) = self.held.take().or_else(|| self.queue.pop(may)) else { break };
+            if !self.has_room(&submission.request) {
+                self.hold(submission);
+                if self.held.is_some() {
+                    break;
+                }
+                continue;
+            }
             self.running.push(Sequence::new(self.next, submission, &*self.model, &self.info));
             self.next += 1;
         }
+        self.share_room();
         true
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.held.is_some() || !self.queue.is_empty()
+    }
+
+    /// Takes out of those that wait the ones that `leaves` names.
+    fn leaving(&mut self, leaves: impl Fn(&Submission) -> bool) -> Vec<Submission> {
+        let mut left = self.queue.extract(&leaves);
+        left.extend(self.held.take_if(|held| leaves(held)));
+        left
     }
 
     /// Ends every request, and leaves nothing on the device.
     fn cancel_all(mut self) {
         self.running.iter().for_each(Sequence::cancel);
-        self.queue.iter().for_each(Submission::cancel);
+        self.queue.iter().chain(&self.held).for_each(Submission::cancel);
         self.drop_cancelled();
         self.collect_launched(&[]);
     }
@@ -110,7 +133,7 @@ impl Runner {
             sequence.finish(FinishReason::Cancelled);
             self.ended.push(sequence);
         }
-        for mut submission in self.queue.extract(Submission::is_cancelled) {
+        for mut submission in self.leaving(Submission::is_cancelled) {
             let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
             submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
         }
@@ -122,17 +145,22 @@ impl Runner {
             sequence.emit(Event::Failed(RequestError::TimeIsUp));
             self.ended.push(sequence);
         }
-        for mut submission in self.queue.extract(|submission| submission.request.is_late(now)) {
+        for mut submission in self.leaving(|submission| submission.request.is_late(now)) {
             submission.emit(Event::Failed(RequestError::TimeIsUp));
         }
     }
 
     /// Launches the next step, then reads the one before it: the device works while tokens are handed out.
     fn step(&mut self) {
+        let memory = self.check_memory();
         self.begin();
         let plan = self.plan();
         let planned: Vec<u64> = plan.iter().map(|&(i, _)| self.running[i].id).collect();
-        let next = if plan.is_empty() { Ok(None) } else { self.launch(&plan).map(Some) };
+        let next = match memory {
+            _ if plan.is_empty() => Ok(None),
+            Ok(()) => self.launch(&plan).map(Some),
+            Err(message) => Err(message),
+        };
         let alone = self.running.iter().any(|s| s.suspect);
         match next {
             Err(message) => {
@@ -192,12 +220,15 @@ impl Runner {
     }
 
     /// A step failed while these sequences were on the device: MLX does not tell a step's failure from that of the one
-    /// behind it. One alone is to blame itself; several start over, one at a time, until the guilty one is alone.
+    /// behind it. If that was for want of memory, they fail. Else one alone is to blame itself; several start over, one at
+    /// a time, until the guilty one is alone.
     fn fail(&mut self, mut involved: Vec<u64>, message: String) {
         involved.sort_unstable();
         involved.dedup();
         tracing::error!(sequences = involved.len(), "step failed: {message}");
-        if let [only] = involved[..]
+        if is_out_of_memory(&message) {
+            self.run_out(&involved, &message);
+        } else if let [only] = involved[..]
             && let Some(at) = self.running.iter().position(|s| s.id == only)
         {
             // What it resumed from might be to blame, so it gets one more chance without.

@@ -13,6 +13,7 @@ use crate::{
     checkpoint::Checkpoint,
     error::{LoadError, Result},
     handle::Engine,
+    memory::{Memory, megabytes},
     models::{self, Model},
     options::{Device, Dtype, Options, Progress},
     places::Places,
@@ -148,12 +149,34 @@ fn model_info(
     Ok(ModelInfo {
         model_type: config.get("model_type").and_then(Value::as_str).unwrap_or_default().into(),
         vocab_size: model.vocab_size(),
+        memory: memory(model, config, options, weights.loaded_bytes())?,
         context_length,
         eos_ids,
         default_sampling: default_sampling(generation),
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),
     })
+}
+
+/// # Errors
+/// The limit leaves no room for a sequence.
+fn memory(model: &dyn Model, config: &Value, options: &Options, weights: usize) -> Result<Memory> {
+    let memory = Memory::of(model, config, options, weights)?;
+    let Some(limit) = memory.limit else { return Ok(memory) };
+    // A prompt of one token, and its answer.
+    let least = memory.weights + memory.step + memory.state(2);
+    if least > limit {
+        return Err(LoadError::Options(format!(
+            "the weights take {}, a step {} and the shortest sequence {} of memory, and the limit is {}; set it to {least} bytes \
+             or more, or lower --prefill-chunk",
+            megabytes(memory.weights),
+            megabytes(memory.step),
+            megabytes(memory.state(2)),
+            megabytes(limit)
+        )));
+    }
+    mlx::set_memory_limit(limit)?;
+    Ok(memory)
 }
 
 /// Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and mean the stretched length.

@@ -101,6 +101,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         default_sampling: Sampling::default(),
         weight_bytes: 0,
         weights: WeightSummary::default(),
+        memory: Memory::default(),
     };
     let (sender, messages) = mpsc::channel();
     let given = info.clone();

@@ -293,6 +293,13 @@ pub struct ModelArgs {
     /// Lower the model's context length.
     #[arg(long, value_name = "TOKENS")]
     pub max_context: Option<usize>,
+    /// Most memory for weights, steps and state, in bytes or as 500M or 4G; what is cached goes before a request is held
+    /// back [default: off].
+    #[arg(long, env = "LANNER_MEMORY_LIMIT", value_name = "BYTES|off")]
+    pub memory_limit: Option<Bytes>,
+    /// What happens to a request that the memory limit has room for, but not now [default: wait].
+    #[arg(long, value_name = "POLICY")]
+    pub when_full: Option<WhenFull>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
@@ -312,6 +319,19 @@ pub struct CacheArgs {
     /// [default: lanner/state in $XDG_CACHE_HOME or ~/.cache].
     #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
+    /// What to do with lines at the head of system messages that change with every request, such as the time or Claude
+    /// Code's billing line: `keep` them and name them where they cost a cache hit, or `normalize` the prompt, so that they
+    /// cost none [default: keep].
+    #[arg(long, env = "LANNER_PREFIX_SPOILERS", value_name = "RULE")]
+    pub prefix_spoilers: Option<PrefixSpoilers>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefixSpoilers {
+    #[default]
+    Keep,
+    Normalize,
 }
 
 /// Where and to whom to serve; `[server]` in the config file.
@@ -433,6 +453,15 @@ impl FromStr for Bytes {
             .map(Bytes)
             .ok_or_else(|| format!("`{text}` is no amount of memory; write bytes, 500M, 4G or off"))
     }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenFull {
+    /// It waits for others to end.
+    Wait,
+    /// It is refused with 503.
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

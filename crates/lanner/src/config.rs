@@ -15,8 +15,8 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     bench::{Shape, Workload, machine},
     cli::{
-        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, QuantizationMode, QuantizeArgs,
-        RunArgs, SamplingArgs, ServerArgs,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, PrefixSpoilers, QuantizationMode,
+        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -46,6 +46,8 @@ pub struct ModelConfig {
     pub model: Option<String>,
     pub options: engine::Options,
     pub hub: HubConfig,
+    /// What to do with lines of system messages that change with every request.
+    pub spoilers: PrefixSpoilers,
 }
 
 pub enum ModelsConfig {
@@ -204,11 +206,15 @@ impl Config {
         let hub = hub()?;
         // One request, or measurements of what is computed, gain nothing from a prefix cache.
         let model = |args, file| model_config(args, file, (0, None), hub.clone());
-        let with_cache = |args, file, cache| model_config(args, file, cache, hub.clone());
+        let with_cache = |args, file, cache: CacheArgs, cache_file: CacheArgs, usual| {
+            let spoilers = cache.prefix_spoilers.or(cache_file.prefix_spoilers).unwrap_or_default();
+            let caches = caches(cache, cache_file, usual)?;
+            Ok::<_, ConfigError>(ModelConfig { spoilers, ..model_config(args, file, caches, hub.clone()) })
+        };
         let command = match cli.command {
             cli::Command::Serve(args) => {
-                let cache = caches(args.cache, file.cache, Some(DISK_CACHE))?;
-                Command::Serve(with_cache(args.model, file.model, cache), serve(args.server, file.server))
+                let model = with_cache(args.model, file.model, args.cache, file.cache, Some(DISK_CACHE))?;
+                Command::Serve(model, serve(args.server, file.server))
             }
             cli::Command::Chat(args) => {
                 let chat = ChatConfig {
@@ -217,8 +223,7 @@ impl Config {
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
                 };
-                let cache = caches(args.cache, file.cache, None)?;
-                Command::Chat(with_cache(args.model, file.model, cache), chat)
+                Command::Chat(with_cache(args.model, file.model, args.cache, file.cache, None)?, chat)
             }
             cli::Command::Run(args) => {
                 let (args, run) = run(args, file.sampling, color)?;
@@ -372,8 +377,14 @@ fn model_config(
         prefix_cache_bytes,
         disk_cache,
         checkpoint_every: defaults.checkpoint_every,
+        memory_limit: args.memory_limit.or(file.memory_limit).map(|bytes| bytes.0).filter(|bytes| *bytes > 0),
+        when_full: match args.when_full.or(file.when_full) {
+            Some(cli::WhenFull::Refuse) => engine::WhenFull::Refuse,
+            Some(cli::WhenFull::Wait) => engine::WhenFull::Wait,
+            None => defaults.when_full,
+        },
     };
-    ModelConfig { model: args.model.or(file.model), options, hub }
+    ModelConfig { model: args.model.or(file.model), options, hub, spoilers: PrefixSpoilers::default() }
 }
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {

@@ -1,6 +1,7 @@
 //! An opened model: engine, tokenizer and chat template of one folder, or of the program itself.
 
 use std::{
+    borrow::Cow,
     io::IsTerminal,
     path::Path,
     sync::{
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer};
+use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer, spoilers};
 use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
@@ -19,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::{
     builtin::{BUILTIN, Builtin},
     checkpoints::Checkpoints,
+    cli::PrefixSpoilers,
     config::ModelConfig,
     sampling::Overrides,
     source::{Place, Source, SourceError},
@@ -40,6 +42,8 @@ pub struct Model {
     /// `None` if the model does not reason.
     markers: Option<Markers>,
     checkpoints: Checkpoints,
+    /// What to do with lines of system messages that change with every request.
+    pub spoilers: PrefixSpoilers,
 }
 
 /// What a chat template turns into a prompt.
@@ -101,13 +105,14 @@ impl Model {
                 open_files(loading, folder, Checkpoint::File(file.clone()))
             }
         };
-        Ok(Model { alias: source.alias, ..model? })
+        Ok(Model { alias: source.alias, spoilers: config.spoilers, ..model? })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
         let (tokenizer, checkpoints) = (Arc::new(tokenizer), Checkpoints::default());
-        Model { name, alias: None, engine, tokenizer, template, markers, checkpoints }
+        let spoilers = PrefixSpoilers::default();
+        Model { name, alias: None, engine, tokenizer, template, markers, checkpoints, spoilers }
     }
 
     /// Uses the model and closes it, whatever comes of it.
@@ -121,7 +126,11 @@ impl Model {
     /// The model has no template, or the template does not accept or does not finish this conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
         let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
-        let messages = chat::conversation::prepare(&conversation.messages, template)?;
+        let messages = match self.spoilers {
+            PrefixSpoilers::Keep => Cow::Borrowed(&conversation.messages),
+            PrefixSpoilers::Normalize => Cow::Owned(spoilers::normalize(&conversation.messages)),
+        };
+        let messages = chat::conversation::prepare(&messages, template)?;
         let input = RenderInput {
             messages: &messages,
             tools: (!conversation.tools.is_empty()).then_some(&conversation.tools),

@@ -8,7 +8,7 @@ use std::{
 /// What a request or the command line sets; the rest comes from the model's generation_config.json.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// `None`: the rest of the context.
+    /// `None`: the rest of the context, or of what fits into memory.
     pub max_tokens: Option<usize>,
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
@@ -25,7 +25,7 @@ pub struct Overrides {
 impl Overrides {
     /// A request for `ids` with these values on top of the model's own.
     pub fn request(&self, ids: Vec<u32>, info: &engine::ModelInfo) -> engine::Request {
-        let rest = info.context_length.saturating_sub(ids.len()).max(1);
+        let rest = info.memory.most_tokens(info.context_length).saturating_sub(ids.len()).max(1);
         engine::Request {
             sampling: self.sampling(&info.default_sampling),
             ..engine::Request::new(ids, self.max_tokens.unwrap_or(rest))

@@ -199,6 +199,13 @@ impl Prefix {
         }
     }
 
+    /// Keeps at most `bytes` from here on, and never more than it was made for.
+    pub fn limit(&mut self, bytes: usize) {
+        // Not 0, which would mean that there is none.
+        self.budget = bytes.max(1).min(self.stats.budget_bytes);
+        self.stats.evictions += self.tree.shrink(self.budget);
+    }
+
     pub fn stats(&self) -> CacheStats {
         let (stored_tokens, entries) = self.tree.stored();
         let checkpoints = self.tree.checkpoints();

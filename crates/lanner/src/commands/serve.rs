@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use engine::{Memory, ModelInfo};
 use tokio::{net::TcpListener, runtime::Builder};
 
 use super::CommandError;
 use crate::{
+    bench::machine,
     config::{ModelConfig, ServeConfig},
+    hub,
     model::Model,
     server::{self, Host, Server},
     terminal::say,
@@ -14,6 +17,30 @@ use crate::{
 
 /// Prompts rendered and tokenised at one time; more wait, so that hostile ones cannot take every core.
 const PREPARING: usize = 4;
+
+/// Where memory goes and how much there is for requests, under the limit or else on the machine.
+fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
+    let memory = &info.memory;
+    let human = |bytes: usize| hub::megabytes(bytes as u64);
+    let parts = format!(
+        "memory: weights {}, a step about {}, state {} for 1,000 tokens, prefix cache up to {}",
+        human(memory.weights),
+        human(memory.step),
+        human(memory.state(1000)),
+        human(memory.prefix_cache)
+    );
+    let (of, kept) = match memory.limit {
+        Some(limit) => (Some((limit, "the limit")), 0),
+        // Without a limit nothing takes back what the cache has.
+        None => (machine.map(|bytes| (bytes, "the machine")), memory.prefix_cache),
+    };
+    let Some((all, whose)) = of else { return parts };
+    let under = Memory { limit: Some(all.saturating_sub(kept)), ..memory.clone() };
+    let most = under.most_tokens(info.context_length);
+    let rows = under.room().unwrap_or(0) / memory.state(most.max(1));
+    let all = human(all);
+    format!("{parts}; {whose} has {all}: room for {rows} at a time of {most} tokens each")
+}
 
 /// Serves until Ctrl-C.
 ///
@@ -26,6 +53,8 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let server = Server::new(Model::open(model)?, config.name.clone());
+    // First, because whoever waits for the line that says where it serves need not read on.
+    say(format_args!("lanner: {}", fits(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let host = Host::new(server, model.clone(), config.name.clone());

@@ -18,7 +18,7 @@ use axum::{
         sse::{Event, KeepAlive},
     },
 };
-use chat::Decoder;
+use chat::{Decoder, spoilers::Spoiler};
 use engine::RequestError;
 use futures_util::stream;
 use serde::{Serialize, de::DeserializeOwned};
@@ -30,7 +30,7 @@ use super::{
     wire::{
         self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
-        usage::Usage,
+        usage::{Place, Usage},
     },
 };
 use crate::{
@@ -46,6 +46,8 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Tokens on either side that are shown of a place in a prompt.
 const AROUND: usize = 12;
+/// Tokens on either side in which the ends of a line are looked for.
+const LINE: usize = 64;
 
 /// How one wire words requests and answers.
 pub trait Wire: Sized + Send + 'static {
@@ -270,8 +272,8 @@ impl<W: Wire> Answer<W> {
         };
         if let Step::Finished(finish) = &step {
             let (prompt, choice) = (index / self.generate.n, index % self.generate.n);
-            let text = |at: usize| self.server.model.decode(around(&self.prompts[prompt], at));
-            self.usage.add(finish, choice == 0, text);
+            let place = |at: usize| place(&self.server.model, &self.prompts[prompt], at);
+            self.usage.add(finish, choice == 0, place);
         }
         self.wire.write(index, step)
     }
@@ -336,9 +338,17 @@ impl<W: Wire> Events<W> {
     }
 }
 
-/// The tokens around one of them, enough to see what it is.
-fn around(ids: &[u32], at: usize) -> &[u32] {
-    &ids[at.saturating_sub(AROUND).min(ids.len())..(at + AROUND).min(ids.len())]
+/// What a prompt says at one of its tokens.
+fn place(model: &Model, ids: &[u32], at: usize) -> Place {
+    let around = |tokens: usize| {
+        let [before, behind] = [at.saturating_sub(tokens), at + tokens].map(|end| end.min(ids.len()));
+        [&ids[before..at.min(ids.len())], &ids[at.min(ids.len())..behind]]
+    };
+    let [before, behind] = around(LINE).map(|ids| model.decode(ids));
+    Place {
+        text: model.decode(&around(AROUND).concat()),
+        spoiler: Spoiler::at(&(before.clone() + &behind), before.len()),
+    }
 }
 
 fn event(data: &impl Serialize) -> Event {

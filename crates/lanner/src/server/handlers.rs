@@ -15,7 +15,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use engine::{CacheStats, Engine, RequestError};
+use engine::{CacheStats, Engine, ModelInfo, RequestError};
 use serde_json::{Value, json};
 
 use super::{
@@ -54,6 +54,22 @@ pub fn describe(server: &Server) -> Value {
         "created": server.created,
         "owned_by": "lanner",
         "context_length": info.context_length,
+        "memory": memory(info),
+    })
+}
+
+/// In bytes; see docs/api.md.
+fn memory(info: &ModelInfo) -> Value {
+    let memory = &info.memory;
+    json!({
+        "limit_bytes": memory.limit,
+        "weight_bytes": memory.weights,
+        "step_bytes": memory.step,
+        "bytes_per_token": memory.token,
+        "bytes_per_sequence": memory.state(0),
+        "context_bytes": memory.state(info.context_length),
+        "prefix_cache_bytes": memory.prefix_cache,
+        "most_tokens": memory.most_tokens(info.context_length),
     })
 }
 

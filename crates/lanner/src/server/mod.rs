@@ -20,6 +20,7 @@ use axum::{
     routing::{get, post},
     serve::ListenerExt,
 };
+use engine::Engine;
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -64,6 +65,10 @@ impl Server {
     /// Another model in the same place.
     fn with_model(&self, model: Model, name: Option<String>) -> Server {
         Server { started: self.started, running: self.running.clone(), ..Server::new(model, name) }
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.model.engine
     }
 
     pub fn name(&self) -> &str {

@@ -1,5 +1,6 @@
 //! What requests get from those before them, and what they are told about it.
 
+use lanner::cli::PrefixSpoilers;
 use serde_json::{Value, json};
 
 use super::{
@@ -109,4 +110,61 @@ fn the_next_turn_computes_what_is_new_and_a_miss_is_explained() {
     let again = ask(&system, &["Name an owl."]);
     assert_eq!(again["choices"], first["choices"]);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+/// As Claude Code heads its system prompt, and many agents with a clock.
+fn spoiled(request: usize) -> String {
+    format!(
+        "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa69{request};\n\
+         Current time: 10:3{request}\n{}",
+        "You know birds of prey, by their cries and by their feathers, and answer in one line. ".repeat(8)
+    )
+}
+
+#[test]
+fn a_line_that_changes_with_every_request_is_named_and_kept() {
+    let server = Setup::default().merlin();
+    let ask = |system: &str| {
+        let messages = messages(system, &["Name an owl."]);
+        let reply = server.chat(&json!({ "messages": messages, "max_tokens": 1, "temperature": 0 })).json();
+        reply["usage"]["lanner"]["cache"]["miss"].clone()
+    };
+    ask(&spoiled(1));
+    let miss = ask(&spoiled(2));
+    assert_eq!((&miss["reason"], &miss["spoiler"]), (&json!("differs"), &json!("billing")), "{miss}");
+    let clock = |minute: usize| spoiled(minute).lines().skip(1).collect::<Vec<_>>().join("\n");
+    ask(&clock(1));
+    assert_eq!(ask(&clock(2))["spoiler"], "time");
+    let miss = ask(&clock(2).replacen("feathers", "colours", 1));
+    assert_eq!((&miss["reason"], &miss["spoiler"]), (&json!("differs"), &Value::Null), "{miss}");
+
+    let server = Setup::default().says("x");
+    let system = spoiled(1);
+    assert_eq!(server.chat(&json!({ "messages": messages(&system, &["hi"]) })).status, 200);
+    assert!(server.last_prompt().contains(&system), "a prompt is what the client sent");
+}
+
+#[test]
+fn a_line_that_changes_with_every_request_costs_nothing_if_prompts_are_normalized() {
+    let mut setup = Setup::default();
+    setup.models.spoilers = PrefixSpoilers::Normalize;
+    let server = setup.merlin();
+    let ask = |request: usize| {
+        let messages = messages(&spoiled(request), &["Name an owl."]);
+        server.chat(&json!({ "messages": messages, "max_tokens": 1, "temperature": 0 })).json()["usage"]
+            .clone()
+    };
+    ask(1);
+    let usage = ask(2);
+    let [prompt, cached] = ["/prompt_tokens", "/prompt_tokens_details/cached_tokens"]
+        .map(|place| usage.pointer(place).and_then(Value::as_u64).unwrap());
+    assert!(cached + 40 > prompt && cached * 10 > prompt * 8, "{usage}");
+
+    let mut setup = Setup::default();
+    setup.models.spoilers = PrefixSpoilers::Normalize;
+    let server = setup.says("x");
+    assert_eq!(server.chat(&json!({ "messages": messages(&spoiled(1), &["hi"]) })).status, 200);
+    let prompt = server.last_prompt();
+    assert!(prompt.starts_with("<|im_start|>system\nYou know"), "{prompt}");
+    assert!(prompt.contains("<|im_start|>user\nhi\n\nCurrent time: 10:31<|im_end|>"), "{prompt}");
 }

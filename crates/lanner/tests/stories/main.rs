@@ -19,6 +19,7 @@ mod errors;
 mod fake_hub;
 mod load;
 mod local;
+mod memory;
 mod pulling;
 mod quantize;
 mod replaying;

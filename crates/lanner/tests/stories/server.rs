@@ -7,8 +7,9 @@ use std::{
 };
 
 use ::chat::{Template, Tokenizer};
-use engine::{ModelInfo, Request, Sampling, WeightSummary, scripted};
+use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
+    cli::PrefixSpoilers,
     config::{ModelConfig, ServeConfig},
     hub::HubConfig,
     model::Model,
@@ -76,7 +77,9 @@ impl Setup {
             script(request, n)
         });
         let template = Template::new(self.template, Map::new()).unwrap();
-        self.over(Model::new("owl".into(), engine, tokenizer(), Some(template)), requests)
+        let mut model = Model::new("owl".into(), engine, tokenizer(), Some(template));
+        model.spoilers = self.models.spoilers;
+        self.over(model, requests)
     }
 
     /// The built-in model, as `models` says.
@@ -147,7 +150,7 @@ pub fn tokens(text: &str) -> Vec<u32> {
 /// Loads for the CPU, from this hub.
 pub fn models(hub: HubConfig) -> ModelConfig {
     let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
-    ModelConfig { model: None, options: cpu, hub }
+    ModelConfig { model: None, options: cpu, hub, spoilers: PrefixSpoilers::Keep }
 }
 
 fn no_hub() -> HubConfig {
@@ -171,6 +174,7 @@ fn info() -> ModelInfo {
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
         weights: WeightSummary::default(),
+        memory: Memory::default(),
     }
 }
 

@@ -10,6 +10,9 @@ use axum::{
 use engine::RequestError;
 use serde::Serialize;
 
+/// When to try again where there was no memory: requests that run end in seconds, not in milliseconds.
+const MEMORY_WAIT: Duration = Duration::from_secs(2);
+
 /// Why a request was not answered; one sentence for a person, a `code` for a program.
 #[derive(Clone, Debug)]
 pub struct ApiError {
@@ -92,6 +95,11 @@ impl ApiError {
             RequestError::QueueFull { retry_after, .. } => {
                 let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full");
                 ApiError { retry_after: Some(*retry_after), ..error }
+            }
+            RequestError::NeverFits { .. } => ApiError::invalid(prompt, message).code("memory_exceeded"),
+            RequestError::MemoryFull { .. } | RequestError::OutOfMemory(_) => {
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("out_of_memory");
+                ApiError { retry_after: Some(MEMORY_WAIT), ..error }
             }
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }

@@ -1,5 +1,6 @@
 //! What an answer cost, on the wire.
 
+use chat::spoilers::Spoiler;
 use engine::{CacheReport, CacheSource, MissReason};
 use serde::Serialize;
 
@@ -49,15 +50,25 @@ pub struct Miss {
     pub position: usize,
     /// The prompt around it.
     pub text: String,
+    /// What agent clients are known to change there: `billing`, `date`, `time`, `token_countdown`, or null.
+    pub spoiler: Option<&'static str>,
+}
+
+/// What a prompt says at one of its tokens.
+pub struct Place {
+    /// With some tokens on either side.
+    pub text: String,
+    pub spoiler: Option<Spoiler>,
 }
 
 impl Usage {
-    /// Adds a finished choice; a prompt counts once, however many choices it has. `text` is the prompt around a position.
-    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, text: impl Fn(usize) -> String) {
+    /// Adds a finished choice; a prompt counts once, however many choices it has. `place` is what the prompt says
+    /// at a position.
+    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, place: impl Fn(usize) -> Place) {
         if first_of_prompt {
             self.prompt_tokens += finish.prompt_tokens;
             self.prompt_tokens_details.cached_tokens += finish.cache.reused;
-            self.lanner.cache.add(&finish.cache, text);
+            self.lanner.cache.add(&finish.cache, place);
         }
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
@@ -71,14 +82,21 @@ impl Usage {
 }
 
 impl Cache {
-    fn add(&mut self, report: &CacheReport, text: impl Fn(usize) -> String) {
+    fn add(&mut self, report: &CacheReport, place: impl Fn(usize) -> Place) {
         self.cached_tokens += report.reused;
         self.source = self.source.or(report.source.map(|source| match source {
             CacheSource::Ram => "ram",
             CacheSource::Disk => "disk",
         }));
         let miss = report.miss.filter(|_| self.miss.is_none());
-        self.miss = self.miss.take().or(miss.map(|miss| Miss {
+        self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, place(miss.position))));
+    }
+}
+
+impl Miss {
+    fn new(miss: engine::Miss, place: Place) -> Miss {
+        let differs = miss.reason == MissReason::Differs;
+        Miss {
             reason: match miss.reason {
                 MissReason::Differs => "differs",
                 MissReason::Evicted => "evicted",
@@ -87,7 +105,8 @@ impl Cache {
                 MissReason::Disabled => "disabled",
             },
             position: miss.position,
-            text: text(miss.position),
-        }));
+            text: place.text,
+            spoiler: place.spoiler.filter(|_| differs).map(Spoiler::name),
+        }
     }
 }

@@ -1,0 +1,228 @@
+//! What a model's memory goes into, and what fits into a limit: sums of bytes. Holds no arrays.
+
+use mlx::Array;
+use serde_json::Value;
+
+use crate::{
+    Options,
+    batch::Batch,
+    cache::Cache,
+    models::Model,
+    request::{Request, RequestError},
+};
+
+/// Buffers of keys and values grow by this many tokens at least, and by a quarter.
+const STEP: usize = 256;
+/// Layers whose buffers may be copied at the same time: MLX lets 10 operations go ahead of what is computed, and growing
+/// takes two.
+const GROWING: usize = 6;
+/// Tokens beyond a window and a step that its buffer may hold before it moves.
+const BEHIND_WINDOW: usize = 1024;
+const MEGABYTE: f64 = 1e6;
+
+/// Where a model's memory goes, in bytes, and what fits: upper bounds, but for what a step takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Most for everything together; `None`: whatever the machine has.
+    pub limit: Option<usize>,
+    pub weights: usize,
+    /// What computing a step takes beside weights and state: measured under a limit, else estimated.
+    pub step: usize,
+    /// State for each token of a sequence.
+    pub token: usize,
+    /// Of that, what may be there twice while buffers grow.
+    pub growing: usize,
+    /// Windows: state for each token in one, and most tokens that its buffer holds.
+    pub windows: Vec<(usize, usize)>,
+    /// State of a sequence whatever its length.
+    pub sequence: usize,
+    /// Logits of a step's prompt tokens, for requests that want them.
+    pub prompt_logits: usize,
+    /// Most for the state of past sequences, where running ones leave as much.
+    pub prefix_cache: usize,
+}
+
+impl Memory {
+    /// Of a loaded model, from the text part of its config.json.
+    ///
+    /// # Errors
+    /// Computing a step to measure it failed.
+    pub(crate) fn of(
+        model: &dyn Model,
+        config: &Value,
+        options: &Options,
+        weights: usize,
+    ) -> mlx::Result<Memory> {
+        let (chunk, logits) = (options.prefill_chunk.max(1), model.vocab_size() * size_of::<f32>());
+        let mut memory = Memory {
+            limit: options.memory_limit,
+            weights,
+            step: 4 * options.max_batch.max(1) * logits
+                + match options.memory_limit {
+                    None => estimated_step(config, chunk),
+                    Some(_) => measured_step(model, chunk)?,
+                },
+            // The logits, those read back, and what becomes of them on the way.
+            prompt_logits: 3 * chunk * logits,
+            prefix_cache: options.prefix_cache_bytes,
+            ..Memory::default()
+        };
+        let mut layers = vec![];
+        for cache in caches_of_one_token(model) {
+            let bytes: usize = cache.arrays().map(Array::nbytes).sum();
+            let token = cache.arrays().map(|array| array.nbytes() / array.dim(1).max(1) as usize).sum();
+            match &cache {
+                // One that is read, one that is written, and one that the next step begins with.
+                Cache::Recurrent(_) => memory.sequence += 3 * bytes,
+                Cache::Kv(kv) => match kv.window() {
+                    None => layers.push(token),
+                    Some(window) => {
+                        // The old one, while it moves.
+                        memory.windows.push((2 * token, 2 * window as usize + chunk + BEHIND_WINDOW));
+                    }
+                },
+            }
+        }
+        layers.sort();
+        memory.token = layers.iter().sum();
+        memory.growing = layers.iter().rev().take(GROWING).sum();
+        Ok(memory)
+    }
+
+    /// Most bytes of state of a sequence of `tokens`.
+    pub fn state(&self, tokens: usize) -> usize {
+        let room = |tokens: usize| (tokens + tokens / 4 + STEP).next_multiple_of(STEP);
+        let windows = self.windows.iter().map(|(token, most)| token * room(tokens.min(*most)));
+        self.sequence + (self.token + self.growing) * room(tokens) + windows.sum::<usize>()
+    }
+
+    /// Bytes for the state of sequences, running and past, under the limit.
+    pub fn room(&self) -> Option<usize> {
+        self.limit.map(|limit| limit.saturating_sub(self.weights + self.step))
+    }
+
+    /// The longest sequence that fits by itself, at most `context` tokens.
+    pub fn most_tokens(&self, context: usize) -> usize {
+        let Some(room) = self.room() else { return context };
+        let (mut fits, mut beyond) = (0, context + 1);
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            *(if self.state(middle) <= room { &mut fits } else { &mut beyond }) = middle;
+        }
+        fits
+    }
+
+    /// Most bytes that a request takes while it runs, in a context of `context` tokens.
+    pub(crate) fn needs(&self, request: &Request, context: usize) -> usize {
+        let tokens = request.prompt.len().saturating_add(request.max_tokens).min(context);
+        self.state(tokens) + if request.wants_prompt_logits() { self.prompt_logits } else { 0 }
+    }
+
+    /// # Errors
+    /// [`RequestError::NeverFits`]: not even by itself.
+    pub(crate) fn check(&self, request: &Request, context: usize) -> Result<(), RequestError> {
+        let (needs, room) = (self.needs(request, context), self.room().unwrap_or(usize::MAX));
+        if needs <= room {
+            return Ok(());
+        }
+        Err(RequestError::NeverFits {
+            prompt: request.prompt.len(),
+            max_tokens: request.max_tokens,
+            needs,
+            room,
+            most: self.most_tokens(context),
+        })
+    }
+}
+
+/// `12.3 MB`.
+pub(crate) fn megabytes(bytes: usize) -> String {
+    format!("{:.1} MB", bytes as f64 / MEGABYTE)
+}
+
+/// Caches as they are behind a first token. Only their shapes are looked at, so nothing is computed.
+fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
+    let mut caches = model.make_caches();
+    let token = Array::from_slice(&[0u32], &[1]);
+    let _ = model.forward(&token, &mut Batch::new([(1, 0, &mut caches[..])]));
+    caches
+}
+
+/// What the activations of a step of `chunk` tokens are likely to take: those of four layers, as operations are begun ahead of what
+/// is computed.
+fn estimated_step(config: &Value, chunk: usize) -> usize {
+    let number = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0) as usize;
+    let hidden = number("hidden_size");
+    let heads = number("num_attention_heads") * number("head_dim");
+    let linear = number("linear_num_value_heads") * number("linear_value_head_dim")
+        + 2 * number("linear_num_key_heads") * number("linear_key_head_dim");
+    let experts = number("num_experts_per_tok") * (3 * number("moe_intermediate_size") + 2 * hidden);
+    let layer = experts.max(3 * number("intermediate_size")) + 4 * heads.max(linear) + 8 * hidden;
+    4 * chunk * layer * size_of::<f32>()
+}
+
+/// What steps of `chunk` tokens have taken, and half as much for what a next one has begun.
+fn measured_step(model: &dyn Model, chunk: usize) -> mlx::Result<usize> {
+    let (mut caches, mut most) = (model.make_caches(), 0);
+    let tokens = Array::from_slice(&vec![0u32; chunk], &[chunk as i32]);
+    // The second has a past.
+    for past in [0, chunk] {
+        let before = mlx::active_memory();
+        mlx::reset_peak_memory();
+        let mut batch = Batch::new([(chunk, past, &mut caches[..])]);
+        let hidden = model.forward(&tokens, &mut batch);
+        mlx::eval(batch.cache_arrays().chain([&hidden]))?;
+        most = most.max(mlx::peak_memory().saturating_sub(before));
+    }
+    Ok(most + most / 2)
+}
+
+/// Whether a failure of a step says that there was no memory for it.
+pub(crate) fn is_out_of_memory(message: &str) -> bool {
+    // MLX's allocators, C++, and our own checks.
+    let known = ["out of memory", "bad_alloc", "[malloc", "Unable to allocate", "[metal::malloc]"];
+    known.iter().any(|part| message.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(limit: usize) -> Memory {
+        Memory {
+            limit: Some(limit),
+            weights: 1000,
+            step: 500,
+            token: 3,
+            growing: 1,
+            sequence: 100,
+            ..Memory::default()
+        }
+    }
+
+    #[test]
+    fn state_is_rounded_up_as_buffers_are() {
+        let memory = memory(0);
+        assert_eq!(memory.state(0), 100 + 4 * 256);
+        assert_eq!(memory.state(1000), 100 + 4 * 1536);
+        let windows = Memory { windows: vec![(2, 1000)], ..memory };
+        assert_eq!(windows.state(1000) - 2 * 1536, 100 + 4 * 1536);
+        assert_eq!(windows.state(9000) - windows.state(8000), 4 * (11520 - 10496), "a window is full");
+    }
+
+    #[test]
+    fn what_fits_is_the_most_that_fits() {
+        let context = 5000;
+        for limit in [0, 1500, 2623, 2624, 5000, 9000, 100_000] {
+            let memory = memory(limit);
+            let (most, room) = (memory.most_tokens(context), memory.room().unwrap());
+            assert!(most == 0 || memory.state(most) <= room, "{limit}");
+            assert!(most == context || memory.state(most + 1) > room, "{limit}: {most} is not the most");
+            let request = |max_tokens| Request::new(vec![0; 10], max_tokens);
+            assert_eq!(memory.check(&request(1), context).is_ok(), most >= 11, "{limit}");
+            assert_eq!(memory.check(&request(usize::MAX), context).is_ok(), most == context, "{limit}");
+        }
+        let free = Memory { limit: None, ..memory(0) };
+        assert_eq!((free.most_tokens(context), free.room()), (context, None));
+    }
+}
