@@ -33,6 +33,27 @@ pub(super) struct Group {
     pub correction: i32,
 }
 
+impl Group {
+    /// What numbers of a group with this largest magnitude are multiplied with; `None` if all its integers are 0.
+    #[inline(always)]
+    pub fn inverse(most: f32, finite: bool) -> Option<f32> {
+        (finite && most >= SMALLEST).then(|| LARGEST / most)
+    }
+
+    /// Of integers with this sum.
+    #[inline(always)]
+    pub fn new(most: f32, total: i32, excess: i32) -> Group {
+        let step = most / LARGEST;
+        Group { step, sum: total as f32 * step, correction: -excess * total }
+    }
+
+    /// Of zeros, or of what is no number.
+    #[inline(always)]
+    pub fn nothing(finite: bool) -> Group {
+        if finite { Group::default() } else { Group { step: f32::NAN, sum: f32::NAN, correction: 0 } }
+    }
+}
+
 /// Rows that lie together.
 pub(super) const TILE: usize = 16;
 /// The largest integer: its upper byte is at most 127, the lower one at most 127 too.
@@ -87,7 +108,13 @@ impl Inputs {
                 )
             };
             let sources = &product.sources[start..end];
-            vectorize(Rows { x, k: product.k, sources, layout, lines, groups });
+            let rows = Rows { x, k: product.k, sources, layout, lines, groups };
+            #[cfg(target_arch = "x86_64")]
+            if as_bytes() {
+                // SAFETY: the processor has the features.
+                return unsafe { super::inputs_avx512::fill(rows) };
+            }
+            vectorize(rows);
         });
         Inputs { layout, lines, groups, blocks, width }
     }
@@ -107,25 +134,25 @@ impl Inputs {
 }
 
 /// Whether integers are stored as two bytes.
-pub(super) fn as_bytes() -> bool {
+fn as_bytes() -> bool {
     vectors() >= Vectors::Avx512Bf16
 }
 
 /// A tile to be filled.
-struct Rows<'a> {
-    x: &'a [f32],
-    k: usize,
-    sources: &'a [u32],
-    layout: Layout,
-    lines: &'a mut [Line],
-    groups: &'a mut [Group],
+pub(super) struct Rows<'a> {
+    pub x: &'a [f32],
+    pub k: usize,
+    pub sources: &'a [u32],
+    pub layout: Layout,
+    pub lines: &'a mut [Line],
+    pub groups: &'a mut [Group],
 }
 
 impl Work for Rows<'_> {
     #[inline(always)]
     fn run(self) {
         let Rows { x, k, sources, layout, lines, groups } = self;
-        let (rows, bytes) = (sources.len(), as_bytes());
+        let rows = sources.len();
         for (r, &source) in sources.iter().enumerate() {
             let row = &x[source as usize * k..][..k];
             let mut integers = [0i32; 2 * BLOCK];
@@ -146,7 +173,7 @@ impl Work for Rows<'_> {
                         2 => fours::<2>(integers),
                         _ => fours::<4>(integers),
                     };
-                    let [first, second] = if bytes { split(&fours) } else { pair(&fours) };
+                    let [first, second] = pair(&fours);
                     lines[2 * block * rows + r] = first;
                     lines[(2 * block + 1) * rows + r] = second;
                 }
@@ -173,15 +200,10 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
     for value in largest {
         most = if value > most { value } else { most };
     }
-    if !finite {
+    let Some(inverse) = Group::inverse(most, finite) else {
         integers.fill(0);
-        return Group { step: f32::NAN, sum: f32::NAN, correction: 0 };
-    }
-    if most < SMALLEST {
-        integers.fill(0);
-        return Group::default();
-    }
-    let inverse = LARGEST / most;
+        return Group::nothing(finite);
+    };
     let mut total = 0;
     for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
         for i in 0..16 {
@@ -192,8 +214,7 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
             total += *integer;
         }
     }
-    let step = most / LARGEST;
-    Group { step, sum: total as f32 * step, correction: -excess * total }
+    Group::new(most, total, excess)
 }
 
 /// Integers in the order in which fours of them are multiplied.
@@ -208,24 +229,6 @@ fn fours<const STRIDE: usize>(integers: &[i32; BLOCK]) -> [i32; BLOCK] {
         }
     }
     fours
-}
-
-/// Upper and lower bytes, both signed.
-#[inline(always)]
-fn split(fours: &[i32; BLOCK]) -> [Line; 2] {
-    let (mut upper, mut lower) = ([0u8; BLOCK], [0u8; BLOCK]);
-    for i in 0..BLOCK {
-        upper[i] = ((fours[i] + 128) >> 8) as u8;
-        lower[i] = fours[i] as u8;
-    }
-    [upper, lower].map(|bytes| {
-        let mut line = Line::ZERO;
-        for i in 0..16 {
-            line.0[i] =
-                u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]);
-        }
-        line
-    })
 }
 
 /// Of each four the first and third, and the second and fourth.

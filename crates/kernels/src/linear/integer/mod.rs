@@ -27,6 +27,8 @@ mod codes;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx512;
 mod inputs;
+#[cfg(target_arch = "x86_64")]
+mod inputs_avx512;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod tiles;

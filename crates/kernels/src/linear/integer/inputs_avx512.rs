@@ -1,0 +1,98 @@
+//! Rounding rows of `x` with AVX-512.
+
+use std::arch::x86_64::*;
+
+use super::{
+    BLOCK,
+    inputs::{Group, Rows},
+};
+
+/// As `Rows::run`, with integers as two bytes.
+///
+/// # Safety
+/// The processor must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma")]
+pub(super) unsafe fn fill(tile: Rows) {
+    let Rows { x, k, sources, layout, lines, groups } = tile;
+    let (rows, group) = (sources.len(), layout.group);
+    let mut order = [0u8; BLOCK];
+    for (place, from) in order.iter_mut().enumerate() {
+        let (run, stride) = (place / (4 * layout.stride), layout.stride);
+        let (s, i) = (place % (4 * stride) / 4, place % 4);
+        *from = (run * 4 * stride + s + i * stride) as u8;
+    }
+    // A group of 128 fills two blocks, the others at most one.
+    let span = group.max(BLOCK);
+    let mut integers = [0i32; 2 * BLOCK];
+    for (r, &source) in sources.iter().enumerate() {
+        let row = &x[source as usize * k..][..k];
+        for (i, values) in row.chunks(span).enumerate() {
+            integers[values.len()..].fill(0);
+            for (g, values) in values.chunks(group).enumerate() {
+                // SAFETY: the features are enabled.
+                groups[(i * span / group + g) * rows + r] =
+                    unsafe { round(values, &mut integers[g * group..][..group], layout.excess) };
+            }
+            let blocks = integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK));
+            for (b, integers) in blocks.enumerate() {
+                let at = 2 * (i * span / BLOCK + b) * rows + r;
+                // SAFETY: the features are enabled; lines are 64 aligned bytes.
+                unsafe {
+                    let order = _mm512_loadu_si512(order.as_ptr().cast());
+                    let [upper, lower] = split(integers);
+                    for (line, bytes) in [(at, upper), (at + rows, lower)] {
+                        let bytes = _mm512_permutexvar_epi8(order, bytes);
+                        _mm512_store_si512(lines[line].0.as_mut_ptr().cast(), bytes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Integers for the numbers of one group, a multiple of 16 of them.
+#[inline(always)]
+unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+    let chunks = values.as_chunks::<16>().0;
+    // SAFETY: the features are the caller's; vectors are loaded from and stored to arrays of 16.
+    unsafe {
+        let (mut most, mut finite) = (_mm512_setzero_ps(), 0xffff);
+        for chunk in chunks {
+            let size = _mm512_abs_ps(_mm512_loadu_ps(chunk.as_ptr()));
+            finite &= _mm512_cmp_ps_mask::<_CMP_LE_OQ>(size, _mm512_set1_ps(f32::MAX));
+            most = _mm512_max_ps(most, size);
+        }
+        let (most, finite) = (_mm512_reduce_max_ps(most), finite == 0xffff);
+        let Some(inverse) = Group::inverse(most, finite) else {
+            integers.fill(0);
+            return Group::nothing(finite);
+        };
+        let inverse = _mm512_set1_ps(inverse);
+        let mut total = _mm512_setzero_si512();
+        for (chunk, integers) in chunks.iter().zip(integers.as_chunks_mut::<16>().0) {
+            let rounded = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(chunk.as_ptr()), inverse));
+            total = _mm512_add_epi32(total, rounded);
+            _mm512_storeu_si512(integers.as_mut_ptr().cast(), rounded);
+        }
+        Group::new(most, _mm512_reduce_add_epi32(total), excess)
+    }
+}
+
+/// Upper and lower bytes, both signed.
+#[inline(always)]
+unsafe fn split(integers: &[i32; BLOCK]) -> [__m512i; 2] {
+    // SAFETY: the features are the caller's; vectors are loaded from arrays of 16.
+    unsafe {
+        let (mut upper, mut lower) = ([_mm_setzero_si128(); 4], [_mm_setzero_si128(); 4]);
+        for (i, integers) in integers.as_chunks::<16>().0.iter().enumerate() {
+            let integers = _mm512_loadu_si512(integers.as_ptr().cast());
+            let above = _mm512_srai_epi32(_mm512_add_epi32(integers, _mm512_set1_epi32(128)), 8);
+            upper[i] = _mm512_cvtepi32_epi8(above);
+            lower[i] = _mm512_cvtepi32_epi8(integers);
+        }
+        [upper, lower].map(|[a, b, c, d]| {
+            let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        })
+    }
+}
