@@ -42,29 +42,24 @@ struct Opening {
     text: Option<String>,
 }
 
+/// A prompt: `ids` are `text`, which `template` made of `input`.
+#[derive(Clone, Copy)]
+pub struct Rendered<'a> {
+    pub template: &'a Template,
+    pub tokenizer: &'a Tokenizer,
+    pub input: &'a RenderInput<'a>,
+    pub text: &'a str,
+    pub ids: &'a [u32],
+}
+
 impl Checkpoints {
-    /// Positions in `ids`, which are `text`, which `template` made of `input`. What cannot be found is left out.
-    pub fn find(
-        &self,
-        template: &Template,
-        tokenizer: &Tokenizer,
-        input: &RenderInput,
-        text: &str,
-        ids: &[u32],
-    ) -> Vec<usize> {
-        let head = self.head(template, tokenizer, input, text, ids);
-        let history = self.history(template, tokenizer, input, text, ids);
+    /// Positions in the prompt's ids. What cannot be found is left out.
+    pub fn find(&self, prompt: Rendered) -> Vec<usize> {
+        let (head, history) = (self.head(prompt), self.history(prompt));
         head.into_iter().chain(history).filter(|&at| at > 0).collect()
     }
 
-    fn head(
-        &self,
-        template: &Template,
-        tokenizer: &Tokenizer,
-        input: &RenderInput,
-        text: &str,
-        ids: &[u32],
-    ) -> Option<usize> {
+    fn head(&self, Rendered { template, tokenizer, input, text, ids }: Rendered) -> Option<usize> {
         let is_system = |message: &&Value| message["role"] == "system" || message["role"] == "developer";
         let system: Vec<Value> = input.messages.iter().take_while(is_system).cloned().collect();
         if system.is_empty() && input.tools.is_none() {
@@ -90,14 +85,7 @@ impl Checkpoints {
         Some(at)
     }
 
-    fn history(
-        &self,
-        template: &Template,
-        tokenizer: &Tokenizer,
-        input: &RenderInput,
-        text: &str,
-        ids: &[u32],
-    ) -> Option<usize> {
+    fn history(&self, Rendered { template, tokenizer, input, text, ids }: Rendered) -> Option<usize> {
         if !input.add_generation_prompt || input.continue_final_message {
             return None;
         }

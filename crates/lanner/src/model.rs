@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     builtin::{BUILTIN, Builtin},
-    checkpoints::Checkpoints,
+    checkpoints::{Checkpoints, Rendered},
     cli::PrefixSpoilers,
     config::ModelConfig,
     sampling::Overrides,
@@ -143,7 +143,9 @@ impl Model {
         self.check_length(&text)?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
         let ids = self.tokenizer.encode_prompt(&text)?;
-        let checkpoints = self.checkpoints.find(template, &self.tokenizer, &input, &text, &ids);
+        let rendered =
+            Rendered { template, tokenizer: &self.tokenizer, input: &input, text: &text, ids: &ids };
+        let checkpoints = self.checkpoints.find(rendered);
         Ok(Prompt { ids, checkpoints, reasoning: self.markers.clone(), starts_in_reasoning: inside })
     }
 

@@ -64,7 +64,7 @@ fn ask(
     let text = template.render(&input).ok()?;
     let ids = tokenizer.encode(&text, false).unwrap();
     let started = Instant::now();
-    let at = known.find(template, tokenizer, &input, &text, &ids);
+    let at = known.find(Rendered { template, tokenizer, input: &input, text: &text, ids: &ids });
     println!("{:?} for {} tokens", started.elapsed(), ids.len());
     Some((ids, at))
 }

@@ -6,7 +6,7 @@ use kernels::{ConvActivation, DeltaShape};
 
 use super::{
     like,
-    parts::{NormParts, ROWS, columns, for_each_row, numbers, write_wide},
+    parts::{NormParts, by_parts, columns, for_each_row, numbers, write_wide},
 };
 use crate::{
     Array, Input, Output,
@@ -44,13 +44,7 @@ pub(crate) fn delta_net(qkv: &Array, b: &Array, a: &Array, rows: &mut [DeltaRow]
     let tokens: i32 = rows.iter().map(|row| row.tokens).sum();
     assert_eq!(qkv.shape(), [tokens, 2 * heads.keys() + heads.values()], "queries, keys and values");
     assert_eq!((b.shape(), a.shape()), (&[tokens, heads.value_heads][..], &[tokens, heads.value_heads][..]));
-    let mut start = 0;
-    let mut outs = vec![];
-    for rows in rows.chunks_mut(ROWS) {
-        outs.push(some_rows([qkv, b, a], start, rows, net));
-        start += rows.iter().map(|row| row.tokens).sum::<i32>();
-    }
-    if outs.len() == 1 { outs.remove(0) } else { Array::concatenate(&outs, 0) }
+    by_parts(rows, |row| row.tokens, |start, rows| some_rows([qkv, b, a], start, rows, net))
 }
 
 /// [`delta_net`] of some rows, whose tokens begin at `start`.

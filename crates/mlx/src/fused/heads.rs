@@ -6,7 +6,7 @@ use kernels::{AttentionShape, RopePairs};
 
 use super::{
     KernelSoftmax, like,
-    parts::{Activations, NormParts, ROWS, columns, for_each_row, narrow},
+    parts::{Activations, NormParts, by_parts, columns, for_each_row, narrow},
 };
 use crate::{
     Array, Input, Output,
@@ -53,13 +53,7 @@ pub(crate) fn attend_heads(
     heads: &Heads,
 ) -> Array {
     heads.parts().check([q, k, v], positions, rows);
-    let mut start = 0;
-    let mut outs = vec![];
-    for rows in rows.chunks_mut(ROWS) {
-        outs.push(some_rows([q, k, v], positions, start, rows, heads));
-        start += rows.iter().map(|row| row.tokens).sum::<i32>();
-    }
-    if outs.len() == 1 { outs.remove(0) } else { Array::concatenate(&outs, 0) }
+    by_parts(rows, |row| row.tokens, |start, rows| some_rows([q, k, v], positions, start, rows, heads))
 }
 
 /// [`attend_heads`] of some rows, whose tokens begin at `start`.

@@ -210,7 +210,23 @@ impl Input<'_> {
 
 /// Rows of a batch that one operation takes: MLX ties all outputs of an operation to each other, at a price that grows with
 /// their square.
-pub(super) const ROWS: usize = 8;
+const ROWS: usize = 8;
+
+/// The outputs of all rows, from those that `some` gives for a few of them, whose tokens begin where it is told.
+#[track_caller]
+pub(super) fn by_parts<R>(
+    rows: &mut [R],
+    tokens: impl Fn(&R) -> i32,
+    some: impl Fn(i32, &mut [R]) -> Array,
+) -> Array {
+    let (mut start, mut outs) = (0, vec![]);
+    for rows in rows.chunks_mut(ROWS) {
+        let end = start + rows.iter().map(&tokens).sum::<i32>();
+        outs.push(some(start, rows));
+        start = end;
+    }
+    if outs.len() == 1 { outs.remove(0) } else { Array::concatenate(&outs, 0) }
+}
 
 /// Runs `f` on each row of a batch: short ones, a token or a few each, side by side; for others, whose kernels use all
 /// threads themselves, one after the other. `work` is the multiply-adds of all rows.

@@ -22,6 +22,19 @@ pub(super) struct Layout {
     pub excess: i32,
 }
 
+impl Layout {
+    /// Which input of a block stands in each place.
+    #[inline(always)]
+    fn order(self) -> [u8; BLOCK] {
+        let mut order = [0; BLOCK];
+        for (place, input) in order.iter_mut().enumerate() {
+            let (run, s, i) = (place / (4 * self.stride), place % (4 * self.stride) / 4, place % 4);
+            *input = (run * 4 * self.stride + s + i * self.stride) as u8;
+        }
+        order
+    }
+}
+
 /// What integers of a group stand for.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -148,37 +161,70 @@ pub(super) struct Rows<'a> {
     pub groups: &'a mut [Group],
 }
 
-impl Work for Rows<'_> {
+/// How a family of instructions rounds a group and stores a block.
+pub(super) trait Encode: Copy {
+    /// Integers for the numbers of one group, a multiple of 16 of them.
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32) -> Group;
+
+    /// A block's two lines, from its integers in the order in which fours of them are multiplied: place `i` has that of
+    /// `order[i]`.
+    fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK]) -> [Line; 2];
+}
+
+impl Rows<'_> {
     #[inline(always)]
-    fn run(self) {
+    pub fn fill(self, encode: impl Encode) {
         let Rows { x, k, sources, layout, lines, groups } = self;
-        let rows = sources.len();
+        let (rows, group, order) = (sources.len(), layout.group, layout.order());
+        // A group of 128 fills two blocks, the others at most one.
+        let span = group.max(BLOCK);
+        let mut integers = [0i32; 2 * BLOCK];
         for (r, &source) in sources.iter().enumerate() {
             let row = &x[source as usize * k..][..k];
-            let mut integers = [0i32; 2 * BLOCK];
-            // A group of 128 fills two blocks, the others at most one.
-            let span = layout.group.max(BLOCK);
             for (i, values) in row.chunks(span).enumerate() {
-                for (g, values) in values.chunks(layout.group).enumerate() {
-                    let group = &mut groups[(i * span / layout.group + g) * rows + r];
-                    *group = round(values, &mut integers[g * layout.group..][..layout.group], layout.excess);
-                }
                 integers[values.len()..].fill(0);
-                for (b, integers) in
-                    integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK)).enumerate()
-                {
-                    let block = i * span / BLOCK + b;
-                    let fours = match layout.stride {
-                        1 => fours::<1>(integers),
-                        2 => fours::<2>(integers),
-                        _ => fours::<4>(integers),
-                    };
-                    let [first, second] = pair(&fours);
-                    lines[2 * block * rows + r] = first;
-                    lines[(2 * block + 1) * rows + r] = second;
+                for (g, values) in values.chunks(group).enumerate() {
+                    groups[(i * span / group + g) * rows + r] =
+                        encode.round(values, &mut integers[g * group..][..group], layout.excess);
+                }
+                let blocks = integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK));
+                for (b, integers) in blocks.enumerate() {
+                    let at = 2 * (i * span / BLOCK + b) * rows + r;
+                    [lines[at], lines[at + rows]] = encode.lines(integers, &order);
                 }
             }
         }
+    }
+}
+
+/// In plain code, integers whole.
+#[derive(Clone, Copy)]
+struct Whole;
+
+impl Work for Rows<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.fill(Whole);
+    }
+}
+
+impl Encode for Whole {
+    #[inline(always)]
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+        round(values, integers, excess)
+    }
+
+    /// Of each four the first and third, and the second and fourth.
+    #[inline(always)]
+    fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK]) -> [Line; 2] {
+        let mut lines = [Line::ZERO; 2];
+        for i in 0..16 {
+            for (first, line) in lines.iter_mut().enumerate() {
+                let half = |place: usize| integers[order[4 * i + place] as usize % BLOCK] as u16 as u32;
+                line.0[i] = half(first) | half(first + 2) << 16;
+            }
+        }
+        lines
     }
 }
 
@@ -215,30 +261,4 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
         }
     }
     Group::new(most, total, excess)
-}
-
-/// Integers in the order in which fours of them are multiplied.
-#[inline(always)]
-fn fours<const STRIDE: usize>(integers: &[i32; BLOCK]) -> [i32; BLOCK] {
-    let mut fours = [0; BLOCK];
-    for run in 0..BLOCK / (4 * STRIDE) {
-        for s in 0..STRIDE {
-            for i in 0..4 {
-                fours[run * 4 * STRIDE + 4 * s + i] = integers[run * 4 * STRIDE + s + i * STRIDE];
-            }
-        }
-    }
-    fours
-}
-
-/// Of each four the first and third, and the second and fourth.
-#[inline(always)]
-fn pair(fours: &[i32; BLOCK]) -> [Line; 2] {
-    let mut lines = [Line::ZERO; 2];
-    for i in 0..16 {
-        for (first, line) in lines.iter_mut().enumerate() {
-            line.0[i] = fours[4 * i + first] as u16 as u32 | (fours[4 * i + 2 + first] as u16 as u32) << 16;
-        }
-    }
-    lines
 }

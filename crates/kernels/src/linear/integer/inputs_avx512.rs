@@ -4,8 +4,9 @@ use std::arch::x86_64::*;
 
 use super::{
     BLOCK,
-    inputs::{Group, Rows},
+    inputs::{Encode, Group, Rows},
 };
+use crate::linear::lines::Line;
 
 /// As `Rows::run`, with integers as two bytes.
 ///
@@ -13,39 +14,30 @@ use super::{
 /// The processor must have the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma")]
 pub(super) unsafe fn fill(tile: Rows) {
-    let Rows { x, k, sources, layout, lines, groups } = tile;
-    let (rows, group) = (sources.len(), layout.group);
-    let mut order = [0u8; BLOCK];
-    for (place, from) in order.iter_mut().enumerate() {
-        let (run, stride) = (place / (4 * layout.stride), layout.stride);
-        let (s, i) = (place % (4 * stride) / 4, place % 4);
-        *from = (run * 4 * stride + s + i * stride) as u8;
+    tile.fill(Bytes);
+}
+
+/// Integers as an upper and a lower byte. Made where the processor has the features.
+#[derive(Clone, Copy)]
+struct Bytes;
+
+impl Encode for Bytes {
+    #[inline(always)]
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+        // SAFETY: the processor has the features.
+        unsafe { round(values, integers, excess) }
     }
-    // A group of 128 fills two blocks, the others at most one.
-    let span = group.max(BLOCK);
-    let mut integers = [0i32; 2 * BLOCK];
-    for (r, &source) in sources.iter().enumerate() {
-        let row = &x[source as usize * k..][..k];
-        for (i, values) in row.chunks(span).enumerate() {
-            integers[values.len()..].fill(0);
-            for (g, values) in values.chunks(group).enumerate() {
-                // SAFETY: the features are enabled.
-                groups[(i * span / group + g) * rows + r] =
-                    unsafe { round(values, &mut integers[g * group..][..group], layout.excess) };
-            }
-            let blocks = integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK));
-            for (b, integers) in blocks.enumerate() {
-                let at = 2 * (i * span / BLOCK + b) * rows + r;
-                // SAFETY: the features are enabled; lines are 64 aligned bytes.
-                unsafe {
-                    let order = _mm512_loadu_si512(order.as_ptr().cast());
-                    let [upper, lower] = split(integers);
-                    for (line, bytes) in [(at, upper), (at + rows, lower)] {
-                        let bytes = _mm512_permutexvar_epi8(order, bytes);
-                        _mm512_store_si512(lines[line].0.as_mut_ptr().cast(), bytes);
-                    }
-                }
-            }
+
+    #[inline(always)]
+    fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK]) -> [Line; 2] {
+        // SAFETY: the processor has the features; lines are 64 aligned bytes.
+        unsafe {
+            let order = _mm512_loadu_si512(order.as_ptr().cast());
+            split(integers).map(|bytes| {
+                let mut line = Line::ZERO;
+                _mm512_store_si512(line.0.as_mut_ptr().cast(), _mm512_permutexvar_epi8(order, bytes));
+                line
+            })
         }
     }
 }
