@@ -9,6 +9,7 @@ use super::float_format;
 use crate::{
     Array, Dtype, Element, Input, Linear, Matrix, Output, RmsNorm,
     constant::Constant,
+    profile,
     quant::{Mode, Quantization},
 };
 
@@ -129,7 +130,7 @@ pub(super) fn products<'a>(
     for (layer, out) in layers.iter().zip(outs.iter_mut()) {
         terms.push(Term { weight: layer.weight.weight(), n: layer.outputs, out });
     }
-    kernels::linears(x, first.inputs, &mut terms, precision);
+    profile::part("products", || kernels::linears(x, first.inputs, &mut terms, precision));
     for (layer, out) in layers.iter().zip(outs) {
         if let Some(bias) = &layer.bias {
             for row in out.chunks_exact_mut(layer.outputs) {
@@ -149,7 +150,8 @@ pub(super) fn gated_product(
 ) {
     if gate.bias.is_none() && up.bias.is_none() {
         let [a, b] = [gate, up].map(|layer| layer.weight.weight());
-        return kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
+        let run = || kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
+        return profile::part("products", run).0;
     }
     let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
     products(x, [gate, up], &mut [&mut gates, &mut ups], precision);
