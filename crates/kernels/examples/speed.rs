@@ -37,15 +37,32 @@ fn token(report: &Report, k: usize, n: usize) {
     let codes = vec![0x9a5c_3e71u32; count * n * k / 8];
     let scales = vec![bf16::from_f32(0.01); count * n * k / 64];
     let biases = scales.clone();
+    let weight = |i: usize| {
+        let (codes, groups) = (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
+        let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
+        Affine { codes, scales, biases, group_size: 64, bits: 4 }
+    };
     report.line(&format!("token affine4 {count} x {n}x{k}"), count * k * n, count * n * k * 9 / 16, || {
         for i in 0..count {
-            let (codes, groups) =
-                (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
-            let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
-            let weight = Affine { codes, scales, biases, group_size: 64, bits: 4 };
-            linear(&x, Weight::Affine(weight), &mut out, k, n, Rounded)
+            linear(&x, Weight::Affine(weight(i)), &mut out, k, n, Rounded)
         }
     });
+    let packing = Packing::of(&weight(0), n).expect("whole blocks");
+    let mut memory: Vec<Vec<u32>> = vec![];
+    for i in 0..count {
+        memory.push(vec![0; packing.words(n, k)]);
+        packing.pack(weight(i), k, &mut memory[i]);
+    }
+    for m in [1, 2, 4, 6, 8] {
+        let (x, mut out) = (vec![0.5f32; m * k], vec![0.0f32; m * n]);
+        let name = format!("token packed4 {count} x {n}x{k} m={m}");
+        report.line(&name, m * count * k * n, count * n * k * 9 / 16, || {
+            for memory in &memory {
+                let weight = Weight::Packed(Packed::new(packing, k, memory));
+                linear(&x, weight, &mut out, k, n, Rounded)
+            }
+        });
+    }
 }
 
 fn products(report: &Report, m: usize, k: usize, n: usize) {
