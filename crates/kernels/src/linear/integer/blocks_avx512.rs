@@ -205,13 +205,20 @@ unsafe fn four<const FOURS: usize>(words: __m512i, s: usize) -> __m512i {
 unsafe fn floats(kind: FloatType, place: *const Line) -> [__m512; 2] {
     // SAFETY: the features are the caller's; as many lines as the type needs.
     unsafe {
-        [0, 1].map(|i| match kind {
-            FloatType::F32 => _mm512_load_ps(place.add(i).cast()),
-            FloatType::F16 => _mm512_cvtph_ps(_mm256_load_si256(place.cast::<__m256i>().add(i))),
-            FloatType::Bf16 => {
-                let halves = _mm256_load_si256(place.cast::<__m256i>().add(i));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
-            }
-        })
+        let halves = place.cast::<__m256i>();
+        match kind {
+            FloatType::F32 => [_mm512_load_ps(place.cast()), _mm512_load_ps(place.add(1).cast())],
+            FloatType::F16 => [
+                _mm512_cvtph_ps(_mm256_load_si256(halves)),
+                _mm512_cvtph_ps(_mm256_load_si256(halves.add(1))),
+            ],
+            FloatType::Bf16 => [bf16(_mm256_load_si256(halves)), bf16(_mm256_load_si256(halves.add(1)))],
+        }
     }
+}
+
+#[inline(always)]
+unsafe fn bf16(halves: __m256i) -> __m512 {
+    // SAFETY: the features are the caller's.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
 }
