@@ -22,6 +22,7 @@ mod sample;
 mod schedule;
 pub mod scripted;
 mod sequence;
+mod speculate;
 mod start;
 mod step;
 #[cfg(test)]

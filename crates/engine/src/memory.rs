@@ -140,11 +140,16 @@ pub(crate) fn megabytes(bytes: usize) -> String {
     format!("{:.1} MB", bytes as f64 / MEGABYTE)
 }
 
-/// Caches as they are behind a first token. Only their shapes are looked at, so nothing is computed.
+/// Caches as they are behind a first token, those of the head for tokens further ahead among them. Only their shapes
+/// are looked at, so nothing is computed.
 fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     let mut caches = model.make_caches();
     let token = Array::from_slice(&[0u32], &[1]);
-    let _ = model.forward(&token, &mut Batch::new([(1, 0, &mut caches[..])]));
+    let hidden = model.forward(&token, &mut Batch::new([(1, 0, &mut caches[..])]));
+    let Some(mtp) = model.mtp() else { return caches };
+    let mut ahead = mtp.make_caches();
+    let _ = mtp.forward(&hidden, &token, &mut Batch::new([(1, 0, &mut ahead[..])]));
+    caches.extend(ahead);
     caches
 }
 

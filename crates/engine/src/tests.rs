@@ -2,6 +2,7 @@
 
 #[path = "../tests/checkpoint/mod.rs"]
 mod checkpoint;
+mod heads;
 mod real_configs;
 
 use std::{
@@ -81,7 +82,10 @@ fn load() -> Box<dyn Model> {
 
 fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let folder = checkpoint::folder(name);
-    let checkpoint = Checkpoint::Folder(folder.path().into());
+    load_checkpoint(&Checkpoint::Folder(folder.path().into()), types)
+}
+
+fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");
@@ -89,7 +93,9 @@ fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let text = models::text_config(&config);
     let sanitize = |name: &str| (family.sanitize)(text, name);
     let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
-    (family.load)(text, &weights).expect("loads")
+    let model = (family.load)(text, &weights).expect("loads");
+    weights.all_used().expect("all of it is needed");
+    model
 }
 
 fn engine(panics_at: Option<usize>) -> Engine {

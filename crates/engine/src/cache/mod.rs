@@ -61,7 +61,6 @@ impl Cache {
     }
 
     /// Remembers this point.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
     pub fn mark(&self) -> Mark {
         match self {
             Cache::Kv(kv) => Mark::Kv { length: kv.length() },
@@ -76,7 +75,6 @@ impl Cache {
     ///
     /// # Panics
     /// If the mark is another kind of cache's, or lies in the future: bugs of ours.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
     pub fn rewind(&mut self, mark: &Mark) -> Result<(), RotatedOut> {
         match (self, mark) {
             (Cache::Kv(kv), Mark::Kv { length }) => kv.rewind(*length),
