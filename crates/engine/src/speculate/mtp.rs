@@ -1,6 +1,9 @@
-//! Drafts by the checkpoint's own head ([`Mtp`]): what it keeps of a sequence, and one pass over several of them.
+//! Drafts by the checkpoint's own head ([`Mtp`]): what it keeps of each sequence, and one pass over several of them.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
 
 use mlx::{Array, Dtype};
 
@@ -8,11 +11,126 @@ use crate::{
     batch::Batch,
     cache::{Cache, Mark},
     models::{Model, Mtp},
+    request::Sampling,
+    sample::Sampler,
 };
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
-const WINDOW: usize = 256;
+pub const WINDOW: usize = 256;
+
+/// How likely the head thinks its first token, from which each grade begins.
+const GRADE_FROM: [f32; 6] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
+
+/// Proposes what the head predicts.
+pub struct MtpDrafter {
+    model: Rc<dyn Model>,
+    sequences: HashMap<u64, Ahead>,
+}
+
+/// A sequence for which a draft is wanted.
+pub struct Asked<'a> {
+    pub sequence: u64,
+    /// Prompt and output; the draft comes behind them.
+    pub tokens: &'a [u32],
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Most tokens of the draft, at least one.
+    pub depth: usize,
+    /// Drawn as the model draws, with the noise of the same positions, drafts are right more often.
+    pub sampling: &'a Sampling,
+}
+
+/// Tokens that may come next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    pub tokens: Vec<u32>,
+    /// How good the head thinks it is, below 6.
+    pub grade: usize,
+}
+
+impl MtpDrafter {
+    /// `None` if the model has no head.
+    pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
+        model.mtp()?;
+        Some(MtpDrafter { model, sequences: HashMap::new() })
+    }
+
+    /// Shown the hidden states `[n, hidden_size]`, after the final norm, of a sequence's tokens from position `from` on,
+    /// which are there to stay: each once and in order, unless the sequence began with what earlier ones left behind.
+    #[track_caller]
+    pub fn see(&mut self, sequence: u64, from: usize, hidden: &Array) {
+        let Some(mtp) = self.model.mtp() else { return };
+        self.sequences.entry(sequence).or_insert_with(|| Ahead::new(mtp)).observe(from, hidden);
+    }
+
+    /// A draft for each of some sequences; empty where the head has seen nothing new.
+    ///
+    /// # Errors
+    /// Computing one failed.
+    #[track_caller]
+    pub fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        let mut drafts = vec![Draft::default(); asked.len()];
+        let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
+        let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
+        let mut rows: Vec<(usize, Row)> = self
+            .sequences
+            .iter_mut()
+            .filter_map(|(sequence, ahead)| {
+                let i = wanted(sequence)?;
+                Some((i, Row { ahead, tokens: asked[i].tokens, depth: asked[i].depth }))
+            })
+            .collect();
+        rows.sort_by_key(|(i, _)| *i);
+        let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
+        let mut first = None;
+        let greedy = samplers.iter().all(Sampler::is_argmax);
+        let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
+            let chosen = match greedy {
+                true => logits.argmax(-1),
+                false => draw(logits, at, &places, &mut samplers),
+            };
+            first.get_or_insert_with(|| (probabilities(logits, &chosen), at.to_vec()));
+            chosen
+        });
+        let Some((likely, at)) = first else { return Ok(drafts) };
+        mlx::eval(proposed.iter().flatten().chain([&likely]))?;
+        for (place, likely) in at.iter().zip(likely.to_vec::<f32>()?) {
+            drafts[places[place.row]].grade =
+                GRADE_FROM.iter().rposition(|&from| likely >= from).unwrap_or(0);
+        }
+        for (place, draft) in places.iter().zip(&proposed) {
+            drafts[*place].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;
+        }
+        Ok(drafts)
+    }
+
+    /// A sequence has ended, or begins again.
+    pub fn forget(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
+    }
+
+    fn sampler(&self, asked: &Asked) -> Sampler {
+        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
+        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+    }
+}
+
+/// Each place's token by its sequence's sampler, uint32 `[n]`; row `i` is asked about at `asked[i]`.
+fn draw(logits: &Array, at: &[Place], asked: &[usize], samplers: &mut [Sampler]) -> Array {
+    let own = |(i, place): (i32, &Place)| {
+        let logits = logits.slice(0, i, i + 1).reshape(&[-1]);
+        samplers[asked[place.row]].sample(&logits, place.position)
+    };
+    joined(&(0..).zip(at).map(own).collect::<Vec<Array>>())
+}
+
+/// Of the tokens `chosen` `[n]` by logits `[n, vocab_size]`, float32 `[n]`.
+fn probabilities(logits: &Array, chosen: &Array) -> Array {
+    let n = logits.dim(0);
+    let own = logits.take_along_axis(&chosen.reshape(&[n, 1]), 1).reshape(&[n]);
+    (own - logits.logsumexp(-1).reshape(&[n])).exp()
+}
 
 /// What the head keeps of one sequence: entries made of the model's own hidden states, never of its own.
 pub struct Ahead {
@@ -67,6 +185,11 @@ impl Ahead {
         self.waiting.push_back(hidden.clone());
         self.to = at + hidden.dim(0) as usize;
         self.forget();
+    }
+
+    /// The position that comes next.
+    pub fn observed(&self) -> usize {
+        self.to
     }
 
     /// Drops what lies behind the window.
