@@ -43,4 +43,6 @@ pub use request::{
     CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Priority,
     Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
+/// Tables of what tends to follow, for drafts.
+pub use speculate::table as ngrams;
 pub use start::start;

@@ -2,3 +2,4 @@
 
 #[cfg_attr(not(test), expect(dead_code, reason = "first used by the loop that verifies"))]
 pub mod mtp;
+pub mod table;
