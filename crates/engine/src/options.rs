@@ -1,8 +1,10 @@
 //! How to run a model; fixed for the life of an engine.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{num::NonZeroUsize, path::PathBuf, sync::Arc};
 
 pub use mlx::Precision;
+
+use crate::speculate::table::Table;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,6 +34,9 @@ pub struct Options {
     pub memory_limit: Option<usize>,
     /// What happens to a request that would fit under the memory limit, but not beside those that run.
     pub when_full: WhenFull,
+    /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
+    /// holds no example. Made with the model's tokenizer.
+    pub ngram_table: Option<Arc<Table>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +64,7 @@ impl Default for Options {
             checkpoint_every: 2048,
             memory_limit: None,
             when_full: WhenFull::Wait,
+            ngram_table: None,
         }
     }
 }

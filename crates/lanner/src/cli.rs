@@ -82,6 +82,53 @@ pub enum Command {
     Rm(RmArgs),
     /// Show or remove the state of earlier requests that is kept on the disk.
     Cache(StateArgs),
+    /// Make or show a table of what tends to follow in your texts, for --ngram-table.
+    #[command(subcommand)]
+    Ngram(NgramCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NgramCommand {
+    /// Count what follows what in texts, and write a table of it.
+    ///
+    /// Memory is bounded, whatever the size of the texts; beside the table lie up to 16 bytes for each token of a text and each
+    /// length of context while it is made.
+    Build(NgramBuildArgs),
+    /// Say what a table was made of, once its checksum is right.
+    Show(NgramShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NgramBuildArgs {
+    /// Texts in UTF-8. In files that end in .jsonl each line is an object with a `text`, or with `messages` (and `tools`),
+    /// which the model's chat template turns into text; any other file is one text.
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub corpus: Vec<PathBuf>,
+    /// The model whose tokenizer cuts them: what --model of other commands takes [default: the built-in model].
+    #[arg(long, env = "LANNER_MODEL", value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Where to write the table [default: the model's name with .ngrams, here].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Most tokens of a context.
+    #[arg(long, value_name = "TOKENS", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub order: u16,
+    /// Leave out contexts that occur less often.
+    #[arg(long, value_name = "TIMES", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    pub min_count: u32,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct NgramShowArgs {
+    /// The table.
+    #[arg(value_name = "FILE")]
+    pub table: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -199,7 +246,7 @@ pub struct BenchArgs {
     pub warmup: usize,
     /// Instead of a model, random weights made in memory: qwen3.5-0.8b, qwen3.5-4b, llama-8b, qwen3.5-9b, or the shape
     /// that a config.json describes.
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["model", "ngram_table"])]
     pub shape: Option<String>,
     /// With --shape: format of the random weights.
     #[arg(long, default_value = "affine", requires = "shape")]
@@ -300,6 +347,10 @@ pub struct ModelArgs {
     /// What happens to a request that the memory limit has room for, but not now [default: wait].
     #[arg(long, value_name = "POLICY")]
     pub when_full: Option<WhenFull>,
+    /// Draft tokens from this table where the text so far has no example of what may follow: lanner ngram build makes one
+    /// [default: none].
+    #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
+    pub ngram_table: Option<PathBuf>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.

@@ -15,8 +15,8 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     bench::{Shape, Workload, machine},
     cli::{
-        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, PrefixSpoilers, QuantizationMode,
-        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, PrefixSpoilers,
+        QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -38,6 +38,12 @@ pub enum Command {
     Cache(StateConfig),
     Bench(ModelConfig, BenchConfig),
     Quantize(ModelConfig, QuantizeConfig),
+    /// The model whose tokenizer cuts the texts.
+    NgramBuild(ModelConfig, NgramConfig),
+    NgramShow {
+        table: PathBuf,
+        json: bool,
+    },
 }
 
 #[derive(Clone)]
@@ -48,6 +54,8 @@ pub struct ModelConfig {
     pub hub: HubConfig,
     /// What to do with lines of system messages that change with every request.
     pub spoilers: PrefixSpoilers,
+    /// A table to draft from; [`crate::ngrams`] opens it.
+    pub ngram_table: Option<PathBuf>,
 }
 
 pub enum ModelsConfig {
@@ -136,6 +144,14 @@ pub struct QuantizeConfig {
     pub verify: bool,
     /// What perplexity is measured on.
     pub text: Option<PathBuf>,
+    pub json: bool,
+}
+
+pub struct NgramConfig {
+    pub corpus: Vec<PathBuf>,
+    pub out: Option<PathBuf>,
+    pub order: usize,
+    pub min_count: u32,
     pub json: bool,
 }
 
@@ -243,6 +259,13 @@ impl Config {
             }
             cli::Command::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
+            }
+            cli::Command::Ngram(cli::NgramCommand::Build(args)) => {
+                let of = ModelArgs { model: args.model.clone(), ..ModelArgs::default() };
+                Command::NgramBuild(model(of, file.model), ngram(args))
+            }
+            cli::Command::Ngram(cli::NgramCommand::Show(args)) => {
+                Command::NgramShow { table: args.table, json: args.json }
             }
         };
         Ok(Config { log: log_level(cli.global.log), command })
@@ -383,8 +406,21 @@ fn model_config(
             Some(cli::WhenFull::Wait) => engine::WhenFull::Wait,
             None => defaults.when_full,
         },
+        // Opened when the model's tokenizer is known.
+        ngram_table: None,
     };
-    ModelConfig { model: args.model.or(file.model), options, hub, spoilers: PrefixSpoilers::default() }
+    ModelConfig {
+        model: args.model.or(file.model),
+        options,
+        hub,
+        spoilers: PrefixSpoilers::default(),
+        ngram_table: args.ngram_table.or(file.ngram_table),
+    }
+}
+
+fn ngram(args: NgramBuildArgs) -> NgramConfig {
+    let NgramBuildArgs { corpus, out, order, min_count, json, .. } = args;
+    NgramConfig { corpus, out, order: order.into(), min_count, json }
 }
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {

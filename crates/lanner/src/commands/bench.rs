@@ -10,6 +10,7 @@ use crate::{
     bench::{self, ModelReport, Report, Run, Sample, Workload, machine},
     config::{BenchConfig, Chart, ModelConfig, SpeedConfig, Weights},
     model::{self, OpenError},
+    ngrams,
     source::Source,
     terminal::say,
 };
@@ -38,18 +39,19 @@ fn measure_perplexity(model: &ModelConfig, path: &Path, json: bool) -> Result<()
 }
 
 fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), CommandError> {
-    let (name, checkpoint) = match &config.weights {
+    let (name, checkpoint, options) = match &config.weights {
         Weights::Random { shape, config, quantization } => {
             let checkpoint =
                 engine::Checkpoint::Random { config: config.clone(), quantization: *quantization };
-            (shape.clone(), checkpoint)
+            (shape.clone(), checkpoint, model.options.clone())
         }
         Weights::Model => {
             let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-            (source.name, model::checkpoint(source.place))
+            let options = ngrams::options(model, &source)?;
+            (source.name, model::checkpoint(source.place), options)
         }
     };
-    let engine = model::load_engine(&name, checkpoint, &model.options)?;
+    let engine = model::load_engine(&name, checkpoint, &options)?;
     let mut machine = machine::Machine::here();
     let shape = matches!(config.weights, Weights::Random { .. }).then(|| name.clone());
     let report = ModelReport::new(name, shape, engine.info());

@@ -5,6 +5,7 @@ mod cache;
 mod chat;
 mod ids;
 mod models;
+mod ngram;
 mod perplexity;
 mod pull;
 mod quantize;
@@ -16,6 +17,7 @@ pub use bench::bench;
 pub use cache::cache;
 pub use chat::chat;
 pub use models::models;
+pub use ngram::{build as ngram_build, show as ngram_show};
 pub use pull::pull;
 pub use quantize::quantize;
 pub use rm::rm;
@@ -53,6 +55,10 @@ pub enum CommandError {
     Context { prompt: usize, generate: usize, context: usize },
     #[error("the cache in {} cannot be read or changed: {error}", folder.display())]
     Cache { folder: std::path::PathBuf, error: std::io::Error },
+    #[error("{}, line {line}: {problem}", path.display())]
+    Corpus { path: std::path::PathBuf, line: usize, problem: String },
+    #[error(transparent)]
+    Table(#[from] engine::ngrams::TableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

@@ -20,6 +20,7 @@ mod fake_hub;
 mod load;
 mod local;
 mod memory;
+mod ngram;
 mod pulling;
 mod quantize;
 mod replaying;
