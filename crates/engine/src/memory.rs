@@ -9,6 +9,7 @@ use crate::{
     cache::Cache,
     models::Model,
     request::{Request, RequestError},
+    speculate::mtp::WINDOW,
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.
@@ -83,6 +84,9 @@ impl Memory {
                 },
             }
         }
+        if model.mtp().is_some() {
+            memory.sequence += waiting_hidden(config, chunk);
+        }
         layers.sort();
         memory.token = layers.iter().sum();
         memory.growing = layers.iter().rev().take(GROWING).sum();
@@ -151,6 +155,12 @@ fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     let _ = mtp.forward(&hidden, &token, &mut Batch::new([(1, 0, &mut ahead[..])]));
     caches.extend(ahead);
     caches
+}
+
+/// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and the chunk it ends in.
+fn waiting_hidden(config: &Value, chunk: usize) -> usize {
+    let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
+    (WINDOW + chunk) * hidden * size_of::<f32>()
 }
 
 /// What the activations of a step of `chunk` tokens are likely to take: those of four layers, as operations are begun ahead of what

@@ -332,3 +332,24 @@ fn of_a_long_past_the_head_sees_the_end() {
     assert_eq!(whole, draft(&[(0, 300), (700, 999)]), "so is what lies behind a gap");
     assert_ne!(whole, draft(&[(900, 999)]), "what lies in it is seen");
 }
+
+#[test]
+fn a_sequence_that_begins_again_begins_anew() {
+    let model: Rc<dyn Model> = Rc::from(load_golden("qwen3_5-b", FLOAT32));
+    let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
+    let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
+    let ask = |drafter: &mut MtpDrafter, sequence| {
+        let asked = Asked { sequence, tokens: &tokens, prompt: 50, depth: 4, sampling: &greedy };
+        drafter.propose(&[asked]).expect("drafts").remove(0)
+    };
+    let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
+    assert_eq!(ask(&mut drafter, 1).tokens, [0; 0], "nothing was seen");
+    drafter.see(1, 0, &hidden.slice(0, 0, 59));
+    let first = ask(&mut drafter, 1);
+    assert_eq!(first.tokens.len(), 4);
+    drafter.forget(1);
+    drafter.see(1, 0, &hidden.slice(0, 0, 59));
+    drafter.see(2, 40, &hidden.slice(0, 40, 59));
+    assert_eq!(ask(&mut drafter, 1), first);
+    assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
+}
