@@ -16,7 +16,8 @@ Each folder gets config.json as the family's publisher writes it, and golden.jso
     cases[].greedy_margin     gap between the two likeliest tokens at each
     cases[].decode_logits     {step: [vocab]}, the logits that chose greedy_ids[step]; step 0 is the prompt's last
 
-Checkpoints with a head that looks further ahead also get head.json (heads.py). families.py lists the goldens. The same script gives the same goldens: everything is seeded.
+Checkpoints with a head that looks further ahead also get head.json (heads.py). families.py lists the goldens. The same
+script gives the same goldens: everything is seeded.
 """
 
 import json
