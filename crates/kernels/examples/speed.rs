@@ -25,6 +25,7 @@ fn main() {
         experts(&report, tokens, 1024, 512);
     }
     heads(&report);
+    model(&report);
     for (k, n) in [(1024, 512), (1024, 3584), (2048, 1024), (3584, 1024), (1024, 248_320)] {
         token(&report, k, n);
     }
@@ -37,15 +38,84 @@ fn token(report: &Report, k: usize, n: usize) {
     let codes = vec![0x9a5c_3e71u32; count * n * k / 8];
     let scales = vec![bf16::from_f32(0.01); count * n * k / 64];
     let biases = scales.clone();
+    let weight = |i: usize| {
+        let (codes, groups) = (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
+        let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
+        Affine { codes, scales, biases, group_size: 64, bits: 4 }
+    };
     report.line(&format!("token affine4 {count} x {n}x{k}"), count * k * n, count * n * k * 9 / 16, || {
         for i in 0..count {
-            let (codes, groups) =
-                (&codes[i * n * k / 8..][..n * k / 8], i * n * k / 64..(i + 1) * n * k / 64);
-            let (scales, biases) = (Floats::Bf16(&scales[groups.clone()]), Floats::Bf16(&biases[groups]));
-            let weight = Affine { codes, scales, biases, group_size: 64, bits: 4 };
-            linear(&x, Weight::Affine(weight), &mut out, k, n, Rounded)
+            linear(&x, Weight::Affine(weight(i)), &mut out, k, n, Rounded)
         }
     });
+    let packing = Packing::of(&weight(0), n).expect("whole blocks");
+    let mut memory: Vec<Vec<u32>> = vec![];
+    for i in 0..count {
+        memory.push(vec![0; packing.words(n, k)]);
+        packing.pack(weight(i), k, &mut memory[i]);
+    }
+    for m in [1, 2, 4, 6, 8] {
+        let (x, mut out) = (vec![0.5f32; m * k], vec![0.0f32; m * n]);
+        let name = format!("token packed4 {count} x {n}x{k} m={m}");
+        report.line(&name, m * count * k * n, count * n * k * 9 / 16, || {
+            for memory in &memory {
+                let weight = Weight::Packed(Packed::new(packing, k, memory));
+                linear(&x, weight, &mut out, k, n, Rounded)
+            }
+        });
+    }
+}
+
+/// The products of a token of Qwen3.5-0.8B, from memory, in its order: those of a layer that share their input together.
+fn model(report: &Report) {
+    let packed = |n: usize, k: usize| {
+        let scales = vec![bf16::from_f32(0.01); n * k / 64];
+        let codes = vec![0x9a5c_3e71u32; n * k / 8];
+        let (scales, biases) = (Floats::Bf16(&scales), Floats::Bf16(&scales));
+        let weight = Affine { codes: &codes, scales, biases, group_size: 64, bits: 4 };
+        let packing = Packing::of(&weight, n).expect("whole blocks");
+        let mut memory = vec![0; packing.words(n, k)];
+        packing.pack(weight, k, &mut memory);
+        (packing, k, n, memory)
+    };
+    let layers: Vec<_> = (0..18)
+        .map(|_| {
+            let inputs = [6144, 2048, 16, 16].map(|n| packed(n, 1024));
+            (inputs, packed(1024, 2048), [packed(3584, 1024), packed(3584, 1024)], packed(1024, 3584))
+        })
+        .collect();
+    let head = packed(248_320, 1024);
+    fn weight((packing, k, _, memory): &(Packing, usize, usize, Vec<u32>)) -> Weight<'_> {
+        Weight::Packed(Packed::new(*packing, *k, memory))
+    }
+    let bytes = 18 * (8224 * 1024 + 3 * 3584 * 1024 + 2048 * 1024) * 9 / 16 + 248_320 * 1024 * 9 / 16;
+    for m in [1, 2, 4, 8] {
+        let x = vec![0.5f32; m * 3584];
+        let mut out = vec![0.0f32; m * 248_320];
+        let mut outs = [6144, 2048, 16, 16].map(|n| vec![0.0f32; m * n]);
+        report.line(&format!("model packed4 m={m}"), bytes * 16 / 9 * m, bytes, || {
+            for (inputs, output, [gate, up], down) in &layers {
+                let terms = inputs.iter().zip(&mut outs);
+                let mut terms: Vec<Term> =
+                    terms.map(|(w, out)| Term { weight: weight(w), n: w.2, out }).collect();
+                linears(&x[..m * 1024], 1024, &mut terms, Rounded);
+                linear(&x[..m * 2048], weight(output), &mut out[..m * 1024], 2048, 1024, Rounded);
+                let inner = &mut out[..m * 3584];
+                gated_linear(
+                    &x[..m * 1024],
+                    weight(gate),
+                    weight(up),
+                    Activation::Silu,
+                    inner,
+                    1024,
+                    3584,
+                    Rounded,
+                );
+                linear(&x, weight(down), &mut out[..m * 1024], 3584, 1024, Rounded);
+            }
+            linear(&x[..m * 1024], weight(&head), &mut out, 1024, 248_320, Rounded);
+        });
+    }
 }
 
 fn products(report: &Report, m: usize, k: usize, n: usize) {
@@ -138,7 +208,7 @@ impl Report {
         }
         work();
         let (mut best, start) = (f64::MAX, Instant::now());
-        while start.elapsed().as_secs_f64() < 0.05 {
+        while start.elapsed().as_secs_f64() < 0.2 {
             let start = Instant::now();
             work();
             best = best.min(start.elapsed().as_secs_f64());

@@ -33,8 +33,8 @@ pub use delta::{DeltaShape, gated_delta};
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
 pub use gumbel::gumbel;
 pub use linear::{
-    Affine, FloatFormat, Floats, Microscaled, Precision, Term, Weight, gated_linear, grouped_linear, linear,
-    linears,
+    Affine, FloatFormat, FloatType, Floats, Microscaled, Packed, Packing, Precision, Term, Weight,
+    gated_linear, grouped_linear, linear, linears,
 };
 pub use norm::{add_rms_norm, gated_rms_norm, rms_norm};
 pub use pack::pack_floats;

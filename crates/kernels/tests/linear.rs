@@ -55,6 +55,63 @@ proptest! {
     }
 }
 
+/// A matrix rearranged for products is the same matrix, in all it is asked.
+#[test]
+fn packed_is_as_it_was() {
+    let mut cases = 0;
+    for (bits, group_size) in [(2, 32), (2, 128), (4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)] {
+        for (n, groups) in [(16, 1), (48, 3), (160, 9)] {
+            let parts = AffineParts::random(7, n, groups, group_size, bits);
+            let (f16s, bf16s) = (parts.floats::<f16>(), parts.floats::<bf16>());
+            let floats = [
+                [Floats::F32(&parts.scales), Floats::F32(&parts.biases)],
+                [Floats::F16(&f16s[0]), Floats::F16(&f16s[1])],
+                [Floats::Bf16(&bf16s[0]), Floats::Bf16(&bf16s[1])],
+            ];
+            for [scales, biases] in floats {
+                let affine = Affine { codes: &parts.codes, scales, biases, group_size, bits };
+                check_packed(affine, n, parts.k);
+                cases += 1;
+            }
+        }
+    }
+    assert_eq!(cases, 72);
+}
+
+fn check_packed(affine: Affine, n: usize, k: usize) {
+    let packing = Packing::of(&affine, n).expect("whole blocks");
+    assert!(Packing::of(&affine, n - 1).is_none() && Packing::of(&Affine { bits: 3, ..affine }, n).is_none());
+    let mut memory = vec![u32::MAX; packing.words(n, k)];
+    packing.pack(affine, k, &mut memory);
+    let packed = Packed::new(packing, k, &memory);
+    for m in [1, 2, 3, 5, 8, 9, 20] {
+        let x = noise::<f32>(m as u64, m * k);
+        let of = |weight| {
+            let mut out = unwritten(m * n);
+            linear(&x, weight, &mut out, k, n, Rounded);
+            bits(&out)
+        };
+        assert_eq!(of(Weight::Packed(packed)), of(Weight::Affine(affine)), "{packing:?}, {m} rows of {k}");
+    }
+    let indices = [n as u32 - 1, 0, 9];
+    let (mut rows, mut expected) = (unwritten::<f32>(3 * k), unwritten::<f32>(3 * k));
+    packed.rows(&indices, &mut rows);
+    affine_rows(affine, &indices, &mut expected, k);
+    assert_eq!(bits(&rows), bits(&expected));
+}
+
+#[test]
+#[should_panic(expected = "a weight packed for products of integers, in float32")]
+fn packed_is_for_rounded_products() {
+    let parts = AffineParts::random(7, 16, 2, 64, 4);
+    let Weight::Affine(affine) = parts.weight() else { unreachable!("affine") };
+    let packing = Packing::of(&affine, 16).expect("one block");
+    let mut memory = vec![0; packing.words(16, parts.k)];
+    packing.pack(affine, parts.k, &mut memory);
+    let packed = Packed::new(packing, parts.k, &memory);
+    linear(&vec![0.0; parts.k], Weight::Packed(packed), &mut [0.0; 16], parts.k, 16, Float32);
+}
+
 /// What a rounded product is.
 enum Expected {
     /// The same as in float32.

@@ -260,9 +260,12 @@ pub struct BenchArgs {
     /// With --shape: bfloat16 instead of quantised weights.
     #[arg(long, requires = "shape", conflicts_with_all = ["mode", "bits", "group_size"])]
     pub unquantized: bool,
+    /// Also show what each kernel took of a prompt token and of a generated one, in milliseconds; JSON always has it.
+    #[arg(long)]
+    pub kernels: bool,
     /// Measure no speed, but the perplexity of the model on this text.
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["prompt", "generate", "batch", "repeats", "warmup", "shape", "chart"])]
+          conflicts_with_all = ["prompt", "generate", "batch", "repeats", "warmup", "shape", "chart", "kernels"])]
     pub perplexity: Option<PathBuf>,
     /// Also draw the speeds: a picture as .svg, or a page with the table as .html.
     #[arg(long, value_name = "FILE")]

@@ -114,6 +114,8 @@ pub struct SpeedConfig {
     pub repeats: usize,
     pub warmup: usize,
     pub chart: Option<Chart>,
+    /// Whether to show where the time went.
+    pub kernels: bool,
     pub json: bool,
 }
 
@@ -494,6 +496,7 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
         repeats: args.repeats.get(),
         warmup: args.warmup,
         chart: args.chart.map(chart).transpose()?,
+        kernels: args.kernels,
         json,
     };
     Ok((model, BenchConfig::Speed(speed)))

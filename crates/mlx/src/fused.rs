@@ -7,11 +7,13 @@ mod layer;
 mod parts;
 
 use kernels::{
-    Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Floats, Microscaled, Weight,
+    Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Floats, Microscaled,
+    Packing, Weight,
 };
 
 use crate::{
     Array, Dtype, Input, OutputSpec, apply,
+    constant::Constant,
     fast::Rope,
     kernel::apply_in_place,
     kv::Softmax,
@@ -84,6 +86,21 @@ pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array
     multiply("grouped_quantized_matmul", x, &parts(w), Some(experts), shape, move |inputs| {
         quantized(inputs, q)
     })
+}
+
+/// `w` rearranged for our kernels, if it can be.
+pub(crate) fn pack(w: &Quantized) -> crate::Result<Option<(Array, Packing)>> {
+    let constants: Vec<Constant> = parts(w).into_iter().map(Constant::of).collect();
+    let [codes, scales, biases] = &constants[..] else { return Ok(None) };
+    let affine = parts::affine(codes, scales, biases, w.quantization);
+    let (rows, k) = (w.codes.dim(-2) as usize, w.inputs() as usize);
+    let Some(packing) = Packing::of(&affine, rows) else { return Ok(None) };
+    let words = packing.words(rows, k) as i32;
+    let array = Array::fill_with(&[words], Dtype::Uint32, |bytes| {
+        packing.pack(affine, k, bytemuck::cast_slice_mut(bytes));
+        Ok(())
+    })?;
+    Ok(Some((array, packing)))
 }
 
 /// The product of `x` with a weight `[n, k]`, or with those that `experts` choose; `weight` makes it of the kernel's

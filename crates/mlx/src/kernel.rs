@@ -114,7 +114,9 @@ pub(crate) fn kernel_name(kernel: &Kernel) -> &str {
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
     let inputs: Vec<Input> = inputs.iter().map(Input).collect();
     let mut outputs: Vec<Output> = outputs.iter_mut().map(|o| Output(&mut *o.bytes, o.dtype)).collect();
-    let result = profile::timed(|| catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs))));
+    let result = profile::timed(kernel.name, || {
+        catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs)))
+    });
     result.map_err(|panic| {
         // The stream goes on with the operations behind this one before anybody sees the error; an index among
         // them must not be whatever the memory held before.

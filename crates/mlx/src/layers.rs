@@ -4,13 +4,14 @@
 use std::{cell::OnceCell, sync::Arc};
 
 use crate::{
-    Array, Dtype, Matrix, fast,
+    Array, Dtype, Matrix, Result, fast,
     fused::{self, LinearParts, NormParts},
+    packed::Stored,
 };
 
 /// `x · weightᵀ + bias`.
 pub struct Linear {
-    pub(crate) weight: Matrix,
+    pub(crate) weight: Stored,
     /// `[outputs]`.
     pub(crate) bias: Option<Array>,
     parts: OnceCell<Arc<LinearParts>>,
@@ -18,7 +19,17 @@ pub struct Linear {
 
 impl Linear {
     pub fn new(weight: Matrix, bias: Option<Array>) -> Linear {
-        Linear { weight, bias, parts: OnceCell::new() }
+        Linear { weight: Stored::Plain(weight), bias, parts: OnceCell::new() }
+    }
+
+    /// With its weight, if that is affine and the CPU computes, in the order in which our kernels read it: products in
+    /// [`Precision::Rounded`](crate::Precision::Rounded) are faster, others impossible. It takes as much memory as before, and for
+    /// a moment twice that.
+    ///
+    /// # Errors
+    /// The weight cannot be evaluated, or memory is exhausted.
+    pub fn packed(weight: Matrix, bias: Option<Array>) -> Result<Linear> {
+        Ok(Linear { weight: Stored::packed(weight)?, bias, parts: OnceCell::new() })
     }
 
     /// `[.., inputs]` to `[.., outputs]`, in `x`'s type.
@@ -31,6 +42,10 @@ impl Linear {
     /// Rows `indices` (uint32 `[n]`) of the weight, as `dtype` or in the type they are stored in.
     #[track_caller]
     pub fn rows(&self, indices: &Array, dtype: Option<Dtype>) -> Array {
+        let dtype = match &self.weight {
+            Stored::Packed(weight) => dtype.or(Some(weight.floats())),
+            Stored::Plain(_) => dtype,
+        };
         let fused = dtype.filter(|_| !crate::on_gpu()).and_then(|dtype| fused::rows(self, indices, dtype));
         fused.unwrap_or_else(|| self.weight.rows(indices, dtype))
     }

@@ -18,6 +18,7 @@ mod layers;
 pub mod load;
 mod matrix;
 mod ops;
+mod packed;
 mod portable;
 mod precision;
 pub mod profile;

@@ -4,13 +4,28 @@
 
 use std::{
     ops::Sub,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// See [`kernels`]. One thread computes, so nobody waits for another.
+static BY_NAME: Mutex<Vec<KernelTime>> = Mutex::new(vec![]);
+
+/// What one kernel took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// `products` are the products of matrices within all the others.
+    pub name: &'static str,
+    pub runs: u64,
+    pub time: Duration,
+}
 
 /// What was counted since the program began or since [`reset`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +47,15 @@ pub fn read() -> Counters {
     }
 }
 
+/// Each kernel's part of that, in the order in which they first ran.
+pub fn kernels() -> Vec<KernelTime> {
+    BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 /// Counts from 0 again, for everybody in the process; whoever is not alone subtracts two [`read`]s instead.
 pub fn reset() {
     [&NODES, &KERNELS, &KERNEL_NANOSECONDS].into_iter().for_each(|counter| counter.store(0, Relaxed));
+    BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 impl Sub for Counters {
@@ -55,10 +76,22 @@ pub(crate) fn count_node() {
 }
 
 /// Runs a kernel's body and counts it.
-pub(crate) fn timed<T>(body: impl FnOnce() -> T) -> T {
-    let started = Instant::now();
-    let result = body();
-    KERNEL_NANOSECONDS.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
+pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
+    let (result, time) = part(name, body);
+    KERNEL_NANOSECONDS.fetch_add(time.as_nanos() as u64, Relaxed);
     KERNELS.fetch_add(1, Relaxed);
     result
+}
+
+/// Runs a part of a kernel, which counts under this name too.
+pub(crate) fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let result = body();
+    let time = started.elapsed();
+    let mut all = BY_NAME.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.iter_mut().find(|kernel| kernel.name == name) {
+        Some(kernel) => (kernel.runs, kernel.time) = (kernel.runs + 1, kernel.time + time),
+        None => all.push(KernelTime { name, runs: 1, time }),
+    }
+    (result, time)
 }

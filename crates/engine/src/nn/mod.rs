@@ -54,8 +54,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    pub fn new(weight: Matrix, dtype: Option<Dtype>) -> Embedding {
-        Embedding { table: Linear::new(weight, None), dtype }
+    pub fn new(table: Linear, dtype: Option<Dtype>) -> Embedding {
+        Embedding { table, dtype }
     }
 
     /// Token ids `[tokens]` to `[tokens, hidden_size]`.

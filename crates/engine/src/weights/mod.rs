@@ -233,12 +233,18 @@ impl Weights {
             true => Some(self.cast(self.sub(name).float_tensor("bias", &[outputs])?)),
             false => None,
         };
-        Ok(Linear::new(weight, bias))
+        self.layer(weight, bias)
+    }
+
+    /// In the order in which kernels read it, unless nothing is read: then there are only shapes.
+    fn layer(&self, weight: Matrix, bias: Option<Array>) -> Result<Linear> {
+        let shapes = self.store.random.is_none() && self.store.files.borrow().is_empty();
+        if shapes { Ok(Linear::new(weight, bias)) } else { Ok(Linear::packed(weight, bias)?) }
     }
 
     /// An embedding table `[vocab_size, hidden_size]`.
     pub fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
-        let table = self.matrix(Place::One(name), &[vocab_size, hidden_size])?;
+        let table = self.layer(self.matrix(Place::One(name), &[vocab_size, hidden_size])?, None)?;
         Ok(Embedding::new(table, self.store.types.activations))
     }
 

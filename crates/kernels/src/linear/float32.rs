@@ -66,6 +66,7 @@ pub(super) fn multiply_any(x: &[f32], weight: Weight, out: &mut [f32], product: 
         Weight::Dense(Floats::Bf16(values)) => multiply(x, Dense { values, k: product.k }, out, product),
         Weight::Affine(weight) => affine::multiply(x, weight, out, product),
         Weight::Microscaled(weight) => float::multiply(x, weight, out, product),
+        Weight::Packed(_) => panic!("a weight packed for products of integers, in float32"),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 /// 16 words, whatever they hold.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Line(pub [u32; 16]);
 

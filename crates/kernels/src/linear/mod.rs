@@ -9,6 +9,7 @@ mod float32;
 mod integer;
 mod lines;
 mod output;
+mod packed;
 mod product;
 mod scratch;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +19,7 @@ use half::{bf16, f16};
 
 pub use affine::Affine;
 pub use float::{FloatFormat, Microscaled};
+pub use packed::{FloatType, Packed, Packing};
 
 pub(crate) use float::e4m3;
 
@@ -94,6 +96,8 @@ pub enum Weight<'a> {
     Dense(Floats<'a>),
     Affine(Affine<'a>),
     Microscaled(Microscaled<'a>),
+    /// For products in [`Precision::Rounded`] only.
+    Packed(Packed<'a>),
 }
 
 /// One of the products that share their `x`: `out[m, n] = x[m, k] · weight[n, k]ᵀ`.
@@ -198,6 +202,7 @@ impl Weight<'_> {
             Weight::Dense(values) => assert_eq!(values.len(), rows * k, "weight is not [{rows}, {k}]"),
             Weight::Affine(weight) => weight.check(rows, k),
             Weight::Microscaled(weight) => weight.check(rows, k),
+            Weight::Packed(weight) => weight.check(rows, k),
         }
     }
 
@@ -207,6 +212,7 @@ impl Weight<'_> {
             Weight::Dense(values) => values.len(),
             Weight::Affine(weight) => weight.codes.len() * 32 / weight.bits,
             Weight::Microscaled(weight) => weight.codes.len() * 32 / weight.format.bits(),
+            Weight::Packed(weight) => weight.values(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Random weights in every format, and what they stand for: each format unpacked one value at a time.
 
-use kernels::{Affine, FloatFormat, Floats, Microscaled, Weight};
+use kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
 
 use super::{noise, random_words};
 
@@ -31,6 +31,11 @@ impl AffineParts {
         let AffineParts { codes, scales, biases, group_size, bits, .. } = self;
         let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
         Weight::Affine(Affine { codes, scales, biases, group_size: *group_size, bits: *bits })
+    }
+
+    /// Scales and biases in another type.
+    pub fn floats<T: Scalar>(&self) -> [Vec<T>; 2] {
+        [&self.scales, &self.biases].map(|values| values.iter().map(|v| T::from_f32(*v)).collect())
     }
 
     pub fn integers(&self) -> Integers {
@@ -157,6 +162,7 @@ pub fn matrix<'a>(stack: &Weight<'a>, e: usize, n: usize, k: usize) -> Weight<'a
         Floats::Bf16(values) => Floats::Bf16(&values[part(len)]),
     };
     match stack {
+        Weight::Packed(_) => unreachable!("tests cut stacks before they pack them"),
         Weight::Dense(values) => Weight::Dense(floats(values, n * k)),
         Weight::Affine(Affine { codes, scales, biases, group_size, bits }) => Weight::Affine(Affine {
             codes: &codes[part(n * k * bits / 32)],

@@ -7,7 +7,7 @@ use std::{
 
 use engine::{
     Engine, Event, Request, RequestError,
-    profile::{self, Counters},
+    profile::{self, Counters, KernelTime},
 };
 
 /// So many requests at once, each of so many random prompt tokens and so many new ones.
@@ -31,6 +31,17 @@ pub struct Sample {
     pub gaps: Vec<f64>,
     /// `None` if there were too few tokens to tell.
     pub per_token: Option<PerToken>,
+    /// What each kernel took, of a prompt token and of a generated one.
+    pub kernels: Vec<Kernel>,
+}
+
+/// Milliseconds of one kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    pub name: &'static str,
+    pub prompt: f64,
+    /// `None` if there were too few tokens to tell.
+    pub generated: Option<f64>,
 }
 
 /// What a generated token costs, on average over the run. Of a batch, each token has its share.
@@ -50,6 +61,7 @@ struct Arrival {
     request: usize,
     at: Duration,
     counters: Counters,
+    kernels: Vec<KernelTime>,
 }
 
 /// Runs a workload greedily, all requests submitted together. `seed` chooses the prompts: no two seeds share one.
@@ -61,6 +73,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
     let prompts: Vec<Vec<u32>> =
         (0..workload.batch).map(|i| random_ids(seed << 16 | i as u64, workload.prompt, vocab_size)).collect();
     let (sender, arrivals) = mpsc::channel();
+    let before = profile::kernels();
     let started = Instant::now();
     let mut tickets = vec![];
     for (request, prompt) in prompts.into_iter().enumerate() {
@@ -68,7 +81,8 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
         let sink = move |event| {
             let arrived = match event {
                 Event::Token { .. } => {
-                    Ok(Arrival { request, at: started.elapsed(), counters: profile::read() })
+                    let (at, counters) = (started.elapsed(), profile::read());
+                    Ok(Arrival { request, at, counters, kernels: profile::kernels() })
                 }
                 Event::Failed(error) => Err(error),
                 _ => return,
@@ -81,7 +95,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
     }
     drop(sender);
     let arrivals = arrivals.into_iter().collect::<Result<Vec<_>, _>>()?;
-    sample(workload, &arrivals).ok_or(RequestError::EngineStopped)
+    sample(workload, &before, &arrivals).ok_or(RequestError::EngineStopped)
 }
 
 /// Token ids that no cache can have seen (SplitMix64).
@@ -97,7 +111,7 @@ fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
 }
 
 /// `None` if tokens are missing.
-fn sample(workload: Workload, arrivals: &[Arrival]) -> Option<Sample> {
+fn sample(workload: Workload, before: &[KernelTime], arrivals: &[Arrival]) -> Option<Sample> {
     let Workload { prompt, generate, batch } = workload;
     // Where each request's tokens stand among all.
     let of = |request| (0..arrivals.len()).filter(move |&i| arrivals[i].request == request);
@@ -113,15 +127,31 @@ fn sample(workload: Workload, arrivals: &[Arrival]) -> Option<Sample> {
         places.iter().flat_map(|places| places.windows(2)).map(|pair| 1e3 * (at(pair[1]) - at(pair[0])));
     // When a token arrives, the step behind it is built already, except behind the last: so this ends one earlier.
     let end = places.iter().filter_map(|places| places.len().checked_sub(2).map(|i| places[i])).max();
-    let per_token =
-        end.filter(|&end| end > first).map(|end| per_token(&arrivals[first], &arrivals[end], end - first));
+    let end = end.filter(|&end| end > first);
+    let per_token = end.map(|end| per_token(&arrivals[first], &arrivals[end], end - first));
+    let (prompts, prefilled) = (batch * prompt, &arrivals[first].kernels);
+    let kernels = arrivals[last].kernels.iter().map(|&KernelTime { name, .. }| Kernel {
+        name,
+        prompt: ms_between(name, before, prefilled) / prompts as f64,
+        generated: end.map(|end| ms_between(name, prefilled, &arrivals[end].kernels) / (end - first) as f64),
+    });
     Some(Sample {
         ttft: places.iter().map(|places| at(places[0])).collect(),
         prefill: (batch * prompt) as f64 / at(first),
         decode,
         gaps: gaps.collect(),
         per_token,
+        kernels: kernels.collect(),
     })
+}
+
+/// Milliseconds that a kernel ran between two looks at them.
+fn ms_between(name: &str, before: &[KernelTime], after: &[KernelTime]) -> f64 {
+    let time = |kernels: &[KernelTime]| {
+        let kernel = kernels.iter().find(|kernel| kernel.name == name);
+        kernel.map_or(0.0, |kernel| 1e3 * kernel.time.as_secs_f64())
+    };
+    time(after) - time(before)
 }
 
 fn per_token(from: &Arrival, to: &Arrival, tokens: usize) -> PerToken {
@@ -144,18 +174,26 @@ mod tests {
     /// A token of `request` after `ms` milliseconds, when so many nodes were built; half of the time went to kernels.
     fn arrival(request: usize, ms: u64, nodes: u64) -> Arrival {
         let at = Duration::from_millis(ms);
-        Arrival { request, at, counters: Counters { nodes, kernels: nodes / 2, kernel_time: at / 2 } }
+        let kernels = vec![KernelTime { name: "delta_net", runs: nodes / 2, time: at / 2 }];
+        Arrival {
+            request,
+            at,
+            counters: Counters { nodes, kernels: nodes / 2, kernel_time: at / 2 },
+            kernels,
+        }
     }
 
     #[test]
     fn one_request_is_its_prompt_and_its_tokens() {
         let arrivals = [arrival(0, 100, 60), arrival(0, 110, 80), arrival(0, 130, 100), arrival(0, 140, 100)];
-        let found = sample(Workload { prompt: 50, generate: 4, batch: 1 }, &arrivals).unwrap();
+        let found = sample(Workload { prompt: 50, generate: 4, batch: 1 }, &[], &arrivals).unwrap();
         assert_eq!((&found.ttft[..], found.prefill), (&[0.1][..], 500.0));
         assert!((found.decode.unwrap() - 75.0).abs() < 1e-9, "three tokens in 40 ms");
         assert_eq!(found.gaps.iter().map(|gap| gap.round()).collect::<Vec<_>>(), [10.0, 20.0, 10.0]);
         let PerToken { nodes, kernels, kernel_ms, host_ms } = found.per_token.unwrap();
         assert_eq!((nodes, kernels, kernel_ms, host_ms), (20.0, Some(10.0), Some(7.5), Some(7.5)));
+        let kernel = Kernel { name: "delta_net", prompt: 1.0, generated: Some(7.5) };
+        assert_eq!(found.kernels, [kernel], "50 ms of 50 tokens, then half of each");
     }
 
     #[test]
@@ -163,7 +201,7 @@ mod tests {
         let times = [(0, 100), (0, 110), (1, 120), (0, 130), (1, 130), (1, 140)];
         let arrivals: Vec<Arrival> =
             times.into_iter().map(|(request, ms)| arrival(request, ms, ms)).collect();
-        let found = sample(Workload { prompt: 60, generate: 3, batch: 2 }, &arrivals).unwrap();
+        let found = sample(Workload { prompt: 60, generate: 3, batch: 2 }, &[], &arrivals).unwrap();
         assert_eq!((&found.ttft[..], found.prefill), (&[0.1, 0.12][..], 1000.0));
         assert!((found.decode.unwrap() - 150.0).abs() < 1e-9, "three tokens in 20 ms");
         assert_eq!(found.gaps.len(), 4);
@@ -172,12 +210,15 @@ mod tests {
 
     #[test]
     fn one_new_token_is_no_decoding() {
-        let found = sample(Workload { prompt: 8, generate: 1, batch: 1 }, &[arrival(0, 10, 5)]).unwrap();
+        let found = sample(Workload { prompt: 8, generate: 1, batch: 1 }, &[], &[arrival(0, 10, 5)]).unwrap();
         assert!(found.decode.is_none() && found.per_token.is_none() && found.gaps.is_empty());
         let two = [arrival(0, 10, 5), arrival(0, 20, 5)];
-        let found = sample(Workload { prompt: 8, generate: 2, batch: 1 }, &two).unwrap();
+        let found = sample(Workload { prompt: 8, generate: 2, batch: 1 }, &[], &two).unwrap();
         assert!(found.decode.is_some() && found.per_token.is_none());
-        assert!(sample(Workload { prompt: 8, generate: 3, batch: 1 }, &two).is_none(), "a token is missing");
+        assert!(
+            sample(Workload { prompt: 8, generate: 3, batch: 1 }, &[], &two).is_none(),
+            "a token is missing"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     machine::Machine,
-    measure::{PerToken, Sample, Workload},
+    measure::{Kernel, PerToken, Sample, Workload},
     statistics::{Percentiles, Spread},
 };
 use crate::terminal::table;
@@ -40,6 +40,8 @@ pub struct Run {
     pub token: Option<Percentiles>,
     /// Of the repeat with the middle speed.
     pub per_token: Option<PerToken>,
+    /// Of the same repeat, what took longest first.
+    pub kernels: Vec<Kernel>,
     /// Bytes, of the process and of MLX's arrays alone.
     pub peak_memory: Option<usize>,
     pub mlx_peak_memory: usize,
@@ -74,6 +76,10 @@ impl Run {
     ) -> Option<Run> {
         let mut by_speed: Vec<&Sample> = samples.iter().collect();
         by_speed.sort_by(|a, b| a.decode.unwrap_or(0.0).total_cmp(&b.decode.unwrap_or(0.0)));
+        let middle = *by_speed.get((samples.len() - 1) / 2)?;
+        let mut kernels = middle.kernels.clone();
+        let time = |kernel: &Kernel| kernel.generated.unwrap_or(kernel.prompt);
+        kernels.sort_by(|a, b| time(b).total_cmp(&time(a)));
         Some(Run {
             workload,
             repeats: samples.len(),
@@ -81,7 +87,8 @@ impl Run {
             prefill: Spread::of(samples.iter().map(|sample| sample.prefill))?,
             decode: Spread::of(samples.iter().filter_map(|sample| sample.decode)),
             token: Percentiles::of(samples.iter().flat_map(|sample| sample.gaps.iter().copied())),
-            per_token: by_speed.get((samples.len() - 1) / 2)?.per_token,
+            per_token: middle.per_token,
+            kernels,
             peak_memory,
             mlx_peak_memory,
         })
@@ -115,6 +122,7 @@ impl Run {
             "host_ms_per_token": per_token.and_then(|each| each.host_ms),
             "nodes_per_token": per_token.map(|each| each.nodes),
             "kernels_per_token": per_token.and_then(|each| each.kernels),
+            "kernels": self.kernels.iter().map(Kernel::json).collect::<Vec<_>>(),
             "weight_gb_s": self.weight_gb_s(&report.model),
             "read_fraction": self.read_fraction(report),
             "peak_memory_bytes": self.peak_memory,
@@ -146,6 +154,12 @@ impl Run {
             percent.unwrap_or_else(|| "-".into()),
             (memory / 1_000_000).to_string(),
         ]
+    }
+}
+
+impl Kernel {
+    fn json(&self) -> Value {
+        json!({ "name": self.name, "ms_per_prompt_token": self.prompt, "ms_per_token": self.generated })
     }
 }
 
@@ -225,6 +239,27 @@ impl Report {
         let [model, machine] = self.heading();
         let rows = [vec![COLUMNS.map(str::to_owned)], self.rows()].concat();
         format!("{model}\n{machine}\n\n{}", table(&rows))
+    }
+
+    /// What each kernel took in each run, in milliseconds.
+    pub fn kernels(&self) -> String {
+        let titles = ["prompt", "generate", "batch", "kernel", "per prompt token", "per generated token"];
+        let mut rows = vec![titles.map(str::to_owned)];
+        for Run { workload: Workload { prompt, generate, batch }, kernels, .. } in &self.runs {
+            rows.extend(kernels.iter().map(|kernel| {
+                let [prompt, generate, batch] = [prompt, generate, batch].map(usize::to_string);
+                let time = |ms: Option<f64>| ms.map_or("-".into(), |ms| format!("{ms:.3}"));
+                [
+                    prompt,
+                    generate,
+                    batch,
+                    kernel.name.into(),
+                    time(Some(kernel.prompt)),
+                    time(kernel.generated),
+                ]
+            }));
+        }
+        table(&rows)
     }
 }
 

@@ -60,7 +60,11 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
     engine.stop();
     machine.measure_reading();
     let report = Report { machine, model: report, runs };
-    let text = if config.json { format!("{:#}\n", report.json()) } else { report.text() };
+    let text = match (config.json, config.kernels) {
+        (true, _) => format!("{:#}\n", report.json()),
+        (false, false) => report.text(),
+        (false, true) => format!("{}\n{}", report.text(), report.kernels()),
+    };
     std::io::stdout().write_all(text.as_bytes())?;
     config.chart.as_ref().map_or(Ok(()), |chart| draw(&report, chart))
 }

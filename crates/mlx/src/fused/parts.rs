@@ -3,12 +3,14 @@
 use std::{borrow::Cow, ops::Range};
 
 use half::{bf16, f16};
-use kernels::{Activation, Affine, Floats, Microscaled, Precision, Scalar, Term, Weight};
+use kernels::{Activation, Affine, Floats, Microscaled, Packed, Packing, Precision, Scalar, Term, Weight};
 
 use super::float_format;
 use crate::{
     Array, Dtype, Element, Input, Linear, Matrix, Output, RmsNorm,
     constant::Constant,
+    packed::Stored,
+    profile,
     quant::{Mode, Quantization},
 };
 
@@ -24,14 +26,15 @@ enum WeightParts {
     Dense(Constant),
     Affine { codes: Constant, scales: Constant, biases: Constant, quantization: Quantization },
     Microscaled { codes: Constant, scales: Constant, mode: Mode },
+    Packed { words: Constant, packing: Packing, inputs: usize },
 }
 
 impl LinearParts {
     #[track_caller]
     pub fn of(linear: &Linear) -> LinearParts {
         let weight = match &linear.weight {
-            Matrix::Dense(weight) => WeightParts::Dense(Constant::of(weight)),
-            Matrix::Quantized(weight) => {
+            Stored::Plain(Matrix::Dense(weight)) => WeightParts::Dense(Constant::of(weight)),
+            Stored::Plain(Matrix::Quantized(weight)) => {
                 let (codes, scales) = (Constant::of(&weight.codes), Constant::of(&weight.scales));
                 match &weight.biases {
                     Some(biases) => WeightParts::Affine {
@@ -43,6 +46,11 @@ impl LinearParts {
                     None => WeightParts::Microscaled { codes, scales, mode: weight.quantization.mode },
                 }
             }
+            Stored::Packed(weight) => WeightParts::Packed {
+                words: Constant::of(&weight.words),
+                packing: weight.packing,
+                inputs: linear.weight.inputs() as usize,
+            },
         };
         LinearParts {
             weight,
@@ -71,6 +79,9 @@ impl LinearParts {
             WeightParts::Affine { codes, scales, biases, quantization } => {
                 kernels::affine_rows(affine(codes, scales, biases, *quantization), indices, out, k)
             }
+            WeightParts::Packed { words, packing, inputs } => {
+                Packed::new(*packing, *inputs, words.values()).rows(indices, out)
+            }
             WeightParts::Microscaled { .. } => unreachable!("its rows are MLX's to compute"),
         }
     }
@@ -88,11 +99,14 @@ impl WeightParts {
                 scales: scales.values(),
                 format: float_format(*mode),
             }),
+            WeightParts::Packed { words, packing, inputs } => {
+                Weight::Packed(Packed::new(*packing, *inputs, words.values()))
+            }
         }
     }
 }
 
-fn affine<'a>(
+pub(super) fn affine<'a>(
     codes: &'a Constant,
     scales: &'a Constant,
     biases: &'a Constant,
@@ -129,7 +143,7 @@ pub(super) fn products<'a>(
     for (layer, out) in layers.iter().zip(outs.iter_mut()) {
         terms.push(Term { weight: layer.weight.weight(), n: layer.outputs, out });
     }
-    kernels::linears(x, first.inputs, &mut terms, precision);
+    profile::part("products", || kernels::linears(x, first.inputs, &mut terms, precision));
     for (layer, out) in layers.iter().zip(outs) {
         if let Some(bias) = &layer.bias {
             for row in out.chunks_exact_mut(layer.outputs) {
@@ -149,7 +163,8 @@ pub(super) fn gated_product(
 ) {
     if gate.bias.is_none() && up.bias.is_none() {
         let [a, b] = [gate, up].map(|layer| layer.weight.weight());
-        return kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
+        let run = || kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
+        return profile::part("products", run).0;
     }
     let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
     products(x, [gate, up], &mut [&mut gates, &mut ups], precision);

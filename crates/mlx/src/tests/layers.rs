@@ -7,7 +7,10 @@ use crate::{
     Array, DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, Dtype, Heads, KvBuffer, KvRow, Linear,
     Matrix, Precision, RmsNorm, Softmax, attend_heads, delta_net, eval,
     fast::{self, Activation, Onto, Rope, RopePairs},
-    portable, quant, set_precision,
+    packed::Stored,
+    portable,
+    quant::{self, Mode, Quantization},
+    set_precision,
 };
 
 const HIDDEN: i32 = 64;
@@ -64,6 +67,43 @@ fn rows_are_those_of_the_matrix() {
             }
         }
     }
+}
+
+/// Rearranged for the kernels, a layer does all it did, to the bit.
+#[test]
+fn packed_layers_are_the_same() {
+    let (x, indices) = (noise(1, &[5, HIDDEN]), Array::from_slice(&[47u32, 0, 7], &[3]));
+    let mut packed = 0;
+    for bits in [2, 3, 4, 8] {
+        let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
+        for outputs in [48, 40] {
+            let of = || {
+                Matrix::Quantized(quant::quantize(
+                    &(noise(bits as u64, &[outputs, HIDDEN]) * 0.2),
+                    quantization,
+                ))
+            };
+            let (plain, other) = (Linear::new(of(), None), Linear::packed(of(), None).unwrap());
+            packed += usize::from(matches!(other.weight, Stored::Packed(_)));
+            let norm = norm(2, HIDDEN);
+            for x in [&x, &x.slice(0, 1, 2), &x.astype(Dtype::Bfloat16)] {
+                let [got] = fast::project(x, Some(&norm), [&other]);
+                let [expected] = fast::project(x, Some(&norm), [&plain]);
+                assert_eq!(self::bits(&got), self::bits(&expected), "{bits} bits, {outputs} outputs");
+            }
+            let indices = indices.slice(0, 1, 3);
+            for dtype in [None, Some(Dtype::Float32), Some(Dtype::Bfloat16)] {
+                let [got, expected] = [&other, &plain].map(|layer| layer.rows(&indices, dtype));
+                assert_eq!(got.dtype(), expected.dtype());
+                assert_eq!(self::bits(&got), self::bits(&expected), "{bits} bits, {outputs} outputs");
+            }
+        }
+    }
+    assert_eq!(packed, 3, "2, 4 and 8 bits, whole blocks of rows");
+    set_precision(Precision::Float32);
+    let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits: 4 };
+    let matrix = Matrix::Quantized(quant::quantize(&noise(3, &[48, HIDDEN]), quantization));
+    assert!(matches!(Linear::packed(matrix, None).unwrap().weight, Stored::Plain(_)), "not in float32");
 }
 
 #[test]

@@ -95,7 +95,9 @@ impl Task<'_> {
         match self.weight {
             Weight::Dense(Floats::Bf16(values)) => self.run_on(DenseRows { values, k }),
             Weight::Microscaled(weight) => self.run_on(SmallFloatRows { weight, k }),
-            Weight::Dense(_) | Weight::Affine(_) => unreachable!("weights of another order"),
+            Weight::Dense(_) | Weight::Affine(_) | Weight::Packed(_) => {
+                unreachable!("weights of another order")
+            }
         }
     }
 

@@ -210,10 +210,9 @@ impl Unpack for SmallFloatRows<'_> {
             let mut lines = [_mm512_setzero_si512(); 2];
             for half in 0..2 {
                 let scale = _mm512_set1_ps(e8m0(self.weight.scales[first + half]));
-                let value = |i: usize| {
-                    _mm512_mul_ps(wide(_mm512_cvtepu8_epi32(_mm_loadu_si128(codes.add(2 * half + i)))), scale)
-                };
-                let rounded = _mm512_cvtne2ps_pbh(value(1), value(0));
+                let low = _mm512_mul_ps(wide(codes.add(2 * half)), scale);
+                let high = _mm512_mul_ps(wide(codes.add(2 * half + 1)), scale);
+                let rounded = _mm512_cvtne2ps_pbh(high, low);
                 lines[half] = std::mem::transmute::<__m512bh, __m512i>(rounded);
             }
             lines
@@ -221,15 +220,16 @@ impl Unpack for SmallFloatRows<'_> {
     }
 }
 
-/// [`e4m3`] of each lane.
+/// [`e4m3`] of each of 16 codes.
 ///
 /// # Safety
-/// As [`Unpack::block_avx512`].
+/// As [`Unpack::block_avx512`], and the codes must exist.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn wide(codes: __m512i) -> __m512 {
+unsafe fn wide(codes: *const __m128i) -> __m512 {
     // SAFETY: the caller's.
     unsafe {
+        let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes));
         let magnitude = _mm512_and_si512(codes, _mm512_set1_epi32(0x7f));
         let sign = _mm512_slli_epi32(_mm512_andnot_si512(_mm512_set1_epi32(0x7f), codes), 24);
         let normal = _mm512_add_epi32(_mm512_slli_epi32(magnitude, 20), _mm512_set1_epi32((127 - 7) << 23));

@@ -61,7 +61,7 @@ impl<'a> Codes<'a> {
                 };
                 (codes, 4, format.group(), true, Scales::Bytes(scales, table))
             }
-            Weight::Dense(_) => return None,
+            Weight::Dense(_) | Weight::Packed(_) => return None,
         };
         let (row_words, row_groups) = (k * bits / 32, k / group);
         Some(Codes { words, bits, group, floats, scales, row_words, row_groups })

@@ -23,6 +23,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod blocks_avx512;
 mod codes;
 #[cfg(target_arch = "x86_64")]
 mod codes_avx512;
@@ -35,7 +38,7 @@ mod tiles;
 
 use std::{cell::Cell, ops::Range};
 
-use super::{Weight, lines::Line, output::Output, product::Product};
+use super::{Weight, lines::Line, output::Output, packed::Packed, product::Product};
 use crate::{
     gated::{Activation, gate},
     parallel::{for_each, threads},
@@ -43,7 +46,7 @@ use crate::{
     simd::{Vectors, vectorize, vectors},
 };
 use codes::Codes;
-use inputs::{Inputs, Tile};
+use inputs::{Inputs, Layout, Tile};
 
 /// Weight rows computed together.
 const PANEL: usize = 32;
@@ -90,24 +93,56 @@ struct Stretch<'a> {
     group: usize,
 }
 
+/// A weight whose codes are integers, as it is stored.
+enum Source<'a> {
+    Rows(Codes<'a>),
+    Blocks(Packed<'a>),
+}
+
+impl<'a> Source<'a> {
+    /// # Panics
+    /// If the weight does not suit.
+    fn of(weight: &Weight<'a>, k: usize) -> Source<'a> {
+        match weight {
+            Weight::Packed(packed) => Source::Blocks(*packed),
+            weight => Source::Rows(Codes::of(weight, k).expect("a weight that suits")),
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        match self {
+            Source::Rows(codes) => codes.layout(),
+            Source::Blocks(packed) => blocks::layout(packed),
+        }
+    }
+
+    /// Unpacks `inputs` of `rows` rows from the `first` on; what the panel holds of other rows is left as it was.
+    fn unpack(&self, first: usize, rows: usize, inputs: Range<usize>, panel: &mut Panel) {
+        match self {
+            Source::Rows(codes) => codes.unpack(first, rows, inputs, panel),
+            Source::Blocks(packed) => blocks::unpack(*packed, first, rows, inputs, panel),
+        }
+    }
+}
+
 /// Whether this product is for such a weight.
 pub(super) fn suits(weight: &Weight) -> bool {
-    Codes::of(weight, 0).is_some()
+    matches!(weight, Weight::Packed(_)) || Codes::of(weight, 0).is_some()
 }
 
 /// Products that share `x` and which of its rows meet which matrix.
 pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
     let Some(&(_, shape, _)) = products.first() else { return };
     let k = shape.k;
-    let products = products.into_iter().map(|(weight, product, out)| (codes(&weight, k), product, out));
-    let products: Vec<(Codes, &Product, &mut [f32])> = products.collect();
+    let products = products.into_iter().map(|(weight, product, out)| (Source::of(&weight, k), product, out));
+    let products: Vec<(Source, &Product, &mut [f32])> = products.collect();
     let mut inputs: Vec<Inputs> = vec![];
     for (codes, ..) in &products {
         if inputs.iter().all(|inputs| inputs.layout != codes.layout()) {
             inputs.push(Inputs::new(x, shape, codes.layout()));
         }
     }
-    let inputs_of = |codes: &Codes| inputs.iter().find(|inputs| inputs.layout == codes.layout());
+    let inputs_of = |codes: &Source| inputs.iter().find(|inputs| inputs.layout == codes.layout());
     let products = products.into_iter().map(|(codes, product, out)| {
         let inputs = inputs_of(&codes).expect("just made");
         Job { codes, gated: None, inputs, product, out: Parts::new(out) }
@@ -124,7 +159,7 @@ pub(super) fn multiply_gated(
     activation: Activation,
     out: &mut [f32],
 ) -> bool {
-    let [gate, up] = [codes(&gate, product.k), codes(&up, product.k)];
+    let [gate, up] = [gate, up].map(|weight| Source::of(&weight, product.k));
     if gate.layout() != up.layout() {
         return false;
     }
@@ -133,15 +168,11 @@ pub(super) fn multiply_gated(
     true
 }
 
-fn codes<'a>(weight: &Weight<'a>, k: usize) -> Codes<'a> {
-    Codes::of(weight, k).expect("a weight that suits")
-}
-
 /// A product to be cut into tasks.
 struct Job<'a> {
-    codes: Codes<'a>,
+    codes: Source<'a>,
     /// What the product gates, and how.
-    gated: Option<(Codes<'a>, Activation)>,
+    gated: Option<(Source<'a>, Activation)>,
     inputs: &'a Inputs,
     product: &'a Product,
     out: Parts<'a, f32>,
@@ -184,8 +215,8 @@ fn run(jobs: Vec<Job>) {
 
 /// Some rows of a matrix against some of its rows of `x`.
 struct Task<'a> {
-    codes: &'a Codes<'a>,
-    gated: Option<(&'a Codes<'a>, Activation)>,
+    codes: &'a Source<'a>,
+    gated: Option<(&'a Source<'a>, Activation)>,
     /// The first of the weight's rows, and how many.
     first: usize,
     columns: usize,
@@ -220,8 +251,20 @@ impl Task<'_> {
     }
 
     /// Sums of a panel's columns for each row.
-    fn multiply(&self, codes: &Codes, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
-        let group = codes.group;
+    fn multiply(&self, codes: &Source, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Source::Blocks(packed) = codes
+            && sums.len() <= blocks_avx512::FEW
+            && vectors() >= Vectors::Avx512Bf16
+        {
+            for tile in self.inputs.tiles(self.start, sums.len()) {
+                let (first, rows) = (self.first + columns.start, columns.len());
+                // SAFETY: the processor has the features.
+                unsafe { blocks_avx512::multiply(*packed, first, rows, tile, sums) };
+            }
+            return;
+        }
+        let group = codes.layout().group;
         sums.fill([0.0; PANEL]);
         for start in (0..self.k).step_by(STRETCH) {
             let inputs = start..self.k.min(start + STRETCH);

@@ -1,0 +1,224 @@
+//! Packed weights with AVX-512: unpacked into a panel, or, for few rows of `x`, multiplied as they come out of memory.
+
+use std::{arch::x86_64::*, ops::Range};
+
+use super::{PANEL, Panel, avx512::add_group, inputs::Tile};
+use crate::linear::{
+    lines::Line,
+    packed::{FloatType, Packed, Packing},
+};
+
+/// Rows of `x` that codes are multiplied with as they come; for more, it is cheaper to unpack them once.
+pub(super) const FEW: usize = 8;
+/// How far ahead of where it reads memory is asked for what comes, in lines: more than a processor does by itself.
+const AHEAD: usize = 72;
+
+/// See [`super::blocks::unpack`].
+///
+/// # Safety
+/// The processor must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+pub(super) unsafe fn unpack(
+    weight: Packed,
+    first: usize,
+    rows: usize,
+    inputs: Range<usize>,
+    panel: &mut Panel,
+) {
+    let packing = weight.packing();
+    for half in 0..rows / 16 {
+        let groups = inputs.start / packing.group_size..inputs.end / packing.group_size;
+        let lines = weight.groups(first + 16 * half, groups);
+        // SAFETY: the features are enabled.
+        unsafe {
+            match packing.bits {
+                2 => unpack_half::<4>(packing, lines, half, panel),
+                4 => unpack_half::<2>(packing, lines, half, panel),
+                _ => unpack_half::<1>(packing, lines, half, panel),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half: usize, panel: &mut Panel) {
+    let words = packing.group_words();
+    for (g, lines) in lines.chunks_exact(packing.group_lines()).enumerate() {
+        let to = &mut panel.codes[g * words * FOURS..][..words * FOURS];
+        // SAFETY: the features are the caller's; lines are 64 aligned bytes.
+        unsafe {
+            for i in 0..words {
+                let word = ask(&lines[i]);
+                for s in 0..FOURS {
+                    let four = four::<FOURS>(word, s);
+                    _mm512_store_si512(to[i * FOURS + s][half].0.as_mut_ptr().cast(), four);
+                }
+            }
+            let [scale, bias] = floats(packing.floats, lines[words..].as_ptr());
+            _mm512_store_ps(panel.scales[g][half].as_mut_ptr(), scale);
+            _mm512_store_ps(panel.biases[g][half].as_mut_ptr(), bias);
+        }
+    }
+}
+
+/// Sums of all products of 16 or 32 weight rows from the `first` on with a tile's rows, of which there are at most [`FEW`].
+///
+/// # Safety
+/// The processor must have the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn multiply(
+    weight: Packed,
+    first: usize,
+    rows: usize,
+    tile: Tile,
+    sums: &mut [[f32; PANEL]],
+) {
+    // SAFETY: the features are enabled.
+    unsafe {
+        match weight.packing().bits {
+            2 => multiply_bits::<4>(weight, first, rows, tile, sums),
+            4 => multiply_bits::<2>(weight, first, rows, tile, sums),
+            _ => multiply_bits::<1>(weight, first, rows, tile, sums),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn multiply_bits<const FOURS: usize>(
+    weight: Packed,
+    first: usize,
+    rows: usize,
+    tile: Tile,
+    sums: &mut [[f32; PANEL]],
+) {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        match sums.len() {
+            1 => multiply_rows::<FOURS, 1, 2>(weight, first, rows, tile, sums),
+            2 => multiply_rows::<FOURS, 2, 2>(weight, first, rows, tile, sums),
+            3 => multiply_rows::<FOURS, 3, 1>(weight, first, rows, tile, sums),
+            4 => multiply_rows::<FOURS, 4, 1>(weight, first, rows, tile, sums),
+            5 => multiply_rows::<FOURS, 5, 1>(weight, first, rows, tile, sums),
+            6 => multiply_rows::<FOURS, 6, 1>(weight, first, rows, tile, sums),
+            7 => multiply_rows::<FOURS, 7, 1>(weight, first, rows, tile, sums),
+            _ => multiply_rows::<FOURS, 8, 1>(weight, first, rows, tile, sums),
+        }
+    }
+}
+
+/// Of `M` rows of `x`; each row's sum with upper bytes, and with lower ones, is `CHAINS` sums, lest the processor wait for
+/// the one before.
+#[inline(always)]
+unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize>(
+    weight: Packed,
+    first: usize,
+    rows: usize,
+    tile: Tile,
+    sums: &mut [[f32; PANEL]],
+) {
+    let packing = weight.packing();
+    let (words, width) = (packing.group_words(), packing.group_lines());
+    for half in 0..rows / 16 {
+        let lines = weight.groups(first + 16 * half, 0..tile.groups.len() / M);
+        let groups = lines.len() / width;
+        assert!(sums.len() == M && tile.rows == M && tile.groups.len() == groups * M);
+        assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * M);
+        // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words * FOURS` fours of
+        // each group are what its inputs are.
+        unsafe {
+            let mut totals = [_mm512_setzero_ps(); M];
+            let mut line = lines.as_ptr();
+            let mut q = 0;
+            for g in 0..groups {
+                let mut dots = [[[_mm512_setzero_si512(); 2]; CHAINS]; M];
+                for i in (0..words).step_by(2) {
+                    for j in 0..2 {
+                        let word = ask(&*line.add(i + j));
+                        for s in 0..FOURS {
+                            let four = four::<FOURS>(word, s);
+                            let q = q + (i + j) * FOURS + s;
+                            let x = tile.lines.as_ptr().add(2 * (q / 16) * M).cast::<i32>().add(q % 16);
+                            for m in 0..M {
+                                let upper = _mm512_set1_epi32(*x.add(16 * m));
+                                let lower = _mm512_set1_epi32(*x.add(16 * (M + m)));
+                                let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
+                                chain[0] = _mm512_dpbusd_epi32(chain[0], four, upper);
+                                chain[1] = _mm512_dpbusd_epi32(chain[1], four, lower);
+                            }
+                        }
+                    }
+                }
+                let scales = floats(packing.floats, line.add(words));
+                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + AHEAD).cast());
+                for m in 0..M {
+                    let x = &*tile.groups.as_ptr().add(g * M + m);
+                    let [mut upper, mut lower] = dots[m][0];
+                    if CHAINS == 2 {
+                        upper = _mm512_add_epi32(upper, dots[m][CHAINS - 1][0]);
+                        lower = _mm512_add_epi32(lower, dots[m][CHAINS - 1][1]);
+                    }
+                    totals[m] = add_group(totals[m], [upper, lower], scales, [x.step, x.sum]);
+                }
+                line = line.add(width);
+                q += words * FOURS;
+            }
+            for m in 0..M {
+                _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m]);
+            }
+        }
+    }
+}
+
+/// A line, and memory asked for one that is needed later, which need not exist.
+#[inline(always)]
+unsafe fn ask(line: &Line) -> __m512i {
+    let place = line.0.as_ptr();
+    // SAFETY: a line is 64 aligned bytes; asking for memory does not touch it.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(16 * AHEAD).cast());
+        _mm512_load_si512(place.cast())
+    }
+}
+
+/// Four `s` of the `FOURS` in each of 16 words.
+#[inline(always)]
+unsafe fn four<const FOURS: usize>(words: __m512i, s: usize) -> __m512i {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        let shifted = match (FOURS, s) {
+            (_, 0) => words,
+            (2, _) => _mm512_srli_epi16(words, 4),
+            (_, 1) => _mm512_srli_epi16(words, 2),
+            (_, 2) => _mm512_srli_epi16(words, 4),
+            _ => _mm512_srli_epi16(words, 6),
+        };
+        match FOURS {
+            1 => shifted,
+            2 => _mm512_and_si512(shifted, _mm512_set1_epi8(0x0f)),
+            _ => _mm512_and_si512(shifted, _mm512_set1_epi8(0x03)),
+        }
+    }
+}
+
+/// A group's scales and biases.
+#[inline(always)]
+unsafe fn floats(kind: FloatType, place: *const Line) -> [__m512; 2] {
+    // SAFETY: the features are the caller's; as many lines as the type needs.
+    unsafe {
+        let halves = place.cast::<__m256i>();
+        match kind {
+            FloatType::F32 => [_mm512_load_ps(place.cast()), _mm512_load_ps(place.add(1).cast())],
+            FloatType::F16 => [
+                _mm512_cvtph_ps(_mm256_load_si256(halves)),
+                _mm512_cvtph_ps(_mm256_load_si256(halves.add(1))),
+            ],
+            FloatType::Bf16 => [bf16(_mm256_load_si256(halves)), bf16(_mm256_load_si256(halves.add(1)))],
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn bf16(halves: __m256i) -> __m512 {
+    // SAFETY: the features are the caller's.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
+}
