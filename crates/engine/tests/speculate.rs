@@ -304,7 +304,7 @@ fn merlins_head_saves_steps() {
     let ids = |prompt: &serde_json::Value| -> Vec<u32> {
         serde_json::from_value(prompt["ids"].clone()).expect("ids")
     };
-    let requests: Vec<Request> = recorded.iter().map(|prompt| Request::new(ids(prompt), 64)).collect();
+    let requests: Vec<Request> = recorded.iter().map(|prompt| request(ids(prompt), 64)).collect();
     let expected = ask(&engine, &requests, &Speculate::Off, false);
     let got = ask(&engine, &requests, &fixed("mtp", 2), true);
     let (mut drafted, mut accepted) = (0, 0);
