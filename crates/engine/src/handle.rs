@@ -11,8 +11,10 @@ use std::{
 };
 
 use crate::{
+    options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
+    speculate::MAX_DEPTH,
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -225,7 +227,22 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
         Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
         None => check_sampling(&request.sampling)?,
     }
+    check_speculation(request, info)?;
     info.memory.check(request, info.context_length)
+}
+
+fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
+    let Some(Speculate::Fixed { drafter, depth }) = &request.speculation else { return Ok(()) };
+    if !info.drafters.contains(&&**drafter) {
+        let known = info.drafters.join(", ");
+        return Err(RequestError::UnknownDrafter { name: drafter.clone(), known });
+    }
+    match depth {
+        Some(depth) if *depth > MAX_DEPTH => {
+            Err(RequestError::DraftTooLong { depth: *depth, most: MAX_DEPTH })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_sampling(s: &Sampling) -> Result<(), RequestError> {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     Options,
-    batch::Batch,
+    batch::{Batch, Part},
     cache::Cache,
     models::Model,
     request::{Request, RequestError},
@@ -149,10 +149,12 @@ pub(crate) fn megabytes(bytes: usize) -> String {
 fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     let mut caches = model.make_caches();
     let token = Array::from_slice(&[0u32], &[1]);
-    let hidden = model.forward(&token, &mut Batch::new([(1, 0, &mut caches[..])]));
+    let part = Part { tokens: 1, ahead: 0, past: 0, caches: &mut caches };
+    let hidden = model.forward(&token, &mut Batch::new([part]));
     let Some(mtp) = model.mtp() else { return caches };
     let mut ahead = mtp.make_caches();
-    let _ = mtp.forward(&hidden, &token, &mut Batch::new([(1, 0, &mut ahead[..])]));
+    let part = Part { tokens: 1, ahead: 0, past: 0, caches: &mut ahead };
+    let _ = mtp.forward(&hidden, &token, &mut Batch::new([part]));
     caches.extend(ahead);
     caches
 }
@@ -184,7 +186,7 @@ fn measured_step(model: &dyn Model, chunk: usize) -> mlx::Result<usize> {
     for past in [0, chunk] {
         let before = mlx::active_memory();
         mlx::reset_peak_memory();
-        let mut batch = Batch::new([(chunk, past, &mut caches[..])]);
+        let mut batch = Batch::new([Part { tokens: chunk, ahead: 0, past, caches: &mut caches }]);
         let hidden = model.forward(&tokens, &mut batch);
         mlx::eval(batch.cache_arrays().chain([&hidden]))?;
         most = most.max(mlx::peak_memory().saturating_sub(before));

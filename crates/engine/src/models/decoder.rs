@@ -187,6 +187,7 @@ impl<L: Layer> Model for Decoder<L> {
         }
         for (i, layer) in self.layers.iter().enumerate() {
             h = layer.forward(&h, i, batch);
+            batch.passed(i, &h);
         }
         self.norm.forward(&h)
     }

@@ -8,45 +8,25 @@ use std::{
 use mlx::{Array, Dtype};
 
 use crate::{
-    batch::Batch,
-    cache::{Cache, Mark},
+    batch::{Batch, Part},
+    cache::Cache,
     models::{Model, Mtp},
-    request::Sampling,
     sample::Sampler,
 };
+
+use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
 pub const WINDOW: usize = 256;
 
 /// How likely the head thinks its first token, from which each grade begins.
-const GRADE_FROM: [f32; 6] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
+const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 
 /// Proposes what the head predicts.
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
     sequences: HashMap<u64, Ahead>,
-}
-
-/// A sequence for which a draft is wanted.
-pub struct Asked<'a> {
-    pub sequence: u64,
-    /// Prompt and output; the draft comes behind them.
-    pub tokens: &'a [u32],
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Most tokens of the draft, at least one.
-    pub depth: usize,
-    /// Drawn as the model draws, with the noise of the same positions, drafts are right more often.
-    pub sampling: &'a Sampling,
-}
-
-/// Tokens that may come next.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
-    pub tokens: Vec<u32>,
-    /// How good the head thinks it is, below 6.
-    pub grade: usize,
 }
 
 impl MtpDrafter {
@@ -56,20 +36,32 @@ impl MtpDrafter {
         Some(MtpDrafter { model, sequences: HashMap::new() })
     }
 
-    /// Shown the hidden states `[n, hidden_size]`, after the final norm, of a sequence's tokens from position `from` on,
-    /// which are there to stay: each once and in order, unless the sequence began with what earlier ones left behind.
-    #[track_caller]
-    pub fn see(&mut self, sequence: u64, from: usize, hidden: &Array) {
-        let Some(mtp) = self.model.mtp() else { return };
-        self.sequences.entry(sequence).or_insert_with(|| Ahead::new(mtp)).observe(from, hidden);
+    fn sampler(&self, asked: &Asked) -> Sampler {
+        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
+        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+    }
+}
+
+impl Drafter for MtpDrafter {
+    fn name(&self) -> &'static str {
+        "mtp"
     }
 
-    /// A draft for each of some sequences; empty where the head has seen nothing new.
-    ///
-    /// # Errors
-    /// Computing one failed.
-    #[track_caller]
-    pub fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn hidden(&self) -> Hidden {
+        Hidden::Final
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        let (Some(mtp), [hidden]) = (self.model.mtp(), &seen.hidden[..]) else { return };
+        self.sequences.entry(seen.sequence).or_insert_with(|| Ahead::new(mtp)).observe(seen.from, hidden);
+    }
+
+    /// How often first drafts of merlin's head are right.
+    fn believed(&self) -> [f64; GRADES] {
+        [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
         let mut drafts = vec![Draft::default(); asked.len()];
         let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
         let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
@@ -105,22 +97,15 @@ impl MtpDrafter {
         Ok(drafts)
     }
 
-    /// A sequence has ended, or begins again.
-    pub fn forget(&mut self, sequence: u64) {
+    fn forget(&mut self, sequence: u64) {
         self.sequences.remove(&sequence);
-    }
-
-    fn sampler(&self, asked: &Asked) -> Sampler {
-        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
-        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
     }
 }
 
 /// Each place's token by its sequence's sampler, uint32 `[n]`; row `i` is asked about at `asked[i]`.
 fn draw(logits: &Array, at: &[Place], asked: &[usize], samplers: &mut [Sampler]) -> Array {
     let own = |(i, place): (i32, &Place)| {
-        let logits = logits.slice(0, i, i + 1).reshape(&[-1]);
-        samplers[asked[place.row]].sample(&logits, place.position)
+        samplers[asked[place.row]].sample(&logits.slice(0, i, i + 1), place.position, &[], &[])
     };
     joined(&(0..).zip(at).map(own).collect::<Vec<Array>>())
 }
@@ -188,6 +173,7 @@ impl Ahead {
     }
 
     /// The position that comes next.
+    #[cfg(test)]
     pub fn observed(&self) -> usize {
         self.to
     }
@@ -215,14 +201,9 @@ impl Ahead {
         (joined(&parts), Array::from_slice(tokens, &[tokens.len() as i32]))
     }
 
-    fn marks(&self) -> Vec<Mark> {
-        self.caches.iter().map(Cache::mark).collect()
-    }
-
-    /// Forgets drafts: entries made of the head's own hidden states.
-    fn rewind(&mut self, marks: &[Mark], mtp: &Mtp) {
-        let mut pairs = self.caches.iter_mut().zip(marks);
-        if pairs.any(|(cache, mark)| cache.rewind(mark).is_err()) {
+    /// Forgets drafts: entries made of so many of the head's own hidden states.
+    fn rewind(&mut self, drafts: usize, mtp: &Mtp) {
+        if self.caches.iter_mut().any(|cache| cache.rewind(drafts).is_err()) {
             self.caches = mtp.make_caches();
         }
     }
@@ -243,7 +224,6 @@ pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<
     let mut going: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].is_ready()).collect();
     if let (Some(mtp), false) = (model.mtp(), going.is_empty()) {
         let mut hidden = catch_up(mtp, rows, &going);
-        let marks: Vec<Vec<Mark>> = rows.iter().map(|row| row.ahead.marks()).collect();
         let started = going.clone();
         for step in 0.. {
             let place = |&row: &usize| Place { row, position: rows[row].tokens.len() + step };
@@ -265,7 +245,7 @@ pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<
                 &mut batch(rows, &going, |row| (1, row.tokens.len() - 1 + step)),
             );
         }
-        started.iter().for_each(|&i| rows[i].ahead.rewind(&marks[i], mtp));
+        started.iter().for_each(|&i| rows[i].ahead.rewind(drafts[i].len() - 1, mtp));
     }
     drafts.into_iter().map(|draft| (!draft.is_empty()).then(|| joined(&draft))).collect()
 }
@@ -303,8 +283,8 @@ fn batch<'a>(
 ) -> Batch<'a> {
     let chosen = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     Batch::new(chosen.map(|(_, row)| {
-        let (n, past) = part(row);
-        (n, past, &mut row.ahead.caches[..])
+        let (tokens, past) = part(row);
+        Part { tokens, ahead: 0, past, caches: &mut row.ahead.caches }
     }))
 }
 

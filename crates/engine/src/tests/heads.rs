@@ -7,12 +7,16 @@ use serde::Deserialize;
 
 use super::{checkpoint, load_checkpoint, load_golden};
 use crate::{
-    batch::Batch,
+    batch::{Batch, Part},
+    cache::Cache,
     checkpoint::Checkpoint,
     models::{Model, Mtp},
     request::Sampling,
     sample::Sampler,
-    speculate::mtp::{Ahead, Asked, MtpDrafter, Place, Row, propose},
+    speculate::{
+        Asked, Drafter, Seen,
+        mtp::{Ahead, MtpDrafter, Place, Row, propose},
+    },
     weights::Types,
 };
 
@@ -38,10 +42,14 @@ fn ids(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[tokens.len() as i32])
 }
 
+fn part(tokens: usize, past: usize, caches: &mut [Cache]) -> Part<'_> {
+    Part { tokens, ahead: 0, past, caches }
+}
+
 /// Hidden states `[tokens, hidden_size]` of a new sequence.
 fn hidden(model: &dyn Model, tokens: &[u32]) -> Array {
     let mut caches = model.make_caches();
-    model.forward(&ids(tokens), &mut Batch::new([(tokens.len(), 0, &mut caches[..])]))
+    model.forward(&ids(tokens), &mut Batch::new([part(tokens.len(), 0, &mut caches)]))
 }
 
 /// The head's logits for all pairs of a hidden state and the token behind it, in chunks of `chunk`.
@@ -49,7 +57,7 @@ fn head_logits(model: &dyn Model, mtp: &Mtp, hidden: &Array, tokens: &[u32], chu
     let (mut caches, mut logits) = (mtp.make_caches(), vec![]);
     for (i, tokens) in tokens[1..].chunks(chunk).enumerate() {
         let (at, n) = (i * chunk, tokens.len());
-        let mut batch = Batch::new([(n, at, &mut caches[..])]);
+        let mut batch = Batch::new([part(n, at, &mut caches)]);
         let out = mtp.forward(&hidden.slice(0, at as i32, (at + n) as i32), &ids(tokens), &mut batch);
         let out = model.logits(&out).astype(Dtype::Float32);
         logits.extend(out.to_vec::<f32>().expect("logits").chunks(out.dim(1) as usize).map(<[f32]>::to_vec));
@@ -152,7 +160,7 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
     let mut computed = 0;
     loop {
         let n = tokens.len() - computed;
-        let mut batch = Batch::new([(n, computed, &mut caches[..])]);
+        let mut batch = Batch::new([part(n, computed, &mut caches)]);
         let states = model.forward(&ids(&tokens[computed..]), &mut batch);
         let last = states.slice(0, n as i32 - 1, n as i32);
         hidden.push(states);
@@ -161,7 +169,7 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
         if ended || computed == prompt.len() + length {
             return Said { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
         }
-        let token = sampler.sample(&model.logits(&last).reshape(&[-1]), computed);
+        let token = sampler.sample(&model.logits(&last), computed, &[], &[]);
         tokens.extend(token.to_vec::<u32>().expect("a token"));
     }
 }
@@ -175,6 +183,10 @@ struct Counts {
     grade: [[usize; 2]; 6],
 }
 
+fn see(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
+    drafter.see(&Seen { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
+}
+
 /// Drafts all answers together, as a server would.
 fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: usize) -> Counts {
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
@@ -185,9 +197,10 @@ fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: 
         let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
         let ask = |&i: &usize| {
             let (s, [seen, n]) = (&said[i], known[i]);
-            drafter.see(i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
+            see(&mut drafter, i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
             let depth = depth.min(s.tokens.len() - n);
-            Asked { sequence: i as u64, tokens: &s.tokens[..n], prompt: s.prompt, depth, sampling }
+            let tokens = &s.tokens[..n];
+            Asked { sequence: i as u64, tokens, prompt: s.prompt, depth, sampling, constraint: None }
         };
         let asked: Vec<Asked> = going.iter().map(ask).collect();
         if asked.is_empty() {
@@ -339,17 +352,18 @@ fn a_sequence_that_begins_again_begins_anew() {
     let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
     let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
     let ask = |drafter: &mut MtpDrafter, sequence| {
-        let asked = Asked { sequence, tokens: &tokens, prompt: 50, depth: 4, sampling: &greedy };
+        let asked =
+            Asked { sequence, tokens: &tokens, prompt: 50, depth: 4, sampling: &greedy, constraint: None };
         drafter.propose(&[asked]).expect("drafts").remove(0)
     };
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
     assert_eq!(ask(&mut drafter, 1).tokens, [0; 0], "nothing was seen");
-    drafter.see(1, 0, &hidden.slice(0, 0, 59));
+    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
     let first = ask(&mut drafter, 1);
     assert_eq!(first.tokens.len(), 4);
     drafter.forget(1);
-    drafter.see(1, 0, &hidden.slice(0, 0, 59));
-    drafter.see(2, 40, &hidden.slice(0, 40, 59));
+    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
+    see(&mut drafter, 2, 40, &hidden.slice(0, 40, 59));
     assert_eq!(ask(&mut drafter, 1), first);
     assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
 }
