@@ -128,9 +128,7 @@ impl Runner {
         } else if decodes {
             self.speculator.costs().saw_plain(rows, ms);
         }
-        let (running, speculator) = (&mut self.running, &mut self.speculator);
-        let decoding = running.iter_mut().filter(|s| s.generated() > 0 && !s.speculating.is_off());
-        decoding.for_each(|s: &mut Sequence| speculator.passed(s, rows, decodes.then_some(ms), drafted));
+        self.speculator.passed(&mut self.running, rows, decodes.then_some(ms), drafted);
     }
 
     /// A drafter failed: sequences that run go on without any.

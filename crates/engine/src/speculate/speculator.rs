@@ -274,18 +274,23 @@ impl Speculator {
         }))
     }
 
-    /// Takes in what became of a sequence in a step of `rows`, which took `ms`, and in which there were drafts or not.
-    pub fn passed(&mut self, s: &mut Sequence, rows: usize, ms: Option<f64>, drafted: bool) {
-        let generated = s.generated();
-        let own = &mut s.speculating;
-        if let Some((drafted, accepted)) = own.judged.take() {
-            let (drafter, grade) = own.source;
-            self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
+    /// Takes in what a step brought the sequences that decode, and that it took `ms`, if nothing else was in it.
+    pub fn passed(&mut self, running: &mut [Sequence], rows: usize, ms: Option<f64>, drafted: bool) {
+        let decoding = || running.iter().filter(|s| s.generated() > 0);
+        let tokens: usize = decoding().map(|s| s.generated() - s.speculating.counted).sum();
+        let kept = tokens as f64 / decoding().count().max(1) as f64;
+        for s in running.iter_mut().filter(|s| s.generated() > 0) {
+            let generated = s.generated();
+            let own = &mut s.speculating;
+            if let Some((drafted, accepted)) = own.judged.take() {
+                let (drafter, grade) = own.source;
+                self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
+            }
+            if let Some(ms) = ms {
+                self.controller.passed(&mut own.pace, rows, kept, ms, drafted);
+            }
+            own.counted = generated;
         }
-        if let Some(ms) = ms {
-            self.controller.passed(&mut own.pace, rows, generated - own.counted, ms, drafted);
-        }
-        own.counted = generated;
     }
 
     /// What steps cost.

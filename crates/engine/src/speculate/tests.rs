@@ -81,10 +81,8 @@ impl Bench {
             assert!(self.runner.admit(&self.messages));
             self.runner.round();
             look(&mut self.runner);
-            if self.runner.running.is_empty()
-                && self.runner.launched.is_none()
-                && self.runner.ended.is_empty()
-            {
+            self.runner.keep_ended();
+            if self.runner.running.is_empty() && self.runner.launched.is_none() {
                 return;
             }
         }
