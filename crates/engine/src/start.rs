@@ -20,7 +20,7 @@ use crate::{
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
-    speculate::{Costs, Script, Speculator, measure},
+    speculate::{Costs, Drafter, Script, Scripted, Speculator, measure},
     weights::{Declared, Types, Weights},
 };
 
@@ -111,7 +111,9 @@ fn load(
         Speculate::Auto => measure(&*model)?,
         _ => Costs::new(vec![]),
     };
-    let speculator = Speculator::new(options.speculate.clone(), script, costs).map_err(LoadError::Options)?;
+    let more: Vec<Box<dyn Drafter>> =
+        script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>).into_iter().collect();
+    let speculator = Speculator::new(options.speculate.clone(), more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
     Ok((model, info, speculator))
 }

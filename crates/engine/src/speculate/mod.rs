@@ -16,7 +16,7 @@ use mlx::Array;
 pub use self::{
     costs::{Costs, measure},
     rounds::Clock,
-    scripted::Script,
+    scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},
 };
 use crate::{constrain::Constraint, request::Sampling};
@@ -64,6 +64,7 @@ pub trait Drafter {
 
 /// Hidden states of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
 pub enum Hidden {
     None,
     /// Behind the final norm.
@@ -73,6 +74,7 @@ pub enum Hidden {
 }
 
 /// Hidden states of a sequence's tokens from position `from` on.
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
 pub struct Seen<'a> {
     pub sequence: u64,
     /// Prompt and output, at least one token longer than what was computed.
@@ -92,6 +94,7 @@ pub struct Asked<'a> {
     /// Most tokens of the draft, at least one.
     pub depth: usize,
     /// A drafter that draws as the model does, with the noise of the same positions, guesses best.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for drafters that draw"))]
     pub sampling: &'a Sampling,
     pub constraint: Option<&'a dyn Constraint>,
 }

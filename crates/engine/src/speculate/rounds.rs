@@ -7,7 +7,6 @@ use crate::{
     request::{Event, Request, RequestError},
     row::HiddenRow,
     run::{Runner, guarded},
-    sequence::Sequence,
     step::Load,
 };
 

@@ -5,11 +5,10 @@ use std::time::Instant;
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Script, Seen,
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen,
     controller::{Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     ngram::Ngram,
-    scripted::Scripted,
 };
 use crate::{
     options::Speculate,
@@ -65,11 +64,13 @@ const FORCED: usize = 0;
 const USUAL_DEPTH: usize = 4;
 
 impl Speculator {
+    /// With `more` drafters than every model has.
+    ///
     /// # Errors
     /// `usual` names a drafter that there is none of.
-    pub fn new(usual: Speculate, script: Option<Script>, costs: Costs) -> Result<Speculator, String> {
+    pub fn new(usual: Speculate, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
         let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::default())];
-        drafters.extend(script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>));
+        drafters.extend(more);
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { drafter, each: 0.0 }).collect();
         let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
@@ -150,7 +151,7 @@ impl Speculator {
     /// A drafter failed.
     pub fn wants(&mut self, s: &Sequence, rows: usize) -> mlx::Result<bool> {
         let room = s.most_drafted().saturating_sub(1).min(MAX_DEPTH);
-        if room == 0 || s.generated() == 0 {
+        if room == 0 {
             return Ok(false);
         }
         match s.speculating.mode {
