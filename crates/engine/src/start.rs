@@ -21,7 +21,7 @@ use crate::{
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
-    speculate::{Costs, Script, Speculator, measure},
+    speculate::{Costs, Drafter, Script, Scripted, Speculator, measure},
     weights::{Declared, Types, Weights},
 };
 
@@ -112,8 +112,10 @@ fn load(
         Speculate::Auto => measure(&*model)?,
         _ => Costs::new(vec![]),
     };
+    let more: Vec<Box<dyn Drafter>> =
+        script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>).into_iter().collect();
     let speculator =
-        Speculator::new(options.speculate.clone(), &model, script, costs).map_err(LoadError::Options)?;
+        Speculator::new(options.speculate.clone(), &model, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
     Ok((model, info, speculator))
 }
