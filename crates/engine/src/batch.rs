@@ -38,6 +38,8 @@ pub struct Batch<'a> {
     /// Layers whose outputs are wanted, and those outputs as far as they have come.
     watched: Vec<usize>,
     seen: Vec<(usize, Array)>,
+    /// Layers that the residual stream goes past.
+    left_out: Vec<usize>,
 }
 
 impl<'a> Batch<'a> {
@@ -50,12 +52,23 @@ impl<'a> Batch<'a> {
             rows.push(Row { span: start..positions.len() as i32, ahead: ahead as i32, caches });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
-        Batch { rows, positions, watched: vec![], seen: vec![] }
+        Batch { rows, positions, watched: vec![], seen: vec![], left_out: vec![] }
     }
 
     /// Also keeps what the residual stream is behind these layers.
     pub fn watch(&mut self, layers: &[usize]) {
         self.watched = layers.to_vec();
+    }
+
+    /// Takes the residual stream past these layers, whose caches stay as they are: for models that
+    /// [can](crate::models::Model::layers) do without some. What comes out is a guess.
+    pub fn leave_out(&mut self, layers: &[usize]) {
+        self.left_out = layers.to_vec();
+    }
+
+    /// Asked by a model before each layer.
+    pub fn computes(&self, layer: usize) -> bool {
+        !self.left_out.contains(&layer)
     }
 
     /// Told by a model behind each layer: `x` `[tokens, hidden_size]`.

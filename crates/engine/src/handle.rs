@@ -63,6 +63,8 @@ pub enum Message {
     CacheStats(mpsc::Sender<CacheStats>),
     /// Empty the prefix cache; answered with what it held.
     ClearCache(mpsc::Sender<CacheStats>),
+    /// Tokens of a short text, for what has to be measured by one.
+    Text(Vec<u32>),
     /// Cancel everything and end.
     Stop,
 }
@@ -179,6 +181,13 @@ impl Engine {
     /// [`RequestError::EngineStopped`].
     pub fn clear_cache(&self) -> Result<CacheStats, RequestError> {
         self.ask(Message::ClearCache)
+    }
+
+    /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without: once,
+    /// when it has been loaded. Without one it guesses.
+    pub fn read(&self, text: Vec<u32>) {
+        // One that has stopped has nothing to measure.
+        let _ = self.shared.messages.send(Message::Text(text));
     }
 
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, RequestError> {

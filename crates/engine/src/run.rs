@@ -111,6 +111,7 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
+                Message::Text(text) => self.read(&text),
                 Message::Stop => return false,
             }
         }

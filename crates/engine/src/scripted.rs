@@ -40,6 +40,7 @@ pub fn scripted(
                     let _ = answer.send(CacheStats::default());
                     continue;
                 }
+                Message::Text(_) => continue,
                 Message::Stop => return,
             };
             let (info, script) = (given.clone(), script.clone());

@@ -21,7 +21,7 @@ use crate::{
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
-    speculate::{Costs, Drafter, Script, Scripted, Speculator, measure},
+    speculate::{Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, measure},
     weights::{Declared, Types, Weights},
 };
 
@@ -64,9 +64,8 @@ fn start_with(
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok((model, info, speculator)) => {
+            Ok((model, info, disk, speculator)) => {
                 // The caller may have given up waiting; then there is nobody to serve.
-                let disk = open_disk(&checkpoint, &options, &*model);
                 if ready.send(Ok(info.clone())).is_ok() {
                     run(model, info, options, disk, speculator, messages);
                 }
@@ -85,7 +84,7 @@ fn load(
     options: &Options,
     script: Option<Script>,
     mut progress: impl FnMut(Progress) + 'static,
-) -> Result<(Rc<dyn Model>, ModelInfo, Speculator)> {
+) -> Result<(Rc<dyn Model>, ModelInfo, Option<Disk>, Speculator)> {
     choose_device(options.device)?;
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
@@ -112,12 +111,15 @@ fn load(
         Speculate::Auto => measure(&*model)?,
         _ => Costs::new(vec![]),
     };
-    let more: Vec<Box<dyn Drafter>> =
-        script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>).into_iter().collect();
+    let disk = open_disk(checkpoint, options, &*model);
+    let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
+    let itself = Itself::new(model.clone(), profile).map(|itself| Box::new(itself) as Box<dyn Drafter>);
+    let scripted = script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>);
+    let more: Vec<Box<dyn Drafter>> = itself.into_iter().chain(scripted).collect();
     let speculator =
         Speculator::new(options.speculate.clone(), &model, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
-    Ok((model, info, speculator))
+    Ok((model, info, disk, speculator))
 }
 
 /// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.

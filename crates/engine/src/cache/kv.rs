@@ -25,6 +25,11 @@ impl Kv {
         Kv { keys: KvBuffer::default(), values: KvBuffer::default(), length: 0, start: 0, window }
     }
 
+    /// Tokens seen.
+    pub fn length(&self) -> i32 {
+        self.length
+    }
+
     pub fn arrays(&self) -> [Option<&Array>; 2] {
         [self.keys.array(), self.values.array()]
     }

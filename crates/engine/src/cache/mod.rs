@@ -3,10 +3,14 @@
 //! Each cache can be rewound by what the last step computed ahead: tokens of a draft that was wrong.
 
 mod kv;
+mod lent;
 
 use mlx::{Array, Recurrence};
 
-pub use self::kv::{Kv, REWINDABLE};
+pub use self::{
+    kv::{Kv, REWINDABLE},
+    lent::Lent,
+};
 
 /// One layer's state of one sequence. It takes shapes and types from what the layer first puts in.
 pub enum Cache {

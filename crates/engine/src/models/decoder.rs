@@ -186,7 +186,9 @@ impl<L: Layer> Model for Decoder<L> {
             h = h * scale;
         }
         for (i, layer) in self.layers.iter().enumerate() {
-            h = layer.forward(&h, i, batch);
+            if batch.computes(i) {
+                h = layer.forward(&h, i, batch);
+            }
             batch.passed(i, &h);
         }
         self.norm.forward(&h)
@@ -206,6 +208,10 @@ impl<L: Layer> Model for Decoder<L> {
 
     fn context_length(&self) -> usize {
         self.context_length
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
     }
 
     fn mtp(&self) -> Option<&Mtp> {

@@ -50,6 +50,11 @@ pub trait Model {
     /// Tokens of context that it was trained on.
     fn context_length(&self) -> usize;
 
+    /// Layers, of which a batch may [leave out](Batch::leave_out) some; 0 if this model always computes all.
+    fn layers(&self) -> usize {
+        0
+    }
+
     /// The head that predicts tokens further ahead, if the checkpoint has one.
     fn mtp(&self) -> Option<&Mtp> {
         None

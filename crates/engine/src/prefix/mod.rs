@@ -17,7 +17,10 @@ use std::collections::BTreeSet;
 
 use mlx::Array;
 
-pub use self::{disk::Disk, tree::common};
+pub use self::{
+    disk::{Disk, write_whole},
+    tree::common,
+};
 use self::{
     disk::Restored,
     state::{Checkpoint, Run},

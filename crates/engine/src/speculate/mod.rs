@@ -4,6 +4,8 @@
 mod controller;
 mod costs;
 mod forced;
+mod itself;
+mod layers;
 pub mod mtp;
 mod ngram;
 mod rounds;
@@ -17,11 +19,13 @@ use mlx::Array;
 
 pub use self::{
     costs::{Costs, measure},
+    itself::Itself,
+    layers::FILE as PROFILE,
     rounds::Clock,
     scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},
 };
-use crate::{constrain::Constraint, request::Sampling};
+use crate::{cache::Lent, constrain::Constraint, request::Sampling};
 
 /// Most tokens of a draft. What a window keeps beyond its own reach must hold as many.
 pub const MAX_DEPTH: usize = 32;
@@ -52,6 +56,28 @@ pub trait Drafter {
     /// How often a token of a draft is right, by grade, before anything is known.
     fn believed(&self) -> [f64; GRADES] {
         [0.6; GRADES]
+    }
+
+    /// Cost of a token of a draft beside that of a token of a plain step, until it is measured.
+    fn share(&self) -> f64 {
+        0.0
+    }
+
+    /// Shown the tokens of a short text, once, to measure itself by.
+    ///
+    /// # Errors
+    /// Computing on them failed.
+    fn read(&mut self, _text: &[u32]) -> mlx::Result<()> {
+        Ok(())
+    }
+
+    /// As [`propose`](Drafter::propose), of a drafter that computes on the sequences' own caches, all of whose tokens but
+    /// the last are in them.
+    ///
+    /// # Errors
+    /// Computing one failed.
+    fn propose_on(&mut self, asked: &[Asked], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+        self.propose(asked)
     }
 
     /// A draft for each of some sequences; empty where it has no idea.

@@ -111,7 +111,7 @@ fn draw(logits: &Array, at: &[Place], asked: &[usize], samplers: &mut [Sampler])
 }
 
 /// Of the tokens `chosen` `[n]` by logits `[n, vocab_size]`, float32 `[n]`.
-fn probabilities(logits: &Array, chosen: &Array) -> Array {
+pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
     let n = logits.dim(0);
     let own = logits.take_along_axis(&chosen.reshape(&[n, 1]), 1).reshape(&[n]);
     (own - logits.logsumexp(-1).reshape(&[n])).exp()

@@ -47,6 +47,14 @@ impl Runner {
         speculating
     }
 
+    /// Has drafters measure themselves by a text.
+    pub fn read(&mut self, text: &[u32]) {
+        let speculator = &mut self.speculator;
+        if let Err(error) = guarded(|| speculator.read(text)) {
+            tracing::warn!("which layers the model can do without could not be measured: {error}");
+        }
+    }
+
     /// Whether the step on the device has to be read before the next is built: because somebody's next token depends on
     /// how far a draft was right, or on what a constraint says of the token before, or because a draft is worth it.
     pub fn must_read(&mut self) -> bool {

@@ -12,6 +12,7 @@ use super::{
     ngram::Ngram,
 };
 use crate::{
+    cache::Lent,
     models::Model,
     options::Speculate,
     request::{Drafted, Request},
@@ -227,8 +228,13 @@ impl Speculator {
         for of_one in later.chunk_by(|a, b| a.0 == b.0) {
             let entry = &mut self.drafters[of_one[0].0];
             let started = Instant::now();
-            let asked: Vec<Asked> = of_one.iter().map(|&(_, i, depth)| asked(&running[i], depth)).collect();
-            let drafts = entry.drafter.propose(&asked)?;
+            let mut depths = of_one.iter().map(|&(_, i, depth)| (i, depth)).peekable();
+            let (asked, caches): (Vec<Asked>, Vec<Lent>) = running
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(i, s)| depths.next_if(|(next, _)| *next == i).map(|(_, depth)| lent(s, depth)))
+                .unzip();
+            let drafts = entry.drafter.propose_on(&asked, caches)?;
             let tokens: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
             if tokens > 0 && !entry.drafter.is_free() {
                 let each = started.elapsed().as_secs_f64() * 1e3 / tokens as f64;
@@ -258,7 +264,8 @@ impl Speculator {
         let (mut candidates, mut drafts) = (vec![], vec![]);
         for drafter in FORCED + 1..self.drafters.len() {
             let entry = &self.drafters[drafter];
-            let cost = [entry.each, 0.0];
+            let plain = || self.controller.costs.plain(1).unwrap_or(0.0);
+            let cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
             if !entry.drafter.is_free() {
                 candidates.push(Candidate { drafter, grade: 0, most: room, cost });
                 continue;
@@ -307,6 +314,14 @@ impl Speculator {
         &mut self.controller.costs
     }
 
+    /// Shows drafters a short text to measure themselves by.
+    ///
+    /// # Errors
+    /// Computing on it failed.
+    pub fn read(&mut self, text: &[u32]) -> mlx::Result<()> {
+        self.drafters.iter_mut().try_for_each(|entry| entry.drafter.read(text))
+    }
+
     /// A sequence has ended, or begins again.
     pub fn forget(&mut self, sequence: u64) {
         self.drafters.iter_mut().for_each(|entry| entry.drafter.forget(sequence));
@@ -343,14 +358,18 @@ impl Speculating {
 }
 
 fn asked(s: &Sequence, depth: usize) -> Asked<'_> {
-    Asked {
-        sequence: s.id,
-        tokens: &s.tokens,
-        prompt: s.request.prompt.len(),
-        depth,
-        sampling: &s.request.sampling,
-        constraint: s.request.constraint.as_deref(),
-    }
+    ask(s.id, &s.tokens, &s.request, depth)
+}
+
+fn ask<'a>(sequence: u64, tokens: &'a [u32], request: &'a Request, depth: usize) -> Asked<'a> {
+    let (sampling, constraint) = (&request.sampling, request.constraint.as_deref());
+    Asked { sequence, tokens, prompt: request.prompt.len(), depth, sampling, constraint }
+}
+
+/// With its caches, for those who draft on them.
+fn lent(s: &mut Sequence, depth: usize) -> (Asked<'_>, Lent<'_>) {
+    let Sequence { id, tokens, request, caches, .. } = s;
+    (ask(*id, tokens, request, depth), Lent::new(caches))
 }
 
 /// Gives a sequence its draft.

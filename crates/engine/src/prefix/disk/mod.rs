@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::folder::{StoredModel, clear, list};
+pub use self::folder::{StoredModel, clear, list, write as write_whole};
 use self::{
     file::Piece,
     writer::{Report, Write, Writer},
@@ -81,6 +81,11 @@ pub struct Restored {
 }
 
 impl Disk {
+    /// Where what belongs to this model alone, as computed here, is kept.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// What `place` holds for this model, computed as `options` say by this program. Broken files are removed.
     ///
     /// # Errors
