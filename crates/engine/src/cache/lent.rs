@@ -53,7 +53,8 @@ impl Drop for Lent<'_> {
             match (cache, before) {
                 (Cache::Kv(kv), Before::Kv(length)) => {
                     let rewound: Result<(), RotatedOut> = kv.rewind(kv.length() - length);
-                    rewound.unwrap_or_else(|RotatedOut| panic!("a window has dropped what it had at {length}"));
+                    rewound
+                        .unwrap_or_else(|RotatedOut| panic!("a window has dropped what it had at {length}"));
                 }
                 (Cache::Recurrent(recurrent), Before::Recurrent(before)) => *recurrent = before,
                 _ => unreachable!("a cache stays of its kind"),

@@ -1,5 +1,7 @@
 //! What only the inside can show: the state of a sequence behind every round.
 
+mod itself;
+
 use std::{
     cell::RefCell,
     rc::Rc,
