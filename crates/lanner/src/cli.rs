@@ -355,7 +355,7 @@ pub struct ModelArgs {
     #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements, so that it is not slower than `off`; a name (ngram) and, behind a colon, most tokens of a draft fix it
+    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, self) and, behind a colon, most tokens of a draft fix it
     /// [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
     pub speculate: Option<Speculation>,

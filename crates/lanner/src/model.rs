@@ -31,6 +31,12 @@ use crate::{
 /// How long loading takes before progress is shown.
 const NOTICEABLE: Duration = Duration::from_millis(200);
 
+/// Some prose, a list and some code, by which the engine measures what the model can do without.
+const SHORT_TEXT: &str = "The lighthouse keeper counted the ships that passed in the night, and wrote each of them down in the \
+    morning: their names, their flags, and where they were going. Nobody had asked for the list. In the third winter somebody \
+    did.\n\n1. Open the file and read every line.\n2. Skip the lines that are empty.\n\nfn count(lines: &[String]) -> usize {\n    \
+    lines.iter().filter(|line| !line.is_empty()).count()\n}\n";
+
 pub struct Model {
     /// The folder's name, ORG/NAME, or the built-in model's.
     pub name: String,
@@ -338,7 +344,9 @@ impl Loading<'_> {
             let engine = self.load(checkpoint);
             (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        Ok((engine?, tokenizer?))
+        let (engine, tokenizer) = (engine?, tokenizer?);
+        engine.read(tokenizer.encode(SHORT_TEXT, true)?);
+        Ok((engine, tokenizer))
     }
 
     /// Loads the weights, with progress on stderr.
