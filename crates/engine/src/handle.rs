@@ -14,7 +14,7 @@ use crate::{
     options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
-    speculate::MAX_DEPTH,
+    speculate::{MAX_DEPTH, StepTimes},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -63,6 +63,8 @@ pub enum Message {
     CacheStats(mpsc::Sender<CacheStats>),
     /// Empty the prefix cache; answered with what it held.
     ClearCache(mpsc::Sender<CacheStats>),
+    /// What steps and drafts have taken.
+    StepTimes(mpsc::Sender<StepTimes>),
     /// Cancel everything and end.
     Stop,
 }
@@ -179,6 +181,14 @@ impl Engine {
     /// [`RequestError::EngineStopped`].
     pub fn clear_cache(&self) -> Result<CacheStats, RequestError> {
         self.ask(Message::ClearCache)
+    }
+
+    /// What steps and drafts have taken so far, as it decides whether to draft; waits for at most a step.
+    ///
+    /// # Errors
+    /// [`RequestError::EngineStopped`].
+    pub fn step_times(&self) -> Result<StepTimes, RequestError> {
+        self.ask(Message::StepTimes)
     }
 
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, RequestError> {

@@ -111,6 +111,7 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
+                Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 Message::Stop => return false,
             }
         }

@@ -16,7 +16,7 @@ mod tests;
 use mlx::Array;
 
 pub use self::{
-    costs::{Costs, measure},
+    costs::{Costs, StepTimes, measure},
     rounds::Clock,
     scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},

@@ -5,7 +5,7 @@ use std::{rc::Rc, time::Instant};
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen,
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
     controller::{Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     mtp::MtpDrafter,
@@ -300,6 +300,13 @@ impl Speculator {
             }
             own.counted = generated;
         }
+    }
+
+    /// What steps and drafts have taken so far.
+    pub fn times(&self) -> StepTimes {
+        let drafters = self.drafters.iter().skip(FORCED + 1);
+        let drafters = drafters.map(|entry| (entry.drafter.name(), entry.each)).collect();
+        StepTimes { drafters, ..self.controller.costs.times() }
     }
 
     /// What steps cost.
