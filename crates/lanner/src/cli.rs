@@ -250,7 +250,13 @@ pub struct BenchArgs {
           conflicts_with_all = ["perplexity", "kernels"])]
     pub speculate: Option<Vec<Speculation>>,
     /// With --speculate: kinds of texts: prose, copying, json, arithmetic, chat [default: all].
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "speculate", conflicts_with = "shape")]
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        requires = "speculate",
+        conflicts_with = "shape"
+    )]
     pub texts: Vec<String>,
     /// With --speculate and --shape: also draft by a script that is right so often, between 0 and 1
     /// [default: 0,0.5,0.8,1].

@@ -4,6 +4,7 @@
 use std::{
     env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -551,15 +552,7 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
             workloads.extend(batches.iter().map(|&batch| Workload { prompt, generate, batch }));
         }
     }
-    let speed = SpeedConfig {
-        weights,
-        workloads,
-        repeats,
-        warmup,
-        chart,
-        kernels: args.kernels,
-        json,
-    };
+    let speed = SpeedConfig { weights, workloads, repeats, warmup, chart, kernels: args.kernels, json };
     Ok((model, BenchConfig::Speed(speed)))
 }
 

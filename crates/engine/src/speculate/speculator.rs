@@ -6,7 +6,7 @@ use mlx::Array;
 
 use super::{
     Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
-    controller::{Candidate, Choice, Controller, Others, Pace},
+    controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     mtp::MtpDrafter,
     ngram::Ngram,
@@ -260,7 +260,7 @@ impl Speculator {
             let entry = &self.drafters[drafter];
             let cost = [entry.each, 0.0];
             if !entry.drafter.is_free() {
-                candidates.push(Candidate { drafter, grade: 0, most: room, cost });
+                candidates.push(Candidate { drafter, grade: ANY_GRADE, most: room, cost });
                 continue;
             }
             let draft = self.propose(drafter, s, room)?;

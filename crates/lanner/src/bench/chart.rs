@@ -85,12 +85,8 @@ fn bars(panel: &Panel, top: usize) -> String {
     let longest = spreads.map(|spread| spread.max).fold(0.0, f64::max);
     let row = |(i, (name, spread)): (usize, &(String, Option<Spread>))| {
         let y = top + TITLE + ROW * i;
-        let name = format!(
-            "<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n",
-            LEFT - 10,
-            y + 13,
-            escape(name)
-        );
+        let name =
+            format!("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n", LEFT - 10, y + 13, escape(name));
         match spread {
             Some(spread) => name + &bar(class, y, *spread, longest),
             None => {

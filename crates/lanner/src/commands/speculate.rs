@@ -52,10 +52,7 @@ pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), Co
     if wrong.is_empty() { Ok(()) } else { Err(CommandError::Different(wrong.join("; "))) }
 }
 
-fn answer_texts(
-    model: &Model,
-    config: &SpeculationConfig,
-) -> Result<(ModelReport, Vec<Line>), CommandError> {
+fn answer_texts(model: &Model, config: &SpeculationConfig) -> Result<(ModelReport, Vec<Line>), CommandError> {
     let info = model.engine.info();
     let mut cases = vec![];
     for class in &config.texts {

@@ -35,9 +35,11 @@ impl Ways {
         let mut ways = vec![Speculate::Off];
         for way in listed {
             match way {
-                Speculate::Fixed { drafter, depth: None } => ways.extend(depths(drafter).iter().map(|depth| {
-                    Speculate::Fixed { drafter: drafter.clone(), depth: Some(*depth) }
-                })),
+                Speculate::Fixed { drafter, depth: None } => ways.extend(
+                    depths(drafter)
+                        .iter()
+                        .map(|depth| Speculate::Fixed { drafter: drafter.clone(), depth: Some(*depth) }),
+                ),
                 way => ways.push(way.clone()),
             }
         }

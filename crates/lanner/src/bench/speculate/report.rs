@@ -196,9 +196,8 @@ impl Comparison {
 
     pub fn text(&self) -> String {
         let [model, machine] = heading(&self.machine, &self.model);
-        let rows: Vec<[String; COLUMNS.len()]> = std::iter::once(COLUMNS.map(str::to_owned))
-            .chain(self.lines.iter().map(Line::cells))
-            .collect();
+        let rows: Vec<[String; COLUMNS.len()]> =
+            std::iter::once(COLUMNS.map(str::to_owned)).chain(self.lines.iter().map(Line::cells)).collect();
         format!("{model}\n{machine}\n\n{}", table(&rows))
     }
 
@@ -211,16 +210,8 @@ impl Comparison {
             columns: COLUMNS.map(str::to_owned).to_vec(),
             rows: self.rows(),
             panels: vec![
-                Panel {
-                    class: "decode",
-                    title: "Decode, tokens per second",
-                    bars: bars(|line| line.decode),
-                },
-                Panel {
-                    class: "prefill",
-                    title: "Beside plain decoding",
-                    bars: bars(|line| line.ratio),
-                },
+                Panel { class: "decode", title: "Decode, tokens per second", bars: bars(|line| line.decode) },
+                Panel { class: "prefill", title: "Beside plain decoding", bars: bars(|line| line.ratio) },
             ],
         }
     }
@@ -274,8 +265,16 @@ mod tests {
         let own = [round(40, 1.0, 20, &[5, 6]), round(40, 1.0, 20, &[5, 6]), round(40, 1.0, 20, &[5, 6])];
         let load = StepTimes { steps: vec![(1, 1.0), (4, 4.0)], ..StepTimes::default() };
         let line = Line::of(&case(1), &way("scripted:3"), &plain, &own, &load).unwrap();
-        assert_eq!((line.drafted, line.accepted, line.kept), (120, 60, 2.0), "half of the tokens came from drafts");
-        assert_eq!(line.ratio, Spread { median: 2.0, min: 1.0, max: 4.0 }, "each round beside its own plain one");
+        assert_eq!(
+            (line.drafted, line.accepted, line.kept),
+            (120, 60, 2.0),
+            "half of the tokens came from drafts"
+        );
+        assert_eq!(
+            line.ratio,
+            Spread { median: 2.0, min: 1.0, max: 4.0 },
+            "each round beside its own plain one"
+        );
         assert_eq!(line.decode.median, 40.0);
         assert!((line.predicted.unwrap() - 2.0 * 1.0 / 2.3).abs() < 1e-9, "{:?}", line.predicted);
         assert_eq!(line.predicted_at_load, Some(0.5));
