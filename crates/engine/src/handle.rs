@@ -14,7 +14,7 @@ use crate::{
     options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
-    speculate::MAX_DEPTH,
+    speculate::{MAX_DEPTH, StepTimes},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -65,6 +65,8 @@ pub enum Message {
     ClearCache(mpsc::Sender<CacheStats>),
     /// Tokens of a short text, for what has to be measured by one.
     Text(Vec<u32>),
+    /// What steps and drafts have taken.
+    StepTimes(mpsc::Sender<StepTimes>),
     /// Cancel everything and end.
     Stop,
 }
@@ -188,6 +190,14 @@ impl Engine {
     pub fn read(&self, text: Vec<u32>) {
         // One that has stopped has nothing to measure.
         let _ = self.shared.messages.send(Message::Text(text));
+    }
+
+    /// What steps and drafts have taken so far, as it decides whether to draft; waits for at most a step.
+    ///
+    /// # Errors
+    /// [`RequestError::EngineStopped`].
+    pub fn step_times(&self) -> Result<StepTimes, RequestError> {
+        self.ask(Message::StepTimes)
     }
 
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, RequestError> {

@@ -47,7 +47,7 @@ pub use request::{
     CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Miss, MissReason, ModelInfo,
     Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
-pub use speculate::Script;
 /// Tables of what tends to follow, for drafts.
 pub use speculate::table as ngrams;
+pub use speculate::{Script, StepTimes};
 pub use start::{start, start_scripted};

@@ -112,6 +112,7 @@ impl Runner {
                     self.prefix.clear(move || _ = answer.send(held));
                 }
                 Message::Text(text) => self.read(&text),
+                Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 Message::Stop => return false,
             }
         }

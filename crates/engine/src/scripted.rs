@@ -10,6 +10,7 @@ use crate::{
     handle::{Engine, Message, Submission},
     places::Places,
     request::{CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
+    speculate::StepTimes,
 };
 
 /// What the script says at one step.
@@ -41,6 +42,10 @@ pub fn scripted(
                     continue;
                 }
                 Message::Text(_) => continue,
+                Message::StepTimes(answer) => {
+                    let _ = answer.send(StepTimes::default());
+                    continue;
+                }
                 Message::Stop => return,
             };
             let (info, script) = (given.clone(), script.clone());

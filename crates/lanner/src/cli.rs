@@ -179,6 +179,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub drafts: DraftArgs,
+    #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
     pub server: ServerArgs,
@@ -188,6 +190,8 @@ pub struct ServeArgs {
 pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
@@ -222,6 +226,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub drafts: DraftArgs,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
@@ -229,15 +235,33 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Prompt lengths in tokens, separated by commas.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128,512")]
+    /// Prompt lengths in tokens, separated by commas [default: 128,512; with --speculate and --shape 128].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub prompt: Vec<NonZeroUsize>,
-    /// New tokens of each request.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "64")]
+    /// New tokens of each request [default: 64; with --speculate at most 128].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub generate: Vec<NonZeroUsize>,
-    /// Requests at once.
-    #[arg(long, value_name = "REQUESTS", value_delimiter = ',', default_value = "1,4")]
+    /// Requests at once [default: 1,4; with --speculate 1,8].
+    #[arg(long, value_name = "REQUESTS", value_delimiter = ',')]
     pub batch: Vec<NonZeroUsize>,
+    /// Compare ways to draft with plain decoding, on texts of several kinds: `all` for every drafter of the model at several
+    /// depths and auto, or a list of auto, NAME and NAME:DEPTH. Fails if an answer is not that of plain decoding.
+    #[arg(long, value_name = "LIST|all", value_delimiter = ',', num_args = 0..=1, default_missing_value = "all",
+          conflicts_with_all = ["perplexity", "kernels"])]
+    pub speculate: Option<Vec<Speculation>>,
+    /// With --speculate: kinds of texts: prose, copying, json, arithmetic, chat [default: all].
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        requires = "speculate",
+        conflicts_with = "shape"
+    )]
+    pub texts: Vec<String>,
+    /// With --speculate and --shape: also draft by a script that is right so often, between 0 and 1
+    /// [default: 0,0.5,0.8,1].
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', requires_all = ["speculate", "shape"], value_parser = share)]
+    pub scripted: Vec<f64>,
     /// Measured rounds.
     #[arg(long, value_name = "ROUNDS", default_value = "3")]
     pub repeats: NonZeroUsize,
@@ -354,9 +378,18 @@ pub struct ModelArgs {
     /// [default: none].
     #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
+    /// Of the commands that answer: see [`DraftArgs`].
+    #[arg(skip)]
+    pub speculate: Option<Speculation>,
+}
+
+/// Of the commands that answer; in the config file it stands with the model. `lanner bench` compares instead.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, self) and, behind a colon, most tokens of a draft fix it
-    /// [default: auto].
+    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, self) and, behind a colon, most tokens of a
+    /// draft fix it [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
     pub speculate: Option<Speculation>,
 }
@@ -465,6 +498,11 @@ pub struct ConversationArgs {
     /// Ask the template for no reasoning.
     #[arg(long, overrides_with = "think")]
     pub no_think: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be a number between 0 and 1".into())
 }
 
 /// Who drafts tokens, as the engine reads it.

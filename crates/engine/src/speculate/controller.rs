@@ -39,8 +39,11 @@ impl Odds {
     }
 }
 
-/// What is known of a drafter, for each of its grades.
-pub type Grades = [Odds; GRADES];
+/// What is known of a drafter, for each of its grades, and behind those for all of them together.
+pub type Grades = [Odds; GRADES + 1];
+
+/// Stands for a grade while a draft is not made yet.
+pub const ANY_GRADE: usize = GRADES;
 
 /// The controller's view of one sequence.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +88,7 @@ pub struct Choice {
 pub struct Controller {
     pub costs: Costs,
     /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
-    shared: Vec<(Grades, [f64; GRADES])>,
+    shared: Vec<(Grades, [f64; GRADES + 1])>,
 }
 
 /// Weight of what other sequences have found, and of what is believed, beside what one finds itself.
@@ -98,7 +101,10 @@ const SHARED_MEMORY: f64 = 0.99;
 impl Controller {
     /// For drafters of which it is believed that so many of their tokens are right, by grade.
     pub fn new(costs: Costs, believed: Vec<[f64; GRADES]>) -> Controller {
-        let shared = believed.into_iter().map(|believed| (Grades::default(), believed)).collect();
+        // Nobody knows how many drafts of each grade there are going to be.
+        let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
+        let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
+        let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
         Controller { costs, shared }
     }
 
@@ -163,8 +169,10 @@ impl Controller {
         if pace.odds.len() <= drafter {
             pace.odds.resize(drafter + 1, Grades::default());
         }
-        pace.odds[drafter][grade].saw(drafted, accepted, OWN_MEMORY);
-        self.shared[drafter].0[grade].saw(drafted, accepted, SHARED_MEMORY);
+        for grade in [grade, ANY_GRADE] {
+            pace.odds[drafter][grade].saw(drafted, accepted, OWN_MEMORY);
+            self.shared[drafter].0[grade].saw(drafted, accepted, SHARED_MEMORY);
+        }
     }
 
     /// Each of so many rows got `kept` tokens, on average, from a step that took `ms`; with drafts or without.
@@ -244,6 +252,23 @@ mod tests {
                 assert!(speed >= 0.9 * best, "{speed} of {best} for {right} believed {believed}");
             }
         }
+    }
+
+    #[test]
+    fn a_draft_that_is_not_made_yet_is_as_good_as_those_before() {
+        let mut believed = [0.95; GRADES];
+        believed[0] = 0.2;
+        let mut controller = Controller::new(costs(), vec![believed]);
+        let depth = |controller: &Controller, grade| {
+            let candidate = Candidate { grade, ..candidate(8, [0.1, 0.0]) };
+            let choice = controller.choose(&Pace::default(), &[candidate], Others::default());
+            choice.map_or(0, |choice| choice.depth)
+        };
+        assert!(depth(&controller, ANY_GRADE) >= 2 && depth(&controller, 0) == 0, "as is believed of most");
+        for _ in 0..100 {
+            controller.judged(&mut Pace::default(), 0, 5, 2, 0);
+        }
+        assert_eq!(depth(&controller, ANY_GRADE), 0, "wrong ones count whatever their grade was");
     }
 
     #[test]

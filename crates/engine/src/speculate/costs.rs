@@ -28,6 +28,17 @@ pub struct Costs {
     plain: Vec<Option<f64>>,
 }
 
+/// What steps and drafts have taken so far, in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepTimes {
+    /// Of steps that are read before the next is built, by the tokens in them; rising.
+    pub steps: Vec<(usize, f64)>,
+    /// Of steps without drafts, by the rows in them.
+    pub plain: Vec<(usize, f64)>,
+    /// Of each token that a drafter proposes, by its name.
+    pub drafters: Vec<(&'static str, f64)>,
+}
+
 impl Costs {
     /// From measured steps of one sequence: widths and milliseconds.
     pub fn new(mut steps: Vec<(usize, f64)>) -> Costs {
@@ -59,6 +70,12 @@ impl Costs {
     /// Of a step in which so many rows decode without drafts.
     pub fn plain(&self, rows: usize) -> Option<f64> {
         self.plain.get(rows).copied().flatten().or_else(|| self.step(rows))
+    }
+
+    /// All that is known of steps; of drafters somebody else knows.
+    pub fn times(&self) -> StepTimes {
+        let plain = self.plain.iter().enumerate().filter_map(|(rows, ms)| ms.map(|ms| (rows, ms)));
+        StepTimes { steps: self.steps.clone(), plain: plain.collect(), drafters: vec![] }
     }
 
     pub fn saw_step(&mut self, width: usize, ms: f64) {
@@ -136,5 +153,7 @@ mod tests {
         costs.saw_step(1, 500.0);
         assert!(costs.step(1).unwrap() < 1.3);
         assert_eq!(Costs::new(vec![]).step(3), None);
+        assert_eq!(costs.times().plain, [(1, 0.9)]);
+        assert_eq!(costs.times().steps.iter().map(|(width, _)| *width).collect::<Vec<_>>(), [1, 4, 8]);
     }
 }

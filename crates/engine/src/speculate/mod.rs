@@ -18,9 +18,9 @@ mod tests;
 use mlx::Array;
 
 pub use self::{
-    costs::{Costs, measure},
     itself::Itself,
     layers::FILE as PROFILE,
+    costs::{Costs, StepTimes, measure},
     rounds::Clock,
     scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},

@@ -5,8 +5,8 @@ use std::{rc::Rc, time::Instant};
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen,
-    controller::{Candidate, Choice, Controller, Others, Pace},
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
+    controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     mtp::MtpDrafter,
     ngram::Ngram,
@@ -267,7 +267,7 @@ impl Speculator {
             let plain = || self.controller.costs.plain(1).unwrap_or(0.0);
             let cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
             if !entry.drafter.is_free() {
-                candidates.push(Candidate { drafter, grade: 0, most: room, cost });
+                candidates.push(Candidate { drafter, grade: ANY_GRADE, most: room, cost });
                 continue;
             }
             let draft = self.propose(drafter, s, room)?;
@@ -307,6 +307,13 @@ impl Speculator {
             }
             own.counted = generated;
         }
+    }
+
+    /// What steps and drafts have taken so far.
+    pub fn times(&self) -> StepTimes {
+        let drafters = self.drafters.iter().skip(FORCED + 1);
+        let drafters = drafters.map(|entry| (entry.drafter.name(), entry.each)).collect();
+        StepTimes { drafters, ..self.controller.costs.times() }
     }
 
     /// What steps cost.

@@ -5,9 +5,9 @@ use std::{io::Write, path::Path, sync::Arc};
 use engine::Engine;
 use serde_json::json;
 
-use super::{CommandError, perplexity::perplexity};
+use super::{CommandError, perplexity::perplexity, speculate::compare};
 use crate::{
-    bench::{self, ModelReport, Report, Run, Sample, Workload, machine},
+    bench::{self, ModelReport, Picture, Report, Run, Sample, Workload, machine},
     config::{BenchConfig, Chart, ModelConfig, SpeedConfig, Weights},
     model::{self, OpenError},
     ngrams,
@@ -21,6 +21,7 @@ pub fn bench(model: &ModelConfig, config: &BenchConfig) -> Result<(), CommandErr
     match config {
         BenchConfig::Perplexity { text, json } => measure_perplexity(model, text, *json),
         BenchConfig::Speed(config) => measure_speed(model, config),
+        BenchConfig::Speculation(config) => compare(model, config),
     }
 }
 
@@ -66,11 +67,11 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
         (false, true) => format!("{}\n{}", report.text(), report.kernels()),
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    config.chart.as_ref().map_or(Ok(()), |chart| draw(&report, chart))
+    config.chart.as_ref().map_or(Ok(()), |chart| draw(&report.picture(), chart))
 }
 
-fn draw(report: &Report, Chart { path, page }: &Chart) -> Result<(), CommandError> {
-    let text = if *page { bench::html(report) } else { bench::svg(report) };
+pub fn draw(picture: &Picture, Chart { path, page }: &Chart) -> Result<(), CommandError> {
+    let text = if *page { bench::html(picture) } else { bench::svg(picture) };
     std::fs::write(path, text).map_err(|error| CommandError::Write { path: path.clone(), error })
 }
 

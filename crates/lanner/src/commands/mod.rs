@@ -12,6 +12,7 @@ mod quantize;
 mod rm;
 mod run;
 mod serve;
+mod speculate;
 
 pub use bench::bench;
 pub use cache::cache;
@@ -53,6 +54,8 @@ pub enum CommandError {
         "a prompt of {prompt} tokens and {generate} new ones do not fit into the model's context of {context}"
     )]
     Context { prompt: usize, generate: usize, context: usize },
+    #[error("answers differ from those of plain decoding: {0}")]
+    Different(String),
     #[error("the cache in {} cannot be read or changed: {error}", folder.display())]
     Cache { folder: std::path::PathBuf, error: std::io::Error },
     #[error("{}, line {line}: {problem}", path.display())]

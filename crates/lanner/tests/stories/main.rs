@@ -26,4 +26,5 @@ mod quantize;
 mod replaying;
 mod server;
 mod serving;
+mod speculating;
 mod survival;
