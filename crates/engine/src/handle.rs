@@ -185,8 +185,8 @@ impl Engine {
         self.ask(Message::ClearCache)
     }
 
-    /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without: once,
-    /// when it has been loaded. Without one it guesses.
+    /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without, if it is
+    /// asked to. Without one it guesses.
     pub fn read(&self, text: Vec<u32>) {
         // One that has stopped has nothing to measure.
         let _ = self.shared.messages.send(Message::Text(text));

@@ -111,7 +111,7 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
-                Message::Text(text) => self.read(&text),
+                Message::Text(text) => self.speculator.read(&text),
                 Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 Message::Stop => return false,
             }

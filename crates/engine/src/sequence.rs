@@ -34,6 +34,8 @@ pub struct Sequence {
     /// What may be chosen behind the known tokens and behind each of the draft; empty if there is no constraint, or it
     /// was not asked yet.
     pub allowed: Vec<TokenSet>,
+    /// A drafter has its caches, or failed while it had them: what they hold is then uncertain.
+    pub lent: bool,
     /// Who proposes for it, and what became of that.
     pub speculating: Speculating,
     /// Most tokens to generate.
@@ -83,6 +85,7 @@ impl Sequence {
             unread: 0,
             draft: vec![],
             allowed: vec![],
+            lent: false,
             speculating,
             limit: request.max_tokens.min(room),
             begun: false,
@@ -228,7 +231,7 @@ impl Sequence {
     /// comes next is the same token as before, because output depends on the request alone.
     pub fn restart(&mut self, model: &dyn Model, info: &ModelInfo) {
         (self.suspect, self.begun, self.sound) = (true, false, true);
-        (self.keeping, self.waiting) = (None, None);
+        (self.keeping, self.waiting, self.lent) = (None, None, false);
         self.keep_at.clear();
         (self.computed, self.unread, self.last) = (0, 0, None);
         self.draft.clear();

@@ -29,6 +29,8 @@ pub struct Itself {
     least: f64,
     /// Where the profile is kept, if anywhere.
     file: Option<PathBuf>,
+    /// What it is measured on.
+    text: Vec<u32>,
     measured: bool,
 }
 
@@ -51,7 +53,8 @@ impl Itself {
         }
         let known = file.as_ref().and_then(|file| Profile::open(file, layers));
         let left_out = known.as_ref().map_or_else(|| unmeasured(layers), Profile::left_out);
-        let mut itself = Itself { model, left_out, least: 0.0, file, measured: known.is_some() };
+        let mut itself =
+            Itself { model, left_out, least: 0.0, file, text: vec![], measured: known.is_some() };
         // Another token costs so much, and brings a step's worth if all before it is right.
         itself.least = itself.share();
         Some(itself)
@@ -60,7 +63,7 @@ impl Itself {
     /// Without these layers, in drafts at least so likely.
     #[cfg(test)]
     pub fn without(model: Rc<dyn Model>, left_out: Vec<usize>, least: f64) -> Itself {
-        Itself { model, left_out, least, file: None, measured: true }
+        Itself { model, left_out, least, file: None, text: vec![], measured: true }
     }
 
     #[cfg(test)]
@@ -82,18 +85,16 @@ impl Drafter for Itself {
         1.0 - self.left_out.len() as f64 / self.model.layers() as f64
     }
 
-    fn read(&mut self, text: &[u32]) -> mlx::Result<()> {
-        if self.measured || text.len() < 2 {
-            return Ok(());
-        }
-        let profile = Profile::measure(&*self.model, text)?;
-        (self.left_out, self.measured) = (profile.left_out(), true);
-        self.least = self.share();
-        tracing::debug!("`self` drafts without layers {:?}: {profile:?}", self.left_out);
-        if let Some(Err(error)) = self.file.as_ref().map(|file| profile.save(file)) {
-            tracing::warn!("the profile of layers cannot be kept: {error}");
-        }
-        Ok(())
+    fn borrows(&self) -> bool {
+        true
+    }
+
+    fn read(&mut self, text: &[u32]) {
+        self.text = text.to_vec();
+    }
+
+    fn is_ready(&self) -> bool {
+        self.measured
     }
 
     /// Nothing without the sequences' caches.
@@ -102,6 +103,7 @@ impl Drafter for Itself {
     }
 
     fn propose_on(&mut self, asked: &[Asked], caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+        self.prepare();
         let vocab_size = self.model.vocab_size();
         let row = |(asked, caches)| Row::new(asked, caches, vocab_size);
         let mut rows: Vec<Row> = asked.iter().zip(caches).map(row).collect();
@@ -120,6 +122,25 @@ impl Drafter for Itself {
 }
 
 impl Itself {
+    /// Measures the profile, if there is none and there is a text; without, some layers are as good as others.
+    pub fn prepare(&mut self) {
+        if self.measured || self.text.len() < 2 {
+            return;
+        }
+        // Not a second time, whatever comes of it.
+        self.measured = true;
+        let profile = match Profile::measure(&*self.model, &std::mem::take(&mut self.text)) {
+            Ok(profile) => profile,
+            Err(error) => return tracing::warn!("layers to draft without could not be measured: {error}"),
+        };
+        self.left_out = profile.left_out();
+        self.least = self.share();
+        tracing::debug!("`self` drafts without layers {:?}: {profile:?}", self.left_out);
+        if let Some(Err(error)) = self.file.as_ref().map(|file| profile.save(file)) {
+            tracing::warn!("the profile of layers cannot be kept: {error}");
+        }
+    }
+
     /// Another token for each row, and how likely the model thinks it.
     fn step(&self, rows: &mut [&mut Row]) -> mlx::Result<(Vec<u32>, Vec<f32>)> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.last()).collect();

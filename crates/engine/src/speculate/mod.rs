@@ -18,9 +18,9 @@ mod tests;
 use mlx::Array;
 
 pub use self::{
+    costs::{Costs, StepTimes, measure},
     itself::Itself,
     layers::FILE as PROFILE,
-    costs::{Costs, StepTimes, measure},
     rounds::Clock,
     scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},
@@ -63,19 +63,23 @@ pub trait Drafter {
         0.0
     }
 
-    /// Shown the tokens of a short text, once, to measure itself by.
-    ///
-    /// # Errors
-    /// Computing on them failed.
-    fn read(&mut self, _text: &[u32]) -> mlx::Result<()> {
-        Ok(())
+    /// Given the tokens of a short text, to measure itself by when it is first asked.
+    fn read(&mut self, _text: &[u32]) {}
+
+    /// Whether it can be asked without having to measure itself first, which may take seconds.
+    fn is_ready(&self) -> bool {
+        true
     }
 
-    /// As [`propose`](Drafter::propose), of a drafter that computes on the sequences' own caches, all of whose tokens but
-    /// the last are in them.
+    /// Whether it computes on the sequences' own caches, and is asked to [`propose_on`](Drafter::propose_on) those.
+    fn borrows(&self) -> bool {
+        false
+    }
+
+    /// As [`propose`](Drafter::propose), with the sequences' caches: all their tokens but the last are in those.
     ///
     /// # Errors
-    /// Computing one failed.
+    /// Computing one failed; the sequences begin again.
     fn propose_on(&mut self, asked: &[Asked], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
         self.propose(asked)
     }

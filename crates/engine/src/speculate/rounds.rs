@@ -47,14 +47,6 @@ impl Runner {
         speculating
     }
 
-    /// Has drafters measure themselves by a text.
-    pub fn read(&mut self, text: &[u32]) {
-        let speculator = &mut self.speculator;
-        if let Err(error) = guarded(|| speculator.read(text)) {
-            tracing::warn!("which layers the model can do without could not be measured: {error}");
-        }
-    }
-
     /// Whether the step on the device has to be read before the next is built: because somebody's next token depends on
     /// how far a draft was right, or on what a constraint says of the token before, or because a draft is worth it.
     pub fn must_read(&mut self) -> bool {
@@ -89,6 +81,8 @@ impl Runner {
         let started = Instant::now();
         let (running, speculator) = (&mut self.running[..], &mut self.speculator);
         if let Err(error) = guarded(|| speculator.draft(running)) {
+            let (model, info) = (&*self.model, &self.info);
+            self.running.iter_mut().filter(|s| s.lent).for_each(|s| s.restart(model, info));
             self.stop_speculating(&error);
         }
         self.clock.drafting += started.elapsed().as_secs_f64() * 1e3;

@@ -228,13 +228,13 @@ impl Speculator {
         for of_one in later.chunk_by(|a, b| a.0 == b.0) {
             let entry = &mut self.drafters[of_one[0].0];
             let started = Instant::now();
-            let mut depths = of_one.iter().map(|&(_, i, depth)| (i, depth)).peekable();
-            let (asked, caches): (Vec<Asked>, Vec<Lent>) = running
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(i, s)| depths.next_if(|(next, _)| *next == i).map(|(_, depth)| lent(s, depth)))
-                .unzip();
-            let drafts = entry.drafter.propose_on(&asked, caches)?;
+            let drafts = match entry.drafter.borrows() {
+                true => propose_on(&mut *entry.drafter, running, of_one)?,
+                false => {
+                    let asked = of_one.iter().map(|&(_, i, depth)| asked(&running[i], depth));
+                    entry.drafter.propose(&asked.collect::<Vec<Asked>>())?
+                }
+            };
             let tokens: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
             if tokens > 0 && !entry.drafter.is_free() {
                 let each = started.elapsed().as_secs_f64() * 1e3 / tokens as f64;
@@ -264,6 +264,9 @@ impl Speculator {
         let (mut candidates, mut drafts) = (vec![], vec![]);
         for drafter in FORCED + 1..self.drafters.len() {
             let entry = &self.drafters[drafter];
+            if !entry.drafter.is_ready() {
+                continue;
+            }
             let plain = || self.controller.costs.plain(1).unwrap_or(0.0);
             let cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
             if !entry.drafter.is_free() {
@@ -321,12 +324,9 @@ impl Speculator {
         &mut self.controller.costs
     }
 
-    /// Shows drafters a short text to measure themselves by.
-    ///
-    /// # Errors
-    /// Computing on it failed.
-    pub fn read(&mut self, text: &[u32]) -> mlx::Result<()> {
-        self.drafters.iter_mut().try_for_each(|entry| entry.drafter.read(text))
+    /// Gives drafters a short text to measure themselves by.
+    pub fn read(&mut self, text: &[u32]) {
+        self.drafters.iter_mut().for_each(|entry| entry.drafter.read(text));
     }
 
     /// A sequence has ended, or begins again.
@@ -373,8 +373,25 @@ fn ask<'a>(sequence: u64, tokens: &'a [u32], request: &'a Request, depth: usize)
     Asked { sequence, tokens, prompt: request.prompt.len(), depth, sampling, constraint }
 }
 
-/// With its caches, for those who draft on them.
-fn lent(s: &mut Sequence, depth: usize) -> (Asked<'_>, Lent<'_>) {
+/// Has a drafter draft on the caches of sequences: (_, index, depth) each, by index.
+fn propose_on(
+    drafter: &mut dyn Drafter,
+    running: &mut [Sequence],
+    of_one: &[(usize, usize, usize)],
+) -> mlx::Result<Vec<Draft>> {
+    let mut depths = of_one.iter().map(|&(_, i, depth)| (i, depth)).peekable();
+    let mut own = vec![];
+    for (i, s) in running.iter_mut().enumerate() {
+        own.extend(depths.next_if(|(next, _)| *next == i).map(|(_, depth)| (s, depth)));
+    }
+    own.iter_mut().for_each(|(s, _)| s.lent = true);
+    let (asked, caches): (Vec<Asked>, Vec<Lent>) = own.iter_mut().map(|(s, depth)| lend(s, *depth)).unzip();
+    let drafts = drafter.propose_on(&asked, caches)?;
+    own.into_iter().for_each(|(s, _)| s.lent = false);
+    Ok(drafts)
+}
+
+fn lend(s: &mut Sequence, depth: usize) -> (Asked<'_>, Lent<'_>) {
     let Sequence { id, tokens, request, caches, .. } = s;
     (ask(*id, tokens, request, depth), Lent::new(caches))
 }

@@ -1,6 +1,6 @@
 //! The disk tier: what the prefix cache stores in memory is written behind, and read back after a restart or when it has
 //! had to make room. A file is one piece of a sequence: a run of tokens, a checkpoint behind it, or both; the index of
-//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread never writes.
+//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread never writes state.
 
 mod file;
 mod fingerprint;

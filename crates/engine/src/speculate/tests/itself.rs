@@ -40,7 +40,7 @@ fn a_draft_leaves_the_state_as_it_was() {
     for golden in models() {
         let model: Rc<dyn Model> = model(golden).into();
         // Windows move and buffers grow while it drafts.
-        for length in [9, 60, 251, 640] {
+        for length in [9, 60, 251, 762] {
             let tokens: Vec<u32> = (0..length).map(|t| 3 + (t * 7 + t / 11) % 240).collect();
             let sampling = Sampling { temperature: 0.9, seed: 3, ..Sampling::default() };
             let asked = |depth, sampling| Asked {
@@ -124,6 +124,46 @@ fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
     }
 }
 
+/// Dies on the caches that it was lent.
+struct Dying(Rc<dyn Model>);
+
+impl Drafter for Dying {
+    fn name(&self) -> &'static str {
+        "dying"
+    }
+
+    fn borrows(&self) -> bool {
+        true
+    }
+
+    fn propose(&mut self, _: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        panic!("never asked without caches")
+    }
+
+    fn propose_on(&mut self, asked: &[Asked], mut caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+        go_on(&*self.0, &mut caches[0], asked[0].tokens.len() - 1, &[9, 8, 7], 0);
+        panic!("in the middle of a draft")
+    }
+}
+
+#[test]
+fn a_drafter_that_dies_costs_time_alone() {
+    for golden in ["qwen3_5-text-sharded", "gemma3_text-a"] {
+        let expected = answers(golden, 3);
+        let mut bench = Bench::with(golden, Box::new(Dying(model(golden).into())));
+        let running = [0, 1, 2].map(|i| bench.submit(request(i, if i < 2 { "dying" } else { "off" }, 4)));
+        let mut restarted = 0;
+        bench.run(|runner| {
+            assert!(runner.running.iter().all(|s| !s.lent));
+            restarted += runner.running.iter().filter(|s| s.suspect).count();
+        });
+        assert!(restarted > 0, "what it held is uncertain");
+        for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+            assert_eq!(tokens(events), *expected, "{golden}");
+        }
+    }
+}
+
 fn all_accepted(events: &[Event]) -> bool {
     events.iter().all(|event| match event {
         Event::Finished { usage, .. } => usage.speculation.iter().all(|by| by.accepted == by.drafted),
@@ -164,9 +204,15 @@ fn a_profile_is_measured_once_and_again_where_it_is_broken() {
     let layers = model.layers();
     let text: Vec<u32> = (0..50).map(|t| 3 + (t * t) % 240).collect();
     let open = || Itself::new(model.clone(), Some(file.clone())).expect("layers to spare");
-    let mut first = open();
-    assert!(!file.exists());
-    first.read(&text).expect("measures");
+    let read = |text: &[u32]| {
+        let mut itself = open();
+        itself.read(text);
+        itself.prepare();
+        itself
+    };
+    assert!(!open().is_ready());
+    let first = read(&text);
+    assert!(first.is_ready() && open().is_ready());
     let saved = std::fs::read(&file).expect("was saved");
     let left_out = first.left_out().to_vec();
     assert!(
@@ -175,10 +221,11 @@ fn a_profile_is_measured_once_and_again_where_it_is_broken() {
     );
     assert_eq!(open().left_out(), left_out, "as it was measured");
     std::fs::write(&file, &saved[..saved.len() / 2]).expect("is written");
-    open().read(&text).expect("measures");
+    assert!(!open().is_ready());
+    read(&text);
     assert_eq!(std::fs::read(&file).expect("was saved"), saved);
     // Whoever knows does not measure again, whatever the text.
-    open().read(&text[..7]).expect("knows");
+    read(&text[..7]);
     assert_eq!(std::fs::read(&file).expect("is there"), saved);
 }
 
