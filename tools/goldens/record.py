@@ -16,7 +16,8 @@ Each folder gets config.json as the family's publisher writes it, and golden.jso
     cases[].greedy_margin     gap between the two likeliest tokens at each
     cases[].decode_logits     {step: [vocab]}, the logits that chose greedy_ids[step]; step 0 is the prompt's last
 
-families.py lists the goldens. The same script gives the same goldens: everything is seeded.
+Checkpoints with a head that looks further ahead also get head.json (heads.py). families.py lists the goldens. The same
+script gives the same goldens: everything is seeded.
 """
 
 import json
@@ -33,11 +34,12 @@ import torch
 import transformers
 
 import families_mlx  # noqa: F401: adds to GOLDENS
+import heads
 import tensors
 from families import GOLDENS
 from manifest import hub_manifest
 from quantized import MlxLm, mlx_golden
-from reference import Transformers
+from reference import Transformers, rounded
 
 STEPS = 48
 KEPT_STEPS = (1, 40)
@@ -76,6 +78,8 @@ def record(golden, folder):
     folder.mkdir(parents=True)
     write_config(golden, folder)
     (folder / "golden.json").write_text(text)
+    if golden.get("mtp"):
+        heads.record(golden, folder)
     margin = min(min(case["greedy_margin"]) for case in recorded["cases"])
     distinct = [len(set(case["greedy_ids"])) for case in recorded["cases"]]
     return (f"seed {recorded['seed']}, {len(text) // 1000} kB, checkpoint {size // 1000} kB, "
@@ -135,10 +139,6 @@ def sound(error, case):
     ids = set(case["greedy_ids"])
     decided = min(case["greedy_margin"]) >= max(2e-3, 20 * error)
     return decided and error < 1e-4 and len(ids) >= 3 and not ids & SPECIAL_IDS
-
-
-def rounded(row):
-    return [round(float(v), 5) for v in row]
 
 
 def write_config(golden, folder):

@@ -37,3 +37,7 @@ class Transformers:
         """[tokens, vocab]"""
         out = self.model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=cache is not None)
         return out.logits[0].float().numpy()
+
+
+def rounded(row):
+    return [round(float(v), 5) for v in row]

@@ -95,6 +95,14 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// Every token as it is written in the vocabulary, added ones included, by id.
+    pub fn vocabulary(&self) -> Vec<(u32, String)> {
+        let mut tokens: Vec<(u32, String)> =
+            self.inner.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
     /// The raw bytes of one token, which need not be whole characters; empty for an unknown id.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         let Some(token) = self.id_to_token(id) else { return Vec::new() };

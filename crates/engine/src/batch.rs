@@ -11,10 +11,22 @@ use mlx::{
 
 use crate::cache::Cache;
 
+/// What a sequence has in a step.
+pub struct Part<'a> {
+    pub tokens: usize,
+    /// The last of them, which may have to be forgotten again.
+    pub ahead: usize,
+    /// Tokens before those.
+    pub past: usize,
+    pub caches: &'a mut [Cache],
+}
+
 /// One sequence's part of a step.
-pub struct Row<'a> {
+struct Row<'a> {
     /// Tokens of the step that are this row's.
     span: Range<i32>,
+    /// The last of those, which may have to be forgotten again.
+    ahead: i32,
     caches: &'a mut [Cache],
 }
 
@@ -23,20 +35,52 @@ pub struct Batch<'a> {
     rows: Vec<Row<'a>>,
     /// Position of every token in its own sequence, int32 `[tokens]`.
     positions: Array,
+    /// Layers whose outputs are wanted, and those outputs as far as they have come.
+    watched: Vec<usize>,
+    seen: Vec<(usize, Array)>,
+    /// Layers that the residual stream goes past.
+    left_out: Vec<usize>,
 }
 
 impl<'a> Batch<'a> {
-    /// Rows given as (tokens in this step, tokens before it, caches).
-    pub fn new(rows: impl IntoIterator<Item = (usize, usize, &'a mut [Cache])>) -> Batch<'a> {
-        let mut packed = vec![];
+    pub fn new(parts: impl IntoIterator<Item = Part<'a>>) -> Batch<'a> {
+        let mut rows = vec![];
         let mut positions: Vec<i32> = vec![];
-        for (tokens, past, caches) in rows {
+        for Part { tokens, ahead, past, caches } in parts {
             let start = positions.len() as i32;
             positions.extend(past as i32..(past + tokens) as i32);
-            packed.push(Row { span: start..positions.len() as i32, caches });
+            rows.push(Row { span: start..positions.len() as i32, ahead: ahead as i32, caches });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
-        Batch { rows: packed, positions }
+        Batch { rows, positions, watched: vec![], seen: vec![], left_out: vec![] }
+    }
+
+    /// Also keeps what the residual stream is behind these layers.
+    pub fn watch(&mut self, layers: &[usize]) {
+        self.watched = layers.to_vec();
+    }
+
+    /// Takes the residual stream past these layers, whose caches stay as they are: for models that
+    /// [can](crate::models::Model::layers) do without some. What comes out is a guess.
+    pub fn leave_out(&mut self, layers: &[usize]) {
+        self.left_out = layers.to_vec();
+    }
+
+    /// Asked by a model before each layer.
+    pub fn computes(&self, layer: usize) -> bool {
+        !self.left_out.contains(&layer)
+    }
+
+    /// Told by a model behind each layer: `x` `[tokens, hidden_size]`.
+    pub fn passed(&mut self, layer: usize, x: &Array) {
+        if self.watched.contains(&layer) {
+            self.seen.push((layer, x.clone()));
+        }
+    }
+
+    /// Layers that were watched, and the residual stream `[tokens, hidden_size]` behind each.
+    pub fn seen(&mut self) -> Vec<(usize, Array)> {
+        std::mem::take(&mut self.seen)
     }
 
     /// Position of every token in its own sequence, int32 `[tokens]`.
@@ -65,8 +109,7 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub fn delta_net(&mut self, layer: usize, qkv: &Array, b: &Array, a: &Array, net: &DeltaNet) -> Array {
         let rows = self.rows.iter_mut();
-        let mut rows: Vec<DeltaRow> =
-            rows.map(|row| row.caches[layer].as_recurrent().row(row.span.len() as i32)).collect();
+        let mut rows: Vec<DeltaRow> = rows.map(|row| row.delta(layer)).collect();
         mlx::delta_net(qkv, b, a, &mut rows, net)
     }
 
@@ -101,13 +144,17 @@ impl<'a> Batch<'a> {
     /// Short causal convolution of `x` `[tokens, channels]`, each row continuing its own past.
     #[track_caller]
     pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
-        self.per_row([x], |row, [x]| row.caches[layer].as_recurrent().causal_conv(&x, weight, false))
+        self.per_row([x], |row, [x]| {
+            row.caches[layer].as_recurrent().causal_conv(&x, row.ahead, weight, false)
+        })
     }
 
     /// [`causal_conv`](Batch::causal_conv), then SiLU.
     #[track_caller]
     pub fn causal_conv_silu(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
-        self.per_row([x], |row, [x]| row.caches[layer].as_recurrent().causal_conv(&x, weight, true))
+        self.per_row([x], |row, [x]| {
+            row.caches[layer].as_recurrent().causal_conv(&x, row.ahead, weight, true)
+        })
     }
 
     /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads, value_dim]`, `beta`
@@ -115,7 +162,9 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
         self.per_row([q, k, v, g, beta], |row, [q, k, v, g, beta]| {
-            row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], &g, &beta)
+            let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
+            let out = row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], row.ahead, &g, &beta);
+            out.reshape(&out.shape()[1..])
         })
     }
 
@@ -142,5 +191,12 @@ impl<'a> Batch<'a> {
             })
             .collect();
         Array::concatenate(&outputs, 0)
+    }
+}
+
+impl Row<'_> {
+    fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
+        let past = self.caches[layer].as_recurrent();
+        DeltaRow { tokens: self.span.len() as i32, ahead: self.ahead, past }
     }
 }

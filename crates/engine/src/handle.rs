@@ -11,8 +11,10 @@ use std::{
 };
 
 use crate::{
+    options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
+    speculate::{MAX_DEPTH, StepTimes},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -61,6 +63,10 @@ pub enum Message {
     CacheStats(mpsc::Sender<CacheStats>),
     /// Empty the prefix cache; answered with what it held.
     ClearCache(mpsc::Sender<CacheStats>),
+    /// Tokens of a short text, for what has to be measured by one.
+    Text(Vec<u32>),
+    /// What steps and drafts have taken.
+    StepTimes(mpsc::Sender<StepTimes>),
     /// Cancel everything and end.
     Stop,
 }
@@ -179,6 +185,21 @@ impl Engine {
         self.ask(Message::ClearCache)
     }
 
+    /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without, if it is
+    /// asked to. Without one it guesses.
+    pub fn read(&self, text: Vec<u32>) {
+        // One that has stopped has nothing to measure.
+        let _ = self.shared.messages.send(Message::Text(text));
+    }
+
+    /// What steps and drafts have taken so far, as it decides whether to draft; waits for at most a step.
+    ///
+    /// # Errors
+    /// [`RequestError::EngineStopped`].
+    pub fn step_times(&self) -> Result<StepTimes, RequestError> {
+        self.ask(Message::StepTimes)
+    }
+
     fn ask<T>(&self, message: impl FnOnce(mpsc::Sender<T>) -> Message) -> Result<T, RequestError> {
         let (sender, answer) = mpsc::channel();
         self.shared.messages.send(message(sender)).map_err(|_| RequestError::EngineStopped)?;
@@ -225,7 +246,22 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
         Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
         None => check_sampling(&request.sampling)?,
     }
+    check_speculation(request, info)?;
     info.memory.check(request, info.context_length)
+}
+
+fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
+    let Some(Speculate::Fixed { drafter, depth }) = &request.speculation else { return Ok(()) };
+    if !info.drafters.contains(&&**drafter) {
+        let known = info.drafters.join(", ");
+        return Err(RequestError::UnknownDrafter { name: drafter.clone(), known });
+    }
+    match depth {
+        Some(depth) if *depth > MAX_DEPTH => {
+            Err(RequestError::DraftTooLong { depth: *depth, most: MAX_DEPTH })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_sampling(s: &Sampling) -> Result<(), RequestError> {

@@ -5,8 +5,10 @@ mod batch;
 mod begin;
 mod cache;
 mod checkpoint;
+mod constrain;
 mod error;
 mod handle;
+mod logprobs;
 mod memory;
 mod models;
 mod nn;
@@ -17,11 +19,13 @@ pub mod quantize;
 mod queue;
 mod request;
 mod room;
+mod row;
 mod run;
 mod sample;
 mod schedule;
 pub mod scripted;
 mod sequence;
+mod speculate;
 mod start;
 mod step;
 #[cfg(test)]
@@ -29,17 +33,21 @@ mod tests;
 mod weights;
 
 pub use checkpoint::Checkpoint;
+pub use constrain::{Constraint, Next, TokenSet};
 pub use error::LoadError;
 pub use handle::{Engine, Ticket};
 pub use memory::Memory;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
-pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress, WhenFull};
+pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;
 pub use prefix::disk_cache;
 pub use request::{
-    CacheReport, CacheSource, CacheStats, Event, FinishReason, Miss, MissReason, ModelInfo, Priority,
-    Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
+    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Miss, MissReason, ModelInfo,
+    Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
-pub use start::start;
+/// Tables of what tends to follow, for drafts.
+pub use speculate::table as ngrams;
+pub use speculate::{Script, StepTimes};
+pub use start::{start, start_scripted};

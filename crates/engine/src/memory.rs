@@ -5,10 +5,11 @@ use serde_json::Value;
 
 use crate::{
     Options,
-    batch::Batch,
+    batch::{Batch, Part},
     cache::Cache,
     models::Model,
     request::{Request, RequestError},
+    speculate::mtp::WINDOW,
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.
@@ -83,6 +84,9 @@ impl Memory {
                 },
             }
         }
+        if model.mtp().is_some() {
+            memory.sequence += waiting_hidden(config, chunk);
+        }
         layers.sort();
         memory.token = layers.iter().sum();
         memory.growing = layers.iter().rev().take(GROWING).sum();
@@ -140,12 +144,25 @@ pub(crate) fn megabytes(bytes: usize) -> String {
     format!("{:.1} MB", bytes as f64 / MEGABYTE)
 }
 
-/// Caches as they are behind a first token. Only their shapes are looked at, so nothing is computed.
+/// Caches as they are behind a first token, those of the head for tokens further ahead among them. Only their shapes
+/// are looked at, so nothing is computed.
 fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     let mut caches = model.make_caches();
     let token = Array::from_slice(&[0u32], &[1]);
-    let _ = model.forward(&token, &mut Batch::new([(1, 0, &mut caches[..])]));
+    let part = Part { tokens: 1, ahead: 0, past: 0, caches: &mut caches };
+    let hidden = model.forward(&token, &mut Batch::new([part]));
+    let Some(mtp) = model.mtp() else { return caches };
+    let mut ahead = mtp.make_caches();
+    let part = Part { tokens: 1, ahead: 0, past: 0, caches: &mut ahead };
+    let _ = mtp.forward(&hidden, &token, &mut Batch::new([part]));
+    caches.extend(ahead);
     caches
+}
+
+/// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and the chunk it ends in.
+fn waiting_hidden(config: &Value, chunk: usize) -> usize {
+    let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
+    (WINDOW + chunk) * hidden * size_of::<f32>()
 }
 
 /// What the activations of a step of `chunk` tokens are likely to take: those of four layers, as operations are begun ahead of what
@@ -169,7 +186,7 @@ fn measured_step(model: &dyn Model, chunk: usize) -> mlx::Result<usize> {
     for past in [0, chunk] {
         let before = mlx::active_memory();
         mlx::reset_peak_memory();
-        let mut batch = Batch::new([(chunk, past, &mut caches[..])]);
+        let mut batch = Batch::new([Part { tokens: chunk, ahead: 0, past, caches: &mut caches }]);
         let hidden = model.forward(&tokens, &mut batch);
         mlx::eval(batch.cache_arrays().chain([&hidden]))?;
         most = most.max(mlx::peak_memory().saturating_sub(before));

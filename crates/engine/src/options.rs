@@ -1,8 +1,10 @@
 //! How to run a model; fixed for the life of an engine.
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc};
 
 pub use mlx::Precision;
+
+use crate::speculate::{MAX_DEPTH, table::Table};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,6 +34,60 @@ pub struct Options {
     pub memory_limit: Option<usize>,
     /// What happens to a request that would fit under the memory limit, but not beside those that run.
     pub when_full: WhenFull,
+    /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
+    /// holds no example. Made with the model's tokenizer.
+    pub ngram_table: Option<Arc<Table>>,
+    /// Drafts for requests that do not say themselves.
+    pub speculate: Speculate,
+}
+
+/// Whether tokens are drafted before they are computed, several at a time: that changes how fast an answer comes, and
+/// nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Speculate {
+    Off,
+    /// By whom and how far measurements decide, so that it is not slower than without.
+    #[default]
+    Auto,
+    /// Always this drafter, if it has an idea.
+    Fixed {
+        drafter: String,
+        /// Most tokens of a draft; `None`: what is usual for it.
+        depth: Option<usize>,
+    },
+}
+
+impl fmt::Display for Speculate {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Speculate::Off => f.write_str("off"),
+            Speculate::Auto => f.write_str("auto"),
+            Speculate::Fixed { drafter, depth: None } => f.write_str(drafter),
+            Speculate::Fixed { drafter, depth: Some(depth) } => write!(f, "{drafter}:{depth}"),
+        }
+    }
+}
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    /// `auto`, `off`, `NAME` or `NAME:DEPTH`.
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        let (drafter, depth) = match text.split_once(':') {
+            None => (text, None),
+            Some((drafter, depth)) => {
+                let depth = depth.parse().ok().filter(|depth| *depth <= MAX_DEPTH);
+                let wrong = || format!("`{text}`: a draft has 0 to {MAX_DEPTH} tokens");
+                (drafter, Some(depth.ok_or_else(wrong)?))
+            }
+        };
+        match (drafter, depth) {
+            ("off", None) => Ok(Speculate::Off),
+            ("auto", None) => Ok(Speculate::Auto),
+            ("" | "off" | "auto", _) => Err(format!("`{text}` is not auto, off, NAME or NAME:DEPTH")),
+            _ => Ok(Speculate::Fixed { drafter: drafter.into(), depth }),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +115,8 @@ impl Default for Options {
             checkpoint_every: 2048,
             memory_limit: None,
             when_full: WhenFull::Wait,
+            ngram_table: None,
+            speculate: Speculate::Auto,
         }
     }
 }
@@ -89,4 +147,25 @@ pub enum Dtype {
 pub struct Progress {
     pub loaded_bytes: usize,
     pub total_bytes: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speculation_as_written() {
+        let fixed = |drafter: &str, depth| Speculate::Fixed { drafter: drafter.into(), depth };
+        let check = |text: &str, expected: Speculate| {
+            assert_eq!((text.parse(), expected.to_string()), (Ok(expected.clone()), text.to_string()));
+        };
+        check("off", Speculate::Off);
+        check("auto", Speculate::Auto);
+        check("ngram", fixed("ngram", None));
+        check("mtp:3", fixed("mtp", Some(3)));
+        check("mtp:0", fixed("mtp", Some(0)));
+        for wrong in ["", ":3", "off:2", "auto:1", "mtp:", "mtp:x", "mtp:-1", "mtp:33"] {
+            assert!(wrong.parse::<Speculate>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -2,10 +2,15 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::memory::{Memory, megabytes};
+use crate::{
+    constrain::Constraint,
+    memory::{Memory, megabytes},
+    options::Speculate,
+};
 
 /// One generation: prompt token ids in, [`Event`]s out.
 #[derive(Clone, Debug)]
@@ -29,6 +34,10 @@ pub struct Request {
     /// Positions in the prompt from which later requests are likely to go on another way (the end of a system message,
     /// of a conversation before the start of the answer): state is kept there. At most the prompt's length, each.
     pub checkpoints: Vec<usize>,
+    /// Drafts; `None`: as the engine's options say.
+    pub speculation: Option<Speculate>,
+    /// Which tokens may come next, position by position; `None`: all.
+    pub constraint: Option<Arc<dyn Constraint>>,
 }
 
 impl Request {
@@ -45,6 +54,8 @@ impl Request {
             priority: Priority::default(),
             deadline: None,
             checkpoints: vec![],
+            speculation: None,
+            constraint: None,
         }
     }
 
@@ -167,7 +178,7 @@ pub enum FinishReason {
 }
 
 /// What the request cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: usize,
     /// Every generated token, the end-of-sequence token included.
@@ -175,6 +186,24 @@ pub struct Usage {
     /// Prompt tokens whose state was reused instead of computed.
     pub cached_tokens: usize,
     pub cache: CacheReport,
+    /// By drafter, of those that drafted anything.
+    pub speculation: Vec<Drafted>,
+}
+
+/// What became of a drafter's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drafted {
+    pub drafter: &'static str,
+    pub drafted: usize,
+    /// Those that were right: each saved a step.
+    pub accepted: usize,
+}
+
+impl Drafted {
+    /// Nothing yet.
+    pub(crate) fn of(drafter: &'static str) -> Drafted {
+        Drafted { drafter, drafted: 0, accepted: 0 }
+    }
 }
 
 /// What a request got from the prefix cache, and why it got no more.
@@ -269,6 +298,12 @@ pub enum RequestError {
     TokenOutOfRange { id: u32, vocab_size: usize },
     #[error("{name} is {value}; it must be {must}")]
     BadSampling { name: &'static str, value: f32, must: &'static str },
+    #[error("there is no drafter `{name}` for this model; there are {known}")]
+    UnknownDrafter { name: String, known: String },
+    #[error("a draft of {depth} tokens is too long; it has at most {most}")]
+    DraftTooLong { depth: usize, most: usize },
+    #[error("the constraint on the answer allows no token behind {generated} generated ones")]
+    NothingAllowed { generated: usize },
     #[error("the model failed on this request: {0}")]
     Step(String),
     #[error("the model computed logits that are not numbers; its weights are broken or its type too narrow")]
@@ -309,6 +344,8 @@ pub struct ModelInfo {
     pub context_length: usize,
     /// From generation_config.json and config.json together.
     pub eos_ids: Vec<u32>,
+    /// Drafters that requests may name.
+    pub drafters: Vec<&'static str>,
     /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample: false`.
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.

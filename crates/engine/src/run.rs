@@ -2,6 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
     sync::mpsc::Receiver,
     time::Instant,
 };
@@ -16,41 +17,28 @@ use crate::{
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
     schedule::{Want, plan},
     sequence::Sequence,
+    speculate::{Clock, Speculator, Watched},
     step::Step,
 };
 
 /// Serves requests until it is told to stop.
 pub fn run(
-    model: Box<dyn Model>,
+    model: Rc<dyn Model>,
     info: ModelInfo,
     options: Options,
     disk: Option<Disk>,
+    speculator: Speculator,
     messages: Receiver<Message>,
 ) {
-    let prefix = Prefix::new(&options, &model.make_caches(), disk);
-    let mut runner = Runner {
-        model,
-        info,
-        options,
-        running: vec![],
-        ended: vec![],
-        queue: Queue::new(),
-        held: None,
-        prefix,
-        launched: None,
-        next: 0,
-    };
+    let mut runner = Runner::new(model, info, options, disk, speculator);
     while runner.admit(&messages) {
-        runner.drop_cancelled();
-        runner.drop_late(Instant::now());
-        runner.step();
-        runner.keep_ended();
+        runner.round();
     }
     runner.cancel_all();
 }
 
 pub struct Runner {
-    pub model: Box<dyn Model>,
+    pub model: Rc<dyn Model>,
     pub info: ModelInfo,
     pub options: Options,
     pub running: Vec<Sequence>,
@@ -61,16 +49,54 @@ pub struct Runner {
     pub held: Option<Submission>,
     pub prefix: Prefix,
     /// The step the device is working on while the next one is built.
-    launched: Option<Step>,
+    pub launched: Option<Step>,
     /// Id of the next sequence.
     next: u64,
+    pub speculator: Speculator,
+    watched: Watched,
+    pub clock: Clock,
 }
 
 impl Runner {
+    pub fn new(
+        model: Rc<dyn Model>,
+        info: ModelInfo,
+        options: Options,
+        disk: Option<Disk>,
+        speculator: Speculator,
+    ) -> Runner {
+        Runner {
+            prefix: Prefix::new(&options, &model.make_caches(), disk),
+            model,
+            info,
+            options,
+            running: vec![],
+            ended: vec![],
+            queue: Queue::new(),
+            held: None,
+            launched: None,
+            next: 0,
+            watched: speculator.watched(),
+            speculator,
+            clock: Clock::default(),
+        }
+    }
+
+    /// Everything between two looks at what has come.
+    pub fn round(&mut self) {
+        self.drop_cancelled();
+        self.drop_late(Instant::now());
+        self.step();
+        self.keep_ended();
+    }
+
     /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
-    fn admit(&mut self, messages: &Receiver<Message>) -> bool {
+    pub fn admit(&mut self, messages: &Receiver<Message>) -> bool {
         let idle = self.running.is_empty() && !self.is_waited_for() && self.launched.is_none();
         let first = if idle { messages.recv().ok() } else { None };
+        if idle {
+            self.clock.restart();
+        }
         if idle && first.is_none() {
             return false;
         }
@@ -85,6 +111,8 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
+                Message::Text(text) => self.speculator.read(&text),
+                Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 Message::Stop => return false,
             }
         }
@@ -102,7 +130,9 @@ impl Runner {
                 }
                 continue;
             }
-            self.running.push(Sequence::new(self.next, submission, &*self.model, &self.info));
+            let speculating = self.speculate_on(&submission.request);
+            let sequence = Sequence::new(self.next, submission, &*self.model, &self.info, speculating);
+            self.running.push(sequence);
             self.next += 1;
         }
         self.share_room();
@@ -131,6 +161,7 @@ impl Runner {
     fn drop_cancelled(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
             sequence.finish(FinishReason::Cancelled);
+            self.speculator.forget(sequence.id);
             self.ended.push(sequence);
         }
         for mut submission in self.leaving(Submission::is_cancelled) {
@@ -143,6 +174,7 @@ impl Runner {
     fn drop_late(&mut self, now: Instant) {
         for mut sequence in self.running.extract_if(.., |s| s.request.is_late(now)) {
             sequence.emit(Event::Failed(RequestError::TimeIsUp));
+            self.speculator.forget(sequence.id);
             self.ended.push(sequence);
         }
         for mut submission in self.leaving(|submission| submission.request.is_late(now)) {
@@ -154,6 +186,13 @@ impl Runner {
     fn step(&mut self) {
         let memory = self.check_memory();
         self.begin();
+        if self.must_read() {
+            // May fail, and let all begin again.
+            self.collect_launched(&[]);
+            self.begin();
+        }
+        self.fail_stuck();
+        self.draft();
         let plan = self.plan();
         let planned: Vec<u64> = plan.iter().map(|&(i, _)| self.running[i].id).collect();
         let next = match memory {
@@ -197,17 +236,22 @@ impl Runner {
 
     fn launch(&mut self, plan: &[(usize, usize)]) -> Result<Step, String> {
         let (model, running, prefix) = (&*self.model, &mut self.running[..], &self.prefix);
-        guarded(|| Step::launch(model, running, plan, prefix))
+        let watched = &self.watched;
+        guarded(|| Step::launch(model, running, plan, prefix, watched))
     }
 
     /// Reads the launched step, while another with the sequences `behind` may be on the device already; `false` if it
     /// failed, in which case every sequence that had state in flight starts over.
     pub fn collect_launched(&mut self, behind: &[u64]) -> bool {
         let Some(step) = self.launched.take() else { return true };
+        let load = step.load();
         let involved: Vec<u64> = step.sequences().chain(behind.iter().copied()).collect();
         let (running, ended, info) = (&mut self.running, &mut self.ended, &self.info);
         match guarded(|| step.collect(running, ended, info)) {
             Ok(collected) => {
+                self.learn(load, behind.is_empty());
+                self.show(collected.hidden);
+                collected.ended.iter().for_each(|s| self.speculator.forget(s.id));
                 self.ended.extend(collected.ended);
                 collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
                 true
@@ -242,6 +286,8 @@ impl Runner {
         // A later step may have been built on the failed one's state, for any of them.
         let (model, info) = (&*self.model, &self.info);
         self.running.iter_mut().for_each(|s| s.restart(model, info));
+        self.running.iter().for_each(|s| self.speculator.forget(s.id));
+        self.clock.restart();
     }
 }
 

@@ -5,17 +5,42 @@
 
 use mlx::{Array, Dtype, OutputSpec};
 
-use crate::request::Sampling;
+use crate::{constrain::TokenSet, request::Sampling};
 
 /// One sequence's sampler: its parameters, and what penalties need to know of its past.
 pub struct Sampler {
     sampling: Sampling,
     /// `logit_bias` as indices and values.
     bias: Option<(Array, Array)>,
+    past: Past,
+    /// What the past was at each position of a draft that nobody has judged yet.
+    tried: Vec<Past>,
+}
+
+/// What penalties know of the tokens so far.
+#[derive(Clone)]
+struct Past {
     /// Float32 `[vocab_size]`: 1 for tokens of prompt or output. Only with a repetition penalty.
     seen: Option<Array>,
     /// Float32 `[vocab_size]`: how often each token was generated. Only with presence or frequency penalty.
     counts: Option<Array>,
+}
+
+impl Past {
+    fn is_needed(&self) -> bool {
+        self.seen.is_some() || self.counts.is_some()
+    }
+
+    /// With one more token, uint32 `[1]`.
+    fn push(&mut self, token: &Array) {
+        let one = Array::full(&[1], 1.0, Dtype::Float32);
+        if let Some(seen) = &mut self.seen {
+            *seen = seen.put_along_axis(token, &one, 0);
+        }
+        if let Some(counts) = &mut self.counts {
+            *counts = counts.scatter_add(token, &one, 0);
+        }
+    }
 }
 
 impl Sampler {
@@ -32,71 +57,96 @@ impl Sampler {
             let n = ids.len() as i32;
             (Array::from_slice(&ids, &[n]), Array::from_slice(&values, &[n]))
         });
-        Sampler {
-            bias,
+        let past = Past {
             seen: (sampling.repetition_penalty != 1.0)
                 .then(|| vector(&mut prompt.iter().chain(generated), |v| *v = 1.0)),
             counts: penalised.then(|| vector(&mut generated.iter(), |v| *v += 1.0)),
-            sampling: sampling.clone(),
-        }
+        };
+        Sampler { bias, past, tried: vec![], sampling: sampling.clone() }
     }
 
     /// Whether every token is the likeliest one, whatever came before.
     pub fn is_argmax(&self) -> bool {
-        let kept = self.bias.is_none() && self.seen.is_none() && self.counts.is_none();
-        kept && self.sampling.temperature == 0.0
+        self.bias.is_none() && !self.past.is_needed() && self.sampling.temperature == 0.0
     }
 
-    /// The token, uint32 `[1]`, at `position` of prompt plus output, from float32 logits `[vocab_size]`.
-    pub fn sample(&mut self, logits: &Array, position: usize) -> Array {
+    /// Tokens, uint32 `[1 + draft]`, at `position` of prompt plus output and behind each token of a draft that begins
+    /// there, from float32 logits `[1 + draft, vocab_size]`. Each is the token that would be chosen if what the draft has
+    /// before it were the output. `allowed` is empty, or says for each which tokens may be chosen.
+    ///
+    /// Behind a draft [`judged`](Sampler::judged) is to be called.
+    pub fn sample(&mut self, logits: &Array, position: usize, draft: &[u32], allowed: &[TokenSet]) -> Array {
         // Penalties depend on tokens that were sampled and are not on the host yet.
-        if self.seen.is_none() && self.counts.is_none() && !mlx::on_gpu() {
-            return self.sample_at_once(logits, position);
+        if !self.past.is_needed() && !mlx::on_gpu() {
+            return self.sample_at_once(logits, position, allowed);
         }
-        self.sample_in_steps(logits, position)
+        let mut tokens = vec![];
+        self.tried.clear();
+        for (i, row) in (0..).zip(0..=draft.len()) {
+            let logits = logits.slice(0, i, i + 1).reshape(&[-1]);
+            let token = self.sample_in_steps(&logits, position + row, allowed.get(row));
+            match draft.get(row) {
+                Some(&drafted) => {
+                    self.tried.push(self.past.clone());
+                    self.past.push(&Array::from_slice(&[drafted], &[1]));
+                }
+                None if draft.is_empty() => self.past.push(&token),
+                None => self.tried.push(self.past.clone()),
+            }
+            tokens.push(token);
+        }
+        if tokens.len() == 1 { tokens.remove(0) } else { Array::concatenate(&tokens, 0) }
+    }
+
+    /// Told how many tokens of the draft stay, and the token behind those.
+    pub fn judged(&mut self, accepted: usize, next: u32) {
+        if self.past.is_needed() {
+            self.past = self.tried.swap_remove(accepted);
+            self.past.push(&Array::from_slice(&[next], &[1]));
+            self.tried.clear();
+        }
     }
 
     /// As one operation on the CPU.
-    fn sample_at_once(&self, logits: &Array, position: usize) -> Array {
-        let sampling = self.sampling.clone();
+    fn sample_at_once(&self, logits: &Array, position: usize, allowed: &[TokenSet]) -> Array {
+        let (sampling, allowed) = (self.sampling.clone(), allowed.to_vec());
         let bias: Vec<(u32, f32)> = sampling.logit_bias.iter().map(|(id, value)| (*id, *value)).collect();
-        let spec = OutputSpec { shape: vec![1], dtype: Dtype::Uint32 };
-        let [token] = mlx::apply("sample", &[logits], [spec], move |inputs, outputs| {
-            let chosen = kernels::Sampling {
-                temperature: sampling.temperature,
-                top_k: sampling.top_k,
-                top_p: sampling.top_p,
-                min_p: sampling.min_p,
-                repetition_penalty: 1.0,
-                presence_penalty: 0.0,
-                frequency_penalty: 0.0,
-                bias: &bias,
-                past: &[],
-                seed: sampling.seed,
-            };
-            // What is not finite fails the request by the sum of its logits; until then any token will do.
-            let token = kernels::sample(inputs[0].values(), &chosen, position as u64);
-            outputs[0].values::<u32>()[0] = token.unwrap_or(0);
+        let (rows, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
+        let spec = OutputSpec { shape: vec![rows], dtype: Dtype::Uint32 };
+        let [tokens] = mlx::apply("sample", &[logits], [spec], move |inputs, outputs| {
+            let rows = inputs[0].values::<f32>().chunks_exact(vocab_size);
+            for (i, (logits, token)) in rows.zip(outputs[0].values::<u32>()).enumerate() {
+                let chosen = kernels::Sampling {
+                    temperature: sampling.temperature,
+                    top_k: sampling.top_k,
+                    top_p: sampling.top_p,
+                    min_p: sampling.min_p,
+                    repetition_penalty: 1.0,
+                    presence_penalty: 0.0,
+                    frequency_penalty: 0.0,
+                    allowed: allowed.get(i).and_then(TokenSet::words),
+                    bias: &bias,
+                    past: &[],
+                    seed: sampling.seed,
+                };
+                // What is not finite fails the request by the sum of its logits; until then any token will do.
+                *token = kernels::sample(logits, &chosen, (position + i) as u64).unwrap_or(0);
+            }
         });
-        token
+        tokens
     }
 
-    fn sample_in_steps(&mut self, logits: &Array, position: usize) -> Array {
-        let logits = self.adjusted(logits);
-        let token = if self.sampling.temperature == 0.0 {
-            logits.argmax(-1).reshape(&[1])
-        } else {
-            // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
-            self.draw(&((&logits - logits.max(-1, true)) / self.sampling.temperature), position)
-        };
-        let one = Array::full(&[1], 1.0, Dtype::Float32);
-        if let Some(seen) = &mut self.seen {
-            *seen = seen.put_along_axis(&token, &one, 0);
+    /// The token, uint32 `[1]`, at `position` from logits `[vocab_size]`.
+    fn sample_in_steps(&self, logits: &Array, position: usize, allowed: Option<&TokenSet>) -> Array {
+        let mut logits = self.adjusted(logits);
+        if let Some(allowed) = allowed.and_then(|allowed| allowed.array(logits.dim(0))) {
+            logits = allowed.select(&logits, &Array::scalar(f32::NEG_INFINITY, Dtype::Float32));
         }
-        if let Some(counts) = &mut self.counts {
-            *counts = counts.scatter_add(&token, &one, 0);
+        if self.sampling.temperature == 0.0 {
+            return logits.argmax(-1).reshape(&[1]);
         }
-        token
+        // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
+        self.draw(&((&logits - logits.max(-1, true)) / self.sampling.temperature), position)
     }
 
     /// Logits after bias and penalties.
@@ -105,13 +155,13 @@ impl Sampler {
         if let Some((ids, values)) = &self.bias {
             logits = logits.scatter_add(ids, values, 0);
         }
-        if let Some(seen) = &self.seen {
+        if let Some(seen) = &self.past.seen {
             let penalty = self.sampling.repetition_penalty;
             let zero = Array::scalar(0.0, Dtype::Float32);
             let penalised = logits.greater(&zero).select(&(&logits / penalty), &(&logits * penalty));
             logits = seen.greater(&zero).select(&penalised, &logits);
         }
-        if let Some(counts) = &self.counts {
+        if let Some(counts) = &self.past.counts {
             let present = counts.greater(&Array::scalar(0.0, Dtype::Float32)).astype(Dtype::Float32);
             logits =
                 logits - counts * self.sampling.frequency_penalty - present * self.sampling.presence_penalty;
@@ -159,8 +209,16 @@ fn mix(seed: u64, position: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn by_kernel(sampler: &mut Sampler, logits: &Array, position: usize) -> Array {
+        sampler.sample(&logits.reshape(&[1, -1]), position, &[], &[])
+    }
+
+    fn in_steps(sampler: &mut Sampler, logits: &Array, position: usize) -> Array {
+        sampler.sample_in_steps(logits, position, None)
+    }
+
     fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<u32> {
-        draws_by(Sampler::sample, sampling, logits, n)
+        draws_by(by_kernel, sampling, logits, n)
     }
 
     fn draws_by(
@@ -176,7 +234,7 @@ mod tests {
 
     fn check_frequencies(sampling: &Sampling, logits: &[f32], expected: &[f64]) {
         let n = 4000;
-        for sample in [Sampler::sample, Sampler::sample_in_steps] {
+        for sample in [by_kernel, in_steps] {
             let mut counts = vec![0.0; logits.len()];
             draws_by(sample, sampling, logits, n).into_iter().for_each(|id| counts[id as usize] += 1.0);
             // Chi-squared with at most 5 degrees of freedom: 20.5 is exceeded once in a thousand.
@@ -267,11 +325,63 @@ mod tests {
         let sampling = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
         let logits = Array::from_slice(&LOGITS, &[5]);
         let token =
-            |sampler: &mut Sampler, i| sampler.sample(&logits, i).to_vec::<u32>().expect("a token")[0];
+            |sampler: &mut Sampler, i| by_kernel(sampler, &logits, i).to_vec::<u32>().expect("a token")[0];
         let mut whole = Sampler::new(&sampling, 5, &[3], &[]);
         let all: Vec<u32> = (0..12).map(|i| token(&mut whole, i)).collect();
         let mut resumed = Sampler::new(&sampling, 5, &[3], &all[..6]);
         let rest: Vec<u32> = (6..12).map(|i| token(&mut resumed, i)).collect();
         assert_eq!(rest, all[6..]);
+    }
+
+    /// Whatever the draft, its tokens are those of one at a time.
+    #[test]
+    fn a_draft_sees_the_past_that_plain_sampling_sees() {
+        let penalised = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
+        let logits: Vec<f32> = (0..12 * 5).map(|i| (i * 37 % 19) as f32 / 6.0).collect();
+        let logits = Array::from_slice(&logits, &[12, 5]);
+        let row = |i: i32| logits.slice(0, i, i + 1).reshape(&[-1]);
+        let read = |tokens: Array| tokens.to_vec::<u32>().expect("tokens");
+        for sampling in [penalised, sampled(1.0), Sampling { presence_penalty: 1.0, ..Sampling::default() }] {
+            let mut plain = Sampler::new(&sampling, 5, &[3], &[]);
+            let expected: Vec<u32> =
+                (0..12).flat_map(|i| read(by_kernel(&mut plain, &row(i), i as usize))).collect();
+            let mut sampler = Sampler::new(&sampling, 5, &[3], &[]);
+            let mut got: Vec<u32> = vec![];
+            // Tokens of a draft, and how many of them are right.
+            for (drafted, right) in [(2, 1), (0, 0), (3, 3), (1, 0), (2, 0)] {
+                let at = got.len();
+                let draft: Vec<u32> = (0..drafted)
+                    .map(|i| if i < right { expected[at + i] } else { (expected[at + i] + 1) % 5 })
+                    .collect();
+                let rows = logits.slice(0, at as i32, (at + drafted + 1) as i32);
+                let tokens = read(sampler.sample(&rows, at, &draft, &[]));
+                got.extend(&tokens[..=right]);
+                if drafted > 0 {
+                    sampler.judged(right, tokens[right]);
+                }
+            }
+            assert_eq!(got, expected[..got.len()]);
+            assert!(got.len() >= 9);
+        }
+    }
+
+    #[test]
+    fn only_what_is_allowed_is_chosen() {
+        let allowed = TokenSet::of(5, [0, 3]);
+        for sampling in [
+            Sampling::default(),
+            sampled(1.0),
+            Sampling { top_p: 0.5, presence_penalty: 0.1, ..sampled(0.7) },
+        ] {
+            let mut sampler = Sampler::new(&sampling, 5, &[], &[]);
+            let logits = Array::from_slice(&LOGITS, &[1, 5]);
+            for position in 0..40 {
+                let token = sampler
+                    .sample(&logits, position, &[], &[allowed.clone()])
+                    .to_vec::<u32>()
+                    .expect("a token")[0];
+                assert!(token == 0 || token == 3, "{token}");
+            }
+        }
     }
 }

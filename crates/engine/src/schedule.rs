@@ -7,15 +7,15 @@ use crate::request::Priority;
 pub enum Want {
     /// Compute this many known tokens (a prompt, or one being replayed).
     Prefill(usize),
-    /// Compute the token just sampled.
-    Decode,
+    /// Compute the token just sampled, and so many drafted ones behind it.
+    Decode(usize),
     /// Nothing: its last token is on the way.
     Nothing,
 }
 
 /// Chooses `(sequence, tokens)` for the next step from what each running sequence wants.
 ///
-/// Everyone who decodes gets a token. Those who prefill share `chunk` tokens by their priorities' weights: equals share
+/// Everyone who decodes gets a token, and room for a draft. Those who prefill share `chunk` tokens by their priorities' weights: equals share
 /// equally, so that a short prompt is not held up by a long one in front of it, and each has at least one token if
 /// there are enough.
 pub fn plan(wants: &[(Want, Priority)], chunk: usize) -> Vec<(usize, usize)> {
@@ -35,8 +35,10 @@ pub fn plan(wants: &[(Want, Priority)], chunk: usize) -> Vec<(usize, usize)> {
         (left, weights) = (left - more, weights - priority.weight());
         chosen.push((i, 1 + more));
     }
-    let decodes = wants.iter().enumerate().filter(|(_, (want, _))| *want == Want::Decode);
-    chosen.extend(decodes.map(|(i, _)| (i, 1)));
+    chosen.extend(wants.iter().enumerate().filter_map(|(i, (want, _))| match want {
+        Want::Decode(drafted) => Some((i, 1 + drafted)),
+        _ => None,
+    }));
     chosen.sort();
     chosen
 }
@@ -55,9 +57,9 @@ mod tests {
     #[test]
     fn decoders_always_go_and_prefills_share() {
         check(&[], 256, &[]);
-        check(&[Decode, Nothing, Decode], 256, &[(0, 1), (2, 1)]);
+        check(&[Decode(0), Nothing, Decode(4)], 256, &[(0, 1), (2, 5)]);
         check(&[Prefill(1000)], 256, &[(0, 256)]);
-        check(&[Prefill(1000), Decode, Prefill(10)], 256, &[(0, 246), (1, 1), (2, 10)]);
+        check(&[Prefill(1000), Decode(0), Prefill(10)], 256, &[(0, 246), (1, 1), (2, 10)]);
         check(&[Prefill(1000), Prefill(1000), Prefill(5)], 105, &[(0, 50), (1, 50), (2, 5)]);
         check(&[Prefill(9), Prefill(8), Prefill(7)], 2, &[(1, 1), (2, 1)]);
     }
@@ -69,11 +71,11 @@ mod tests {
             |wants: &[(Want, Priority)]| plan(wants, 512).into_iter().map(|(_, n)| n).collect::<Vec<_>>();
         assert_eq!(shares(&[(long, Background), (long, Normal), (long, Interactive)]), [25, 98, 389]);
         assert_eq!(shares(&[(long, Background), (Prefill(90), Interactive)]), [422, 90]);
-        assert_eq!(shares(&[(long, Background), (Decode, Background), (long, Normal)]), [103, 1, 409]);
+        assert_eq!(shares(&[(long, Background), (Decode(0), Background), (long, Normal)]), [103, 1, 409]);
     }
 
     fn want() -> impl Strategy<Value = (Want, Priority)> {
-        let want = prop_oneof![(1usize..5000).prop_map(Prefill), Just(Decode), Just(Nothing)];
+        let want = prop_oneof![(1usize..5000).prop_map(Prefill), (0usize..9).prop_map(Decode), Just(Nothing)];
         (want, prop::sample::select(&Priority::ALL[..]))
     }
 
@@ -88,7 +90,7 @@ mod tests {
                         prop_assert!(tokens >= 1 && tokens <= wanted);
                         spent += tokens;
                     }
-                    Decode => prop_assert_eq!(tokens, 1),
+                    Decode(drafted) => prop_assert_eq!(tokens, 1 + drafted),
                     Nothing => prop_assert!(false, "{} wants nothing", i),
                 }
             }
@@ -96,7 +98,7 @@ mod tests {
             prop_assert_eq!(spent, prefills.clone().sum::<usize>().min(chunk));
             let planned = |want: fn(&Want) -> bool| chosen.iter().filter(|(i, _)| want(&wants[*i].0)).count();
             prop_assert_eq!(planned(|w| matches!(w, Prefill(_))), prefills.count().min(chunk), "each has a token");
-            prop_assert_eq!(planned(|w| *w == Decode), wants.iter().filter(|(w, _)| *w == Decode).count());
+            prop_assert_eq!(planned(|w| matches!(w, Decode(_))), wants.iter().filter(|(w, _)| matches!(w, Decode(_))).count());
         }
 
         #[test]

@@ -10,6 +10,7 @@ use crate::{
     handle::{Engine, Message, Submission},
     places::Places,
     request::{CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
+    speculate::StepTimes,
 };
 
 /// What the script says at one step.
@@ -38,6 +39,11 @@ pub fn scripted(
                 // Nobody may be waiting any more.
                 Message::CacheStats(answer) | Message::ClearCache(answer) => {
                     let _ = answer.send(CacheStats::default());
+                    continue;
+                }
+                Message::Text(_) => continue,
+                Message::StepTimes(answer) => {
+                    let _ = answer.send(StepTimes::default());
                     continue;
                 }
                 Message::Stop => return,

@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    cache::Cache,
+    cache::{Cache, RotatedOut},
+    constrain::TokenSet,
     handle::Submission,
     models::Model,
     prefix::{Begun, Prefix},
     request::{CacheReport, Event, FinishReason, MissReason, ModelInfo, Request, TokenLogprobs, Usage},
     sample::Sampler,
     schedule::Want,
+    speculate::Speculating,
     step::Last,
 };
 
@@ -27,6 +29,15 @@ pub struct Sequence {
     pub last: Option<Last>,
     /// Tokens sampled but not read back yet.
     pub unread: usize,
+    /// Tokens proposed to come behind the known ones, for the next step; only while nothing is unread.
+    pub draft: Vec<u32>,
+    /// What may be chosen behind the known tokens and behind each of the draft; empty if there is no constraint, or it
+    /// was not asked yet.
+    pub allowed: Vec<TokenSet>,
+    /// A drafter has its caches, or failed while it had them: what they hold is then uncertain.
+    pub lent: bool,
+    /// Who proposes for it, and what became of that.
+    pub speculating: Speculating,
     /// Most tokens to generate.
     limit: usize,
     /// Whether the caches hold what can be reused of past sequences: then it can be stepped.
@@ -51,10 +62,17 @@ pub struct Sequence {
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Positions whose logits were reported.
     logits_reported: usize,
+    vocab_size: usize,
 }
 
 impl Sequence {
-    pub fn new(id: u64, submission: Submission, model: &dyn Model, info: &ModelInfo) -> Sequence {
+    pub fn new(
+        id: u64,
+        submission: Submission,
+        model: &dyn Model,
+        info: &ModelInfo,
+        speculating: Speculating,
+    ) -> Sequence {
         let request = submission.request.clone();
         let room = info.context_length - request.prompt.len();
         Sequence {
@@ -65,6 +83,10 @@ impl Sequence {
             sampler: Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]),
             last: None,
             unread: 0,
+            draft: vec![],
+            allowed: vec![],
+            lent: false,
+            speculating,
             limit: request.max_tokens.min(room),
             begun: false,
             resumed: false,
@@ -78,6 +100,7 @@ impl Sequence {
             suspect: false,
             prompt_logprobs: vec![None],
             logits_reported: 0,
+            vocab_size: info.vocab_size,
             request,
             submission,
         }
@@ -99,14 +122,82 @@ impl Sequence {
     pub fn wants(&self) -> Want {
         if !self.begun {
             Want::Nothing
+        } else if self.is_read() {
+            Want::Decode(self.draft.len())
         } else if self.computed < self.tokens.len() {
             let end = self.keep_at.iter().find(|&&at| at > self.computed).copied();
             Want::Prefill(end.map_or(self.tokens.len(), |end| end.min(self.tokens.len())) - self.computed)
         } else if self.generated() + self.unread < self.limit {
-            Want::Decode
+            Want::Decode(0)
         } else {
             Want::Nothing
         }
+    }
+
+    /// Whether it decodes, and all but its last token is computed: then a draft may come behind that.
+    pub fn is_read(&self) -> bool {
+        self.begun && self.generated() > 0 && self.computed + 1 == self.tokens.len()
+    }
+
+    /// Most tokens of a draft: behind the last one another token is always generated.
+    pub fn most_drafted(&self) -> usize {
+        (self.limit - self.generated()).saturating_sub(1)
+    }
+
+    /// Asks what may come behind the known tokens, if there is a constraint; `false` if nothing may.
+    pub fn constrain(&mut self) -> bool {
+        if self.allowed.is_empty() && self.unread == 0 {
+            self.allowed.extend(self.next_allowed(&[]));
+        }
+        self.allowed.first().is_none_or(|allowed| !allowed.is_empty())
+    }
+
+    /// Takes a draft, as far as it can be right.
+    pub fn take_draft(&mut self, tokens: Vec<u32>) {
+        self.draft.clear();
+        for token in tokens {
+            let allowed = self.allowed.last().is_none_or(|allowed| allowed.allows(token));
+            if !allowed || token as usize >= self.vocab_size {
+                break;
+            }
+            self.draft.push(token);
+            if let Some(behind) = self.next_allowed(&self.draft) {
+                // Whether that fails the sequence shows when it gets there.
+                if behind.is_empty() {
+                    self.draft.pop();
+                    break;
+                }
+                self.allowed.push(behind);
+            }
+        }
+    }
+
+    /// What may come behind the known tokens and `draft`.
+    fn next_allowed(&self, draft: &[u32]) -> Option<TokenSet> {
+        let constraint = self.request.constraint.as_ref()?;
+        let history = [&self.tokens[self.request.prompt.len()..], draft].concat();
+        Some(constraint.next(&history).set(self.vocab_size))
+    }
+
+    /// Forgets the last `tokens` that were computed, all of a draft.
+    #[track_caller]
+    pub fn rewind(&mut self, tokens: usize) {
+        if tokens > 0 {
+            self.computed -= tokens;
+            let rewound: Result<(), RotatedOut> = self.caches.iter_mut().try_for_each(|c| c.rewind(tokens));
+            rewound.unwrap_or_else(|RotatedOut| {
+                panic!("a window has dropped tokens behind a draft of {tokens}")
+            });
+        }
+    }
+
+    /// Told that of so many drafted tokens it has taken the first `accepted`, and which it has computed.
+    #[track_caller]
+    pub fn judged(&mut self, drafted: usize, accepted: usize) {
+        self.rewind(drafted - accepted);
+        self.speculating.judged(drafted, accepted);
+        let next = self.tokens[self.computed.min(self.tokens.len() - 1)];
+        self.sampler.judged(accepted, next);
     }
 
     /// Tokens generated and read back.
@@ -140,9 +231,11 @@ impl Sequence {
     /// comes next is the same token as before, because output depends on the request alone.
     pub fn restart(&mut self, model: &dyn Model, info: &ModelInfo) {
         (self.suspect, self.begun, self.sound) = (true, false, true);
-        (self.keeping, self.waiting) = (None, None);
+        (self.keeping, self.waiting, self.lent) = (None, None, false);
         self.keep_at.clear();
         (self.computed, self.unread, self.last) = (0, 0, None);
+        self.draft.clear();
+        self.allowed.clear();
         self.caches = model.make_caches();
         let (prompt, generated) = self.tokens.split_at(self.request.prompt.len());
         self.sampler = Sampler::new(&self.request.sampling, info.vocab_size, prompt, generated);
@@ -171,12 +264,12 @@ impl Sequence {
         logprobs: Option<TokenLogprobs>,
         info: &ModelInfo,
     ) -> Option<FinishReason> {
-        self.unread -= 1;
         if self.request.prompt_logprobs && self.generated() == 0 {
             let all = std::mem::take(&mut self.prompt_logprobs);
             self.emit(Event::Prompt(all));
         }
         self.tokens.push(id);
+        self.allowed.clear();
         if info.eos_ids.contains(&id) && !self.request.ignore_eos {
             return Some(FinishReason::Eos(id));
         }
@@ -191,6 +284,7 @@ impl Sequence {
             completion_tokens: self.generated(),
             cached_tokens: report.reused,
             cache: report,
+            speculation: self.speculating.report(),
         };
         self.emit(Event::Finished { reason, usage });
     }

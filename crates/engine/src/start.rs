@@ -3,6 +3,7 @@
 use std::{
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
     sync::mpsc,
     thread,
 };
@@ -15,11 +16,12 @@ use crate::{
     handle::Engine,
     memory::{Memory, megabytes},
     models::{self, Model},
-    options::{Device, Dtype, Options, Progress},
+    options::{Device, Dtype, Options, Progress, Speculate},
     places::Places,
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
+    speculate::{Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, measure},
     weights::{Declared, Types, Weights},
 };
 
@@ -32,19 +34,40 @@ pub fn start(
     options: Options,
     progress: impl FnMut(Progress) + Send + 'static,
 ) -> Result<Engine> {
+    start_with(checkpoint, options, None, progress)
+}
+
+/// As [`start`], with a drafter `scripted` that follows a script: for tests and measurements.
+///
+/// # Errors
+/// Those of [`start`].
+pub fn start_scripted(
+    checkpoint: Checkpoint,
+    options: Options,
+    script: Script,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Engine> {
+    start_with(checkpoint, options, Some(script), progress)
+}
+
+fn start_with(
+    checkpoint: Checkpoint,
+    options: Options,
+    script: Option<Script>,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Engine> {
     let (ready, loaded) = mpsc::channel();
     let (sender, messages) = mpsc::channel();
     let places = Places::new(options.max_batch, options.queue_limit);
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
-        let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, progress)))
+        let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok((model, info)) => {
+            Ok((model, info, disk, speculator)) => {
                 // The caller may have given up waiting; then there is nobody to serve.
-                let disk = open_disk(&checkpoint, &options, &*model);
                 if ready.send(Ok(info.clone())).is_ok() {
-                    run(model, info, options, disk, messages);
+                    run(model, info, options, disk, speculator, messages);
                 }
             }
             Err(error) => drop(ready.send(Err(error))),
@@ -59,8 +82,9 @@ pub fn start(
 fn load(
     checkpoint: &Checkpoint,
     options: &Options,
+    script: Option<Script>,
     mut progress: impl FnMut(Progress) + 'static,
-) -> Result<(Box<dyn Model>, ModelInfo)> {
+) -> Result<(Rc<dyn Model>, ModelInfo, Option<Disk>, Speculator)> {
     choose_device(options.device)?;
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
@@ -79,10 +103,23 @@ fn load(
         Some(random) => Weights::random(random, types, Box::new(report)),
         None => Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?,
     };
-    let model = (family.load)(&config, &weights)?;
+    let model: Rc<dyn Model> = (family.load)(&config, &weights)?.into();
     weights.all_used()?;
-    let info = model_info(&*model, &config, &generation, options, &weights)?;
-    Ok((model, info))
+    let mut info = model_info(&*model, &config, &generation, options, &weights)?;
+    let costs = match options.speculate {
+        // Who asks for a drafter by name is not asked what it costs.
+        Speculate::Auto => measure(&*model)?,
+        _ => Costs::new(vec![]),
+    };
+    let disk = open_disk(checkpoint, options, &*model);
+    let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
+    let itself = Itself::new(model.clone(), profile).map(|itself| Box::new(itself) as Box<dyn Drafter>);
+    let scripted = script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>);
+    let more: Vec<Box<dyn Drafter>> = itself.into_iter().chain(scripted).collect();
+    let speculator =
+        Speculator::new(options.speculate.clone(), &model, more, costs).map_err(LoadError::Options)?;
+    info.drafters = speculator.names();
+    Ok((model, info, disk, speculator))
 }
 
 /// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
@@ -152,6 +189,7 @@ fn model_info(
         memory: memory(model, config, options, weights.loaded_bytes())?,
         context_length,
         eos_ids,
+        drafters: vec![],
         default_sampling: default_sampling(generation),
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),

@@ -5,20 +5,25 @@ use std::rc::Rc;
 use mlx::{Array, Dtype};
 
 use crate::{
-    batch::Batch,
+    batch::{Batch, Part},
+    logprobs::Logprobs,
     models::Model,
     prefix::{Copied, Prefix},
-    request::{Event, FinishReason, ModelInfo, RequestError, TokenLogprobs},
+    request::{Event, ModelInfo},
+    row::{HiddenRow, Row},
     sequence::Sequence,
+    speculate::Watched,
 };
 
 /// A step that was launched; its results are read with [`Step::collect`].
 pub struct Step {
     rows: Vec<Row>,
+    /// Whether all its rows decode: no part of a prompt is in it.
+    decodes: bool,
     sampled: Option<Sampled>,
 }
 
-/// What the rows that reached the end of what is known got, in their order.
+/// What the rows that reached the end of what is known got, in their order; those with a draft one more than it has.
 struct Sampled {
     /// The new tokens, uint32 `[n]`.
     tokens: Rc<Array>,
@@ -34,30 +39,16 @@ pub struct Last {
     index: i32,
 }
 
-struct Row {
-    sequence: u64,
-    /// Whether the row is at the end of what is known; `false` for a part of a prompt that is not its end.
-    samples: bool,
-    /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if a number before it is not.
-    sum: Option<Array>,
-    /// Whether the sequence's state was to be copied; there may have been no room for it.
-    keeps: bool,
-    copied: Option<Copied>,
-    logprobs: Option<Logprobs>,
-    /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
-    prompt_logprobs: Option<(usize, Logprobs)>,
-    /// Position of the first, and float32 logits `[n, vocab_size]`.
-    logits: Option<(usize, Array)>,
-}
-
-/// Log-probabilities of chosen tokens, on their way.
-struct Logprobs {
-    /// Uint32 `[n]`.
-    chosen: Array,
-    /// Float32 `[n]`.
-    values: Array,
-    /// Uint32 and float32 `[n, top]`.
-    top: Option<(Array, Array)>,
+/// What there is to compute in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Whether all its rows decode: no part of a prompt is in it.
+    pub decodes: bool,
+    pub rows: usize,
+    /// Tokens of all rows.
+    pub width: usize,
+    /// Whether any of those are drafted.
+    pub drafted: bool,
 }
 
 /// What a step that was read leaves behind.
@@ -65,6 +56,8 @@ struct Logprobs {
 pub struct Collected {
     /// Sequences that ended with it.
     pub ended: Vec<Sequence>,
+    /// What drafters are to see of sequences that go on.
+    pub hidden: Vec<(u64, HiddenRow)>,
     /// State to store: the tokens that it stands behind, and copies.
     pub copied: Vec<(Vec<u32>, Copied)>,
 }
@@ -82,14 +75,23 @@ impl Step {
         sequences: &mut [Sequence],
         plan: &[(usize, usize)],
         prefix: &Prefix,
+        watched: &Watched,
     ) -> mlx::Result<Step> {
         let mut chosen = select(sequences, plan);
+        let decodes = chosen.iter().all(|s| s.generated() + s.unread > 0 && s.computed + 1 >= s.tokens.len());
         let tokens = inputs(&chosen, plan);
         // What a sampled token is computed from is computed with it; anything else has to be asked for.
         let all_sample = chosen.iter().zip(plan).all(|(s, &(_, n))| s.computed + n >= s.tokens.len());
-        let rows = chosen.iter_mut().zip(plan).map(|(s, &(_, n))| (n, s.computed, &mut s.caches[..]));
-        let mut batch = Batch::new(rows);
+        let parts = chosen.iter_mut().zip(plan).map(|(s, &(_, tokens))| Part {
+            tokens,
+            ahead: s.draft.len(),
+            past: s.computed,
+            caches: &mut s.caches,
+        });
+        let mut batch = Batch::new(parts);
+        batch.watch(&watched.layers);
         let hidden = model.forward(&tokens, &mut batch);
+        let layers = batch.seen();
         let cache_arrays: Vec<Array> = batch.cache_arrays().filter(|_| !all_sample).cloned().collect();
         let (mut rows, mut ends) = (vec![], vec![]);
         let mut start = 0;
@@ -99,9 +101,8 @@ impl Step {
             if prefix.is_on() {
                 row.keep(sequence, &hidden.slice(0, start - 1, start), prefix);
             }
-            if row.samples {
-                ends.push(start - 1);
-            }
+            row.show(sequence, watched.last.then_some(&hidden), &layers, start);
+            ends.extend(start - row.sampled() as i32..start);
             rows.push(row);
         }
         let sampled = (!ends.is_empty()).then(|| {
@@ -109,9 +110,24 @@ impl Step {
             let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
             Sampled::of(&logits, sampling.collect())
         });
-        let step = Step { rows, sampled };
+        let step = Step { rows, decodes, sampled };
         mlx::async_eval(step.arrays().chain(&cache_arrays))?;
         Ok(step)
+    }
+
+    /// Whether the next step cannot be built before this one is read: how far a sequence got depends on its draft.
+    pub fn has_drafts(&self) -> bool {
+        self.rows.iter().any(|row| !row.draft.is_empty())
+    }
+
+    /// What there was to compute.
+    pub fn load(&self) -> Load {
+        Load {
+            decodes: self.decodes,
+            rows: self.rows.len(),
+            width: self.rows.iter().map(|row| row.tokens).sum(),
+            drafted: self.has_drafts(),
+        }
     }
 
     /// Which sequences are in the step.
@@ -134,8 +150,8 @@ impl Step {
         let sampled = self.sampled.map(Sampled::read).transpose()?.unwrap_or_default();
         let mut sampled = sampled.into_iter();
         let read = |row: Row| {
-            let token = row.samples.then(|| sampled.next()).flatten();
-            row.read(token)
+            let own = sampled.by_ref().take(row.sampled()).collect();
+            row.read(own)
         };
         let read = self.rows.into_iter().map(read).collect::<mlx::Result<Vec<_>>>()?;
         let mut collected = Collected::default();
@@ -144,9 +160,13 @@ impl Step {
             let ended = before.iter_mut().find(|s| s.id == row.sequence);
             let Some(sequence) = running.map(|at| &mut sequences[at]).or(ended) else { continue };
             collected.copied.extend(row.take_copied(sequence));
-            let Some(at) = running else { continue };
+            let Some(at) = running else {
+                row.drop_draft(sequence);
+                continue;
+            };
+            let hidden = row.hidden();
             match row.deliver(sequence, info) {
-                Ok(None) => {}
+                Ok(None) => collected.hidden.extend(hidden.map(|hidden| (sequence.id, hidden))),
                 Ok(Some(reason)) => {
                     sequence.finish(reason);
                     collected.ended.push(sequences.remove(at));
@@ -167,17 +187,11 @@ impl Step {
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
         let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.sums]);
-        let rows = self.rows.iter().flat_map(|row| {
-            let logprobs = [row.logprobs.as_ref(), row.prompt_logprobs.as_ref().map(|(_, l)| l)];
-            let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-            let copied = row.copied.iter().flat_map(Copied::arrays).chain(&row.sum);
-            row.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
-        });
-        sampled.chain(rows)
+        sampled.chain(self.rows.iter().flat_map(Row::arrays))
     }
 }
 
-/// The token ids that rows compute, uint32 `[tokens]`: known ones, or those just sampled.
+/// The token ids that rows compute, uint32 `[tokens]`: known ones and drafts behind them, or those just sampled.
 fn inputs(sequences: &[&mut Sequence], plan: &[(usize, usize)]) -> Array {
     if let Some(tokens) = same_as_before(sequences) {
         return tokens;
@@ -203,7 +217,8 @@ fn input(sequence: &Sequence, tokens: usize) -> Array {
     let known = &sequence.tokens[sequence.computed.min(sequence.tokens.len())..];
     match &sequence.last {
         Some(Last { tokens, index }) if known.is_empty() => tokens.slice(0, *index, index + 1),
-        _ => Array::from_slice(&known[..tokens], &[tokens as i32]),
+        _ if sequence.draft.is_empty() => Array::from_slice(&known[..tokens], &[tokens as i32]),
+        _ => Array::from_slice(&[known, &sequence.draft].concat(), &[tokens as i32]),
     }
 }
 
@@ -223,18 +238,21 @@ fn select<'a>(sequences: &'a mut [Sequence], plan: &[(usize, usize)]) -> Vec<&'a
 }
 
 impl Sampled {
-    /// A token for each row from float32 logits `[n, vocab_size]`.
+    /// Tokens for the rows from float32 logits `[n, vocab_size]`, one behind what is known and behind each of a draft.
     fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut Row)>) -> Sampled {
-        let greedy = rows.iter().all(|(s, _)| s.sampler.is_argmax());
+        let greedy = rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty());
         let tokens = if greedy { logits.argmax(-1) } else { sample(logits, &mut rows) };
         let tokens = Rc::new(tokens);
-        for (i, (s, row)) in (0..).zip(rows) {
+        let mut start = 0;
+        for (s, row) in rows {
+            let end = start + row.sampled() as i32;
             if let Some(top) = s.request.logprobs {
-                let own = tokens.slice(0, i, i + 1);
-                row.logprobs = Some(Logprobs::of(&logits.slice(0, i, i + 1), own, top));
+                let own = tokens.slice(0, start, end);
+                row.logprobs = Some(Logprobs::of(&logits.slice(0, start, end), own, top));
             }
-            s.last = Some(Last { tokens: tokens.clone(), index: i });
+            s.last = row.draft.is_empty().then(|| Last { tokens: tokens.clone(), index: start });
             s.unread += 1;
+            start = end;
         }
         Sampled { tokens, sums: logits.sum(-1, false) }
     }
@@ -245,155 +263,15 @@ impl Sampled {
     }
 }
 
-/// Each row's token by that row's own sampler, uint32 `[n]`.
+/// Each row's tokens by that row's own sampler, uint32 `[n]`.
 fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Array {
-    let own = |(i, (s, _)): (i32, &mut (&mut Sequence, &mut Row))| {
-        s.sampler.sample(&logits.slice(0, i, i + 1).reshape(&[-1]), s.computed)
+    let mut start = 0;
+    let own = |(s, row): &mut (&mut Sequence, &mut Row)| {
+        let end = start + row.sampled() as i32;
+        let logits = logits.slice(0, start, end);
+        start = end;
+        s.sampler.sample(&logits, s.computed - row.draft.len(), &row.draft, &row.allowed)
     };
-    let tokens: Vec<Array> = (0..).zip(rows).map(own).collect();
+    let tokens: Vec<Array> = rows.iter_mut().map(own).collect();
     if tokens.len() == 1 { tokens[0].clone() } else { Array::concatenate(&tokens, 0) }
-}
-
-impl Row {
-    /// Logits of all the row's tokens, if they are wanted, and whether it samples.
-    fn build(model: &dyn Model, s: &mut Sequence, hidden: &Array, start: i32, n: usize) -> Row {
-        let at = s.computed;
-        s.computed += n;
-        let prompt = s.request.prompt.len();
-        // Once a token is out, so are the prompt's log-probabilities: a replay does not bring them again.
-        let scores_prompt = s.request.prompt_logprobs && at + 1 < prompt && s.generated() == 0;
-        let mut row = Row {
-            sequence: s.id,
-            samples: s.computed >= s.tokens.len(),
-            sum: None,
-            keeps: false,
-            copied: None,
-            logprobs: None,
-            prompt_logprobs: None,
-            logits: None,
-        };
-        if !s.request.logits && !scores_prompt {
-            return row;
-        }
-        let logits = model.logits(&hidden.slice(0, start, start + n as i32)).astype(Dtype::Float32);
-        if scores_prompt {
-            let next = &s.request.prompt[at + 1..(at + n + 1).min(prompt)];
-            let scored = next.len() as i32;
-            let chosen = Array::from_slice(next, &[scored]);
-            let top = s.request.logprobs.unwrap_or(0);
-            row.prompt_logprobs = Some((at + 1, Logprobs::of(&logits.slice(0, 0, scored), chosen, top)));
-        }
-        row.logits = s.request.logits.then_some((at, logits));
-        row
-    }
-
-    /// Copies the sequence's state if that is due; `last` is the hidden state behind its last token, `[1, hidden_size]`.
-    fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &Prefix) {
-        if !self.samples {
-            self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
-        }
-        self.keeps = s.is_due();
-        if self.keeps {
-            self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches);
-        }
-    }
-
-    /// `sampled` is the row's token, and whether its logits were finite.
-    fn read(self, sampled: Option<(u32, bool)>) -> mlx::Result<ReadRow> {
-        let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
-        let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
-        Ok(ReadRow {
-            sequence: self.sequence,
-            finite: sampled.is_none_or(|(_, finite)| finite) && sum.is_none_or(|sum| sum[0].is_finite()),
-            keeps: self.keeps,
-            copied: self.copied,
-            sampled,
-            logprobs: self.logprobs.map(Logprobs::read).transpose()?.and_then(|mut all| all.pop()),
-            prompt_logprobs: self.prompt_logprobs.map(prompt).transpose()?,
-            logits: self
-                .logits
-                .map(|(at, l)| Ok::<_, mlx::Error>((at, l.dim(1), l.to_vec()?)))
-                .transpose()?,
-        })
-    }
-}
-
-/// A row on the host.
-struct ReadRow {
-    sequence: u64,
-    /// Whether what the row looked at was numbers.
-    finite: bool,
-    keeps: bool,
-    copied: Option<Copied>,
-    /// The token, and whether the logits it was chosen from are finite.
-    sampled: Option<(u32, bool)>,
-    logprobs: Option<TokenLogprobs>,
-    prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
-    logits: Option<(usize, i32, Vec<f32>)>,
-}
-
-impl ReadRow {
-    /// The state to store, if it is sound.
-    fn take_copied(&mut self, s: &mut Sequence) -> Option<(Vec<u32>, Copied)> {
-        s.sound &= self.finite;
-        let copied = self.copied.take();
-        if self.keeps {
-            s.keeping = None;
-        }
-        let copied = copied.filter(|_| s.sound)?;
-        Some((s.tokens[..copied.position()].to_vec(), copied))
-    }
-
-    fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Result<Option<FinishReason>, RequestError> {
-        if let Some((at, vocab_size, values)) = self.logits {
-            s.logits(at, &values, vocab_size as usize);
-        }
-        if let Some((at, logprobs)) = self.prompt_logprobs {
-            s.prompt_logprobs(at, logprobs);
-        }
-        let Some((token, finite)) = self.sampled else { return Ok(None) };
-        if !finite {
-            return Err(RequestError::NotFinite);
-        }
-        s.suspect = false;
-        Ok(s.push(token, self.logprobs, info))
-    }
-}
-
-impl Logprobs {
-    /// Of `chosen` `[n]` and the `top` likeliest tokens under float32 `logits` `[n, vocab_size]`.
-    fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
-        let n = logits.dim(0);
-        let all = logits - logits.logsumexp(-1).reshape(&[n, 1]);
-        let pick = |ids: &Array| all.take_along_axis(ids, 1);
-        let values = pick(&chosen.reshape(&[n, 1])).reshape(&[n]);
-        let top = top.min(logits.dim(1) as usize) as i32;
-        let top = (top > 0).then(|| {
-            let ids = (-&all).argsort(-1).slice(1, 0, top);
-            (ids.clone(), pick(&ids))
-        });
-        Logprobs { chosen, values, top }
-    }
-
-    fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let top = self.top.iter().flat_map(|(ids, values)| [ids, values]);
-        [&self.chosen, &self.values].into_iter().chain(top)
-    }
-
-    fn read(self) -> mlx::Result<Vec<TokenLogprobs>> {
-        let (ids, values) = (self.chosen.to_vec::<u32>()?, self.values.to_vec::<f32>()?);
-        let (width, top): (usize, Vec<(u32, f32)>) = match self.top {
-            None => (0, vec![]),
-            Some((ids, values)) => {
-                let width = ids.dim(1) as usize;
-                (width, ids.to_vec::<u32>()?.into_iter().zip(values.to_vec::<f32>()?).collect())
-            }
-        };
-        let entry = |(i, (id, logprob)): (usize, (u32, f32))| TokenLogprobs {
-            id,
-            logprob,
-            top: top[i * width..(i + 1) * width].to_vec(),
-        };
-        Ok(ids.into_iter().zip(values).enumerate().map(entry).collect())
-    }
 }

@@ -2,10 +2,12 @@
 
 #[path = "../tests/checkpoint/mod.rs"]
 mod checkpoint;
+mod heads;
 mod real_configs;
 
 use std::{
     cell::Cell,
+    rc::Rc,
     sync::mpsc::{self, Receiver},
     thread,
 };
@@ -13,14 +15,15 @@ use std::{
 use mlx::{Array, Dtype, OutputSpec};
 
 use crate::{
-    batch::Batch,
-    cache::{Cache, Mark},
+    batch::{Batch, Part},
+    cache::Cache,
     handle::Engine,
     models::{self, Model},
     options::Options,
     places::Places,
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
+    speculate::{Costs, Speculator},
     weights::{Declared, Types, Weights},
     *,
 };
@@ -79,9 +82,12 @@ fn load() -> Box<dyn Model> {
     load_golden("qwen3_5-hub", Types { activations: Some(Dtype::Float32), weights: None })
 }
 
-fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
+pub fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let folder = checkpoint::folder(name);
-    let checkpoint = Checkpoint::Folder(folder.path().into());
+    load_checkpoint(&Checkpoint::Folder(folder.path().into()), types)
+}
+
+fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");
@@ -89,7 +95,9 @@ fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let text = models::text_config(&config);
     let sanitize = |name: &str| (family.sanitize)(text, name);
     let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
-    (family.load)(text, &weights).expect("loads")
+    let model = (family.load)(text, &weights).expect("loads");
+    weights.all_used().expect("all of it is needed");
+    model
 }
 
 fn engine(panics_at: Option<usize>) -> Engine {
@@ -98,6 +106,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         vocab_size: 320,
         context_length: 2048,
         eos_ids: vec![],
+        drafters: vec![],
         default_sampling: Sampling::default(),
         weight_bytes: 0,
         weights: WeightSummary::default(),
@@ -106,8 +115,11 @@ fn engine(panics_at: Option<usize>) -> Engine {
     let (sender, messages) = mpsc::channel();
     let given = info.clone();
     let thread = thread::spawn(move || {
-        let model = Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) };
-        run(Box::new(model), given, Options { prefill_chunk: 16, ..Options::default() }, None, messages);
+        let model: Rc<dyn Model> =
+            Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
+        let options = Options { prefill_chunk: 16, ..Options::default() };
+        let speculator = Speculator::new(Speculate::Off, &model, vec![], Costs::new(vec![])).expect("off");
+        run(model, given, options, None, speculator, messages);
     });
     Engine::new(info, Places::new(8, 100), sender, thread)
 }
@@ -254,9 +266,9 @@ fn state_that_is_not_numbers_is_never_stored() {
     assert_eq!(engine.cache_stats().expect("runs").stored_tokens, 0);
 }
 
-/// Feeds tokens to a model and returns the logits of the last one, as bits.
-fn feed(model: &dyn Model, tokens: &[u32], past: usize, caches: &mut [Cache]) -> Vec<u32> {
-    let mut batch = Batch::new([(tokens.len(), past, caches)]);
+/// Feeds tokens to a model, the last ones ahead, and returns the logits of the last one, as bits.
+fn feed(model: &dyn Model, tokens: &[u32], ahead: usize, past: usize, caches: &mut [Cache]) -> Vec<u32> {
+    let mut batch = Batch::new([Part { tokens: tokens.len(), ahead, past, caches }]);
     let n = tokens.len() as i32;
     let hidden = model.forward(&Array::from_slice(tokens, &[n]), &mut batch);
     let logits = model.logits(&hidden.slice(0, n - 1, n));
@@ -266,21 +278,20 @@ fn feed(model: &dyn Model, tokens: &[u32], past: usize, caches: &mut [Cache]) ->
 #[test]
 fn a_rewound_cache_is_as_if_nothing_had_happened() {
     let model = load();
-    let mut caches = model.make_caches();
     let prompt: Vec<u32> = (0..30).map(|t| 20 + t * 9).collect();
-    feed(&*model, &prompt, 0, &mut caches);
-    let marks: Vec<Mark> = caches.iter().map(Cache::mark).collect();
-    let expected = feed(&*model, &[50, 60, 70], 30, &mut caches);
-    for wrong in [vec![1], vec![99; 40], vec![5; 300]] {
-        rewind(&mut caches, &marks);
-        feed(&*model, &wrong, 30, &mut caches);
+    let mut caches = model.make_caches();
+    let expected = feed(&*model, &[&prompt[..], &[50, 60, 70]].concat(), 0, 0, &mut caches);
+    let mut caches = model.make_caches();
+    feed(&*model, &prompt[..20], 0, 0, &mut caches);
+    let mut at = 20;
+    for (wrong, right) in [(vec![1], 0), (vec![99; 40], 4), (vec![5; 60], 1), (vec![3], 0)] {
+        // What is certain, what is right of what is ahead, and what is wrong.
+        let tokens = [&prompt[at..at + 1 + right], &wrong].concat();
+        feed(&*model, &tokens, right + wrong.len(), at, &mut caches);
+        caches.iter_mut().for_each(|cache| cache.rewind(wrong.len()).expect("nothing was dropped"));
+        at += 1 + right;
     }
-    rewind(&mut caches, &marks);
-    assert_eq!(feed(&*model, &[50, 60, 70], 30, &mut caches), expected);
-}
-
-fn rewind(caches: &mut [Cache], marks: &[Mark]) {
-    caches.iter_mut().zip(marks).for_each(|(cache, mark)| cache.rewind(mark).expect("nothing was dropped"));
+    assert_eq!(feed(&*model, &[&prompt[at..], &[50, 60, 70]].concat(), 0, at, &mut caches), expected);
 }
 
 #[test]
@@ -294,7 +305,7 @@ fn activations_keep_their_type_in_half_precision_in_every_family() {
             let types = Types { activations: Some(dtype), weights: Some(dtype) };
             let model = load_golden(&name, types);
             let mut caches = model.make_caches();
-            let mut batch = Batch::new([(3, 0, &mut caches[..])]);
+            let mut batch = Batch::new([Part { tokens: 3, ahead: 0, past: 0, caches: &mut caches }]);
             let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);
             assert_eq!((hidden.dtype(), model.logits(&hidden).dtype()), (dtype, dtype), "{name}");
             let kept: Vec<Dtype> = batch.cache_arrays().map(Array::dtype).collect();

@@ -256,6 +256,7 @@ fn sample_speed(limits: &Limits) {
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
         bias: &[],
+        allowed: None,
         past: &[],
         seed: 1,
     };

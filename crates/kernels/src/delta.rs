@@ -1,5 +1,7 @@
 //! The gated delta rule, evaluated token by token in the same order in prefill and decode.
 
+use std::ops::Range;
+
 use crate::{
     lanes::{LANES, dot, reduce},
     panel::wide_registers,
@@ -35,8 +37,35 @@ pub fn gated_delta<T: Scalar>(
     state: &mut [f32],
     out: &mut [T],
 ) {
+    gated_delta_ahead(shape, shape.tokens, DeltaTokens::default(), [q, k, v], g, beta, state, out);
+}
+
+/// Tokens that a state has not taken in yet, as [`gated_delta`] has them; what they give is not asked for again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeltaTokens<'a> {
+    pub tokens: usize,
+    pub k: &'a [f32],
+    pub v: &'a [f32],
+    pub g: &'a [f32],
+    pub beta: &'a [f32],
+}
+
+/// As [`gated_delta`], but the tokens come behind those of `before`, and only the first `certain` of them are there to
+/// stay: `state` becomes what it is behind these, while `out` is that of all. All bits are those of one token at a time.
+#[allow(clippy::too_many_arguments, reason = "those of gated_delta, and which tokens stay")]
+pub fn gated_delta_ahead<T: Scalar>(
+    shape: DeltaShape,
+    certain: usize,
+    before: DeltaTokens,
+    [q, k, v]: [&[T]; 3],
+    g: &[f32],
+    beta: &[f32],
+    state: &mut [f32],
+    out: &mut [T],
+) {
     let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = shape;
     assert_eq!(state.len(), value_heads * value_dim * key_dim, "state of {shape:?}");
+    assert!(certain <= tokens, "{certain} of {tokens} tokens are certain");
     assert_eq!(
         (q.len(), k.len(), v.len(), out.len()),
         (
@@ -48,14 +77,35 @@ pub fn gated_delta<T: Scalar>(
         "inputs of {shape:?}"
     );
     let per_head = tokens * value_heads;
-    let by_channel = g.len() != per_head;
-    assert!(!by_channel || g.len() == per_head * key_dim, "{} decays for {shape:?}", g.len());
+    let by_channel = g.len() != per_head || before.g.len() != before.tokens * value_heads;
+    assert!(g.len() == per_head * if by_channel { key_dim } else { 1 }, "{} decays for {shape:?}", g.len());
     assert_eq!(beta.len(), per_head, "beta of {shape:?}");
-    if tokens == 0 {
+    if tokens + before.tokens == 0 {
         return;
     }
-    let call = Call { shape, v, g, beta, by_channel, out: Parts::new(out), state: Parts::new(state) };
-    let work = 4 * tokens * value_heads * value_dim * key_dim;
+    let decays = if by_channel { key_dim } else { 1 };
+    assert_eq!(
+        (before.k.len(), before.v.len(), before.g.len(), before.beta.len()),
+        (
+            before.tokens * key_heads * key_dim,
+            before.tokens * value_heads * value_dim,
+            before.tokens * value_heads * decays,
+            before.tokens * value_heads
+        ),
+        "tokens before {shape:?}"
+    );
+    let call = Call {
+        shape,
+        certain,
+        before,
+        v,
+        g,
+        beta,
+        by_channel,
+        out: Parts::new(out),
+        state: Parts::new(state),
+    };
+    let work = 4 * (tokens + before.tokens) * value_heads * value_dim * key_dim;
     let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(SLICE)).collect();
     with_scratch(2 * q.len(), |wide| {
         let (wide_q, wide_k) = wide.split_at_mut(q.len());
@@ -79,6 +129,8 @@ const FEW_TOKENS: usize = 4;
 /// What one call was given.
 struct Call<'a, T> {
     shape: DeltaShape,
+    certain: usize,
+    before: DeltaTokens<'a>,
     v: &'a [T],
     g: &'a [f32],
     beta: &'a [f32],
@@ -99,30 +151,86 @@ impl<T: Scalar> Work for Slice<'_, T> {
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
     fn run(self) {
-        let Call { shape: DeltaShape { tokens, key_dim, value_dim, .. }, ref state, .. } = *self.call;
+        let Call { shape, certain, before, ref state, .. } = *self.call;
+        let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
         let per_head = value_dim.div_ceil(SLICE);
         let (head, first) = (self.task / per_head, self.task % per_head * SLICE);
         let rows = (value_dim - first).min(SLICE);
         // SAFETY: each row of the state belongs to one task.
         let state = unsafe { state.part((head * value_dim + first) * key_dim, rows * key_dim) };
-        if tokens < FEW_TOKENS || state.len() > SLICE * KEYS {
-            return self.tokens(head, first, state);
+        let place = Place { shape, head, first, by_channel: self.call.by_channel, wide: self.wide };
+        if certain == tokens && (tokens + before.tokens < FEW_TOKENS || state.len() > SLICE * KEYS) {
+            place.take_in(before, state);
+            return self.tokens(place, 0..tokens, state);
         }
-        let mut copy = Aligned([0.0; SLICE * KEYS]);
-        let copy = &mut copy.0[..state.len()];
+        let (mut few, mut many) = (Aligned([0.0; SLICE * KEYS]), vec![]);
+        let copy = if state.len() <= SLICE * KEYS {
+            &mut few.0[..state.len()]
+        } else {
+            many.resize(state.len(), 0.0);
+            &mut many[..]
+        };
         copy.copy_from_slice(state);
-        self.tokens(head, first, copy);
-        state.copy_from_slice(copy);
+        place.take_in(before, copy);
+        self.tokens(place, 0..certain, copy);
+        if certain + before.tokens > 0 {
+            state.copy_from_slice(copy);
+        }
+        self.tokens(place, certain..tokens, copy);
     }
 }
 
+/// Some rows of a head.
+#[derive(Clone, Copy)]
+struct Place {
+    shape: DeltaShape,
+    head: usize,
+    first: usize,
+    by_channel: bool,
+    wide: bool,
+}
+
 impl<T: Scalar> Slice<'_, T> {
-    /// Rows of `head` from `first` on, through all tokens.
+    /// The rows through some of the tokens.
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
-    fn tokens(&self, head: usize, first: usize, state: &mut [f32]) {
-        let Call { shape, v, g, beta, by_channel, ref out, .. } = *self.call;
-        let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = shape;
+    fn tokens(&self, place: Place, range: Range<usize>, state: &mut [f32]) {
+        let Call { shape, v, g, beta, ref out, .. } = *self.call;
+        let write = |at: usize, values: &[f32]| {
+            // SAFETY: each row of values belongs to one task.
+            let out = unsafe { out.part(at, values.len()) };
+            for (to, from) in out.iter_mut().zip(values) {
+                *to = T::from_f32(*from);
+            }
+        };
+        place.walk::<T, true>(range, shape.tokens, [self.q, self.k], v, g, beta, state, write);
+    }
+}
+
+impl Place {
+    /// The rows through tokens whose outputs nobody wants.
+    #[inline(always)]
+    fn take_in(self, tokens: DeltaTokens, state: &mut [f32]) {
+        let DeltaTokens { tokens, k, v, g, beta } = tokens;
+        self.walk::<f32, false>(0..tokens, tokens, [k, k], v, g, beta, state, |_, _| {});
+    }
+
+    /// The rows through the tokens `range` of `tokens`; `write` gets where each one's outputs begin, and those.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "the inputs of a delta rule")]
+    fn walk<V: Scalar, const OUT: bool>(
+        self,
+        range: Range<usize>,
+        tokens: usize,
+        [q, k]: [&[f32]; 2],
+        v: &[V],
+        g: &[f32],
+        beta: &[f32],
+        state: &mut [f32],
+        write: impl Fn(usize, &[f32]),
+    ) {
+        let Place { shape, head, first, by_channel, wide } = self;
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
         let (rows, key_head) = (state.len() / key_dim, head / (value_heads / key_heads));
         // Decays of one token, and its decayed keys.
         let (mut few, mut many) = (Aligned([0.0; 2 * KEYS]), vec![]);
@@ -134,33 +242,30 @@ impl<T: Scalar> Slice<'_, T> {
         };
         let (decay, decayed) = factors.split_at_mut(key_dim);
         let mut values = [0.0; SLICE];
-        for t in 0..tokens {
+        for t in range {
             let at = t * value_heads + head;
             let keys = (t * key_heads + key_head) * key_dim;
-            let (q, k) = (&self.q[keys..][..key_dim], &self.k[keys..][..key_dim]);
+            let (token_q, token_k) = (&q[keys..][..key_dim], &k[keys..][..key_dim]);
             match by_channel {
                 true => decay.copy_from_slice(&g[at * key_dim..][..key_dim]),
                 false => decay.fill(g[at]),
             }
-            for ((to, g), k) in decayed.iter_mut().zip(&*decay).zip(k) {
+            for ((to, g), k) in decayed.iter_mut().zip(&*decay).zip(token_k) {
                 *to = g * k;
             }
             if t + 1 < tokens {
                 // Tokens lie too far apart for the processor to guess.
                 prefetch(&v[(at + value_heads) * value_dim + first..][..rows]);
-                prefetch(&self.q[keys + key_heads * key_dim..][..key_dim]);
-                prefetch(&self.k[keys + key_heads * key_dim..][..key_dim]);
+                prefetch(&q[keys + key_heads * key_dim..][..key_dim]);
+                prefetch(&k[keys + key_heads * key_dim..][..key_dim]);
             }
-            let token = Token { q, k, decay, decayed, beta: beta[at] };
-            for (to, from) in values.iter_mut().zip(&v[at * value_dim + first..][..rows]) {
+            let token = Token { q: token_q, k: token_k, decay, decayed, beta: beta[at] };
+            let from = at * value_dim + first;
+            for (to, from) in values.iter_mut().zip(&v[from..][..rows]) {
                 *to = from.to_f32();
             }
-            token.step(state, &mut values[..rows], self.wide);
-            // SAFETY: each row of values belongs to one task.
-            let out = unsafe { out.part(at * value_dim + first, rows) };
-            for (to, from) in out.iter_mut().zip(&values) {
-                *to = T::from_f32(*from);
-            }
+            token.step::<OUT>(state, &mut values[..rows], wide);
+            write(from, &values[..rows]);
         }
     }
 }
@@ -177,10 +282,10 @@ struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Rows of the state through the token; `values` become outputs.
+    /// Rows of the state through the token; `values` become outputs, or nothing in particular without `OUT`.
     #[inline(always)]
     #[allow(unsafe_code, reason = "entering functions compiled for AVX-512")]
-    fn step(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
+    fn step<const OUT: bool>(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
         let key_dim = self.k.len();
         let mut done = 0;
         #[cfg(target_arch = "x86_64")]
@@ -194,31 +299,31 @@ impl Token<'_> {
             }
             for (state, values) in state.chunks_exact_mut(4 * key_dim).zip(values) {
                 // SAFETY: as above.
-                unsafe { self.write_four(state, values) };
+                unsafe { self.write_four::<OUT>(state, values) };
             }
         }
         let _ = wide;
         let rows = state.chunks_exact_mut(key_dim).zip(values).skip(done);
         if key_dim.is_multiple_of(LANES) {
-            rows.for_each(|(row, value)| *value = self.row(row, *value));
+            rows.for_each(|(row, value)| *value = self.row::<OUT>(row, *value));
         } else {
-            rows.for_each(|(row, value)| *value = self.ragged_row(row, *value));
+            rows.for_each(|(row, value)| *value = self.ragged_row::<OUT>(row, *value));
         }
     }
 
     /// One row, of whole vectors.
     #[inline(always)]
-    fn row(&self, row: &mut [f32], v: f32) -> f32 {
+    fn row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let delta = (v - dot(row, self.decayed)) * self.beta;
         for ((s, k), g) in row.iter_mut().zip(self.k).zip(self.decay) {
             *s = delta.mul_add(*k, *s * g);
         }
-        dot(row, self.q)
+        if OUT { dot(row, self.q) } else { delta }
     }
 
     /// As [`row`](Token::row), of any length.
     #[inline(always)]
-    fn ragged_row(&self, row: &mut [f32], v: f32) -> f32 {
+    fn ragged_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let mut sums = [0.0; LANES];
         for (j, s) in row.iter().enumerate() {
             sums[j % LANES] = s.mul_add(self.decayed[j], sums[j % LANES]);
@@ -227,7 +332,9 @@ impl Token<'_> {
         let mut sums = [0.0; LANES];
         for (j, s) in row.iter_mut().enumerate() {
             *s = delta.mul_add(self.k[j], *s * self.decay[j]);
-            sums[j % LANES] = s.mul_add(self.q[j], sums[j % LANES]);
+            if OUT {
+                sums[j % LANES] = s.mul_add(self.q[j], sums[j % LANES]);
+            }
         }
         reduce(&sums)
     }
@@ -267,7 +374,7 @@ impl Token<'_> {
     #[target_feature(enable = "avx512f")]
     #[inline]
     #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-    unsafe fn write_four(&self, state: &mut [f32], values: &mut [f32; 4]) {
+    unsafe fn write_four<const OUT: bool>(&self, state: &mut [f32], values: &mut [f32; 4]) {
         use std::arch::x86_64::*;
         let key_dim = self.k.len();
         assert!(state.len() == 4 * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
@@ -284,10 +391,14 @@ impl Token<'_> {
                     let s = _mm512_mul_ps(_mm512_loadu_ps(state.add(r * key_dim + at)), decay);
                     let s = _mm512_fmadd_ps(delta[r], k, s);
                     _mm512_storeu_ps(state.add(r * key_dim + at), s);
-                    sums[r] = _mm512_fmadd_ps(s, q, sums[r]);
+                    if OUT {
+                        sums[r] = _mm512_fmadd_ps(s, q, sums[r]);
+                    }
                 }
             }
-            _mm_storeu_ps(values.as_mut_ptr(), reduce_four(&sums));
+            if OUT {
+                _mm_storeu_ps(values.as_mut_ptr(), reduce_four(&sums));
+            }
         }
     }
 }
@@ -339,7 +450,7 @@ mod tests {
         let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
         let run = |wide: bool| {
             let (mut state, mut values) = (state.clone(), numbers(900, 7));
-            token.step(&mut state, &mut values, wide);
+            token.step::<true>(&mut state, &mut values, wide);
             (state, values)
         };
         assert_eq!(run(wide_registers()), run(false));

@@ -1,5 +1,7 @@
 //! From logits to a token: penalties, filters and the draw, without sorting what cannot be chosen.
 
+use std::iter;
+
 use crate::{
     gumbel::{gumbel, gumbel_64},
     lanes::{LANES, exp, load_scalar, reduce},
@@ -25,6 +27,8 @@ pub struct Sampling<'a> {
     pub presence_penalty: f32,
     /// Subtracted from a token's logit for each time it was generated.
     pub frequency_penalty: f32,
+    /// Bit `id % 32` of word `id / 32` of each token that may be chosen, one at least; those behind the last word may not. `None`: all.
+    pub allowed: Option<&'a [u32]>,
     /// Added to logits before anything else: token ids, each at most once, and values.
     pub bias: &'a [(u32, f32)],
     /// Tokens of prompt and output, each once.
@@ -47,7 +51,7 @@ const FEW: usize = 64;
 
 /// The token at `position` of prompt plus output, or `None` if a logit is not finite.
 ///
-/// In this order: bias and penalties; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
+/// In this order: bias and penalties; tokens that are not allowed go; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
 /// `top_k`, `top_p` (probabilities renormalised over what the filters before it left; of equal ones the lower id comes
 /// first; the likeliest token always stays); then the largest sum of scaled logit and [`gumbel`] noise wins, which
 /// draws from the softmax of what is left. Of equals the lowest id wins. A token's noise does not depend on the filters.
@@ -76,7 +80,7 @@ impl Sampling<'_> {
     fn moves_logits(&self) -> bool {
         let penalties =
             self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0;
-        !self.bias.is_empty() || (penalties && !self.past.is_empty())
+        !self.bias.is_empty() || self.allowed.is_some() || (penalties && !self.past.is_empty())
     }
 
     fn adjust(&self, logits: &mut [f32]) {
@@ -95,6 +99,11 @@ impl Sampling<'_> {
             if generated > 0 {
                 *logit = *logit - generated as f32 * self.frequency_penalty - self.presence_penalty;
             }
+        }
+        let Some(allowed) = self.allowed else { return };
+        for (word, logits) in allowed.iter().chain(iter::repeat(&0)).zip(logits.chunks_mut(32)) {
+            let refused = logits.iter_mut().enumerate().filter(|(i, _)| word >> i & 1 == 0);
+            refused.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
     }
 }

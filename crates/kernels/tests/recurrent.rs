@@ -23,6 +23,16 @@ proptest! {
     }
 
     #[test]
+    fn tokens_ahead_leave_the_state_behind_those_that_stay(
+        before in 0usize..5, certain in 0usize..4, ahead in 0usize..9, value_dim in 1usize..70,
+        key_dim in prop_oneof![1usize..40, prop::sample::select(vec![64usize, 128, 144])],
+        by_channel in any::<bool>(), seed in 0u64..1000,
+    ) {
+        let shape = DeltaShape { tokens: before + certain + ahead, key_heads: 2, value_heads: 4, key_dim, value_dim };
+        check_ahead(shape, before, certain, by_channel, seed);
+    }
+
+    #[test]
     fn conv_in_pieces_is_conv_at_once(
         channels in prop_oneof![1usize..40, 250usize..300], tokens in 1usize..9, width in 1usize..11, seed in 0u64..1000,
         activation in prop::sample::select(vec![ConvActivation::None, ConvActivation::Silu]),
@@ -67,6 +77,45 @@ fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed
     assert_eq!((bits(&out), bits(&state)), (bits(&joined), bits(&pieces)));
     let qkv = [wide(&q), wide(&k), wide(&v)];
     close(&out, &exact_delta(shape, qkv, &wide(&g), &wide(&beta), wide(&start)), 1e-3);
+}
+
+/// Of the shape's tokens the first `before` are taken in late, and those behind `certain` more are not to stay.
+fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: bool, seed: u64) {
+    let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
+    let [q, k] = [seed, seed + 1].map(|seed| noise::<f32>(seed, tokens * 2 * key_dim));
+    let v = noise::<f32>(seed + 2, tokens * 4 * value_dim);
+    let start = noise::<f32>(seed + 3, 4 * value_dim * key_dim);
+    let decays = 4 * if by_channel { key_dim } else { 1 };
+    let (g, beta) = (fractions(seed + 4, tokens * decays), fractions(seed + 5, tokens * 4));
+    // One token at a time.
+    let run = |state: &mut [f32], from: usize, to: usize| -> Vec<f32> {
+        let mut out = vec![0.0; (to - from) * 4 * value_dim];
+        for (t, out) in (from..to).zip(out.chunks_exact_mut(4 * value_dim)) {
+            let keys = t * 2 * key_dim..(t + 1) * 2 * key_dim;
+            let qkv = [&q[keys.clone()], &k[keys], &v[t * 4 * value_dim..][..4 * value_dim]];
+            let (g, beta) = (&g[t * decays..][..decays], &beta[t * 4..][..4]);
+            gated_delta(DeltaShape { tokens: 1, ..shape }, qkv, g, beta, state, out);
+        }
+        out
+    };
+    let mut expected = start.clone();
+    run(&mut expected, 0, before);
+    let mut outputs = run(&mut expected, before, before + certain);
+    outputs.extend(run(&mut expected.clone(), before + certain, tokens));
+
+    let (mut state, mut out) = (start, vec![0.0; outputs.len()]);
+    let late = DeltaTokens {
+        tokens: before,
+        k: &k[..before * 2 * key_dim],
+        v: &v[..before * 4 * value_dim],
+        g: &g[..before * decays],
+        beta: &beta[..before * 4],
+    };
+    let rest = [&q[late.k.len()..], &k[late.k.len()..], &v[late.v.len()..]];
+    let now = DeltaShape { tokens: tokens - before, ..shape };
+    let (g, beta) = (&g[late.g.len()..], &beta[late.beta.len()..]);
+    gated_delta_ahead(now, certain, late, rest, g, beta, &mut state, &mut out);
+    assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
 }
 
 fn exact_delta(

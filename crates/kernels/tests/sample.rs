@@ -14,6 +14,7 @@ const PLAIN: Sampling = Sampling {
     repetition_penalty: 1.0,
     presence_penalty: 0.0,
     frequency_penalty: 0.0,
+    allowed: None,
     bias: &[],
     past: &[],
     seed: 7,
@@ -39,7 +40,7 @@ proptest! {
     fn what_is_chosen_is_what_sorting_everything_gives(
         vocabulary in prop_oneof![1usize..80, 200usize..3000], filters in filters(), penalties in penalties(),
         steps in prop::sample::select(vec![0u32, 3, 40]), spread in prop::sample::select(vec![0.5f32, 4.0, 20.0]),
-        seed in 0u64..1000,
+        seed in 0u64..1000, masked in prop::option::of(1u32..40),
     ) {
         let mut logits: Vec<f32> = noise(seed, vocabulary);
         for logit in &mut logits {
@@ -54,11 +55,19 @@ proptest! {
             .collect();
         past.sort_by_key(|token| token.id);
         past.dedup_by_key(|token| token.id);
+        // About one token in `masked`, and one at least.
+        let allowed = masked.map(|every| {
+            let mut words = vec![0u32; vocabulary.div_ceil(32)];
+            let random = random_words(seed + 2, vocabulary);
+            let chosen = (0..vocabulary).filter(|&i| i == seed as usize % vocabulary || random[i] % every == 0);
+            chosen.for_each(|i| words[i / 32] |= 1 << (i % 32));
+            words
+        });
         let (temperature, top_k, top_p, min_p) = filters;
         let (repetition_penalty, presence_penalty, frequency_penalty) = penalties;
         let sampling = Sampling {
             temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
-            bias: &[(id(seed as u32), 1.5)], past: &past, seed: seed << 40 | seed,
+            allowed: allowed.as_deref(), bias: &[(id(seed as u32), 1.5)], past: &past, seed: seed << 40 | seed,
         };
         for position in 0..8 {
             prop_assert_eq!(sample(&logits, &sampling, position), Some(reference(&logits, &sampling, position)));
@@ -74,6 +83,10 @@ fn reference(logits: &[f32], s: &Sampling, position: u64) -> u32 {
         let x = if x > 0.0 { x / s.repetition_penalty } else { x * s.repetition_penalty };
         let present = if token.generated > 0 { s.presence_penalty } else { 0.0 };
         logits[token.id as usize] = x - token.generated as f32 * s.frequency_penalty - present;
+    }
+    if let Some(allowed) = s.allowed {
+        let refused = (0..logits.len()).filter(|i| allowed[i / 32] >> (i % 32) & 1 == 0);
+        refused.for_each(|i| logits[i] = f32::NEG_INFINITY);
     }
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut order: Vec<usize> = (0..logits.len()).collect();

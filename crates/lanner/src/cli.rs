@@ -82,6 +82,53 @@ pub enum Command {
     Rm(RmArgs),
     /// Show or remove the state of earlier requests that is kept on the disk.
     Cache(StateArgs),
+    /// Make or show a table of what tends to follow in your texts, for --ngram-table.
+    #[command(subcommand)]
+    Ngram(NgramCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NgramCommand {
+    /// Count what follows what in texts, and write a table of it.
+    ///
+    /// Memory is bounded, whatever the size of the texts; beside the table lie up to 16 bytes for each token of a text and each
+    /// length of context while it is made.
+    Build(NgramBuildArgs),
+    /// Say what a table was made of, once its checksum is right.
+    Show(NgramShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NgramBuildArgs {
+    /// Texts in UTF-8. In files that end in .jsonl each line is an object with a `text`, or with `messages` (and `tools`),
+    /// which the model's chat template turns into text; any other file is one text.
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    pub corpus: Vec<PathBuf>,
+    /// The model whose tokenizer cuts them: what --model of other commands takes [default: the built-in model].
+    #[arg(long, env = "LANNER_MODEL", value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Where to write the table [default: the model's name with .ngrams, here].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Most tokens of a context.
+    #[arg(long, value_name = "TOKENS", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub order: u16,
+    /// Leave out contexts that occur less often.
+    #[arg(long, value_name = "TIMES", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    pub min_count: u32,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct NgramShowArgs {
+    /// The table.
+    #[arg(value_name = "FILE")]
+    pub table: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -132,6 +179,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub drafts: DraftArgs,
+    #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
     pub server: ServerArgs,
@@ -141,6 +190,8 @@ pub struct ServeArgs {
 pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub drafts: DraftArgs,
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
@@ -175,6 +226,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]
+    pub drafts: DraftArgs,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub conversation: ConversationArgs,
@@ -182,15 +235,33 @@ pub struct RunArgs {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Prompt lengths in tokens, separated by commas.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "128,512")]
+    /// Prompt lengths in tokens, separated by commas [default: 128,512; with --speculate and --shape 128].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub prompt: Vec<NonZeroUsize>,
-    /// New tokens of each request.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "64")]
+    /// New tokens of each request [default: 64; with --speculate at most 128].
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub generate: Vec<NonZeroUsize>,
-    /// Requests at once.
-    #[arg(long, value_name = "REQUESTS", value_delimiter = ',', default_value = "1,4")]
+    /// Requests at once [default: 1,4; with --speculate 1,8].
+    #[arg(long, value_name = "REQUESTS", value_delimiter = ',')]
     pub batch: Vec<NonZeroUsize>,
+    /// Compare ways to draft with plain decoding, on texts of several kinds: `all` for every drafter of the model at several
+    /// depths and auto, or a list of auto, NAME and NAME:DEPTH. Fails if an answer is not that of plain decoding.
+    #[arg(long, value_name = "LIST|all", value_delimiter = ',', num_args = 0..=1, default_missing_value = "all",
+          conflicts_with_all = ["perplexity", "kernels"])]
+    pub speculate: Option<Vec<Speculation>>,
+    /// With --speculate: kinds of texts: prose, copying, json, arithmetic, chat [default: all].
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        requires = "speculate",
+        conflicts_with = "shape"
+    )]
+    pub texts: Vec<String>,
+    /// With --speculate and --shape: also draft by a script that is right so often, between 0 and 1
+    /// [default: 0,0.5,0.8,1].
+    #[arg(long, value_name = "SHARES", value_delimiter = ',', requires_all = ["speculate", "shape"], value_parser = share)]
+    pub scripted: Vec<f64>,
     /// Measured rounds.
     #[arg(long, value_name = "ROUNDS", default_value = "3")]
     pub repeats: NonZeroUsize,
@@ -199,7 +270,7 @@ pub struct BenchArgs {
     pub warmup: usize,
     /// Instead of a model, random weights made in memory: qwen3.5-0.8b, qwen3.5-4b, llama-8b, qwen3.5-9b, or the shape
     /// that a config.json describes.
-    #[arg(long, value_name = "NAME|FILE", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["model", "ngram_table"])]
     pub shape: Option<String>,
     /// With --shape: format of the random weights.
     #[arg(long, default_value = "affine", requires = "shape")]
@@ -303,6 +374,24 @@ pub struct ModelArgs {
     /// What happens to a request that the memory limit has room for, but not now [default: wait].
     #[arg(long, value_name = "POLICY")]
     pub when_full: Option<WhenFull>,
+    /// Draft tokens from this table where the text so far has no example of what may follow: lanner ngram build makes one
+    /// [default: none].
+    #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
+    pub ngram_table: Option<PathBuf>,
+    /// Of the commands that answer: see [`DraftArgs`].
+    #[arg(skip)]
+    pub speculate: Option<Speculation>,
+}
+
+/// Of the commands that answer; in the config file it stands with the model. `lanner bench` compares instead.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub struct DraftArgs {
+    /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
+    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, self) and, behind a colon, most tokens of a
+    /// draft fix it [default: auto].
+    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
+    pub speculate: Option<Speculation>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
@@ -409,6 +498,32 @@ pub struct ConversationArgs {
     /// Ask the template for no reasoning.
     #[arg(long, overrides_with = "think")]
     pub no_think: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be a number between 0 and 1".into())
+}
+
+/// Who drafts tokens, as the engine reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Speculation(pub engine::Speculate);
+
+impl TryFrom<String> for Speculation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Speculation, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Speculation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculation, String> {
+        text.parse().map(Speculation)
+    }
 }
 
 /// An amount of memory, written as a number, a number with K, M, G or T (of 1024), or `off` for none.

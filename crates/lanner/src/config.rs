@@ -4,6 +4,7 @@
 use std::{
     env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,10 +14,13 @@ use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    bench::{Shape, Workload, machine},
+    bench::{
+        Shape, Workload, machine,
+        speculate::{CLASSES, Class, Ways},
+    },
     cli::{
-        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, PrefixSpoilers, QuantizationMode,
-        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, PrefixSpoilers,
+        QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, Speculation,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -38,6 +42,12 @@ pub enum Command {
     Cache(StateConfig),
     Bench(ModelConfig, BenchConfig),
     Quantize(ModelConfig, QuantizeConfig),
+    /// The model whose tokenizer cuts the texts.
+    NgramBuild(ModelConfig, NgramConfig),
+    NgramShow {
+        table: PathBuf,
+        json: bool,
+    },
 }
 
 #[derive(Clone)]
@@ -48,6 +58,8 @@ pub struct ModelConfig {
     pub hub: HubConfig,
     /// What to do with lines of system messages that change with every request.
     pub spoilers: PrefixSpoilers,
+    /// A table to draft from; [`crate::ngrams`] opens it.
+    pub ngram_table: Option<PathBuf>,
 }
 
 pub enum ModelsConfig {
@@ -98,6 +110,24 @@ pub struct RunConfig {
 pub enum BenchConfig {
     Perplexity { text: PathBuf, json: bool },
     Speed(SpeedConfig),
+    Speculation(SpeculationConfig),
+}
+
+/// Ways to draft, beside plain decoding.
+pub struct SpeculationConfig {
+    pub weights: Weights,
+    pub ways: Ways,
+    /// Kinds of texts; of random weights, which answer none, the lengths of prompts.
+    pub texts: Vec<Class>,
+    pub prompts: Vec<usize>,
+    /// Of random weights: how often a scripted drafter is right.
+    pub scripted: Vec<f64>,
+    pub generate: Vec<usize>,
+    pub batches: Vec<usize>,
+    pub repeats: usize,
+    pub warmup: usize,
+    pub chart: Option<Chart>,
+    pub json: bool,
 }
 
 pub struct SpeedConfig {
@@ -141,6 +171,14 @@ pub struct QuantizeConfig {
     pub json: bool,
 }
 
+pub struct NgramConfig {
+    pub corpus: Vec<PathBuf>,
+    pub out: Option<PathBuf>,
+    pub order: usize,
+    pub min_count: u32,
+    pub json: bool,
+}
+
 pub enum RunPrompt {
     /// A question for the chat template.
     Turn {
@@ -175,6 +213,10 @@ pub enum ConfigError {
     Shape { name: String, problem: String },
     #[error("--chart {}: the file's name must end in .svg or .html", .0.display())]
     Chart(PathBuf),
+    #[error("--texts: there is no kind `{name}`; there are {}", CLASSES.map(|class| class.name).join(", "))]
+    Texts { name: String },
+    #[error("--prompt is for random prompts: with --speculate it needs --shape")]
+    TextsHaveLengths,
     #[error("--batch {batch} is more than --max-batch {max_batch}")]
     Batch { batch: usize, max_batch: usize },
     #[error("--disk-cache needs a prefix cache in memory: do without --prefix-cache off")]
@@ -214,11 +256,13 @@ impl Config {
             Ok::<_, ConfigError>(ModelConfig { spoilers, ..model_config(args, file, caches, hub.clone()) })
         };
         let command = match cli.command {
-            cli::Command::Serve(args) => {
+            cli::Command::Serve(mut args) => {
+                args.model.speculate = args.drafts.speculate;
                 let model = with_cache(args.model, file.model, args.cache, file.cache, Some(DISK_CACHE))?;
                 Command::Serve(model, serve(args.server, file.server))
             }
-            cli::Command::Chat(args) => {
+            cli::Command::Chat(mut args) => {
+                args.model.speculate = args.drafts.speculate;
                 let chat = ChatConfig {
                     sampling: overrides(args.sampling, file.sampling),
                     conversation: conversation(args.conversation),
@@ -227,7 +271,8 @@ impl Config {
                 };
                 Command::Chat(with_cache(args.model, file.model, args.cache, file.cache, None)?, chat)
             }
-            cli::Command::Run(args) => {
+            cli::Command::Run(mut args) => {
+                args.model.speculate = args.drafts.speculate.take();
                 let (args, run) = run(args, file.sampling, color)?;
                 Command::Run(model(args, file.model), run)
             }
@@ -245,6 +290,13 @@ impl Config {
             }
             cli::Command::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
+            }
+            cli::Command::Ngram(cli::NgramCommand::Build(args)) => {
+                let of = ModelArgs { model: args.model.clone(), ..ModelArgs::default() };
+                Command::NgramBuild(model(of, file.model), ngram(args))
+            }
+            cli::Command::Ngram(cli::NgramCommand::Show(args)) => {
+                Command::NgramShow { table: args.table, json: args.json }
             }
         };
         Ok(Config { log: log_level(cli.global.log), command })
@@ -385,8 +437,22 @@ fn model_config(
             Some(cli::WhenFull::Wait) => engine::WhenFull::Wait,
             None => defaults.when_full,
         },
+        // Opened when the model's tokenizer is known.
+        ngram_table: None,
+        speculate: args.speculate.or(file.speculate).map_or(defaults.speculate, |asked| asked.0),
     };
-    ModelConfig { model: args.model.or(file.model), options, hub, spoilers: PrefixSpoilers::default() }
+    ModelConfig {
+        model: args.model.or(file.model),
+        options,
+        hub,
+        spoilers: PrefixSpoilers::default(),
+        ngram_table: args.ngram_table.or(file.ngram_table),
+    }
+}
+
+fn ngram(args: NgramBuildArgs) -> NgramConfig {
+    let NgramBuildArgs { corpus, out, order, min_count, json, .. } = args;
+    NgramConfig { corpus, out, order: order.into(), min_count, json }
 }
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {
@@ -437,33 +503,72 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
             Weights::Random { shape, config, quantization: (!args.unquantized).then_some(quantization) }
         }
     };
-    let mut workloads = vec![];
-    for prompt in args.prompt {
-        for generate in &args.generate {
-            let batches = args.batch.iter();
-            workloads.extend(batches.map(|batch| Workload {
-                prompt: prompt.get(),
-                generate: generate.get(),
-                batch: batch.get(),
-            }));
-        }
-    }
+    let comparing = args.speculate.is_some();
+    let sizes = |given: &[NonZeroUsize], plain: &[usize], compared: &[usize]| match (given, comparing) {
+        ([], false) => plain.to_vec(),
+        ([], true) => compared.to_vec(),
+        (given, _) => given.iter().map(|size| size.get()).collect(),
+    };
+    let prompts = sizes(&args.prompt, &[128, 512], &[128]);
+    let generate = sizes(&args.generate, &[64], &[128]);
+    let batches = sizes(&args.batch, &[1, 4], &[1, 8]);
     // All requests of a batch run together, unless somebody wanted fewer.
-    let batch = args.batch.iter().map(|batch| batch.get()).max().unwrap_or(1);
+    let batch = batches.iter().copied().max().unwrap_or(1);
     let max_batch = *model.max_batch.get_or_insert(file.max_batch.unwrap_or(batch));
     if batch > max_batch {
         return Err(ConfigError::Batch { batch, max_batch });
     }
-    let speed = SpeedConfig {
-        weights,
-        workloads,
-        repeats: args.repeats.get(),
-        warmup: args.warmup,
-        chart: args.chart.map(chart).transpose()?,
-        kernels: args.kernels,
-        json,
-    };
+    let chart = args.chart.map(chart).transpose()?;
+    let (repeats, warmup) = (args.repeats.get(), args.warmup);
+    if let Some(asked) = args.speculate {
+        if matches!(weights, Weights::Model) && !args.prompt.is_empty() {
+            return Err(ConfigError::TextsHaveLengths);
+        }
+        let texts = texts(&args.texts)?;
+        let scripted = if args.scripted.is_empty() { vec![0.0, 0.5, 0.8, 1.0] } else { args.scripted };
+        let ways = ways(asked);
+        // What steps cost is measured while the model loads.
+        model.speculate = Some(Speculation(engine::Speculate::Auto));
+        let config = SpeculationConfig {
+            weights,
+            ways,
+            texts,
+            prompts,
+            scripted,
+            generate,
+            batches,
+            repeats,
+            warmup,
+            chart,
+            json,
+        };
+        return Ok((model, BenchConfig::Speculation(config)));
+    }
+    // What a token costs is measured without drafts.
+    model.speculate = Some(Speculation(engine::Speculate::Off));
+    let mut workloads = vec![];
+    for prompt in prompts {
+        for &generate in &generate {
+            workloads.extend(batches.iter().map(|&batch| Workload { prompt, generate, batch }));
+        }
+    }
+    let speed = SpeedConfig { weights, workloads, repeats, warmup, chart, kernels: args.kernels, json };
     Ok((model, BenchConfig::Speed(speed)))
+}
+
+/// `all` among others is all.
+fn ways(asked: Vec<Speculation>) -> Ways {
+    let asked: Vec<engine::Speculate> = asked.into_iter().map(|asked| asked.0).collect();
+    let all = engine::Speculate::Fixed { drafter: "all".into(), depth: None };
+    if asked.contains(&all) { Ways::All } else { Ways::Listed(asked) }
+}
+
+fn texts(names: &[String]) -> Result<Vec<Class>, ConfigError> {
+    let of = |name: &String| {
+        let class = CLASSES.into_iter().find(|class| class.name == name);
+        class.ok_or_else(|| ConfigError::Texts { name: name.clone() })
+    };
+    if names.is_empty() { Ok(CLASSES.to_vec()) } else { names.iter().map(of).collect() }
 }
 
 fn chart(path: PathBuf) -> Result<Chart, ConfigError> {

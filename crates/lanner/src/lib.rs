@@ -12,6 +12,7 @@ mod conversation;
 pub mod generate;
 pub mod hub;
 pub mod model;
+mod ngrams;
 pub mod sampling;
 pub mod server;
 pub mod source;

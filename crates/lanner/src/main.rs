@@ -33,6 +33,8 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         Command::Cache(cache) => commands::cache(&cache),
         Command::Bench(model, bench) => commands::bench(&model, &bench),
         Command::Quantize(model, quantize) => commands::quantize(&model, &quantize),
+        Command::NgramBuild(model, ngram) => commands::ngram_build(&model, &ngram),
+        Command::NgramShow { table, json } => commands::ngram_show(&table, json),
     };
     match result {
         // Whoever read stdout has seen enough.

@@ -22,6 +22,7 @@ use crate::{
     checkpoints::{Checkpoints, Rendered},
     cli::PrefixSpoilers,
     config::ModelConfig,
+    ngrams,
     sampling::Overrides,
     source::{Place, Source, SourceError},
     terminal::say,
@@ -29,6 +30,12 @@ use crate::{
 
 /// How long loading takes before progress is shown.
 const NOTICEABLE: Duration = Duration::from_millis(200);
+
+/// Some prose, a list and some code, by which the engine measures what the model can do without.
+const SHORT_TEXT: &str = "The lighthouse keeper counted the ships that passed in the night, and wrote each of them down in the \
+    morning: their names, their flags, and where they were going. Nobody had asked for the list. In the third winter somebody \
+    did.\n\n1. Open the file and read every line.\n2. Skip the lines that are empty.\n\nfn count(lines: &[String]) -> usize {\n    \
+    lines.iter().filter(|line| !line.is_empty()).count()\n}\n";
 
 pub struct Model {
     /// The folder's name, ORG/NAME, or the built-in model's.
@@ -78,6 +85,8 @@ pub enum OpenError {
     Text(#[from] chat::Error),
     #[error("cannot load {name}: {error}")]
     Load { name: String, error: LoadError },
+    #[error(transparent)]
+    Table(#[from] engine::ngrams::TableError),
 }
 
 impl Model {
@@ -95,8 +104,8 @@ impl Model {
     /// As [`open`](Model::open).
     pub fn open_unless(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Model, OpenError> {
         let source = Source::find(config.model.as_deref(), &config.hub)?;
-        let loading =
-            Loading { name: &source.name, options: config.options.clone(), stopped: stopped.clone() };
+        let options = ngrams::options(config, &source)?;
+        let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
         let model = match &source.place {
             Place::Builtin => open_builtin(loading),
             Place::Folder(folder) => open_files(loading, folder, Checkpoint::Folder(folder.clone())),
@@ -235,7 +244,8 @@ impl Prompt {
 /// One sentence that names the folder, file or tensor at fault.
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
     let source = Source::find(config.model.as_deref(), &config.hub)?;
-    load_engine(&source.name, checkpoint(source.place), &config.options)
+    let options = ngrams::options(config, &source)?;
+    load_engine(&source.name, checkpoint(source.place), &options)
 }
 
 /// The engine alone, of a checkpoint called `name`.
@@ -271,24 +281,43 @@ fn builtin_tokenizer() -> Result<Tokenizer, chat::Error> {
     Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), Some(BUILTIN.tokenizer_config.as_bytes()))
 }
 
+/// The chat template alone, if there is one; `tokenizer` is that of the same place.
+///
+/// # Errors
+/// It cannot be read.
+pub fn template(place: &Place, tokenizer: &Tokenizer) -> Result<Option<Template>, chat::Error> {
+    match place {
+        Place::Builtin => Ok(Some(builtin_template(tokenizer)?)),
+        Place::Folder(folder) => folder_template(folder),
+        Place::File(file) => folder_template(file.parent().unwrap_or(file)),
+    }
+}
+
+fn folder_template(folder: &Path) -> Result<Option<Template>, chat::Error> {
+    match Template::from_dir(folder) {
+        Ok(template) => Ok(Some(template)),
+        Err(chat::Error::NoTemplate(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn builtin_template(tokenizer: &Tokenizer) -> Result<Template, chat::Error> {
+    let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
+    let special = special.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect();
+    Template::new(BUILTIN.chat_template, special)
+}
+
 fn open_files(loading: Loading, folder: &Path, checkpoint: Checkpoint) -> Result<Model, OpenError> {
-    let template = match Template::from_dir(folder) {
-        Ok(template) => Some(template),
-        Err(chat::Error::NoTemplate(_)) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let template = folder_template(folder)?;
     let name = loading.name.to_owned();
     let (engine, tokenizer) = loading.load_both(checkpoint, || Tokenizer::from_dir(folder))?;
     Ok(Model::new(name, engine, tokenizer, template))
 }
 
 fn open_builtin(loading: Loading) -> Result<Model, OpenError> {
-    let Builtin { name, chat_template, .. } = BUILTIN;
     let (engine, tokenizer) = loading.load_both(builtin_checkpoint(), builtin_tokenizer)?;
-    let special = [("bos_token", tokenizer.bos_token()), ("eos_token", tokenizer.eos_token())];
-    let special = special.into_iter().filter_map(|(name, text)| Some((name.into(), text?.into()))).collect();
-    let template = Template::new(chat_template, special)?;
-    Ok(Model::new(name.into(), engine, tokenizer, Some(template)))
+    let template = builtin_template(&tokenizer)?;
+    Ok(Model::new(BUILTIN.name.into(), engine, tokenizer, Some(template)))
 }
 
 fn builtin_checkpoint() -> Checkpoint {
@@ -315,7 +344,9 @@ impl Loading<'_> {
             let engine = self.load(checkpoint);
             (engine, tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        Ok((engine?, tokenizer?))
+        let (engine, tokenizer) = (engine?, tokenizer?);
+        engine.read(tokenizer.encode(SHORT_TEXT, true)?);
+        Ok((engine, tokenizer))
     }
 
     /// Loads the weights, with progress on stderr.

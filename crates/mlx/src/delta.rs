@@ -1,9 +1,9 @@
 //! The recurrence of packed rows in a Gated DeltaNet layer, from projections to what the output norm takes.
 
-use std::{cell::OnceCell, rc::Rc, sync::Arc};
+use std::{cell::OnceCell, sync::Arc};
 
 use crate::{
-    Array, Dtype, RmsNorm,
+    Array, Recurrence, RmsNorm,
     fused::{self, DeltaParts},
     portable,
 };
@@ -37,15 +37,10 @@ pub struct DeltaWeights {
 /// One sequence's part of a step, and what it carries from token to token.
 pub struct DeltaRow<'a> {
     pub tokens: i32,
-    /// The last inputs of the convolution, `[width - 1, channels]`; `None` before the first token.
-    pub conv: &'a mut Option<Array>,
-    pub state: &'a mut DeltaState,
+    /// The last of them, which may have to be [forgotten](Recurrence::forget) again.
+    pub ahead: i32,
+    pub past: &'a mut Recurrence,
 }
-
-/// The state of a delta rule, float32 `[1, value_heads, value_dim, key_dim]`; empty before the first token. Written in
-/// place, unless a clone still holds what it was.
-#[derive(Clone, Default)]
-pub struct DeltaState(Option<Rc<Array>>);
 
 impl DeltaNet {
     pub fn new(heads: DeltaHeads, weights: DeltaWeights) -> DeltaNet {
@@ -67,49 +62,6 @@ impl DeltaHeads {
 
     pub(crate) fn values(&self) -> i32 {
         self.value_heads * self.value_dim
-    }
-}
-
-impl DeltaRow<'_> {
-    /// The convolution's past, zeros before the first token.
-    #[track_caller]
-    pub(crate) fn take_conv(&mut self, width: i32, x: &Array) -> Array {
-        self.conv.take().unwrap_or_else(|| Array::zeros(&[width - 1, x.dim(1)], x.dtype()))
-    }
-}
-
-impl DeltaState {
-    /// The array behind the state, to be evaluated with a step.
-    pub fn array(&self) -> Option<&Array> {
-        self.0.as_deref()
-    }
-
-    /// A state that was read back.
-    pub fn from_array(array: Option<Array>) -> DeltaState {
-        DeltaState(array.map(Rc::new))
-    }
-
-    /// The state, zeros before the first token, and whether its memory may be written: nobody else holds it.
-    #[track_caller]
-    pub(crate) fn take(&mut self, shape: &[i32]) -> (Array, bool) {
-        match self.0.take().map(Rc::try_unwrap) {
-            Some(Ok(array)) => (array, true),
-            Some(Err(shared)) => ((*shared).clone(), false),
-            None => (Array::zeros(shape, Dtype::Float32), true),
-        }
-    }
-
-    pub(crate) fn put(&mut self, array: Array) {
-        self.0 = Some(Rc::new(array));
-    }
-
-    /// As [`fast::gated_delta`](crate::fast::gated_delta), continuing this state.
-    #[track_caller]
-    pub fn gated_delta(&mut self, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
-        let (state, _) = self.take(&[1, v.dim(2), v.dim(3), k.dim(3)]);
-        let (out, state) = crate::fast::gated_delta([q, k, v], g, beta, &state);
-        self.put(state);
-        out
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
 
 use self::parts::write_wide;
 pub(crate) use self::{
-    delta::{DeltaParts, delta_net},
+    delta::{DeltaParts, delta_net, settle},
     heads::{HeadsParts, attend_heads},
     layer::{add_gated_norm, add_projected, feed_forward, project, rows},
     parts::{LinearParts, NormParts},

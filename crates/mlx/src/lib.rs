@@ -23,11 +23,12 @@ mod portable;
 mod precision;
 pub mod profile;
 pub mod quant;
+mod recurrence;
 
 pub use ::kernels::read_bandwidth;
 pub use array::{Array, Element};
 pub use bridge::Dtype;
-pub use delta::{DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, delta_net};
+pub use delta::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, delta_net};
 pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use heads::{Heads, KvRow, attend_heads};
@@ -36,6 +37,7 @@ pub use kv::{KEY_BLOCK, KvBuffer, Softmax, attend, attend_latent, attend_over, c
 pub use layers::{Linear, RmsNorm};
 pub use matrix::Matrix;
 pub use precision::{Precision, precision, set_precision};
+pub use recurrence::Recurrence;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use mlx::{Array, KEY_BLOCK, KvBuffer, KvRow, Softmax};
 use super::{RotatedOut, Window};
 
 /// Tokens kept beyond a window, so that a short step back (a rejected draft) finds what it needs.
-const REWINDABLE: i32 = 64;
+pub const REWINDABLE: i32 = 64;
 /// A window's buffer moves only when it can drop at least this many tokens, so that moves stay rare.
 const WORTH_MOVING: i32 = 256;
 
@@ -25,6 +25,7 @@ impl Kv {
         Kv { keys: KvBuffer::default(), values: KvBuffer::default(), length: 0, start: 0, window }
     }
 
+    /// Tokens seen.
     pub fn length(&self) -> i32 {
         self.length
     }
@@ -94,12 +95,13 @@ impl Kv {
         out
     }
 
-    pub fn rewind(&mut self, length: i32) -> Result<(), RotatedOut> {
-        assert!(length <= self.length, "rewind to {length} of {} tokens", self.length);
-        if self.first_needed(length) < self.start {
+    /// Forgets the last `tokens`.
+    pub fn rewind(&mut self, tokens: i32) -> Result<(), RotatedOut> {
+        assert!(tokens <= self.length, "{tokens} back from {}", self.length);
+        if self.first_needed(self.length - tokens) < self.start {
             return Err(RotatedOut);
         }
-        self.length = length;
+        self.length -= tokens;
         Ok(())
     }
 

@@ -1,25 +1,21 @@
 //! What a sequence carries from token to token, per layer: keys and values, or a recurrent state.
 //!
-//! Each cache can be marked and rewound. A mark is a handle, not a copy.
+//! Each cache can be rewound by what the last step computed ahead: tokens of a draft that was wrong.
 
 mod kv;
-mod recurrent;
+mod lent;
 
-use mlx::Array;
+use mlx::{Array, Recurrence};
 
-pub use self::{kv::Kv, recurrent::Recurrent};
+pub use self::{
+    kv::{Kv, REWINDABLE},
+    lent::Lent,
+};
 
 /// One layer's state of one sequence. It takes shapes and types from what the layer first puts in.
 pub enum Cache {
     Kv(Kv),
-    Recurrent(Recurrent),
-}
-
-/// A point in a cache's past; only good for the cache it came from, and until that is rewound further.
-#[derive(Clone)]
-pub enum Mark {
-    Kv { length: i32 },
-    Recurrent(Recurrent),
+    Recurrent(Recurrence),
 }
 
 /// What a window holds at one point: copies `[kv_heads, length - start, dim]`.
@@ -36,11 +32,10 @@ pub struct Window {
 #[derive(Clone)]
 pub enum Kept {
     Window(Window),
-    Recurrent(Recurrent),
+    Recurrent(Recurrence),
 }
 
-/// A window has moved past what a mark needs: tokens it dropped do not come back, so the sequence has to be computed
-/// again from an earlier mark or from the start.
+/// A window has moved past what is needed: tokens it dropped do not come back, so the sequence has to be computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotatedOut;
 
@@ -57,34 +52,24 @@ impl Cache {
 
     /// Of a layer that sees the past through a convolution, a state, or both.
     pub fn recurrent() -> Cache {
-        Cache::Recurrent(Recurrent::default())
+        Cache::Recurrent(Recurrence::default())
     }
 
-    /// Remembers this point.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
-    pub fn mark(&self) -> Mark {
-        match self {
-            Cache::Kv(kv) => Mark::Kv { length: kv.length() },
-            Cache::Recurrent(recurrent) => Mark::Recurrent(recurrent.clone()),
-        }
-    }
-
-    /// Forgets everything after `mark`.
+    /// Forgets the last `tokens`, all of which were ahead in the last step. No state is copied for that.
     ///
     /// # Errors
-    /// A window has dropped tokens that the first query after `mark` sees; the cache is left as it was.
+    /// A window has dropped tokens that the first query from then on sees; the cache is left as it was.
     ///
     /// # Panics
-    /// If the mark is another kind of cache's, or lies in the future: bugs of ours.
-    #[cfg_attr(not(test), expect(dead_code, reason = "first used by speculation"))]
-    pub fn rewind(&mut self, mark: &Mark) -> Result<(), RotatedOut> {
-        match (self, mark) {
-            (Cache::Kv(kv), Mark::Kv { length }) => kv.rewind(*length),
-            (Cache::Recurrent(recurrent), Mark::Recurrent(before)) => {
-                *recurrent = before.clone();
+    /// If a recurrence has taken them in already: a bug of ours.
+    #[track_caller]
+    pub fn rewind(&mut self, tokens: usize) -> Result<(), RotatedOut> {
+        match self {
+            Cache::Kv(kv) => kv.rewind(tokens as i32),
+            Cache::Recurrent(recurrent) => {
+                recurrent.forget(tokens as i32);
                 Ok(())
             }
-            _ => panic!("mark of another kind of cache"),
         }
     }
 
@@ -101,7 +86,7 @@ impl Cache {
     pub fn keep(&self) -> Option<Kept> {
         match self {
             Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep())),
-            Cache::Recurrent(recurrent) => Some(Kept::Recurrent(recurrent.clone())),
+            Cache::Recurrent(recurrent) => Some(Kept::Recurrent(recurrent.settled())),
         }
     }
 
@@ -143,7 +128,7 @@ impl Cache {
     /// # Panics
     /// If this layer's cache is of another kind: a bug in a model file.
     #[track_caller]
-    pub fn as_recurrent(&mut self) -> &mut Recurrent {
+    pub fn as_recurrent(&mut self) -> &mut Recurrence {
         match self {
             Cache::Recurrent(recurrent) => recurrent,
             Cache::Kv(_) => panic!("recurrence on an attention layer's cache"),
@@ -173,7 +158,7 @@ impl Kept {
                 let [keys, values] = arrays;
                 Kept::Window(Window { keys, values, start, length })
             }
-            None => Kept::Recurrent(Recurrent::from_arrays(arrays)),
+            None => Kept::Recurrent(Recurrence::from_arrays(arrays)),
         }
     }
 }

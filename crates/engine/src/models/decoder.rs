@@ -1,10 +1,12 @@
 //! What most families are around their layers: an embedding before, a norm and a head behind; and the residual
 //! layers that most of them have.
 
+use std::rc::Rc;
+
 use mlx::Array;
 use serde::Deserialize;
 
-use super::Model;
+use super::{Model, Mtp};
 use crate::{
     batch::Batch,
     cache::Cache,
@@ -137,12 +139,13 @@ impl Stem {
 }
 
 pub struct Decoder<L> {
-    pub embed_tokens: Embedding,
+    pub embed_tokens: Rc<Embedding>,
     pub layers: Vec<L>,
     pub norm: RmsNorm,
     pub head: Head,
     /// Embeddings are multiplied with this before the first layer.
     pub embedding_scale: Option<f32>,
+    pub mtp: Option<Mtp>,
     vocab_size: usize,
     context_length: usize,
 }
@@ -164,11 +167,12 @@ impl<L: Layer> Decoder<L> {
         let m = w.sub("model");
         let layers = m.sub("layers");
         Ok(Decoder {
-            embed_tokens: m.embedding("embed_tokens", c.vocab_size, c.hidden_size)?,
+            embed_tokens: Rc::new(m.embedding("embed_tokens", c.vocab_size, c.hidden_size)?),
             layers: (0..c.num_hidden_layers).map(|i| layer(i, &layers.sub(i))).collect::<Result<_>>()?,
             norm: m.rms_norm(norm, c.hidden_size, c.rms_norm_eps, norm_offset)?,
             head: Head::load(c, w)?,
             embedding_scale: None,
+            mtp: None,
             vocab_size: c.vocab_size as usize,
             context_length: c.context_length(),
         })
@@ -182,7 +186,10 @@ impl<L: Layer> Model for Decoder<L> {
             h = h * scale;
         }
         for (i, layer) in self.layers.iter().enumerate() {
-            h = layer.forward(&h, i, batch);
+            if batch.computes(i) {
+                h = layer.forward(&h, i, batch);
+            }
+            batch.passed(i, &h);
         }
         self.norm.forward(&h)
     }
@@ -201,6 +208,14 @@ impl<L: Layer> Model for Decoder<L> {
 
     fn context_length(&self) -> usize {
         self.context_length
+    }
+
+    fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn mtp(&self) -> Option<&Mtp> {
+        self.mtp.as_ref()
     }
 }
 

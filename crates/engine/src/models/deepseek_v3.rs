@@ -12,6 +12,7 @@ use super::{
     decoder::{Decoder, FeedForward, PreNorm, Stem},
     is_beyond_last_layer,
     mla::{self, LatentAttention},
+    mtp::{self, Mtp},
     plain_names,
     sigmoid_moe::{self, SigmoidMoe},
 };
@@ -78,12 +79,13 @@ impl MoeConfig {
     }
 }
 
-/// Layers that predict tokens further ahead are left out; MLX's stacked experts lie below `switch_mlp`.
+/// The layer behind the last is a head that predicts tokens further ahead; MLX's stacked experts lie below `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
-    if is_beyond_last_layer(config, name) {
-        return None;
+    let name = name.replace(".mlp.switch_mlp.", ".mlp.experts.");
+    match is_beyond_last_layer(config, &name) {
+        true => mtp::name_behind_last_layer(config, &name),
+        false => plain_names(config, &name),
     }
-    plain_names(config, &name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -93,12 +95,15 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let parameters = RopeParameters::of(config, None)?.whole_head();
     let pairs = if c.rope_interleave == Some(false) { RopePairs::Halves } else { RopePairs::Adjacent };
     let rope = parameters.rope(c.attention.qk_rope_head_dim, pairs)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    let layer = |i: usize, w: &Weights| {
         let (rope, factor) = (Some(rope.clone()), parameters.softmax_factor());
         let mixer = LatentAttention::load(&c.attention, &c.stem, rope, factor, &w.sub("self_attn"))?;
         let mlp = c.moe.feed_forward(i, c.stem.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
         PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), mlp)
-    })?))
+    };
+    let mut decoder = Decoder::load(&c.stem, w, layer)?;
+    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, 0.0, |w| layer(c.stem.num_hidden_layers, w))?;
+    Ok(Box::new(decoder))
 }
 
 /// Refuses routers of earlier DeepSeek models.

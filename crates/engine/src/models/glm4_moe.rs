@@ -12,6 +12,7 @@ use super::{
     config::{check_activation, parse},
     decoder::{Decoder, PreNorm, Stem},
     deepseek_v3::{MoeConfig, check_router},
+    mtp::Mtp,
 };
 use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
 
@@ -45,7 +46,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5).rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    let layer = |i: usize, w: &Weights| {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?;
         let mixer = match c.use_qk_norm {
@@ -54,5 +55,8 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         };
         let mlp = c.moe.feed_forward(i, c.stem.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
         PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), mlp)
-    })?))
+    };
+    let mut decoder = Decoder::load(&c.stem, w, layer)?;
+    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, 0.0, |w| layer(c.stem.num_hidden_layers, w))?;
+    Ok(Box::new(decoder))
 }

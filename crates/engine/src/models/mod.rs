@@ -15,10 +15,13 @@ mod kimi_linear;
 mod lfm2;
 mod llama;
 mod mla;
+mod mtp;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
 mod sigmoid_moe;
+
+pub use mtp::Mtp;
 
 use mlx::Array;
 use serde_json::Value;
@@ -46,6 +49,16 @@ pub trait Model {
 
     /// Tokens of context that it was trained on.
     fn context_length(&self) -> usize;
+
+    /// Layers, of which a batch may [leave out](Batch::leave_out) some; 0 if this model always computes all.
+    fn layers(&self) -> usize {
+        0
+    }
+
+    /// The head that predicts tokens further ahead, if the checkpoint has one.
+    fn mtp(&self) -> Option<&Mtp> {
+        None
+    }
 }
 
 /// What a family needs to be loaded.

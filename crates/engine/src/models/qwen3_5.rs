@@ -15,6 +15,7 @@ use super::{
     config::{check_activation, parse, parse_part, refuse},
     decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
     gated_delta_net::{self, GatedDeltaNet},
+    mtp::{self, Mtp},
     qwen3, text_names,
 };
 use crate::{
@@ -56,12 +57,17 @@ impl Config {
             None => (layer + 1).is_multiple_of(self.full_attention_interval.unwrap_or(4)),
         }
     }
+
+    fn has_experts(&self, layer: usize) -> bool {
+        self.moe.as_ref().is_some_and(|moe| moe.routed.has_experts(layer))
+    }
 }
 
-/// MTP heads are left out; MLX's stacked experts lie below `switch_mlp`.
-pub fn sanitize(_: &Value, name: &str) -> Option<String> {
+/// MLX's stacked experts lie below `switch_mlp`.
+pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = text_names(name)?;
-    (!name.starts_with("mtp.")).then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
+    (!name.starts_with("mtp.") || mtp::is_known(config))
+        .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
@@ -69,12 +75,18 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check(config, &c)?;
     let offset = norm_offset(&c, w)?;
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
-    let decoder = Decoder::load_with(&c.stem, w, "norm", offset, |i, w| {
+    let attention = |w: &Weights| Attention::load(&c, &rope, offset, &w.sub("self_attn"));
+    let mut decoder = Decoder::load_with(&c.stem, w, "norm", offset, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {
-            true => Box::new(Attention::load(&c, &rope, offset, &w.sub("self_attn"))?),
+            true => Box::new(attention(w)?),
             false => Box::new(GatedDeltaNet::load(&c.linear, &c.stem, &w.sub("linear_attn"))?),
         };
-        PreNorm::load(&c.stem, w, offset, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+        let mlp = feed_forward(&c, c.has_experts(i), &w.sub("mlp"))?;
+        PreNorm::load(&c.stem, w, offset, mixer, mlp)
+    })?;
+    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, offset, |w| {
+        let mlp = feed_forward(&c, w.has("mlp.gate.weight"), &w.sub("mlp"))?;
+        PreNorm::load(&c.stem, w, offset, Box::new(attention(w)?), mlp)
     })?;
     Ok(Box::new(decoder))
 }
@@ -101,10 +113,10 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
     Ok(if conv.get(1) == Some(&1) { 1.0 } else { 0.0 })
 }
 
-fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
+fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.stem.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if moe.routed.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, w)?),
+        Some(moe) if has_experts => Box::new(SparseMoe::load(moe, hidden, w)?),
         _ => {
             let missing = || crate::LoadError::Config("there is no intermediate_size in it".into());
             Box::new(Mlp::load(w, hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)

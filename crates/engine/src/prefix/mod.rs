@@ -17,11 +17,14 @@ use std::collections::BTreeSet;
 
 use mlx::Array;
 
-pub use self::{disk::Disk, tree::common};
 use self::{
     disk::Restored,
     state::{Checkpoint, Run},
     tree::{Found, Tree},
+};
+pub use self::{
+    disk::{Disk, write_whole},
+    tree::common,
 };
 
 use crate::{

@@ -51,12 +51,16 @@ fn check(recorded: &Value) -> Result<usize, String> {
     let text = with_top_level_keys(models::text_config(config), config);
     let tensors = tensors(recorded);
     let count = tensors.len();
+    let has_head = tensors.iter().any(|(name, ..)| name.contains("mtp.fc.") || name.contains(".eh_proj."));
     let weights = Weights::described(tensors, |name| (family.sanitize)(&text, name), declared);
     let model = (family.load)(&text, &weights).map_err(|e| e.to_string())?;
     weights.all_used().map_err(|e| e.to_string())?;
-    match model.make_caches().is_empty() || model.context_length() < 512 {
-        true => Err("it has no caches, or no context".into()),
-        false => Ok(count),
+    if model.make_caches().is_empty() || model.context_length() < 512 {
+        return Err("it has no caches, or no context".into());
+    }
+    match model.mtp().is_some() == has_head {
+        true => Ok(count),
+        false => Err(format!("that it has a head which looks further ahead is {has_head}")),
     }
 }
 

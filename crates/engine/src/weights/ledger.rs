@@ -23,6 +23,8 @@ pub struct Ledger {
     tables: usize,
     head: usize,
     experts: usize,
+    /// The head that predicts tokens further ahead, which plain steps do without.
+    mtp: usize,
 }
 
 impl Ledger {
@@ -34,6 +36,7 @@ impl Ledger {
         let parts: Vec<&str> = path.split('.').collect();
         match &parts[..] {
             ["lm_head", ..] => self.head += bytes,
+            ["mtp", ..] => self.mtp += bytes,
             ["model", "embed_tokens", ..] => self.embedding += bytes,
             [.., part, _] if part.starts_with("embed_tokens") => self.tables += bytes,
             _ if parts.contains(&"experts") => self.experts += bytes,
@@ -65,7 +68,7 @@ impl Ledger {
     fn reads(&self, config: &Value) -> Option<WeightReads> {
         // A head of its own leaves the embedding to be looked up.
         let looked_up = if self.head > 0 { self.embedding } else { 0 } + self.tables;
-        let every_step = self.total - looked_up - self.experts;
+        let every_step = self.total - looked_up - self.experts - self.mtp;
         if self.experts == 0 {
             return Some(WeightReads { every_step, per_token: 0 });
         }
@@ -108,6 +111,8 @@ mod tests {
         let config = json!({ "num_experts_per_tok": 2, "num_experts": 10 });
         check(&[layer, experts], config, Some([64, 128]));
         check(&[layer, experts], json!({}), None);
+        let head: (&str, &[i32]) = ("mtp.layers.0.mlp.experts.up_proj.weight", &[10, 4, 8]);
+        check(&[layer, head], json!({}), Some([64, 0]));
     }
 
     #[test]

@@ -1,10 +1,6 @@
 //! A report as a picture: bars of prefill and decode speed, readable on light and on dark; SVG written by hand.
 
-use super::{
-    measure::Workload,
-    report::{COLUMNS, Report, Run, number},
-    statistics::Spread,
-};
+use super::{report::number, statistics::Spread};
 
 const WIDTH: usize = 760;
 const MARGIN: usize = 24;
@@ -20,31 +16,57 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.page{fill
 .name{text-anchor:end}.note{fill:#57606a}.prefill{fill:#3b78d8}.decode{fill:#c8691c}.spread{stroke:#1f2328}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.note{fill:#9aa4af}.spread{stroke:#e6edf3}}";
 
-/// Two panels of horizontal bars, one bar for each run; a line marks the slowest and the fastest repeat.
-pub fn svg(report: &Report) -> String {
-    let panel = TITLE + ROW * report.runs.len();
-    let height = HEADING + 2 * panel + MARGIN;
-    let [model, machine] = report.heading().map(|line| escape(&line));
-    let prefill = bars(report, HEADING, "prefill", "Prefill, tokens per second", |run| Some(run.prefill));
-    let decode = bars(report, HEADING + panel, "decode", "Decode, tokens per second", |run| run.decode);
+/// What is drawn: bars in panels, one below the other, and the table that a page shows above them.
+pub struct Picture {
+    /// What was measured, and on what.
+    pub heading: [String; 2],
+    pub columns: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    pub panels: Vec<Panel>,
+}
+
+pub struct Panel {
+    /// Chooses the colour.
+    pub class: &'static str,
+    pub title: &'static str,
+    /// `None` was not measured.
+    pub bars: Vec<(String, Option<Spread>)>,
+}
+
+impl Panel {
+    fn height(&self) -> usize {
+        TITLE + ROW * self.bars.len()
+    }
+}
+
+/// Panels of horizontal bars; a line marks the slowest and the fastest repeat.
+pub fn svg(picture: &Picture) -> String {
+    let mut top = HEADING;
+    let mut panels = String::new();
+    for panel in &picture.panels {
+        panels += &bars(panel, top);
+        top += panel.height();
+    }
+    let height = top + MARGIN;
+    let [model, machine] = picture.heading.each_ref().map(|line| escape(line));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" role=\"img\">\n<title>{model}</title>\n<style>{STYLE}</style>\n\
          <rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
          <text class=\"title\" x=\"{MARGIN}\" y=\"34\">{model}</text>\n\
-         <text class=\"note\" x=\"{MARGIN}\" y=\"56\">{machine}</text>\n{prefill}{decode}</svg>\n"
+         <text class=\"note\" x=\"{MARGIN}\" y=\"56\">{machine}</text>\n{panels}</svg>\n"
     )
 }
 
 /// One page that holds the table and the picture, and needs nothing else.
-pub fn html(report: &Report) -> String {
-    let [model, machine] = report.heading().map(|line| escape(&line));
+pub fn html(picture: &Picture) -> String {
+    let [model, machine] = picture.heading.each_ref().map(|line| escape(line));
     let row = |tag: &str, cells: &[String]| {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
         format!("<tr>{cells}</tr>\n")
     };
-    let rows: String = report.rows().iter().map(|cells| row("td", cells)).collect();
-    let header = row("th", &COLUMNS.map(str::to_owned));
+    let rows: String = picture.rows.iter().map(|cells| row("td", cells)).collect();
+    let header = row("th", &picture.columns);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{model}</title>\n\
@@ -53,28 +75,26 @@ pub fn html(report: &Report) -> String {
          th{{border-bottom:1px solid}}svg{{max-width:100%;height:auto}}</style>\n</head>\n<body>\n<h1>{model}</h1>\n\
          <p>{machine}. Times are in milliseconds, memory in megabytes.</p>\n<table>\n<thead>\n{header}</thead>\n\
          <tbody>\n{rows}</tbody>\n</table>\n{}</body>\n</html>\n",
-        svg(report)
+        svg(picture)
     )
 }
 
-fn bars(report: &Report, top: usize, class: &str, title: &str, of: fn(&Run) -> Option<Spread>) -> String {
-    let longest = report.runs.iter().filter_map(of).map(|spread| spread.max).fold(0.0, f64::max);
-    let row = |(i, run): (usize, &Run)| {
+fn bars(panel: &Panel, top: usize) -> String {
+    let Panel { class, title, bars } = panel;
+    let spreads = bars.iter().filter_map(|(_, spread)| *spread);
+    let longest = spreads.map(|spread| spread.max).fold(0.0, f64::max);
+    let row = |(i, (name, spread)): (usize, &(String, Option<Spread>))| {
         let y = top + TITLE + ROW * i;
-        let name = format!(
-            "<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n",
-            LEFT - 10,
-            y + 13,
-            label(run.workload)
-        );
-        match of(run) {
-            Some(spread) => name + &bar(class, y, spread, longest),
+        let name =
+            format!("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text>\n", LEFT - 10, y + 13, escape(name));
+        match spread {
+            Some(spread) => name + &bar(class, y, *spread, longest),
             None => {
                 name + &format!("<text class=\"note\" x=\"{LEFT}\" y=\"{}\">not measured</text>\n", y + 13)
             }
         }
     };
-    let rows: String = report.runs.iter().enumerate().map(row).collect();
+    let rows: String = bars.iter().enumerate().map(row).collect();
     format!("<text class=\"title\" x=\"{MARGIN}\" y=\"{}\">{title}</text>\n{rows}", top + 24)
 }
 
@@ -90,11 +110,6 @@ fn bar(class: &str, y: usize, spread: Spread, longest: f64) -> String {
         y + 13,
         number(Some(spread.median))
     )
-}
-
-fn label(Workload { prompt, generate, batch }: Workload) -> String {
-    let of = if batch == 1 { String::new() } else { format!("{batch} × ") };
-    format!("{of}{prompt} in, {generate} out")
 }
 
 fn escape(text: &str) -> String {

@@ -99,7 +99,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
 }
 
 /// Token ids that no cache can have seen (SplitMix64).
-fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
+pub fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
     let mut state = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -6,9 +6,10 @@ pub mod machine;
 mod measure;
 mod report;
 mod shapes;
+pub mod speculate;
 mod statistics;
 
-pub use chart::{html, svg};
-pub use measure::{Sample, Workload, measure};
+pub use chart::{Picture, html, svg};
+pub use measure::{Sample, Workload, measure, random_ids};
 pub use report::{ModelReport, Report, Run};
 pub use shapes::Shape;

@@ -4,6 +4,7 @@ use engine::{ModelInfo, WeightReads};
 use serde_json::{Value, json};
 
 use super::{
+    chart::{Panel, Picture},
     machine::Machine,
     measure::{Kernel, PerToken, Sample, Workload},
     statistics::{Percentiles, Spread},
@@ -185,49 +186,9 @@ pub const COLUMNS: [&str; 16] = [
 
 impl Report {
     pub fn json(&self) -> Value {
-        let (machine, model) = (&self.machine, &self.model);
-        json!({
-            "lanner": env!("CARGO_PKG_VERSION"),
-            "machine": {
-                "cpu": machine.cpu,
-                "cores": machine.cores,
-                "threads": machine.threads,
-                "vectors": machine.vectors,
-                "read_gb_s": machine.read_gb_s,
-            },
-            "model": {
-                "name": model.name,
-                "shape": model.shape,
-                "parameters": model.parameters,
-                "weight_bytes": model.weight_bytes,
-                "quantization": model.format,
-            },
-            "runs": self.runs.iter().map(|run| run.json(self)).collect::<Vec<_>>(),
-        })
-    }
-
-    /// What was measured and on what, in two lines.
-    pub fn heading(&self) -> [String; 2] {
-        let (machine, model) = (&self.machine, &self.model);
-        let made_up = if model.shape.is_some() { ", random weights" } else { "" };
-        let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
-        [
-            format!(
-                "{}: {:.1} million parameters, {}, {:.1} MB{made_up}",
-                model.name,
-                model.parameters as f64 / 1e6,
-                model.format,
-                model.weight_bytes as f64 / 1e6
-            ),
-            format!(
-                "{}: {}, {}, {}, reads {} GB/s",
-                machine.cpu.as_deref().unwrap_or("unknown processor"),
-                count(machine.cores, "core"),
-                count(machine.threads, "thread"),
-                machine.vectors,
-                number(machine.read_gb_s)
-            ),
-        ]
+        let mut report = about(&self.machine, &self.model);
+        report["runs"] = self.runs.iter().map(|run| run.json(self)).collect();
+        report
     }
 
     /// One row for each run, under [`COLUMNS`].
@@ -236,9 +197,25 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let [model, machine] = self.heading();
+        let [model, machine] = heading(&self.machine, &self.model);
         let rows = [vec![COLUMNS.map(str::to_owned)], self.rows()].concat();
         format!("{model}\n{machine}\n\n{}", table(&rows))
+    }
+
+    pub fn picture(&self) -> Picture {
+        let bars = |of: fn(&Run) -> Option<Spread>| {
+            self.runs.iter().map(|run| (label(run.workload), of(run))).collect::<Vec<_>>()
+        };
+        let prefill = bars(|run| Some(run.prefill));
+        Picture {
+            heading: heading(&self.machine, &self.model),
+            columns: COLUMNS.map(str::to_owned).to_vec(),
+            rows: self.rows().iter().map(|cells| cells.to_vec()).collect(),
+            panels: vec![
+                Panel { class: "prefill", title: "Prefill, tokens per second", bars: prefill },
+                Panel { class: "decode", title: "Decode, tokens per second", bars: bars(|run| run.decode) },
+            ],
+        }
     }
 
     /// What each kernel took in each run, in milliseconds.
@@ -261,6 +238,55 @@ impl Report {
         }
         table(&rows)
     }
+}
+
+/// The measured model and the machine, as JSON.
+pub fn about(machine: &Machine, model: &ModelReport) -> Value {
+    json!({
+        "lanner": env!("CARGO_PKG_VERSION"),
+        "machine": {
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "threads": machine.threads,
+            "vectors": machine.vectors,
+            "read_gb_s": machine.read_gb_s,
+        },
+        "model": {
+            "name": model.name,
+            "shape": model.shape,
+            "parameters": model.parameters,
+            "weight_bytes": model.weight_bytes,
+            "quantization": model.format,
+        },
+    })
+}
+
+/// What was measured and on what, in two lines.
+pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
+    let made_up = if model.shape.is_some() { ", random weights" } else { "" };
+    let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+    [
+        format!(
+            "{}: {:.1} million parameters, {}, {:.1} MB{made_up}",
+            model.name,
+            model.parameters as f64 / 1e6,
+            model.format,
+            model.weight_bytes as f64 / 1e6
+        ),
+        format!(
+            "{}: {}, {}, {}, reads {} GB/s",
+            machine.cpu.as_deref().unwrap_or("unknown processor"),
+            count(machine.cores, "core"),
+            count(machine.threads, "thread"),
+            machine.vectors,
+            number(machine.read_gb_s)
+        ),
+    ]
+}
+
+fn label(Workload { prompt, generate, batch }: Workload) -> String {
+    let of = if batch == 1 { String::new() } else { format!("{batch} × ") };
+    format!("{of}{prompt} in, {generate} out")
 }
 
 /// Three digits, or as many as there are before the point.

@@ -5,11 +5,12 @@ use std::{io::Write, path::Path, sync::Arc};
 use engine::Engine;
 use serde_json::json;
 
-use super::{CommandError, perplexity::perplexity};
+use super::{CommandError, perplexity::perplexity, speculate::compare};
 use crate::{
-    bench::{self, ModelReport, Report, Run, Sample, Workload, machine},
+    bench::{self, ModelReport, Picture, Report, Run, Sample, Workload, machine},
     config::{BenchConfig, Chart, ModelConfig, SpeedConfig, Weights},
     model::{self, OpenError},
+    ngrams,
     source::Source,
     terminal::say,
 };
@@ -20,6 +21,7 @@ pub fn bench(model: &ModelConfig, config: &BenchConfig) -> Result<(), CommandErr
     match config {
         BenchConfig::Perplexity { text, json } => measure_perplexity(model, text, *json),
         BenchConfig::Speed(config) => measure_speed(model, config),
+        BenchConfig::Speculation(config) => compare(model, config),
     }
 }
 
@@ -38,18 +40,19 @@ fn measure_perplexity(model: &ModelConfig, path: &Path, json: bool) -> Result<()
 }
 
 fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), CommandError> {
-    let (name, checkpoint) = match &config.weights {
+    let (name, checkpoint, options) = match &config.weights {
         Weights::Random { shape, config, quantization } => {
             let checkpoint =
                 engine::Checkpoint::Random { config: config.clone(), quantization: *quantization };
-            (shape.clone(), checkpoint)
+            (shape.clone(), checkpoint, model.options.clone())
         }
         Weights::Model => {
             let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-            (source.name, model::checkpoint(source.place))
+            let options = ngrams::options(model, &source)?;
+            (source.name, model::checkpoint(source.place), options)
         }
     };
-    let engine = model::load_engine(&name, checkpoint, &model.options)?;
+    let engine = model::load_engine(&name, checkpoint, &options)?;
     let mut machine = machine::Machine::here();
     let shape = matches!(config.weights, Weights::Random { .. }).then(|| name.clone());
     let report = ModelReport::new(name, shape, engine.info());
@@ -64,11 +67,11 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
         (false, true) => format!("{}\n{}", report.text(), report.kernels()),
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    config.chart.as_ref().map_or(Ok(()), |chart| draw(&report, chart))
+    config.chart.as_ref().map_or(Ok(()), |chart| draw(&report.picture(), chart))
 }
 
-fn draw(report: &Report, Chart { path, page }: &Chart) -> Result<(), CommandError> {
-    let text = if *page { bench::html(report) } else { bench::svg(report) };
+pub fn draw(picture: &Picture, Chart { path, page }: &Chart) -> Result<(), CommandError> {
+    let text = if *page { bench::html(picture) } else { bench::svg(picture) };
     std::fs::write(path, text).map_err(|error| CommandError::Write { path: path.clone(), error })
 }
 

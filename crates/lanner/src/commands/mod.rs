@@ -5,17 +5,20 @@ mod cache;
 mod chat;
 mod ids;
 mod models;
+mod ngram;
 mod perplexity;
 mod pull;
 mod quantize;
 mod rm;
 mod run;
 mod serve;
+mod speculate;
 
 pub use bench::bench;
 pub use cache::cache;
 pub use chat::chat;
 pub use models::models;
+pub use ngram::{build as ngram_build, show as ngram_show};
 pub use pull::pull;
 pub use quantize::quantize;
 pub use rm::rm;
@@ -51,8 +54,14 @@ pub enum CommandError {
         "a prompt of {prompt} tokens and {generate} new ones do not fit into the model's context of {context}"
     )]
     Context { prompt: usize, generate: usize, context: usize },
+    #[error("answers differ from those of plain decoding: {0}")]
+    Different(String),
     #[error("the cache in {} cannot be read or changed: {error}", folder.display())]
     Cache { folder: std::path::PathBuf, error: std::io::Error },
+    #[error("{}, line {line}: {problem}", path.display())]
+    Corpus { path: std::path::PathBuf, line: usize, problem: String },
+    #[error(transparent)]
+    Table(#[from] engine::ngrams::TableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

@@ -9,23 +9,23 @@ use super::{cli::lanner, server::tokenizer_json};
 use crate::checkpoint;
 
 /// A shape so small that it is measured at once.
-fn shape() -> String {
+pub fn shape() -> String {
     checkpoint::recorded().join("qwen3_5-hub/config.json").display().to_string()
 }
 
 /// What it prints on stdout and stderr; it must succeed.
-fn bench(args: &[&str], env: &[(&str, &str)]) -> (String, String) {
+pub fn bench(args: &[&str], env: &[(&str, &str)]) -> (String, String) {
     let output = lanner(&[&["bench", "--device", "cpu"], args].concat(), env);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{args:?}: {stderr}");
     (String::from_utf8(output.stdout).unwrap(), stderr)
 }
 
-fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
+pub fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
     serde_json::from_str(&bench(&[args, &["--json"]].concat(), env).0).unwrap()
 }
 
-fn number(value: &Value) -> f64 {
+pub fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
@@ -33,7 +33,7 @@ fn check_near(a: f64, b: f64) {
     assert!((a - b).abs() <= 1e-9 * a.abs().max(b.abs()), "{a} and {b}");
 }
 
-fn check_ascending(of: &Value, keys: &[&str]) {
+pub fn check_ascending(of: &Value, keys: &[&str]) {
     let values: Vec<f64> = keys.iter().map(|key| number(&of[key])).collect();
     assert!(values[0] > 0.0 && values.is_sorted(), "{of}");
 }
@@ -125,7 +125,7 @@ fn threads_are_chosen_by_flag_environment_or_file() {
 }
 
 /// Whether every tag that is opened is closed in its turn, and no bare `&` or `<` is left.
-fn check_well_formed(document: &str) {
+pub fn check_well_formed(document: &str) {
     let mut open = vec![];
     let mut rest = document;
     while let Some((text, tail)) = rest.split_once('<') {
@@ -195,7 +195,7 @@ fn perplexity_is_that_of_the_text() {
     assert!(line.starts_with("perplexity of ") && line.contains(&format!(" {value:.4} over ")), "{line}");
 }
 
-fn check_failure(args: &[&str], expected: &str) {
+pub fn check_failure(args: &[&str], expected: &str) {
     let output = lanner(&[&["bench"], args].concat(), &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}");
@@ -218,6 +218,20 @@ fn wrong_usage_is_one_sentence() {
     check_failure(&["--threads", "0"], "--threads");
     check_failure(&["--batch", "1,9", "--max-batch", "4"], "--batch 9 is more than --max-batch 4");
     check_failure(&["--chart", "speed.png"], "must end in .svg or .html");
+    check_failure(&["--speculate", "ngram:99"], "a draft has 0 to 32 tokens");
+    check_failure(&["--speculate", "--kernels"], "cannot be used with");
+    check_failure(&["--texts", "prose"], "--speculate");
+    check_failure(
+        &["--speculate", "--texts", "poems"],
+        "there is no kind `poems`; there are prose, copying, ",
+    );
+    check_failure(&["--speculate", "--prompt", "8"], "it needs --shape");
+    check_failure(&["--speculate", "--scripted", "0.5"], "--shape");
+    check_failure(&["--shape", "llama-8b", "--speculate", "--scripted", "1.5"], "between 0 and 1");
+    check_failure(
+        &["--speculate", "guess", "--texts", "chat", "--generate", "2"],
+        "there is no drafter `guess`",
+    );
     check_failure(&["--model", "/no/such/folder"], "there is no model folder /no/such/folder");
     check_failure(&["--perplexity", "text.txt", "--prompt", "8"], "cannot be used with");
     check_failure(&["--perplexity", "/no/such/text"], "cannot read /no/such/text");

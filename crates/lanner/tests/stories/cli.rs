@@ -115,16 +115,19 @@ fn docs_cli_md_is_what_help_says() {
     );
     let mut root = Cli::command().term_width(100).mut_args(|arg| arg.hide_env_values(true));
     root.build();
-    page.push_str(&section("lanner", root.clone()));
-    for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
-        let name = format!("lanner {}", command.get_name());
-        page.push_str(&section(&name, command.clone()));
-    }
+    page.push_str(&sections("lanner", &root));
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(committed == page, "docs/cli.md is stale: run UPDATE_DOCS=1 cargo test -p lanner");
+}
+
+/// Of a command and those below it.
+fn sections(name: &str, command: &clap::Command) -> String {
+    let below = command.get_subcommands().filter(|command| command.get_name() != "help");
+    let below = below.map(|command| sections(&format!("{name} {}", command.get_name()), command));
+    [section(name, command.clone())].into_iter().chain(below).collect()
 }
 
 fn section(name: &str, command: clap::Command) -> String {

@@ -150,7 +150,7 @@ pub fn tokens(text: &str) -> Vec<u32> {
 /// Loads for the CPU, from this hub.
 pub fn models(hub: HubConfig) -> ModelConfig {
     let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
-    ModelConfig { model: None, options: cpu, hub, spoilers: PrefixSpoilers::Keep }
+    ModelConfig { model: None, options: cpu, hub, spoilers: PrefixSpoilers::Keep, ngram_table: None }
 }
 
 fn no_hub() -> HubConfig {
@@ -171,6 +171,7 @@ fn info() -> ModelInfo {
         vocab_size: 260,
         context_length: CONTEXT,
         eos_ids: vec![IM_END],
+        drafters: vec!["ngram"],
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
         weights: WeightSummary::default(),

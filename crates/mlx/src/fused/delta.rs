@@ -1,8 +1,11 @@
 //! The recurrence of all rows of a batch as one operation.
 
-use std::{slice, sync::Arc};
+use std::{
+    slice,
+    sync::{Arc, OnceLock},
+};
 
-use kernels::{ConvActivation, DeltaShape};
+use kernels::{ConvActivation, DeltaShape, DeltaTokens};
 
 use super::{
     like,
@@ -11,7 +14,8 @@ use super::{
 use crate::{
     Array, Input, Output,
     delta::{DeltaHeads, DeltaNet, DeltaRow},
-    kernel::apply_many,
+    kernel::{apply, apply_many},
+    recurrence::{Inputs, Noted, Taken},
 };
 
 /// What kernels need of a [`DeltaNet`].
@@ -29,6 +33,10 @@ struct Span {
     start: usize,
     tokens: usize,
     in_place: bool,
+    /// So many tokens of an earlier step are taken in first.
+    before: Option<(usize, Noted)>,
+    /// The last tokens, which do not get into the state; their inputs are noted here.
+    ahead: Option<(usize, Arc<OnceLock<Inputs>>)>,
 }
 
 /// The inputs before the rows' own.
@@ -53,12 +61,16 @@ fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &
     let (parts, heads) = (net.parts(), net.heads);
     let width = net.weights.conv1d.dim(1);
     let shape = [1, heads.value_heads, heads.value_dim, heads.key_dim];
-    let (mut pasts, mut spans) = (vec![], vec![]);
+    let (mut pasts, mut spans, mut noted) = (vec![], vec![], vec![]);
     let mut end = start as usize;
     for row in rows.iter_mut() {
-        let (state, in_place) = row.state.take(&shape);
-        pasts.extend([row.take_conv(width, qkv), state]);
-        spans.push(Span { start: end, tokens: row.tokens as usize, in_place });
+        let Taken { conv, state, in_place, ahead: before } =
+            row.past.take(&[width - 1, qkv.dim(1)], qkv.dtype(), &shape);
+        pasts.extend([conv, state]);
+        let before = before.map(|(tokens, noted)| (tokens as usize, noted));
+        let ahead = (row.ahead > 0).then(|| (row.ahead as usize, Arc::<OnceLock<Inputs>>::default()));
+        noted.push(ahead.clone().map(|(_, inputs)| (row.ahead, Noted { net: parts.clone(), inputs })));
+        spans.push(Span { start: end, tokens: row.tokens as usize, in_place, before, ahead });
         end += row.tokens as usize;
     }
     let mut inputs = vec![qkv, b, a];
@@ -76,11 +88,25 @@ fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &
     });
     let mut results = results.into_iter();
     let out = results.next().unwrap_or_else(|| unreachable!("the first output"));
-    for row in rows {
-        *row.conv = results.next();
-        row.state.put(results.next().unwrap_or_else(|| unreachable!("a state for each row")));
+    for (row, noted) in rows.iter_mut().zip(noted) {
+        let (Some(conv), Some(state)) = (results.next(), results.next()) else {
+            unreachable!("two for each row")
+        };
+        row.past.put(conv, state, noted);
     }
     out
+}
+
+/// The last inputs of the convolution and the state, `tokens` of `noted` later.
+#[track_caller]
+pub(crate) fn settle(conv: &Array, state: &Array, tokens: i32, noted: Noted) -> [Array; 2] {
+    let outputs = [like(conv, conv.shape().to_vec()), like(state, state.shape().to_vec())];
+    apply("settle", &[conv, state], outputs, move |inputs, outputs| {
+        let before = Some((tokens as usize, noted.clone()));
+        let span = Span { start: 0, tokens: 0, in_place: false, before, ahead: None };
+        let mut row = Row { span: &span, past: inputs, next: outputs, out: &mut [] };
+        noted.net.row(&mut row, [&[], &[], &[]]);
+    })
 }
 
 /// A row on its way through the kernels.
@@ -89,6 +115,14 @@ struct Row<'a, 'p, 'n> {
     past: &'a [Input<'p>],
     next: &'a mut [Output<'n>],
     out: &'a mut [f32],
+}
+
+/// What a row's delta rule took, but its queries.
+struct Mixed {
+    k: Vec<f32>,
+    v: Vec<f32>,
+    g: Vec<f32>,
+    beta: Vec<f32>,
 }
 
 impl DeltaParts {
@@ -125,15 +159,9 @@ impl DeltaParts {
                 |row| row.span.tokens,
                 work,
                 |row| {
-                    let Span { start, tokens, in_place } = *row.span;
-                    let of = |width: usize| start * width..(start + tokens) * width;
-                    let [conv, state] = row.next else { unreachable!("two of a row") };
-                    let mixed = self.convolve(&qkv[of(channels)], &row.past[0], conv);
-                    let state: &mut [f32] = state.values();
-                    if !in_place {
-                        state.copy_from_slice(row.past[1].values());
-                    }
-                    self.recur(tokens, &mixed, &b[of(gates)], &a[of(gates)], state, row.out);
+                    let of =
+                        |width: usize| row.span.start * width..(row.span.start + row.span.tokens) * width;
+                    self.row(row, [&qkv[of(channels)], &b[of(gates)], &a[of(gates)]]);
                 },
             );
         });
@@ -143,19 +171,70 @@ impl DeltaParts {
         (2 * self.heads.keys() + self.heads.values()) as usize
     }
 
-    /// A row's inputs after convolution and SiLU; `next` receives the last of them.
-    fn convolve(&self, x: &[f32], past: &Input, next: &mut Output) -> Vec<f32> {
+    /// A row's inputs through convolution, norms, gates and delta rule.
+    fn row(&self, row: &mut Row, [x, b, a]: [&[f32]; 3]) {
+        let Span { tokens, in_place, .. } = *row.span;
+        let [conv, state] = &mut *row.next else { unreachable!("two of a row") };
+        let state: &mut [f32] = state.values();
+        if !in_place {
+            state.copy_from_slice(row.past[1].values());
+        }
+        let before = row.span.before.as_ref().map(|(tokens, noted)| {
+            (*tokens, noted.inputs.get().unwrap_or_else(|| panic!("tokens ahead that nobody has computed")))
+        });
+        let ahead = row.span.ahead.as_ref().map_or(0, |(ahead, _)| *ahead);
+        let mixed = self.convolve(x, tokens - ahead, &row.past[0], before, conv);
+        let mixed = self.recur(tokens, tokens - ahead, &mixed, [b, a], before, state, row.out);
+        if let Some((ahead, noted)) = &row.span.ahead {
+            let last = |values: &[f32]| values[values.len() / tokens * (tokens - ahead)..].to_vec();
+            let Mixed { k, v, g, beta } = mixed;
+            let inputs = Inputs { x: last(x), k: last(&k), v: last(&v), g: last(&g), beta: last(&beta) };
+            assert!(noted.set(inputs).is_ok(), "an operation runs once");
+        }
+    }
+
+    /// A row's inputs after convolution and SiLU; `next` receives the last before and of the first `certain` tokens.
+    fn convolve(
+        &self,
+        x: &[f32],
+        certain: usize,
+        past: &Input,
+        before: Option<(usize, &Inputs)>,
+        next: &mut Output,
+    ) -> Vec<f32> {
+        let (channels, silu) = (self.channels(), ConvActivation::Silu);
         let mut mixed = vec![0.0; x.len()];
+        let mut past = past.wide();
+        if let Some((tokens, inputs)) = before {
+            let shown = past.len();
+            past.to_mut().extend(&inputs.x[..tokens * channels]);
+            past.to_mut().drain(..tokens * channels);
+            assert_eq!(past.len(), shown, "as many as before");
+        }
         write_wide(slice::from_mut(next), |next| {
-            let (past, channels) = (past.wide(), self.channels());
-            let silu = ConvActivation::Silu;
             kernels::causal_conv(x, &self.conv1d, &past, &mut mixed, next[0], channels, silu);
+            let certain = &x[..certain * channels];
+            if certain.len() < x.len() {
+                let kept = past.len().saturating_sub(certain.len());
+                next[0][..kept].copy_from_slice(&past[past.len() - kept..]);
+                next[0][kept..].copy_from_slice(&certain[certain.len() - (past.len() - kept)..]);
+            }
         });
         mixed
     }
 
-    /// A row's tokens through norms, gates and delta rule.
-    fn recur(&self, tokens: usize, mixed: &[f32], b: &[f32], a: &[f32], state: &mut [f32], out: &mut [f32]) {
+    /// A row's tokens through norms, gates and delta rule; the state becomes what it is behind the first `certain`.
+    #[allow(clippy::too_many_arguments, reason = "what a row consists of")]
+    fn recur(
+        &self,
+        tokens: usize,
+        certain: usize,
+        mixed: &[f32],
+        [b, a]: [&[f32]; 2],
+        before: Option<(usize, &Inputs)>,
+        state: &mut [f32],
+        out: &mut [f32],
+    ) -> Mixed {
         let (keys, channels) = (self.heads.keys() as usize, self.channels());
         let part = |from: usize, to: usize| columns(mixed, channels, from..to);
         let [q_norm, k_norm] = &self.norms;
@@ -163,7 +242,18 @@ impl DeltaParts {
         let v = part(2 * keys, channels);
         let (mut g, mut beta) = (vec![0.0; a.len()], vec![0.0; b.len()]);
         kernels::delta_gates([a, b], &self.neg_exp_a, &self.dt_bias, &mut g, &mut beta);
-        kernels::gated_delta(self.shape(tokens), [&q, &k, &v], &g, &beta, state, out);
+        let before = before.map_or_else(DeltaTokens::default, |(tokens, inputs)| {
+            let Inputs { k, v, g, beta, .. } = inputs;
+            DeltaTokens {
+                tokens,
+                k: &k[..tokens * keys],
+                v: &v[..tokens * self.heads.values() as usize],
+                g: &g[..tokens * self.heads.value_heads as usize],
+                beta: &beta[..tokens * self.heads.value_heads as usize],
+            }
+        });
+        kernels::gated_delta_ahead(self.shape(tokens), certain, before, [&q, &k, &v], &g, &beta, state, out);
+        Mixed { k, v, g, beta }
     }
 
     fn shape(&self, tokens: usize) -> DeltaShape {

@@ -2,7 +2,7 @@
 
 use kernels::Activation;
 
-use super::{causal_conv, gated, gated_delta, rms_norm, rope};
+use super::{gated, rms_norm, rope};
 use crate::{
     Array, Dtype, Linear, RmsNorm,
     delta::{DeltaNet, DeltaRow},
@@ -85,18 +85,14 @@ pub fn delta_net(qkv: &Array, b: &Array, a: &Array, rows: &mut [DeltaRow], net: 
         |row| row.tokens,
         [qkv, &g, &b.sigmoid()],
         |row, [qkv, g, beta]| {
-            let past = row.take_conv(weights.conv1d.dim(1), &qkv);
-            let (qkv, conv) = causal_conv(&qkv, &weights.conv1d, &past, true);
-            *row.conv = Some(conv);
+            let qkv = row.past.causal_conv(&qkv, row.ahead, &weights.conv1d, true);
             let parts = qkv.split(-1, &[heads.keys(), heads.keys(), heads.values()]);
             let keys = |x: &Array| x.reshape(&[1, -1, heads.key_heads, heads.key_dim]);
             let [q_norm, k_norm] = &weights.norms;
             let (q, k) = (normed(&keys(&parts[0]), Some(q_norm)), normed(&keys(&parts[1]), Some(k_norm)));
             let v = parts[2].reshape(&[1, -1, heads.value_heads, heads.value_dim]);
-            let (state, _) = row.state.take(&[1, heads.value_heads, heads.value_dim, heads.key_dim]);
             let [g, beta] = [g, beta].map(|x| x.reshape(&[1, -1, heads.value_heads]));
-            let (out, state) = gated_delta([&q, &k, &v], &g, &beta, &state);
-            row.state.put(state);
+            let out = row.past.gated_delta([&q, &k, &v], row.ahead, &g, &beta);
             out.reshape(&[-1, heads.values()])
         },
     )

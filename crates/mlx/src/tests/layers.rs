@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use super::{bits, close, formats, noise};
 use crate::{
-    Array, DeltaHeads, DeltaNet, DeltaRow, DeltaState, DeltaWeights, Dtype, Heads, KvBuffer, KvRow, Linear,
-    Matrix, Precision, RmsNorm, Softmax, attend_heads, delta_net, eval,
+    Array, DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Dtype, Heads, KvBuffer, KvRow, Linear, Matrix,
+    Precision, Recurrence, RmsNorm, Softmax, attend_heads, delta_net, eval,
     fast::{self, Activation, Onto, Rope, RopePairs},
     packed::Stored,
     portable,
@@ -251,16 +251,16 @@ fn recurrences_of_many_rows_are_those_of_each() {
     let net = delta();
     let [qkv, b, a] = [sequences(1, 192), sequences(4, 4), sequences(7, 4)];
     let run = |fused: bool, together| {
-        let pasts = RefCell::new([(); 3].map(|()| (None, DeltaState::default())));
+        let pasts = RefCell::new([(); 3].map(|()| Recurrence::default()));
         outputs(together, |rows| {
             let [qkv, b, a] = [&qkv, &b, &a].map(|inputs| packed(inputs, rows));
             let mut pasts = pasts.borrow_mut();
             let mut rows: Vec<DeltaRow> = pasts
                 .iter_mut()
                 .enumerate()
-                .filter_map(|(i, (conv, state))| {
+                .filter_map(|(i, past)| {
                     let &(_, _, tokens) = rows.iter().find(|(row, ..)| *row == i)?;
-                    Some(DeltaRow { tokens, conv, state })
+                    Some(DeltaRow { tokens, ahead: 0, past })
                 })
                 .collect();
             match fused {
@@ -275,16 +275,74 @@ fn recurrences_of_many_rows_are_those_of_each() {
 #[test]
 fn a_state_that_somebody_holds_is_not_overwritten() {
     let net = delta();
-    let (mut conv, mut state) = (None, DeltaState::default());
-    let step = |seed: u64, conv: &mut Option<Array>, state: &mut DeltaState| {
+    let mut past = Recurrence::default();
+    let step = |seed: u64, past: &mut Recurrence| {
         let [qkv, b, a] = [noise(seed, &[3, 192]), noise(seed + 1, &[3, 4]), noise(seed + 2, &[3, 4])];
-        let out = delta_net(&qkv, &b, &a, &mut [DeltaRow { tokens: 3, conv, state }], &net);
+        let out = delta_net(&qkv, &b, &a, &mut [DeltaRow { tokens: 3, ahead: 0, past }], &net);
         eval([&out]).expect("evaluates");
     };
-    step(1, &mut conv, &mut state);
-    let held = state.clone();
-    let before = bits(held.array().expect("a state"));
-    step(5, &mut conv, &mut state);
-    assert_eq!(bits(held.array().expect("a state")), before);
-    assert_ne!(bits(state.array().expect("a state")), before);
+    let state = |past: &Recurrence| bits(past.arrays()[1].expect("a state"));
+    step(1, &mut past);
+    let held = past.clone();
+    let before = state(&held);
+    step(5, &mut past);
+    assert_eq!(state(&held), before);
+    assert_ne!(state(&past), before);
+    let kept = past.settled();
+    let before = state(&kept);
+    step(9, &mut past);
+    assert_eq!(state(&kept), before, "a settled one is somebody too");
+}
+
+/// Bits of what a recurrence holds once it is settled.
+fn settled(past: &Recurrence) -> Vec<u32> {
+    past.settled().arrays().into_iter().flatten().flat_map(bits).collect()
+}
+
+#[test]
+fn tokens_ahead_that_are_kept_are_as_if_they_had_come_one_by_one() {
+    let net = delta();
+    let [qkv, b, a] = [noise(1, &[60, 192]), noise(2, &[60, 4]), noise(3, &[60, 4])];
+    let run = |fused: bool, past: &mut Recurrence, from: i32, to: i32, ahead: i32| {
+        let [qkv, b, a] = [&qkv, &b, &a].map(|x| x.slice(0, from, to).contiguous());
+        let rows = &mut [DeltaRow { tokens: to - from, ahead, past }];
+        let out = match fused {
+            true => delta_net(&qkv, &b, &a, rows, &net),
+            false => portable::delta_net(&qkv, &b, &a, rows, &net),
+        };
+        bits(&out)
+    };
+    for fused in [true, false] {
+        let mut plain = Recurrence::default();
+        let one_by_one: Vec<(Vec<u32>, Vec<u32>)> =
+            (0..60).map(|t| (run(fused, &mut plain, t, t + 1, 0), settled(&plain))).collect();
+        let mut past = Recurrence::default();
+        let mut at = 0;
+        // Certain tokens, tokens ahead, and how many of those are forgotten.
+        let rounds = [
+            (5, 0, 0),
+            (1, 4, 4),
+            (1, 4, 0),
+            (1, 6, 3),
+            (2, 1, 1),
+            (1, 0, 0),
+            (1, 8, 2),
+            (1, 0, 0),
+            (3, 2, 0),
+        ];
+        for (certain, ahead, forgotten) in rounds {
+            let out = run(fused, &mut past, at, at + certain + ahead, ahead);
+            let expected: Vec<u32> = one_by_one[at as usize..(at + certain + ahead) as usize]
+                .iter()
+                .flat_map(|(out, _)| out)
+                .copied()
+                .collect();
+            assert!(out == expected, "outputs at {at}");
+            past.forget(forgotten);
+            at += certain + ahead - forgotten;
+            assert!(settled(&past) == one_by_one[at as usize - 1].1, "state behind {at}");
+            // Looking changes nothing.
+            assert!(settled(&past) == one_by_one[at as usize - 1].1, "state behind {at}");
+        }
+    }
 }

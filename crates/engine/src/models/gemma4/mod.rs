@@ -144,6 +144,7 @@ impl Model for Gemma4 {
         let inputs = self.per_layer_inputs.as_ref().map_or(vec![], |inputs| inputs.forward(tokens, &h));
         for (i, layer) in self.layers.iter().enumerate() {
             h = layer.forward(&h, i, &inputs, batch);
+            batch.passed(i, &h);
         }
         self.norm.forward(&h)
     }

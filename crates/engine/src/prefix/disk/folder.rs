@@ -73,6 +73,8 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
             remove(&entry.path)?;
             (files, bytes) = (files + 1, bytes + entry.bytes);
         }
+        // It is measured again.
+        existing(fs::remove_file(folder.join(crate::speculate::PROFILE)))?;
         // Stays if somebody put something else there.
         let _ = fs::remove_dir(folder);
     }

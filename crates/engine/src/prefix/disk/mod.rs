@@ -1,6 +1,6 @@
 //! The disk tier: what the prefix cache stores in memory is written behind, and read back after a restart or when it has
 //! had to make room. A file is one piece of a sequence: a run of tokens, a checkpoint behind it, or both; the index of
-//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread never writes.
+//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread never writes state.
 
 mod file;
 mod fingerprint;
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::folder::{StoredModel, clear, list};
+pub use self::folder::{StoredModel, clear, list, write as write_whole};
 use self::{
     file::Piece,
     writer::{Report, Write, Writer},
@@ -81,6 +81,11 @@ pub struct Restored {
 }
 
 impl Disk {
+    /// Where what belongs to this model alone, as computed here, is kept.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// What `place` holds for this model, computed as `options` say by this program. Broken files are removed.
     ///
     /// # Errors

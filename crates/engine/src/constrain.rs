@@ -1,0 +1,102 @@
+//! What a request may say about each next token: which ones are allowed, or which one it is. For grammars and budgets.
+
+use std::{fmt::Debug, sync::Arc};
+
+use mlx::{Array, Dtype};
+
+/// Decides what may come next, position by position, on the engine's thread.
+///
+/// It is asked about any history, in any order and any number of times: about what was generated, and about what would
+/// have been if a draft is right. The same history must get the same answer.
+pub trait Constraint: Debug + Send + Sync {
+    /// What may follow the tokens `generated` behind the prompt.
+    fn next(&self, generated: &[u32]) -> Next;
+}
+
+/// What may come next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    Any,
+    OneOf(TokenSet),
+    /// From here on just these tokens, at least one, whatever the model thinks. Asked behind the first of them, a
+    /// constraint names the others.
+    Exactly(Vec<u32>),
+}
+
+/// Tokens of a vocabulary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenSet {
+    /// Bit `id % 32` of word `id / 32`, none behind the last word; `None`: all of them.
+    words: Option<Arc<[u32]>>,
+}
+
+impl TokenSet {
+    pub fn all() -> TokenSet {
+        TokenSet { words: None }
+    }
+
+    /// Some of `vocab_size` tokens; ids beyond are left out.
+    pub fn of(vocab_size: usize, ids: impl IntoIterator<Item = u32>) -> TokenSet {
+        let mut words = vec![0u32; vocab_size.div_ceil(32)];
+        let known = ids.into_iter().filter(|&id| (id as usize) < vocab_size);
+        known.for_each(|id| words[id as usize / 32] |= 1 << (id % 32));
+        TokenSet { words: Some(words.into()) }
+    }
+
+    pub fn allows(&self, id: u32) -> bool {
+        let word = |words: &Arc<[u32]>| words.get(id as usize / 32).copied().unwrap_or(0);
+        self.words.as_ref().is_none_or(|words| word(words) >> (id % 32) & 1 == 1)
+    }
+
+    /// Whether there is none in it.
+    pub fn is_empty(&self) -> bool {
+        self.words.as_ref().is_some_and(|words| words.iter().all(|word| *word == 0))
+    }
+
+    /// Its token, if it is one alone.
+    pub fn only(&self) -> Option<u32> {
+        let words = self.words.as_ref()?;
+        let mut ones = words.iter().enumerate().filter(|(_, word)| **word != 0);
+        let ((i, word), None) = (ones.next()?, ones.next()) else { return None };
+        word.is_power_of_two().then(|| i as u32 * 32 + word.trailing_zeros())
+    }
+
+    /// Bit `id % 32` of word `id / 32` of each; `None`: all of them.
+    pub(crate) fn words(&self) -> Option<&[u32]> {
+        self.words.as_deref()
+    }
+
+    /// Bool `[vocab_size]`; `None`: all of them.
+    pub(crate) fn array(&self, vocab_size: i32) -> Option<Array> {
+        let words = self.words.as_ref()?;
+        let bit = |id: i32| words.get(id as usize / 32).map_or(0, |word| word >> (id % 32) & 1);
+        let bits: Vec<u32> = (0..vocab_size).map(bit).collect();
+        Some(Array::from_slice(&bits, &[vocab_size]).astype(Dtype::Bool))
+    }
+}
+
+impl Next {
+    /// As a set of some of `vocab_size` tokens.
+    pub(crate) fn set(self, vocab_size: usize) -> TokenSet {
+        match self {
+            Next::Any => TokenSet::all(),
+            Next::OneOf(set) => set,
+            Next::Exactly(tokens) => TokenSet::of(vocab_size, tokens.first().copied()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_knows_its_tokens() {
+        let set = TokenSet::of(70, [3, 64, 69, 70, 900]);
+        let held: Vec<u32> = (0..200).filter(|&id| set.allows(id)).collect();
+        assert_eq!((held, set.only(), set.is_empty()), (vec![3, 64, 69], None, false));
+        assert_eq!(TokenSet::of(70, [64]).only(), Some(64));
+        assert!(TokenSet::of(70, []).is_empty() && !TokenSet::all().is_empty());
+        assert!(TokenSet::all().allows(7) && TokenSet::all().only().is_none());
+    }
+}

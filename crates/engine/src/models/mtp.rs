@@ -1,0 +1,133 @@
+//! Multi-token prediction: the head that some checkpoints bring, one layer that predicts tokens further ahead from the
+//! model's hidden states. What becomes of its predictions is not decided here.
+//!
+//! It takes hidden states after the final norm, and its own after its norm: see docs/adr/0015-mtp-head.md.
+//! References: DeepSeek-V3 (2024); transformers `MtpLayer`; the names are Qwen's.
+
+use std::rc::Rc;
+
+use mlx::Array;
+use serde_json::Value;
+
+use super::decoder::{Layer, PreNorm, Stem};
+use crate::{
+    batch::Batch,
+    cache::Cache,
+    error::Result,
+    nn::{Embedding, Linear, RmsNorm},
+    weights::Weights,
+};
+
+pub struct Mtp {
+    /// The model's own.
+    embed_tokens: Rc<Embedding>,
+    pre_fc_norm_embedding: RmsNorm,
+    pre_fc_norm_hidden: RmsNorm,
+    /// A token's embedding and the hidden state before it, `[hidden_size, 2 * hidden_size]`.
+    fc: Linear,
+    layer: PreNorm,
+    norm: RmsNorm,
+}
+
+impl Mtp {
+    /// Reads `mtp.*`, if the checkpoint has it; `layer` reads the layer in it, `offset` is what stored norms lack.
+    pub fn load(
+        c: &Stem,
+        w: &Weights,
+        embed_tokens: &Rc<Embedding>,
+        offset: f32,
+        layer: impl FnOnce(&Weights) -> Result<PreNorm>,
+    ) -> Result<Option<Mtp>> {
+        let w = w.sub("mtp");
+        if !w.has("fc.weight") {
+            return Ok(None);
+        }
+        let hidden = c.hidden_size;
+        let norm = |name| w.rms_norm(name, hidden, c.rms_norm_eps, offset);
+        Ok(Some(Mtp {
+            embed_tokens: embed_tokens.clone(),
+            pre_fc_norm_embedding: norm("pre_fc_norm_embedding")?,
+            pre_fc_norm_hidden: norm("pre_fc_norm_hidden")?,
+            fc: w.linear("fc", hidden, 2 * hidden)?,
+            layer: layer(&w.sub("layers").sub(0))?,
+            norm: norm("norm")?,
+        }))
+    }
+
+    /// For each of `hidden` `[n, hidden_size]`, the model's hidden states behind some positions or its own of an earlier
+    /// call, and the tokens `[n]` (uint32) that follow these positions: hidden states `[n, hidden_size]`, whose logits
+    /// by the model's head are of the tokens behind those. The batch's rows have its [cache](Mtp::make_caches) and no
+    /// other, and are at the hidden states' positions.
+    #[track_caller]
+    pub fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
+        let embedded = self.pre_fc_norm_embedding.forward(&self.embed_tokens.forward(tokens));
+        let hidden = self.pre_fc_norm_hidden.forward(hidden);
+        let joined = self.fc.forward(&Array::concatenate([&embedded, &hidden], -1));
+        self.norm.forward(&self.layer.forward(&joined, 0, batch))
+    }
+
+    /// Empty caches for a new sequence.
+    pub fn make_caches(&self) -> Vec<Cache> {
+        vec![self.layer.make_cache()]
+    }
+}
+
+/// Whether config.json, by its text part, describes a head as it is computed here: one layer that shares the model's
+/// embedding. Others are left out.
+pub fn is_known(config: &Value) -> bool {
+    let layers = ["mtp_num_hidden_layers", "num_nextn_predict_layers"];
+    let layers = layers.iter().filter_map(|key| config.get(*key)?.as_u64()).max();
+    let dedicated = config.get("mtp_use_dedicated_embeddings") == Some(&Value::Bool(true));
+    layers.is_none_or(|layers| layers <= 1) && !dedicated
+}
+
+/// A tensor of the layer behind the last, which is the head in DeepSeek's and GLM's checkpoints, by Qwen's name; `None`
+/// of copies of the embedding and the output head, and of heads that are not [known](is_known).
+pub fn name_behind_last_layer(config: &Value, name: &str) -> Option<String> {
+    if !is_known(config) {
+        return None;
+    }
+    let (_, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let names = [
+        ("enorm.", "mtp.pre_fc_norm_embedding."),
+        ("hnorm.", "mtp.pre_fc_norm_hidden."),
+        ("eh_proj.", "mtp.fc."),
+        ("shared_head.norm.", "mtp.norm."),
+    ];
+    if rest.starts_with("embed_tokens.") || rest.starts_with("shared_head.head.") {
+        return None;
+    }
+    let known = names.iter().find_map(|(from, to)| Some(format!("{to}{}", rest.strip_prefix(from)?)));
+    Some(known.unwrap_or_else(|| format!("mtp.layers.0.{rest}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn layers_behind_the_last_are_heads_by_another_name() {
+        let config = |layers: u64| json!({ "num_hidden_layers": 4, "num_nextn_predict_layers": layers });
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(name_behind_last_layer(&config(1), name).as_deref(), expected, "{name}");
+        };
+        check("model.layers.4.enorm.weight", Some("mtp.pre_fc_norm_embedding.weight"));
+        check("model.layers.4.eh_proj.scales", Some("mtp.fc.scales"));
+        check("model.layers.4.shared_head.norm.weight", Some("mtp.norm.weight"));
+        check("model.layers.4.self_attn.o_proj.weight", Some("mtp.layers.0.self_attn.o_proj.weight"));
+        check("model.layers.4.shared_head.head.weight", None);
+        check("model.layers.4.embed_tokens.weight", None);
+        assert_eq!(name_behind_last_layer(&config(2), "model.layers.4.eh_proj.weight"), None);
+    }
+
+    #[test]
+    fn only_one_layer_on_the_own_embedding_is_known() {
+        let check = |config: Value, expected| assert_eq!(is_known(&config), expected, "{config}");
+        check(json!({}), true);
+        check(json!({ "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false }), true);
+        check(json!({ "mtp_num_hidden_layers": 2 }), false);
+        check(json!({ "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": true }), false);
+    }
+}

@@ -1,0 +1,308 @@
+//! Whether drafting is worth it, and how far: expected tokens per second from what steps cost and how often drafts are
+//! right, both measured all the time. Pure bookkeeping.
+
+use super::{Costs, GRADES, MAX_DEPTH};
+
+/// What drafting must gain at least to be worth the change.
+const WORTH: f64 = 1.02;
+/// Share of a sequence's time that drafts may have cost it more than they brought.
+const MOST_LOST: f64 = 0.015;
+/// Share of a sequence's time that goes into finding out whether drafts have become worth it.
+const PROBING: f64 = 0.008;
+/// Tokens of a draft that is to find out.
+const PROBE: usize = 2;
+
+/// How often tokens of drafts are right, by their place in the draft, if those before them are.
+#[derive(Clone, Debug, Default)]
+pub struct Odds {
+    /// Weights of tokens that were judged, and of those that were right.
+    places: [(f64, f64); PLACES],
+}
+
+/// Places that are told apart; what lies behind is like the last of them.
+const PLACES: usize = 8;
+
+impl Odds {
+    /// Of a draft of `drafted` tokens the first `accepted` were right; what was known before counts `memory` as much.
+    pub fn saw(&mut self, drafted: usize, accepted: usize, memory: f64) {
+        for place in 0..drafted.min(accepted + 1) {
+            let (judged, right) = &mut self.places[place.min(PLACES - 1)];
+            *judged = *judged * memory + 1.0;
+            *right = *right * memory + f64::from(place < accepted);
+        }
+    }
+
+    /// That the token at `place` is right, where `before` says so with the weight of `weight` tokens.
+    fn right(&self, place: usize, before: f64, weight: f64) -> f64 {
+        let (judged, right) = self.places[place.min(PLACES - 1)];
+        (right + before * weight) / (judged + weight)
+    }
+}
+
+/// What is known of a drafter, for each of its grades, and behind those for all of them together.
+pub type Grades = [Odds; GRADES + 1];
+
+/// Stands for a grade while a draft is not made yet.
+pub const ANY_GRADE: usize = GRADES;
+
+/// The controller's view of one sequence.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    /// By drafter.
+    odds: Vec<Grades>,
+    /// Milliseconds since it began to decode, and how many of them it would have saved without drafts.
+    elapsed: f64,
+    lost: f64,
+}
+
+/// A draft that could be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    pub drafter: usize,
+    pub grade: usize,
+    /// Most tokens.
+    pub most: usize,
+    /// Milliseconds for each token, and for having any.
+    pub cost: [f64; 2],
+}
+
+/// The other rows of the step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Others {
+    pub rows: usize,
+    /// Their tokens, drafted ones included.
+    pub width: usize,
+    /// Tokens they are expected to get.
+    pub kept: f64,
+}
+
+/// What is to be drafted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    pub drafter: usize,
+    pub depth: usize,
+    /// Tokens that the row is expected to get.
+    pub kept: f64,
+}
+
+pub struct Controller {
+    pub costs: Costs,
+    /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
+    shared: Vec<(Grades, [f64; GRADES + 1])>,
+}
+
+/// Weight of what other sequences have found, and of what is believed, beside what one finds itself.
+const SHARED: f64 = 3.0;
+const BELIEVED: f64 = 8.0;
+/// How much of what was known counts behind each draft: for one sequence, and for all.
+const OWN_MEMORY: f64 = 0.93;
+const SHARED_MEMORY: f64 = 0.99;
+
+impl Controller {
+    /// For drafters of which it is believed that so many of their tokens are right, by grade.
+    pub fn new(costs: Costs, believed: Vec<[f64; GRADES]>) -> Controller {
+        // Nobody knows how many drafts of each grade there are going to be.
+        let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
+        let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
+        let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
+        Controller { costs, shared }
+    }
+
+    /// Tokens that a row gets on average from drafts of one token, of two, and so on.
+    pub fn kept(&self, pace: &Pace, drafter: usize, grade: usize) -> impl Iterator<Item = f64> {
+        let (shared, believed) = &self.shared[drafter];
+        let own = pace.odds.get(drafter).map(|grades| &grades[grade]);
+        // Of a place that was seldom judged the one before it says most.
+        let (mut of_all, mut of_own) = (believed[grade], None);
+        (0..MAX_DEPTH).scan((1.0, 1.0), move |(kept, all), place| {
+            of_all = shared[grade].right(place, of_all, BELIEVED);
+            let before = of_own.map_or(of_all, |before: f64| (before + of_all) / 2.0);
+            let right = own.map_or(of_all, |own| own.right(place, before, SHARED));
+            of_own = Some(right);
+            *all *= right;
+            *kept += *all;
+            Some(*kept)
+        })
+    }
+
+    /// The draft that brings the step most tokens per second; `None` if that is none.
+    pub fn choose(&self, pace: &Pace, candidates: &[Candidate], others: Others) -> Option<Choice> {
+        let drafting = others.width > others.rows;
+        // A batch in which somebody drafts is read first anyway.
+        let plain = match drafting {
+            true => self.costs.step(others.width + 1),
+            false => self.costs.plain(others.rows + 1),
+        }?;
+        if pace.lost > MOST_LOST * pace.elapsed + plain {
+            return None;
+        }
+        let mut best: Option<(f64, Choice)> = None;
+        for candidate in candidates {
+            let Candidate { drafter, grade, most, cost: [each, any] } = *candidate;
+            for (depth, kept) in (1..=most).zip(self.kept(pace, drafter, grade)) {
+                let ms = self.costs.step(others.width + 1 + depth)? + any + each * depth as f64;
+                let rate = (others.kept + kept) / ms;
+                if best.is_none_or(|(most, _)| rate > most) {
+                    best = Some((rate, Choice { drafter, depth, kept }));
+                }
+            }
+        }
+        let (rate, choice) = best?;
+        if rate > WORTH * (others.kept + 1.0) / plain {
+            return Some(choice);
+        }
+        self.probe(pace, candidates, others, plain)
+    }
+
+    /// A short draft, now and then, where drafts seem not to be worth it: that may change.
+    fn probe(&self, pace: &Pace, candidates: &[Candidate], others: Others, plain: f64) -> Option<Choice> {
+        let Candidate { drafter, grade, most, cost: [each, any] } = *candidates.first()?;
+        let depth = most.min(PROBE);
+        let kept = self.kept(pace, drafter, grade).nth(depth.checked_sub(1)?)?;
+        let ms = self.costs.step(others.width + 1 + depth)? + any + each * depth as f64;
+        let cost = ms - plain * (others.kept + kept) / (others.kept + 1.0);
+        (pace.lost.max(0.0) + cost < PROBING * pace.elapsed).then_some(Choice { drafter, depth, kept })
+    }
+
+    /// A draft was judged.
+    pub fn judged(&mut self, pace: &mut Pace, drafter: usize, grade: usize, drafted: usize, accepted: usize) {
+        if pace.odds.len() <= drafter {
+            pace.odds.resize(drafter + 1, Grades::default());
+        }
+        for grade in [grade, ANY_GRADE] {
+            pace.odds[drafter][grade].saw(drafted, accepted, OWN_MEMORY);
+            self.shared[drafter].0[grade].saw(drafted, accepted, SHARED_MEMORY);
+        }
+    }
+
+    /// Each of so many rows got `kept` tokens, on average, from a step that took `ms`; with drafts or without.
+    pub fn passed(&self, pace: &mut Pace, rows: usize, kept: f64, ms: f64, drafted: bool) {
+        pace.elapsed += ms;
+        if let Some(plain) = self.costs.plain(rows).filter(|_| drafted) {
+            let most_won = 4.0 * plain;
+            pace.lost = (pace.lost + ms - plain * kept).max(-most_won);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine on which a token more in a step costs a fifth of the first one.
+    fn costs() -> Costs {
+        Costs::new((1..=40).map(|width| (width, 0.8 + 0.2 * width as f64)).collect())
+    }
+
+    fn candidate(most: usize, cost: [f64; 2]) -> Candidate {
+        Candidate { drafter: 0, grade: 0, most, cost }
+    }
+
+    /// Tokens per second beside plain decoding, of a sequence whose drafts are right so often, and tokens drafted.
+    fn simulate(right: f64, believed: f64, cost: [f64; 2], tokens: usize) -> (f64, usize) {
+        let mut controller = Controller::new(costs(), vec![[believed; GRADES]]);
+        let (mut pace, mut ms, mut got, mut drafted) = (Pace::default(), 0.0, 0, 0);
+        let mut random = 1u64;
+        let mut is_right = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((random >> 33) as f64) < right * (1u64 << 31) as f64
+        };
+        while got < tokens {
+            let choice = controller.choose(&pace, &[candidate(16, cost)], Others::default());
+            let depth = choice.map_or(0, |choice| choice.depth);
+            let accepted = (0..depth).take_while(|_| is_right()).count();
+            let drafting = if depth > 0 { cost[1] + cost[0] * depth as f64 } else { 0.0 };
+            let took = 0.8 + 0.2 * (1 + depth) as f64 + drafting;
+            if depth > 0 {
+                controller.judged(&mut pace, 0, 0, depth, accepted);
+            }
+            controller.passed(&mut pace, 1, (1 + accepted) as f64, took, depth > 0);
+            (ms, got, drafted) = (ms + took, got + 1 + accepted, drafted + depth);
+        }
+        (got as f64 / ms, drafted)
+    }
+
+    #[test]
+    fn whatever_the_drafts_are_it_is_never_much_slower_than_without() {
+        for believed in [0.1, 0.5, 0.9] {
+            for cost in [[0.0, 0.0], [0.1, 0.05], [0.5, 0.5]] {
+                for right in [0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0] {
+                    for tokens in [100, 400, 3000] {
+                        let (speed, _) = simulate(right, believed, cost, tokens);
+                        assert!(
+                            speed >= 0.97,
+                            "{speed} for {right} believed {believed}, {cost:?}, {tokens} tokens"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn good_drafts_are_used_nearly_as_well_as_they_can_be() {
+        for (right, cost) in [(0.5, [0.0, 0.0]), (0.8, [0.0, 0.0]), (0.8, [0.1, 0.05]), (1.0, [0.0, 0.0])] {
+            let best = |depth: usize| {
+                let kept: f64 = (0..=depth).map(|place| f64::powi(right, place as i32)).sum();
+                kept / (0.8 + 0.2 * (1 + depth) as f64 + cost[1] + cost[0] * depth as f64)
+            };
+            let best = (0..=16).map(best).fold(0.0, f64::max);
+            for believed in [0.3, 0.7] {
+                let (speed, _) = simulate(right, believed, cost, 3000);
+                assert!(speed >= 0.9 * best, "{speed} of {best} for {right} believed {believed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_draft_that_is_not_made_yet_is_as_good_as_those_before() {
+        let mut believed = [0.95; GRADES];
+        believed[0] = 0.2;
+        let mut controller = Controller::new(costs(), vec![believed]);
+        let depth = |controller: &Controller, grade| {
+            let candidate = Candidate { grade, ..candidate(8, [0.1, 0.0]) };
+            let choice = controller.choose(&Pace::default(), &[candidate], Others::default());
+            choice.map_or(0, |choice| choice.depth)
+        };
+        assert!(depth(&controller, ANY_GRADE) >= 2 && depth(&controller, 0) == 0, "as is believed of most");
+        for _ in 0..100 {
+            controller.judged(&mut Pace::default(), 0, 5, 2, 0);
+        }
+        assert_eq!(depth(&controller, ANY_GRADE), 0, "wrong ones count whatever their grade was");
+    }
+
+    #[test]
+    fn drafts_that_become_good_are_found() {
+        let mut controller = Controller::new(costs(), vec![[0.4; GRADES]]);
+        let mut pace = Pace::default();
+        for _ in 0..30 {
+            controller.judged(&mut pace, 0, 0, 2, 0);
+        }
+        let mut found = None;
+        for step in 0..3000 {
+            let choice = controller.choose(&pace, &[candidate(8, [0.0; 2])], Others::default());
+            let depth = choice.map_or(0, |choice| choice.depth);
+            if depth > 2 {
+                found = Some(step);
+                break;
+            }
+            if depth > 0 {
+                controller.judged(&mut pace, 0, 0, depth, depth);
+            }
+            controller.passed(&mut pace, 1, (1 + depth) as f64, 0.8 + 0.2 * (1 + depth) as f64, depth > 0);
+        }
+        assert!(found.is_some_and(|step| step > 20), "{found:?}");
+    }
+
+    #[test]
+    fn a_batch_pays_for_every_row() {
+        let controller = Controller::new(costs(), vec![[0.6; GRADES]]);
+        let depth = |rows: usize| {
+            let others = Others { rows, width: rows, kept: rows as f64 };
+            let choice = controller.choose(&Pace::default(), &[candidate(16, [0.0; 2])], others);
+            choice.map_or(0, |choice| choice.depth)
+        };
+        assert!(depth(0) >= 2, "alone {}", depth(0));
+        assert!(depth(30) < depth(0), "{} beside thirty", depth(30));
+    }
+}

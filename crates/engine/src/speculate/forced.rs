@@ -1,0 +1,42 @@
+//! Tokens that a constraint leaves no choice about.
+
+use super::{Asked, Draft, Drafter, GRADES};
+use crate::constrain::Next;
+
+pub struct Forced;
+
+impl Drafter for Forced {
+    fn name(&self) -> &'static str {
+        "forced"
+    }
+
+    fn is_free(&self) -> bool {
+        true
+    }
+
+    fn believed(&self) -> [f64; GRADES] {
+        [1.0; GRADES]
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        Ok(asked.iter().map(|asked| Draft { tokens: forced(asked), grade: 0 }).collect())
+    }
+}
+
+fn forced(asked: &Asked) -> Vec<u32> {
+    let Some(constraint) = asked.constraint else { return vec![] };
+    let mut history = asked.tokens[asked.prompt..].to_vec();
+    let known = history.len();
+    while history.len() - known < asked.depth {
+        match constraint.next(&history) {
+            Next::Exactly(tokens) if !tokens.is_empty() => history.extend(tokens),
+            Next::OneOf(set) => match set.only() {
+                Some(token) => history.push(token),
+                None => break,
+            },
+            _ => break,
+        }
+    }
+    history.truncate(known + asked.depth);
+    history.split_off(known)
+}

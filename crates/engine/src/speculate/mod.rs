@@ -1,0 +1,141 @@
+//! Drafts of the tokens to come: whoever proposes them, and who decides whether that is worth it. Nothing here accepts a
+//! token; that is the step's business, which computes what plain decoding would have chosen.
+
+mod controller;
+mod costs;
+mod forced;
+mod itself;
+mod layers;
+pub mod mtp;
+mod ngram;
+mod rounds;
+mod scripted;
+mod speculator;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use mlx::Array;
+
+pub use self::{
+    costs::{Costs, StepTimes, measure},
+    itself::Itself,
+    layers::FILE as PROFILE,
+    rounds::Clock,
+    scripted::{Script, Scripted},
+    speculator::{Speculating, Speculator, Watched},
+};
+use crate::{cache::Lent, constrain::Constraint, request::Sampling};
+
+/// Most tokens of a draft. What a window keeps beyond its own reach must hold as many.
+pub const MAX_DEPTH: usize = 32;
+/// Most drafted tokens in a step, of all its rows.
+pub const MAX_AHEAD: usize = 64;
+
+const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);
+
+/// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
+pub trait Drafter {
+    /// How users name it.
+    fn name(&self) -> &'static str;
+
+    /// Whether proposing costs next to nothing, so that it may be asked without need.
+    fn is_free(&self) -> bool {
+        false
+    }
+
+    /// Which hidden states it wants to be [shown](Drafter::see).
+    fn hidden(&self) -> Hidden {
+        Hidden::None
+    }
+
+    /// Shown the hidden states of tokens that are there to stay, each once and in order unless the sequence began with
+    /// what earlier ones left behind, or began again.
+    fn see(&mut self, _seen: &Seen) {}
+
+    /// How often a token of a draft is right, by grade, before anything is known.
+    fn believed(&self) -> [f64; GRADES] {
+        [0.6; GRADES]
+    }
+
+    /// Cost of a token of a draft beside that of a token of a plain step, until it is measured.
+    fn share(&self) -> f64 {
+        0.0
+    }
+
+    /// Given the tokens of a short text, to measure itself by when it is first asked.
+    fn read(&mut self, _text: &[u32]) {}
+
+    /// Whether it can be asked without having to measure itself first, which may take seconds.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Whether it computes on the sequences' own caches, and is asked to [`propose_on`](Drafter::propose_on) those.
+    fn borrows(&self) -> bool {
+        false
+    }
+
+    /// As [`propose`](Drafter::propose), with the sequences' caches: all their tokens but the last are in those.
+    ///
+    /// # Errors
+    /// Computing one failed; the sequences begin again.
+    fn propose_on(&mut self, asked: &[Asked], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+        self.propose(asked)
+    }
+
+    /// A draft for each of some sequences; empty where it has no idea.
+    ///
+    /// # Errors
+    /// Computing one failed.
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>>;
+
+    /// A sequence has ended, or begins again.
+    fn forget(&mut self, _sequence: u64) {}
+}
+
+/// Hidden states of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
+pub enum Hidden {
+    None,
+    /// Behind the final norm.
+    Final,
+    /// The residual stream behind some layers.
+    Layers(&'static [usize]),
+}
+
+/// Hidden states of a sequence's tokens from position `from` on.
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
+pub struct Seen<'a> {
+    pub sequence: u64,
+    /// Prompt and output, at least one token longer than what was computed.
+    pub tokens: &'a [u32],
+    pub from: usize,
+    /// `[n, hidden_size]`: one, or one for each of the layers asked for.
+    pub hidden: Vec<Array>,
+}
+
+/// A sequence for which a draft is wanted.
+pub struct Asked<'a> {
+    pub sequence: u64,
+    /// Prompt and output; the draft comes behind them.
+    pub tokens: &'a [u32],
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Most tokens of the draft, at least one.
+    pub depth: usize,
+    /// A drafter that draws as the model does, with the noise of the same positions, guesses best.
+    pub sampling: &'a Sampling,
+    pub constraint: Option<&'a dyn Constraint>,
+}
+
+/// Tokens that may come next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    pub tokens: Vec<u32>,
+    /// How good the drafter thinks it is, below [`GRADES`]: how often drafts of a grade are right is learnt.
+    pub grade: usize,
+}
+
+pub const GRADES: usize = 6;

@@ -1,0 +1,305 @@
+//! Drafts by the checkpoint's own head ([`Mtp`]): what it keeps of each sequence, and one pass over several of them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
+
+use mlx::{Array, Dtype};
+
+use crate::{
+    batch::{Batch, Part},
+    cache::Cache,
+    models::{Model, Mtp},
+    sample::Sampler,
+};
+
+use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
+
+/// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
+/// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
+pub const WINDOW: usize = 256;
+
+/// How likely the head thinks its first token, from which each grade begins.
+const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
+
+/// Proposes what the head predicts.
+pub struct MtpDrafter {
+    model: Rc<dyn Model>,
+    sequences: HashMap<u64, Ahead>,
+}
+
+impl MtpDrafter {
+    /// `None` if the model has no head.
+    pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
+        model.mtp()?;
+        Some(MtpDrafter { model, sequences: HashMap::new() })
+    }
+
+    fn sampler(&self, asked: &Asked) -> Sampler {
+        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
+        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+    }
+}
+
+impl Drafter for MtpDrafter {
+    fn name(&self) -> &'static str {
+        "mtp"
+    }
+
+    fn hidden(&self) -> Hidden {
+        Hidden::Final
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        let (Some(mtp), [hidden]) = (self.model.mtp(), &seen.hidden[..]) else { return };
+        self.sequences.entry(seen.sequence).or_insert_with(|| Ahead::new(mtp)).observe(seen.from, hidden);
+    }
+
+    /// How often first drafts of merlin's head are right.
+    fn believed(&self) -> [f64; GRADES] {
+        [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        let mut drafts = vec![Draft::default(); asked.len()];
+        let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
+        let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
+        let mut rows: Vec<(usize, Row)> = self
+            .sequences
+            .iter_mut()
+            .filter_map(|(sequence, ahead)| {
+                let i = wanted(sequence)?;
+                Some((i, Row { ahead, tokens: asked[i].tokens, depth: asked[i].depth }))
+            })
+            .collect();
+        rows.sort_by_key(|(i, _)| *i);
+        let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
+        let mut first = None;
+        let greedy = samplers.iter().all(Sampler::is_argmax);
+        let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
+            let chosen = match greedy {
+                true => logits.argmax(-1),
+                false => draw(logits, at, &places, &mut samplers),
+            };
+            first.get_or_insert_with(|| (probabilities(logits, &chosen), at.to_vec()));
+            chosen
+        });
+        let Some((likely, at)) = first else { return Ok(drafts) };
+        mlx::eval(proposed.iter().flatten().chain([&likely]))?;
+        for (place, likely) in at.iter().zip(likely.to_vec::<f32>()?) {
+            drafts[places[place.row]].grade =
+                GRADE_FROM.iter().rposition(|&from| likely >= from).unwrap_or(0);
+        }
+        for (place, draft) in places.iter().zip(&proposed) {
+            drafts[*place].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;
+        }
+        Ok(drafts)
+    }
+
+    fn forget(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
+    }
+}
+
+/// Each place's token by its sequence's sampler, uint32 `[n]`; row `i` is asked about at `asked[i]`.
+fn draw(logits: &Array, at: &[Place], asked: &[usize], samplers: &mut [Sampler]) -> Array {
+    let own = |(i, place): (i32, &Place)| {
+        samplers[asked[place.row]].sample(&logits.slice(0, i, i + 1), place.position, &[], &[])
+    };
+    joined(&(0..).zip(at).map(own).collect::<Vec<Array>>())
+}
+
+/// Of the tokens `chosen` `[n]` by logits `[n, vocab_size]`, float32 `[n]`.
+pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
+    let n = logits.dim(0);
+    let own = logits.take_along_axis(&chosen.reshape(&[n, 1]), 1).reshape(&[n]);
+    (own - logits.logsumexp(-1).reshape(&[n])).exp()
+}
+
+/// What the head keeps of one sequence: entries made of the model's own hidden states, never of its own.
+pub struct Ahead {
+    caches: Vec<Cache>,
+    /// Hidden states behind consecutive positions that the head has not seen, `[n, hidden_size]` each.
+    waiting: VecDeque<Array>,
+    /// Position of the first of them.
+    from: usize,
+    /// Behind the last of them.
+    to: usize,
+}
+
+/// A sequence that drafts are made for.
+pub struct Row<'a> {
+    pub ahead: &'a mut Ahead,
+    /// All that is known: hidden states of all but the last were observed.
+    pub tokens: &'a [u32],
+    /// Most tokens to draft.
+    pub depth: usize,
+}
+
+/// Where a drafted token goes: which of the rows, and its position there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub row: usize,
+    pub position: usize,
+}
+
+/// Tokens, uint32 `[n]`, by float32 logits `[n, vocab_size]` for so many places: what the sequences' own samplers would
+/// pick. Drafts that share their noise are right more often.
+pub type Choose<'a> = dyn FnMut(&Array, &[Place]) -> Array + 'a;
+
+impl Ahead {
+    pub fn new(mtp: &Mtp) -> Ahead {
+        Ahead { caches: mtp.make_caches(), waiting: VecDeque::new(), from: 0, to: 0 }
+    }
+
+    /// Takes in the model's hidden states `[n, hidden_size]`, after its final norm, behind positions `at..at + n`, whose
+    /// tokens are certain. Positions that were left out, the head does without.
+    ///
+    /// # Panics
+    /// If they were observed before: a bug of ours.
+    #[track_caller]
+    pub fn observe(&mut self, at: usize, hidden: &Array) {
+        assert!(at >= self.to, "positions from {at} on were observed before, up to {}", self.to);
+        if at > self.to {
+            self.waiting.clear();
+        }
+        if self.waiting.is_empty() {
+            self.from = at;
+        }
+        self.waiting.push_back(hidden.clone());
+        self.to = at + hidden.dim(0) as usize;
+        self.forget();
+    }
+
+    /// The position that comes next.
+    #[cfg(test)]
+    pub fn observed(&self) -> usize {
+        self.to
+    }
+
+    /// Drops what lies behind the window.
+    fn forget(&mut self) {
+        while self.to - self.from > WINDOW {
+            let excess = (self.to - self.from - WINDOW) as i32;
+            let Some(first) = self.waiting.front_mut() else { return };
+            let n = first.dim(0);
+            if n <= excess {
+                self.waiting.pop_front();
+            } else {
+                *first = first.slice(0, excess, n);
+            }
+            self.from += n.min(excess) as usize;
+        }
+    }
+
+    /// What is waiting, `[n, hidden_size]`, and the tokens behind each position, `[n]`; nothing waits any more.
+    fn take(&mut self, tokens: &[u32]) -> (Array, Array) {
+        let parts: Vec<Array> = self.waiting.drain(..).collect();
+        let tokens = &tokens[self.from + 1..=self.to];
+        self.from = self.to;
+        (joined(&parts), Array::from_slice(tokens, &[tokens.len() as i32]))
+    }
+
+    /// Forgets drafts: entries made of so many of the head's own hidden states.
+    fn rewind(&mut self, drafts: usize, mtp: &Mtp) {
+        if self.caches.iter_mut().any(|cache| cache.rewind(drafts).is_err()) {
+            self.caches = mtp.make_caches();
+        }
+    }
+}
+
+impl Row<'_> {
+    /// Whether drafts are wanted, and the head has something new to go by.
+    fn is_ready(&self) -> bool {
+        self.depth > 0 && !self.ahead.waiting.is_empty() && self.ahead.to + 1 == self.tokens.len()
+    }
+}
+
+/// Drafts what follows each row's tokens: uint32 `[depth]`, on their way; `None` where there is nothing to go by. All rows
+/// go through the head together, and each gets what it would alone.
+#[track_caller]
+pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<Option<Array>> {
+    let mut drafts: Vec<Vec<Array>> = rows.iter().map(|_| vec![]).collect();
+    let mut going: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].is_ready()).collect();
+    if let (Some(mtp), false) = (model.mtp(), going.is_empty()) {
+        let mut hidden = catch_up(mtp, rows, &going);
+        let started = going.clone();
+        for step in 0.. {
+            let place = |&row: &usize| Place { row, position: rows[row].tokens.len() + step };
+            let places: Vec<Place> = going.iter().map(place).collect();
+            let chosen = choose(&model.logits(&hidden).astype(Dtype::Float32), &places);
+            for (i, &row) in (0..).zip(&going) {
+                drafts[row].push(chosen.slice(0, i, i + 1));
+            }
+            let on: Vec<i32> =
+                (0..).zip(&going).filter(|(_, row)| rows[**row].depth > step + 1).map(|(i, _)| i).collect();
+            if on.is_empty() {
+                break;
+            }
+            let (before, tokens) = (pick(&hidden, &on), pick(&chosen, &on));
+            going = on.iter().map(|&i| going[i as usize]).collect();
+            hidden = mtp.forward(
+                &before,
+                &tokens,
+                &mut batch(rows, &going, |row| (1, row.tokens.len() - 1 + step)),
+            );
+        }
+        started.iter().for_each(|&i| rows[i].ahead.rewind(drafts[i].len() - 1, mtp));
+    }
+    drafts.into_iter().map(|draft| (!draft.is_empty()).then(|| joined(&draft))).collect()
+}
+
+/// Shows the head what the rows `going` have observed; its hidden state behind the last of each, `[n, hidden_size]`.
+#[track_caller]
+fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
+    let sizes: Vec<usize> = going.iter().map(|&i| rows[i].ahead.to - rows[i].ahead.from).collect();
+    let taken: Vec<(Array, Array)> = going
+        .iter()
+        .map(|&i| {
+            let row = &mut rows[i];
+            row.ahead.take(row.tokens)
+        })
+        .collect();
+    let (hidden, tokens): (Vec<Array>, Vec<Array>) = taken.into_iter().unzip();
+    let mut each = sizes.iter();
+    let mut batch = batch(rows, going, |row| {
+        let n = each.next().copied().unwrap_or_default();
+        (n, row.ahead.to - n)
+    });
+    let out = mtp.forward(&joined(&hidden), &joined(&tokens), &mut batch);
+    let ends = sizes.iter().scan(0, |end, &n| {
+        *end += n as i32;
+        Some(*end - 1)
+    });
+    pick(&out, &ends.collect::<Vec<i32>>())
+}
+
+/// Of the rows `going`: how many hidden states of each, and the position of the first.
+fn batch<'a>(
+    rows: &'a mut [Row],
+    going: &[usize],
+    mut part: impl FnMut(&Row) -> (usize, usize),
+) -> Batch<'a> {
+    let chosen = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
+    Batch::new(chosen.map(|(_, row)| {
+        let (tokens, past) = part(row);
+        Part { tokens, ahead: 0, past, caches: &mut row.ahead.caches }
+    }))
+}
+
+/// Rows `indices`, ascending, of `x`.
+fn pick(x: &Array, indices: &[i32]) -> Array {
+    match *indices {
+        _ if indices.len() as i32 == x.dim(0) => x.clone(),
+        [index] => x.slice(0, index, index + 1),
+        _ => x.take(&Array::from_slice(indices, &[indices.len() as i32]), 0),
+    }
+}
+
+fn joined(parts: &[Array]) -> Array {
+    match parts {
+        [one] => one.clone(),
+        _ => Array::concatenate(parts, 0),
+    }
+}

@@ -1,0 +1,171 @@
+//! Prompt lookup: what followed the last time that prompt and output ended as they do now (Saxena, "Prompt Lookup
+//! Decoding", 2023). Looks at token ids alone.
+
+use std::collections::HashMap;
+
+use super::{Asked, Draft, Drafter, GRADES};
+
+/// Fewer tokens in common say nothing.
+const SHORTEST: usize = 2;
+/// So many tokens in common are looked for among all earlier places, of which [`LOOKED_AT`] are tried, latest first.
+const ANCHOR: usize = 4;
+const LOOKED_AT: usize = 64;
+/// Tokens in common beyond this do not make a place better.
+const LONGEST: usize = 128;
+/// Tokens in common from which each grade begins.
+const GRADE_FROM: [usize; GRADES] = [2, 3, 4, 6, 12, 24];
+
+#[derive(Default)]
+pub struct Ngram {
+    sequences: HashMap<u64, Index>,
+}
+
+impl Drafter for Ngram {
+    fn name(&self) -> &'static str {
+        "ngram"
+    }
+
+    fn is_free(&self) -> bool {
+        true
+    }
+
+    fn believed(&self) -> [f64; GRADES] {
+        [0.3, 0.4, 0.5, 0.65, 0.85, 0.93]
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        let draft = |asked: &Asked| {
+            let index = self.sequences.entry(asked.sequence).or_default();
+            index.extend(asked.tokens);
+            index.draft(asked.tokens, asked.depth)
+        };
+        Ok(asked.iter().map(draft).collect())
+    }
+
+    fn forget(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
+    }
+}
+
+/// Where tokens of a sequence occurred before. A token costs a few lookups, however long the sequence is.
+#[derive(Default)]
+struct Index {
+    /// Tokens taken in.
+    length: usize,
+    /// The position behind the latest occurrence, but for the one at the end.
+    pairs: HashMap<[u32; SHORTEST], u32>,
+    anchors: HashMap<[u32; ANCHOR], u32>,
+    /// For each position the one behind the occurrence before that of the anchor that ends there; 0: none.
+    before: Vec<u32>,
+    /// The place that has most in common with the end: the position behind it, and how many tokens.
+    best: Option<(usize, usize)>,
+}
+
+impl Index {
+    /// Takes in the tokens that are new. Of a sequence that grows token by token, all work is bounded.
+    fn extend(&mut self, tokens: &[u32]) {
+        for end in self.length + 1..=tokens.len() {
+            // The place that matched goes on as the sequence does: nothing can match better by more than a token.
+            let goes_on = self.best.filter(|&(at, _)| tokens[at] == tokens[end - 1]);
+            self.best = goes_on.map(|(at, common)| (at + 1, (common + 1).min(LONGEST)));
+            if self.best.is_none_or(|(_, common)| common < ANCHOR) {
+                self.best = self.find(&tokens[..end]).or(self.best);
+            }
+            self.enter(&tokens[..end]);
+        }
+        self.length = tokens.len();
+    }
+
+    /// The place before the end that has most in common with it; the latest of equals.
+    fn find(&self, tokens: &[u32]) -> Option<(usize, usize)> {
+        let mut best = tokens.last_chunk().and_then(|pair| self.pairs.get(pair)).map(|&at| (at as usize, 0));
+        best = best.map(|(at, _)| (at, common(tokens, at)));
+        let anchor = tokens.last_chunk().and_then(|anchor| self.anchors.get(anchor));
+        let mut at = anchor.copied().unwrap_or(0) as usize;
+        for _ in 0..LOOKED_AT {
+            if at == 0 {
+                break;
+            }
+            let common = common(tokens, at);
+            if best.is_none_or(|(_, most)| common > most) {
+                best = Some((at, common));
+            }
+            at = self.before[at] as usize;
+        }
+        best
+    }
+
+    /// Remembers the end as a place.
+    fn enter(&mut self, tokens: &[u32]) {
+        let end = tokens.len() as u32;
+        self.before.resize(tokens.len() + 1, 0);
+        if let Some(pair) = tokens.last_chunk() {
+            self.pairs.insert(*pair, end);
+        }
+        if let Some(anchor) = tokens.last_chunk() {
+            self.before[tokens.len()] = self.anchors.insert(*anchor, end).unwrap_or(0);
+        }
+    }
+
+    /// What followed the best place: where that runs into the end, over and over.
+    fn draft(&self, tokens: &[u32], depth: usize) -> Draft {
+        let Some((at, common)) = self.best.filter(|(_, common)| *common >= SHORTEST) else {
+            return Draft::default();
+        };
+        let period = tokens.len() - at;
+        let tokens = (0..depth).map(|i| tokens[at + i % period]).collect();
+        Draft { tokens, grade: GRADE_FROM.iter().rposition(|&from| common >= from).unwrap_or(0) }
+    }
+}
+
+/// How many tokens before position `at` are those at the end.
+fn common(tokens: &[u32], at: usize) -> usize {
+    let backwards = tokens[..at].iter().rev().zip(tokens.iter().rev());
+    backwards.take(LONGEST).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(tokens: &[u32], depth: usize) -> Vec<u32> {
+        let mut index = Index::default();
+        // In pieces, as a sequence grows.
+        let piece = |end: usize| &tokens[..end.min(tokens.len())];
+        (0..tokens.len() + 3).step_by(3).for_each(|end| index.extend(piece(end)));
+        index.draft(tokens, depth).tokens
+    }
+
+    #[test]
+    fn what_followed_the_longest_match_is_proposed() {
+        assert_eq!(draft(&[], 3), [0u32; 0]);
+        assert_eq!(draft(&[1, 2, 3, 4], 3), [0u32; 0], "nothing occurred before");
+        assert_eq!(draft(&[7, 8, 9, 1, 2, 7, 8], 2), [9, 1]);
+        // The later place has two tokens in common, the earlier one three.
+        assert_eq!(draft(&[5, 7, 8, 1, 1, 6, 7, 8, 2, 2, 5, 7, 8], 2), [2, 2], "short ones: the latest");
+        let long = [3, 4, 5, 7, 8, 1, 1, 6, 7, 8, 2, 2, 3, 4, 5, 7, 8];
+        assert_eq!(draft(&long, 2), [1, 1], "long ones: the longest");
+        let twice = [3, 4, 5, 7, 1, 1, 3, 4, 5, 7, 2, 2, 3, 4, 5, 7];
+        assert_eq!(draft(&twice, 2), [2, 2], "of equals the latest");
+    }
+
+    #[test]
+    fn a_loop_goes_on() {
+        assert_eq!(draft(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3], 7), [1, 2, 3, 1, 2, 3, 1]);
+        assert_eq!(draft(&[4, 4, 4, 4], 3), [4, 4, 4]);
+    }
+
+    #[test]
+    fn a_long_match_has_a_better_grade() {
+        let text: Vec<u32> = (0..100).collect();
+        let grade = |common: usize| {
+            let tokens = [&text[..], &[200], &text[40..40 + common]].concat();
+            let mut index = Index::default();
+            index.extend(&tokens);
+            let draft = index.draft(&tokens, 1);
+            assert_eq!(draft.tokens, [40 + common as u32]);
+            draft.grade
+        };
+        assert_eq!([2, 3, 5, 6, 13, 40].map(grade), [0, 1, 2, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Speculation on the engine's thread: when a step has to be read before the next is built, who drafts in between, and
+//! what is learnt from it.
+
+use std::time::Instant;
+
+use crate::{
+    request::{Event, Request, RequestError},
+    row::HiddenRow,
+    run::{Runner, guarded},
+    step::Load,
+};
+
+use super::{Speculating, measure};
+
+/// When the last step was read, and what was known of it.
+#[derive(Default)]
+pub struct Clock {
+    read: Option<Instant>,
+    /// Milliseconds that drafting took since.
+    drafting: f64,
+}
+
+impl Clock {
+    /// Nothing is on its way: what comes next takes as long as it takes from here on.
+    pub fn restart(&mut self) {
+        *self = Clock { read: Some(Instant::now()), drafting: 0.0 };
+    }
+
+    /// Milliseconds since the step before was read, and those of drafting among them.
+    fn lap(&mut self) -> Option<(f64, f64)> {
+        let (before, drafting) = (self.read, self.drafting);
+        self.restart();
+        Some((before?.elapsed().as_secs_f64() * 1e3, drafting))
+    }
+}
+
+impl Runner {
+    /// A new sequence's part in it. The first one that leaves the choice to measurements may have to wait for them.
+    pub fn speculate_on(&mut self, request: &Request) -> Speculating {
+        let speculating = self.speculator.begin(request);
+        if speculating.is_auto() && self.speculator.costs().is_empty() {
+            match guarded(|| measure(&*self.model)) {
+                Ok(costs) => *self.speculator.costs() = costs,
+                Err(error) => tracing::warn!("what steps cost could not be measured: {error}"),
+            }
+        }
+        speculating
+    }
+
+    /// Whether the step on the device has to be read before the next is built: because somebody's next token depends on
+    /// how far a draft was right, or on what a constraint says of the token before, or because a draft is worth it.
+    pub fn must_read(&mut self) -> bool {
+        let Some(step) = &self.launched else { return false };
+        if step.has_drafts() {
+            return true;
+        }
+        let rows = step.load().rows;
+        let (running, speculator) = (&self.running, &mut self.speculator);
+        let suspect = running.iter().any(|s| s.suspect);
+        let mut unread = running.iter().filter(|s| s.unread > 0);
+        let wants = guarded(|| {
+            for s in unread.by_ref() {
+                if s.request.constraint.is_some() || (!suspect && speculator.wants(s, rows)?) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        });
+        wants.unwrap_or_else(|error| {
+            self.stop_speculating(&error);
+            true
+        })
+    }
+
+    /// Has drafts made for those whose last token is read.
+    pub fn draft(&mut self) {
+        self.running.iter_mut().for_each(|s| s.draft.clear());
+        if self.running.iter().any(|s| s.suspect) {
+            return;
+        }
+        let started = Instant::now();
+        let (running, speculator) = (&mut self.running[..], &mut self.speculator);
+        if let Err(error) = guarded(|| speculator.draft(running)) {
+            let (model, info) = (&*self.model, &self.info);
+            self.running.iter_mut().filter(|s| s.lent).for_each(|s| s.restart(model, info));
+            self.stop_speculating(&error);
+        }
+        self.clock.drafting += started.elapsed().as_secs_f64() * 1e3;
+    }
+
+    /// Fails sequences whose constraint allows nothing; the others know what it allows.
+    pub fn fail_stuck(&mut self) {
+        let mut stuck = vec![];
+        for (i, s) in self.running.iter_mut().enumerate().filter(|(_, s)| s.request.constraint.is_some()) {
+            match guarded(|| Ok(s.constrain())) {
+                Ok(true) => {}
+                Ok(false) => stuck.push((i, RequestError::NothingAllowed { generated: s.generated() })),
+                Err(message) => stuck.push((i, RequestError::Step(message))),
+            }
+        }
+        for (i, error) in stuck.into_iter().rev() {
+            let mut s = self.running.remove(i);
+            self.speculator.forget(s.id);
+            s.emit(Event::Failed(error));
+        }
+    }
+
+    /// Shows drafters the hidden states they want to see. One that fails costs speed alone.
+    pub fn show(&mut self, hidden: Vec<(u64, HiddenRow)>) {
+        for (id, HiddenRow { from, last, layers }) in hidden {
+            let (running, speculator) = (&self.running, &mut self.speculator);
+            let Some(s) = running.iter().find(|s| s.id == id) else { continue };
+            let see = || {
+                speculator.see(s, from, last.as_ref(), &layers);
+                Ok(())
+            };
+            if let Err(error) = guarded(see) {
+                return self.stop_speculating(&error);
+            }
+        }
+    }
+
+    /// Learns from a step that was read; `alone` if no other was on the device behind it.
+    pub fn learn(&mut self, load: Load, alone: bool) {
+        let Some((ms, drafting)) = self.clock.lap() else { return };
+        let Load { decodes, rows, width, drafted } = load;
+        if decodes && (drafted || alone) {
+            self.speculator.costs().saw_step(width, ms - drafting);
+        } else if decodes {
+            self.speculator.costs().saw_plain(rows, ms);
+        }
+        self.speculator.passed(&mut self.running, rows, decodes.then_some(ms), drafted);
+    }
+
+    /// A drafter failed: sequences that run go on without any.
+    fn stop_speculating(&mut self, error: &str) {
+        tracing::error!("a drafter failed: {error}");
+        for s in &mut self.running {
+            s.draft.clear();
+            s.speculating.stop();
+            self.speculator.forget(s.id);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The file of a table: one block of text that says what it is, then the entries.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Read, Seek, Write},
+    path::{Path, PathBuf},
+};
+
+use super::{About, Table, TableError};
+
+/// How every table begins; the number is the format's.
+const MAGIC: &[u8] = b"lanner n-grams 1\n";
+/// Bytes before the first entry: magic, JSON, and spaces to fill.
+const HEADER: usize = 4096;
+
+impl Table {
+    /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.
+    ///
+    /// # Errors
+    /// The file is no table, is damaged, or is for another tokenizer.
+    pub fn open(path: &Path, tokenizer: &str, model: &str) -> Result<Table, TableError> {
+        let table = Table::read(path)?;
+        if table.about.tokenizer == tokenizer {
+            return Ok(table);
+        }
+        let (path, made_with, model) = (path.into(), table.about.model, model.into());
+        Err(TableError::OtherTokenizer { path, made_with, model })
+    }
+
+    /// Reads a table, whatever it is for.
+    ///
+    /// # Errors
+    /// The file is no table, or is damaged.
+    pub fn read(path: &Path) -> Result<Table, TableError> {
+        let read = |error| TableError::Read { path: path.into(), error };
+        let damaged = |problem| TableError::Damaged { path: path.into(), problem };
+        let mut file = File::open(path).map_err(read)?;
+        let mut header = vec![];
+        (&mut file).take(HEADER as u64).read_to_end(&mut header).map_err(read)?;
+        let json = header.strip_prefix(MAGIC).ok_or_else(|| TableError::NotATable(path.into()))?;
+        let about: About =
+            serde_json::from_slice(json).map_err(|_| damaged("what it says of itself cannot be read"))?;
+        let length = file.metadata().map_err(read)?.len();
+        if Some(length) != about.entries.checked_mul(8).and_then(|bytes| bytes.checked_add(HEADER as u64)) {
+            return Err(damaged("it is not as long as it should be"));
+        }
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes).map_err(read)?;
+        if blake3::hash(&bytes).to_hex().as_str() != about.checksum {
+            return Err(damaged("its checksum is another"));
+        }
+        let entries = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        Ok(Table { about, entries })
+    }
+}
+
+/// A table that is being written, under another name until it is whole.
+pub struct Output {
+    path: PathBuf,
+    partial: PathBuf,
+    file: BufWriter<File>,
+    hash: blake3::Hasher,
+    entries: u64,
+}
+
+impl Output {
+    pub fn create(path: &Path) -> io::Result<Output> {
+        let partial = beside(path, "partial");
+        let mut file = BufWriter::new(File::create(&partial)?);
+        file.write_all(&[b' '; HEADER])?;
+        Ok(Output { path: path.into(), partial, file, hash: blake3::Hasher::new(), entries: 0 })
+    }
+
+    /// Entries come in ascending order.
+    pub fn push(&mut self, entry: u64) -> io::Result<()> {
+        let bytes = entry.to_le_bytes();
+        self.hash.update(&bytes);
+        self.entries += 1;
+        self.file.write_all(&bytes)
+    }
+
+    /// Writes what `about` says, with the number and the checksum of the entries.
+    pub fn finish(mut self, about: About) -> io::Result<About> {
+        let checksum = self.hash.finalize().to_hex().to_string();
+        let about = About { entries: self.entries, checksum, ..about };
+        let json = serde_json::to_vec(&about).map_err(io::Error::other)?;
+        if MAGIC.len() + json.len() > HEADER {
+            return Err(io::Error::other("the model's name is too long"));
+        }
+        self.file.rewind()?;
+        self.file.write_all(MAGIC)?;
+        self.file.write_all(&json)?;
+        self.file.flush()?;
+        self.file.get_ref().sync_all()?;
+        fs::rename(&self.partial, &self.path)?;
+        Ok(about)
+    }
+}
+
+/// `path` with another ending behind its own.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
+}

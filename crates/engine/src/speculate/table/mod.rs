@@ -1,0 +1,121 @@
+//! A table of what tends to follow: contexts of a few tokens, each with its likeliest next token. Made once from texts, read
+//! whole, asked where a sequence itself holds no example.
+
+mod build;
+mod file;
+
+use std::{fmt, path::PathBuf};
+
+pub use self::build::Builder;
+
+/// Most tokens of a context.
+pub const MOST_ORDER: usize = 16;
+
+/// An entry is a number: so many bits of the context's hash, then the token, then how sure that is. Another context with
+/// the same bits costs a wrong draft: one lookup in 10,000 of a table of 25 million entries.
+const HASH_BITS: u32 = 38;
+const TOKEN_BITS: u32 = 20;
+const CONFIDENCE_BITS: u32 = 6;
+
+/// Contexts and what follows them, for the tokenizer that the texts were cut with.
+pub struct Table {
+    pub about: About,
+    /// Ascending.
+    entries: Vec<u64>,
+}
+
+/// What a table was made of.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct About {
+    /// Fingerprint of the tokenizer: token ids of another one mean other texts.
+    pub tokenizer: String,
+    /// For people: the model whose tokenizer it is.
+    pub model: String,
+    /// Most tokens of a context.
+    pub order: usize,
+    /// Contexts that occurred less often were left out.
+    pub min_count: u32,
+    /// Tokens of the texts.
+    pub tokens: u64,
+    pub entries: u64,
+    /// BLAKE3 of the entries, in hexadecimal digits.
+    checksum: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: std::io::Error },
+    #[error("cannot write {}: {error}", path.display())]
+    Write { path: PathBuf, error: std::io::Error },
+    #[error("{} is no n-gram table; make one with lanner ngram build", .0.display())]
+    NotATable(PathBuf),
+    #[error("the n-gram table {} is damaged: {problem}; make it again", path.display())]
+    Damaged { path: PathBuf, problem: &'static str },
+    #[error(
+        "the n-gram table {} was made with the tokenizer of {made_with}, which is not that of {model}; make one for it with \
+         lanner ngram build", path.display()
+    )]
+    OtherTokenizer { path: PathBuf, made_with: String, model: String },
+    #[error("token {0} is beyond what an n-gram table can hold")]
+    Token(u32),
+}
+
+impl Table {
+    /// The token that most often followed the longest known context at the end of `tokens`, and how often it will: its share
+    /// of what followed, with one more of something else, so that what was rarely seen counts for less.
+    pub fn next(&self, tokens: &[u32]) -> Option<(u32, f32)> {
+        let known = hashes(tokens, self.about.order).filter_map(|hash| self.find(hash));
+        known.last().map(|entry| (token(entry), confidence(entry)))
+    }
+
+    fn find(&self, hash: u64) -> Option<u64> {
+        let key = key(hash);
+        let at = self.entries.partition_point(|entry| entry >> (TOKEN_BITS + CONFIDENCE_BITS) < key);
+        self.entries.get(at).copied().filter(|entry| entry >> (TOKEN_BITS + CONFIDENCE_BITS) == key)
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_tuple("Table").field(&self.about).finish()
+    }
+}
+
+/// Hashes of the last token, the last two, and so on, at most `order`.
+fn hashes(tokens: &[u32], order: usize) -> impl Iterator<Item = u64> {
+    tokens.iter().rev().take(order).scan(0, |hash, &token| {
+        *hash = mix(*hash ^ (u64::from(token) + 1));
+        Some(*hash)
+    })
+}
+
+fn key(hash: u64) -> u64 {
+    hash >> (64 - HASH_BITS)
+}
+
+/// The entry of a context: `count` of `total` times this token followed.
+fn entry(hash: u64, token: u32, count: u64, total: u64) -> u64 {
+    let sure = (count << CONFIDENCE_BITS) / (total + 1);
+    (key(hash) << TOKEN_BITS | u64::from(token)) << CONFIDENCE_BITS | sure
+}
+
+fn token(entry: u64) -> u32 {
+    (entry >> CONFIDENCE_BITS) as u32 & ((1 << TOKEN_BITS) - 1)
+}
+
+fn confidence(entry: u64) -> f32 {
+    let steps = 1 << CONFIDENCE_BITS;
+    ((entry % steps) as f32 + 0.5) / steps as f32
+}
+
+/// The finaliser of SplitMix64 (Steele et al. 2014).
+fn mix(n: u64) -> u64 {
+    let z = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! Heads that predict tokens further ahead: against transformers, in every cut, and how often merlin's is right.
+
+use std::{path::Path, rc::Rc};
+
+use mlx::{Array, Dtype};
+use serde::Deserialize;
+
+use super::{checkpoint, load_checkpoint, load_golden};
+use crate::{
+    batch::{Batch, Part},
+    cache::Cache,
+    checkpoint::Checkpoint,
+    models::{Model, Mtp},
+    request::Sampling,
+    sample::Sampler,
+    speculate::{
+        Asked, Drafter, Seen,
+        mtp::{Ahead, MtpDrafter, Place, Row, propose},
+    },
+    weights::Types,
+};
+
+const FLOAT32: Types = Types { activations: Some(Dtype::Float32), weights: None };
+
+/// What tools/goldens/heads.py records.
+#[derive(Deserialize)]
+struct Recorded {
+    prompt_ids: Vec<u32>,
+    positions: Vec<usize>,
+    logits: Vec<Vec<f32>>,
+    drafts: Vec<u32>,
+    draft_margins: Vec<f32>,
+    last_logits: Vec<f32>,
+}
+
+fn recorded(folder: &Path) -> Option<Recorded> {
+    let text = std::fs::read_to_string(folder.join("head.json")).ok()?;
+    Some(serde_json::from_str(&text).expect("a recorded head"))
+}
+
+fn ids(tokens: &[u32]) -> Array {
+    Array::from_slice(tokens, &[tokens.len() as i32])
+}
+
+fn part(tokens: usize, past: usize, caches: &mut [Cache]) -> Part<'_> {
+    Part { tokens, ahead: 0, past, caches }
+}
+
+/// Hidden states `[tokens, hidden_size]` of a new sequence.
+fn hidden(model: &dyn Model, tokens: &[u32]) -> Array {
+    let mut caches = model.make_caches();
+    model.forward(&ids(tokens), &mut Batch::new([part(tokens.len(), 0, &mut caches)]))
+}
+
+/// The head's logits for all pairs of a hidden state and the token behind it, in chunks of `chunk`.
+fn head_logits(model: &dyn Model, mtp: &Mtp, hidden: &Array, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+    let (mut caches, mut logits) = (mtp.make_caches(), vec![]);
+    for (i, tokens) in tokens[1..].chunks(chunk).enumerate() {
+        let (at, n) = (i * chunk, tokens.len());
+        let mut batch = Batch::new([part(n, at, &mut caches)]);
+        let out = mtp.forward(&hidden.slice(0, at as i32, (at + n) as i32), &ids(tokens), &mut batch);
+        let out = model.logits(&out).astype(Dtype::Float32);
+        logits.extend(out.to_vec::<f32>().expect("logits").chunks(out.dim(1) as usize).map(<[f32]>::to_vec));
+    }
+    logits
+}
+
+fn greedy(logits: &Array, _: &[Place]) -> Array {
+    logits.argmax(-1)
+}
+
+fn read(draft: &Option<Array>) -> Vec<u32> {
+    draft.as_ref().map_or(vec![], |draft| draft.to_vec().expect("tokens"))
+}
+
+fn off(got: &[f32], expected: &[f32]) -> f32 {
+    got.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn recorded_heads_predict_what_transformers_says() {
+    let mut seen = 0;
+    for entry in std::fs::read_dir(checkpoint::recorded()).expect("goldens") {
+        let folder = entry.expect("an entry").path();
+        let Some(recorded) = recorded(&folder) else { continue };
+        let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
+        check(&name, &recorded);
+        seen += 1;
+    }
+    assert!(seen >= 17, "{seen} recorded heads");
+}
+
+fn check(name: &str, recorded: &Recorded) {
+    mlx::set_precision(mlx::Precision::Float32);
+    let model = load_golden(name, FLOAT32);
+    let mtp = model.mtp().unwrap_or_else(|| panic!("{name} has a head"));
+    let hidden = hidden(&*model, &recorded.prompt_ids);
+    let logits = head_logits(&*model, mtp, &hidden, &recorded.prompt_ids, 4096);
+    let mut worst = 0.0f32;
+    for (&at, expected) in recorded.positions.iter().zip(&recorded.logits) {
+        worst = worst.max(off(&logits[at], expected));
+    }
+    for chunk in [1, 7, 64] {
+        assert_eq!(
+            head_logits(&*model, mtp, &hidden, &recorded.prompt_ids, chunk),
+            logits,
+            "{name}: {chunk}"
+        );
+    }
+    // The hidden states are of all tokens but the last, as if that had just been sampled.
+    let mut ahead = Ahead::new(mtp);
+    let n = recorded.prompt_ids.len() - 1;
+    ahead.observe(0, &hidden.slice(0, 0, n as i32));
+    let row = Row { ahead: &mut ahead, tokens: &recorded.prompt_ids, depth: recorded.drafts.len() };
+    let mut last = vec![];
+    let drafts = propose(&*model, &mut [row], &mut |logits, places| {
+        last = logits.to_vec::<f32>().expect("logits");
+        greedy(logits, places)
+    });
+    let decided = recorded.draft_margins.iter().position(|&margin| margin < 2e-3);
+    let decided = decided.unwrap_or(recorded.drafts.len());
+    assert_eq!(read(&drafts[0])[..decided], recorded.drafts[..decided], "{name}");
+    worst = worst.max(off(&last, &recorded.last_logits));
+    println!("{name}: within {worst:.1e}");
+    assert!(worst < 3e-4, "{name}: logits are off by {worst}");
+}
+
+/// What merlin says, and its hidden states.
+struct Said {
+    /// Prompt and greedy answer.
+    tokens: Vec<u32>,
+    /// Of all of them, `[tokens, hidden_size]`.
+    hidden: Array,
+    prompt: usize,
+}
+
+/// Tokens that end merlin's answers.
+const ENDS: [u32; 2] = [8178, 8180];
+
+fn merlin() -> Box<dyn Model> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/merlin");
+    load_checkpoint(&Checkpoint::Folder(folder.into()), FLOAT32)
+}
+
+/// Questions as merlin's template renders them.
+fn prompts() -> Vec<Vec<u32>> {
+    #[derive(Deserialize)]
+    struct Prompt {
+        ids: Vec<u32>,
+    }
+    let text = include_str!("../../tests/merlin.json");
+    let prompts: Vec<Prompt> = serde_json::from_str(text).expect("JSON");
+    prompts.into_iter().map(|prompt| prompt.ids).collect()
+}
+
+/// An answer of at most `length` tokens.
+fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize) -> Said {
+    let (mut caches, mut tokens, mut hidden) = (model.make_caches(), prompt.to_vec(), vec![]);
+    let mut sampler = Sampler::new(sampling, model.vocab_size(), prompt, &[]);
+    let mut computed = 0;
+    loop {
+        let n = tokens.len() - computed;
+        let mut batch = Batch::new([part(n, computed, &mut caches)]);
+        let states = model.forward(&ids(&tokens[computed..]), &mut batch);
+        let last = states.slice(0, n as i32 - 1, n as i32);
+        hidden.push(states);
+        computed = tokens.len();
+        let ended = computed > prompt.len() && tokens.last().is_some_and(|id| ENDS.contains(id));
+        if ended || computed == prompt.len() + length {
+            return Said { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
+        }
+        let token = sampler.sample(&model.logits(&last), computed, &[], &[]);
+        tokens.extend(token.to_vec::<u32>().expect("a token"));
+    }
+}
+
+/// Drafts that came to be looked at, and those that were right.
+#[derive(Default)]
+struct Counts {
+    /// By their place in the draft.
+    depth: Vec<[usize; 2]>,
+    /// First ones, by grade.
+    grade: [[usize; 2]; 6],
+}
+
+fn see(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
+    drafter.see(&Seen { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
+}
+
+/// Drafts all answers together, as a server would.
+fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: usize) -> Counts {
+    let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
+    // The first token of an answer is the model's own.
+    let mut known: Vec<[usize; 2]> = said.iter().map(|s| [0, s.prompt + 1]).collect();
+    let mut counts = Counts { depth: vec![[0; 2]; depth], ..Counts::default() };
+    loop {
+        let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
+        let ask = |&i: &usize| {
+            let (s, [seen, n]) = (&said[i], known[i]);
+            see(&mut drafter, i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
+            let depth = depth.min(s.tokens.len() - n);
+            let tokens = &s.tokens[..n];
+            Asked { sequence: i as u64, tokens, prompt: s.prompt, depth, sampling, constraint: None }
+        };
+        let asked: Vec<Asked> = going.iter().map(ask).collect();
+        if asked.is_empty() {
+            return counts;
+        }
+        for (draft, i) in drafter.propose(&asked).expect("drafts").iter().zip(going) {
+            let n = known[i][1];
+            let pairs = draft.tokens.iter().zip(&said[i].tokens[n..]);
+            let right = pairs.take_while(|(drafted, said)| drafted == said).count();
+            counts.depth.iter_mut().take(draft.tokens.len().min(right + 1)).for_each(|count| count[0] += 1);
+            counts.depth.iter_mut().take(right).for_each(|count| count[1] += 1);
+            counts.grade[draft.grade][0] += 1;
+            counts.grade[draft.grade][1] += right.min(1);
+            known[i] = [n - 1, n + right + 1];
+        }
+    }
+}
+
+fn share([looked, right]: [usize; 2]) -> f64 {
+    right as f64 / looked as f64
+}
+
+#[test]
+fn merlins_head_is_mostly_right() {
+    let (model, greedy) = (Rc::from(merlin()), Sampling::default());
+    let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &greedy, 64)).collect();
+    for depth in 1..=4 {
+        let counts = acceptance(&model, &said, &greedy, depth);
+        let shares: Vec<f64> = counts.depth.iter().copied().map(share).collect();
+        println!("depth {depth}: {shares:.3?} of {:?}; grades {:?}", counts.depth, counts.grade);
+        // The head was never trained to look further than the first.
+        assert!(shares[0] > 0.66, "depth {depth}: {shares:?}");
+        assert!(depth == 1 || shares[1] > 0.4, "depth {depth}: {shares:?}");
+        let [low, high] = [0..3, 3..6].map(|grades| {
+            grades.fold([0; 2], |[n, right], i| [n + counts.grade[i][0], right + counts.grade[i][1]])
+        });
+        assert!(share(high) > share(low) + 0.2, "what it is sure of is right more often: {:?}", counts.grade);
+    }
+}
+
+#[test]
+fn drafts_that_share_the_noise_are_right_more_often() {
+    let model = Rc::from(merlin());
+    let sampled = |seed| Sampling { temperature: 1.0, top_p: 0.95, seed, ..Sampling::default() };
+    let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &sampled(5), 32)).collect();
+    let rate = |sampling: &Sampling| share(acceptance(&model, &said, sampling, 1).depth[0]);
+    let (shared, other, greedy) = (rate(&sampled(5)), rate(&sampled(6)), rate(&Sampling::default()));
+    println!("shared {shared:.3}, other noise {other:.3}, greedy {greedy:.3}");
+    assert!(shared > greedy && shared > other + 0.1, "{shared}, {greedy}, {other}");
+}
+
+/// A head that has drafted, whatever became of that, and one that only saw what came of it.
+#[test]
+fn drafts_leave_nothing_behind() {
+    let model = load_golden("qwen3_5-hub", FLOAT32);
+    assert!(model.mtp().is_none(), "a checkpoint without a head has none");
+    for name in ["qwen3_5-a", "qwen3_5_moe-b", "deepseek_v3-a", "glm4_moe-a"] {
+        let model = load_golden(name, FLOAT32);
+        let mtp = model.mtp().expect("a head");
+        let tokens: Vec<u32> = (0..400).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
+        let hidden = hidden(&*model, &tokens);
+        let part = |from: usize, to: usize| hidden.slice(0, from as i32, to as i32);
+        let draft = |ahead: &mut Ahead, known: usize, depth: usize| {
+            let row = Row { ahead, tokens: &tokens[..known], depth };
+            read(&propose(&*model, &mut [row], &mut greedy)[0])
+        };
+        let (mut often, mut once) = (Ahead::new(mtp), Ahead::new(mtp));
+        for (known, depth) in [(20, 8), (21, 1), (24, 3), (100, 2)] {
+            let observed = often.observed();
+            often.observe(observed, &part(observed, known - 1));
+            assert_eq!(draft(&mut often, known, depth).len(), depth);
+        }
+        once.observe(0, &part(0, 99));
+        assert_eq!(draft(&mut once, 100, 0), [0; 0], "nobody wants any");
+        for ahead in [&mut often, &mut once] {
+            ahead.observe(99, &part(99, 110));
+        }
+        assert_eq!(draft(&mut often, 111, 4), draft(&mut once, 111, 4), "{name}");
+        assert_eq!(draft(&mut often, 111, 4), [0; 0], "nothing new to go by");
+        assert_eq!(draft(&mut often, 112, 4), [0; 0], "a token nobody has seen computed");
+    }
+}
+
+#[test]
+fn neighbours_change_no_draft() {
+    let model = load_golden("qwen3_5_moe-a", FLOAT32);
+    let mtp = model.mtp().expect("a head");
+    let texts: Vec<Vec<u32>> =
+        (1..=4).map(|s| (0..30 * s + 2).map(|i| 3 + (i * (2 * s + 5) + i / 3) % 240).collect()).collect();
+    let states: Vec<Array> = texts.iter().map(|text| hidden(&*model, text)).collect();
+    let heads = || -> Vec<Ahead> {
+        let begin = |(text, states): (&Vec<u32>, &Array)| {
+            let mut ahead = Ahead::new(mtp);
+            ahead.observe(0, &states.slice(0, 0, text.len() as i32 - 1));
+            ahead
+        };
+        texts.iter().zip(&states).map(begin).collect()
+    };
+    let depths = [3, 0, 5, 1];
+    fn row<'a>(ahead: &'a mut Ahead, tokens: &'a [u32], depth: usize) -> Row<'a> {
+        Row { ahead, tokens, depth }
+    }
+    let places = |seen: &mut Vec<Place>, logits: &Array, places: &[Place]| {
+        seen.extend(places);
+        logits.argmax(-1)
+    };
+    let (mut together, mut seen) = (heads(), vec![]);
+    let mut rows: Vec<Row> =
+        together.iter_mut().enumerate().map(|(i, ahead)| row(ahead, &texts[i], depths[i])).collect();
+    let drafts = propose(&*model, &mut rows, &mut |logits, at| places(&mut seen, logits, at));
+    for ((i, draft), mut alone) in drafts.iter().enumerate().zip(heads()) {
+        let own = propose(&*model, &mut [row(&mut alone, &texts[i], depths[i])], &mut greedy);
+        assert_eq!(read(draft), read(&own[0]), "row {i}");
+        let expected: Vec<usize> = (0..depths[i]).map(|step| texts[i].len() + step).collect();
+        let asked: Vec<usize> = seen.iter().filter(|place| place.row == i).map(|p| p.position).collect();
+        assert_eq!(asked, expected, "row {i}");
+    }
+}
+
+#[test]
+fn of_a_long_past_the_head_sees_the_end() {
+    let model = load_golden("qwen3_5-a", FLOAT32);
+    let mtp = model.mtp().expect("a head");
+    let tokens: Vec<u32> = (0..1000).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
+    let hidden = hidden(&*model, &tokens);
+    let draft = |parts: &[(usize, usize)]| {
+        let mut ahead = Ahead::new(mtp);
+        for &(from, to) in parts {
+            ahead.observe(from, &hidden.slice(0, from as i32, to as i32));
+        }
+        let mut last = vec![];
+        let row = Row { ahead: &mut ahead, tokens: &tokens, depth: 1 };
+        propose(&*model, &mut [row], &mut |logits, places| {
+            last = logits.to_vec::<f32>().expect("logits");
+            greedy(logits, places)
+        });
+        last
+    };
+    let whole = draft(&[(0, 999)]);
+    assert_eq!(whole, draft(&[(0, 512), (512, 990), (990, 999)]));
+    assert_eq!(whole, draft(&[(600, 999)]), "what lies behind the window is gone");
+    assert_eq!(whole, draft(&[(0, 300), (700, 999)]), "so is what lies behind a gap");
+    assert_ne!(whole, draft(&[(900, 999)]), "what lies in it is seen");
+}
+
+#[test]
+fn a_sequence_that_begins_again_begins_anew() {
+    let model: Rc<dyn Model> = Rc::from(load_golden("qwen3_5-b", FLOAT32));
+    let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
+    let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
+    let ask = |drafter: &mut MtpDrafter, sequence| {
+        let asked =
+            Asked { sequence, tokens: &tokens, prompt: 50, depth: 4, sampling: &greedy, constraint: None };
+        drafter.propose(&[asked]).expect("drafts").remove(0)
+    };
+    let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
+    assert_eq!(ask(&mut drafter, 1).tokens, [0; 0], "nothing was seen");
+    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
+    let first = ask(&mut drafter, 1);
+    assert_eq!(first.tokens.len(), 4);
+    drafter.forget(1);
+    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
+    see(&mut drafter, 2, 40, &hidden.slice(0, 40, 59));
+    assert_eq!(ask(&mut drafter, 1), first);
+    assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
+}

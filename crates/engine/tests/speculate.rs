@@ -1,0 +1,357 @@
+//! Speculation: whoever drafts, and whatever, answers are those of plain decoding to the bit.
+//!
+//! LANNER_SCHEDULES asks for more generations than the two thousand that CI runs.
+
+mod asking;
+mod checkpoint;
+
+use std::sync::{Arc, Mutex};
+
+use asking::{Answer, Random, Running, answer, any_request, request, submit};
+use engine::*;
+
+/// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
+/// per channel, convolutions, latents.
+const MODELS: [&str; 7] = [
+    "qwen3-a",
+    "gemma3_text-a",
+    "gemma4_e-a",
+    "qwen3_5-text-sharded",
+    "kimi_linear-a",
+    "lfm2-a",
+    "deepseek_v3-a",
+];
+
+fn options(speculate: Speculate) -> Options {
+    Options { device: Some(Device::Cpu), prefix_cache_bytes: 0, speculate, ..Options::default() }
+}
+
+fn load(golden: &str, speculate: Speculate) -> Engine {
+    let folder = checkpoint::folder(golden);
+    start(Checkpoint::Folder(folder.path().into()), options(speculate), |_| {}).expect("loads")
+}
+
+fn scripted(golden: &str, script: Script) -> Engine {
+    let folder = checkpoint::folder(golden);
+    let options = options(Speculate::Auto);
+    start_scripted(Checkpoint::Folder(folder.path().into()), options, script, |_| {}).expect("loads")
+}
+
+fn fixed(drafter: &str, depth: usize) -> Speculate {
+    Speculate::Fixed { drafter: drafter.into(), depth: Some(depth) }
+}
+
+/// Greedy, sampled and penalised; some end at an end-of-sequence token, some of the prompts repeat themselves.
+fn short_request(random: &mut Random) -> Request {
+    let length = random.choose(&[1, 4, 30, 90]);
+    let part = random.tokens(length);
+    let prompt = if random.one_in(2) { [&part[..], &part].concat() } else { part };
+    let seed = random.next();
+    let sampled = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+    let sampling = match random.below(6) {
+        0..=2 => Sampling::default(),
+        3 => Sampling { top_p: 0.9, top_k: 40, logit_bias: [(7, 2.0)].into(), ..sampled },
+        4 => Sampling { presence_penalty: 0.4, frequency_penalty: 0.1, repetition_penalty: 1.1, ..sampled },
+        _ => Sampling { temperature: 0.3, ..sampled },
+    };
+    let max_tokens = random.below(24) + 1;
+    let (ignore_eos, logits) = (!random.one_in(3), random.one_in(10));
+    Request { sampling, ignore_eos, logits, ..request(prompt, max_tokens) }
+}
+
+/// What a request was told, but what it cost.
+fn told(Answer { tokens, reason, usage }: &Answer) -> (&[(u32, Vec<u32>)], FinishReason, usize) {
+    (tokens, *reason, usage.completion_tokens)
+}
+
+/// Asks all at once, or one after the other.
+fn ask(engine: &Engine, requests: &[Request], speculation: &Speculate, together: bool) -> Vec<Answer> {
+    let submit =
+        |asked: &Request| submit(engine, Request { speculation: Some(speculation.clone()), ..asked.clone() });
+    match together {
+        true => requests.iter().map(submit).collect::<Vec<Running>>().into_iter().map(answer).collect(),
+        false => requests.iter().map(|asked| answer(submit(asked))).collect(),
+    }
+}
+
+#[test]
+fn answers_are_those_of_plain_decoding() {
+    let more = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok());
+    let mut generations = 0;
+    for round in 0..more.unwrap_or(1u64) {
+        for golden in MODELS {
+            let mut random = Random(1000 * round + golden.len() as u64);
+            let requests: Vec<Request> = (0..16).map(|_| short_request(&mut random)).collect();
+            let plain = load(golden, Speculate::Off);
+            let expected = ask(&plain, &requests, &Speculate::Off, false);
+            let answers = requests.iter().zip(&expected);
+            let answers = answers.map(|(asked, answer)| (asked.prompt.clone(), answer.ids())).collect();
+            let script = |right| Script { answers, right, vocab_size: 250, seed: round };
+            let check = |engine: &Engine, speculation: Speculate, least: usize, most: usize| {
+                for (together, requests, expected) in
+                    [(false, &requests[..8], &expected[..8]), (true, &requests[..], &expected[..])]
+                {
+                    let got = ask(engine, requests, &speculation, together);
+                    let (mut drafted, mut accepted) = (0, 0);
+                    for ((got, expected), asked) in got.iter().zip(expected).zip(requests) {
+                        assert_eq!(
+                            told(got),
+                            told(expected),
+                            "{golden}, {speculation}, round {round}: {asked:?}"
+                        );
+                        drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+                        accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
+                    }
+                    let percent = 100 * accepted / drafted.max(1);
+                    assert!(
+                        (least..=most).contains(&percent),
+                        "{golden}, {speculation}: {accepted} of {drafted}"
+                    );
+                }
+                8 + requests.len()
+            };
+            let script: &dyn Fn(f64) -> Script = &{
+                let script = script(0.0);
+                move |right| Script { right, ..script.clone() }
+            };
+            let wrong = scripted(golden, script(0.0));
+            generations += check(&wrong, fixed("scripted", 4), 0, 10);
+            generations += check(&wrong, fixed("ngram", 5), 0, 100);
+            generations += check(&wrong, Speculate::Auto, 0, 100);
+            let has_itself = wrong.info().drafters.contains(&"self");
+            assert!(has_itself || golden != "qwen3_5-text-sharded");
+            if has_itself {
+                generations += check(&wrong, fixed("self", 3), 0, 100);
+            }
+            let half = scripted(golden, script(0.6));
+            generations +=
+                [1, 2, 3, 8].map(|depth| check(&half, fixed("scripted", depth), 1, 99)).iter().sum::<usize>();
+            generations += check(&half, Speculate::Auto, 0, 100);
+            let identical = scripted(golden, script(1.0));
+            // Behind an answer that ended early it knows nothing.
+            generations += [1, 3, 7]
+                .map(|depth| check(&identical, fixed("scripted", depth), 60, 100))
+                .iter()
+                .sum::<usize>();
+            generations += check(&identical, Speculate::Auto, 0, 100);
+        }
+    }
+    println!("{generations} generations");
+    assert!(generations >= 2000, "{generations} generations");
+}
+
+/// Later requests go on from the state that drafts left behind, of requests that ended, or were cancelled in a round.
+#[test]
+fn what_is_left_behind_is_what_plain_decoding_leaves() {
+    for golden in MODELS {
+        let plain = load(golden, Speculate::Off);
+        let folder = checkpoint::folder(golden);
+        let script = Script { answers: vec![], right: 0.0, vocab_size: 250, seed: 4 };
+        let options =
+            Options { prefix_cache_bytes: 1 << 30, checkpoint_every: 32, ..options(Speculate::Auto) };
+        let engine =
+            start_scripted(Checkpoint::Folder(folder.path().into()), options, script, |_| {}).expect("loads");
+        let (mut random, mut before, mut reused) = (Random(6), vec![], 0);
+        for i in 0..40 {
+            let speculation = Some([fixed("scripted", 3), fixed("ngram", 4), Speculate::Auto][i % 3].clone());
+            let asked = Request { speculation, ..any_request(&mut random, &before) };
+            let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
+            let mut running = submit(&engine, asked.clone());
+            if random.one_in(4) {
+                running.early.extend(running.events.recv());
+                running.ticket.cancel();
+            }
+            let got = answer(running);
+            match got.reason {
+                FinishReason::Cancelled => {
+                    assert!(expected.tokens.starts_with(&got.tokens), "{golden}: {asked:?}")
+                }
+                _ => assert_eq!(told(&got), told(&expected), "{golden}: {asked:?}"),
+            }
+            reused += got.usage.cached_tokens;
+            before.push([&asked.prompt[..], &got.ids()].concat());
+        }
+        assert!(reused > 300, "{golden}: {reused} tokens reused");
+    }
+}
+
+#[test]
+fn a_right_draft_is_kept_whole() {
+    for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
+        let asked = request(vec![5, 9, 2, 33], 31);
+        let expected = answer(submit(&load(golden, Speculate::Off), asked.clone()));
+        let script = Script {
+            answers: vec![(asked.prompt.clone(), expected.ids())],
+            right: 1.0,
+            vocab_size: 250,
+            seed: 1,
+        };
+        let engine = scripted(golden, script);
+        let got = answer(submit(&engine, Request { speculation: Some(fixed("scripted", 4)), ..asked }));
+        assert_eq!(got.tokens, expected.tokens);
+        // The first token comes from the prompt; then six rounds of five.
+        assert_eq!(got.usage.speculation, [Drafted { drafter: "scripted", drafted: 24, accepted: 24 }]);
+    }
+}
+
+/// Allows multiples of a number, then has a few tokens said, then lets go.
+#[derive(Debug)]
+struct Rules {
+    multiples_of: u32,
+    until: usize,
+    says: Vec<u32>,
+    /// Histories it was asked about.
+    asked: Mutex<usize>,
+}
+
+impl Constraint for Rules {
+    fn next(&self, generated: &[u32]) -> Next {
+        *self.asked.lock().expect("nobody panicked") += 1;
+        match generated.len().checked_sub(self.until) {
+            None => Next::OneOf(TokenSet::of(250, (0..250).step_by(self.multiples_of as usize))),
+            Some(said) if said < self.says.len() => Next::Exactly(self.says[said..].to_vec()),
+            Some(_) => Next::Any,
+        }
+    }
+}
+
+#[test]
+fn constraints_hold_with_and_without_speculation() {
+    for golden in ["qwen3-a", "qwen3_5-text-sharded", "gemma3_text-a"] {
+        let plain = load(golden, Speculate::Off);
+        let mut random = Random(8);
+        let with = |prompt: &[u32], sampling: &Sampling, says: &[u32]| {
+            let rules = Rules { multiples_of: 7, until: 6, says: says.to_vec(), asked: Mutex::new(0) };
+            let constraint = Some(Arc::new(rules) as Arc<dyn Constraint>);
+            Request { sampling: sampling.clone(), constraint, ..request(prompt.to_vec(), 20) }
+        };
+        let penalised = Sampling { temperature: 0.9, presence_penalty: 0.5, seed: 3, ..Sampling::default() };
+        for sampling in
+            [Sampling::default(), Sampling { temperature: 1.0, seed: 9, ..Sampling::default() }, penalised]
+        {
+            for says in [&[][..], &[11, 12, 11, 12, 13]] {
+                let part = random.tokens(12);
+                let asked = with(&[&part[..], &part].concat(), &sampling, says);
+                let expected = answer(submit(&plain, asked.clone()));
+                let ids = expected.ids();
+                assert!(ids[..6].iter().all(|id| id % 7 == 0), "{ids:?}");
+                assert_eq!(ids[6..6 + says.len()], *says);
+                let script = Script {
+                    answers: vec![(asked.prompt.clone(), ids)],
+                    right: 0.7,
+                    vocab_size: 250,
+                    seed: 2,
+                };
+                let engine = scripted(golden, script);
+                for speculation in [fixed("scripted", 5), fixed("ngram", 4), Speculate::Auto] {
+                    let asked = Request { speculation: Some(speculation), ..asked.clone() };
+                    let beside = with(&random.tokens(9), &sampling, &[1, 2, 3]);
+                    let beside = submit(&engine, beside);
+                    let got = answer(submit(&engine, asked));
+                    assert_eq!(told(&got), told(&expected), "{golden}");
+                    let forced = got.usage.speculation.iter().find(|by| by.drafter == "forced");
+                    assert_eq!(forced.is_some(), says.len() > 1, "{:?}", got.usage.speculation);
+                    assert!(forced.is_none_or(|by| by.drafted == by.accepted));
+                    answer(beside);
+                }
+            }
+        }
+    }
+}
+
+/// Allows nothing from some point on.
+#[derive(Debug)]
+struct DeadEnd;
+
+impl Constraint for DeadEnd {
+    fn next(&self, generated: &[u32]) -> Next {
+        Next::OneOf(TokenSet::of(250, (0..250).take(if generated.len() < 5 { 250 } else { 0 })))
+    }
+}
+
+#[test]
+fn a_dead_end_fails_its_request_alone() {
+    for speculation in [Speculate::Off, fixed("scripted", 3)] {
+        let script = Script { answers: vec![], right: 0.0, vocab_size: 250, seed: 2 };
+        let engine = scripted("qwen3-a", script);
+        let asked = request(vec![5, 6, 7], 20);
+        let stuck =
+            Request { constraint: Some(Arc::new(DeadEnd)), speculation: Some(speculation), ..asked.clone() };
+        let beside = submit(&engine, asked);
+        let Running { ticket: _ticket, events, .. } = submit(&engine, stuck);
+        let events: Vec<Event> = events.into_iter().collect();
+        assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 5);
+        let last = events.last().expect("an end");
+        assert!(matches!(last, Event::Failed(RequestError::NothingAllowed { generated: 5 })), "{last:?}");
+        assert_eq!(answer(beside).tokens.len(), 20);
+    }
+}
+
+#[test]
+fn unknown_drafters_are_refused() {
+    let engine = load("qwen3-a", Speculate::Auto);
+    let check = |speculation: Speculate, expected: &str| {
+        let asked = Request { speculation: Some(speculation), ..request(vec![5], 2) };
+        let error = engine.submit(asked, |_| {}).err().expect("refused").to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(fixed("mpt", 3), "no drafter `mpt` for this model; there are ngram");
+    check(fixed("forced", 3), "no drafter `forced`");
+    check(fixed("ngram", 900), "900 tokens is too long");
+    let folder = checkpoint::folder("qwen3-a");
+    let started = start(Checkpoint::Folder(folder.path().into()), options(fixed("mpt", 3)), |_| {});
+    assert!(started.err().expect("refused").to_string().contains("no drafter `mpt:3`"));
+}
+
+/// Heads of each kind: dense, with experts, on latents; and merlin's, which was trained.
+#[test]
+fn a_checkpoints_own_head_drafts() {
+    let folder = |golden: &str| checkpoint::folder(golden);
+    for golden in ["qwen3_5-a", "qwen3_next-a", "qwen3_5_moe-b", "glm4_moe-a", "deepseek_v3-a"] {
+        let folder = folder(golden);
+        let checkpoint = Checkpoint::Folder(folder.path().into());
+        let engine = start(checkpoint, options(Speculate::Auto), |_| {}).expect("loads");
+        assert_eq!(engine.info().drafters, ["ngram", "mtp"], "{golden}");
+        let mut random = Random(golden.len() as u64);
+        let requests: Vec<Request> = (0..10).map(|_| any_request(&mut random, &[])).collect();
+        let expected = ask(&engine, &requests, &Speculate::Off, false);
+        let mut drafted = 0;
+        for (speculation, together) in [
+            (fixed("mtp", 1), false),
+            (fixed("mtp", 3), true),
+            (fixed("mtp", 8), true),
+            (Speculate::Auto, true),
+        ] {
+            let got = ask(&engine, &requests, &speculation, together);
+            for ((got, expected), asked) in got.iter().zip(&expected).zip(&requests) {
+                assert_eq!(told(got), told(expected), "{golden}, {speculation}: {asked:?}");
+                let own = got.usage.speculation.iter().filter(|by| by.drafter == "mtp");
+                drafted += own.map(|by| by.drafted).sum::<usize>();
+            }
+        }
+        assert!(drafted > 100, "{golden}: {drafted} tokens were drafted");
+    }
+}
+
+/// Questions of the engine's own tests, as merlin's template renders them.
+#[test]
+fn merlins_head_saves_steps() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/merlin");
+    let engine = start(Checkpoint::Folder(folder.into()), options(Speculate::Auto), |_| {}).expect("loads");
+    let recorded: Vec<serde_json::Value> =
+        serde_json::from_str(include_str!("merlin.json")).expect("prompts");
+    let ids = |prompt: &serde_json::Value| -> Vec<u32> {
+        serde_json::from_value(prompt["ids"].clone()).expect("ids")
+    };
+    let requests: Vec<Request> = recorded.iter().map(|prompt| request(ids(prompt), 64)).collect();
+    let expected = ask(&engine, &requests, &Speculate::Off, false);
+    let got = ask(&engine, &requests, &fixed("mtp", 2), true);
+    let (mut drafted, mut accepted) = (0, 0);
+    for (got, expected) in got.iter().zip(&expected) {
+        assert_eq!(told(got), told(expected));
+        drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+        accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
+    }
+    println!("{accepted} of {drafted}");
+    assert!(accepted * 2 > drafted, "{accepted} of {drafted}");
+}

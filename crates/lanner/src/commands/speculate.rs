@@ -1,0 +1,167 @@
+//! `lanner bench --speculate`: plain decoding beside drafters and auto. Results on stdout, progress on stderr.
+
+use std::io::Write;
+
+use engine::{Checkpoint, Engine, Options, Sampling, Script, Speculate};
+
+use super::{CommandError, bench::draw};
+use crate::{
+    bench::{
+        ModelReport, machine, random_ids,
+        speculate::{Case, Class, Comparison, Line, Round, lines, round},
+    },
+    config::{ModelConfig, SpeculationConfig, Weights},
+    conversation,
+    model::{Model, OpenError},
+    terminal::say,
+};
+
+/// Seeds the answers that are sampled; any number would do.
+const SEED: u64 = 7;
+/// Prompts of random ids in a case, rounded up to whole batches.
+const PROMPTS: usize = 4;
+
+/// # Errors
+/// The model does not load or fails, a drafter or a place for the chart does not exist, or answers differ from those of
+/// plain decoding: that is said behind the report.
+pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), CommandError> {
+    let mut options = model.options.clone();
+    // Prompts are asked again and again; what they cost is to be seen.
+    (options.prefix_cache_bytes, options.disk_cache) = (0, None);
+    let mut machine = machine::Machine::here();
+    machine.measure_reading();
+    let (model, lines) = match &config.weights {
+        Weights::Model => {
+            let model = ModelConfig { options, ..model.clone() };
+            Model::open(&model)?.with(|model| answer_texts(model, config))?
+        }
+        Weights::Random { shape, config: of, quantization } => {
+            let checkpoint = Checkpoint::Random { config: of.clone(), quantization: *quantization };
+            follow_scripts(shape, &checkpoint, &options, config)?
+        }
+    };
+    machine.measure_reading();
+    let comparison = Comparison { machine, model, lines };
+    let text = if config.json { format!("{:#}\n", comparison.json()) } else { comparison.text() };
+    std::io::stdout().write_all(text.as_bytes())?;
+    config.chart.as_ref().map_or(Ok(()), |chart| draw(&comparison.picture(), chart))?;
+    let wrong = comparison.differences().into_iter().map(|(way, at)| {
+        format!("{way}, from token {} of the answer to prompt {} on", at.position + 1, at.prompt + 1)
+    });
+    let wrong: Vec<String> = wrong.collect();
+    if wrong.is_empty() { Ok(()) } else { Err(CommandError::Different(wrong.join("; "))) }
+}
+
+fn answer_texts(model: &Model, config: &SpeculationConfig) -> Result<(ModelReport, Vec<Line>), CommandError> {
+    let info = model.engine.info();
+    let mut cases = vec![];
+    for class in &config.texts {
+        let prompts = prompts(model, class)?;
+        for &generate in &config.generate {
+            for &batch in &config.batches {
+                for sampling in [Sampling::default(), sampled(&info.default_sampling)] {
+                    let (class, prompts) = (class.name.to_owned(), prompts.clone());
+                    cases.push(Case { class, prompts, sampling, generate, ignore_eos: false, batch });
+                }
+            }
+        }
+    }
+    let report = ModelReport::new(model.name.clone(), None, info);
+    let ways = config.ways.of(&info.drafters);
+    Ok((report, run(&model.engine, &cases, &ways, config)?))
+}
+
+fn prompts(model: &Model, class: &Class) -> Result<Vec<Vec<u32>>, CommandError> {
+    let prompt = |text: &'static str| {
+        let asked = conversation::ask(vec![conversation::user(text)], Some(class.think));
+        Ok(model.chat_prompt(&asked)?.ids)
+    };
+    class.prompts().map(prompt).collect()
+}
+
+/// As the model wants to be sampled, which may be not at all.
+fn sampled(usual: &Sampling) -> Sampling {
+    let temperature = if usual.temperature > 0.0 { usual.temperature } else { 1.0 };
+    Sampling { temperature, seed: SEED, ..usual.clone() }
+}
+
+/// Random weights answer random prompts; a drafter that knows the answers is right as often as it is told.
+fn follow_scripts(
+    shape: &str,
+    checkpoint: &Checkpoint,
+    options: &Options,
+    config: &SpeculationConfig,
+) -> Result<(ModelReport, Vec<Line>), CommandError> {
+    let load = |script: Script| {
+        let wrong = |error| OpenError::Load { name: shape.into(), error };
+        engine::start_scripted(checkpoint.clone(), options.clone(), script, |_| {}).map_err(wrong)
+    };
+    let plain = load(Script::default())?;
+    let vocab_size = plain.info().vocab_size;
+    let report = ModelReport::new(shape.into(), Some(shape.into()), plain.info());
+    let cases = |class: &str| -> Vec<Case> {
+        let mut cases = vec![];
+        for &length in &config.prompts {
+            for &generate in &config.generate {
+                for &batch in &config.batches {
+                    let count = PROMPTS.next_multiple_of(batch) as u64;
+                    let prompts = (0..count).map(|i| random_ids(i, length, vocab_size)).collect();
+                    let class = format!("{length} random ids, {class}");
+                    let sampling = Sampling::default();
+                    cases.push(Case { class, prompts, sampling, generate, ignore_eos: true, batch });
+                }
+            }
+        }
+        cases
+    };
+    let mut answers = vec![];
+    for case in cases("") {
+        let told = round(&plain, &case, &[Speculate::Off], false)?.pop().unwrap_or_default();
+        answers.extend(case.prompts.into_iter().zip(told.answers));
+    }
+    plain.stop();
+    // The longest answer to a prompt holds the others.
+    answers.sort_by_key(|(_, answer)| std::cmp::Reverse(answer.len()));
+    let ways = config.ways.of(&["scripted"]);
+    let mut lines = vec![];
+    for &right in &config.scripted {
+        let vocab_size = u32::try_from(vocab_size).unwrap_or(u32::MAX);
+        let engine = load(Script { answers: answers.clone(), right, vocab_size, seed: SEED })?;
+        lines.extend(run(&engine, &cases(&format!("{right} right")), &ways, config)?);
+        engine.stop();
+    }
+    Ok((report, lines))
+}
+
+/// Each round runs every case once, in all ways.
+fn run(
+    engine: &Engine,
+    cases: &[Case],
+    ways: &[Speculate],
+    config: &SpeculationConfig,
+) -> Result<Vec<Line>, CommandError> {
+    let load = engine.step_times()?;
+    let mut rounds: Vec<Vec<Vec<Round>>> = cases.iter().map(|_| vec![]).collect();
+    for number in 0..config.warmup + config.repeats {
+        for (case, rounds) in cases.iter().zip(&mut rounds) {
+            let found = round(engine, case, ways, number % 2 == 1)?;
+            tell(number, config, case, ways, &found);
+            if number >= config.warmup {
+                rounds.push(found);
+            }
+        }
+    }
+    Ok(cases.iter().zip(&rounds).flat_map(|(case, rounds)| lines(case, ways, rounds, &load)).collect())
+}
+
+fn tell(number: usize, config: &SpeculationConfig, case: &Case, ways: &[Speculate], found: &[Round]) {
+    let number = match number.checked_sub(config.warmup) {
+        Some(repeat) => format!("{} of {}", repeat + 1, config.repeats),
+        None => "warm-up".into(),
+    };
+    let speeds = ways.iter().zip(found).map(|(way, round)| format!("{way} {:.1}", round.speed()));
+    let (class, batch) = (&case.class, case.batch);
+    let sampling = if case.sampling.temperature > 0.0 { "seeded" } else { "greedy" };
+    let speeds = speeds.collect::<Vec<_>>().join(", ");
+    say(format_args!("lanner: {number}: {class}, {sampling}, batch {batch}: {speeds} tok/s"));
+}

@@ -1,0 +1,185 @@
+//! What a recurrent layer carries from token to token: a state behind the last token that is there to stay, and inputs
+//! of those behind it, of which some may be forgotten again. Knows nothing of whole layers.
+
+use std::{
+    rc::Rc,
+    sync::{Arc, OnceLock},
+};
+
+use crate::{
+    Array, Dtype, fast,
+    fused::{self, DeltaParts},
+};
+
+/// Empty until the first tokens come; zeros then stand for the past.
+///
+/// Tokens `ahead` in a step leave the state as it was before them. Those that are not [forgotten](Recurrence::forget)
+/// until the next step are taken in by that, so that neither keeping nor forgetting them costs a copy of the state.
+#[derive(Clone, Default)]
+pub struct Recurrence {
+    /// The last inputs of the convolution, `[width - 1, channels]`.
+    conv: Option<Array>,
+    /// The state of a delta rule, float32 `[1, value_heads, value_dim, key_dim]`. Written in place, unless a clone still
+    /// holds what it was.
+    state: Option<Rc<Array>>,
+    /// Tokens that `conv` lacks.
+    conv_ahead: Option<Ahead<Array>>,
+    /// Tokens that `state` lacks: `k`, `v`, decay and `beta` as [`fast::gated_delta`] takes them.
+    state_ahead: Option<Ahead<[Array; 4]>>,
+    /// Tokens that both lack, where one operation computes both.
+    ahead: Option<Ahead<Noted>>,
+}
+
+/// The first `tokens` of inputs.
+#[derive(Clone)]
+struct Ahead<T> {
+    tokens: i32,
+    inputs: T,
+}
+
+/// What a kernel notes of the tokens ahead while it runs.
+#[derive(Clone)]
+pub(crate) struct Noted {
+    pub net: Arc<DeltaParts>,
+    pub inputs: Arc<OnceLock<Inputs>>,
+}
+
+/// Inputs of some tokens, one behind the other.
+pub(crate) struct Inputs {
+    /// Of the convolution, `channels` each.
+    pub x: Vec<f32>,
+    pub k: Vec<f32>,
+    pub v: Vec<f32>,
+    pub g: Vec<f32>,
+    pub beta: Vec<f32>,
+}
+
+/// What a kernel that computes a whole row takes.
+pub(crate) struct Taken {
+    pub conv: Array,
+    pub state: Array,
+    /// Whether the state's memory may be written: nobody else holds it.
+    pub in_place: bool,
+    /// So many tokens are to be taken in first.
+    pub ahead: Option<(i32, Noted)>,
+}
+
+impl Recurrence {
+    /// The last inputs of the convolution `[width - 1, channels]` and the state `[1, value_heads, value_dim, key_dim]`, to
+    /// be evaluated with a step; behind tokens ahead they are not [settled](Recurrence::settled).
+    pub fn arrays(&self) -> [Option<&Array>; 2] {
+        [self.conv.as_ref(), self.state.as_deref()]
+    }
+
+    /// What [`arrays`](Recurrence::arrays) gave of a settled one.
+    pub fn from_arrays([conv, state]: [Option<Array>; 2]) -> Recurrence {
+        Recurrence { conv, state: state.map(Rc::new), ..Recurrence::default() }
+    }
+
+    /// Forgets the last `tokens`, all of which were ahead in the last step.
+    ///
+    /// # Panics
+    /// If they were not: a bug of ours.
+    #[track_caller]
+    pub fn forget(&mut self, tokens: i32) {
+        fn less<T>(ahead: &mut Option<Ahead<T>>, tokens: i32) {
+            if let Some(ahead) = ahead {
+                assert!(tokens <= ahead.tokens, "{tokens} of {} tokens ahead", ahead.tokens);
+                ahead.tokens -= tokens;
+            }
+        }
+        let ahead = self.conv_ahead.is_some() || self.state_ahead.is_some() || self.ahead.is_some();
+        assert!(tokens == 0 || ahead, "{tokens} tokens of none ahead");
+        less(&mut self.conv_ahead, tokens);
+        less(&mut self.state_ahead, tokens);
+        less(&mut self.ahead, tokens);
+    }
+
+    /// The same with nothing ahead: the arrays are those of a sequence that never looked ahead.
+    #[track_caller]
+    pub fn settled(&self) -> Recurrence {
+        let mut settled = self.clone();
+        settled.settle_conv();
+        settled.settle_state();
+        if let (Some(Ahead { tokens: tokens @ 1.., inputs }), Some(conv), Some(state)) =
+            (settled.ahead.take(), &self.conv, &self.state)
+        {
+            let [conv, state] = fused::settle(conv, state, tokens, inputs);
+            (settled.conv, settled.state) = (Some(conv), Some(Rc::new(state)));
+        }
+        settled
+    }
+
+    /// Causal depthwise convolution of `x` `[tokens, channels]` with `weight` `[channels, width]`; the last `ahead` tokens
+    /// may be forgotten again.
+    #[track_caller]
+    pub fn causal_conv(&mut self, x: &Array, ahead: i32, weight: &Array, silu: bool) -> Array {
+        self.settle_conv();
+        let past = self.conv.take();
+        let past = past.unwrap_or_else(|| Array::zeros(&[weight.dim(1) - 1, x.dim(1)], x.dtype()));
+        let (out, next) = fast::causal_conv(x, weight, &past, silu);
+        if ahead > 0 {
+            self.conv_ahead = Some(Ahead { tokens: x.dim(0), inputs: x.clone() });
+        }
+        self.conv = Some(if ahead > 0 { past } else { next });
+        out
+    }
+
+    /// Gated delta rule; shapes as in [`fast::gated_delta`]. The last `ahead` tokens may be forgotten again.
+    #[track_caller]
+    pub fn gated_delta(&mut self, [q, k, v]: [&Array; 3], ahead: i32, g: &Array, beta: &Array) -> Array {
+        self.settle_state();
+        let past = self
+            .state
+            .take()
+            .unwrap_or_else(|| Rc::new(Array::zeros(&[1, v.dim(2), v.dim(3), k.dim(3)], Dtype::Float32)));
+        let (out, next) = fast::gated_delta([q, k, v], g, beta, &past);
+        if ahead > 0 {
+            let inputs = [k, v, g, beta].map(Array::clone);
+            self.state_ahead = Some(Ahead { tokens: k.dim(1), inputs });
+        }
+        self.state = Some(if ahead > 0 { past } else { Rc::new(next) });
+        out
+    }
+
+    /// What the kernel of a whole row goes on from.
+    #[track_caller]
+    pub(crate) fn take(&mut self, conv: &[i32], dtype: Dtype, state: &[i32]) -> Taken {
+        assert!(self.conv_ahead.is_none() && self.state_ahead.is_none(), "a layer of another kind");
+        let (state, in_place) = match self.state.take().map(Rc::try_unwrap) {
+            Some(Ok(state)) => (state, true),
+            Some(Err(shared)) => ((*shared).clone(), false),
+            None => (Array::zeros(state, Dtype::Float32), true),
+        };
+        Taken {
+            conv: self.conv.take().unwrap_or_else(|| Array::zeros(conv, dtype)),
+            state,
+            in_place,
+            ahead: self.ahead.take().map(|Ahead { tokens, inputs }| (tokens, inputs)),
+        }
+    }
+
+    /// What the kernel of a whole row leaves behind; of tokens ahead their inputs.
+    pub(crate) fn put(&mut self, conv: Array, state: Array, ahead: Option<(i32, Noted)>) {
+        (self.conv, self.state) = (Some(conv), Some(Rc::new(state)));
+        self.ahead = ahead.map(|(tokens, inputs)| Ahead { tokens, inputs });
+    }
+
+    #[track_caller]
+    fn settle_conv(&mut self) {
+        if let (Some(Ahead { tokens, inputs }), Some(conv)) = (self.conv_ahead.take(), &mut self.conv) {
+            let kept = conv.dim(0);
+            *conv = Array::concatenate([&*conv, &inputs], 0).slice(0, tokens, tokens + kept).contiguous();
+        }
+    }
+
+    #[track_caller]
+    fn settle_state(&mut self) {
+        if let (Some(Ahead { tokens: tokens @ 1.., inputs }), Some(state)) =
+            (self.state_ahead.take(), &mut self.state)
+        {
+            let [k, v, g, beta] = inputs.map(|x| x.slice(1, 0, tokens));
+            *state = Rc::new(fast::gated_delta([&k, &k, &v], &g, &beta, state).1);
+        }
+    }
+}
