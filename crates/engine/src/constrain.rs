@@ -26,7 +26,7 @@ pub enum Next {
 /// Tokens of a vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSet {
-    /// Bit `id % 32` of word `id / 32`; `None`: all of them.
+    /// Bit `id % 32` of word `id / 32`, none behind the last word; `None`: all of them.
     words: Option<Arc<[u32]>>,
 }
 

@@ -21,7 +21,7 @@ use crate::{
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
-    speculate::{Costs, Script, Speculator, measure},
+    speculate::{Costs, Drafter, Script, Scripted, Speculator, measure, mtp::MtpDrafter},
     weights::{Declared, Types, Weights},
 };
 
@@ -112,8 +112,10 @@ fn load(
         Speculate::Auto => measure(&*model)?,
         _ => Costs::new(vec![]),
     };
-    let speculator =
-        Speculator::new(options.speculate.clone(), &model, script, costs).map_err(LoadError::Options)?;
+    let mtp = MtpDrafter::new(model.clone()).map(|mtp| Box::new(mtp) as Box<dyn Drafter>);
+    let scripted = script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>);
+    let more = mtp.into_iter().chain(scripted).collect();
+    let speculator = Speculator::new(options.speculate.clone(), more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
     Ok((model, info, speculator))
 }

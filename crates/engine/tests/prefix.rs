@@ -63,7 +63,8 @@ fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &En
         }
         for (request, running) in submitted {
             let got = answer(running);
-            let expected = answer(submit(cold, request.clone()));
+            let plain = Request { speculation: Some(Speculate::Off), ..request.clone() };
+            let expected = answer(submit(cold, plain));
             let what =
                 || format!("{golden}, seed {seed}, burst {burst}, {options:?}, {request:?}, {:?}", got.usage);
             match got.reason {
@@ -260,7 +261,7 @@ fn usage(engine: &Engine, request: Request) -> Usage {
     answer(submit(engine, request)).usage
 }
 
-fn miss(usage: Usage) -> Option<(MissReason, usize)> {
+fn miss(usage: &Usage) -> Option<(MissReason, usize)> {
     usage.cache.miss.map(|miss| (miss.reason, miss.position))
 }
 
@@ -320,7 +321,7 @@ fn a_miss_says_why() {
     let mut other = prompt.clone();
     other[100] = 251;
     let off = load("qwen3-a", cold());
-    assert_eq!(miss(usage(&off, request(prompt.clone(), 2))), Some((MissReason::Disabled, 0)));
+    assert_eq!(miss(&usage(&off, request(prompt.clone(), 2))), Some((MissReason::Disabled, 0)));
     let engine = load("qwen3-a", Options::default());
     let first = usage(&engine, request(prompt.clone(), 2));
     assert_eq!(
@@ -330,13 +331,13 @@ fn a_miss_says_why() {
     );
     let second = usage(&engine, request(prompt.clone(), 2));
     assert_eq!(
-        (second.cached_tokens, second.cache.source, miss(second)),
+        (second.cached_tokens, second.cache.source, miss(&second)),
         (299, Some(CacheSource::Ram), None)
     );
     let changed = usage(&engine, request(other.clone(), 2));
-    assert_eq!((changed.cached_tokens, miss(changed)), (100, Some((MissReason::Differs, 100))));
+    assert_eq!((changed.cached_tokens, miss(&changed)), (100, Some((MissReason::Differs, 100))));
     let all = usage(&engine, Request { prompt_logprobs: true, ..request(prompt.clone(), 2) });
-    assert_eq!((all.cached_tokens, miss(all)), (0, Some((MissReason::LogitsWanted, 0))));
+    assert_eq!((all.cached_tokens, miss(&all)), (0, Some((MissReason::LogitsWanted, 0))));
     assert_eq!(all.cache.reusable, 299);
     assert!(engine.clear_cache().expect("runs").bytes > 0);
     let stats = engine.cache_stats().expect("runs");
@@ -348,10 +349,10 @@ fn a_miss_says_why() {
     other = prompt.clone();
     other[250] = 251;
     let branch = usage(&hybrid, request(other.clone(), 2));
-    assert_eq!((branch.cached_tokens, miss(branch)), (40, Some((MissReason::NoCheckpoint, 40))));
+    assert_eq!((branch.cached_tokens, miss(&branch)), (40, Some((MissReason::NoCheckpoint, 40))));
     other[250] = 252;
     let again = usage(&hybrid, request(other, 2));
-    assert_eq!((again.cached_tokens, miss(again)), (250, Some((MissReason::Differs, 250))));
+    assert_eq!((again.cached_tokens, miss(&again)), (250, Some((MissReason::Differs, 250))));
 }
 
 #[test]
@@ -366,5 +367,5 @@ fn what_made_room_is_missed_by_name() {
     let stats = engine.cache_stats().expect("runs");
     assert!(stats.evictions > 0, "{stats:?}");
     let back = usage(&engine, request(prompt, 2));
-    assert_eq!(miss(back), Some((MissReason::Evicted, back.cached_tokens)));
+    assert_eq!(miss(&back), Some((MissReason::Evicted, back.cached_tokens)));
 }

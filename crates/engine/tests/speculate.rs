@@ -7,7 +7,7 @@ mod checkpoint;
 
 use std::sync::{Arc, Mutex};
 
-use asking::{Answer, Random, Running, answer, request, submit};
+use asking::{Answer, Random, Running, answer, any_request, request, submit};
 use engine::*;
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
@@ -42,7 +42,7 @@ fn fixed(drafter: &str, depth: usize) -> Speculate {
 }
 
 /// Greedy, sampled and penalised; some end at an end-of-sequence token, some of the prompts repeat themselves.
-fn any_request(random: &mut Random) -> Request {
+fn short_request(random: &mut Random) -> Request {
     let length = random.choose(&[1, 4, 30, 90]);
     let part = random.tokens(length);
     let prompt = if random.one_in(2) { [&part[..], &part].concat() } else { part };
@@ -81,7 +81,7 @@ fn answers_are_those_of_plain_decoding() {
     for round in 0..more.unwrap_or(1u64) {
         for golden in MODELS {
             let mut random = Random(1000 * round + golden.len() as u64);
-            let requests: Vec<Request> = (0..16).map(|_| any_request(&mut random)).collect();
+            let requests: Vec<Request> = (0..16).map(|_| short_request(&mut random)).collect();
             let plain = load(golden, Speculate::Off);
             let expected = ask(&plain, &requests, &Speculate::Off, false);
             let answers = requests.iter().zip(&expected);
@@ -135,7 +135,41 @@ fn answers_are_those_of_plain_decoding() {
     assert!(generations >= 2000, "{generations} generations");
 }
 
-/// Counts steps by the hidden work: a draft that is right saves steps.
+/// Later requests go on from the state that drafts left behind, of requests that ended, or were cancelled in a round.
+#[test]
+fn what_is_left_behind_is_what_plain_decoding_leaves() {
+    for golden in MODELS {
+        let plain = load(golden, Speculate::Off);
+        let folder = checkpoint::folder(golden);
+        let script = Script { answers: vec![], right: 0.0, vocab_size: 250, seed: 4 };
+        let options =
+            Options { prefix_cache_bytes: 1 << 30, checkpoint_every: 32, ..options(Speculate::Auto) };
+        let engine =
+            start_scripted(Checkpoint::Folder(folder.path().into()), options, script, |_| {}).expect("loads");
+        let (mut random, mut before, mut reused) = (Random(6), vec![], 0);
+        for i in 0..40 {
+            let speculation = Some([fixed("scripted", 3), fixed("ngram", 4), Speculate::Auto][i % 3].clone());
+            let asked = Request { speculation, ..any_request(&mut random, &before) };
+            let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
+            let mut running = submit(&engine, asked.clone());
+            if random.one_in(4) {
+                running.early.extend(running.events.recv());
+                running.ticket.cancel();
+            }
+            let got = answer(running);
+            match got.reason {
+                FinishReason::Cancelled => {
+                    assert!(expected.tokens.starts_with(&got.tokens), "{golden}: {asked:?}")
+                }
+                _ => assert_eq!(told(&got), told(&expected), "{golden}: {asked:?}"),
+            }
+            reused += got.usage.cached_tokens;
+            before.push([&asked.prompt[..], &got.ids()].concat());
+        }
+        assert!(reused > 300, "{golden}: {reused} tokens reused");
+    }
+}
+
 #[test]
 fn a_right_draft_is_kept_whole() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
@@ -274,7 +308,7 @@ fn a_checkpoints_own_head_drafts() {
         let engine = start(checkpoint, options(Speculate::Auto), |_| {}).expect("loads");
         assert_eq!(engine.info().drafters, ["ngram", "mtp"], "{golden}");
         let mut random = Random(golden.len() as u64);
-        let requests: Vec<Request> = (0..10).map(|_| any_request(&mut random)).collect();
+        let requests: Vec<Request> = (0..10).map(|_| short_request(&mut random)).collect();
         let expected = ask(&engine, &requests, &Speculate::Off, false);
         let mut drafted = 0;
         for (speculation, together) in [

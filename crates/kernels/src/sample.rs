@@ -1,5 +1,7 @@
 //! From logits to a token: penalties, filters and the draw, without sorting what cannot be chosen.
 
+use std::iter;
+
 use crate::{
     gumbel::{gumbel, gumbel_64},
     lanes::{LANES, exp, load_scalar, reduce},
@@ -25,7 +27,7 @@ pub struct Sampling<'a> {
     pub presence_penalty: f32,
     /// Subtracted from a token's logit for each time it was generated.
     pub frequency_penalty: f32,
-    /// Bit `id % 32` of word `id / 32` of each token that may be chosen, one at least; `None`: all.
+    /// Bit `id % 32` of word `id / 32` of each token that may be chosen, one at least; those behind the last word may not. `None`: all.
     pub allowed: Option<&'a [u32]>,
     /// Added to logits before anything else: token ids, each at most once, and values.
     pub bias: &'a [(u32, f32)],
@@ -99,8 +101,7 @@ impl Sampling<'_> {
             }
         }
         let Some(allowed) = self.allowed else { return };
-        assert!(allowed.len() * 32 >= logits.len(), "{} words for {} tokens", allowed.len(), logits.len());
-        for (word, logits) in allowed.iter().zip(logits.chunks_mut(32)) {
+        for (word, logits) in allowed.iter().chain(iter::repeat(&0)).zip(logits.chunks_mut(32)) {
             let refused = logits.iter_mut().enumerate().filter(|(i, _)| word >> i & 1 == 0);
             refused.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }

@@ -351,6 +351,11 @@ pub struct ModelArgs {
     /// [default: none].
     #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
+    /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
+    /// measurements, so that it is not slower than `off`; a name (ngram) and, behind a colon, most tokens of a draft fix it
+    /// [default: auto].
+    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
+    pub speculate: Option<Speculation>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
@@ -457,6 +462,27 @@ pub struct ConversationArgs {
     /// Ask the template for no reasoning.
     #[arg(long, overrides_with = "think")]
     pub no_think: bool,
+}
+
+/// Who drafts tokens, as the engine reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Speculation(pub engine::Speculate);
+
+impl TryFrom<String> for Speculation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Speculation, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Speculation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculation, String> {
+        text.parse().map(Speculation)
+    }
 }
 
 /// An amount of memory, written as a number, a number with K, M, G or T (of 1024), or `off` for none.

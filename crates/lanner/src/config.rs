@@ -16,7 +16,7 @@ use crate::{
     bench::{Shape, Workload, machine},
     cli::{
         self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, PrefixSpoilers,
-        QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs,
+        QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, Speculation,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -408,6 +408,7 @@ fn model_config(
         },
         // Opened when the model's tokenizer is known.
         ngram_table: None,
+        speculate: args.speculate.or(file.speculate).map_or(defaults.speculate, |asked| asked.0),
     };
     ModelConfig {
         model: args.model.or(file.model),
@@ -488,6 +489,8 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
     if batch > max_batch {
         return Err(ConfigError::Batch { batch, max_batch });
     }
+    // What a token costs is measured without drafts, unless they are asked for.
+    model.speculate.get_or_insert(Speculation(engine::Speculate::Off));
     let speed = SpeedConfig {
         weights,
         workloads,

@@ -3,7 +3,9 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use chat::{Decoder, Delta};
-use engine::{CacheReport, Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs};
+use engine::{
+    CacheReport, Drafted, Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Some choices generating side by side. Dropping it cancels them.
@@ -44,6 +46,8 @@ pub struct Finish {
     /// Every generated token, the end-of-sequence token included.
     pub completion_tokens: usize,
     pub cache: CacheReport,
+    /// By drafter, of those that drafted anything.
+    pub speculation: Vec<Drafted>,
     pub reasoning_tokens: usize,
 }
 
@@ -189,6 +193,7 @@ impl Choice {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: if stopped { self.generated } else { usage.completion_tokens },
             cache: usage.cache,
+            speculation: usage.speculation,
             reasoning_tokens: self.decoder.reasoning_tokens(),
         }));
         steps

@@ -99,17 +99,13 @@ impl Recurrence {
     #[track_caller]
     pub fn settled(&self) -> Recurrence {
         let mut settled = self.clone();
-        if let (Some(Ahead { tokens, inputs }), Some(conv), Some(state)) =
+        settled.settle_conv();
+        settled.settle_state();
+        if let (Some(Ahead { tokens: tokens @ 1.., inputs }), Some(conv), Some(state)) =
             (settled.ahead.take(), &self.conv, &self.state)
         {
             let [conv, state] = fused::settle(conv, state, tokens, inputs);
             (settled.conv, settled.state) = (Some(conv), Some(Rc::new(state)));
-        }
-        if let Some(conv) = settled.take_conv() {
-            settled.conv = Some(conv);
-        }
-        if let Some((state, _)) = settled.take_state() {
-            settled.state = Some(Rc::new(state));
         }
         settled
     }
@@ -118,7 +114,8 @@ impl Recurrence {
     /// may be forgotten again.
     #[track_caller]
     pub fn causal_conv(&mut self, x: &Array, ahead: i32, weight: &Array, silu: bool) -> Array {
-        let past = self.take_conv();
+        self.settle_conv();
+        let past = self.conv.take();
         let past = past.unwrap_or_else(|| Array::zeros(&[weight.dim(1) - 1, x.dim(1)], x.dtype()));
         let (out, next) = fast::causal_conv(x, weight, &past, silu);
         if ahead > 0 {
@@ -131,15 +128,17 @@ impl Recurrence {
     /// Gated delta rule; shapes as in [`fast::gated_delta`]. The last `ahead` tokens may be forgotten again.
     #[track_caller]
     pub fn gated_delta(&mut self, [q, k, v]: [&Array; 3], ahead: i32, g: &Array, beta: &Array) -> Array {
-        let past = self.take_state().map(|(state, _)| state);
-        let shape = [1, v.dim(2), v.dim(3), k.dim(3)];
-        let past = past.unwrap_or_else(|| Array::zeros(&shape, Dtype::Float32));
+        self.settle_state();
+        let past = self
+            .state
+            .take()
+            .unwrap_or_else(|| Rc::new(Array::zeros(&[1, v.dim(2), v.dim(3), k.dim(3)], Dtype::Float32)));
         let (out, next) = fast::gated_delta([q, k, v], g, beta, &past);
         if ahead > 0 {
             let inputs = [k, v, g, beta].map(Array::clone);
             self.state_ahead = Some(Ahead { tokens: k.dim(1), inputs });
         }
-        self.state = Some(Rc::new(if ahead > 0 { past } else { next }));
+        self.state = Some(if ahead > 0 { past } else { Rc::new(next) });
         out
     }
 
@@ -147,8 +146,11 @@ impl Recurrence {
     #[track_caller]
     pub(crate) fn take(&mut self, conv: &[i32], dtype: Dtype, state: &[i32]) -> Taken {
         assert!(self.conv_ahead.is_none() && self.state_ahead.is_none(), "a layer of another kind");
-        let (state, in_place) =
-            self.take_state().unwrap_or_else(|| (Array::zeros(state, Dtype::Float32), true));
+        let (state, in_place) = match self.state.take().map(Rc::try_unwrap) {
+            Some(Ok(state)) => (state, true),
+            Some(Err(shared)) => ((*shared).clone(), false),
+            None => (Array::zeros(state, Dtype::Float32), true),
+        };
         Taken {
             conv: self.conv.take().unwrap_or_else(|| Array::zeros(conv, dtype)),
             state,
@@ -164,25 +166,20 @@ impl Recurrence {
     }
 
     #[track_caller]
-    fn take_conv(&mut self) -> Option<Array> {
-        let conv = self.conv.take()?;
-        let Some(Ahead { tokens, inputs }) = self.conv_ahead.take() else { return Some(conv) };
-        let kept = conv.dim(0);
-        Some(Array::concatenate([&conv, &inputs], 0).slice(0, tokens, tokens + kept).contiguous())
+    fn settle_conv(&mut self) {
+        if let (Some(Ahead { tokens, inputs }), Some(conv)) = (self.conv_ahead.take(), &mut self.conv) {
+            let kept = conv.dim(0);
+            *conv = Array::concatenate([&*conv, &inputs], 0).slice(0, tokens, tokens + kept).contiguous();
+        }
     }
 
-    /// The state, and whether its memory may be written: nobody else holds it.
     #[track_caller]
-    fn take_state(&mut self) -> Option<(Array, bool)> {
-        let (state, alone) = match Rc::try_unwrap(self.state.take()?) {
-            Ok(array) => (array, true),
-            Err(shared) => ((*shared).clone(), false),
-        };
-        let Some(Ahead { tokens, inputs }) = self.state_ahead.take() else { return Some((state, alone)) };
-        if tokens == 0 {
-            return Some((state, alone));
+    fn settle_state(&mut self) {
+        if let (Some(Ahead { tokens: tokens @ 1.., inputs }), Some(state)) =
+            (self.state_ahead.take(), &mut self.state)
+        {
+            let [k, v, g, beta] = inputs.map(|x| x.slice(1, 0, tokens));
+            *state = Rc::new(fast::gated_delta([&k, &k, &v], &g, &beta, state).1);
         }
-        let [k, v, g, beta] = inputs.map(|x| x.slice(1, 0, tokens));
-        Some((fast::gated_delta([&k, &k, &v], &g, &beta, &state).1, true))
     }
 }

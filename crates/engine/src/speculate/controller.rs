@@ -106,9 +106,14 @@ impl Controller {
     pub fn kept(&self, pace: &Pace, drafter: usize, grade: usize) -> impl Iterator<Item = f64> {
         let (shared, believed) = &self.shared[drafter];
         let own = pace.odds.get(drafter).map(|grades| &grades[grade]);
+        // Of a place that was seldom judged the one before it says most.
+        let (mut of_all, mut of_own) = (believed[grade], None);
         (0..MAX_DEPTH).scan((1.0, 1.0), move |(kept, all), place| {
-            let others = shared[grade].right(place, believed[grade], BELIEVED);
-            *all *= own.map_or(others, |own| own.right(place, others, SHARED));
+            of_all = shared[grade].right(place, of_all, BELIEVED);
+            let before = of_own.map_or(of_all, |before: f64| (before + of_all) / 2.0);
+            let right = own.map_or(of_all, |own| own.right(place, before, SHARED));
+            of_own = Some(right);
+            *all *= right;
             *kept += *all;
             Some(*kept)
         })
@@ -149,7 +154,7 @@ impl Controller {
         let depth = most.min(PROBE);
         let kept = self.kept(pace, drafter, grade).nth(depth.checked_sub(1)?)?;
         let ms = self.costs.step(others.width + 1 + depth)? + any + each * depth as f64;
-        let cost = ms - plain * kept;
+        let cost = ms - plain * (others.kept + kept) / (others.kept + 1.0);
         (pace.lost.max(0.0) + cost < PROBING * pace.elapsed).then_some(Choice { drafter, depth, kept })
     }
 
@@ -162,12 +167,12 @@ impl Controller {
         self.shared[drafter].0[grade].saw(drafted, accepted, SHARED_MEMORY);
     }
 
-    /// A sequence got `kept` tokens from a step of so many rows, which took `ms`; with drafts or without.
-    pub fn passed(&self, pace: &mut Pace, rows: usize, kept: usize, ms: f64, drafted: bool) {
+    /// Each of so many rows got `kept` tokens, on average, from a step that took `ms`; with drafts or without.
+    pub fn passed(&self, pace: &mut Pace, rows: usize, kept: f64, ms: f64, drafted: bool) {
         pace.elapsed += ms;
         if let Some(plain) = self.costs.plain(rows).filter(|_| drafted) {
             let most_won = 4.0 * plain;
-            pace.lost = (pace.lost + ms - plain * kept as f64).max(-most_won);
+            pace.lost = (pace.lost + ms - plain * kept).max(-most_won);
         }
     }
 }
@@ -203,7 +208,7 @@ mod tests {
             if depth > 0 {
                 controller.judged(&mut pace, 0, 0, depth, accepted);
             }
-            controller.passed(&mut pace, 1, 1 + accepted, took, depth > 0);
+            controller.passed(&mut pace, 1, (1 + accepted) as f64, took, depth > 0);
             (ms, got, drafted) = (ms + took, got + 1 + accepted, drafted + depth);
         }
         (got as f64 / ms, drafted)
@@ -259,7 +264,7 @@ mod tests {
             if depth > 0 {
                 controller.judged(&mut pace, 0, 0, depth, depth);
             }
-            controller.passed(&mut pace, 1, 1 + depth, 0.8 + 0.2 * (1 + depth) as f64, depth > 0);
+            controller.passed(&mut pace, 1, (1 + depth) as f64, 0.8 + 0.2 * (1 + depth) as f64, depth > 0);
         }
         assert!(found.is_some_and(|step| step > 20), "{found:?}");
     }

@@ -18,7 +18,7 @@ use mlx::Array;
 pub use self::{
     costs::{Costs, measure},
     rounds::Clock,
-    scripted::Script,
+    scripted::{Script, Scripted},
     speculator::{Speculating, Speculator, Watched},
 };
 use crate::{constrain::Constraint, request::Sampling};
@@ -66,6 +66,7 @@ pub trait Drafter {
 
 /// Hidden states of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
 pub enum Hidden {
     None,
     /// Behind the final norm.
@@ -75,6 +76,7 @@ pub enum Hidden {
 }
 
 /// Hidden states of a sequence's tokens from position `from` on.
+#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
 pub struct Seen<'a> {
     pub sequence: u64,
     /// Prompt and output, at least one token longer than what was computed.

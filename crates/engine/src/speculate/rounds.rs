@@ -7,7 +7,6 @@ use crate::{
     request::{Event, Request, RequestError},
     row::HiddenRow,
     run::{Runner, guarded},
-    sequence::Sequence,
     step::Load,
 };
 
@@ -128,9 +127,7 @@ impl Runner {
         } else if decodes {
             self.speculator.costs().saw_plain(rows, ms);
         }
-        let (running, speculator) = (&mut self.running, &mut self.speculator);
-        let decoding = running.iter_mut().filter(|s| s.generated() > 0 && !s.speculating.is_off());
-        decoding.for_each(|s: &mut Sequence| speculator.passed(s, rows, decodes.then_some(ms), drafted));
+        self.speculator.passed(&mut self.running, rows, decodes.then_some(ms), drafted);
     }
 
     /// A drafter failed: sequences that run go on without any.

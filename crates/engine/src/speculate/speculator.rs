@@ -1,19 +1,16 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::{rc::Rc, time::Instant};
+use std::time::Instant;
 
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Script, Seen,
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen,
     controller::{Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
-    mtp::MtpDrafter,
     ngram::Ngram,
-    scripted::Scripted,
 };
 use crate::{
-    models::Model,
     options::Speculate,
     request::{Drafted, Request},
     sequence::Sequence,
@@ -67,17 +64,13 @@ const FORCED: usize = 0;
 const USUAL_DEPTH: usize = 4;
 
 impl Speculator {
+    /// With `more` drafters than every model has.
+    ///
     /// # Errors
     /// `usual` names a drafter that there is none of.
-    pub fn new(
-        usual: Speculate,
-        model: &Rc<dyn Model>,
-        script: Option<Script>,
-        costs: Costs,
-    ) -> Result<Speculator, String> {
+    pub fn new(usual: Speculate, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
         let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::default())];
-        drafters.extend(MtpDrafter::new(model.clone()).map(|mtp| Box::new(mtp) as Box<dyn Drafter>));
-        drafters.extend(script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>));
+        drafters.extend(more);
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { drafter, each: 0.0 }).collect();
         let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
@@ -158,7 +151,7 @@ impl Speculator {
     /// A drafter failed.
     pub fn wants(&mut self, s: &Sequence, rows: usize) -> mlx::Result<bool> {
         let room = s.most_drafted().saturating_sub(1).min(MAX_DEPTH);
-        if room == 0 || s.generated() == 0 {
+        if room == 0 {
             return Ok(false);
         }
         match s.speculating.mode {
@@ -282,18 +275,23 @@ impl Speculator {
         }))
     }
 
-    /// Takes in what became of a sequence in a step of `rows`, which took `ms`, and in which there were drafts or not.
-    pub fn passed(&mut self, s: &mut Sequence, rows: usize, ms: Option<f64>, drafted: bool) {
-        let generated = s.generated();
-        let own = &mut s.speculating;
-        if let Some((drafted, accepted)) = own.judged.take() {
-            let (drafter, grade) = own.source;
-            self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
+    /// Takes in what a step brought the sequences that decode, and that it took `ms`, if nothing else was in it.
+    pub fn passed(&mut self, running: &mut [Sequence], rows: usize, ms: Option<f64>, drafted: bool) {
+        let decoding = || running.iter().filter(|s| s.generated() > 0);
+        let tokens: usize = decoding().map(|s| s.generated() - s.speculating.counted).sum();
+        let kept = tokens as f64 / decoding().count().max(1) as f64;
+        for s in running.iter_mut().filter(|s| s.generated() > 0) {
+            let generated = s.generated();
+            let own = &mut s.speculating;
+            if let Some((drafted, accepted)) = own.judged.take() {
+                let (drafter, grade) = own.source;
+                self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
+            }
+            if let Some(ms) = ms {
+                self.controller.passed(&mut own.pace, rows, kept, ms, drafted);
+            }
+            own.counted = generated;
         }
-        if let Some(ms) = ms {
-            self.controller.passed(&mut own.pace, rows, generated - own.counted, ms, drafted);
-        }
-        own.counted = generated;
     }
 
     /// What steps cost.

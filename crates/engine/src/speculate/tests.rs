@@ -1,6 +1,7 @@
 //! What only the inside can show: the state of a sequence behind every round.
 
 use std::{
+    cell::RefCell,
     rc::Rc,
     sync::mpsc::{self, Receiver},
     thread,
@@ -52,13 +53,17 @@ struct Bench {
 
 impl Bench {
     fn new(golden: &str, script: Script) -> Bench {
-        let model: Rc<dyn Model> = model(golden).into();
+        Bench::with(golden, Box::new(Scripted(script)))
+    }
+
+    fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
+        let model = model(golden);
         let info = ModelInfo {
             model_type: golden.into(),
             vocab_size: model.vocab_size(),
             context_length: 2048,
             eos_ids: vec![],
-            drafters: vec!["ngram", "scripted"],
+            drafters: vec!["ngram", drafter.name()],
             default_sampling: Sampling::default(),
             weight_bytes: 0,
             weights: WeightSummary::default(),
@@ -67,9 +72,8 @@ impl Bench {
         let (sender, messages) = mpsc::channel();
         let engine = Engine::new(info.clone(), Places::new(8, 100), sender, thread::spawn(|| {}));
         let options = Options { prefill_chunk: 16, ..Options::default() };
-        let costs = Costs::new(vec![]);
-        let speculator = Speculator::new(Speculate::Off, &model, Some(script), costs).expect("off");
-        Bench { runner: Runner::new(model, info, options, None, speculator), engine, messages }
+        let speculator = Speculator::new(Speculate::Off, vec![drafter], Costs::new(vec![])).expect("off");
+        Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 
     fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
@@ -83,10 +87,8 @@ impl Bench {
             assert!(self.runner.admit(&self.messages));
             self.runner.round();
             look(&mut self.runner);
-            if self.runner.running.is_empty()
-                && self.runner.launched.is_none()
-                && self.runner.ended.is_empty()
-            {
+            self.runner.keep_ended();
+            if self.runner.running.is_empty() && self.runner.launched.is_none() {
                 return;
             }
         }
@@ -173,6 +175,78 @@ fn the_state_behind_every_round_is_that_of_a_fresh_prefill() {
             assert!(compared > 20, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
                 assert_eq!(tokens(events), *expected, "{golden}, {right} right");
+            }
+        }
+    }
+}
+
+/// Hidden states of tokens with their positions, as bits.
+type Shown = Rc<RefCell<Vec<(usize, Vec<u32>)>>>;
+
+/// Follows a script, and notes what it is shown of the first sequence.
+struct Watching {
+    script: Scripted,
+    hidden: Hidden,
+    shown: Shown,
+}
+
+impl Drafter for Watching {
+    fn name(&self) -> &'static str {
+        "watching"
+    }
+
+    fn hidden(&self) -> Hidden {
+        self.hidden
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        let [hidden] = &seen.hidden[..] else { panic!("one kind of hidden states") };
+        let rows = hidden.dim(0) as usize;
+        assert!(seen.from + rows < seen.tokens.len(), "the token behind them is known");
+        if seen.sequence == 0 {
+            let bits = hidden.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            let rows = (seen.from..).zip(bits.chunks(bits.len() / rows)).map(|(at, row)| (at, row.to_vec()));
+            self.shown.borrow_mut().extend(rows);
+        }
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        assert!(asked.iter().all(|asked| asked.sampling.temperature >= 0.0));
+        self.script.propose(asked)
+    }
+}
+
+#[test]
+fn drafters_see_each_token_that_stays_once() {
+    for golden in ["qwen3_5-text-sharded", "gemma4_e-a"] {
+        let expected = answers(golden, 2);
+        for hidden in [Hidden::Final, Hidden::Layers(&[1])] {
+            let shown = Shown::default();
+            let script = Scripted(script(0.6, expected.clone()));
+            let watching = Watching { script, hidden, shown: shown.clone() };
+            let mut bench = Bench::with(golden, Box::new(watching));
+            let running = [0, 1].map(|i| bench.submit(request(i, "watching", 4)));
+            let mut tokens = vec![];
+            bench.run(|runner| {
+                if let Some(s) = runner.running.iter().find(|s| s.id == 0) {
+                    tokens = s.tokens.clone();
+                }
+            });
+            drop(running);
+            let model = model(golden);
+            let mut caches = model.make_caches();
+            let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
+            let mut batch = Batch::new([part]);
+            batch.watch(&[1]);
+            let last = model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
+            let all = if hidden == Hidden::Final { last } else { batch.seen()[0].1.clone() };
+            let all: Vec<u32> = all.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect();
+            let width = all.len() / tokens.len();
+            let shown = shown.borrow();
+            assert!(shown.len() + 8 > tokens.len(), "{} of {}", shown.len(), tokens.len());
+            for (at, (position, row)) in shown.iter().enumerate() {
+                assert_eq!(at, *position, "in order");
+                assert!(*row == all[at * width..][..width], "{golden}, {hidden:?}: position {at}");
             }
         }
     }

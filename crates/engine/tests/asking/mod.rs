@@ -111,5 +111,8 @@ pub fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
         false => Sampling::default(),
     };
     let logits = random.one_in(12);
-    Request { checkpoints, sampling, logits, ..request(prompt, max_tokens) }
+    // Tiny models repeat themselves, so that there is something to look up.
+    let lookup = Speculate::Fixed { drafter: "ngram".into(), depth: Some(random.below(7) + 1) };
+    let speculation = [None, Some(Speculate::Off), Some(lookup)][random.below(3)].clone();
+    Request { checkpoints, sampling, logits, speculation, ..request(prompt, max_tokens) }
 }

@@ -17,6 +17,7 @@ use crate::{
     conversation,
     generate::{Finish, Generation, Reason, Step},
     model::{self, Conversation, Model, Prompt, PromptError},
+    server::wire::usage::Speculation,
     terminal::Printer,
 };
 
@@ -151,6 +152,8 @@ impl Answer {
     }
 
     fn json(&self, finish: &Finish, prompt: &Prompt, started: Instant) -> Value {
+        let mut speculation = Speculation::default();
+        finish.speculation.iter().for_each(|drafted| speculation.add(drafted));
         json!({
             "text": self.text,
             "reasoning": self.reasoning,
@@ -165,6 +168,7 @@ impl Answer {
                 "completion_tokens": finish.completion_tokens,
                 "cached_tokens": finish.cache.reused,
                 "reasoning_tokens": finish.reasoning_tokens,
+                "speculation": speculation,
             },
             "timings": {
                 "first_token_s": self.first_token_seconds,

@@ -371,6 +371,7 @@ fn requests(
         request.logprobs = generate.logprobs;
         request.prompt_logprobs = generate.prompt_logprobs;
         (request.priority, request.deadline) = (generate.priority, deadline);
+        request.speculation = generate.speculation.clone();
         request.checkpoints = prompt.checkpoints.clone();
         Ok((request, model.decoder(prompt, generate.stop.clone())?))
     };

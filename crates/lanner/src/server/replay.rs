@@ -262,6 +262,7 @@ mod tests {
             prompt_tokens: 1,
             completion_tokens: 2,
             cache: engine::CacheReport::default(),
+            speculation: vec![],
             reasoning_tokens: 0,
         })
     }

@@ -171,6 +171,7 @@ fn info() -> ModelInfo {
         vocab_size: 260,
         context_length: CONTEXT,
         eos_ids: vec![IM_END],
+        drafters: vec!["ngram"],
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
         weights: WeightSummary::default(),

@@ -248,6 +248,10 @@ fn a_state_that_somebody_holds_is_not_overwritten() {
     step(5, &mut past);
     assert_eq!(state(&held), before);
     assert_ne!(state(&past), before);
+    let kept = past.settled();
+    let before = state(&kept);
+    step(9, &mut past);
+    assert_eq!(state(&kept), before, "a settled one is somebody too");
 }
 
 /// Bits of what a recurrence holds once it is settled.

@@ -91,6 +91,10 @@ impl ApiError {
             RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCheckpoint { .. } => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
+            RequestError::UnknownDrafter { .. } | RequestError::DraftTooLong { .. } => {
+                ApiError::invalid("speculation", message)
+            }
+            RequestError::NothingAllowed { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::TimeIsUp => ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout"),
             RequestError::QueueFull { retry_after, .. } => {
                 let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full");

@@ -7,7 +7,7 @@ pub mod usage;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use engine::{ModelInfo, Priority};
+use engine::{ModelInfo, Priority, Speculate};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -25,8 +25,8 @@ const MAX_KEY_BYTES: usize = 128;
 /// In milliseconds.
 const MAX_TTL: u64 = 60_000;
 /// What a request with an idempotency key may change when it is sent again: not what is generated, but how it is run and sent.
-const INCIDENTAL: [&str; 6] =
-    ["idempotency_key", "cache_ttl_ms", "stream", "stream_options", "priority", "timeout"];
+const INCIDENTAL: [&str; 7] =
+    ["idempotency_key", "cache_ttl_ms", "stream", "stream_options", "priority", "timeout", "speculation"];
 
 /// A request that holds what its type promises.
 #[derive(Debug, PartialEq)]
@@ -64,6 +64,8 @@ pub struct Generate {
     pub priority: Priority,
     /// From the request's arrival to its end.
     pub timeout: Option<Duration>,
+    /// Who drafts; `None`: as the server was told.
+    pub speculation: Option<Speculate>,
     pub reply: Reply,
 }
 
@@ -85,6 +87,13 @@ pub enum Reply {
 #[derive(Debug, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`auto`, `off` or an object with `drafter`")]
+enum Speculation {
+    Word(String),
+    Drafter { drafter: String, depth: Option<usize> },
 }
 
 #[derive(Debug, Deserialize)]
@@ -151,6 +160,16 @@ fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
         Some(name) => {
             let message = format!("priority is `{name}`; it must be interactive, normal or background");
             Err(ApiError::invalid("priority", message))
+        }
+    }
+}
+
+fn speculation(asked: Option<Speculation>) -> Result<Option<Speculate>, ApiError> {
+    match asked {
+        None => Ok(None),
+        Some(Speculation::Drafter { drafter, depth }) => Ok(Some(Speculate::Fixed { drafter, depth })),
+        Some(Speculation::Word(word)) => {
+            word.parse().map(Some).map_err(|message| ApiError::invalid("speculation", message))
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What an answer cost, on the wire.
 
+use std::collections::BTreeMap;
+
 use chat::spoilers::Spoiler;
 use engine::{CacheReport, CacheSource, MissReason};
 use serde::Serialize;
@@ -31,6 +33,22 @@ pub struct CompletionTokensDetails {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Extension {
     pub cache: Cache,
+    pub speculation: Speculation,
+}
+
+/// Tokens that were proposed before they were computed, and those of them that were right.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Speculation {
+    pub drafted: usize,
+    /// Each saved a step.
+    pub accepted: usize,
+    pub by_drafter: BTreeMap<&'static str, Drafted>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Drafted {
+    pub drafted: usize,
+    pub accepted: usize,
 }
 
 /// What the prefix cache gave, and why it gave no more.
@@ -70,6 +88,7 @@ impl Usage {
             self.prompt_tokens_details.cached_tokens += finish.cache.reused;
             self.lanner.cache.add(&finish.cache, place);
         }
+        finish.speculation.iter().for_each(|drafted| self.lanner.speculation.add(drafted));
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
@@ -78,6 +97,16 @@ impl Usage {
     /// The sum, which begins anew.
     pub fn take(&mut self) -> Usage {
         std::mem::take(self)
+    }
+}
+
+impl Speculation {
+    pub fn add(&mut self, of_one: &engine::Drafted) {
+        self.drafted += of_one.drafted;
+        self.accepted += of_one.accepted;
+        let own = self.by_drafter.entry(of_one.drafter).or_default();
+        own.drafted += of_one.drafted;
+        own.accepted += of_one.accepted;
     }
 }
 

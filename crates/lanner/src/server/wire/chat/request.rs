@@ -6,8 +6,8 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency, logit_bias,
-    priority, refuse, reply, stop_strings, timeout, top_k,
+    Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency,
+    logit_bias, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
 };
 use crate::{model::Conversation, sampling::Overrides};
 
@@ -42,6 +42,7 @@ pub struct ChatRequest {
     stream_options: Option<StreamOptions>,
     priority: Option<String>,
     timeout: Option<f64>,
+    speculation: Option<Speculation>,
     idempotency_key: Option<String>,
     cache_ttl_ms: Option<u64>,
     response_format: Option<ResponseFormat>,
@@ -94,6 +95,7 @@ impl TryFrom<ChatRequest> for Valid<Conversation> {
                 prompt_only: false,
                 priority: priority(request.priority.as_deref())?,
                 timeout: timeout(request.timeout)?,
+                speculation: speculation(request.speculation)?,
                 reply: reply(request.stream, request.stream_options)?,
             },
             idempotency: idempotency(request.idempotency_key, request.cache_ttl_ms)?,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::super::{
-    Generate, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency, logit_bias,
-    priority, refuse, reply, stop_strings, timeout, top_k,
+    Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency,
+    logit_bias, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
 };
 use crate::sampling::Overrides;
 
@@ -40,6 +40,7 @@ pub struct CompletionRequest {
     stream_options: Option<StreamOptions>,
     priority: Option<String>,
     timeout: Option<f64>,
+    speculation: Option<Speculation>,
     idempotency_key: Option<String>,
     cache_ttl_ms: Option<u64>,
     response_format: Option<IgnoredAny>,
@@ -112,6 +113,7 @@ impl TryFrom<CompletionRequest> for Valid<Completions> {
                 prompt_only: max_tokens == 0,
                 priority: priority(request.priority.as_deref())?,
                 timeout: timeout(request.timeout)?,
+                speculation: speculation(request.speculation)?,
                 reply: reply(request.stream, request.stream_options)?,
             },
             idempotency: idempotency(request.idempotency_key, request.cache_ttl_ms)?,
