@@ -3,6 +3,7 @@
 
 mod controller;
 mod costs;
+pub mod draft_model;
 mod forced;
 pub mod mtp;
 mod ngram;
@@ -52,6 +53,17 @@ pub trait Drafter {
     /// How often a token of a draft is right, by grade, before anything is known.
     fn believed(&self) -> [f64; GRADES] {
         [0.6; GRADES]
+    }
+
+    /// Milliseconds for each token of a draft, as measured when it was loaded; 0 if they were not.
+    fn each(&self) -> f64 {
+        0.0
+    }
+
+    /// Milliseconds of computing before it could draft what is asked for, which takes several rounds if they are many;
+    /// `None` if it never will.
+    fn debt(&self, _asked: &Asked) -> Option<f64> {
+        Some(0.0)
     }
 
     /// A draft for each of some sequences; empty where it has no idea.

@@ -60,6 +60,8 @@ pub struct Watched {
 
 /// Drafts tokens where a constraint leaves no choice; goes before all others.
 const FORCED: usize = 0;
+/// So many times what is known of a drafter a measurement of it may be.
+const MOST_DEARER: f64 = 3.0;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
 
@@ -72,7 +74,7 @@ impl Speculator {
         let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::default())];
         drafters.extend(more);
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
-        let drafters = drafters.into_iter().map(|drafter| Entry { drafter, each: 0.0 }).collect();
+        let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
         let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
@@ -157,9 +159,9 @@ impl Speculator {
         match s.speculating.mode {
             Mode::Off => Ok(false),
             Mode::Fixed { depth: 0, .. } => Ok(false),
-            Mode::Fixed { drafter, depth } => match self.drafters[drafter].drafter.is_free() {
-                true => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
-                false => Ok(true),
+            Mode::Fixed { drafter, depth } => match &self.drafters[drafter].drafter {
+                free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
+                other => Ok(other.debt(&asked(s, depth)).is_some()),
             },
             Mode::Auto => {
                 let others = Others { rows: rows - 1, width: rows - 1, kept: (rows - 1) as f64 };
@@ -224,7 +226,9 @@ impl Speculator {
             let tokens: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
             if tokens > 0 && !entry.drafter.is_free() {
                 let each = started.elapsed().as_secs_f64() * 1e3 / tokens as f64;
-                entry.each = if entry.each == 0.0 { each } else { 0.9 * entry.each + 0.1 * each };
+                // Once in a while a drafter has more to do than to draft.
+                let known = if entry.each == 0.0 { each } else { entry.each };
+                entry.each = known + 0.1 * (each.min(MOST_DEARER * known) - known);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -250,8 +254,11 @@ impl Speculator {
         let (mut candidates, mut drafts) = (vec![], vec![]);
         for drafter in FORCED + 1..self.drafters.len() {
             let entry = &self.drafters[drafter];
-            let cost = [entry.each, 0.0];
+            let mut cost = [entry.each, 0.0];
             if !entry.drafter.is_free() {
+                let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
+                // Has to pay within as many drafts as there may have been, so that a short answer does not wait for it.
+                cost[1] = debt / s.generated().min(room).max(1) as f64;
                 candidates.push(Candidate { drafter, grade: 0, most: room, cost });
                 continue;
             }
