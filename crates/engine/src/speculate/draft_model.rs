@@ -155,8 +155,10 @@ impl DraftModel {
     fn catch_up(&mut self, rows: &mut [Row]) -> mlx::Result<()> {
         let mut left = self.chunk;
         while left > 0 {
-            let wants: Vec<(Want, Priority)> =
-                rows.iter().map(|row| (row.wants(), Priority::Normal)).collect();
+            // Those that can catch up now do not share with those that cannot.
+            let soon = rows.iter().any(|row| (1..=left).contains(&row.lacks()));
+            let now = |row: &Row| if soon && row.lacks() > left { Want::Nothing } else { row.wants() };
+            let wants: Vec<(Want, Priority)> = rows.iter().map(|row| (now(row), Priority::Normal)).collect();
             let plan = plan(&wants, left);
             if plan.is_empty() {
                 return Ok(());
@@ -320,11 +322,16 @@ fn choose(logits: &Array, rows: &mut [&mut Row], going: &[usize], step: usize) -
 }
 
 impl Row<'_> {
+    /// Tokens that it has not seen.
+    fn lacks(&self) -> usize {
+        self.asked.tokens.len() - self.behind.tokens.len()
+    }
+
     /// What it has to compute to catch up, up to where its state is to be kept.
     fn wants(&self) -> Want {
         let (has, all) = (self.behind.tokens.len(), self.asked.tokens.len());
         let next = self.behind.keep_at.iter().find(|&&at| at > has && at < all);
-        match all - has {
+        match self.lacks() {
             0 => Want::Nothing,
             _ => Want::Prefill(next.copied().unwrap_or(all) - has),
         }
@@ -369,3 +376,6 @@ impl Behind {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ use crate::{
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
 /// per channel, convolutions, latents.
-const MODELS: [&str; 7] = [
+pub const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
     "gemma4_e-a",
@@ -36,7 +36,7 @@ const MODELS: [&str; 7] = [
     "deepseek_v3-a",
 ];
 
-fn model(golden: &str) -> Box<dyn Model> {
+pub fn model(golden: &str) -> Box<dyn Model> {
     load_golden(golden, Types { activations: Some(mlx::Dtype::Float32), weights: None })
 }
 
@@ -45,7 +45,7 @@ fn script(right: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
 }
 
 /// An engine without a thread: whoever holds it takes the steps.
-struct Bench {
+pub struct Bench {
     runner: Runner,
     engine: Engine,
     messages: Receiver<Message>,
@@ -56,7 +56,7 @@ impl Bench {
         Bench::with(golden, Box::new(Scripted(script)))
     }
 
-    fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
+    pub fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
         let model = model(golden);
         let info = ModelInfo {
             model_type: golden.into(),
@@ -76,13 +76,13 @@ impl Bench {
         Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 
-    fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
+    pub fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
         let (sender, events) = mpsc::channel();
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
 
     /// Runs until nothing is left to do, and has `look` at everything behind each step.
-    fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
+    pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
             assert!(self.runner.admit(&self.messages));
             self.runner.round();
@@ -95,7 +95,7 @@ impl Bench {
     }
 }
 
-fn tokens(events: Receiver<Event>) -> Vec<u32> {
+pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
     let token = |event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Failed(error) => panic!("{error}"),
@@ -105,7 +105,7 @@ fn tokens(events: Receiver<Event>) -> Vec<u32> {
 }
 
 /// Everything in caches behind `length` tokens, as bits.
-fn state(caches: &[Cache], length: usize) -> Vec<u32> {
+pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     let growing = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, length as i32));
     let kept: Vec<Kept> = caches.iter().filter_map(Cache::keep).collect();
     let growing: Vec<Array> = growing.flatten().collect();
@@ -114,7 +114,7 @@ fn state(caches: &[Cache], length: usize) -> Vec<u32> {
 }
 
 /// That of a sequence that has computed `tokens` and nothing else.
-fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
+pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     let mut caches = model.make_caches();
     let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
     let hidden = model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut Batch::new([part]));
@@ -122,7 +122,7 @@ fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     state(&caches, tokens.len())
 }
 
-fn request(i: u32, drafter: &str, depth: usize) -> Request {
+pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
     let sampling = match i % 3 {
         0 => Sampling::default(),
         1 => Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() },
@@ -142,7 +142,7 @@ fn request(i: u32, drafter: &str, depth: usize) -> Request {
 }
 
 /// What plain decoding answers to requests `0..n`.
-fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
+pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let mut bench = Bench::new(golden, Script::default());
     let asked = (0..n).map(|i| request(i, "off", 0));
     let running: Vec<_> = asked.map(|asked| (asked.prompt.clone(), bench.submit(asked))).collect();
