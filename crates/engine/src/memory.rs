@@ -9,7 +9,7 @@ use crate::{
     cache::Cache,
     models::Model,
     request::{Request, RequestError},
-    speculate::mtp::WINDOW,
+    speculate::{draft_model::MARKS, mtp::WINDOW},
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.
@@ -19,6 +19,8 @@ const STEP: usize = 256;
 const GROWING: usize = 6;
 /// Tokens beyond a window and a step that its buffer may hold before it moves.
 const BEHIND_WINDOW: usize = 1024;
+/// A draft model keeps this part as much of past sequences as the model itself may.
+const DRAFT_CACHE: usize = 8;
 const MEGABYTE: f64 = 1e6;
 
 /// Where a model's memory goes, in bytes, and what fits: upper bounds, but for what a step takes.
@@ -41,6 +43,8 @@ pub struct Memory {
     pub prompt_logits: usize,
     /// Most for the state of past sequences, where running ones leave as much.
     pub prefix_cache: usize,
+    /// Most for what a draft model keeps of past sequences.
+    pub draft_cache: usize,
 }
 
 impl Memory {
@@ -91,6 +95,22 @@ impl Memory {
         memory.token = layers.iter().sum();
         memory.growing = layers.iter().rev().take(GROWING).sum();
         Ok(memory)
+    }
+
+    /// Counts in a draft model as well, whose own needs are given: it has a state of every sequence too.
+    pub(crate) fn add_draft(&mut self, draft: Memory) {
+        let Memory { weights, step, token, growing, windows, sequence, .. } = draft;
+        self.weights += weights;
+        self.step += step;
+        self.token += token;
+        self.growing += growing;
+        self.windows.extend(windows);
+        // A third of this is the state itself; it also keeps those that a wrong draft goes back to.
+        self.sequence += sequence + sequence * MARKS / 3;
+        let room = self.room().map_or(usize::MAX, |room| room / DRAFT_CACHE);
+        self.draft_cache = (self.prefix_cache / DRAFT_CACHE).min(room);
+        // Always there, whoever runs.
+        self.step += self.draft_cache;
     }
 
     /// Most bytes of state of a sequence of `tokens`.

@@ -4,7 +4,10 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc};
 
 pub use mlx::Precision;
 
-use crate::speculate::{MAX_DEPTH, table::Table};
+use crate::{
+    checkpoint::Checkpoint,
+    speculate::{MAX_DEPTH, table::Table},
+};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,6 +40,8 @@ pub struct Options {
     /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
     /// holds no example. Made with the model's tokenizer.
     pub ngram_table: Option<Arc<Table>>,
+    /// A smaller model with the same tokens, to draft with. Whether they are the same is for the caller to know.
+    pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.
     pub speculate: Speculate,
 }
@@ -116,6 +121,7 @@ impl Default for Options {
             memory_limit: None,
             when_full: WhenFull::Wait,
             ngram_table: None,
+            draft_model: None,
             speculate: Speculate::Auto,
         }
     }

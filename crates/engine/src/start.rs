@@ -21,7 +21,10 @@ use crate::{
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
-    speculate::{Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, measure},
+    speculate::{
+        Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, draft_model::DraftModel, measure,
+        mtp::MtpDrafter,
+    },
     weights::{Declared, Types, Weights},
 };
 
@@ -88,11 +91,54 @@ fn load(
     choose_device(options.device)?;
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
+    let generation = checkpoint.generation_config()?;
+    let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
+    let Loaded { model, config, weights } = load_model(checkpoint, options, Box::new(report))?;
+    let draft = options.draft_model.as_ref().map(|draft| load_model(draft, options, Box::new(|_, _| {})));
+    let draft = draft.transpose().map_err(|error| LoadError::Options(format!("the draft model: {error}")))?;
+    let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
+    let costs = match options.speculate {
+        // Who asks for a drafter by name is not asked what it costs.
+        Speculate::Auto => measure(&*model)?,
+        _ => Costs::new(vec![]),
+    };
+    let mut more: Vec<Box<dyn Drafter>> = vec![];
+    if let Some(mtp) = MtpDrafter::new(model.clone()) {
+        more.push(Box::new(mtp));
+    }
+    let disk = open_disk(checkpoint, options, &*model);
+    let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
+    if let Some(itself) = Itself::new(model.clone(), profile) {
+        more.push(Box::new(itself));
+    }
+    if let Some(Loaded { model, .. }) = draft {
+        let costs = measure(&*model)?;
+        more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
+    }
+    if let Some(script) = script {
+        more.push(Box::new(Scripted(script)));
+    }
+    let speculator = Speculator::new(options.speculate.clone(), more, costs).map_err(LoadError::Options)?;
+    info.drafters = speculator.names();
+    Ok((model, info, disk, speculator))
+}
+
+/// A model with what it was made of.
+struct Loaded {
+    model: Rc<dyn Model>,
+    /// The text part of config.json.
+    config: Value,
+    weights: Weights,
+}
+
+fn load_model(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    report: Box<dyn FnMut(usize, usize)>,
+) -> Result<Loaded> {
     let config = checkpoint.config()?;
     let family = models::family(&config)?;
     let text = models::text_config(&config);
-    let generation = checkpoint.generation_config()?;
-    let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
     let activations = activation_dtype(options.dtype);
     // CPU kernels take weights of any type; MLX's own operations want the activations'.
     let types = Types { activations, weights: activations.filter(|_| mlx::on_gpu()) };
@@ -100,26 +146,12 @@ fn load(
     let config = with_top_level_keys(text, &config);
     let sanitize = |name: &str| (family.sanitize)(&config, name);
     let weights = match checkpoint.random() {
-        Some(random) => Weights::random(random, types, Box::new(report)),
-        None => Weights::new(checkpoint.weight_files()?, sanitize, types, declared, Box::new(report))?,
+        Some(random) => Weights::random(random, types, report),
+        None => Weights::new(checkpoint.weight_files()?, sanitize, types, declared, report)?,
     };
     let model: Rc<dyn Model> = (family.load)(&config, &weights)?.into();
     weights.all_used()?;
-    let mut info = model_info(&*model, &config, &generation, options, &weights)?;
-    let costs = match options.speculate {
-        // Who asks for a drafter by name is not asked what it costs.
-        Speculate::Auto => measure(&*model)?,
-        _ => Costs::new(vec![]),
-    };
-    let disk = open_disk(checkpoint, options, &*model);
-    let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
-    let itself = Itself::new(model.clone(), profile).map(|itself| Box::new(itself) as Box<dyn Drafter>);
-    let scripted = script.map(|script| Box::new(Scripted(script)) as Box<dyn Drafter>);
-    let more: Vec<Box<dyn Drafter>> = itself.into_iter().chain(scripted).collect();
-    let speculator =
-        Speculator::new(options.speculate.clone(), &model, more, costs).map_err(LoadError::Options)?;
-    info.drafters = speculator.names();
-    Ok((model, info, disk, speculator))
+    Ok(Loaded { model, config, weights })
 }
 
 /// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
@@ -173,6 +205,7 @@ fn model_info(
     generation: &Value,
     options: &Options,
     weights: &Weights,
+    draft: Option<&Loaded>,
 ) -> Result<ModelInfo> {
     let trained = model.context_length().max(stretched_context(config).unwrap_or(0));
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
@@ -186,7 +219,7 @@ fn model_info(
     Ok(ModelInfo {
         model_type: config.get("model_type").and_then(Value::as_str).unwrap_or_default().into(),
         vocab_size: model.vocab_size(),
-        memory: memory(model, config, options, weights.loaded_bytes())?,
+        memory: memory(model, config, options, weights.loaded_bytes(), draft)?,
         context_length,
         eos_ids,
         drafters: vec![],
@@ -198,8 +231,17 @@ fn model_info(
 
 /// # Errors
 /// The limit leaves no room for a sequence.
-fn memory(model: &dyn Model, config: &Value, options: &Options, weights: usize) -> Result<Memory> {
-    let memory = Memory::of(model, config, options, weights)?;
+fn memory(
+    model: &dyn Model,
+    config: &Value,
+    options: &Options,
+    weights: usize,
+    draft: Option<&Loaded>,
+) -> Result<Memory> {
+    let mut memory = Memory::of(model, config, options, weights)?;
+    if let Some(Loaded { model, config, weights }) = draft {
+        memory.add_draft(Memory::of(&**model, config, options, weights.loaded_bytes())?);
+    }
     let Some(limit) = memory.limit else { return Ok(memory) };
     // A prompt of one token, and its answer.
     let least = memory.weights + memory.step + memory.state(2);

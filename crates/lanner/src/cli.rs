@@ -270,7 +270,7 @@ pub struct BenchArgs {
     pub warmup: usize,
     /// Instead of a model, random weights made in memory: qwen3.5-0.8b, qwen3.5-4b, llama-8b, qwen3.5-9b, or the shape
     /// that a config.json describes.
-    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["model", "ngram_table"])]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["model", "ngram_table", "draft_model"])]
     pub shape: Option<String>,
     /// With --shape: format of the random weights.
     #[arg(long, default_value = "affine", requires = "shape")]
@@ -378,6 +378,10 @@ pub struct ModelArgs {
     /// [default: none].
     #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
+    /// A smaller model to draft with, where --speculate or a request asks for draft_model or leaves the choice to
+    /// measurements; what --model takes, with the same tokens as the model [default: none].
+    #[arg(long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
+    pub draft_model: Option<String>,
     /// Of the commands that answer: see [`DraftArgs`].
     #[arg(skip)]
     pub speculate: Option<Speculation>,
@@ -388,7 +392,7 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Model")]
 pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, self) and, behind a colon, most tokens of a
+    /// measurements, so that it is not slower than `off`; a name (ngram, mtp, draft_model, self) and, behind a colon, most tokens of a
     /// draft fix it [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
     pub speculate: Option<Speculation>,

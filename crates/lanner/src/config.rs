@@ -60,6 +60,8 @@ pub struct ModelConfig {
     pub spoilers: PrefixSpoilers,
     /// A table to draft from; [`crate::ngrams`] opens it.
     pub ngram_table: Option<PathBuf>,
+    /// A smaller model to draft with; [`crate::draft`] finds it.
+    pub draft_model: Option<String>,
 }
 
 pub enum ModelsConfig {
@@ -439,6 +441,7 @@ fn model_config(
         },
         // Opened when the model's tokenizer is known.
         ngram_table: None,
+        draft_model: None,
         speculate: args.speculate.or(file.speculate).map_or(defaults.speculate, |asked| asked.0),
     };
     ModelConfig {
@@ -447,6 +450,7 @@ fn model_config(
         hub,
         spoilers: PrefixSpoilers::default(),
         ngram_table: args.ngram_table.or(file.ngram_table),
+        draft_model: args.draft_model.or(file.draft_model),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 mod conversation;
+mod draft;
 pub mod generate;
 pub mod hub;
 pub mod model;

@@ -1,4 +1,5 @@
-//! Which n-gram table goes with which model: token ids mean something under one tokenizer alone.
+//! What is loaded beside a model to draft for it. Which n-gram table goes with which model: token ids mean something under
+//! one tokenizer alone.
 
 use std::sync::Arc;
 
@@ -8,20 +9,22 @@ use ring::digest::{Context, SHA256};
 
 use crate::{
     config::ModelConfig,
+    draft,
     model::{self, OpenError},
     source::Source,
 };
 
-/// How to load the model at `source`, with the n-gram table that the user named.
+/// How to load the model at `source`, with the n-gram table and the draft model that the user named.
 ///
 /// # Errors
-/// The table cannot be read, or is for another tokenizer.
+/// One of them cannot be read, or is for another tokenizer.
 pub fn options(config: &ModelConfig, source: &Source) -> Result<Options, OpenError> {
     let mut options = config.options.clone();
     if let Some(path) = &config.ngram_table {
         let tokenizer = model::tokenizer(&source.place)?;
         options.ngram_table = Some(Arc::new(Table::open(path, &fingerprint(&tokenizer), &source.name)?));
     }
+    options.draft_model = draft::checkpoint(config, source)?;
     Ok(options)
 }
 

@@ -3,6 +3,7 @@
 
 mod controller;
 mod costs;
+pub mod draft_model;
 mod forced;
 mod itself;
 mod layers;
@@ -82,6 +83,17 @@ pub trait Drafter {
     /// Computing one failed; the sequences begin again.
     fn propose_on(&mut self, asked: &[Asked], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
         self.propose(asked)
+    }
+
+    /// Milliseconds for each token of a draft, as measured when it was loaded; 0 if they were not.
+    fn each(&self) -> f64 {
+        0.0
+    }
+
+    /// Milliseconds of computing before it could draft what is asked for, which takes several rounds if they are many;
+    /// `None` if it never will.
+    fn debt(&self, _asked: &Asked) -> Option<f64> {
+        Some(0.0)
     }
 
     /// A draft for each of some sequences; empty where it has no idea.

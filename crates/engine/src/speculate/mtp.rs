@@ -20,8 +20,8 @@ use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
 pub const WINDOW: usize = 256;
 
-/// How likely the head thinks its first token, from which each grade begins.
-const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
+/// How likely a drafter thinks its first token, from which each grade begins.
+pub const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 
 /// Proposes what the head predicts.
 pub struct MtpDrafter {
@@ -289,7 +289,7 @@ fn batch<'a>(
 }
 
 /// Rows `indices`, ascending, of `x`.
-fn pick(x: &Array, indices: &[i32]) -> Array {
+pub fn pick(x: &Array, indices: &[i32]) -> Array {
     match *indices {
         _ if indices.len() as i32 == x.dim(0) => x.clone(),
         [index] => x.slice(0, index, index + 1),
@@ -297,7 +297,7 @@ fn pick(x: &Array, indices: &[i32]) -> Array {
     }
 }
 
-fn joined(parts: &[Array]) -> Array {
+pub fn joined(parts: &[Array]) -> Array {
     match parts {
         [one] => one.clone(),
         _ => Array::concatenate(parts, 0),

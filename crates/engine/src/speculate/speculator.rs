@@ -1,6 +1,6 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::{rc::Rc, time::Instant};
+use std::time::Instant;
 
 use mlx::Array;
 
@@ -8,12 +8,10 @@ use super::{
     Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
-    mtp::MtpDrafter,
     ngram::Ngram,
 };
 use crate::{
     cache::Lent,
-    models::Model,
     options::Speculate,
     request::{Drafted, Request},
     sequence::Sequence,
@@ -63,6 +61,8 @@ pub struct Watched {
 
 /// Drafts tokens where a constraint leaves no choice; goes before all others.
 const FORCED: usize = 0;
+/// So many times what is known of a drafter a measurement of it may be.
+const MOST_DEARER: f64 = 3.0;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
 
@@ -71,17 +71,11 @@ impl Speculator {
     ///
     /// # Errors
     /// `usual` names a drafter that there is none of.
-    pub fn new(
-        usual: Speculate,
-        model: &Rc<dyn Model>,
-        more: Vec<Box<dyn Drafter>>,
-        costs: Costs,
-    ) -> Result<Speculator, String> {
+    pub fn new(usual: Speculate, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
         let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::default())];
-        drafters.extend(MtpDrafter::new(model.clone()).map(|mtp| Box::new(mtp) as Box<dyn Drafter>));
         drafters.extend(more);
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
-        let drafters = drafters.into_iter().map(|drafter| Entry { drafter, each: 0.0 }).collect();
+        let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
         let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
@@ -166,9 +160,9 @@ impl Speculator {
         match s.speculating.mode {
             Mode::Off => Ok(false),
             Mode::Fixed { depth: 0, .. } => Ok(false),
-            Mode::Fixed { drafter, depth } => match self.drafters[drafter].drafter.is_free() {
-                true => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
-                false => Ok(true),
+            Mode::Fixed { drafter, depth } => match &self.drafters[drafter].drafter {
+                free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
+                other => Ok(other.debt(&asked(s, depth)).is_some()),
             },
             Mode::Auto => {
                 let others = Others { rows: rows - 1, width: rows - 1, kept: (rows - 1) as f64 };
@@ -238,7 +232,9 @@ impl Speculator {
             let tokens: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
             if tokens > 0 && !entry.drafter.is_free() {
                 let each = started.elapsed().as_secs_f64() * 1e3 / tokens as f64;
-                entry.each = if entry.each == 0.0 { each } else { 0.9 * entry.each + 0.1 * each };
+                // Once in a while a drafter has more to do than to draft.
+                let known = if entry.each == 0.0 { each } else { entry.each };
+                entry.each = known + 0.1 * (each.min(MOST_DEARER * known) - known);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -268,8 +264,11 @@ impl Speculator {
                 continue;
             }
             let plain = || self.controller.costs.plain(1).unwrap_or(0.0);
-            let cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
+            let mut cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
             if !entry.drafter.is_free() {
+                let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
+                // Has to pay within as many drafts as there may have been, so that a short answer does not wait for it.
+                cost[1] = debt / s.generated().min(room).max(1) as f64;
                 candidates.push(Candidate { drafter, grade: ANY_GRADE, most: room, cost });
                 continue;
             }

@@ -28,7 +28,7 @@ use crate::{
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
 /// per channel, convolutions, latents.
-const MODELS: [&str; 7] = [
+pub const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
     "gemma4_e-a",
@@ -38,7 +38,7 @@ const MODELS: [&str; 7] = [
     "deepseek_v3-a",
 ];
 
-fn model(golden: &str) -> Box<dyn Model> {
+pub fn model(golden: &str) -> Box<dyn Model> {
     load_golden(golden, Types { activations: Some(mlx::Dtype::Float32), weights: None })
 }
 
@@ -47,7 +47,7 @@ fn script(right: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
 }
 
 /// An engine without a thread: whoever holds it takes the steps.
-struct Bench {
+pub struct Bench {
     runner: Runner,
     engine: Engine,
     messages: Receiver<Message>,
@@ -58,8 +58,8 @@ impl Bench {
         Bench::with(golden, Box::new(Scripted(script)))
     }
 
-    fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
-        let model: Rc<dyn Model> = model(golden).into();
+    pub fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
+        let model = model(golden);
         let info = ModelInfo {
             model_type: golden.into(),
             vocab_size: model.vocab_size(),
@@ -74,18 +74,17 @@ impl Bench {
         let (sender, messages) = mpsc::channel();
         let engine = Engine::new(info.clone(), Places::new(8, 100), sender, thread::spawn(|| {}));
         let options = Options { prefill_chunk: 16, ..Options::default() };
-        let costs = Costs::new(vec![]);
-        let speculator = Speculator::new(Speculate::Off, &model, vec![drafter], costs).expect("off");
-        Bench { runner: Runner::new(model, info, options, None, speculator), engine, messages }
+        let speculator = Speculator::new(Speculate::Off, vec![drafter], Costs::new(vec![])).expect("off");
+        Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 
-    fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
+    pub fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
         let (sender, events) = mpsc::channel();
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
 
     /// Runs until nothing is left to do, and has `look` at everything behind each step.
-    fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
+    pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
             assert!(self.runner.admit(&self.messages));
             self.runner.round();
@@ -98,7 +97,7 @@ impl Bench {
     }
 }
 
-fn tokens(events: Receiver<Event>) -> Vec<u32> {
+pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
     let token = |event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Failed(error) => panic!("{error}"),
@@ -108,7 +107,7 @@ fn tokens(events: Receiver<Event>) -> Vec<u32> {
 }
 
 /// Everything in caches behind `length` tokens, as bits.
-fn state(caches: &[Cache], length: usize) -> Vec<u32> {
+pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     let growing = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, length as i32));
     let kept: Vec<Kept> = caches.iter().filter_map(Cache::keep).collect();
     let growing: Vec<Array> = growing.flatten().collect();
@@ -117,7 +116,7 @@ fn state(caches: &[Cache], length: usize) -> Vec<u32> {
 }
 
 /// That of a sequence that has computed `tokens` and nothing else.
-fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
+pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     let mut caches = model.make_caches();
     let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
     let hidden = model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut Batch::new([part]));
@@ -125,7 +124,7 @@ fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     state(&caches, tokens.len())
 }
 
-fn request(i: u32, drafter: &str, depth: usize) -> Request {
+pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
     let sampling = match i % 3 {
         0 => Sampling::default(),
         1 => Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() },
@@ -145,7 +144,7 @@ fn request(i: u32, drafter: &str, depth: usize) -> Request {
 }
 
 /// What plain decoding answers to requests `0..n`.
-fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
+pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let mut bench = Bench::new(golden, Script::default());
     let asked = (0..n).map(|i| request(i, "off", 0));
     let running: Vec<_> = asked.map(|asked| (asked.prompt.clone(), bench.submit(asked))).collect();

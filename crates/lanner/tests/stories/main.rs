@@ -15,6 +15,7 @@ mod crowded;
 mod disk;
 #[path = "../../../engine/tests/document/mod.rs"]
 mod document;
+mod drafting;
 mod errors;
 mod fake_hub;
 mod load;

@@ -150,7 +150,14 @@ pub fn tokens(text: &str) -> Vec<u32> {
 /// Loads for the CPU, from this hub.
 pub fn models(hub: HubConfig) -> ModelConfig {
     let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
-    ModelConfig { model: None, options: cpu, hub, spoilers: PrefixSpoilers::Keep, ngram_table: None }
+    ModelConfig {
+        model: None,
+        options: cpu,
+        hub,
+        spoilers: PrefixSpoilers::Keep,
+        ngram_table: None,
+        draft_model: None,
+    }
 }
 
 fn no_hub() -> HubConfig {

@@ -1,0 +1,141 @@
+//! A smaller model that drafts: whatever it is, answers are those of plain decoding to the bit.
+
+mod asking;
+mod checkpoint;
+
+use asking::{Random, answer, any_request, request, submit};
+use engine::*;
+
+/// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
+/// per channel, convolutions, latents.
+const MODELS: [&str; 7] = [
+    "qwen3-a",
+    "gemma3_text-a",
+    "gemma4_e-a",
+    "qwen3_5-text-sharded",
+    "kimi_linear-a",
+    "lfm2-a",
+    "deepseek_v3-a",
+];
+
+fn load(golden: &str, draft: Option<&str>, limit: Option<usize>) -> Engine {
+    let (folder, draft) = (checkpoint::folder(golden), draft.map(checkpoint::folder));
+    let options = Options {
+        device: Some(Device::Cpu),
+        prefill_chunk: 64,
+        draft_model: draft.as_ref().map(|folder| Checkpoint::Folder(folder.path().into())),
+        memory_limit: limit,
+        ..Options::default()
+    };
+    start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
+}
+
+fn fixed(depth: usize) -> Option<Speculate> {
+    Some(Speculate::Fixed { drafter: "draft_model".into(), depth: Some(depth) })
+}
+
+fn sampling(i: usize) -> Sampling {
+    let sampled = Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() };
+    match i % 4 {
+        0 | 1 => Sampling::default(),
+        2 => sampled,
+        _ => Sampling { top_p: 0.95, frequency_penalty: 0.2, logit_bias: [(9, 1.5)].into(), ..sampled },
+    }
+}
+
+/// It says what the model says, at every temperature; and alone as with seven beside it.
+#[test]
+fn an_identical_model_is_always_right() {
+    for golden in MODELS {
+        let plain = load(golden, None, None);
+        let engine = load(golden, Some(golden), None);
+        assert!(engine.info().drafters.contains(&"draft_model"));
+        let mut random = Random(golden.len() as u64);
+        let asked: Vec<Request> = (0..8)
+            .map(|i| {
+                let prompt = random.tokens(3 + 11 * i);
+                Request {
+                    sampling: sampling(i),
+                    speculation: fixed([1, 3, 4, 12][i / 2]),
+                    ..request(prompt, 25)
+                }
+            })
+            .collect();
+        let expected: Vec<_> = asked
+            .iter()
+            .map(|r| answer(submit(&plain, Request { speculation: None, ..r.clone() })))
+            .collect();
+        let alone: Vec<_> = asked.iter().map(|asked| answer(submit(&engine, asked.clone()))).collect();
+        let together: Vec<_> = asked.iter().map(|asked| submit(&engine, asked.clone())).collect();
+        let together: Vec<_> = together.into_iter().map(answer).collect();
+        for got in [alone, together] {
+            for (got, expected) in got.iter().zip(&expected) {
+                assert_eq!(got.tokens, expected.tokens, "{golden}");
+                let [Drafted { drafter: "draft_model", drafted, accepted }] = got.usage.speculation[..]
+                else {
+                    panic!("{golden}: {:?}", got.usage.speculation)
+                };
+                assert!(accepted == drafted && drafted >= 12, "{golden}: {accepted} of {drafted}");
+            }
+        }
+    }
+}
+
+/// Models that know nothing of each other, with cancelled requests and prompts that begin alike in between.
+#[test]
+fn any_other_model_changes_nothing() {
+    for (i, draft) in MODELS.into_iter().enumerate() {
+        let golden = MODELS[(i + 3) % MODELS.len()];
+        let (plain, engine) = (load(golden, None, None), load(golden, Some(draft), None));
+        let (mut random, mut before, mut drafted) = (Random(i as u64), vec![], 0);
+        for round in 0..10 {
+            let asked: Vec<Request> = (0..[1, 8][round % 2])
+                .map(|_| {
+                    let speculation = [fixed(3), fixed(7), Some(Speculate::Auto)][random.below(3)].clone();
+                    Request { speculation, ..any_request(&mut random, &before) }
+                })
+                .collect();
+            let running: Vec<_> = asked.iter().map(|asked| submit(&engine, asked.clone())).collect();
+            for (asked, mut running) in asked.into_iter().zip(running) {
+                if random.one_in(4) {
+                    running.early.extend(running.events.recv());
+                    running.ticket.cancel();
+                }
+                let got = answer(running);
+                let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
+                match got.reason {
+                    FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{golden}"),
+                    _ => assert_eq!(got.tokens, expected.tokens, "{draft} for {golden}: {asked:?}"),
+                }
+                drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+                before.push([&asked.prompt[..], &got.ids()].concat());
+            }
+        }
+        assert!(drafted > 40, "{draft} for {golden}: {drafted}");
+    }
+}
+
+#[test]
+fn both_models_count_in_the_plan() {
+    let limit = Some(2_000_000_000);
+    let (one, two) = (load("qwen3-a", None, limit), load("qwen3-a", Some("qwen3_5-text-sharded"), limit));
+    let other = load("qwen3_5-text-sharded", None, limit);
+    let (one, two, other) = (&one.info().memory, &two.info().memory, &other.info().memory);
+    assert_eq!(two.weights, one.weights + other.weights);
+    assert!(two.state(100) > one.state(100) + other.state(100), "and states that a wrong draft goes back to");
+    assert!(two.step >= two.draft_cache && two.draft_cache > 0);
+}
+
+#[test]
+fn without_one_nobody_can_ask_for_it() {
+    let engine = load("qwen3-a", None, None);
+    let asked = Request { speculation: fixed(3), ..request(vec![5], 2) };
+    let error = engine.submit(asked, |_| {}).err().expect("refused").to_string();
+    assert!(error.contains("there is no drafter `draft_model` for this model"), "{error}");
+    let broken =
+        Options { draft_model: Some(Checkpoint::Folder("/no/such/folder".into())), ..Options::default() };
+    let folder = checkpoint::folder("qwen3-a");
+    let error =
+        start(Checkpoint::Folder(folder.path().into()), broken, |_| {}).err().expect("refused").to_string();
+    assert!(error.contains("the draft model: ") && error.contains("/no/such/folder"), "{error}");
+}
