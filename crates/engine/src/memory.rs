@@ -9,7 +9,7 @@ use crate::{
     cache::Cache,
     models::Model,
     request::{Request, RequestError},
-    speculate::{draft_model::MARKS, mtp::WINDOW},
+    speculate::{MAX_AHEAD, draft_model::MARKS, mtp::WINDOW},
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.
@@ -62,7 +62,7 @@ impl Memory {
         let mut memory = Memory {
             limit: options.memory_limit,
             weights,
-            step: 4 * options.max_batch.max(1) * logits
+            step: 4 * (options.max_batch.max(1) + MAX_AHEAD) * logits
                 + match options.memory_limit {
                     None => estimated_step(config, chunk),
                     Some(_) => measured_step(model, chunk)?,

@@ -11,9 +11,10 @@ fn main() {
     let only = env::args().nth(1).unwrap_or_default();
     let limits = Limits::measure();
     println!("limits: {:.0} GFLOP/s, {:.1} GB/s read", limits.flops / 1e9, limits.bytes / 1e9);
-    let parts: [(&str, Part); 4] = [
+    let parts: [(&str, Part); 5] = [
         ("attention", attention_speed),
         ("delta", delta_speed),
+        ("ahead", ahead_speed),
         ("elementwise", elementwise_speed),
         ("sample", sample_speed),
     ];
@@ -73,7 +74,7 @@ impl Limits {
         }
         let (flops, bytes) = (flops as f64 / best, bytes as f64 / best);
         println!(
-            "{name:34} {:9.4} ms  {:6.1} GFLOP/s ({:3.0} %)  {:6.1} GB/s ({:3.0} %)",
+            "{name:48} {:9.4} ms  {:6.1} GFLOP/s ({:3.0} %)  {:6.1} GB/s ({:3.0} %)",
             best * 1e3,
             flops / 1e9,
             100.0 * flops / self.flops,
@@ -176,6 +177,63 @@ fn delta_speed(limits: &Limits) {
             delta_of::<f32>(limits, tokens, by_channel);
             delta_of::<bf16>(limits, tokens, by_channel);
         }
+    }
+}
+
+/// Five tokens of which four are drafted: what the state costs so that any of them can be forgotten.
+fn ahead_speed(limits: &Limits) {
+    const TOKENS: usize = 5;
+    for (key_heads, value_heads, dim) in [(4, 8, 64), (16, 16, 128)] {
+        let shape = DeltaShape { tokens: TOKENS, key_heads, value_heads, key_dim: dim, value_dim: dim };
+        let (keys, values) = (key_heads * dim, value_heads * dim);
+        let (x, beta) = (vec![0.01f32; TOKENS * values], vec![0.5f32; TOKENS * value_heads]);
+        let (q, g) = (&x[..TOKENS * keys], vec![0.9f32; TOKENS * value_heads]);
+        // As many states as layers, so that none of them is still in the cache.
+        let mut states = vec![vec![0.01f32; value_heads * dim * dim]; 18];
+        let mut copies = vec![vec![0.0f32; TOKENS * value_heads * dim * dim]; 18];
+        let mut out = vec![0.0f32; TOKENS * values];
+        let flops = |tokens: usize| 18 * tokens * value_heads * dim * dim * 6;
+        let bytes = 18 * value_heads * dim * dim * 4;
+        let name = |what: &str| format!("18 layers, {value_heads} heads of {dim}, {what}");
+        limits.report(&name("5 tokens that stay"), flops(5), 2 * bytes, || {
+            for state in &mut states {
+                gated_delta(shape, [q, q, &x], &g, &beta, state, &mut out);
+            }
+        });
+        for before in [0, 2, 4] {
+            let late = DeltaTokens {
+                tokens: before,
+                k: &q[..before * keys],
+                v: &x[..before * values],
+                g: &g[..before * value_heads],
+                beta: &beta[..before * value_heads],
+            };
+            limits.report(
+                &name(&format!("4 ahead, {before} taken in")),
+                flops(5 + before),
+                2 * bytes,
+                || {
+                    for state in &mut states {
+                        gated_delta_ahead(shape, 1, late, [q, q, &x], &g, &beta, state, &mut out);
+                    }
+                },
+            );
+        }
+        limits.report(&name("each state written"), flops(5), 6 * bytes, || {
+            let one = DeltaShape { tokens: 1, ..shape };
+            for (state, copies) in states.iter_mut().zip(&mut copies) {
+                for (t, copy) in copies.chunks_exact_mut(state.len()).enumerate() {
+                    let (keys, values, heads) = (
+                        t * keys..(t + 1) * keys,
+                        t * values..(t + 1) * values,
+                        t * value_heads..(t + 1) * value_heads,
+                    );
+                    let qkv = [&q[keys.clone()], &q[keys], &x[values.clone()]];
+                    gated_delta(one, qkv, &g[heads.clone()], &beta[heads], state, &mut out[values]);
+                    copy.copy_from_slice(state);
+                }
+            }
+        });
     }
 }
 

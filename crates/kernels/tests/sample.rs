@@ -59,7 +59,7 @@ proptest! {
         let allowed = masked.map(|every| {
             let mut words = vec![0u32; vocabulary.div_ceil(32)];
             let random = random_words(seed + 2, vocabulary);
-            let chosen = (0..vocabulary).filter(|&i| i == seed as usize % vocabulary || random[i] % every == 0);
+            let chosen = (0..vocabulary).filter(|&i| i == seed as usize % vocabulary || random[i].is_multiple_of(every));
             chosen.for_each(|i| words[i / 32] |= 1 << (i % 32));
             words
         });

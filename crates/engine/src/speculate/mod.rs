@@ -31,7 +31,7 @@ use crate::{cache::Lent, constrain::Constraint, request::Sampling};
 /// Most tokens of a draft. What a window keeps beyond its own reach must hold as many.
 pub const MAX_DEPTH: usize = 32;
 /// Most drafted tokens in a step, of all its rows.
-pub const MAX_AHEAD: usize = 64;
+pub const MAX_AHEAD: usize = 32;
 
 const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);
 
