@@ -88,10 +88,10 @@ fn any_other_model_changes_nothing() {
         let golden = MODELS[(i + 3) % MODELS.len()];
         let (plain, engine) = (load(golden, None, None), load(golden, Some(draft), None));
         let (mut random, mut before, mut drafted) = (Random(i as u64), vec![], 0);
-        for round in 0..10 {
+        for round in 0..16 {
             let asked: Vec<Request> = (0..[1, 8][round % 2])
                 .map(|_| {
-                    let speculation = [fixed(3), fixed(7), Some(Speculate::Auto)][random.below(3)].clone();
+                    let speculation = [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)][random.below(4)].clone();
                     Request { speculation, ..any_request(&mut random, &before) }
                 })
                 .collect();

@@ -311,7 +311,7 @@ fn a_checkpoints_own_head_drafts() {
         let folder = folder(golden);
         let checkpoint = Checkpoint::Folder(folder.path().into());
         let engine = start(checkpoint, options(Speculate::Auto), |_| {}).expect("loads");
-        assert_eq!(engine.info().drafters, ["ngram", "mtp"], "{golden}");
+        assert_eq!(engine.info().drafters[..2], ["ngram", "mtp"], "{golden}");
         let mut random = Random(golden.len() as u64);
         let requests: Vec<Request> = (0..10).map(|_| any_request(&mut random, &[])).collect();
         let expected = ask(&engine, &requests, &Speculate::Off, false);
