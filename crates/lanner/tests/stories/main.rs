@@ -25,4 +25,5 @@ mod quantize;
 mod replaying;
 mod server;
 mod serving;
+mod speculation;
 mod survival;
