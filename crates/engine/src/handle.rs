@@ -58,7 +58,7 @@ impl Submission {
 
 /// What the engine thread is sent.
 pub enum Message {
-    Submit(Submission),
+    Submit(Box<Submission>),
     /// What the prefix cache holds and has done.
     CacheStats(mpsc::Sender<CacheStats>),
     /// Empty the prefix cache; answered with what it held.
@@ -165,7 +165,10 @@ impl Engine {
         check(&request, self.info())?;
         let (cancelled, place) = (Arc::new(AtomicBool::new(false)), Some(place.clone()));
         let submission = Submission { request, place, sink: Box::new(sink), cancelled: cancelled.clone() };
-        self.shared.messages.send(Message::Submit(submission)).map_err(|_| RequestError::EngineStopped)?;
+        self.shared
+            .messages
+            .send(Message::Submit(Box::new(submission)))
+            .map_err(|_| RequestError::EngineStopped)?;
         Ok(Ticket { cancelled })
     }
 

@@ -103,7 +103,7 @@ impl Runner {
         for message in first.into_iter().chain(messages.try_iter()) {
             match message {
                 Message::Submit(submission) => {
-                    self.queue.push(submission.request.priority, submission.group(), submission);
+                    self.queue.push(submission.request.priority, submission.group(), *submission);
                 }
                 // Whoever asked may have gone.
                 Message::CacheStats(answer) => _ = answer.send(self.prefix.stats()),

@@ -377,7 +377,7 @@ mod tests {
             let logits = Array::from_slice(&LOGITS, &[1, 5]);
             for position in 0..40 {
                 let token = sampler
-                    .sample(&logits, position, &[], &[allowed.clone()])
+                    .sample(&logits, position, &[], std::slice::from_ref(&allowed))
                     .to_vec::<u32>()
                     .expect("a token")[0];
                 assert!(token == 0 || token == 3, "{token}");

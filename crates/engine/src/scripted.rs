@@ -35,7 +35,7 @@ pub fn scripted(
     let thread = thread::spawn(move || {
         for message in messages {
             let submission = match message {
-                Message::Submit(submission) => submission,
+                Message::Submit(submission) => *submission,
                 // Nobody may be waiting any more.
                 Message::CacheStats(answer) | Message::ClearCache(answer) => {
                     let _ = answer.send(CacheStats::default());

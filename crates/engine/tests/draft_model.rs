@@ -91,7 +91,8 @@ fn any_other_model_changes_nothing() {
         for round in 0..16 {
             let asked: Vec<Request> = (0..[1, 8][round % 2])
                 .map(|_| {
-                    let speculation = [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)][random.below(4)].clone();
+                    let speculation =
+                        [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)][random.below(4)].clone();
                     Request { speculation, ..any_request(&mut random, &before) }
                 })
                 .collect();

@@ -34,7 +34,8 @@ fn a_whole_answer_has_openai_s_shape() {
                 "total_tokens": prompt_tokens + 6,
                 "prompt_tokens_details": { "cached_tokens": 0 },
                 "completion_tokens_details": { "reasoning_tokens": 0 },
-                "lanner": { "cache": { "source": null, "cached_tokens": 0, "miss": null } },
+                "lanner": { "cache": { "source": null, "cached_tokens": 0, "miss": null },
+                    "speculation": { "drafted": 0, "accepted": 0, "by_drafter": {} } },
             },
         })
     );

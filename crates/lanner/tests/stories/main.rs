@@ -28,4 +28,5 @@ mod replaying;
 mod server;
 mod serving;
 mod speculating;
+mod speculation;
 mod survival;
