@@ -67,7 +67,7 @@ fn start_with(
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok((model, info, disk, speculator)) => {
+            Ok(Ready { model, info, disk, speculator }) => {
                 // The caller may have given up waiting; then there is nobody to serve.
                 if ready.send(Ok(info.clone())).is_ok() {
                     run(model, info, options, disk, speculator, messages);
@@ -87,7 +87,7 @@ fn load(
     options: &Options,
     script: Option<Script>,
     mut progress: impl FnMut(Progress) + 'static,
-) -> Result<(Rc<dyn Model>, ModelInfo, Option<Disk>, Speculator)> {
+) -> Result<Ready> {
     choose_device(options.device)?;
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
@@ -120,7 +120,15 @@ fn load(
     }
     let speculator = Speculator::new(options.speculate.clone(), more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
-    Ok((model, info, disk, speculator))
+    Ok(Ready { model, info, disk, speculator })
+}
+
+/// All that an engine's thread runs.
+struct Ready {
+    model: Rc<dyn Model>,
+    info: ModelInfo,
+    disk: Option<Disk>,
+    speculator: Speculator,
 }
 
 /// A model with what it was made of.
