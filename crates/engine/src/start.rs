@@ -64,7 +64,7 @@ fn start_with(
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok((model, info, disk, speculator)) => {
+            Ok(Loaded { model, info, disk, speculator }) => {
                 // The caller may have given up waiting; then there is nobody to serve.
                 if ready.send(Ok(info.clone())).is_ok() {
                     run(model, info, options, disk, speculator, messages);
@@ -79,12 +79,20 @@ fn start_with(
     Ok(Engine::new(info, places, sender, thread))
 }
 
+/// What an engine runs with.
+struct Loaded {
+    model: Rc<dyn Model>,
+    info: ModelInfo,
+    disk: Option<Disk>,
+    speculator: Speculator,
+}
+
 fn load(
     checkpoint: &Checkpoint,
     options: &Options,
     script: Option<Script>,
     mut progress: impl FnMut(Progress) + 'static,
-) -> Result<(Rc<dyn Model>, ModelInfo, Option<Disk>, Speculator)> {
+) -> Result<Loaded> {
     choose_device(options.device)?;
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
@@ -119,7 +127,7 @@ fn load(
     let speculator =
         Speculator::new(options.speculate.clone(), &model, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
-    Ok((model, info, disk, speculator))
+    Ok(Loaded { model, info, disk, speculator })
 }
 
 /// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
