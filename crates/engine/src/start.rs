@@ -118,7 +118,9 @@ fn load(
     if let Some(script) = script {
         more.push(Box::new(Scripted(script)));
     }
-    let speculator = Speculator::new(options.speculate.clone(), more, costs).map_err(LoadError::Options)?;
+    let table = options.ngram_table.clone();
+    let speculator =
+        Speculator::new(options.speculate.clone(), table, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
     Ok(Ready { model, info, disk, speculator })
 }

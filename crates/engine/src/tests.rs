@@ -118,7 +118,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         let model: Rc<dyn Model> =
             Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
         let options = Options { prefill_chunk: 16, ..Options::default() };
-        let speculator = Speculator::new(Speculate::Off, vec![], Costs::new(vec![])).expect("off");
+        let speculator = Speculator::new(Speculate::Off, None, vec![], Costs::new(vec![])).expect("off");
         run(model, given, options, None, speculator, messages);
     });
     Engine::new(info, Places::new(8, 100), sender, thread)

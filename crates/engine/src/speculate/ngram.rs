@@ -1,9 +1,9 @@
 //! Prompt lookup: what followed the last time that prompt and output ended as they do now (Saxena, "Prompt Lookup
-//! Decoding", 2023). Looks at token ids alone.
+//! Decoding", 2023); and where they hold no such place, what a table of n-grams knows. Looks at token ids alone.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use super::{Asked, Draft, Drafter, GRADES};
+use super::{Asked, Draft, Drafter, GRADES, table::Table};
 
 /// Fewer tokens in common say nothing.
 const SHORTEST: usize = 2;
@@ -15,9 +15,20 @@ const LONGEST: usize = 128;
 /// Tokens in common from which each grade begins.
 const GRADE_FROM: [usize; GRADES] = [2, 3, 4, 6, 12, 24];
 
-#[derive(Default)]
+/// How often drafts of a grade are right, by experience with prose; what a table is sure of is graded by the same.
+const BELIEVED: [f64; GRADES] = [0.3, 0.4, 0.5, 0.65, 0.85, 0.93];
+/// A draft out of a table ends where all of it is right less often than this.
+const LEAST: f32 = 0.3;
+
 pub struct Ngram {
     sequences: HashMap<u64, Index>,
+    table: Option<Arc<Table>>,
+}
+
+impl Ngram {
+    pub fn new(table: Option<Arc<Table>>) -> Ngram {
+        Ngram { sequences: HashMap::new(), table }
+    }
 }
 
 impl Drafter for Ngram {
@@ -30,14 +41,19 @@ impl Drafter for Ngram {
     }
 
     fn believed(&self) -> [f64; GRADES] {
-        [0.3, 0.4, 0.5, 0.65, 0.85, 0.93]
+        BELIEVED
     }
 
     fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
         let draft = |asked: &Asked| {
             let index = self.sequences.entry(asked.sequence).or_default();
             index.extend(asked.tokens);
-            index.draft(asked.tokens, asked.depth)
+            let own = index.draft(asked.tokens, asked.depth);
+            let known = self.table.as_ref().map(|table| from_table(table, asked.tokens, asked.depth));
+            match known.filter(|known| !known.tokens.is_empty()) {
+                Some(known) if own.tokens.is_empty() || known.grade > own.grade => known,
+                _ => own,
+            }
         };
         Ok(asked.iter().map(draft).collect())
     }
@@ -45,6 +61,24 @@ impl Drafter for Ngram {
     fn forget(&mut self, sequence: u64) {
         self.sequences.remove(&sequence);
     }
+}
+
+/// What a table knows to follow, graded by how sure it is of the first token.
+fn from_table(table: &Table, tokens: &[u32], depth: usize) -> Draft {
+    let mut context = tokens[tokens.len().saturating_sub(table.about.order)..].to_vec();
+    let (known, mut sure, mut grade) = (context.len(), 1.0, 0);
+    while context.len() < known + depth {
+        let Some((token, confidence)) = table.next(&context) else { break };
+        sure *= confidence;
+        if sure < LEAST {
+            break;
+        }
+        if context.len() == known {
+            grade = BELIEVED.iter().rposition(|&from| f64::from(confidence) >= from).unwrap_or(0);
+        }
+        context.push(token);
+    }
+    Draft { tokens: context.split_off(known), grade }
 }
 
 /// Where tokens of a sequence occurred before. A token costs a few lookups, however long the sequence is.
@@ -167,5 +201,44 @@ mod tests {
             draft.grade
         };
         assert_eq!([2, 3, 5, 6, 13, 40].map(grade), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn what_a_table_knows_comes_where_the_sequence_knows_less() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("table");
+        let mut builder = super::super::table::Builder::new(&path, 2, 1).expect("begins");
+        for _ in 0..50 {
+            builder.add(&[1, 2, 3, 4]).expect("added");
+            builder.end_text();
+        }
+        // What follows 7 is a matter of chance.
+        for next in 0..40 {
+            builder.add(&[7, 50 + next]).expect("added");
+            builder.end_text();
+        }
+        builder.finish("a tokenizer", "a model").expect("written");
+        let table = Table::open(&path, "a tokenizer", "a model").expect("opens");
+        let mut ngram = Ngram::new(Some(Arc::new(table)));
+        let mut next = 0;
+        let mut draft = |tokens: &[u32], depth: usize| {
+            next += 1;
+            let sampling = Default::default();
+            let asked =
+                Asked { sequence: next, tokens, prompt: 1, depth, sampling: &sampling, constraint: None };
+            ngram.propose(&[asked]).expect("drafts").remove(0)
+        };
+        assert_eq!(draft(&[9, 1], 8), Draft { tokens: vec![2, 3, 4], grade: 5 }, "as far as it knows");
+        assert_eq!(draft(&[9, 1], 2).tokens, [2, 3]);
+        assert_eq!(draft(&[9, 7], 8).tokens, [0u32; 0], "not sure enough");
+        assert_eq!(draft(&[9, 9], 8).tokens, [0u32; 0], "never seen");
+        assert_eq!(
+            draft(&[8, 1, 30, 8, 1], 2).tokens,
+            [2, 3],
+            "two tokens in common say less than the table"
+        );
+        let long: Vec<u32> = (100..130).chain([1]).collect();
+        let again = [&long[..], &[31, 32], &long].concat();
+        assert_eq!(draft(&again, 2).tokens, [31, 32], "a long place in the sequence itself says more");
     }
 }

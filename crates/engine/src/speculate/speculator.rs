@@ -1,6 +1,6 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use mlx::Array;
 
@@ -9,6 +9,7 @@ use super::{
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     ngram::Ngram,
+    table::Table,
 };
 use crate::{
     cache::Lent,
@@ -70,12 +71,17 @@ const ALONE: usize = 1;
 const USUAL_DEPTH: usize = 4;
 
 impl Speculator {
-    /// With `more` drafters than every model has.
+    /// With `more` drafters than every model has, and what is known to follow in texts.
     ///
     /// # Errors
     /// `usual` names a drafter that there is none of.
-    pub fn new(usual: Speculate, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
-        let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::default())];
+    pub fn new(
+        usual: Speculate,
+        table: Option<Arc<Table>>,
+        more: Vec<Box<dyn Drafter>>,
+        costs: Costs,
+    ) -> Result<Speculator, String> {
+        let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::new(table))];
         drafters.extend(more);
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();

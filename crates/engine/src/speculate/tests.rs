@@ -74,7 +74,8 @@ impl Bench {
         let (sender, messages) = mpsc::channel();
         let engine = Engine::new(info.clone(), Places::new(8, 100), sender, thread::spawn(|| {}));
         let options = Options { prefill_chunk: 16, ..Options::default() };
-        let speculator = Speculator::new(Speculate::Off, vec![drafter], Costs::new(vec![])).expect("off");
+        let speculator =
+            Speculator::new(Speculate::Off, None, vec![drafter], Costs::new(vec![])).expect("off");
         Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 
