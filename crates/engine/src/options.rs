@@ -51,7 +51,7 @@ pub struct Options {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
     Off,
-    /// By whom and how far measurements decide, so that it is not slower than without.
+    /// By whom and how far measurements decide, for a request that is alone.
     #[default]
     Auto,
     /// Always this drafter, if it has an idea.
