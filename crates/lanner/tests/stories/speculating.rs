@@ -32,12 +32,20 @@ fn every_drafter_of_the_model_is_compared_with_plain_decoding() {
     let args = ["--speculate", "--texts", "copying", "--generate", "12", "--batch", "1,8", "--repeats", "1"];
     let report = json(&[&args[..], &["--warmup", "0"]].concat(), &[]);
     let found = lines(&report);
-    let ways = ["off", "ngram:4", "ngram:8", "ngram:16", "mtp:1", "mtp:2", "mtp:3", "mtp:5", "auto"];
+    let of = |name: &str, depths: &[usize]| depths.iter().map(|n| format!("{name}:{n}")).collect::<Vec<_>>();
+    let ways = [
+        vec!["off".to_owned()],
+        of("ngram", &[4, 8, 16]),
+        of("mtp", &[1, 2, 3, 5]),
+        of("self", &[2, 4, 8]),
+        vec!["auto".to_owned()],
+    ]
+    .concat();
     assert_eq!(found.len(), 4 * ways.len(), "alone and eight at once, greedy and seeded");
     for (case, lines) in found.chunks(ways.len()).enumerate() {
         let (batch, sampling) = ([1, 8][case / 2], ["greedy", "seeded"][case % 2]);
-        for (line, way) in lines.iter().zip(ways) {
-            assert_eq!((&line["speculation"], &line["prompts"]), (&way.into(), &"copying".into()));
+        for (line, way) in lines.iter().zip(&ways) {
+            assert_eq!((&line["speculation"], &line["prompts"]), (&way.as_str().into(), &"copying".into()));
             assert_eq!((line["batch"].as_u64(), line["sampling"].as_str()), (Some(batch), Some(sampling)));
         }
         assert!(number(&lines[5]["drafted"]) > 0.0, "the head always has an idea: {}", lines[5]);
