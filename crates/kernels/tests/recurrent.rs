@@ -48,9 +48,19 @@ fn fractions(seed: u64, n: usize) -> Vec<f32> {
     noise::<f32>(seed, n).into_iter().map(|x| x * 0.5 + 0.5).collect()
 }
 
+/// Keys of length one, as models make them: with longer ones the rule amplifies rounding from token to token.
+fn keys<T: Scalar>(seed: u64, n: usize, key_dim: usize) -> Vec<T> {
+    let mut keys = noise::<f32>(seed, n);
+    for key in keys.chunks_exact_mut(key_dim) {
+        let length = key.iter().map(|x| x * x).sum::<f32>().sqrt();
+        key.iter_mut().for_each(|x| *x /= length);
+    }
+    keys.into_iter().map(T::from_f32).collect()
+}
+
 fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed: u64) {
     let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
-    let (q, k) = (noise::<T>(seed, tokens * 2 * key_dim), noise::<T>(seed + 1, tokens * 2 * key_dim));
+    let (q, k) = (noise::<T>(seed, tokens * 2 * key_dim), keys::<T>(seed + 1, tokens * 2 * key_dim, key_dim));
     let v = noise::<T>(seed + 2, tokens * 4 * value_dim);
     let start = noise::<f32>(seed + 3, 4 * value_dim * key_dim);
     let decays = 4 * if by_channel { key_dim } else { 1 };
@@ -76,13 +86,14 @@ fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed
     }
     assert_eq!((bits(&out), bits(&state)), (bits(&joined), bits(&pieces)));
     let qkv = [wide(&q), wide(&k), wide(&v)];
-    close(&out, &exact_delta(shape, qkv, &wide(&g), &wide(&beta), wide(&start)), 1e-3);
+    close(&out, &exact_delta(shape, qkv, &wide(&g), &wide(&beta), wide(&start)), 1e-5);
 }
 
 /// Of the shape's tokens the first `before` are taken in late, and those behind `certain` more are not to stay.
 fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: bool, seed: u64) {
     let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
-    let [q, k] = [seed, seed + 1].map(|seed| noise::<f32>(seed, tokens * 2 * key_dim));
+    let (q, k) =
+        (noise::<f32>(seed, tokens * 2 * key_dim), keys::<f32>(seed + 1, tokens * 2 * key_dim, key_dim));
     let v = noise::<f32>(seed + 2, tokens * 4 * value_dim);
     let start = noise::<f32>(seed + 3, 4 * value_dim * key_dim);
     let decays = 4 * if by_channel { key_dim } else { 1 };

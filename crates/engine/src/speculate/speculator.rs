@@ -64,9 +64,6 @@ pub struct Watched {
 const FORCED: usize = 0;
 /// So many times what is known of a drafter a measurement of it may be.
 const MOST_DEARER: f64 = 3.0;
-/// Sequences at a time up to which `auto` drafts. With more, the steps of all would no longer be built ahead for the sake of
-/// one, which costs more than most drafts gain, and costs are not measured for.
-const ALONE: usize = 1;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
 
@@ -173,7 +170,6 @@ impl Speculator {
                 free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
                 other => Ok(other.debt(&asked(s, depth)).is_some()),
             },
-            Mode::Auto if rows > ALONE => Ok(false),
             Mode::Auto => {
                 let others = Others { rows: rows - 1, width: rows - 1, kept: (rows - 1) as f64 };
                 Ok(self.choose(s, room, others)?.is_some())
@@ -205,7 +201,6 @@ impl Speculator {
                 match s.speculating.mode {
                     Mode::Fixed { depth: 0, .. } | Mode::Off => {}
                     Mode::Fixed { drafter, depth } => later.push((drafter, i, depth.min(room))),
-                    Mode::Auto if rows > ALONE => {}
                     Mode::Auto => {
                         let Some((choice, draft)) = self.choose(s, room, beside)? else { continue };
                         others.kept += choice.kept - 1.0;
@@ -268,6 +263,11 @@ impl Speculator {
         room: usize,
         others: Others,
     ) -> mlx::Result<Option<(Choice, Option<Draft>)>> {
+        // The steps of all would no longer be built ahead for the sake of one, which costs more than most drafts gain, and
+        // which nobody measures.
+        if others.rows > 0 {
+            return Ok(None);
+        }
         let (mut candidates, mut drafts) = (vec![], vec![]);
         for drafter in FORCED + 1..self.drafters.len() {
             let entry = &self.drafters[drafter];

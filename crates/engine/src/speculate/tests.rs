@@ -84,6 +84,21 @@ impl Bench {
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
 
+    /// Runs until nothing is left to do. Behind each step every sequence that decodes must have the state of a fresh prefill
+    /// of its tokens, bit for bit. How many were compared.
+    pub fn compare_states(&mut self, what: &str) -> usize {
+        let mut compared = 0;
+        self.run(|runner| {
+            runner.collect_launched(&[]);
+            for s in runner.running.iter().filter(|s| s.generated() > 0) {
+                let expected = fresh(&*runner.model, &s.tokens[..s.computed]);
+                assert!(state(&s.caches, s.computed) == expected, "{what}, behind {} tokens", s.computed);
+                compared += 1;
+            }
+        });
+        compared
+    }
+
     /// Runs until nothing is left to do, and has `look` at everything behind each step.
     pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
@@ -162,19 +177,7 @@ fn the_state_behind_every_round_is_that_of_a_fresh_prefill() {
             let drafters = ["scripted", "scripted", "off"];
             let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, depth));
             let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
-            let mut compared = 0;
-            bench.run(|runner| {
-                runner.collect_launched(&[]);
-                for s in runner.running.iter().filter(|s| s.generated() > 0) {
-                    let got = state(&s.caches, s.computed);
-                    assert!(
-                        got == fresh(&*runner.model, &s.tokens[..s.computed]),
-                        "{golden}, {right} right, behind {} tokens",
-                        s.computed
-                    );
-                    compared += 1;
-                }
-            });
+            let compared = bench.compare_states(&format!("{golden}, {right} right"));
             assert!(compared > 20, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
                 assert_eq!(tokens(events), *expected, "{golden}, {right} right");

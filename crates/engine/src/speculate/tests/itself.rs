@@ -99,19 +99,7 @@ fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
             let drafters = ["self", "self", "off"];
             let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, 4));
             let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
-            let mut compared = 0;
-            bench.run(|runner| {
-                runner.collect_launched(&[]);
-                for s in runner.running.iter().filter(|s| s.generated() > 0) {
-                    let got = state(&s.caches, s.computed);
-                    assert!(
-                        got == fresh(&*runner.model, &s.tokens[..s.computed]),
-                        "{golden} without {left_out:?}, behind {} tokens",
-                        s.computed
-                    );
-                    compared += 1;
-                }
-            });
+            let compared = bench.compare_states(&format!("{golden} without {left_out:?}"));
             assert!(compared > 10, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
                 let events: Vec<Event> = events.try_iter().collect();

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Panel, inputs::Layout};
+use super::{Panel, codes::mask, inputs::Layout};
 use crate::{
     linear::packed::Packed,
     simd::{Vectors, Work, vectorize, vectors},
@@ -38,7 +38,7 @@ impl Work for Unpack<'_> {
         let Unpack { weight, first, rows, inputs, panel } = self;
         let packing = weight.packing();
         let (bits, fours) = (packing.bits, 8 / packing.bits);
-        let mask = 0x0101_0101 * ((1u32 << (bits - 1) << 1).wrapping_sub(1) & 0xff);
+        let mask = mask(bits);
         for half in 0..rows / 16 {
             let groups = inputs.start / packing.group_size..inputs.end / packing.group_size;
             let lines = weight.groups(first + 16 * half, groups);

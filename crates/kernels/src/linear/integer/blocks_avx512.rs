@@ -2,7 +2,7 @@
 
 use std::{arch::x86_64::*, ops::Range};
 
-use super::{PANEL, Panel, avx512::add_group, inputs::Tile};
+use super::{PANEL, Panel, avx512::add_group, codes_avx512::four, inputs::Tile};
 use crate::linear::{
     lines::Line,
     packed::{FloatType, Packed, Packing},
@@ -177,26 +177,6 @@ unsafe fn ask(line: &Line) -> __m512i {
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(16 * AHEAD).cast());
         _mm512_load_si512(place.cast())
-    }
-}
-
-/// Four `s` of the `FOURS` in each of 16 words.
-#[inline(always)]
-unsafe fn four<const FOURS: usize>(words: __m512i, s: usize) -> __m512i {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        let shifted = match (FOURS, s) {
-            (_, 0) => words,
-            (2, _) => _mm512_srli_epi16(words, 4),
-            (_, 1) => _mm512_srli_epi16(words, 2),
-            (_, 2) => _mm512_srli_epi16(words, 4),
-            _ => _mm512_srli_epi16(words, 6),
-        };
-        match FOURS {
-            1 => shifted,
-            2 => _mm512_and_si512(shifted, _mm512_set1_epi8(0x0f)),
-            _ => _mm512_and_si512(shifted, _mm512_set1_epi8(0x03)),
-        }
     }
 }
 

@@ -143,10 +143,16 @@ pub(super) fn scales(codes: &Codes, first: usize, rows: usize, inputs: Range<usi
     }
 }
 
+/// The lowest `bits` of each byte.
+#[inline(always)]
+pub(super) fn mask(bits: usize) -> u32 {
+    0x0101_0101 * ((1 << bits) - 1)
+}
+
 /// Words whose codes are shifted and masked into fours.
 #[inline(always)]
 fn spread<const BITS: usize>(words: &[u32], half: usize, lane: usize, panel: &mut Panel) {
-    let mask = 0x0101_0101 * ((1u32 << (BITS - 1) << 1).wrapping_sub(1) & 0xff);
+    let mask = mask(BITS);
     for (i, word) in words.iter().enumerate() {
         for s in 0..8 / BITS {
             panel.codes[i * (8 / BITS) + s][half].0[lane] = word >> (BITS * s) & mask;

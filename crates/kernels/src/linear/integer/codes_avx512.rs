@@ -66,10 +66,8 @@ impl Lanes<'_> {
     unsafe fn words<const FOURS: usize, const FLOATS: bool>(&self, inputs: &Range<usize>, panel: &mut Panel) {
         let row_words = self.codes.row_words;
         let (start, end) = (inputs.start / (4 * FOURS), inputs.end / (4 * FOURS));
-        let mask = [0xff, 0x0f, 0, 0x03][FOURS - 1];
         // SAFETY: the caller's; loads are masked to the row, stores stay within the inputs' fours.
         unsafe {
-            let mask = _mm512_set1_epi8(mask as i8);
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(DOUBLED.as_ptr().cast()));
             let mut ahead = self.ahead(inputs);
             for chunk in (start..end).step_by(16) {
@@ -86,14 +84,7 @@ impl Lanes<'_> {
                 let to = panel.codes[(chunk - start) * FOURS..][..16 * FOURS].as_mut_ptr();
                 for i in 0..16 {
                     for s in 0..FOURS {
-                        let shifted = match (FOURS, s) {
-                            (_, 0) => turned[i],
-                            (2, _) => _mm512_srli_epi16(turned[i], 4),
-                            (_, 1) => _mm512_srli_epi16(turned[i], 2),
-                            (_, 2) => _mm512_srli_epi16(turned[i], 4),
-                            _ => _mm512_srli_epi16(turned[i], 6),
-                        };
-                        let four = if FOURS == 1 { shifted } else { _mm512_and_si512(shifted, mask) };
+                        let four = four::<FOURS>(turned[i], s);
                         let four = if FLOATS { _mm512_shuffle_epi8(table, four) } else { four };
                         _mm512_store_si512((*to.add(i * FOURS + s))[self.half].0.as_mut_ptr().cast(), four);
                     }
@@ -174,6 +165,29 @@ impl Lanes<'_> {
                     _mm512_store_si512(panel.biases[at][half].as_mut_ptr().cast(), turned[8 + g]);
                 }
             }
+        }
+    }
+}
+
+/// Four `s` of the `FOURS` in each of 16 words.
+///
+/// # Safety
+/// The processor must have AVX-512 F and BW.
+#[inline(always)]
+pub(super) unsafe fn four<const FOURS: usize>(words: __m512i, s: usize) -> __m512i {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        let shifted = match (FOURS, s) {
+            (_, 0) => words,
+            (2, _) => _mm512_srli_epi16(words, 4),
+            (_, 1) => _mm512_srli_epi16(words, 2),
+            (_, 2) => _mm512_srli_epi16(words, 4),
+            _ => _mm512_srli_epi16(words, 6),
+        };
+        match FOURS {
+            1 => shifted,
+            2 => _mm512_and_si512(shifted, _mm512_set1_epi8(0x0f)),
+            _ => _mm512_and_si512(shifted, _mm512_set1_epi8(0x03)),
         }
     }
 }
