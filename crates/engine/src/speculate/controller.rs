@@ -130,7 +130,7 @@ impl Controller {
         let drafting = others.width > others.rows;
         // A batch in which somebody drafts is read first anyway.
         let plain = match drafting {
-            true => self.costs.step(others.width + 1),
+            true => self.costs.batch(others.rows + 1, others.width + 1),
             false => self.costs.plain(others.rows + 1),
         }?;
         if pace.lost > MOST_LOST * pace.elapsed + plain {
@@ -140,7 +140,8 @@ impl Controller {
         for candidate in candidates {
             let Candidate { drafter, grade, most, cost: [each, any] } = *candidate;
             for (depth, kept) in (1..=most).zip(self.kept(pace, drafter, grade)) {
-                let ms = self.costs.step(others.width + 1 + depth)? + any + each * depth as f64;
+                let width = others.width + 1 + depth;
+                let ms = self.costs.batch(others.rows + 1, width)? + any + each * depth as f64;
                 let rate = (others.kept + kept) / ms;
                 if best.is_none_or(|(most, _)| rate > most) {
                     best = Some((rate, Choice { drafter, depth, kept }));
@@ -159,9 +160,11 @@ impl Controller {
         let Candidate { drafter, grade, most, cost: [each, any] } = *candidates.first()?;
         let depth = most.min(PROBE);
         let kept = self.kept(pace, drafter, grade).nth(depth.checked_sub(1)?)?;
-        let ms = self.costs.step(others.width + 1 + depth)? + any + each * depth as f64;
+        let ms = self.costs.batch(others.rows + 1, others.width + 1 + depth)? + any + each * depth as f64;
         let cost = ms - plain * (others.kept + kept) / (others.kept + 1.0);
-        (pace.lost.max(0.0) + cost < PROBING * pace.elapsed).then_some(Choice { drafter, depth, kept })
+        // All rows share the time, and what is lost.
+        let may = PROBING * pace.elapsed / (others.rows + 1) as f64;
+        (pace.lost.max(0.0) + cost < may).then_some(Choice { drafter, depth, kept })
     }
 
     /// A draft was judged.

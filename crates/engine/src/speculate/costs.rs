@@ -22,8 +22,10 @@ const TIME: Duration = Duration::from_millis(300);
 /// What steps cost, in milliseconds, by the tokens in them.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Of steps that are read before the next is built: width and milliseconds, rising.
+    /// Of steps of one row that are read before the next is built: width and milliseconds, rising.
     steps: Vec<(usize, f64)>,
+    /// What such steps cost more, by the rows in them, whatever their width: each brings a past of its own.
+    more: Vec<Option<f64>>,
     /// Of steps whose successor is built while they are computed, by the rows in them.
     plain: Vec<Option<f64>>,
 }
@@ -44,7 +46,7 @@ impl Costs {
     pub fn new(mut steps: Vec<(usize, f64)>) -> Costs {
         steps.sort_by_key(|(width, _)| *width);
         steps.dedup_by_key(|(width, _)| *width);
-        Costs { steps, plain: vec![] }
+        Costs { steps, more: vec![], plain: vec![] }
     }
 
     /// Whether nothing was ever measured.
@@ -52,7 +54,8 @@ impl Costs {
         self.steps.is_empty()
     }
 
-    /// Of a step of `width` tokens that has to be read before the next is built; `None` if nothing was ever measured.
+    /// Of a step of `width` tokens of one row that has to be read before the next is built; `None` if nothing was ever
+    /// measured.
     pub fn step(&self, width: usize) -> Option<f64> {
         let at = self.steps.partition_point(|(known, _)| *known < width);
         let (right, left) = (self.steps.get(at), at.checked_sub(1).map(|i| self.steps[i]));
@@ -67,9 +70,15 @@ impl Costs {
         }
     }
 
+    /// Of a step of `width` tokens of so many rows that has to be read before the next is built.
+    pub fn batch(&self, rows: usize, width: usize) -> Option<f64> {
+        let fewer = self.more.iter().take(rows + 1).rev().copied();
+        Some(self.step(width)? + fewer.flatten().next().unwrap_or(0.0))
+    }
+
     /// Of a step in which so many rows decode without drafts.
     pub fn plain(&self, rows: usize) -> Option<f64> {
-        self.plain.get(rows).copied().flatten().or_else(|| self.step(rows))
+        self.plain.get(rows).copied().flatten().or_else(|| self.batch(rows, rows))
     }
 
     /// All that is known of steps; of drafters somebody else knows.
@@ -78,11 +87,27 @@ impl Costs {
         StepTimes { steps: self.steps.clone(), plain: plain.collect(), drafters: vec![] }
     }
 
-    pub fn saw_step(&mut self, width: usize, ms: f64) {
+    pub fn saw_step(&mut self, rows: usize, width: usize, ms: f64) {
+        if rows > 1 {
+            return self.saw_batch(rows, width, ms);
+        }
         match self.steps.binary_search_by_key(&width, |(known, _)| *known) {
             Ok(at) => blend(&mut self.steps[at].1, ms),
             Err(at) => self.steps.insert(at, (width, ms)),
         }
+    }
+
+    fn saw_batch(&mut self, rows: usize, width: usize, ms: f64) {
+        let (Some(alone), Some(mut known)) = (self.step(width), self.batch(rows, width)) else { return };
+        if self.more.len() <= rows {
+            self.more.resize(rows + 1, None);
+        }
+        let first = self.more[rows].is_none();
+        match first {
+            true => known = ms,
+            false => blend(&mut known, ms),
+        }
+        self.more[rows] = Some(known - alone);
     }
 
     pub fn saw_plain(&mut self, rows: usize, ms: f64) {
@@ -146,14 +171,20 @@ mod tests {
         );
         assert_eq!(costs.plain(1), Some(1.0));
         costs.saw_plain(1, 0.9);
-        (0..100).for_each(|_| costs.saw_step(4, 3.0));
+        (0..100).for_each(|_| costs.saw_step(1, 4, 3.0));
         assert_eq!(costs.plain(1), Some(0.9));
         assert!((costs.step(4).unwrap() - 3.0).abs() < 1e-3);
         // A pause of the whole machine is no measurement.
-        costs.saw_step(1, 500.0);
+        costs.saw_step(1, 1, 500.0);
         assert!(costs.step(1).unwrap() < 1.3);
         assert_eq!(Costs::new(vec![]).step(3), None);
         assert_eq!(costs.times().plain, [(1, 0.9)]);
+        // What rows cost beside their tokens is learnt from whatever width they had.
+        assert_eq!(costs.batch(3, 8), costs.step(8));
+        costs.saw_step(3, 3, costs.step(3).unwrap() + 2.0);
+        assert_eq!(costs.batch(2, 8), costs.step(8));
+        assert_eq!([3, 5].map(|rows| costs.batch(rows, 8)), [costs.step(8).map(|ms| ms + 2.0); 2]);
+        assert_eq!(costs.plain(3), costs.step(3).map(|ms| ms + 2.0));
         assert_eq!(costs.times().steps.iter().map(|(width, _)| *width).collect::<Vec<_>>(), [1, 4, 8]);
     }
 }

@@ -126,7 +126,7 @@ impl Runner {
         let Some((ms, drafting)) = self.clock.lap() else { return };
         let Load { decodes, rows, width, drafted } = load;
         if decodes && (drafted || alone) {
-            self.speculator.costs().saw_step(width, ms - drafting);
+            self.speculator.costs().saw_step(rows, width, ms - drafting);
         } else if decodes {
             self.speculator.costs().saw_plain(rows, ms);
         }
