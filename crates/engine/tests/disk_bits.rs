@@ -128,7 +128,7 @@ fn files_shrink_and_answers_stay_near() {
             f32::from_bits(bits[0])
         };
         let mut sizes = vec![];
-        for (bits, bound) in [(CacheBits::Eight, 0.05), (CacheBits::Four, 1.0)] {
+        for (bits, bound) in [(CacheBits::Eight, 0.05), (CacheBits::Four, 0.5)] {
             let place = Place::new(golden);
             ask(&packed(&place, bits), &prompt);
             sizes.push(held(&place.files()));

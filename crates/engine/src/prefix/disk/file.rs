@@ -236,13 +236,10 @@ impl Piece {
         let windows = ends.into_iter().all(|[start, end]| {
             0 <= start && start <= end && end as usize == self.tokens.len() && start % mlx::KEY_BLOCK == 0
         });
-        let packed = run
-            .iter()
-            .map(|layer| (layer, *bits))
-            .chain(checkpoint.iter().flatten().map(|layer| (layer, bits.filter(|_| layer.window.is_some()))));
-        let packed = packed
-            .into_iter()
-            .all(|(layer, bits)| layer.arrays.iter().flatten().all(|form| form.bits == bits));
+        let in_bits = |layer: &Layer, bits| layer.arrays.iter().flatten().all(|form| form.bits == bits);
+        let ends = checkpoint.iter().flatten();
+        let packed = run.iter().all(|layer| in_bits(layer, *bits))
+            && ends.into_iter().all(|layer| in_bits(layer, bits.filter(|_| layer.window.is_some())));
         let something = tokens > 0 || self.has_checkpoint();
         if sound && runs && windows && packed && something {
             Ok(())
