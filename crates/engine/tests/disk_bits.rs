@@ -95,6 +95,7 @@ fn what_does_not_say_so_is_exact() {
                 let running: Vec<_> = asked.iter().map(|r| submit(&engine, r.clone())).collect();
                 for (request, running) in asked.into_iter().zip(running) {
                     let got = answer(running);
+                    assert_eq!(got.reason, FinishReason::Length);
                     let plain = Request { speculation: Some(Speculate::Off), ..request.clone() };
                     let expected = answer(submit(&cold, plain));
                     let same = got.tokens == expected.tokens;
