@@ -77,7 +77,7 @@ fn copy(sequence: &Sequence, prefix: &Prefix) -> mlx::Result<Option<Copied>> {
     if !sequence.begun || !sequence.sound || computed == 0 || computed > sequence.tokens.len() {
         return Ok(None);
     }
-    let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches);
+    let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches, sequence.lossy);
     copied.iter().try_for_each(|copied| mlx::eval(copied.arrays()))?;
     Ok(copied)
 }

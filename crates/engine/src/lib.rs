@@ -40,11 +40,11 @@ pub use memory::Memory;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;
-pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
+pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;
 pub use prefix::disk_cache;
 pub use request::{
-    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Miss, MissReason, ModelInfo,
+    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Lossy, Miss, MissReason, ModelInfo,
     Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
 /// Tables of what tends to follow, for drafts.

@@ -3,6 +3,7 @@
 use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc};
 
 pub use mlx::Precision;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::Checkpoint,
@@ -133,6 +134,46 @@ pub struct DiskCache {
     pub folder: PathBuf,
     /// Most bytes in the folder, whoever wrote them.
     pub bytes: usize,
+    /// Compresses keys and values there. That is lossy: a request which goes on from them says so, and may get another
+    /// answer than without. `None` keeps their bits.
+    pub bits: Option<CacheBits>,
+}
+
+/// Bits of each key and value on the disk, beside 1 for what a group of them shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub enum CacheBits {
+    Four,
+    Eight,
+}
+
+impl From<CacheBits> for u8 {
+    fn from(bits: CacheBits) -> u8 {
+        match bits {
+            CacheBits::Four => 4,
+            CacheBits::Eight => 8,
+        }
+    }
+}
+
+impl TryFrom<u8> for CacheBits {
+    type Error = String;
+
+    fn try_from(bits: u8) -> Result<CacheBits, String> {
+        match bits {
+            4 => Ok(CacheBits::Four),
+            8 => Ok(CacheBits::Eight),
+            _ => Err(format!("{bits} bits are not 8 or 4")),
+        }
+    }
+}
+
+impl FromStr for CacheBits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CacheBits, String> {
+        text.parse::<u8>().map_err(|_| format!("`{text}` is not 8 or 4")).and_then(CacheBits::try_from)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -188,6 +188,15 @@ pub struct Usage {
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
+    /// Why the answer may be another than the model's own; empty if it is that.
+    pub lossy: Vec<Lossy>,
+}
+
+/// What made an answer inexact, because somebody asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lossy {
+    /// It went on from state that was compressed on the disk, or computed behind such state.
+    CompressedCache,
 }
 
 /// What became of a drafter's tokens.

@@ -103,7 +103,7 @@ impl Row {
         }
         self.keeps = s.is_due();
         if self.keeps {
-            self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches);
+            self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches, s.lossy);
         }
     }
 

@@ -8,7 +8,9 @@ use crate::{
     handle::Submission,
     models::Model,
     prefix::{Begun, Prefix},
-    request::{CacheReport, Event, FinishReason, MissReason, ModelInfo, Request, TokenLogprobs, Usage},
+    request::{
+        CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, TokenLogprobs, Usage,
+    },
     sample::Sampler,
     schedule::Want,
     speculate::Speculating,
@@ -44,6 +46,8 @@ pub struct Sequence {
     pub begun: bool,
     /// Whether it went on from state of past sequences.
     pub resumed: bool,
+    /// Whether it ever went on from state that is not what the model computes; then its own is none either.
+    pub lossy: bool,
     /// Never resume from past sequences: it failed when it did.
     pub cold: bool,
     /// Positions at which to copy its state for others; no step goes across one.
@@ -90,6 +94,7 @@ impl Sequence {
             limit: request.max_tokens.min(room),
             begun: false,
             resumed: false,
+            lossy: false,
             cold: false,
             keep_at: BTreeSet::new(),
             keeping: None,
@@ -115,6 +120,7 @@ impl Sequence {
         };
         (self.begun, self.resumed) = (true, begun.position > 0);
         (self.computed, self.keep_at) = (begun.position, begun.keep_at);
+        self.lossy |= begun.lossy;
         self.report.get_or_insert(begun.report);
     }
 
@@ -285,6 +291,7 @@ impl Sequence {
             cached_tokens: report.reused,
             cache: report,
             speculation: self.speculating.report(),
+            lossy: self.lossy.then_some(Lossy::CompressedCache).into_iter().collect(),
         };
         self.emit(Event::Finished { reason, usage });
     }

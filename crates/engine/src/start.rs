@@ -252,6 +252,9 @@ fn memory(
     if let Some(Loaded { model, config, weights }) = draft {
         memory.add_draft(Memory::of(&**model, config, options, weights.loaded_bytes())?);
     }
+    // Without it everything is slower, and nothing wrong.
+    mlx::wire_memory(memory.limit.unwrap_or(usize::MAX))
+        .unwrap_or_else(|error| tracing::warn!("memory is not wired: {error}"));
     let Some(limit) = memory.limit else { return Ok(memory) };
     // A prompt of one token, and its answer.
     let least = memory.weights + memory.step + memory.state(2);

@@ -3,67 +3,13 @@
 
 mod asking;
 mod checkpoint;
+mod place;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
-use asking::{Answer, Random, answer, any_request, request, submit};
+use asking::{Random, answer, any_request, submit};
 use engine::*;
-
-/// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
-const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
-
-/// A model, and a folder for its state.
-struct Place {
-    model: tempfile::TempDir,
-    disk: tempfile::TempDir,
-}
-
-impl Place {
-    fn new(golden: &str) -> Place {
-        Place { model: checkpoint::folder(golden), disk: tempfile::tempdir().expect("a folder") }
-    }
-
-    fn start(&self, options: Options) -> Engine {
-        let options = Options { device: Some(Device::Cpu), ..options };
-        start(Checkpoint::Folder(self.model.path().into()), options, |_| {}).expect("loads")
-    }
-
-    fn cold(&self) -> Engine {
-        self.start(Options { prefix_cache_bytes: 0, ..Options::default() })
-    }
-
-    fn with_disk(&self, bytes: usize) -> Options {
-        let folder = self.disk.path().into();
-        Options { disk_cache: Some(DiskCache { folder, bytes }), checkpoint_every: 100, ..Options::default() }
-    }
-
-    fn warm(&self) -> Engine {
-        self.start(self.with_disk(1 << 30))
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        files(self.disk.path())
-    }
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let mut all: Vec<PathBuf> =
-        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
-    all.sort();
-    all
-}
-
-fn held(files: &[PathBuf]) -> u64 {
-    files.iter().map(|path| fs::metadata(path).expect("a file").len()).sum()
-}
-
-fn ask(engine: &Engine, prompt: &[u32]) -> Answer {
-    answer(submit(engine, request(prompt.to_vec(), 4)))
-}
+use place::{MODELS, Place, ask, held};
 
 #[test]
 fn a_restart_goes_on_from_the_disk() {
@@ -255,7 +201,7 @@ fn a_folder_that_cannot_be_had_costs_nothing_else() {
     let place = Place::new("qwen3-a");
     let file = place.disk.path().join("file");
     fs::write(&file, "not a folder").expect("writes");
-    let disk_cache = Some(DiskCache { folder: file, bytes: 1 << 20 });
+    let disk_cache = Some(DiskCache { folder: file, bytes: 1 << 20, bits: None });
     let engine = place.start(Options { disk_cache, ..Options::default() });
     let prompt = Random(8).tokens(100);
     ask(&engine, &prompt);

@@ -411,6 +411,11 @@ pub struct CacheArgs {
     /// there is a prefix cache, off for chat unless there is a --cache-dir].
     #[arg(long, env = "LANNER_DISK_CACHE", value_name = "BYTES|off")]
     pub disk_cache: Option<Bytes>,
+    /// Compress keys and values on the disk to so many bits each, and a bit for what groups of them share, so that more
+    /// prompts have room there. This is lossy: a request that goes on from them, or from what was computed behind them,
+    /// says `compressed_cache` in `usage.lanner.lossy`, and may be answered otherwise [default: all bits are kept].
+    #[arg(long, env = "LANNER_DISK_CACHE_BITS", value_name = "8|4")]
+    pub disk_cache_bits: Option<engine::CacheBits>,
     /// Folder for that; several servers may share it, and the room in it. It holds what users wrote, as numbers
     /// [default: lanner/state in $XDG_CACHE_HOME or ~/.cache].
     #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR")]

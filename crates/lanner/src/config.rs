@@ -223,6 +223,8 @@ pub enum ConfigError {
     Batch { batch: usize, max_batch: usize },
     #[error("--disk-cache needs a prefix cache in memory: do without --prefix-cache off")]
     DiskAlone,
+    #[error("--disk-cache-bits: nothing is kept on the disk; name how much may be with --disk-cache")]
+    BitsOfNothing,
     #[error("there is no home, and so no place for the disk cache: name one with --cache-dir")]
     NoCacheDir,
     #[error(transparent)]
@@ -386,14 +388,19 @@ fn caches(
     let memory = args.prefix_cache.or(file.prefix_cache).map_or_else(most, |bytes| bytes.0);
     let asked = args.disk_cache.or(file.disk_cache).map(|bytes| bytes.0);
     let named = args.cache_dir.or(file.cache_dir);
+    // In the file it is also for commands that keep nothing there.
+    let asked_bits = args.disk_cache_bits.is_some();
+    let bits = args.disk_cache_bits.or(file.disk_cache_bits);
     let usual = usual.or(named.is_some().then_some(DISK_CACHE)).filter(|_| memory > 0);
-    let Some(bytes) = asked.or(usual).filter(|bytes| *bytes > 0) else { return Ok((memory, None)) };
+    let Some(bytes) = asked.or(usual).filter(|bytes| *bytes > 0) else {
+        return if asked_bits { Err(ConfigError::BitsOfNothing) } else { Ok((memory, None)) };
+    };
     if memory == 0 {
         return Err(ConfigError::DiskAlone);
     }
     match named.or_else(state_folder) {
-        Some(folder) => Ok((memory, Some(engine::DiskCache { folder, bytes }))),
-        None if asked.is_some() => Err(ConfigError::NoCacheDir),
+        Some(folder) => Ok((memory, Some(engine::DiskCache { folder, bytes, bits }))),
+        None if asked.is_some() || asked_bits => Err(ConfigError::NoCacheDir),
         // A system without homes.
         None => Ok((memory, None)),
     }

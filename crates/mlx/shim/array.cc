@@ -1,6 +1,7 @@
 // Creating, reading and evaluating arrays; devices and memory.
 #include <algorithm>
 #include <cstdlib>
+#include <variant>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -140,6 +141,18 @@ void reset_peak_memory() { mx::reset_peak_memory(); }
 void set_cache_limit(size_t bytes) { mx::set_cache_limit(bytes); }
 
 void set_memory_limit(size_t bytes) { mx::set_memory_limit(bytes); }
+
+void wire_memory(size_t bytes) {
+  if (!on_gpu() || !mx::metal::is_available()) {
+    return;
+  }
+  // More than the device recommends would be an error.
+  const auto& info = mx::metal::device_info();
+  auto most = info.find("max_recommended_working_set_size");
+  if (most != info.end()) {
+    mx::set_wired_limit(std::min(bytes, std::get<size_t>(most->second)));
+  }
+}
 
 void clear_cache() { mx::clear_cache(); }
 

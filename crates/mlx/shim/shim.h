@@ -66,6 +66,7 @@ size_t peak_memory();
 void reset_peak_memory();
 void set_cache_limit(size_t bytes);
 void set_memory_limit(size_t bytes);
+void wire_memory(size_t bytes);
 void clear_cache();
 
 // ops.cc

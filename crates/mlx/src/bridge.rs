@@ -83,6 +83,7 @@ mod ffi {
         fn reset_peak_memory();
         fn set_cache_limit(bytes: usize) -> Result<()>;
         fn set_memory_limit(bytes: usize) -> Result<()>;
+        fn wire_memory(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;
 
         // ops.cc: unary

@@ -98,6 +98,15 @@ pub fn set_memory_limit(bytes: usize) -> Result<()> {
     Ok(bridge::set_memory_limit(bytes)?)
 }
 
+/// On Metal, keeps up to `bytes` of arrays resident (wired), at most what the device recommends: the system may else take
+/// their pages while nothing is computed, and the next step waits for them. Needs macOS 15; nothing happens elsewhere.
+///
+/// # Errors
+/// The system refuses.
+pub fn wire_memory(bytes: usize) -> Result<()> {
+    Ok(bridge::wire_memory(bytes)?)
+}
+
 /// Gives freed buffers back to the system.
 pub fn clear_cache() -> Result<()> {
     Ok(bridge::clear_cache()?)

@@ -64,6 +64,8 @@ pub struct Begun {
     pub position: usize,
     /// Where its state is to be copied on the way.
     pub keep_at: BTreeSet<usize>,
+    /// Whether any of the state is not what the model computes.
+    pub lossy: bool,
     pub report: CacheReport,
 }
 
@@ -123,16 +125,18 @@ impl Prefix {
         self.tree.touch(&found, position);
         self.disk.iter_mut().for_each(|disk| disk.touch(tokens, position));
         self.count(tokens.len(), &report);
+        let mut lossy = false;
         if position > 0 {
             let room = tokens.len() - position;
-            Run::resume(&self.tree.spans(&found, position).collect::<Vec<_>>(), caches, room);
-            if let Some(checkpoint) = self.tree.checkpoint(&found, position) {
-                checkpoint.resume(caches, room);
-            }
+            let runs: Vec<(&Run, usize)> = self.tree.spans(&found, position).collect();
+            let checkpoint = self.tree.checkpoint(&found, position);
+            Run::resume(&runs, caches, room);
+            checkpoint.into_iter().for_each(|checkpoint| checkpoint.resume(caches, room));
+            lossy = runs.iter().any(|(run, _)| run.lossy) || checkpoint.is_some_and(|kept| kept.lossy);
         }
         // Not before the sequence has copies of what was read.
         self.stats.evictions += self.tree.shrink(self.budget);
-        Begun { position, keep_at: self.keep_at(request, tokens.len(), position, reusable), report }
+        Begun { position, keep_at: self.keep_at(request, tokens.len(), position, reusable), lossy, report }
     }
 
     /// Brings in what the disk has more of `tokens` than memory; `false` if nothing.
@@ -142,13 +146,17 @@ impl Prefix {
         let found = self.tree.find(tokens);
         let beyond = self.tree.resumable(&found, limit);
         let Some(restored) = disk.restore(tokens, limit, found.stored, beyond) else { return false };
-        let arrays = restored.run.iter().flat_map(Run::arrays);
+        let arrays = restored.runs.iter().flat_map(|(_, run)| run.arrays());
         if let Err(error) = mlx::eval(arrays.chain(restored.checkpoint.iter().flat_map(Checkpoint::arrays))) {
             tracing::warn!("state from the disk cache does not fit into memory: {error}");
             return false;
         }
-        let Restored { from, position, run, checkpoint } = restored;
-        self.tree.insert(&tokens[..position], from, run, checkpoint)
+        let Restored { position, runs, checkpoint } = restored;
+        let ends: Vec<usize> = runs.iter().skip(1).map(|(from, _)| *from).chain([position]).collect();
+        for ((from, run), end) in runs.into_iter().zip(ends) {
+            self.tree.insert(&tokens[..end], from, Some(run), None);
+        }
+        self.tree.insert(&tokens[..position], position, None, checkpoint)
     }
 
     /// Where the state of a sequence that resumes at `position` is worth a copy; `branch` is where it leaves others.
@@ -166,18 +174,19 @@ impl Prefix {
         all.filter(|&at| at > position && at <= length).collect()
     }
 
-    /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold. The copies are to be
-    /// evaluated, and then [stored](Prefix::store). `None` if there is nothing to store, or no room for it.
+    /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold; `lossy` if that came of
+    /// state that was. The copies are to be evaluated, and then [stored](Prefix::store). `None` if there is nothing to
+    /// store, or no room for it.
     #[track_caller]
-    pub fn copy(&self, tokens: &[u32], caches: &[Cache]) -> Option<Copied> {
+    pub fn copy(&self, tokens: &[u32], caches: &[Cache], lossy: bool) -> Option<Copied> {
         if !self.is_on() {
             return None;
         }
         let (found, position) = (self.tree.find(tokens), tokens.len());
         let from = found.stored;
-        let run = (from < position).then(|| Run::copy(caches, from, position));
+        let run = (from < position).then(|| Run::copy(caches, from, position, lossy));
         let has_checkpoint = self.tree.checkpoint(&found, position).is_some();
-        let checkpoint = (self.by_checkpoint && !has_checkpoint).then(|| Checkpoint::keep(caches));
+        let checkpoint = (self.by_checkpoint && !has_checkpoint).then(|| Checkpoint::keep(caches, lossy));
         let copied = Copied { from, position, run, checkpoint };
         let bytes: usize = copied.arrays().map(Array::nbytes).sum();
         let something = copied.run.is_some() || copied.checkpoint.is_some();
@@ -255,7 +264,7 @@ impl Begun {
     pub fn cold(reason: MissReason) -> Begun {
         let miss = Some(Miss { reason, position: 0 });
         let report = CacheReport { miss, ..CacheReport::default() };
-        Begun { position: 0, keep_at: BTreeSet::new(), report }
+        Begun { position: 0, keep_at: BTreeSet::new(), lossy: false, report }
     }
 }
 

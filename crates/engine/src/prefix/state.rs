@@ -9,19 +9,23 @@ use crate::cache::{Cache, Kept};
 /// the model's caches: `[kv_heads, tokens, dim]` each.
 pub struct Run {
     pub layers: Vec<[Option<Array>; 2]>,
+    /// Not what the model computes: it was compressed, or computed behind what was.
+    pub lossy: bool,
 }
 
 /// The state of all other layers behind one position, in the order of the model's caches.
 pub struct Checkpoint {
     pub layers: Vec<Kept>,
+    /// As of a run.
+    pub lossy: bool,
 }
 
 impl Run {
     /// Copies of tokens `from..to`.
     #[track_caller]
-    pub fn copy(caches: &[Cache], from: usize, to: usize) -> Run {
+    pub fn copy(caches: &[Cache], from: usize, to: usize, lossy: bool) -> Run {
         let growing = caches.iter().filter_map(Cache::as_growing);
-        Run { layers: growing.map(|kv| kv.copy(from as i32, to as i32)).collect() }
+        Run { layers: growing.map(|kv| kv.copy(from as i32, to as i32)).collect(), lossy }
     }
 
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
@@ -51,7 +55,10 @@ impl Run {
             }
         };
         let layers = runs.first().map_or(0, |(run, _)| run.layers.len());
-        Run { layers: (0..layers).map(|layer| [side(layer, 0), side(layer, 1)]).collect() }
+        Run {
+            layers: (0..layers).map(|layer| [side(layer, 0), side(layer, 1)]).collect(),
+            lossy: runs.iter().any(|(run, _)| run.lossy),
+        }
     }
 
     /// Puts into growing caches what `runs` hold of their first so many tokens, one run behind the other.
@@ -80,8 +87,8 @@ impl Span for Run {
     fn split(self, at: usize) -> [Run; 2] {
         let half = |from: Option<i32>, to: Option<i32>| {
             let cut = |array: &Array| mlx::cut(array, from.unwrap_or(0), to.unwrap_or(array.dim(1)));
-            let layers = self.layers.iter();
-            Run { layers: layers.map(|sides| sides.each_ref().map(|side| side.as_ref().map(cut))).collect() }
+            let layers = self.layers.iter().map(|sides| sides.each_ref().map(|side| side.as_ref().map(cut)));
+            Run { layers: layers.collect(), lossy: self.lossy }
         };
         let at = Some(at as i32);
         let halves = [half(None, at), half(at, None)];
@@ -93,8 +100,8 @@ impl Span for Run {
 
 impl Checkpoint {
     #[track_caller]
-    pub fn keep(caches: &[Cache]) -> Checkpoint {
-        Checkpoint { layers: caches.iter().filter_map(Cache::keep).collect() }
+    pub fn keep(caches: &[Cache], lossy: bool) -> Checkpoint {
+        Checkpoint { layers: caches.iter().filter_map(Cache::keep).collect(), lossy }
     }
 
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {

@@ -188,7 +188,7 @@ impl DraftModel {
                     *last = Some(hidden.slice(0, end - 1, end));
                 }
                 if behind.keep_at.remove(&behind.certain)
-                    && let Some(copy) = self.prefix.copy(&behind.tokens, &behind.caches)
+                    && let Some(copy) = self.prefix.copy(&behind.tokens, &behind.caches, false)
                 {
                     arrays.extend(copy.arrays().cloned());
                     copied.push((behind.tokens.clone(), copy));
@@ -245,7 +245,7 @@ impl DraftModel {
         let Some(behind) = behind.back(certain.len()).filter(|behind| !behind.tokens.is_empty()) else {
             return Ok(());
         };
-        let Some(copied) = self.prefix.copy(&behind.tokens, &behind.caches) else { return Ok(()) };
+        let Some(copied) = self.prefix.copy(&behind.tokens, &behind.caches, false) else { return Ok(()) };
         mlx::eval(copied.arrays())?;
         self.store(vec![(behind.tokens, copied)]);
         Ok(())

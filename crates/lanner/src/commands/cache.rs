@@ -27,8 +27,16 @@ pub fn cache(config: &StateConfig) -> Result<(), CommandError> {
             let text = match config.json {
                 true => format!("{:#}\n", Value::from_iter(stored.iter().map(to_json))),
                 false => {
-                    let header =
-                        ["model", "tokens", "checkpoints", "files", "size", "last used", "computed as"];
+                    let header = [
+                        "model",
+                        "tokens",
+                        "checkpoints",
+                        "files",
+                        "size",
+                        "bits",
+                        "last used",
+                        "computed as",
+                    ];
                     table(&[vec![header.map(str::to_owned)], stored.iter().map(row).collect()].concat())
                 }
             };
@@ -47,13 +55,14 @@ pub fn cache(config: &StateConfig) -> Result<(), CommandError> {
     }
 }
 
-fn row(stored: &StoredModel) -> [String; 7] {
+fn row(stored: &StoredModel) -> [String; 8] {
     [
         stored.model.clone().unwrap_or_else(|| "unreadable".into()),
         stored.tokens.to_string(),
         stored.checkpoints.to_string(),
         stored.files.to_string(),
         megabytes(stored.bytes),
+        stored.bits.map_or("exact".into(), |bits| u8::from(bits).to_string()),
         stored.used.map_or("never".into(), ago),
         // One model has several if builds or options differ.
         stored.fingerprint[..8].to_owned(),
@@ -69,6 +78,8 @@ fn to_json(stored: &StoredModel) -> Value {
         "checkpoints": stored.checkpoints,
         "files": stored.files,
         "bytes": stored.bytes,
+        // Of keys and values, where they are compressed.
+        "bits": stored.bits.map(u8::from),
         "used": used.map(|time| time.as_secs()),
     })
 }

@@ -42,6 +42,10 @@ fn wrong_usage_is_explained() {
     check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
     check_failure(&["run", "hi", "--temperature", "hot"], &[], &["--temperature", "hot"]);
     check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
+    check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
+    let nothing = ["--disk-cache-bits: nothing is kept on the disk"];
+    check_failure(&["serve", "--disk-cache", "off", "--disk-cache-bits", "8"], &[], &nothing);
+    check_failure(&["chat"], &[("LANNER_DISK_CACHE_BITS", "8")], &nothing);
     check_failure(
         &["run", "hi", "--model", "/no/such/folder"],
         &[],
@@ -95,6 +99,7 @@ fn wrong_config_files_name_the_key() {
         ("port = 1\n", ["config.toml", "port"]),
         ("[sampling]\ntemperature = 'hot'\n", ["temperature", "hot"]),
         ("[model]\ndevice = 'tpu'\n", ["tpu", "cpu"]),
+        ("[cache]\ndisk-cache-bits = 16\n", ["config.toml", "16 bits are not 8 or 4"]),
         ("[server\n", ["config.toml", "line 1"]),
     ] {
         let (_folder, path) = config_file(text);

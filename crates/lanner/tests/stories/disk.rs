@@ -151,6 +151,39 @@ fn the_cache_is_listed_and_cleared_without_a_server() {
 }
 
 #[test]
+fn an_answer_that_owes_to_compressed_state_says_so() {
+    let folder = tempdir().unwrap();
+    let packed = ["--disk-cache-bits", "8"];
+    let lossy = |answer: &Value| answer["usage"]["lanner"].get("lossy").cloned();
+    let begun = |server: &Serving, question: &str| ask(server, &body(150, question, 4));
+    let server = start(&folder, &packed);
+    let first = begun(&server, "Hm?");
+    assert_eq!((lossy(&first), lossy(&begun(&server, "Hm?"))), (None, None));
+    wait_for_tokens(&folder, first["usage"]["prompt_tokens"].as_u64().unwrap());
+    drop(server);
+    assert_eq!(listed(&folder)[0]["bits"], 8);
+
+    let server = start(&folder, &packed);
+    let said = Some(json!(["compressed_cache"]));
+    let [disk, ram] = ["Well?", "So?"].map(|question| begun(&server, question));
+    let source = |answer: &Value| answer["usage"]["lanner"]["cache"]["source"].clone();
+    assert_eq!((source(&disk), lossy(&disk)), (json!("disk"), said.clone()));
+    assert_eq!((source(&ram), lossy(&ram)), (json!("ram"), said.clone()));
+    assert_eq!(lossy(&ask(&server, &body(30, "Hm?", 4))), None);
+    let mut streamed = body(150, "And so?", 4);
+    (streamed["stream"], streamed["stream_options"]) = (json!(true), json!({ "include_usage": true }));
+    let reply = client::post(server.address, "/v1/chat/completions", &streamed);
+    assert!(reply.body.contains(r#""lossy":["compressed_cache"]"#), "{}", reply.body);
+    drop(server);
+
+    // A server that was not asked for it has nothing of that.
+    let exact = start(&folder, &[]);
+    let fresh = begun(&exact, "Hm?");
+    assert_eq!((source(&fresh), lossy(&fresh)), (Value::Null, None));
+    assert_eq!(text(&fresh), text(&first));
+}
+
+#[test]
 fn a_server_killed_while_it_writes_starts_again_and_answers_the_same() {
     let kills: u64 = std::env::var("LANNER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     let folder = tempdir().unwrap();

@@ -5,7 +5,8 @@
 //! magic 8 | version u32 | description u32 (bytes) | tokens u32 | BLAKE3 of all of the header but this, 32
 //! description, JSON | token ids, u32 each | arrays of the run | arrays of the checkpoint
 //! ```
-//! Numbers are little-endian; so are arrays, row-major, in the order of the model's caches.
+//! Numbers are little-endian; so are arrays, row-major, in the order of the model's caches. Keys and values, those of
+//! sliding windows among them, may be [packed](super::pack); the state of recurrences and convolutions never is.
 
 use std::{
     fs::File,
@@ -16,17 +17,22 @@ use std::{
 use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
 
-use super::super::state::{Checkpoint, Run};
-use crate::cache::Kept;
+use super::{
+    super::state::{Checkpoint, Run},
+    pack,
+};
+use crate::{CacheBits, cache::Kept};
 
 const MAGIC: &[u8; 8] = b"LANSTATE";
 /// Counts up when the format, or what stored state means, changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic, three numbers and a checksum.
 const FIXED: usize = 8 + 3 * 4 + 32;
 /// Headers that claim more are not ours.
 const MAX_DESCRIPTION: u32 = 16 << 20;
 const MAX_TOKENS: u32 = 16 << 20;
+/// Bytes that are read before they are hashed: few enough to be in the processor's cache still.
+const READ: usize = 128 << 10;
 
 /// What the sequence of [`Piece::tokens`] has: keys and values of its tokens `from..`, if there are any, and perhaps a
 /// checkpoint behind its last.
@@ -44,6 +50,9 @@ pub struct Description {
     /// For people.
     pub model: String,
     pub from: usize,
+    /// What keys and values are packed in; absent: they are as they were computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<CacheBits>,
     /// Of each growing layer.
     run: Vec<Layer>,
     /// Of each other layer.
@@ -66,9 +75,11 @@ struct Layer {
 struct Form {
     shape: Vec<i32>,
     dtype: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bits: Option<CacheBits>,
 }
 
-/// The arrays' bytes: what crosses to the thread that writes.
+/// The arrays' bytes, not packed yet: what crosses to the thread that writes.
 pub struct Contents {
     run: Vec<Vec<u8>>,
     checkpoint: Vec<Vec<u8>>,
@@ -81,6 +92,7 @@ impl Piece {
     /// Evaluating the arrays failed.
     pub fn of(
         [fingerprint, model]: [&str; 2],
+        bits: Option<CacheBits>,
         tokens: &[u32],
         from: usize,
         run: Option<&Run>,
@@ -93,18 +105,21 @@ impl Piece {
             run: bytes(run.map_or(vec![], |run| run.arrays().collect()))?,
             checkpoint: bytes(checkpoint.map_or(vec![], |checkpoint| checkpoint.arrays().collect()))?,
         };
-        let layer =
-            |window, arrays: [Option<&Array>; 2]| Layer { window, arrays: arrays.map(|a| a.map(Form::of)) };
+        let layer = |window, bits, arrays: [Option<&Array>; 2]| Layer {
+            window,
+            arrays: arrays.map(|array| array.map(|array| Form::of(array, bits))),
+        };
         let run = run.map_or(&[][..], |run| &run.layers[..]);
         let kept = |kept: &Kept| {
             let (window, arrays) = kept.parts();
-            layer(window, arrays)
+            layer(window, bits.filter(|_| window.is_some()), arrays)
         };
         let description = Description {
             fingerprint: fingerprint.into(),
             model: model.into(),
             from,
-            run: run.iter().map(|sides| layer(None, sides.each_ref().map(Option::as_ref))).collect(),
+            bits,
+            run: run.iter().map(|sides| layer(None, bits, sides.each_ref().map(Option::as_ref))).collect(),
             checkpoint: checkpoint.map(|checkpoint| checkpoint.layers.iter().map(kept).collect()),
             checksums: [String::new(), String::new()],
         };
@@ -113,9 +128,10 @@ impl Piece {
 
     /// The file's name: a hash of what it holds the state of.
     pub fn name(&self) -> String {
-        let Description { fingerprint, from, checkpoint, .. } = &self.description;
+        let Description { fingerprint, from, bits, checkpoint, .. } = &self.description;
         let mut hash = blake3::Hasher::new();
         hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
+        hash.update(&[bits.map_or(0, u8::from)]);
         hash.update(&(*from as u64).to_le_bytes()).update(&[u8::from(checkpoint.is_some())]);
         hash.update(&token_bytes(&self.tokens));
         format!("{}.state", hash.finalize().to_hex())
@@ -129,7 +145,7 @@ impl Piece {
         self.description.checkpoint.is_some()
     }
 
-    /// Bytes of the arrays of the run, and of the checkpoint.
+    /// Bytes that the arrays of the run, and of the checkpoint, take in the file.
     pub fn bytes(&self) -> [usize; 2] {
         let checkpoint = self.description.checkpoint.as_deref().unwrap_or_default();
         [&self.description.run[..], checkpoint].map(|layers| forms(layers).map(Form::bytes).sum())
@@ -141,11 +157,12 @@ impl Piece {
         (FIXED + description + 4 * self.tokens.len()) as u64
     }
 
-    /// Writes all of it; about as fast as the disk.
+    /// Writes all of it; about as fast as the disk, where nothing is to be packed.
     ///
     /// # Errors
-    /// Those of `out`.
-    pub fn write(mut self, contents: &Contents, out: &mut impl Write) -> io::Result<()> {
+    /// Those of `out`, or a number that cannot be packed.
+    pub fn write(mut self, contents: Contents, out: &mut impl Write) -> io::Result<()> {
+        let contents = contents.packed(&self.description)?;
         self.description.checksums = [&contents.run, &contents.checkpoint].map(|arrays| {
             let mut hash = blake3::Hasher::new();
             arrays.iter().for_each(|bytes| _ = hash.update(bytes));
@@ -206,7 +223,7 @@ impl Piece {
 
     /// Whether the shapes are ones that state of these tokens has.
     fn check(&self) -> Result<(), String> {
-        let Description { from, run, checkpoint, .. } = &self.description;
+        let Description { from, bits, run, checkpoint, .. } = &self.description;
         let tokens = self.tokens.len().checked_sub(*from).ok_or("it begins behind its end")?;
         let all = || forms(run).chain(checkpoint.iter().flat_map(|layers| forms(layers)));
         let sound = all().all(|form| {
@@ -219,8 +236,16 @@ impl Piece {
         let windows = ends.into_iter().all(|[start, end]| {
             0 <= start && start <= end && end as usize == self.tokens.len() && start % mlx::KEY_BLOCK == 0
         });
+        let in_bits = |layer: &Layer, bits| layer.arrays.iter().flatten().all(|form| form.bits == bits);
+        let ends = checkpoint.iter().flatten();
+        let packed = run.iter().all(|layer| in_bits(layer, *bits))
+            && ends.into_iter().all(|layer| in_bits(layer, bits.filter(|_| layer.window.is_some())));
         let something = tokens > 0 || self.has_checkpoint();
-        if sound && runs && windows && something { Ok(()) } else { Err("its shapes are wrong".into()) }
+        if sound && runs && windows && packed && something {
+            Ok(())
+        } else {
+            Err("its shapes are wrong".into())
+        }
     }
 }
 
@@ -237,7 +262,8 @@ impl Arrays {
     /// What is wrong with it.
     pub fn run(&mut self, piece: &Piece) -> Result<Run, String> {
         let layers = self.section(&piece.description.run, 0, &piece.description.checksums[0])?;
-        Ok(Run { layers: layers.into_iter().map(|(_, sides)| sides).collect() })
+        let layers = layers.into_iter().map(|(_, sides)| sides).collect();
+        Ok(Run { layers, lossy: piece.description.bits.is_some() })
     }
 
     /// The checkpoint, checked.
@@ -249,10 +275,12 @@ impl Arrays {
         let layers = self.section(layers, piece.bytes()[0], &piece.description.checksums[1])?;
         Ok(Checkpoint {
             layers: layers.into_iter().map(|(window, sides)| Kept::from_parts(window, sides)).collect(),
+            // Even one without keys may have been computed behind packed ones.
+            lossy: piece.description.bits.is_some(),
         })
     }
 
-    /// Straight into arrays, no second copy.
+    /// Straight into arrays, no second copy, unless they are packed.
     #[expect(clippy::type_complexity, reason = "named nowhere else")]
     fn section(
         &mut self,
@@ -262,23 +290,35 @@ impl Arrays {
     ) -> Result<Vec<(Option<[i32; 2]>, [Option<Array>; 2])>, String> {
         self.file.seek(SeekFrom::Start(self.start + offset as u64)).map_err(|e| e.to_string())?;
         let mut hash = blake3::Hasher::new();
+        let mut read = |bytes: &mut [u8]| {
+            bytes.chunks_mut(READ).try_for_each(|bytes| {
+                self.file.read_exact(bytes)?;
+                hash.update(bytes);
+                Ok(())
+            })
+        };
         let mut array = |form: &Form| {
             let dtype = form.dtype().ok_or("its types are wrong")?;
             let filled = Array::fill_with(&form.shape, dtype, |bytes| {
-                let read = self.file.read_exact(bytes);
-                hash.update(bytes);
-                read.map_err(|e| mlx::Error::File { file: "state".into(), message: e.to_string() })
+                let done = match form.bits {
+                    None => read(bytes),
+                    Some(bits) => {
+                        let mut packed = vec![0; form.bytes()];
+                        read(&mut packed).map(|()| pack::unpack(&packed, form.row(), bits, dtype, bytes))
+                    }
+                };
+                done.map_err(|e: io::Error| mlx::Error::File { file: "state".into(), message: e.to_string() })
             });
             filled.map_err(|e| e.to_string())
         };
-        let mut read = vec![];
+        let mut all = vec![];
         for layer in layers {
             let [first, second] =
                 layer.arrays.each_ref().map(|form| form.as_ref().map(&mut array).transpose());
-            read.push((layer.window, [first?, second?]));
+            all.push((layer.window, [first?, second?]));
         }
         match hash.finalize().to_hex().as_str() == checksum {
-            true => Ok(read),
+            true => Ok(all),
             false => Err("its arrays are broken".into()),
         }
     }
@@ -288,11 +328,28 @@ impl Contents {
     pub fn bytes(&self) -> usize {
         self.run.iter().chain(&self.checkpoint).map(Vec::len).sum()
     }
+
+    /// With keys and values as the description says.
+    ///
+    /// # Errors
+    /// A number is not finite, or nearly not.
+    fn packed(self, description: &Description) -> io::Result<Contents> {
+        let one = |(bytes, form): (Vec<u8>, &Form)| match (form.bits, form.dtype()) {
+            (Some(bits), Some(dtype)) => pack::pack(&bytes, form.row(), bits, dtype)
+                .ok_or_else(|| io::Error::other("a key or value is too large to be compressed")),
+            _ => Ok(bytes),
+        };
+        let all = |arrays: Vec<Vec<u8>>, layers: &[Layer]| -> io::Result<Vec<Vec<u8>>> {
+            arrays.into_iter().zip(forms(layers)).map(one).collect()
+        };
+        let checkpoint = description.checkpoint.as_deref().unwrap_or_default();
+        Ok(Contents { run: all(self.run, &description.run)?, checkpoint: all(self.checkpoint, checkpoint)? })
+    }
 }
 
 impl Form {
-    fn of(array: &Array) -> Form {
-        Form { shape: array.shape().to_vec(), dtype: array.dtype().name().into() }
+    fn of(array: &Array, bits: Option<CacheBits>) -> Form {
+        Form { shape: array.shape().to_vec(), dtype: array.dtype().name().into(), bits }
     }
 
     fn dtype(&self) -> Option<Dtype> {
@@ -300,9 +357,18 @@ impl Form {
         all.into_iter().find(|dtype| dtype.name() == self.dtype)
     }
 
+    /// In the file.
     fn bytes(&self) -> usize {
         let elements: usize = self.shape.iter().map(|&d| d as usize).product();
-        elements * self.dtype().map_or(0, Dtype::size)
+        match self.bits {
+            None => elements * self.dtype().map_or(0, Dtype::size),
+            Some(bits) => elements / self.row().max(1) * pack::row_bytes(self.row(), bits),
+        }
+    }
+
+    /// Numbers of one head and token.
+    fn row(&self) -> usize {
+        self.shape.last().map_or(0, |&dim| dim as usize)
     }
 }
 

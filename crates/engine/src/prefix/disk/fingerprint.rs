@@ -1,4 +1,5 @@
-//! What decides which bits state has, besides the tokens, in one hash: the model, the program and how it computes.
+//! What decides which bits state has, besides the tokens, in one hash: the model, the program, how it computes and what
+//! is kept of that.
 
 use std::{
     env,
@@ -8,7 +9,7 @@ use std::{
     time::SystemTime,
 };
 
-use crate::{Checkpoint, Options};
+use crate::{CacheBits, Checkpoint, Options};
 
 /// Of a weight file so many parts of so many bytes are read, evenly spread; all of it would take as long as loading it.
 const PARTS: u64 = 256;
@@ -18,7 +19,11 @@ const PART: u64 = 4096;
 ///
 /// # Errors
 /// The program's own file or a weight file cannot be read.
-pub fn fingerprint(checkpoint: &Checkpoint, options: &Options) -> io::Result<Option<(String, String)>> {
+pub fn fingerprint(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    bits: Option<CacheBits>,
+) -> io::Result<Option<(String, String)>> {
     let mut hash = blake3::Hasher::new();
     let name = match checkpoint {
         Checkpoint::Random { .. } => return Ok(None),
@@ -46,6 +51,8 @@ pub fn fingerprint(checkpoint: &Checkpoint, options: &Options) -> io::Result<Opt
         mlx::version(),
     );
     hash.update(computed.as_bytes());
+    // Who asked for exact state must never find any other, and nobody coarser state than asked for.
+    hash.update(&[bits.map_or(0, u8::from)]);
     // Another build may add in another order.
     hash.update_reader(File::open(program()?)?)?;
     Ok(Some((hash.finalize().to_hex().to_string(), label)))

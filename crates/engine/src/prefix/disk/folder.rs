@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::file::Piece;
+use crate::CacheBits;
 
 /// The end of a file that is still being written, and locked by who writes it.
 const UNFINISHED: &str = "tmp";
@@ -28,6 +29,8 @@ pub struct StoredModel {
     pub fingerprint: String,
     /// `None` if no file of it can be read.
     pub model: Option<String>,
+    /// What its keys and values are compressed to, if they are: a request that goes on from them is told so.
+    pub bits: Option<CacheBits>,
     pub files: usize,
     pub bytes: u64,
     /// Tokens with keys and values.
@@ -46,6 +49,7 @@ pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
         let mut stored = StoredModel {
             fingerprint: folder.file_name().unwrap_or_default().to_string_lossy().into(),
             model: None,
+            bits: None,
             files: files.len(),
             bytes: files.iter().map(|entry| entry.bytes).sum(),
             tokens: 0,
@@ -55,6 +59,7 @@ pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
         for (piece, _) in files.iter().filter_map(|entry| Piece::open(&entry.path).ok()) {
             stored.tokens += piece.position() - piece.description.from;
             stored.checkpoints += usize::from(piece.has_checkpoint());
+            stored.bits = piece.description.bits;
             stored.model = Some(piece.description.model);
         }
         Ok(stored)

@@ -5,6 +5,7 @@
 mod file;
 mod fingerprint;
 mod folder;
+mod pack;
 mod writer;
 
 use std::{
@@ -25,7 +26,7 @@ use super::{
     state::{Checkpoint, Run},
     tree::{Found, Span, Tree, Weight},
 };
-use crate::{DiskCache, Options};
+use crate::{CacheBits, DiskCache, Options};
 
 /// Tokens more than memory holds that are worth reading files for.
 const WORTH_READING: usize = 32;
@@ -36,6 +37,8 @@ pub struct Disk {
     folder: PathBuf,
     /// Hash and name.
     model: [String; 2],
+    /// What keys and values are packed in.
+    bits: Option<CacheBits>,
     budget: usize,
     tree: Tree<Part, End>,
     /// Of the tree's, by path.
@@ -72,11 +75,11 @@ struct End {
     bytes: usize,
 }
 
-/// State that was read back: of tokens `from..position`, which memory lacked.
+/// State that was read back, of what memory lacked of the tokens up to `position`.
 pub struct Restored {
-    pub from: usize,
     pub position: usize,
-    pub run: Option<Run>,
+    /// Each with the position of its first token, one behind the other: as they lay in files, not joined.
+    pub runs: Vec<(usize, Run)>,
     pub checkpoint: Option<Checkpoint>,
 }
 
@@ -96,7 +99,8 @@ impl Disk {
         options: &Options,
         by_checkpoint: bool,
     ) -> io::Result<Option<Disk>> {
-        let Some((hash, label)) = fingerprint::fingerprint(checkpoint, options)? else { return Ok(None) };
+        let found = fingerprint::fingerprint(checkpoint, options, place.bits)?;
+        let Some((hash, label)) = found else { return Ok(None) };
         Disk::open_model(place, [hash, label], by_checkpoint).map(Some)
     }
 
@@ -107,7 +111,8 @@ impl Disk {
         folder::shrink(&place.folder, place.bytes as u64)?;
         let writer = Writer::start(place.folder.clone(), folder.clone(), place.bytes as u64)?;
         let (tree, files) = (Tree::new(by_checkpoint), HashMap::new());
-        let mut disk = Disk { folder, model, budget: place.bytes, tree, files, writer, rejected: 0 };
+        let (bits, budget) = (place.bits, place.bytes);
+        let mut disk = Disk { folder, model, bits, budget, tree, files, writer, rejected: 0 };
         disk.read_index()?;
         Ok(disk)
     }
@@ -135,6 +140,9 @@ impl Disk {
         let (piece, _) = Piece::open(path)?;
         if piece.description.fingerprint != self.model[0] {
             return Err("it is another model's".into());
+        }
+        if piece.description.bits != self.bits {
+            return Err("its keys and values are in another format".into());
         }
         match path.file_name().is_some_and(|name| *name == *piece.name()) {
             true => Ok(piece),
@@ -187,31 +195,33 @@ impl Disk {
     }
 
     fn read(&self, found: &Found, from: usize, position: usize) -> Result<Restored, (PathBuf, String)> {
-        let mut runs: Vec<(Rc<Stored>, Run, [usize; 2])> = vec![];
-        let mut start = 0;
+        // Files, which of their tokens are wanted, and where the first of those stands.
+        let mut wanted: Vec<(Rc<Stored>, [usize; 2], usize)> = vec![];
+        let mut end = 0;
         for (part, tokens) in self.tree.spans(found, position) {
-            let end = start + tokens;
-            // Of its file's tokens.
-            let wanted = [part.from + from.saturating_sub(start), part.from + tokens];
-            start = end;
-            match runs.last_mut() {
+            let start = end;
+            end += tokens;
+            let own = [part.from + from.saturating_sub(start), part.from + tokens];
+            match wanted.last_mut() {
                 _ if end <= from => {}
-                Some((file, _, range)) if Rc::ptr_eq(file, &part.file) && range[1] == wanted[0] => {
-                    range[1] = wanted[1]
+                Some((file, range, _)) if Rc::ptr_eq(file, &part.file) && range[1] == own[0] => {
+                    range[1] = own[1]
                 }
-                _ => {
-                    let run = open(&part.file).and_then(|(piece, mut arrays)| arrays.run(&piece));
-                    runs.push((part.file.clone(), run.map_err(|e| (part.file.path.clone(), e))?, wanted));
-                }
+                _ => wanted.push((part.file.clone(), own, start.max(from))),
             }
         }
-        let runs: Vec<(&Run, [usize; 2])> = runs.iter().map(|(_, run, range)| (run, *range)).collect();
-        let run = (from < position).then(|| Run::joined(&runs));
+        let failed = |file: &Stored, error| (file.path.clone(), error);
+        let read = |(file, range, start): (Rc<Stored>, _, _)| {
+            let run = open(&file).and_then(|(piece, mut arrays)| arrays.run(&piece));
+            let run = run.map_err(|error| failed(&file, error))?;
+            Ok((start, Run::joined(&[(&run, range)])))
+        };
+        let runs = wanted.into_iter().map(read).collect::<Result<_, _>>()?;
         let checkpoint = self.tree.checkpoint(found, position).map(|end| {
             let read = open(&end.file).and_then(|(piece, mut arrays)| arrays.checkpoint(&piece));
-            read.map_err(|e| (end.file.path.clone(), e))
+            read.map_err(|error| failed(&end.file, error))
         });
-        Ok(Restored { from, position, run, checkpoint: checkpoint.transpose()? })
+        Ok(Restored { position, runs, checkpoint: checkpoint.transpose()? })
     }
 
     /// Counts as used what a sequence's first `position` tokens have here.
@@ -263,7 +273,7 @@ impl Disk {
         }
         let run = (from < position).then(|| Run::joined(&missing));
         let [hash, label] = &self.model;
-        let (piece, contents) = Piece::of([hash, label], tokens, from, run.as_ref(), checkpoint)?;
+        let (piece, contents) = Piece::of([hash, label], self.bits, tokens, from, run.as_ref(), checkpoint)?;
         let path = self.folder.join(piece.name());
         let above = self.chain(&found, from).iter().map(|file| file.path.clone()).collect();
         if self.index(&piece, path.clone(), false) {

@@ -140,7 +140,7 @@ fn store(write: Write, root: &Path, budget: u64) -> Vec<Report> {
     let Write { path, piece, contents, above } = write;
     // Before room is made, so that it is not made of them.
     folder::touch(&above);
-    let room = budget.saturating_sub(contents.bytes() as u64 + piece.header_bytes());
+    let room = budget.saturating_sub(piece.bytes().iter().sum::<usize>() as u64 + piece.header_bytes());
     let gone = match folder::shrink(root, room) {
         Ok(gone) => gone,
         Err(error) => {
@@ -148,7 +148,7 @@ fn store(write: Write, root: &Path, budget: u64) -> Vec<Report> {
             return vec![Report::Gone(vec![path])];
         }
     };
-    let written = folder::write(&path, |file| piece.write(&contents, file));
+    let written = folder::write(&path, |file| piece.write(contents, file));
     if let Err(error) = &written {
         tracing::warn!("the disk cache cannot write {}: {error}", path.display());
     } else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chat::spoilers::Spoiler;
-use engine::{CacheReport, CacheSource, MissReason};
+use engine::{CacheReport, CacheSource, Lossy, MissReason};
 use serde::Serialize;
 
 use crate::generate::Finish;
@@ -34,6 +34,9 @@ pub struct CompletionTokensDetails {
 pub struct Extension {
     pub cache: Cache,
     pub speculation: Speculation,
+    /// Why the answer may be another than the model's own; left out if it is that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lossy: Vec<&'static str>,
 }
 
 /// Tokens that were proposed before they were computed, and those of them that were right.
@@ -89,6 +92,7 @@ impl Usage {
             self.lanner.cache.add(&finish.cache, place);
         }
         finish.speculation.iter().for_each(|drafted| self.lanner.speculation.add(drafted));
+        self.lanner.add_lossy(&finish.lossy);
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
@@ -97,6 +101,19 @@ impl Usage {
     /// The sum, which begins anew.
     pub fn take(&mut self) -> Usage {
         std::mem::take(self)
+    }
+}
+
+impl Extension {
+    fn add_lossy(&mut self, of_one: &[Lossy]) {
+        for lossy in of_one {
+            let name = match lossy {
+                Lossy::CompressedCache => "compressed_cache",
+            };
+            if !self.lossy.contains(&name) {
+                self.lossy.push(name);
+            }
+        }
     }
 }
 

@@ -1,0 +1,71 @@
+//! A tiny model with a folder for its state, and engines on both.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use engine::*;
+
+use super::{
+    asking::{Answer, answer, request, submit},
+    checkpoint,
+};
+
+/// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
+pub const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
+
+/// A model, and a folder for its state.
+pub struct Place {
+    pub model: tempfile::TempDir,
+    pub disk: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new(golden: &str) -> Place {
+        Place { model: checkpoint::folder(golden), disk: tempfile::tempdir().expect("a folder") }
+    }
+
+    pub fn start(&self, options: Options) -> Engine {
+        let options = Options { device: Some(Device::Cpu), ..options };
+        start(Checkpoint::Folder(self.model.path().into()), options, |_| {}).expect("loads")
+    }
+
+    pub fn cold(&self) -> Engine {
+        self.start(Options { prefix_cache_bytes: 0, ..Options::default() })
+    }
+
+    pub fn with_disk(&self, bytes: usize) -> Options {
+        let folder = self.disk.path().into();
+        Options {
+            disk_cache: Some(DiskCache { folder, bytes, bits: None }),
+            checkpoint_every: 100,
+            ..Options::default()
+        }
+    }
+
+    pub fn warm(&self) -> Engine {
+        self.start(self.with_disk(1 << 30))
+    }
+
+    pub fn files(&self) -> Vec<PathBuf> {
+        files(self.disk.path())
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut all: Vec<PathBuf> =
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
+    all.sort();
+    all
+}
+
+/// Bytes of files.
+pub fn held(files: &[PathBuf]) -> u64 {
+    files.iter().map(|path| fs::metadata(path).expect("a file").len()).sum()
+}
+
+pub fn ask(engine: &Engine, prompt: &[u32]) -> Answer {
+    answer(submit(engine, request(prompt.to_vec(), 4)))
+}
