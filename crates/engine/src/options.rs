@@ -6,6 +6,7 @@ pub use mlx::Precision;
 
 use crate::{
     checkpoint::Checkpoint,
+    metrics::Metrics,
     speculate::{MAX_DEPTH, table::Table},
 };
 
@@ -44,6 +45,8 @@ pub struct Options {
     pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.
     pub speculate: Speculate,
+    /// Where the engine counts what it does; engines loaded with the same options count together.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Whether tokens are drafted before they are computed, several at a time: that changes how fast an answer comes, and
@@ -123,6 +126,7 @@ impl Default for Options {
             ngram_table: None,
             draft_model: None,
             speculate: Speculate::Auto,
+            metrics: Arc::default(),
         }
     }
 }

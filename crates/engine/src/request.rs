@@ -227,6 +227,10 @@ pub enum CacheSource {
     Disk,
 }
 
+impl CacheSource {
+    pub const ALL: [CacheSource; 2] = [CacheSource::Ram, CacheSource::Disk];
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     pub reason: MissReason,
@@ -246,6 +250,16 @@ pub enum MissReason {
     LogitsWanted,
     /// There is no prefix cache.
     Disabled,
+}
+
+impl MissReason {
+    pub const ALL: [MissReason; 5] = [
+        MissReason::Differs,
+        MissReason::Evicted,
+        MissReason::NoCheckpoint,
+        MissReason::LogitsWanted,
+        MissReason::Disabled,
+    ];
 }
 
 /// What the prefix cache holds and has done.

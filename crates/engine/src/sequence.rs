@@ -68,11 +68,12 @@ pub struct Sequence {
 impl Sequence {
     pub fn new(
         id: u64,
-        submission: Submission,
+        mut submission: Submission,
         model: &dyn Model,
         info: &ModelInfo,
         speculating: Speculating,
     ) -> Sequence {
+        submission.meter.admitted();
         let request = submission.request.clone();
         let room = info.context_length - request.prompt.len();
         Sequence {
@@ -115,7 +116,10 @@ impl Sequence {
         };
         (self.begun, self.resumed) = (true, begun.position > 0);
         (self.computed, self.keep_at) = (begun.position, begun.keep_at);
-        self.report.get_or_insert(begun.report);
+        if self.report.is_none() {
+            self.report = Some(begun.report);
+            self.submission.meter.began(self.request.prompt.len(), &begun.report);
+        }
     }
 
     /// What the sequence could do in the next step.

@@ -122,7 +122,9 @@ impl Runner {
 
     /// Learns from a step that was read; `alone` if no other was on the device behind it.
     pub fn learn(&mut self, load: Load, alone: bool) {
+        self.options.metrics.stepped(load);
         let Some((ms, drafting)) = self.clock.lap() else { return };
+        self.options.metrics.took(ms, drafting);
         let Load { decodes, rows, width, drafted } = load;
         if decodes && (drafted || alone) {
             self.speculator.costs().saw_step(width, ms - drafting);

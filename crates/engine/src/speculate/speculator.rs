@@ -1,6 +1,6 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::{sync::Arc, time::Instant};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use mlx::Array;
 
@@ -9,10 +9,11 @@ use super::{
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     ngram::Ngram,
-    table::Table,
 };
 use crate::{
+    Options,
     cache::Lent,
+    metrics::Drafts,
     options::Speculate,
     request::{Drafted, Request},
     sequence::Sequence,
@@ -22,6 +23,8 @@ pub struct Speculator {
     drafters: Vec<Entry>,
     controller: Controller,
     usual: Speculate,
+    /// Where drafts are counted, by drafter.
+    drafts: Rc<[Arc<Drafts>]>,
 }
 
 struct Entry {
@@ -38,6 +41,8 @@ pub struct Speculating {
     source: (usize, usize),
     /// By drafter: tokens drafted, and accepted.
     counts: Vec<Drafted>,
+    /// The same of all sequences.
+    drafts: Rc<[Arc<Drafts>]>,
     /// Tokens drafted and accepted in the last step, which the controller has not heard of.
     judged: Option<(usize, usize)>,
     /// Tokens generated when the controller last heard of it.
@@ -68,21 +73,19 @@ const MOST_DEARER: f64 = 3.0;
 const USUAL_DEPTH: usize = 4;
 
 impl Speculator {
-    /// With `more` drafters than every model has, and what is known to follow in texts.
+    /// With `more` drafters than every model has.
     ///
     /// # Errors
-    /// `usual` names a drafter that there is none of.
-    pub fn new(
-        usual: Speculate,
-        table: Option<Arc<Table>>,
-        more: Vec<Box<dyn Drafter>>,
-        costs: Costs,
-    ) -> Result<Speculator, String> {
-        let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::new(table))];
+    /// The options name a drafter that there is none of.
+    pub fn new(options: &Options, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
+        let mut drafters: Vec<Box<dyn Drafter>> =
+            vec![Box::new(Forced), Box::new(Ngram::new(options.ngram_table.clone()))];
         drafters.extend(more);
+        let drafts = drafters.iter().map(|drafter| options.metrics.drafts_of(drafter.name())).collect();
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
-        let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
+        let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
+        let speculator = Speculator { drafters, controller, usual, drafts };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
             None => Err(format!(
@@ -106,6 +109,7 @@ impl Speculator {
             mode: self.mode(asked).unwrap_or(Mode::Off),
             source: (FORCED, 0),
             counts: self.drafters.iter().map(|entry| Drafted::of(entry.drafter.name())).collect(),
+            drafts: self.drafts.clone(),
             judged: None,
             counted: 0,
             pace: Pace::default(),
@@ -350,6 +354,9 @@ impl Speculating {
     pub fn judged(&mut self, drafted: usize, accepted: usize) {
         let counts = &mut self.counts[self.source.0];
         (counts.drafted, counts.accepted) = (counts.drafted + drafted, counts.accepted + accepted);
+        let drafts = &self.drafts[self.source.0];
+        drafts.drafted.add(drafted);
+        drafts.accepted.add(accepted);
         self.judged = Some((drafted, accepted));
     }
 

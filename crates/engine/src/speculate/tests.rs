@@ -5,7 +5,10 @@ mod itself;
 use std::{
     cell::RefCell,
     rc::Rc,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     thread,
 };
 
@@ -72,10 +75,10 @@ impl Bench {
             memory: crate::Memory::default(),
         };
         let (sender, messages) = mpsc::channel();
-        let engine = Engine::new(info.clone(), Places::new(8, 100), sender, thread::spawn(|| {}));
-        let options = Options { prefill_chunk: 16, ..Options::default() };
-        let speculator =
-            Speculator::new(Speculate::Off, None, vec![drafter], Costs::new(vec![])).expect("off");
+        let engine =
+            Engine::new(info.clone(), Places::new(8, 100), Arc::default(), sender, thread::spawn(|| {}));
+        let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
+        let speculator = Speculator::new(&options, vec![drafter], Costs::new(vec![])).expect("off");
         Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 

@@ -113,10 +113,7 @@ impl Speculation {
 impl Cache {
     fn add(&mut self, report: &CacheReport, place: impl Fn(usize) -> Place) {
         self.cached_tokens += report.reused;
-        self.source = self.source.or(report.source.map(|source| match source {
-            CacheSource::Ram => "ram",
-            CacheSource::Disk => "disk",
-        }));
+        self.source = self.source.or(report.source.map(source));
         let miss = report.miss.filter(|_| self.miss.is_none());
         self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, place(miss.position))));
     }
@@ -126,16 +123,29 @@ impl Miss {
     fn new(miss: engine::Miss, place: Place) -> Miss {
         let differs = miss.reason == MissReason::Differs;
         Miss {
-            reason: match miss.reason {
-                MissReason::Differs => "differs",
-                MissReason::Evicted => "evicted",
-                MissReason::NoCheckpoint => "no_checkpoint",
-                MissReason::LogitsWanted => "logprobs",
-                MissReason::Disabled => "disabled",
-            },
+            reason: reason(miss.reason),
             position: miss.position,
             text: place.text,
             spoiler: place.spoiler.filter(|_| differs).map(Spoiler::name),
         }
+    }
+}
+
+/// How a place of reused state is called.
+pub fn source(source: CacheSource) -> &'static str {
+    match source {
+        CacheSource::Ram => "ram",
+        CacheSource::Disk => "disk",
+    }
+}
+
+/// How a reason not to reuse more is called.
+pub fn reason(reason: MissReason) -> &'static str {
+    match reason {
+        MissReason::Differs => "differs",
+        MissReason::Evicted => "evicted",
+        MissReason::NoCheckpoint => "no_checkpoint",
+        MissReason::LogitsWanted => "logprobs",
+        MissReason::Disabled => "disabled",
     }
 }
