@@ -15,7 +15,7 @@ use crate::{
     options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
-    speculate::{MAX_DEPTH, StepTimes},
+    speculate::{MAX_DEPTH, SELF, StepTimes},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -273,17 +273,19 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
 }
 
 fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
-    let Some(Speculate::Fixed { drafter, depth }) = &request.speculation else { return Ok(()) };
-    if !info.drafters.contains(&&**drafter) {
-        let known = info.drafters.join(", ");
-        return Err(RequestError::UnknownDrafter { name: drafter.clone(), known });
+    let (drafter, depth) = match &request.speculation {
+        Some(Speculate::Fixed { drafter, depth }) => (&**drafter, depth.unwrap_or(0)),
+        Some(Speculate::Lossy) => (SELF, 0),
+        Some(Speculate::Off | Speculate::Auto) | None => return Ok(()),
+    };
+    if !info.drafters.contains(&drafter) {
+        let (name, known) = (drafter.to_owned(), info.drafters.join(", "));
+        return Err(RequestError::UnknownDrafter { name, known });
     }
-    match depth {
-        Some(depth) if *depth > MAX_DEPTH => {
-            Err(RequestError::DraftTooLong { depth: *depth, most: MAX_DEPTH })
-        }
-        _ => Ok(()),
+    if depth > MAX_DEPTH {
+        return Err(RequestError::DraftTooLong { depth, most: MAX_DEPTH });
     }
+    Ok(())
 }
 
 fn check_sampling(s: &Sampling) -> Result<(), RequestError> {

@@ -46,7 +46,7 @@ pub use options::{Device, DiskCache, Dtype, Options, Precision, Progress, Specul
 pub use places::Place;
 pub use prefix::disk_cache;
 pub use request::{
-    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Miss, MissReason, ModelInfo,
+    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Lossy, Miss, MissReason, ModelInfo,
     Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
 /// Tables of what tends to follow, for drafts.

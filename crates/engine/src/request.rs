@@ -188,6 +188,15 @@ pub struct Usage {
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
+    /// Why the answer may be another than the model's; empty unless somebody asked for that.
+    pub lossy: Vec<Lossy>,
+}
+
+/// What makes an answer another than the model's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lossy {
+    /// Behind the prompt some layers were left out.
+    SkippedLayers,
 }
 
 /// What became of a drafter's tokens.
@@ -360,12 +369,21 @@ pub struct ModelInfo {
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
     pub drafters: Vec<&'static str>,
+    /// What requests get that do not say who drafts.
+    pub speculate: Speculate,
     /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample: false`.
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
     pub weights: WeightSummary,
     pub memory: Memory,
+}
+
+impl ModelInfo {
+    /// Whether a request that asks so for drafts may get another answer than the model's.
+    pub fn is_lossy(&self, asked: Option<&Speculate>) -> bool {
+        *asked.unwrap_or(&self.speculate) == Speculate::Lossy
+    }
 }
 
 /// What a model's weights are, for whoever measures it.

@@ -8,7 +8,9 @@ use crate::{
     handle::Submission,
     models::Model,
     prefix::{Begun, Prefix},
-    request::{CacheReport, Event, FinishReason, MissReason, ModelInfo, Request, TokenLogprobs, Usage},
+    request::{
+        CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, TokenLogprobs, Usage,
+    },
     sample::Sampler,
     schedule::Want,
     speculate::Speculating,
@@ -110,9 +112,10 @@ impl Sequence {
     /// Resumes from what past sequences left behind.
     #[track_caller]
     pub fn begin(&mut self, prefix: &mut Prefix) {
+        let exact = self.exact_tokens().len();
         let begun = match self.cold {
             true => Begun::cold(MissReason::Disabled),
-            false => prefix.begin(&self.request, &self.tokens, &mut self.caches),
+            false => prefix.begin(&self.request, &self.tokens[..exact], &mut self.caches),
         };
         (self.begun, self.resumed) = (true, begun.position > 0);
         (self.computed, self.keep_at) = (begun.position, begun.keep_at);
@@ -129,13 +132,26 @@ impl Sequence {
         } else if self.is_read() {
             Want::Decode(self.draft.len())
         } else if self.computed < self.tokens.len() {
-            let end = self.keep_at.iter().find(|&&at| at > self.computed).copied();
-            Want::Prefill(end.map_or(self.tokens.len(), |end| end.min(self.tokens.len())) - self.computed)
+            let ends = [self.exact_tokens().len(), self.tokens.len()].into_iter();
+            let ends = ends.chain(self.keep_at.iter().copied());
+            let end = ends.filter(|&at| at > self.computed).min().unwrap_or(self.tokens.len());
+            Want::Prefill(end.min(self.tokens.len()) - self.computed)
         } else if self.generated() + self.unread < self.limit {
             Want::Decode(0)
         } else {
             Want::Nothing
         }
+    }
+
+    /// Tokens whose state is that of the whole model, and so any other sequence's that begins with them: all of them, or
+    /// those of the prompt if layers are left out behind it.
+    pub fn exact_tokens(&self) -> &[u32] {
+        if self.speculating.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
+    }
+
+    /// Layers that its next step goes without.
+    pub fn left_out(&self) -> &[usize] {
+        if self.computed < self.request.prompt.len() { &[] } else { self.speculating.left_out() }
     }
 
     /// Whether it decodes, and all but its last token is computed: then a draft may come behind that.
@@ -289,6 +305,7 @@ impl Sequence {
             cached_tokens: report.reused,
             cache: report,
             speculation: self.speculating.report(),
+            lossy: self.speculating.is_lossy().then_some(Lossy::SkippedLayers).into_iter().collect(),
         };
         self.emit(Event::Finished { reason, usage });
     }

@@ -231,6 +231,7 @@ fn model_info(
         context_length,
         eos_ids,
         drafters: vec![],
+        speculate: options.speculate.clone(),
         default_sampling: default_sampling(generation),
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),

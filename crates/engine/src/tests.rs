@@ -110,6 +110,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         context_length: 2048,
         eos_ids: vec![],
         drafters: vec![],
+        speculate: Speculate::Off,
         default_sampling: Sampling::default(),
         weight_bytes: 0,
         weights: WeightSummary::default(),

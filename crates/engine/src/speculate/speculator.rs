@@ -5,7 +5,7 @@ use std::{rc::Rc, sync::Arc, time::Instant};
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepTimes,
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     ngram::Ngram,
@@ -48,13 +48,20 @@ pub struct Speculating {
     /// Tokens generated when the controller last heard of it.
     counted: usize,
     pace: Pace,
+    /// Layers that the sequence goes without behind its prompt; only if it is lossy.
+    left_out: Rc<[usize]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Off,
     Auto,
-    Fixed { drafter: usize, depth: usize },
+    Fixed {
+        drafter: usize,
+        depth: usize,
+    },
+    /// Nobody drafts, and some layers are left out.
+    Lossy,
 }
 
 /// Which hidden states anybody wants to see.
@@ -113,13 +120,22 @@ impl Speculator {
             judged: None,
             counted: 0,
             pace: Pace::default(),
+            left_out: Rc::default(),
         }
+    }
+
+    /// The layers that the model can best do without, which may have to be measured first. Not a second time, if that
+    /// fails.
+    pub fn spared(&mut self) -> Rc<[usize]> {
+        self.drafters.iter_mut().find_map(|entry| entry.drafter.spared()).unwrap_or_default().into()
     }
 
     fn mode(&self, asked: &Speculate) -> Option<Mode> {
         Some(match asked {
             Speculate::Off => Mode::Off,
             Speculate::Auto => Mode::Auto,
+            Speculate::Lossy if self.names().contains(&SELF) => Mode::Lossy,
+            Speculate::Lossy => return None,
             Speculate::Fixed { drafter, depth } => {
                 let named = |entry: &Entry| entry.drafter.name() == drafter;
                 let drafter = FORCED + 1 + self.drafters.iter().skip(FORCED + 1).position(named)?;
@@ -146,7 +162,7 @@ impl Speculator {
     /// Shows drafters what tokens `from..` of a sequence look like: the hidden states behind the final norm, if those are
     /// watched, and behind layers, `[n, hidden_size]` each.
     pub fn see(&mut self, s: &Sequence, from: usize, last: Option<&Array>, layers: &[(usize, Array)]) {
-        for entry in self.drafters.iter_mut().filter(|_| s.speculating.mode != Mode::Off) {
+        for entry in self.drafters.iter_mut().filter(|_| !s.speculating.is_off()) {
             let behind =
                 |layer: &usize| layers.iter().find(|(known, _)| known == layer).map(|(_, x)| x.clone());
             let hidden: Vec<Array> = match entry.drafter.hidden() {
@@ -168,7 +184,7 @@ impl Speculator {
             return Ok(false);
         }
         match s.speculating.mode {
-            Mode::Off => Ok(false),
+            Mode::Off | Mode::Lossy => Ok(false),
             Mode::Fixed { depth: 0, .. } => Ok(false),
             Mode::Fixed { drafter, depth } => match &self.drafters[drafter].drafter {
                 free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
@@ -191,7 +207,7 @@ impl Speculator {
         let mut later: Vec<(usize, usize, usize)> = vec![];
         for (i, s) in running.iter_mut().enumerate().filter(|(_, s)| s.is_read()) {
             let room = s.most_drafted().min(MAX_DEPTH).min((MAX_AHEAD + rows).saturating_sub(others.width));
-            if room == 0 || s.speculating.mode == Mode::Off {
+            if room == 0 || s.speculating.is_off() {
                 continue;
             }
             if s.request.constraint.is_some() {
@@ -203,7 +219,7 @@ impl Speculator {
                 let beside =
                     Others { rows: others.rows - 1, width: others.width - 1, kept: others.kept - 1.0 };
                 match s.speculating.mode {
-                    Mode::Fixed { depth: 0, .. } | Mode::Off => {}
+                    Mode::Fixed { depth: 0, .. } | Mode::Off | Mode::Lossy => {}
                     Mode::Fixed { drafter, depth } => later.push((drafter, i, depth.min(room))),
                     Mode::Auto => {
                         let Some((choice, draft)) = self.choose(s, room, beside)? else { continue };
@@ -362,7 +378,23 @@ impl Speculating {
 
     /// Never again: a drafter has failed.
     pub fn stop(&mut self) {
-        self.mode = Mode::Off;
+        if !self.is_lossy() {
+            self.mode = Mode::Off;
+        }
+    }
+
+    /// Whether layers are left out behind the prompt.
+    pub fn is_lossy(&self) -> bool {
+        self.mode == Mode::Lossy
+    }
+
+    /// Which ones; set once, before the sequence begins, so that it says the same if it has to begin again.
+    pub fn leave_out(&mut self, layers: Rc<[usize]>) {
+        self.left_out = layers;
+    }
+
+    pub fn left_out(&self) -> &[usize] {
+        &self.left_out
     }
 
     /// Whether measurements decide.
@@ -372,7 +404,7 @@ impl Speculating {
 
     /// Whether nobody drafts.
     pub fn is_off(&self) -> bool {
-        self.mode == Mode::Off
+        matches!(self.mode, Mode::Off | Mode::Lossy)
     }
 
     /// What was drafted, by those who drafted something.

@@ -1,6 +1,7 @@
 //! What only the inside can show: the state of a sequence behind every round.
 
 mod itself;
+mod lossy;
 
 use std::{
     cell::RefCell,
@@ -69,6 +70,7 @@ impl Bench {
             context_length: 2048,
             eos_ids: vec![],
             drafters: vec!["ngram", drafter.name()],
+            speculate: Speculate::Off,
             default_sampling: Sampling::default(),
             weight_bytes: 0,
             weights: WeightSummary::default(),
