@@ -245,7 +245,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "REQUESTS", value_delimiter = ',')]
     pub batch: Vec<NonZeroUsize>,
     /// Compare ways to draft with plain decoding, on texts of several kinds: `all` for every drafter of the model at several
-    /// depths and auto, or a list of auto, NAME and NAME:DEPTH. Fails if an answer is not that of plain decoding.
+    /// depths and auto, or a list of auto, NAME, NAME:DEPTH and self:lossy. Fails if an answer is not that of plain decoding,
+    /// but for self:lossy.
     #[arg(long, value_name = "LIST|all", value_delimiter = ',', num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["perplexity", "kernels"])]
     pub speculate: Option<Vec<Speculation>>,
@@ -393,8 +394,9 @@ pub struct ModelArgs {
 pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
     /// measurements, and drafts for a request that is alone; a name (ngram, mtp, draft_model, self) and, behind a colon, most tokens of a
-    /// draft fix it [default: auto].
-    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
+    /// draft fix it. self:lossy drafts nothing and does change answers: the model goes without some layers, unverified
+    /// [default: auto].
+    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
     pub speculate: Option<Speculation>,
 }
 

@@ -4,7 +4,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use chat::{Decoder, Delta};
 use engine::{
-    CacheReport, Drafted, Engine, Event, FinishReason, Place, Request, RequestError, Ticket, TokenLogprobs,
+    CacheReport, Drafted, Engine, Event, FinishReason, Lossy, Place, Request, RequestError, Ticket,
+    TokenLogprobs,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -48,6 +49,8 @@ pub struct Finish {
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
+    /// Why the answer may be another than the model's.
+    pub lossy: Vec<Lossy>,
     pub reasoning_tokens: usize,
 }
 
@@ -194,6 +197,7 @@ impl Choice {
             completion_tokens: if stopped { self.generated } else { usage.completion_tokens },
             cache: usage.cache,
             speculation: usage.speculation,
+            lossy: usage.lossy,
             reasoning_tokens: self.decoder.reasoning_tokens(),
         }));
         steps

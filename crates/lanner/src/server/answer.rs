@@ -19,7 +19,7 @@ use axum::{
     },
 };
 use chat::{Decoder, spoilers::Spoiler};
-use engine::RequestError;
+use engine::{Lossy, RequestError};
 use futures_util::stream;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -31,7 +31,7 @@ use super::{
     wire::{
         self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
-        usage::{Place, Usage},
+        usage::{self, Place, Usage},
     },
 };
 use crate::{
@@ -44,6 +44,8 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Marks an answer that was given before; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Says that an answer may be another than the model's, and why: streams need not have a usage that does.
+const LOSSY: HeaderName = HeaderName::from_static("lanner-lossy");
 
 /// Tokens on either side that are shown of a place in a prompt.
 const AROUND: usize = 12;
@@ -137,7 +139,8 @@ impl<W: Wire> Asked<W> {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
             return Err(ApiError::invalid("idempotency_key", message));
         }
-        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body));
+        let lossy = server.model.engine.info().is_lossy(valid.generate.speculation.as_ref());
+        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body, lossy));
         let deadline = valid.generate.timeout.and_then(|timeout| arrived.checked_add(timeout));
         Ok(Asked { server, valid, fingerprint, deadline })
     }
@@ -227,11 +230,14 @@ impl<W: Wire> Answer<W> {
 
     pub async fn respond(self) -> Result<Response, ApiError> {
         let replayed = matches!(self.steps, Steps::Again(_)).then_some([(REPLAYED, "true")]);
+        let info = self.server.model.engine.info();
+        let lossy = info.is_lossy(self.generate.speculation.as_ref());
+        let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
         let response = match self.generate.reply {
             Reply::Whole => self.whole().await?,
             Reply::Stream { include_usage } => self.stream(include_usage),
         };
-        Ok((replayed, response).into_response())
+        Ok((replayed, lossy, response).into_response())
     }
 
     /// The next step of any choice; `None` when all have finished.

@@ -45,6 +45,8 @@ pub struct Line {
     pub predicted_at_load: Option<f64>,
     /// The first token that is not the one of plain decoding.
     pub difference: Option<Difference>,
+    /// Whether that may be.
+    pub lossy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,7 @@ impl Line {
             ratio: Spread::of(ratios.filter(|ratio| ratio.is_finite()))?,
             predicted: Spread::of(own.iter().filter_map(|round| predict(&round.times))).map(|of| of.median),
             predicted_at_load: predict(load),
+            lossy: *way == Speculate::Lossy,
             difference: both
                 .filter_map(|(plain, own)| difference(&plain.answers, &own.answers))
                 .min_by_key(|difference| (difference.prompt, difference.position)),
@@ -218,7 +221,8 @@ impl Comparison {
 
     /// The ways whose answers are not those of plain decoding, with where that begins.
     pub fn differences(&self) -> Vec<(String, Difference)> {
-        self.lines.iter().filter_map(|line| Some((line.label(), line.difference?))).collect()
+        let exact = self.lines.iter().filter(|line| !line.lossy);
+        exact.filter_map(|line| Some((line.label(), line.difference?))).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chat::spoilers::Spoiler;
-use engine::{CacheReport, CacheSource, MissReason};
+use engine::{CacheReport, CacheSource, Lossy, MissReason};
 use serde::Serialize;
 
 use crate::generate::Finish;
@@ -34,6 +34,9 @@ pub struct CompletionTokensDetails {
 pub struct Extension {
     pub cache: Cache,
     pub speculation: Speculation,
+    /// Why the answer may be another than the model's, each reason once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lossy: Vec<&'static str>,
 }
 
 /// Tokens that were proposed before they were computed, and those of them that were right.
@@ -89,6 +92,11 @@ impl Usage {
             self.lanner.cache.add(&finish.cache, place);
         }
         finish.speculation.iter().for_each(|drafted| self.lanner.speculation.add(drafted));
+        for why in finish.lossy.iter().map(|why| lossy(*why)) {
+            if !self.lanner.lossy.contains(&why) {
+                self.lanner.lossy.push(why);
+            }
+        }
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
@@ -128,6 +136,13 @@ impl Miss {
             text: place.text,
             spoiler: place.spoiler.filter(|_| differs).map(Spoiler::name),
         }
+    }
+}
+
+/// How a reason for another answer than the model's is called.
+pub fn lossy(why: Lossy) -> &'static str {
+    match why {
+        Lossy::SkippedLayers => "skipped_layers",
     }
 }
 
