@@ -57,6 +57,45 @@ fn an_answer_says_what_was_drafted_and_is_no_other() {
     }
 }
 
+#[test]
+fn what_cannot_be_had_is_refused_in_one_sentence() {
+    let server = Setup::default().merlin();
+    for (asked, expected) in [
+        (
+            json!("draft_model"),
+            "there is no drafter `draft_model` for this model; there are ngram, mtp, self",
+        ),
+        (json!({ "drafter": "draft_model", "depth": 3 }), "there is no drafter `draft_model` for this model"),
+        (json!({ "drafter": "psychic" }), "there is no drafter `psychic` for this model"),
+        (json!("psychic:2"), "there is no drafter `psychic` for this model"),
+        (json!({ "drafter": "scripted" }), "there is no drafter `scripted`"),
+        (json!({ "drafter": "" }), "there is no drafter ``"),
+        (json!({ "drafter": "ngram", "depth": 33 }), "a draft of 33 tokens is too long; it has at most 32"),
+        (json!("ngram:33"), "`ngram:33`: a draft has 0 to 32 tokens"),
+        (json!({ "drafter": "ngram", "depth": -1 }), "`auto`, `off` or an object with `drafter`"),
+        (json!({ "depth": 3 }), "`auto`, `off` or an object with `drafter`"),
+        (json!("auto:3"), "`auto:3` is not auto, off"),
+        (json!({ "drafter": "ngram", "lossy": true }), "only the drafter self has a lossy form, not `ngram`"),
+        (json!("mtp:lossy"), "`mtp:lossy`: only self has a lossy form"),
+        (json!({ "drafter": "self", "depth": 2, "lossy": true }), "so it takes no depth"),
+        (json!({ "drafter": "self", "lossy": "very" }), "`auto`, `off` or an object with `drafter`"),
+        (json!({ "lossy": true }), "`auto`, `off` or an object with `drafter`"),
+    ] {
+        for stream in [false, true] {
+            let body = json!({ "prompt": "a", "max_tokens": 2, "speculation": asked, "stream": stream });
+            for reply in [server.chat(&body), server.complete(&body)] {
+                assert_eq!(reply.status, 400, "{asked}: {}", reply.body);
+                let error = &reply.json()["error"];
+                let message = error["message"].as_str().unwrap();
+                assert!(message.contains(expected), "{asked}: {message}");
+                assert!(!message.contains('\n') && !message.contains(". "), "one sentence: {message}");
+                let named = (error["param"].as_str(), error["type"].as_str());
+                assert_eq!(named, (Some("speculation"), Some("invalid_request_error")), "{asked}");
+            }
+        }
+    }
+}
+
 /// Whether an answer says that layers were left out, in its head and in its usage.
 fn says_so(reply: &Reply, usage: &Value) -> [bool; 2] {
     assert_eq!(reply.status, 200, "{}", reply.body);
