@@ -467,19 +467,19 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<usize>,
     /// 0 takes the likeliest token every time.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the smallest set of likeliest tokens whose probabilities reach this.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Keep this many likeliest tokens; 0 keeps all.
     #[arg(long)]
     pub top_k: Option<usize>,
     /// Drop tokens less likely than this times the likeliest.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Make tokens seen in prompt or answer less likely; 1 is off.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Subtracted once from the logit of every token already generated.
     #[arg(long, allow_negative_numbers = true)]

@@ -87,6 +87,8 @@ pub enum OpenError {
     Load { name: String, error: LoadError },
     #[error(transparent)]
     Table(#[from] engine::ngrams::TableError),
+    #[error("the draft model: {0}")]
+    Draft(Box<OpenError>),
     #[error("{draft} cannot draft for {model}, whose tokens are not the same: {difference}")]
     OtherTokens { model: String, draft: String, difference: String },
 }
