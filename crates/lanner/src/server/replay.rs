@@ -263,6 +263,7 @@ mod tests {
             completion_tokens: 2,
             cache: engine::CacheReport::default(),
             speculation: vec![],
+            lossy: vec![],
             reasoning_tokens: 0,
         })
     }

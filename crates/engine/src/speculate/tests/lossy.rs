@@ -41,6 +41,10 @@ fn answers_of(bench: &mut Bench, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Los
     running.into_iter().map(|(_ticket, events)| told(events)).collect()
 }
 
+fn answer_of(bench: &mut Bench, asked: &Request) -> (Vec<u32>, Vec<Lossy>) {
+    answers_of(bench, std::slice::from_ref(asked)).remove(0)
+}
+
 fn told(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
     let (mut tokens, mut told) = (vec![], None);
     for event in events.try_iter() {
@@ -59,10 +63,10 @@ fn layers_are_left_out_behind_the_prompt_and_nowhere_else() {
     for golden in models() {
         let asked = lossy(0);
         let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
-        let got = answers_of(&mut bench(golden), &[asked.clone()]).remove(0);
+        let got = answer_of(&mut bench(golden), &asked);
         assert_eq!(got, (expected.clone(), vec![Lossy::SkippedLayers]), "{golden}");
         let exact = Request { speculation: None, ..asked };
-        let (plain, told) = answers_of(&mut bench(golden), &[exact]).remove(0);
+        let (plain, told) = answer_of(&mut bench(golden), &exact);
         assert_eq!((plain[0], told), (expected[0], vec![]), "{golden}: the prompt is read whole");
         assert_ne!(plain, expected, "{golden}");
     }
@@ -78,8 +82,7 @@ fn neighbours_change_nothing_on_either_side() {
                 _ => request(i, "self", 3),
             })
             .collect();
-        let alone: Vec<_> =
-            mixed.iter().map(|asked| answers_of(&mut bench(golden), &[asked.clone()]).remove(0)).collect();
+        let alone: Vec<_> = mixed.iter().map(|asked| answer_of(&mut bench(golden), asked)).collect();
         assert_eq!(answers_of(&mut bench(golden), &mixed), alone, "{golden}");
     }
 }
@@ -89,17 +92,17 @@ fn exact_requests_never_go_on_from_its_state() {
     for golden in models() {
         let mut bench = bench(golden);
         let asked = lossy(1);
-        let (answer, _) = answers_of(&mut bench, &[asked.clone()]).remove(0);
+        let (answer, _) = answer_of(&mut bench, &asked);
         // Everything that is stored of prompt and answer, and one token more.
         let all = [&asked.prompt[..], &answer, &[3]].concat();
         assert!(bench.runner.prefix.resumable(&all) <= asked.prompt.len(), "{golden}");
         assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is everybody's");
         let next = Request { prompt: all.clone(), speculation: None, ..asked.clone() };
-        let (warm, _) = answers_of(&mut bench, &[next.clone()]).remove(0);
-        let (cold, _) = answers_of(&mut self::bench(golden), &[next]).remove(0);
+        let (warm, _) = answer_of(&mut bench, &next);
+        let (cold, _) = answer_of(&mut self::bench(golden), &next);
         assert_eq!(warm, cold, "{golden}");
         // Now the exact state of all that is stored, and a lossy request does not take what lies behind its prompt.
-        assert_eq!(answers_of(&mut bench, &[asked]).remove(0).0, answer, "{golden}");
+        assert_eq!(answer_of(&mut bench, &asked).0, answer, "{golden}");
     }
 }
 
@@ -108,10 +111,10 @@ fn who_comes_beside_it_does_not_wait_for_its_state() {
     for golden in models() {
         let mut bench = bench(golden);
         let asked = Request { max_tokens: 60, ..lossy(2) };
-        let (answer, _) = answers_of(&mut self::bench(golden), &[asked.clone()]).remove(0);
+        let (answer, _) = answer_of(&mut self::bench(golden), &asked);
         let all = [&asked.prompt[..], &answer, &[3; 40]].concat();
         let next = Request { prompt: all, speculation: None, max_tokens: 6, ..asked.clone() };
-        let (cold, _) = answers_of(&mut self::bench(golden), &[next.clone()]).remove(0);
+        let (cold, _) = answer_of(&mut self::bench(golden), &next);
         let (_ticket, events) = bench.submit(asked);
         let mut second = None;
         let mut steps = 0;
