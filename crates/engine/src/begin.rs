@@ -74,7 +74,8 @@ impl Runner {
 /// The whole state of a sequence that ended, as far as it is certain.
 fn copy(sequence: &Sequence, prefix: &Prefix) -> mlx::Result<Option<Copied>> {
     let computed = sequence.computed;
-    if !sequence.begun || !sequence.sound || computed == 0 || computed > sequence.tokens.len() {
+    let exact = sequence.exact_tokens().len();
+    if !sequence.begun || !sequence.sound || computed == 0 || computed > exact {
         return Ok(None);
     }
     let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches, sequence.lossy);
@@ -93,8 +94,9 @@ fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> b
         }
         sequence.waiting = None;
     }
-    let stored = prefix.resumable(&sequence.tokens);
-    let shared = |other: &Sequence| common(&sequence.tokens[..sequence.tokens.len() - 1], &other.tokens);
+    let own = sequence.exact_tokens();
+    let stored = prefix.resumable(own);
+    let shared = |other: &Sequence| common(&own[..own.len() - 1], other.exact_tokens());
     // Not for less urgent ones, whose share of a step is small.
     let urgency = sequence.request.priority as usize;
     let others = before.iter_mut().filter(|other| {
@@ -114,7 +116,7 @@ fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> b
 /// The position, `least` or later, at which `other` is going to leave state that can be resumed by who shares its first
 /// `shared` tokens.
 fn promise(other: &mut Sequence, shared: usize, least: usize, by_checkpoint: bool) -> Option<usize> {
-    let prefilling = other.computed < other.tokens.len();
+    let prefilling = other.computed < other.exact_tokens().len();
     if prefilling && other.computed < shared {
         other.keep_at.insert(shared);
         return Some(shared);

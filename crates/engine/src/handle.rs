@@ -11,10 +11,11 @@ use std::{
 };
 
 use crate::{
+    metrics::{Meter, Metrics},
     options::Speculate,
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
-    speculate::{MAX_DEPTH, StepTimes},
+    speculate::{MAX_DEPTH, SELF, StepTimes},
 };
 
 /// Receives a request's events on the engine thread; must not block.
@@ -27,6 +28,7 @@ pub struct Submission {
     place: Option<Arc<Place>>,
     sink: Sink,
     cancelled: Arc<AtomicBool>,
+    pub meter: Meter,
 }
 
 impl Submission {
@@ -45,6 +47,7 @@ impl Submission {
 
     /// Hands an event to the caller. A caller that panics has lost its request, nothing more.
     pub fn emit(&mut self, event: Event) {
+        self.meter.told(&event);
         if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
             // Whoever hears of the end may come again at once.
             self.place = None;
@@ -84,6 +87,7 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
     places: Arc<Places>,
+    metrics: Arc<Metrics>,
 }
 
 impl Drop for Shared {
@@ -110,12 +114,20 @@ impl Engine {
     pub(crate) fn new(
         info: ModelInfo,
         places: Arc<Places>,
+        metrics: Arc<Metrics>,
         messages: mpsc::Sender<Message>,
         thread: JoinHandle<()>,
     ) -> Engine {
         let thread_id = thread.thread().id();
         Engine {
-            shared: Arc::new(Shared { info, messages, thread: Mutex::new(Some(thread)), thread_id, places }),
+            shared: Arc::new(Shared {
+                info,
+                messages,
+                thread: Mutex::new(Some(thread)),
+                thread_id,
+                places,
+                metrics,
+            }),
         }
     }
 
@@ -129,6 +141,11 @@ impl Engine {
 
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
+    }
+
+    /// What this engine, and those that count with it, have done. Never waits, and holds when the engine has stopped.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.shared.metrics
     }
 
     /// A place for a request, or for several that belong together, such as the choices of one answer.
@@ -164,7 +181,9 @@ impl Engine {
     ) -> Result<Ticket, RequestError> {
         check(&request, self.info())?;
         let (cancelled, place) = (Arc::new(AtomicBool::new(false)), Some(place.clone()));
-        let submission = Submission { request, place, sink: Box::new(sink), cancelled: cancelled.clone() };
+        let meter = Meter::new(self.shared.metrics.clone());
+        let submission =
+            Submission { request, place, sink: Box::new(sink), cancelled: cancelled.clone(), meter };
         self.shared
             .messages
             .send(Message::Submit(Box::new(submission)))
@@ -254,17 +273,19 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
 }
 
 fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
-    let Some(Speculate::Fixed { drafter, depth }) = &request.speculation else { return Ok(()) };
-    if !info.drafters.contains(&&**drafter) {
-        let known = info.drafters.join(", ");
-        return Err(RequestError::UnknownDrafter { name: drafter.clone(), known });
+    let (drafter, depth) = match &request.speculation {
+        Some(Speculate::Fixed { drafter, depth }) => (&**drafter, depth.unwrap_or(0)),
+        Some(Speculate::Lossy) => (SELF, 0),
+        Some(Speculate::Off | Speculate::Auto) | None => return Ok(()),
+    };
+    if !info.drafters.contains(&drafter) {
+        let (name, known) = (drafter.to_owned(), info.drafters.join(", "));
+        return Err(RequestError::UnknownDrafter { name, known });
     }
-    match depth {
-        Some(depth) if *depth > MAX_DEPTH => {
-            Err(RequestError::DraftTooLong { depth: *depth, most: MAX_DEPTH })
-        }
-        _ => Ok(()),
+    if depth > MAX_DEPTH {
+        return Err(RequestError::DraftTooLong { depth, most: MAX_DEPTH });
     }
+    Ok(())
 }
 
 fn check_sampling(s: &Sampling) -> Result<(), RequestError> {

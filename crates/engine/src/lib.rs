@@ -10,6 +10,7 @@ mod error;
 mod handle;
 mod logprobs;
 mod memory;
+mod metrics;
 mod models;
 mod nn;
 mod options;
@@ -37,6 +38,7 @@ pub use constrain::{Constraint, Next, TokenSet};
 pub use error::LoadError;
 pub use handle::{Engine, Ticket};
 pub use memory::Memory;
+pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
 pub use models::families;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     checkpoint::Checkpoint,
+    metrics::Metrics,
     speculate::{MAX_DEPTH, table::Table},
 };
 
@@ -45,10 +46,12 @@ pub struct Options {
     pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.
     pub speculate: Speculate,
+    /// Where the engine counts what it does; engines loaded with the same options count together.
+    pub metrics: Arc<Metrics>,
 }
 
 /// Whether tokens are drafted before they are computed, several at a time: that changes how fast an answer comes, and
-/// nothing else.
+/// nothing else. [`Lossy`](Speculate::Lossy) alone changes the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
     Off,
@@ -61,6 +64,9 @@ pub enum Speculate {
         /// Most tokens of a draft; `None`: what is usual for it.
         depth: Option<usize>,
     },
+    /// Behind the prompt the model goes without the layers it can best spare, and nobody verifies what it says then. Never
+    /// chosen by measurements; [`Usage`](crate::Usage) tells of it.
+    Lossy,
 }
 
 impl fmt::Display for Speculate {
@@ -70,6 +76,7 @@ impl fmt::Display for Speculate {
             Speculate::Auto => f.write_str("auto"),
             Speculate::Fixed { drafter, depth: None } => f.write_str(drafter),
             Speculate::Fixed { drafter, depth: Some(depth) } => write!(f, "{drafter}:{depth}"),
+            Speculate::Lossy => f.write_str("self:lossy"),
         }
     }
 }
@@ -77,10 +84,12 @@ impl fmt::Display for Speculate {
 impl FromStr for Speculate {
     type Err = String;
 
-    /// `auto`, `off`, `NAME` or `NAME:DEPTH`.
+    /// `auto`, `off`, `NAME`, `NAME:DEPTH` or `self:lossy`.
     fn from_str(text: &str) -> Result<Speculate, String> {
         let (drafter, depth) = match text.split_once(':') {
             None => (text, None),
+            Some(("self", "lossy")) => return Ok(Speculate::Lossy),
+            Some((_, "lossy")) => return Err(format!("`{text}`: only self has a lossy form")),
             Some((drafter, depth)) => {
                 let depth = depth.parse().ok().filter(|depth| *depth <= MAX_DEPTH);
                 let wrong = || format!("`{text}`: a draft has 0 to {MAX_DEPTH} tokens");
@@ -124,6 +133,7 @@ impl Default for Options {
             ngram_table: None,
             draft_model: None,
             speculate: Speculate::Auto,
+            metrics: Arc::default(),
         }
     }
 }
@@ -211,7 +221,10 @@ mod tests {
         check("ngram", fixed("ngram", None));
         check("mtp:3", fixed("mtp", Some(3)));
         check("mtp:0", fixed("mtp", Some(0)));
-        for wrong in ["", ":3", "off:2", "auto:1", "mtp:", "mtp:x", "mtp:-1", "mtp:33"] {
+        check("self:lossy", Speculate::Lossy);
+        for wrong in
+            ["ngram:lossy", "self:lossy:4", "", ":3", "off:2", "auto:1", "mtp:", "mtp:x", "mtp:-1", "mtp:33"]
+        {
             assert!(wrong.parse::<Speculate>().is_err(), "{wrong}");
         }
     }

@@ -188,7 +188,7 @@ pub struct Usage {
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
-    /// Why the answer may be another than the model's own; empty if it is that.
+    /// Why the answer may be another than the model's own; empty unless somebody asked for that.
     pub lossy: Vec<Lossy>,
 }
 
@@ -197,6 +197,8 @@ pub struct Usage {
 pub enum Lossy {
     /// It went on from state that was compressed on the disk, or computed behind such state.
     CompressedCache,
+    /// Behind the prompt some layers were left out.
+    SkippedLayers,
 }
 
 /// What became of a drafter's tokens.
@@ -236,6 +238,10 @@ pub enum CacheSource {
     Disk,
 }
 
+impl CacheSource {
+    pub const ALL: [CacheSource; 2] = [CacheSource::Ram, CacheSource::Disk];
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
     pub reason: MissReason,
@@ -255,6 +261,16 @@ pub enum MissReason {
     LogitsWanted,
     /// There is no prefix cache.
     Disabled,
+}
+
+impl MissReason {
+    pub const ALL: [MissReason; 5] = [
+        MissReason::Differs,
+        MissReason::Evicted,
+        MissReason::NoCheckpoint,
+        MissReason::LogitsWanted,
+        MissReason::Disabled,
+    ];
 }
 
 /// What the prefix cache holds and has done.
@@ -355,12 +371,21 @@ pub struct ModelInfo {
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
     pub drafters: Vec<&'static str>,
+    /// What requests get that do not say who drafts.
+    pub speculate: Speculate,
     /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample: false`.
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
     pub weights: WeightSummary,
     pub memory: Memory,
+}
+
+impl ModelInfo {
+    /// Whether a request that asks so for drafts may get another answer than the model's.
+    pub fn is_lossy(&self, asked: Option<&Speculate>) -> bool {
+        *asked.unwrap_or(&self.speculate) == Speculate::Lossy
+    }
 }
 
 /// What a model's weights are, for whoever measures it.

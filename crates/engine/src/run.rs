@@ -11,6 +11,7 @@ use crate::{
     Options,
     handle::{Message, Submission},
     memory::is_out_of_memory,
+    metrics::Holding,
     models::Model,
     prefix::{Disk, Prefix},
     queue::Queue,
@@ -31,6 +32,7 @@ pub fn run(
     messages: Receiver<Message>,
 ) {
     let mut runner = Runner::new(model, info, options, disk, speculator);
+    runner.tell_holding();
     while runner.admit(&messages) {
         runner.round();
     }
@@ -55,6 +57,9 @@ pub struct Runner {
     pub speculator: Speculator,
     watched: Watched,
     pub clock: Clock,
+    /// What is told of what the prefix cache holds, and as of which change.
+    holding: Holding,
+    told: Option<u64>,
 }
 
 impl Runner {
@@ -67,6 +72,8 @@ impl Runner {
     ) -> Runner {
         Runner {
             prefix: Prefix::new(&options, &model.make_caches(), disk),
+            holding: Holding::new(options.metrics.clone()),
+            told: None,
             model,
             info,
             options,
@@ -88,6 +95,15 @@ impl Runner {
         self.drop_late(Instant::now());
         self.step();
         self.keep_ended();
+        self.tell_holding();
+    }
+
+    /// Tells what is held now, if that may have changed.
+    fn tell_holding(&mut self) {
+        self.options.metrics.saw_memory();
+        if self.told.replace(self.prefix.changes) != Some(self.prefix.changes) {
+            self.holding.is(self.prefix.stats());
+        }
     }
 
     /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
@@ -270,6 +286,7 @@ impl Runner {
         involved.sort_unstable();
         involved.dedup();
         tracing::error!(sequences = involved.len(), "step failed: {message}");
+        self.options.metrics.failed_steps.add(1);
         if is_out_of_memory(&message) {
             self.run_out(&involved, &message);
         } else if let [only] = involved[..]

@@ -1,7 +1,7 @@
 //! An engine without a model, for tests of what stands above it: a closure decides every token.
 
 use std::{
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -9,7 +9,9 @@ use std::{
 use crate::{
     handle::{Engine, Message, Submission},
     places::Places,
-    request::{CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage},
+    request::{
+        CacheReport, CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage,
+    },
     speculate::StepTimes,
 };
 
@@ -52,7 +54,7 @@ pub fn scripted(
             thread::spawn(move || run(submission, &info, delay, script));
         }
     });
-    Engine::new(info, Places::new(places, 0), sender, thread)
+    Engine::new(info, Places::new(places, 0), Arc::default(), sender, thread)
 }
 
 fn run(
@@ -62,6 +64,8 @@ fn run(
     script: impl Fn(&Request, usize) -> Step,
 ) {
     let request = submission.request.clone();
+    submission.meter.admitted();
+    submission.meter.began(request.prompt.len(), &CacheReport::default());
     let logprobs = |id: u32| {
         let top = |n| (0..n as u32).map(|i| (id + i, -0.5 - i as f32)).collect();
         request.logprobs.map(|n| TokenLogprobs { id, logprob: -0.5, top: top(n) })

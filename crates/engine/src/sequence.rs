@@ -72,11 +72,12 @@ pub struct Sequence {
 impl Sequence {
     pub fn new(
         id: u64,
-        submission: Submission,
+        mut submission: Submission,
         model: &dyn Model,
         info: &ModelInfo,
         speculating: Speculating,
     ) -> Sequence {
+        submission.meter.admitted();
         let request = submission.request.clone();
         let room = info.context_length - request.prompt.len();
         Sequence {
@@ -114,14 +115,18 @@ impl Sequence {
     /// Resumes from what past sequences left behind.
     #[track_caller]
     pub fn begin(&mut self, prefix: &mut Prefix) {
+        let exact = self.exact_tokens().len();
         let begun = match self.cold {
             true => Begun::cold(MissReason::Disabled),
-            false => prefix.begin(&self.request, &self.tokens, &mut self.caches),
+            false => prefix.begin(&self.request, &self.tokens[..exact], &mut self.caches),
         };
         (self.begun, self.resumed) = (true, begun.position > 0);
         (self.computed, self.keep_at) = (begun.position, begun.keep_at);
         self.lossy |= begun.lossy;
-        self.report.get_or_insert(begun.report);
+        if self.report.is_none() {
+            self.report = Some(begun.report);
+            self.submission.meter.began(self.request.prompt.len(), &begun.report);
+        }
     }
 
     /// What the sequence could do in the next step.
@@ -131,13 +136,26 @@ impl Sequence {
         } else if self.is_read() {
             Want::Decode(self.draft.len())
         } else if self.computed < self.tokens.len() {
-            let end = self.keep_at.iter().find(|&&at| at > self.computed).copied();
-            Want::Prefill(end.map_or(self.tokens.len(), |end| end.min(self.tokens.len())) - self.computed)
+            let ends = [self.exact_tokens().len(), self.tokens.len()].into_iter();
+            let ends = ends.chain(self.keep_at.iter().copied());
+            let end = ends.filter(|&at| at > self.computed).min().unwrap_or(self.tokens.len());
+            Want::Prefill(end.min(self.tokens.len()) - self.computed)
         } else if self.generated() + self.unread < self.limit {
             Want::Decode(0)
         } else {
             Want::Nothing
         }
+    }
+
+    /// Tokens whose state is that of the whole model, and so any other sequence's that begins with them: all of them, or
+    /// those of the prompt if layers are left out behind it.
+    pub fn exact_tokens(&self) -> &[u32] {
+        if self.speculating.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
+    }
+
+    /// Layers that its next step goes without.
+    pub fn left_out(&self) -> &[usize] {
+        if self.computed < self.request.prompt.len() { &[] } else { self.speculating.left_out() }
     }
 
     /// Whether it decodes, and all but its last token is computed: then a draft may come behind that.
@@ -285,13 +303,15 @@ impl Sequence {
 
     pub fn finish(&mut self, reason: FinishReason) {
         let report = self.report.unwrap_or_default();
+        let compressed = self.lossy.then_some(Lossy::CompressedCache);
+        let skipped = self.speculating.is_lossy().then_some(Lossy::SkippedLayers);
         let usage = Usage {
             prompt_tokens: self.request.prompt.len(),
             completion_tokens: self.generated(),
             cached_tokens: report.reused,
             cache: report,
             speculation: self.speculating.report(),
-            lossy: self.lossy.then_some(Lossy::CompressedCache).into_iter().collect(),
+            lossy: [compressed, skipped].into_iter().flatten().collect(),
         };
         self.emit(Event::Finished { reason, usage });
     }

@@ -61,7 +61,7 @@ fn start_with(
 ) -> Result<Engine> {
     let (ready, loaded) = mpsc::channel();
     let (sender, messages) = mpsc::channel();
-    let places = Places::new(options.max_batch, options.queue_limit);
+    let (places, metrics) = (Places::new(options.max_batch, options.queue_limit), options.metrics.clone());
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
@@ -79,7 +79,7 @@ fn start_with(
     let thread =
         thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
     let info = loaded.recv().map_err(|_| LoadError::Panicked("the engine thread ended".into()))??;
-    Ok(Engine::new(info, places, sender, thread))
+    Ok(Engine::new(info, places, metrics, sender, thread))
 }
 
 fn load(
@@ -118,9 +118,7 @@ fn load(
     if let Some(script) = script {
         more.push(Box::new(Scripted(script)));
     }
-    let table = options.ngram_table.clone();
-    let speculator =
-        Speculator::new(options.speculate.clone(), table, more, costs).map_err(LoadError::Options)?;
+    let speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
     Ok(Ready { model, info, disk, speculator })
 }
@@ -233,6 +231,7 @@ fn model_info(
         context_length,
         eos_ids,
         drafters: vec![],
+        speculate: options.speculate.clone(),
         default_sampling: default_sampling(generation),
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),

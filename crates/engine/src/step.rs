@@ -21,6 +21,8 @@ pub struct Step {
     rows: Vec<Row>,
     /// Whether all its rows decode: no part of a prompt is in it.
     decodes: bool,
+    /// Whether layers were left out for any of its rows.
+    lossy: bool,
     sampled: Option<Sampled>,
 }
 
@@ -50,6 +52,8 @@ pub struct Load {
     pub width: usize,
     /// Whether any of those are drafted.
     pub drafted: bool,
+    /// Whether layers were left out for any of them.
+    pub lossy: bool,
 }
 
 /// What a step that was read leaves behind.
@@ -78,25 +82,16 @@ impl Step {
         prefix: &Prefix,
         watched: &Watched,
     ) -> mlx::Result<Step> {
-        let mut chosen = select(sequences, plan);
+        let (mut chosen, counts) = select(sequences, plan);
+        let lossy = chosen.iter().any(|s| !s.left_out().is_empty());
         let decodes = chosen.iter().all(|s| s.generated() + s.unread > 0 && s.computed + 1 >= s.tokens.len());
-        let tokens = inputs(&chosen, plan);
         // What a sampled token is computed from is computed with it; anything else has to be asked for.
-        let all_sample = chosen.iter().zip(plan).all(|(s, &(_, n))| s.computed + n >= s.tokens.len());
-        let parts = chosen.iter_mut().zip(plan).map(|(s, &(_, tokens))| Part {
-            tokens,
-            ahead: s.draft.len(),
-            past: s.computed,
-            caches: &mut s.caches,
-        });
-        let mut batch = Batch::new(parts);
-        batch.watch(&watched.layers);
-        let hidden = model.forward(&tokens, &mut batch);
-        let layers = batch.seen();
-        let cache_arrays: Vec<Array> = batch.cache_arrays().filter(|_| !all_sample).cloned().collect();
+        let all_sample = chosen.iter().zip(&counts).all(|(s, n)| s.computed + n >= s.tokens.len());
+        let Forward { hidden, layers, mut cache_arrays } = Forward::of(model, &mut chosen, &counts, watched);
+        cache_arrays.retain(|_| !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);
         let mut start = 0;
-        for (sequence, &(_, n)) in chosen.iter_mut().zip(plan) {
+        for (sequence, &n) in chosen.iter_mut().zip(&counts) {
             let mut row = Row::build(model, sequence, &hidden, start, n);
             start += n as i32;
             if prefix.is_on() {
@@ -111,7 +106,7 @@ impl Step {
             let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
             Sampled::of(&logits, sampling.collect())
         });
-        let step = Step { rows, decodes, sampled };
+        let step = Step { rows, decodes, lossy, sampled };
         mlx::async_eval(step.arrays().chain(&cache_arrays))?;
         Ok(step)
     }
@@ -128,6 +123,7 @@ impl Step {
             rows: self.rows.len(),
             width: self.rows.iter().map(|row| row.tokens).sum(),
             drafted: self.has_drafts(),
+            lossy: self.lossy,
         }
     }
 
@@ -192,12 +188,53 @@ impl Step {
     }
 }
 
+/// What the model makes of all rows, one behind the other.
+struct Forward {
+    /// `[tokens, hidden_size]`.
+    hidden: Array,
+    /// What is watched of the rows for which no layers are left out; those come first.
+    layers: Vec<(usize, Array)>,
+    cache_arrays: Vec<Array>,
+}
+
+impl Forward {
+    /// Rows that go without the same layers are computed together: in nearly every step all of them.
+    fn of(model: &dyn Model, chosen: &mut [&mut Sequence], counts: &[usize], watched: &Watched) -> Forward {
+        let tokens = inputs(chosen, counts);
+        let (mut hidden, mut layers, mut cache_arrays, mut start) = (vec![], vec![], vec![], 0);
+        let mut rows: Vec<(&mut Sequence, usize)> =
+            chosen.iter_mut().map(|s| &mut **s).zip(counts.iter().copied()).collect();
+        for rows in rows.chunk_by_mut(|(a, _), (b, _)| a.left_out() == b.left_out()) {
+            let left_out = rows[0].0.left_out().to_vec();
+            let end = start + rows.iter().map(|(_, n)| *n as i32).sum::<i32>();
+            let mut batch = Batch::new(rows.iter_mut().map(|(s, tokens)| Part {
+                tokens: *tokens,
+                ahead: s.draft.len(),
+                past: s.computed,
+                caches: &mut s.caches,
+            }));
+            match left_out.is_empty() {
+                true => batch.watch(&watched.layers),
+                false => batch.leave_out(&left_out),
+            }
+            let all = end - start == tokens.dim(0);
+            let own = if all { tokens.clone() } else { tokens.slice(0, start, end) };
+            hidden.push(model.forward(&own, &mut batch));
+            layers.extend(batch.seen());
+            cache_arrays.extend(batch.cache_arrays().cloned());
+            start = end;
+        }
+        let hidden = if hidden.len() == 1 { hidden.remove(0) } else { Array::concatenate(&hidden, 0) };
+        Forward { hidden, layers, cache_arrays }
+    }
+}
+
 /// The token ids that rows compute, uint32 `[tokens]`: known ones and drafts behind them, or those just sampled.
-fn inputs(sequences: &[&mut Sequence], plan: &[(usize, usize)]) -> Array {
+fn inputs(sequences: &[&mut Sequence], counts: &[usize]) -> Array {
     if let Some(tokens) = same_as_before(sequences) {
         return tokens;
     }
-    let inputs: Vec<Array> = sequences.iter().zip(plan).map(|(s, &(_, n))| input(s, n)).collect();
+    let inputs: Vec<Array> = sequences.iter().zip(counts).map(|(s, &n)| input(s, n)).collect();
     if inputs.len() == 1 { inputs[0].clone() } else { Array::concatenate(&inputs, 0) }
 }
 
@@ -232,10 +269,14 @@ fn pick(x: &Array, indices: &[i32]) -> Array {
     }
 }
 
-/// The planned sequences, in the plan's (ascending) order.
-fn select<'a>(sequences: &'a mut [Sequence], plan: &[(usize, usize)]) -> Vec<&'a mut Sequence> {
-    let planned = |(i, _): &(usize, &mut Sequence)| plan.iter().any(|(p, _)| p == i);
-    sequences.iter_mut().enumerate().filter(planned).map(|(_, s)| s).collect()
+/// The planned sequences and their tokens: in the plan's (ascending) order, but those that go without layers behind the
+/// others.
+fn select<'a>(sequences: &'a mut [Sequence], plan: &[(usize, usize)]) -> (Vec<&'a mut Sequence>, Vec<usize>) {
+    let tokens = |i: usize| plan.iter().find(|(planned, _)| *planned == i).map(|(_, tokens)| *tokens);
+    let planned = sequences.iter_mut().enumerate().filter_map(|(i, s)| Some((s, tokens(i)?)));
+    let mut chosen: Vec<(&mut Sequence, usize)> = planned.collect();
+    chosen.sort_by(|(a, _), (b, _)| a.left_out().cmp(b.left_out()));
+    chosen.into_iter().unzip()
 }
 
 impl Sampled {

@@ -8,7 +8,10 @@ mod real_configs;
 use std::{
     cell::Cell,
     rc::Rc,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     thread,
 };
 
@@ -107,6 +110,7 @@ fn engine(panics_at: Option<usize>) -> Engine {
         context_length: 2048,
         eos_ids: vec![],
         drafters: vec![],
+        speculate: Speculate::Off,
         default_sampling: Sampling::default(),
         weight_bytes: 0,
         weights: WeightSummary::default(),
@@ -117,11 +121,11 @@ fn engine(panics_at: Option<usize>) -> Engine {
     let thread = thread::spawn(move || {
         let model: Rc<dyn Model> =
             Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
-        let options = Options { prefill_chunk: 16, ..Options::default() };
-        let speculator = Speculator::new(Speculate::Off, None, vec![], Costs::new(vec![])).expect("off");
+        let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
+        let speculator = Speculator::new(&options, vec![], Costs::new(vec![])).expect("off");
         run(model, given, options, None, speculator, messages);
     });
-    Engine::new(info, Places::new(8, 100), sender, thread)
+    Engine::new(info, Places::new(8, 100), Arc::default(), sender, thread)
 }
 
 fn request(i: u32) -> Request {

@@ -245,7 +245,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "REQUESTS", value_delimiter = ',')]
     pub batch: Vec<NonZeroUsize>,
     /// Compare ways to draft with plain decoding, on texts of several kinds: `all` for every drafter of the model at several
-    /// depths and auto, or a list of auto, NAME and NAME:DEPTH. Fails if an answer is not that of plain decoding.
+    /// depths and auto, or a list of auto, NAME, NAME:DEPTH and self:lossy. Fails if an answer is not that of plain decoding,
+    /// but for self:lossy.
     #[arg(long, value_name = "LIST|all", value_delimiter = ',', num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["perplexity", "kernels"])]
     pub speculate: Option<Vec<Speculation>>,
@@ -392,9 +393,9 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Model")]
 pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements; a name (ngram, mtp, draft_model, self) and, behind a colon, most tokens of a
-    /// draft fix it [default: auto].
-    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]")]
+    /// measurements; a name (ngram, mtp, draft_model, self) and, behind a colon, most tokens of a draft fix it. self:lossy drafts
+    /// nothing and does change answers: the model goes without some layers, unverified [default: auto].
+    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
     pub speculate: Option<Speculation>,
 }
 
@@ -470,19 +471,19 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<usize>,
     /// 0 takes the likeliest token every time.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Keep the smallest set of likeliest tokens whose probabilities reach this.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Keep this many likeliest tokens; 0 keeps all.
     #[arg(long)]
     pub top_k: Option<usize>,
     /// Drop tokens less likely than this times the likeliest.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Make tokens seen in prompt or answer less likely; 1 is off.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
     /// Subtracted once from the logit of every token already generated.
     #[arg(long, allow_negative_numbers = true)]

@@ -450,6 +450,7 @@ fn model_config(
         ngram_table: None,
         draft_model: None,
         speculate: args.speculate.or(file.speculate).map_or(defaults.speculate, |asked| asked.0),
+        metrics: defaults.metrics,
     };
     ModelConfig {
         model: args.model.or(file.model),

@@ -26,9 +26,11 @@ const PROBES: [&str; 6] = [
 /// It is not there, or has another tokenizer.
 pub fn checkpoint(config: &ModelConfig, source: &Source) -> Result<Option<Checkpoint>, OpenError> {
     let Some(name) = &config.draft_model else { return Ok(None) };
-    let draft = Source::find(Some(name), &config.hub)?;
+    let broken = |error: OpenError| OpenError::Draft(Box::new(error));
+    let draft = Source::find(Some(name), &config.hub).map_err(|error| broken(error.into()))?;
     if draft.place != source.place {
-        let (own, other) = (model::tokenizer(&source.place)?, model::tokenizer(&draft.place)?);
+        let own = model::tokenizer(&source.place)?;
+        let other = model::tokenizer(&draft.place).map_err(|error| broken(error.into()))?;
         if let Some(difference) = difference(&own, &other)? {
             let (model, draft) = (source.name.clone(), draft.name);
             return Err(OpenError::OtherTokens { model, draft, difference });

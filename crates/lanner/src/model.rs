@@ -13,7 +13,7 @@ use std::{
 };
 
 use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer, spoilers};
-use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request};
+use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request, Speculate};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
 
@@ -87,6 +87,8 @@ pub enum OpenError {
     Load { name: String, error: LoadError },
     #[error(transparent)]
     Table(#[from] engine::ngrams::TableError),
+    #[error("the draft model: {0}")]
+    Draft(Box<OpenError>),
     #[error("{draft} cannot draft for {model}, whose tokens are not the same: {difference}")]
     OtherTokens { model: String, draft: String, difference: String },
 }
@@ -368,9 +370,13 @@ impl Loading<'_> {
                 shown.set_draw_target(ProgressDrawTarget::stderr());
             }
         };
+        let lossy = options.speculate == Speculate::Lossy;
         let engine = engine::start(checkpoint, options, progress);
         bar.finish_and_clear();
         let engine = engine.map_err(|error| OpenError::Load { name: name.into(), error })?;
+        if lossy {
+            say("lanner: self:lossy leaves out layers: answers may be others than the model's");
+        }
         if !std::io::stderr().is_terminal() {
             let megabytes = engine.info().weight_bytes / 1_000_000;
             let seconds = started.elapsed().as_secs_f64();

@@ -47,6 +47,8 @@ pub struct Prefix {
     /// Tokens between checkpoints of long prompts.
     every: usize,
     stats: CacheStats,
+    /// How often what is held may have changed.
+    pub changes: u64,
 }
 
 /// State on its way: copied in a step, stored once that step has been read.
@@ -80,6 +82,7 @@ impl Prefix {
             by_checkpoint,
             every: options.checkpoint_every,
             stats: CacheStats { budget_bytes: options.prefix_cache_bytes, ..CacheStats::default() },
+            changes: 0,
         }
     }
 
@@ -103,6 +106,7 @@ impl Prefix {
     #[track_caller]
     pub fn begin(&mut self, request: &Request, tokens: &[u32], caches: &mut [Cache]) -> Begun {
         let limit = tokens.len() - 1;
+        self.changes += 1;
         if !self.is_on() {
             return Begun::cold(MissReason::Disabled);
         }
@@ -195,6 +199,7 @@ impl Prefix {
 
     /// Stores copies of the state behind the first of `tokens`.
     pub fn store(&mut self, tokens: &[u32], copied: Copied) {
+        self.changes += 1;
         let Copied { from, position, run, checkpoint } = copied;
         self.tree.insert(&tokens[..position], from, run, checkpoint);
         self.save(&tokens[..position]);
@@ -215,7 +220,9 @@ impl Prefix {
     pub fn limit(&mut self, bytes: usize) {
         // Not 0, which would mean that there is none.
         self.budget = bytes.max(1).min(self.stats.budget_bytes);
-        self.stats.evictions += self.tree.shrink(self.budget);
+        let evicted = self.tree.shrink(self.budget);
+        self.changes += evicted as u64;
+        self.stats.evictions += evicted;
     }
 
     pub fn stats(&self) -> CacheStats {
@@ -237,6 +244,7 @@ impl Prefix {
 
     /// Forgets everything, then calls; files are removed on another thread.
     pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
+        self.changes += 1;
         self.tree.clear();
         match &mut self.disk {
             Some(disk) => disk.clear(done),

@@ -18,6 +18,8 @@ use crate::{
     sample::{Sampler, guess, probabilities},
 };
 
+/// How users name it.
+pub const NAME: &str = "self";
 /// Mean likelihood of a draft's tokens, in the model's own eyes, from which each grade begins.
 const GRADE_FROM: [f64; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 
@@ -73,7 +75,7 @@ impl Itself {
 
 impl Drafter for Itself {
     fn name(&self) -> &'static str {
-        "self"
+        NAME
     }
 
     fn believed(&self) -> [f64; GRADES] {
@@ -82,6 +84,11 @@ impl Drafter for Itself {
 
     fn share(&self) -> f64 {
         1.0 - self.left_out.len() as f64 / self.model.layers() as f64
+    }
+
+    fn spared(&mut self) -> Option<&[usize]> {
+        self.prepare();
+        Some(&self.left_out)
     }
 
     fn borrows(&self) -> bool {

@@ -20,7 +20,7 @@ use mlx::Array;
 
 pub use self::{
     costs::{Costs, StepTimes, measure},
-    itself::Itself,
+    itself::{Itself, NAME as SELF},
     layers::FILE as PROFILE,
     rounds::Clock,
     scripted::{Script, Scripted},
@@ -70,6 +70,12 @@ pub trait Drafter {
     /// Whether it can be asked without having to measure itself first, which may take seconds.
     fn is_ready(&self) -> bool {
         true
+    }
+
+    /// The layers that the model can best do without, which may have to be measured first; `None` if it is not this
+    /// drafter's business.
+    fn spared(&mut self) -> Option<&[usize]> {
+        None
     }
 
     /// Whether it computes on the sequences' own caches, and is asked to [`propose_on`](Drafter::propose_on) those.

@@ -35,9 +35,16 @@ impl Clock {
 }
 
 impl Runner {
-    /// A new sequence's part in it. The first one that leaves the choice to measurements may have to wait for them.
+    /// A new sequence's part in it. The first one that needs measurements may have to wait for them.
     pub fn speculate_on(&mut self, request: &Request) -> Speculating {
-        let speculating = self.speculator.begin(request);
+        let mut speculating = self.speculator.begin(request);
+        if speculating.is_lossy() {
+            let spared = guarded(|| Ok(self.speculator.spared()));
+            speculating.leave_out(spared.unwrap_or_else(|error| {
+                tracing::warn!("layers to go without could not be measured: {error}");
+                self.speculator.spared()
+            }));
+        }
         if speculating.is_auto() && self.speculator.costs().is_empty() {
             match guarded(|| measure(&*self.model)) {
                 Ok(costs) => *self.speculator.costs() = costs,
@@ -123,8 +130,12 @@ impl Runner {
 
     /// Learns from a step that was read; `alone` if no other was on the device behind it.
     pub fn learn(&mut self, load: Load, alone: bool) {
+        self.options.metrics.stepped(load);
         let Some((ms, drafting)) = self.clock.lap() else { return };
-        let Load { decodes, rows, width, drafted } = load;
+        self.options.metrics.took(ms, drafting);
+        let Load { decodes, rows, width, drafted, lossy } = load;
+        // What takes a part of the model says nothing of what takes all of it.
+        let decodes = decodes && !lossy;
         if decodes && (drafted || alone) {
             self.speculator.costs().saw_step(rows, width, ms - drafting);
         } else if decodes {

@@ -1,18 +1,19 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::{sync::Arc, time::Instant};
+use std::{rc::Rc, sync::Arc, time::Instant};
 
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, Seen, StepTimes,
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepTimes,
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
     forced::Forced,
     ngram::Ngram,
-    table::Table,
 };
 use crate::{
+    Options,
     cache::Lent,
+    metrics::Drafts,
     options::Speculate,
     request::{Drafted, Request},
     sequence::Sequence,
@@ -22,6 +23,8 @@ pub struct Speculator {
     drafters: Vec<Entry>,
     controller: Controller,
     usual: Speculate,
+    /// Where drafts are counted, by drafter.
+    drafts: Rc<[Arc<Drafts>]>,
 }
 
 struct Entry {
@@ -38,18 +41,27 @@ pub struct Speculating {
     source: (usize, usize),
     /// By drafter: tokens drafted, and accepted.
     counts: Vec<Drafted>,
+    /// The same of all sequences.
+    drafts: Rc<[Arc<Drafts>]>,
     /// Tokens drafted and accepted in the last step, which the controller has not heard of.
     judged: Option<(usize, usize)>,
     /// Tokens generated when the controller last heard of it.
     counted: usize,
     pace: Pace,
+    /// Layers that the sequence goes without behind its prompt; only if it is lossy.
+    left_out: Rc<[usize]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Off,
     Auto,
-    Fixed { drafter: usize, depth: usize },
+    Fixed {
+        drafter: usize,
+        depth: usize,
+    },
+    /// Nobody drafts, and some layers are left out.
+    Lossy,
 }
 
 /// Which hidden states anybody wants to see.
@@ -68,21 +80,19 @@ const MOST_DEARER: f64 = 3.0;
 const USUAL_DEPTH: usize = 4;
 
 impl Speculator {
-    /// With `more` drafters than every model has, and what is known to follow in texts.
+    /// With `more` drafters than every model has.
     ///
     /// # Errors
-    /// `usual` names a drafter that there is none of.
-    pub fn new(
-        usual: Speculate,
-        table: Option<Arc<Table>>,
-        more: Vec<Box<dyn Drafter>>,
-        costs: Costs,
-    ) -> Result<Speculator, String> {
-        let mut drafters: Vec<Box<dyn Drafter>> = vec![Box::new(Forced), Box::new(Ngram::new(table))];
+    /// The options name a drafter that there is none of.
+    pub fn new(options: &Options, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
+        let mut drafters: Vec<Box<dyn Drafter>> =
+            vec![Box::new(Forced), Box::new(Ngram::new(options.ngram_table.clone()))];
         drafters.extend(more);
+        let drafts = drafters.iter().map(|drafter| options.metrics.drafts_of(drafter.name())).collect();
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
-        let speculator = Speculator { drafters, controller: Controller::new(costs, believed), usual };
+        let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
+        let speculator = Speculator { drafters, controller, usual, drafts };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
             None => Err(format!(
@@ -106,16 +116,26 @@ impl Speculator {
             mode: self.mode(asked).unwrap_or(Mode::Off),
             source: (FORCED, 0),
             counts: self.drafters.iter().map(|entry| Drafted::of(entry.drafter.name())).collect(),
+            drafts: self.drafts.clone(),
             judged: None,
             counted: 0,
             pace: Pace::default(),
+            left_out: Rc::default(),
         }
+    }
+
+    /// The layers that the model can best do without, which may have to be measured first. Not a second time, if that
+    /// fails.
+    pub fn spared(&mut self) -> Rc<[usize]> {
+        self.drafters.iter_mut().find_map(|entry| entry.drafter.spared()).unwrap_or_default().into()
     }
 
     fn mode(&self, asked: &Speculate) -> Option<Mode> {
         Some(match asked {
             Speculate::Off => Mode::Off,
             Speculate::Auto => Mode::Auto,
+            Speculate::Lossy if self.names().contains(&SELF) => Mode::Lossy,
+            Speculate::Lossy => return None,
             Speculate::Fixed { drafter, depth } => {
                 let named = |entry: &Entry| entry.drafter.name() == drafter;
                 let drafter = FORCED + 1 + self.drafters.iter().skip(FORCED + 1).position(named)?;
@@ -142,7 +162,7 @@ impl Speculator {
     /// Shows drafters what tokens `from..` of a sequence look like: the hidden states behind the final norm, if those are
     /// watched, and behind layers, `[n, hidden_size]` each.
     pub fn see(&mut self, s: &Sequence, from: usize, last: Option<&Array>, layers: &[(usize, Array)]) {
-        for entry in self.drafters.iter_mut().filter(|_| s.speculating.mode != Mode::Off) {
+        for entry in self.drafters.iter_mut().filter(|_| !s.speculating.is_off()) {
             let behind =
                 |layer: &usize| layers.iter().find(|(known, _)| known == layer).map(|(_, x)| x.clone());
             let hidden: Vec<Array> = match entry.drafter.hidden() {
@@ -164,7 +184,7 @@ impl Speculator {
             return Ok(false);
         }
         match s.speculating.mode {
-            Mode::Off => Ok(false),
+            Mode::Off | Mode::Lossy => Ok(false),
             Mode::Fixed { depth: 0, .. } => Ok(false),
             Mode::Fixed { drafter, depth } => match &self.drafters[drafter].drafter {
                 free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
@@ -187,7 +207,7 @@ impl Speculator {
         let mut later: Vec<(usize, usize, usize)> = vec![];
         for (i, s) in running.iter_mut().enumerate().filter(|(_, s)| s.is_read()) {
             let room = s.most_drafted().min(MAX_DEPTH).min((MAX_AHEAD + rows).saturating_sub(others.width));
-            if room == 0 || s.speculating.mode == Mode::Off {
+            if room == 0 || s.speculating.is_off() {
                 continue;
             }
             if s.request.constraint.is_some() {
@@ -199,7 +219,7 @@ impl Speculator {
                 let beside =
                     Others { rows: others.rows - 1, width: others.width - 1, kept: others.kept - 1.0 };
                 match s.speculating.mode {
-                    Mode::Fixed { depth: 0, .. } | Mode::Off => {}
+                    Mode::Fixed { depth: 0, .. } | Mode::Off | Mode::Lossy => {}
                     Mode::Fixed { drafter, depth } => later.push((drafter, i, depth.min(room))),
                     Mode::Auto => {
                         let Some((choice, draft)) = self.choose(s, room, beside)? else { continue };
@@ -349,12 +369,31 @@ impl Speculating {
     pub fn judged(&mut self, drafted: usize, accepted: usize) {
         let counts = &mut self.counts[self.source.0];
         (counts.drafted, counts.accepted) = (counts.drafted + drafted, counts.accepted + accepted);
+        let drafts = &self.drafts[self.source.0];
+        drafts.drafted.add(drafted);
+        drafts.accepted.add(accepted);
         self.judged = Some((drafted, accepted));
     }
 
     /// Never again: a drafter has failed.
     pub fn stop(&mut self) {
-        self.mode = Mode::Off;
+        if !self.is_lossy() {
+            self.mode = Mode::Off;
+        }
+    }
+
+    /// Whether layers are left out behind the prompt.
+    pub fn is_lossy(&self) -> bool {
+        self.mode == Mode::Lossy
+    }
+
+    /// Which ones; set once, before the sequence begins, so that it says the same if it has to begin again.
+    pub fn leave_out(&mut self, layers: Rc<[usize]>) {
+        self.left_out = layers;
+    }
+
+    pub fn left_out(&self) -> &[usize] {
+        &self.left_out
     }
 
     /// Whether measurements decide.
@@ -364,7 +403,7 @@ impl Speculating {
 
     /// Whether nobody drafts.
     pub fn is_off(&self) -> bool {
-        self.mode == Mode::Off
+        matches!(self.mode, Mode::Off | Mode::Lossy)
     }
 
     /// What was drafted, by those who drafted something.

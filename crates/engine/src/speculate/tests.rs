@@ -1,11 +1,15 @@
 //! What only the inside can show: the state of a sequence behind every round.
 
 mod itself;
+mod lossy;
 
 use std::{
     cell::RefCell,
     rc::Rc,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     thread,
 };
 
@@ -66,16 +70,17 @@ impl Bench {
             context_length: 2048,
             eos_ids: vec![],
             drafters: vec!["ngram", drafter.name()],
+            speculate: Speculate::Off,
             default_sampling: Sampling::default(),
             weight_bytes: 0,
             weights: WeightSummary::default(),
             memory: crate::Memory::default(),
         };
         let (sender, messages) = mpsc::channel();
-        let engine = Engine::new(info.clone(), Places::new(8, 100), sender, thread::spawn(|| {}));
-        let options = Options { prefill_chunk: 16, ..Options::default() };
-        let speculator =
-            Speculator::new(Speculate::Off, None, vec![drafter], Costs::new(vec![])).expect("off");
+        let engine =
+            Engine::new(info.clone(), Places::new(8, 100), Arc::default(), sender, thread::spawn(|| {}));
+        let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
+        let speculator = Speculator::new(&options, vec![drafter], Costs::new(vec![])).expect("off");
         Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
     }
 

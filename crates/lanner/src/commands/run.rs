@@ -17,7 +17,7 @@ use crate::{
     conversation,
     generate::{Finish, Generation, Reason, Step},
     model::{self, Conversation, Model, Prompt, PromptError},
-    server::wire::usage::Speculation,
+    server::wire::usage::{self, Speculation},
     terminal::Printer,
 };
 
@@ -154,7 +154,7 @@ impl Answer {
     fn json(&self, finish: &Finish, prompt: &Prompt, started: Instant) -> Value {
         let mut speculation = Speculation::default();
         finish.speculation.iter().for_each(|drafted| speculation.add(drafted));
-        json!({
+        let mut answer = json!({
             "text": self.text,
             "reasoning": self.reasoning,
             "prompt_ids": prompt.ids,
@@ -174,6 +174,10 @@ impl Answer {
                 "first_token_s": self.first_token_seconds,
                 "total_s": started.elapsed().as_secs_f64(),
             },
-        })
+        });
+        if !finish.lossy.is_empty() {
+            answer["usage"]["lossy"] = finish.lossy.iter().map(|why| usage::lossy(*why)).collect();
+        }
+        answer
     }
 }

@@ -198,9 +198,11 @@ fn open_error(error: &OpenError) -> ApiError {
         OpenError::Source(_) => {
             ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
         }
-        OpenError::Text(_) | OpenError::Load { .. } | OpenError::Table(_) | OpenError::OtherTokens { .. } => {
-            ApiError::invalid("model", message).code("model_not_loadable")
-        }
+        OpenError::Text(_)
+        | OpenError::Load { .. }
+        | OpenError::Table(_)
+        | OpenError::Draft(_)
+        | OpenError::OtherTokens { .. } => ApiError::invalid("model", message).code("model_not_loadable"),
     }
 }
 

@@ -19,18 +19,19 @@ use axum::{
     },
 };
 use chat::{Decoder, spoilers::Spoiler};
-use engine::RequestError;
+use engine::{Lossy, RequestError};
 use futures_util::stream;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Server,
+    metrics::{Counted, Outcome},
     replay::{Claim, Fingerprint, Recorder, Recording, Reused},
     unix_seconds,
     wire::{
         self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
-        usage::{Place, Usage},
+        usage::{self, Place, Usage},
     },
 };
 use crate::{
@@ -43,6 +44,8 @@ use crate::{
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Marks an answer that was given before; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Says that an answer may be another than the model's, and why: streams need not have a usage that does.
+const LOSSY: HeaderName = HeaderName::from_static("lanner-lossy");
 
 /// Tokens on either side that are shown of a place in a prompt.
 const AROUND: usize = 12;
@@ -98,6 +101,7 @@ pub struct Answer<W: Wire> {
     usage: Usage,
     id: String,
     created: u64,
+    counted: Arc<Counted>,
 }
 
 /// Where an answer comes from.
@@ -135,7 +139,8 @@ impl<W: Wire> Asked<W> {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
             return Err(ApiError::invalid("idempotency_key", message));
         }
-        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body));
+        let lossy = server.model.engine.info().is_lossy(valid.generate.speculation.as_ref());
+        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body, lossy));
         let deadline = valid.generate.timeout.and_then(|timeout| arrived.checked_add(timeout));
         Ok(Asked { server, valid, fingerprint, deadline })
     }
@@ -164,15 +169,23 @@ impl<W: Wire> Asked<W> {
 
 impl<W: Wire> Answer<W> {
     /// Renders, encodes and submits: processor work, which does not belong on an async thread.
-    pub fn begin(asked: Asked<W>, claim: Option<Claim>) -> Result<Answer<W>, ApiError> {
+    pub fn begin(
+        asked: Asked<W>,
+        claim: Option<Claim>,
+        counted: Arc<Counted>,
+    ) -> Result<Answer<W>, ApiError> {
         match claim {
-            Some(Claim::Again(recording)) => Answer::again(asked, &recording),
-            Some(Claim::First(recorder)) => Answer::start(asked, Some(recorder)),
-            None => Answer::start(asked, None),
+            Some(Claim::Again(recording)) => Answer::again(asked, &recording, counted),
+            Some(Claim::First(recorder)) => Answer::start(asked, Some(recorder), counted),
+            None => Answer::start(asked, None, counted),
         }
     }
 
-    fn start(asked: Asked<W>, recorder: Option<Recorder>) -> Result<Answer<W>, ApiError> {
+    fn start(
+        asked: Asked<W>,
+        recorder: Option<Recorder>,
+        counted: Arc<Counted>,
+    ) -> Result<Answer<W>, ApiError> {
         let Asked { server, valid: Valid { prompts, generate, .. }, deadline, .. } = asked;
         let engine_error = |error| ApiError::from_engine(&error, W::PROMPT);
         // Before any work: a full server has none to spare.
@@ -193,11 +206,12 @@ impl<W: Wire> Answer<W> {
             usage: Usage::default(),
             id: format!("{}{:016x}", W::ID_PREFIX, sampling::random()),
             created: unix_seconds(),
+            counted,
             server,
         })
     }
 
-    fn again(asked: Asked<W>, recording: &Recording) -> Result<Answer<W>, ApiError> {
+    fn again(asked: Asked<W>, recording: &Recording, counted: Arc<Counted>) -> Result<Answer<W>, ApiError> {
         let Asked { server, valid: Valid { prompts, generate, .. }, .. } = asked;
         let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
         Ok(Answer {
@@ -209,17 +223,21 @@ impl<W: Wire> Answer<W> {
             usage: Usage::default(),
             id: recording.id.clone(),
             created: recording.created,
+            counted,
             server,
         })
     }
 
     pub async fn respond(self) -> Result<Response, ApiError> {
         let replayed = matches!(self.steps, Steps::Again(_)).then_some([(REPLAYED, "true")]);
+        let info = self.server.model.engine.info();
+        let lossy = info.is_lossy(self.generate.speculation.as_ref());
+        let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
         let response = match self.generate.reply {
             Reply::Whole => self.whole().await?,
             Reply::Stream { include_usage } => self.stream(include_usage),
         };
-        Ok((replayed, response).into_response())
+        Ok((replayed, lossy, response).into_response())
     }
 
     /// The next step of any choice; `None` when all have finished.
@@ -250,6 +268,7 @@ impl<W: Wire> Answer<W> {
             self.piece(index, step).into_iter().for_each(|piece| W::fold(&mut choices[index], piece));
         }
         let usage = self.usage.take();
+        self.ends();
         Ok(Json(self.envelope(W::WHOLE, choices, Some(Some(usage)))).into_response())
     }
 
@@ -262,6 +281,14 @@ impl<W: Wire> Answer<W> {
             events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
         });
         Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    }
+
+    /// It has been given whole.
+    fn ends(&self) {
+        self.counted.ends(match self.steps {
+            Steps::Live { .. } => Outcome::Answered,
+            Steps::Again(_) => Outcome::Replayed,
+        });
     }
 
     fn piece(&mut self, index: usize, step: Step) -> Option<W::Piece> {
@@ -323,6 +350,7 @@ impl<W: Wire> Events<W> {
     /// The status has long been sent, so the error travels as an event; no `[DONE]` follows it.
     fn fail(&mut self, error: &RequestError) {
         let error = ApiError::from_engine(error, W::PROMPT);
+        self.answer.counted.ends(Outcome::of(&error));
         tracing::error!("{}", error.body.message);
         self.ready.push_back(event(&ErrorObject { error: &error.body }));
         self.ended = true;
@@ -333,6 +361,7 @@ impl<W: Wire> Events<W> {
             let usage = Some(Some(self.answer.usage.take()));
             self.ready.push_back(event(&self.answer.envelope(W::CHUNK, Vec::<W::Piece>::new(), usage)));
         }
+        self.answer.ends();
         self.ready.push_back(Event::default().data("[DONE]"));
         self.ended = true;
     }

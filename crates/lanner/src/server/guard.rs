@@ -28,7 +28,10 @@ impl Guard {
 
     fn check(&self, request: &Request) -> Result<(), ApiError> {
         self.check_host(request)?;
-        if request.uri().path().starts_with("/v1/") { self.check_key(request) } else { Ok(()) }
+        match request.uri().path() {
+            path if path.starts_with("/v1/") || path == "/metrics" => self.check_key(request),
+            _ => Ok(()),
+        }
     }
 
     /// A web page can point its own name at 127.0.0.1 and read our answers; browsers then send that name.

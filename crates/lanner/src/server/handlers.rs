@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::{
     Server,
     answer::{Answer, Asked, Wire},
+    metrics::{Counted, Outcome},
     wire::{chat::ChatWire, completions::CompletionWire, error::ApiError},
 };
 
@@ -113,19 +114,33 @@ async fn cache_stats(
     })))
 }
 
-pub async fn chat_completions(server: State<Arc<Server>>, body: JsonBody) -> Result<Response, ApiError> {
+pub async fn chat_completions(server: State<Arc<Server>>, body: Body) -> Result<Response, ApiError> {
     respond::<ChatWire>(server.0, body).await
 }
 
-pub async fn completions(server: State<Arc<Server>>, body: JsonBody) -> Result<Response, ApiError> {
+pub async fn completions(server: State<Arc<Server>>, body: Body) -> Result<Response, ApiError> {
     respond::<CompletionWire>(server.0, body).await
 }
 
-async fn respond<W: Wire>(server: Arc<Server>, body: JsonBody) -> Result<Response, ApiError> {
+/// What cannot be read is counted with what cannot be answered.
+type Body = Result<JsonBody, ApiError>;
+
+async fn respond<W: Wire>(server: Arc<Server>, body: Body) -> Result<Response, ApiError> {
+    let counted = Counted::new(&server.requests);
+    let response = answer::<W>(server, body, counted.clone()).await;
+    response.inspect_err(|error| counted.ends(Outcome::of(error)))
+}
+
+async fn answer<W: Wire>(
+    server: Arc<Server>,
+    body: Body,
+    counted: Arc<Counted>,
+) -> Result<Response, ApiError> {
     let arrived = Instant::now();
+    let body = body?;
     let asked = work(move || Asked::<W>::read(server, &body.0, arrived)).await?;
     let claim = asked.claim().await?;
-    work(move || Answer::begin(asked, claim)).await?.respond().await
+    work(move || Answer::begin(asked, claim, counted)).await?.respond().await
 }
 
 /// Parsing, the template and the tokenizer are work for a processor, and may be long: not for an async thread.

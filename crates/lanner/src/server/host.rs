@@ -50,8 +50,10 @@ impl FromRef<Host> for Arc<Server> {
 pub struct Busy;
 
 impl Host {
-    pub fn new(mut server: Server, config: ModelConfig, name: Option<String>) -> Host {
+    pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> Host {
         let engines = Engines::default();
+        // Models that are loaded later count on.
+        config.options.metrics = server.engine().metrics().clone();
         server.engine = Some(engines.keep(&server.model.engine));
         Host(Arc::new(Shared {
             current: RwLock::new(Arc::new(server)),

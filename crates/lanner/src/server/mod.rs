@@ -5,6 +5,7 @@ mod answer;
 mod guard;
 mod handlers;
 mod host;
+mod metrics;
 mod replay;
 pub mod wire;
 
@@ -25,7 +26,7 @@ use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use self::host::Host;
-use self::{guard::Guard, host::KeptEngine, replay::Replays};
+use self::{guard::Guard, host::KeptEngine, metrics::Requests, replay::Replays};
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
 /// Most memory that answers kept for their idempotency keys take, in bytes.
@@ -39,10 +40,13 @@ pub struct Server {
     /// Names under which requests may ask for the model; the first is the one we answer with.
     names: Vec<String>,
     started: Instant,
-    /// Seconds since the Unix epoch.
+    /// The same in seconds since the Unix epoch.
+    started_at: u64,
+    /// When this model was ready, in seconds since the Unix epoch.
     created: u64,
     /// Choices being generated now.
     running: Arc<AtomicUsize>,
+    requests: Arc<Requests>,
     replays: Replays,
     /// Keeps the engine until nobody needs this model.
     engine: Option<KeptEngine>,
@@ -55,8 +59,10 @@ impl Server {
             model: Arc::new(model),
             names,
             started: Instant::now(),
+            started_at: unix_seconds(),
             created: unix_seconds(),
             running: Arc::default(),
+            requests: Arc::default(),
             replays: Replays::new(REPLAY_BUDGET),
             engine: None,
         }
@@ -64,7 +70,13 @@ impl Server {
 
     /// Another model in the same place.
     fn with_model(&self, model: Model, name: Option<String>) -> Server {
-        Server { started: self.started, running: self.running.clone(), ..Server::new(model, name) }
+        Server {
+            started: self.started,
+            started_at: self.started_at,
+            running: self.running.clone(),
+            requests: self.requests.clone(),
+            ..Server::new(model, name)
+        }
     }
 
     pub fn engine(&self) -> &Engine {
@@ -85,6 +97,7 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
     let guard = Guard::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
     Router::new()
         .route("/health", get(handlers::health))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(handlers::models))
         .route("/v1/models/{*id}", get(handlers::model))
         .route("/v1/models/load", post(admin::load))

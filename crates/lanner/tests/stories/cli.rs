@@ -41,6 +41,7 @@ fn wrong_usage_is_explained() {
     check_failure(&["run", "--ids", "1 2", "hi"], &[], &["cannot be used with"]);
     check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
     check_failure(&["run", "hi", "--temperature", "hot"], &[], &["--temperature", "hot"]);
+    check_failure(&["run", "hi", "--temperature", "-1"], &[], &["temperature is -1; it must be 0 or more"]);
     check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
     check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
     let nothing = ["--disk-cache-bits: nothing is kept on the disk"];

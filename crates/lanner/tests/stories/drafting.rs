@@ -43,7 +43,13 @@ fn a_model_with_other_tokens_is_refused() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     let (_, said, succeeded) = told(&["run", "Hi", "--draft-model", "no-such-model"]);
-    assert!(!succeeded && said.contains("there is no model `no-such-model`"), "{said}");
+    assert!(!succeeded && said.contains("the draft model: there is no model `no-such-model`"), "{said}");
+    let empty = tempfile::tempdir().unwrap();
+    let (_, said, succeeded) = told(&["run", "Hi", "--draft-model", empty.path().to_str().unwrap()]);
+    assert!(
+        !succeeded && said.contains("the draft model: cannot read") && said.contains("tokenizer.json"),
+        "{said}"
+    );
     let (_, said, succeeded) = told(&[&RUN[..], &["--speculate", "draft_model"]].concat());
     assert!(!succeeded && said.contains("there is no drafter `draft_model`"), "{said}");
 }

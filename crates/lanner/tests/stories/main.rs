@@ -21,6 +21,7 @@ mod fake_hub;
 mod load;
 mod local;
 mod memory;
+mod metrics;
 mod ngram;
 mod pulling;
 mod quantize;

@@ -35,6 +35,7 @@ pub struct TestServer {
 
 /// What to change about the usual test server.
 pub struct Setup {
+    pub name: &'static str,
     pub template: &'static str,
     pub delay: Duration,
     /// Requests at once.
@@ -48,6 +49,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            name: "owl",
             template: TEMPLATE,
             delay: Duration::ZERO,
             places: 1000,
@@ -77,7 +79,7 @@ impl Setup {
             script(request, n)
         });
         let template = Template::new(self.template, Map::new()).unwrap();
-        let mut model = Model::new("owl".into(), engine, tokenizer(), Some(template));
+        let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
         model.spoilers = self.models.spoilers;
         self.over(model, requests)
     }
@@ -178,7 +180,8 @@ fn info() -> ModelInfo {
         vocab_size: 260,
         context_length: CONTEXT,
         eos_ids: vec![IM_END],
-        drafters: vec!["ngram"],
+        drafters: vec!["ngram", "self"],
+        speculate: engine::Speculate::Auto,
         default_sampling: Sampling { temperature: 0.7, ..Sampling::default() },
         weight_bytes: 0,
         weights: WeightSummary::default(),

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Families in which layers can be left out.
-fn models() -> impl Iterator<Item = &'static str> {
+pub fn models() -> impl Iterator<Item = &'static str> {
     MODELS.into_iter().filter(|golden| *golden != "gemma4_e-a")
 }
 

@@ -45,6 +45,8 @@ pub struct Line {
     pub predicted_at_load: Option<f64>,
     /// The first token that is not the one of plain decoding.
     pub difference: Option<Difference>,
+    /// Whether that may be.
+    pub lossy: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +93,16 @@ impl Line {
             ratio: Spread::of(ratios.filter(|ratio| ratio.is_finite()))?,
             predicted: Spread::of(own.iter().filter_map(|round| predict(&round.times))).map(|of| of.median),
             predicted_at_load: predict(load),
+            lossy: *way == Speculate::Lossy,
             difference: both
                 .filter_map(|(plain, own)| difference(&plain.answers, &own.answers))
                 .min_by_key(|difference| (difference.prompt, difference.position)),
         })
+    }
+
+    /// A difference that there should not be.
+    fn error(&self) -> Option<Difference> {
+        self.difference.filter(|_| !self.lossy)
     }
 
     /// The case and the way, in few words.
@@ -140,7 +148,12 @@ impl Line {
             number(Some(self.ratio.min)),
             number(Some(self.ratio.max)),
             number(self.predicted),
-            if self.difference.is_none() { "yes" } else { "NO" }.into(),
+            match self.difference {
+                None => "yes",
+                Some(_) if self.lossy => "lossy",
+                Some(_) => "NO",
+            }
+            .into(),
         ]
     }
 }
@@ -218,7 +231,7 @@ impl Comparison {
 
     /// The ways whose answers are not those of plain decoding, with where that begins.
     pub fn differences(&self) -> Vec<(String, Difference)> {
-        self.lines.iter().filter_map(|line| Some((line.label(), line.difference?))).collect()
+        self.lines.iter().filter_map(|line| Some((line.label(), line.error()?))).collect()
     }
 }
 
@@ -292,6 +305,14 @@ mod tests {
             let (plain, own) = ([round(8, 1.0, 0, &[5, 6])], [round(8, 1.0, 0, answer)]);
             let line = Line::of(&case(1), &way("auto"), &plain, &own, &StepTimes::default()).unwrap();
             assert_eq!(line.difference.map(|at| (at.prompt, at.position)), expected);
+            assert_eq!(line.error(), line.difference);
+            let lossy = Line::of(&case(1), &way("self:lossy"), &plain, &own, &StepTimes::default()).unwrap();
+            assert_eq!(
+                (lossy.difference, lossy.error()),
+                (line.difference, None),
+                "nothing else was promised"
+            );
+            assert_eq!(lossy.cells()[13] == "lossy", expected.is_some());
             let identical = line.json()["identical"].as_bool().unwrap();
             assert_eq!((identical, line.cells()[13] == "yes"), (expected.is_none(), expected.is_none()));
         };

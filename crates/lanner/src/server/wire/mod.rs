@@ -93,7 +93,7 @@ struct StreamOptions {
 #[serde(untagged, expecting = "`auto`, `off` or an object with `drafter`")]
 enum Speculation {
     Word(String),
-    Drafter { drafter: String, depth: Option<usize> },
+    Drafter { drafter: String, depth: Option<usize>, lossy: Option<bool> },
 }
 
 #[derive(Debug, Deserialize)]
@@ -125,13 +125,14 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// Recognises a valid request of one route by all that its answer depends on.
-pub fn fingerprint(route: &str, body: &[u8]) -> Fingerprint {
+/// Recognises a valid request of one route by all that its answer depends on. Who drafts changes no answer, unless that is
+/// `lossy`.
+pub fn fingerprint(route: &str, body: &[u8], lossy: bool) -> Fingerprint {
     let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
     if let Some(fields) = body.as_object_mut() {
         fields.retain(|name, _| !INCIDENTAL.contains(&name.as_str()));
     }
-    let hash = digest(&SHA256, format!("{route} {body}").as_bytes());
+    let hash = digest(&SHA256, format!("{route} {lossy} {body}").as_bytes());
     let mut bytes = [0; 32];
     bytes.copy_from_slice(hash.as_ref());
     Fingerprint(bytes)
@@ -167,7 +168,18 @@ fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
 fn speculation(asked: Option<Speculation>) -> Result<Option<Speculate>, ApiError> {
     match asked {
         None => Ok(None),
-        Some(Speculation::Drafter { drafter, depth }) => Ok(Some(Speculate::Fixed { drafter, depth })),
+        Some(Speculation::Drafter { drafter, depth, lossy: Some(true) }) => match (&*drafter, depth) {
+            ("self", None) => Ok(Some(Speculate::Lossy)),
+            ("self", Some(_)) => {
+                let message = "the lossy form of self verifies nothing, so it takes no depth";
+                Err(ApiError::invalid("speculation", message))
+            }
+            _ => {
+                let message = format!("only the drafter self has a lossy form, not `{drafter}`");
+                Err(ApiError::invalid("speculation", message))
+            }
+        },
+        Some(Speculation::Drafter { drafter, depth, .. }) => Ok(Some(Speculate::Fixed { drafter, depth })),
         Some(Speculation::Word(word)) => {
             word.parse().map(Some).map_err(|message| ApiError::invalid("speculation", message))
         }

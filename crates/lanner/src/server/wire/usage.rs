@@ -34,7 +34,7 @@ pub struct CompletionTokensDetails {
 pub struct Extension {
     pub cache: Cache,
     pub speculation: Speculation,
-    /// Why the answer may be another than the model's own; left out if it is that.
+    /// Why the answer may be another than the model's own, each reason once; left out if it is that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lossy: Vec<&'static str>,
 }
@@ -106,10 +106,7 @@ impl Usage {
 
 impl Extension {
     fn add_lossy(&mut self, of_one: &[Lossy]) {
-        for lossy in of_one {
-            let name = match lossy {
-                Lossy::CompressedCache => "compressed_cache",
-            };
+        for name in of_one.iter().map(|why| lossy(*why)) {
             if !self.lossy.contains(&name) {
                 self.lossy.push(name);
             }
@@ -130,10 +127,7 @@ impl Speculation {
 impl Cache {
     fn add(&mut self, report: &CacheReport, place: impl Fn(usize) -> Place) {
         self.cached_tokens += report.reused;
-        self.source = self.source.or(report.source.map(|source| match source {
-            CacheSource::Ram => "ram",
-            CacheSource::Disk => "disk",
-        }));
+        self.source = self.source.or(report.source.map(source));
         let miss = report.miss.filter(|_| self.miss.is_none());
         self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, place(miss.position))));
     }
@@ -143,16 +137,37 @@ impl Miss {
     fn new(miss: engine::Miss, place: Place) -> Miss {
         let differs = miss.reason == MissReason::Differs;
         Miss {
-            reason: match miss.reason {
-                MissReason::Differs => "differs",
-                MissReason::Evicted => "evicted",
-                MissReason::NoCheckpoint => "no_checkpoint",
-                MissReason::LogitsWanted => "logprobs",
-                MissReason::Disabled => "disabled",
-            },
+            reason: reason(miss.reason),
             position: miss.position,
             text: place.text,
             spoiler: place.spoiler.filter(|_| differs).map(Spoiler::name),
         }
+    }
+}
+
+/// How a reason for another answer than the model's is called.
+pub fn lossy(why: Lossy) -> &'static str {
+    match why {
+        Lossy::CompressedCache => "compressed_cache",
+        Lossy::SkippedLayers => "skipped_layers",
+    }
+}
+
+/// How a place of reused state is called.
+pub fn source(source: CacheSource) -> &'static str {
+    match source {
+        CacheSource::Ram => "ram",
+        CacheSource::Disk => "disk",
+    }
+}
+
+/// How a reason not to reuse more is called.
+pub fn reason(reason: MissReason) -> &'static str {
+    match reason {
+        MissReason::Differs => "differs",
+        MissReason::Evicted => "evicted",
+        MissReason::NoCheckpoint => "no_checkpoint",
+        MissReason::LogitsWanted => "logprobs",
+        MissReason::Disabled => "disabled",
     }
 }

@@ -1,0 +1,172 @@
+//! The model going without layers, unverified: what it answers, what its neighbours answer, and what it leaves behind.
+
+use super::{itself::models, *};
+use crate::{request::Lossy, speculate::Itself};
+
+const LEFT_OUT: usize = 1;
+
+fn bench(golden: &str) -> Bench {
+    Bench::with(golden, Box::new(Itself::without(model(golden).into(), vec![LEFT_OUT], 0.0)))
+}
+
+fn lossy(i: u32) -> Request {
+    Request { speculation: Some(Speculate::Lossy), ..request(i, "off", 0) }
+}
+
+/// Greedy tokens: the prompt by the whole model, what comes then without a layer, one at a time.
+fn by_hand(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
+    let model = model(golden);
+    let mut caches = model.make_caches();
+    let mut answer: Vec<u32> = vec![];
+    let mut step = |new: &[u32], past: usize, left_out: &[usize]| {
+        let part = Part { tokens: new.len(), ahead: 0, past, caches: &mut caches };
+        let mut batch = Batch::new([part]);
+        batch.leave_out(left_out);
+        let n = new.len() as i32;
+        let hidden = model.forward(&Array::from_slice(new, &[n]), &mut batch);
+        let logits = model.logits(&hidden.slice(0, n - 1, n)).astype(mlx::Dtype::Float32);
+        logits.argmax(-1).to_vec::<u32>().expect("evaluates")[0]
+    };
+    answer.push(step(prompt, 0, &[]));
+    while answer.len() < tokens {
+        answer.push(step(&[answer[answer.len() - 1]], prompt.len() + answer.len() - 1, &[LEFT_OUT]));
+    }
+    answer
+}
+
+/// Tokens of requests that run together, and how each was told to be lossy.
+fn answers_of(bench: &mut Bench, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Lossy>)> {
+    let running: Vec<_> = requests.iter().map(|asked| bench.submit(asked.clone())).collect();
+    bench.run(|_| {});
+    running.into_iter().map(|(_ticket, events)| told(events)).collect()
+}
+
+fn answer_of(bench: &mut Bench, asked: &Request) -> (Vec<u32>, Vec<Lossy>) {
+    answers_of(bench, std::slice::from_ref(asked)).remove(0)
+}
+
+fn told(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
+    let (mut tokens, mut told) = (vec![], None);
+    for event in events.try_iter() {
+        match event {
+            Event::Token { id, .. } => tokens.push(id),
+            Event::Finished { usage, .. } => told = Some(usage.lossy),
+            Event::Failed(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    (tokens, told.expect("an end"))
+}
+
+#[test]
+fn layers_are_left_out_behind_the_prompt_and_nowhere_else() {
+    for golden in models() {
+        let asked = lossy(0);
+        let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
+        let got = answer_of(&mut bench(golden), &asked);
+        assert_eq!(got, (expected.clone(), vec![Lossy::SkippedLayers]), "{golden}");
+        let exact = Request { speculation: None, ..asked };
+        let (plain, told) = answer_of(&mut bench(golden), &exact);
+        assert_eq!((plain[0], told), (expected[0], vec![]), "{golden}: the prompt is read whole");
+        assert_ne!(plain, expected, "{golden}");
+    }
+}
+
+#[test]
+fn neighbours_change_nothing_on_either_side() {
+    for golden in models() {
+        let mixed: Vec<Request> = (0..7)
+            .map(|i| match i % 3 {
+                0 => lossy(i),
+                1 => request(i, "off", 0),
+                _ => request(i, "self", 3),
+            })
+            .collect();
+        let alone: Vec<_> = mixed.iter().map(|asked| answer_of(&mut bench(golden), asked)).collect();
+        assert_eq!(answers_of(&mut bench(golden), &mixed), alone, "{golden}");
+    }
+}
+
+#[test]
+fn exact_requests_never_go_on_from_its_state() {
+    for golden in models() {
+        let mut bench = bench(golden);
+        let asked = lossy(1);
+        let (answer, _) = answer_of(&mut bench, &asked);
+        // Everything that is stored of prompt and answer, and one token more.
+        let all = [&asked.prompt[..], &answer, &[3]].concat();
+        assert!(bench.runner.prefix.resumable(&all) <= asked.prompt.len(), "{golden}");
+        assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is everybody's");
+        let next = Request { prompt: all.clone(), speculation: None, ..asked.clone() };
+        let (warm, _) = answer_of(&mut bench, &next);
+        let (cold, _) = answer_of(&mut self::bench(golden), &next);
+        assert_eq!(warm, cold, "{golden}");
+        // Now the exact state of all that is stored, and a lossy request does not take what lies behind its prompt.
+        assert_eq!(answer_of(&mut bench, &asked).0, answer, "{golden}");
+    }
+}
+
+#[test]
+fn who_comes_beside_it_does_not_wait_for_its_state() {
+    for golden in models() {
+        let mut bench = bench(golden);
+        let asked = Request { max_tokens: 60, ..lossy(2) };
+        let (answer, _) = answer_of(&mut self::bench(golden), &asked);
+        let all = [&asked.prompt[..], &answer, &[3; 40]].concat();
+        let next = Request { prompt: all, speculation: None, max_tokens: 6, ..asked.clone() };
+        let (cold, _) = answer_of(&mut self::bench(golden), &next);
+        let (_ticket, events) = bench.submit(asked);
+        let mut second = None;
+        let mut steps = 0;
+        // Late in its answer it begins again, with the other beside it.
+        let (engine, next) = (bench.engine.clone(), &next);
+        bench.run(|runner| {
+            steps += 1;
+            if steps == 50 {
+                runner.collect_launched(&[]);
+                let (model, info) = (runner.model.clone(), &runner.info);
+                runner.running.iter_mut().for_each(|s| s.restart(&*model, info));
+                let (sender, events) = mpsc::channel();
+                let submitted = engine.submit(next.clone(), move |event| drop(sender.send(event)));
+                second = Some((submitted.expect("valid"), events));
+            }
+        });
+        assert_eq!(told(events), (answer, vec![Lossy::SkippedLayers]), "{golden}");
+        let (_ticket, events) = second.expect("it was still answering");
+        assert_eq!(told(events).0, cold, "{golden}");
+    }
+}
+
+#[test]
+fn answers_are_the_same_after_beginning_again() {
+    for golden in models() {
+        let requests: Vec<Request> = (0..3).map(lossy).collect();
+        let expected = answers_of(&mut bench(golden), &requests);
+        for at in [3, 6, 9, 14] {
+            let mut bench = bench(golden);
+            let running: Vec<_> = requests.iter().map(|asked| bench.submit(asked.clone())).collect();
+            let mut steps = 0;
+            bench.run(|runner| {
+                steps += 1;
+                if steps == at {
+                    runner.collect_launched(&[]);
+                    let (model, info) = (runner.model.clone(), &runner.info);
+                    runner.running.iter_mut().for_each(|s| s.restart(&*model, info));
+                }
+            });
+            let got: Vec<_> = running.into_iter().map(|(_ticket, events)| told(events)).collect();
+            assert_eq!(got, expected, "{golden}, again at step {at}");
+        }
+    }
+}
+
+#[test]
+fn drafters_that_fail_do_not_make_it_exact() {
+    let golden = "qwen3_5-text-sharded";
+    let asked = lossy(0);
+    let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
+    let mut bench = bench(golden);
+    let (_ticket, events) = bench.submit(asked);
+    bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculating.stop()));
+    assert_eq!(told(events), (expected, vec![Lossy::SkippedLayers]));
+}

@@ -1,0 +1,330 @@
+//! `GET /metrics`: what was done and what is held, in the text format of Prometheus. Nothing is measured here, and nothing
+//! waits: the engine's numbers are read as they are.
+//!
+//! Reference: Prometheus documentation, "Exposition formats", text-based format 0.0.4.
+
+use std::{
+    fmt::{Display, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse,
+};
+use engine::{Distribution, Metrics};
+
+use super::{
+    Server,
+    wire::{error::ApiError, usage},
+};
+
+const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What became of a request for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Answered,
+    /// By an earlier answer.
+    Replayed,
+    /// The client left before the end.
+    Cancelled,
+    /// The request was at fault.
+    Invalid,
+    /// There was no place in the queue, or no memory.
+    Full,
+    Timeout,
+    Failed,
+}
+
+impl Outcome {
+    const ALL: [Outcome; 7] = [
+        Outcome::Answered,
+        Outcome::Replayed,
+        Outcome::Cancelled,
+        Outcome::Invalid,
+        Outcome::Full,
+        Outcome::Timeout,
+        Outcome::Failed,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Outcome::Answered => "answered",
+            Outcome::Replayed => "replayed",
+            Outcome::Cancelled => "cancelled",
+            Outcome::Invalid => "invalid",
+            Outcome::Full => "full",
+            Outcome::Timeout => "timeout",
+            Outcome::Failed => "failed",
+        }
+    }
+
+    pub fn of(error: &ApiError) -> Outcome {
+        match error.status {
+            StatusCode::TOO_MANY_REQUESTS => Outcome::Full,
+            _ if error.body.code == Some("out_of_memory") => Outcome::Full,
+            StatusCode::GATEWAY_TIMEOUT => Outcome::Timeout,
+            status if status.is_client_error() => Outcome::Invalid,
+            _ => Outcome::Failed,
+        }
+    }
+}
+
+/// Requests for answers that have ended, by outcome; whatever model answered.
+#[derive(Debug, Default)]
+pub struct Requests([AtomicU64; Outcome::ALL.len()]);
+
+/// A request for an answer, which is counted once: with its end, or without one once all that work on it have dropped it.
+pub struct Counted {
+    requests: Arc<Requests>,
+    ended: AtomicBool,
+}
+
+impl Counted {
+    pub fn new(requests: &Arc<Requests>) -> Arc<Counted> {
+        Arc::new(Counted { requests: requests.clone(), ended: AtomicBool::new(false) })
+    }
+
+    pub fn ends(&self, outcome: Outcome) {
+        if !self.ended.swap(true, Relaxed) {
+            self.requests.0[outcome as usize].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.ends(Outcome::Cancelled);
+    }
+}
+
+pub async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, FORMAT)], written(&server))
+}
+
+fn written(server: &Server) -> String {
+    let mut text = Text::default();
+    about(&mut text, server);
+    let metrics = server.engine().metrics();
+    requests(&mut text, metrics, &server.requests);
+    speculation(&mut text, metrics);
+    steps(&mut text, metrics);
+    caches(&mut text, metrics);
+    memory(&mut text, metrics, server);
+    text.0
+}
+
+fn about(text: &mut Text, server: &Server) {
+    let version = env!("CARGO_PKG_VERSION");
+    text.family("lanner_build_info", Kind::Gauge, "The program that answers.")
+        .labelled(&[("version", version)], 1);
+    text.family("lanner_model_info", Kind::Gauge, "The model that is served.")
+        .labelled(&[("model", server.name())], 1);
+    text.gauge(
+        "process_start_time_seconds",
+        "Start of the server, in seconds since the Unix epoch.",
+        server.started_at,
+    );
+}
+
+fn requests(text: &mut Text, metrics: &Metrics, requests: &Requests) {
+    let help = "Requests for answers that have ended, by outcome.";
+    let mut family = text.family("lanner_requests_total", Kind::Counter, help);
+    for outcome in Outcome::ALL {
+        let count = requests.0[outcome as usize].load(Relaxed);
+        family = family.labelled(&[("outcome", outcome.name())], count);
+    }
+    let gauges = [
+        ("lanner_waiting_sequences", "Choices of answers that wait for their turn.", &metrics.waiting),
+        ("lanner_running_sequences", "Choices of answers that are being generated.", &metrics.running),
+    ];
+    gauges.into_iter().for_each(|(name, help, gauge)| text.gauge(name, help, gauge.get()));
+    let counters = [
+        ("lanner_prompt_tokens_total", "Tokens of prompts, for each choice.", &metrics.prompt_tokens),
+        (
+            "lanner_cached_prompt_tokens_total",
+            "Tokens of prompts whose state was reused instead of computed.",
+            &metrics.cached_tokens,
+        ),
+        ("lanner_generated_tokens_total", "Tokens generated.", &metrics.generated_tokens),
+    ];
+    counters.into_iter().for_each(|(name, help, counter)| text.counter(name, help, counter.get()));
+    text.histogram(
+        "lanner_time_to_first_token_seconds",
+        "Time from when the engine took a choice in, its wait included, to its first token.",
+        &metrics.first_token.read(),
+    );
+    text.histogram(
+        "lanner_inter_token_latency_seconds",
+        "Time from one token of a choice to its next; near 0 between tokens of one step.",
+        &metrics.between_tokens.read(),
+    );
+}
+
+fn speculation(text: &mut Text, metrics: &Metrics) {
+    let drafts = metrics.drafts();
+    let of = |count: fn(&engine::Drafts) -> u64| drafts.iter().map(move |of| (of.drafter, count(of)));
+    text.by_label(
+        "lanner_speculation_drafted_tokens_total",
+        "Tokens proposed before they were computed, by drafter.",
+        "drafter",
+        of(|of| of.drafted.get()),
+    );
+    text.by_label(
+        "lanner_speculation_accepted_tokens_total",
+        "Proposed tokens that were right, each of which saved a step, by drafter.",
+        "drafter",
+        of(|of| of.accepted.get()),
+    );
+    text.seconds(
+        "lanner_speculation_seconds_total",
+        "Time in which tokens were proposed; a part of lanner_step_seconds_total.",
+        metrics.draft_time.get(),
+    );
+}
+
+fn steps(text: &mut Text, metrics: &Metrics) {
+    let kinds = [
+        ("prompt", metrics.prompt_steps.get()),
+        ("decode", metrics.plain_steps.get()),
+        ("verify", metrics.verifying_steps.get()),
+    ];
+    text.by_label(
+        "lanner_steps_total",
+        "Steps computed: with a part of a prompt, with a token of each sequence, or with drafts to verify.",
+        "kind",
+        kinds.into_iter(),
+    );
+    let counters = [
+        ("lanner_step_sequences_total", "Sequences in all steps.", &metrics.step_rows),
+        ("lanner_step_tokens_total", "Tokens computed in all steps, drafts included.", &metrics.step_tokens),
+        ("lanner_step_failures_total", "Steps that failed.", &metrics.failed_steps),
+    ];
+    counters.into_iter().for_each(|(name, help, counter)| text.counter(name, help, counter.get()));
+    text.seconds(
+        "lanner_step_seconds_total",
+        "Time from the end of each step to that of the next, without idle times.",
+        metrics.step_time.get(),
+    );
+}
+
+fn caches(text: &mut Text, metrics: &Metrics) {
+    let gauges = [
+        ("lanner_prefix_cache_bytes", "State of past sequences in memory.", &metrics.cache_bytes),
+        ("lanner_prefix_cache_budget_bytes", "Most state kept in memory.", &metrics.cache_budget),
+        ("lanner_prefix_cache_entries", "Runs of tokens whose state is in memory.", &metrics.cache_entries),
+        ("lanner_disk_cache_bytes", "State of the served model on the disk.", &metrics.disk_bytes),
+        ("lanner_disk_cache_files", "Files of state of the served model.", &metrics.disk_files),
+    ];
+    gauges.into_iter().for_each(|(name, help, gauge)| text.gauge(name, help, gauge.get()));
+    text.by_label(
+        "lanner_prefix_cache_hits_total",
+        "Choices that reused state of past sequences, by where it lay.",
+        "source",
+        metrics.hits().map(|(source, count)| (usage::source(source), count)),
+    );
+    text.by_label(
+        "lanner_prefix_cache_misses_total",
+        "Choices that could not reuse their whole prompt, by reason.",
+        "reason",
+        metrics.misses().map(|(reason, count)| (usage::reason(reason), count)),
+    );
+    let help = "Runs of tokens and kept states that made room for others.";
+    text.counter("lanner_prefix_cache_evictions_total", help, metrics.evictions.get());
+}
+
+fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
+    let info = server.engine().info();
+    text.gauge("lanner_model_weight_bytes", "Weights of the served model.", info.weight_bytes);
+    text.gauge("lanner_memory_active_bytes", "What MLX holds, as of the last step.", metrics.memory.get());
+    text.gauge("lanner_memory_peak_bytes", "The most that MLX has held.", metrics.most_memory.get());
+    if let Some(limit) = info.memory.limit {
+        text.gauge("lanner_memory_limit_bytes", "The limit on what MLX holds.", limit);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Lines in the text format.
+#[derive(Default)]
+struct Text(String);
+
+/// Samples of one metric follow.
+struct Family<'a> {
+    text: &'a mut String,
+    name: &'a str,
+}
+
+impl Text {
+    fn family<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Family<'a> {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // Writing into a string does not fail.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        Family { text: &mut self.0, name }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, Kind::Counter, help).labelled(&[], value);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, Kind::Gauge, help).labelled(&[], value);
+    }
+
+    /// A counter of nanoseconds.
+    fn seconds(&mut self, name: &str, help: &str, nanoseconds: u64) {
+        self.family(name, Kind::Counter, help).labelled(&[], nanoseconds as f64 / 1e9);
+    }
+
+    /// A counter for each value of one label.
+    fn by_label(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: impl Iterator<Item = (&'static str, u64)>,
+    ) {
+        let family = self.family(name, Kind::Counter, help);
+        counts.fold(family, |family, (value, count)| family.labelled(&[(label, value)], count));
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, read: &Distribution) {
+        let mut family = self.family(name, Kind::Histogram, help);
+        for (bound, count) in &read.buckets {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".into() };
+            family = family.sample("_bucket", &[("le", &bound)], count);
+        }
+        let count = read.buckets.last().map_or(0, |(_, count)| *count);
+        family.sample("_sum", &[], read.seconds).sample("_count", &[], count);
+    }
+}
+
+impl Family<'_> {
+    fn labelled(self, labels: &[(&str, &str)], value: impl Display) -> Self {
+        self.sample("", labels, value)
+    }
+
+    fn sample(self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> Self {
+        let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let labels = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value)));
+        let labels = labels.collect::<Vec<_>>().join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        let _ = writeln!(self.text, "{}{suffix}{labels} {value}", self.name);
+        self
+    }
+}
