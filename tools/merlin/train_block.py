@@ -2,7 +2,7 @@
 
 It sees what merlin's layers made of every token before the block, the block's first token, and a mask in place of the
 others (https://arxiv.org/abs/2602.06036). Data are the arrays of prepare.py and answers.py. One run has a flat learning
-rate and a decay to zero over its `--minutes`; begun again with the same `--out` it goes on where it was saved.
+rate and a decay to zero; begun again with the same `--out` it goes on where it was saved.
 """
 
 import argparse
@@ -99,7 +99,10 @@ class Block(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.fc = linear(len(c["dflash_config"]["target_layer_ids"]) * c["hidden_size"], c["hidden_size"])
+        inputs = len(c["dflash_config"]["target_layer_ids"]) * c["hidden_size"]
+        self.fc = linear(inputs, c["hidden_size"])
+        # A few channels of the residual stream are a hundred times the others. Folded into fc where the drafter is saved.
+        self.register_buffer("spread", torch.ones(inputs))
         self.hidden_norm = nn.RMSNorm(c["hidden_size"], c["rms_norm_eps"])
         self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
         self.norm = nn.RMSNorm(c["hidden_size"], c["rms_norm_eps"])
@@ -110,7 +113,7 @@ class Block(nn.Module):
 
     def forward(self, hidden, embedded, view):
         """Hidden states of the block's places from the target's [T, layers * hidden] and embeddings [blocks, block, hidden]."""
-        context = self.hidden_norm(self.fc(hidden))
+        context = self.hidden_norm(self.fc(hidden / self.spread))
         for layer in self.layers:
             embedded = layer(embedded, context, view)
         return self.norm(embedded)
@@ -214,11 +217,13 @@ def right(logits, target):
     return hit.float().mean(0), hit.cumprod(1).sum(1).float().mean()
 
 
-def save(out, drafter, optimizer, state):
+def save(out, drafter, optimizer, step):
     out.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.to(torch.bfloat16).contiguous() for k, v in drafter.state_dict().items()}, str(out / "model.safetensors"), metadata={"format": "pt"})
+    weights = drafter.state_dict()
+    weights["fc.weight"] = weights["fc.weight"] / weights.pop("spread")
+    save_file({k: v.to(torch.bfloat16).contiguous() for k, v in weights.items()}, str(out / "model.safetensors"), metadata={"format": "pt"})
     write_json(out / "config.json", drafter.c)
-    torch.save({**state, "drafter": drafter.state_dict(), "optimizer": optimizer.state()}, out / "resume.pt")
+    torch.save({"step": step, "drafter": drafter.state_dict(), "optimizer": optimizer.state()}, out / "resume.pt")
 
 
 def main(args):
@@ -231,21 +236,24 @@ def main(args):
     for p in merlin.parameters():
         p.data = p.data.to(torch.bfloat16 if p.ndim == 2 else torch.float32)
     drafter = Block(CONFIG)
-    # The output head is merlin's, and used to what comes out of merlin's norm.
-    drafter.norm.weight.data = 1 + merlin.model.norm.weight.data
     optimizer = Optimizer(drafter, args.lr)
-    at = {"step": 0, "seconds": 0.0}
+    step = 0
     if (args.out / "resume.pt").exists():
         saved = torch.load(args.out / "resume.pt")
         drafter.load_state_dict(saved["drafter"])
         optimizer.restore(saved["optimizer"])
-        at = {k: saved[k] for k in at}
+        drafter.spread, step = saved["drafter"]["spread"], saved["step"]
     shares = np.array([float(share) for _, share in args.mix])
-    documents, rng = Documents(args.data, [name for name, _ in args.mix]), np.random.default_rng(at["step"])
+    documents, rng = Documents(args.data, [name for name, _ in args.mix]), np.random.default_rng(step)
+    if step == 0:
+        # The output head is merlin's, and used to what comes out of merlin's norm.
+        drafter.norm.weight.data = 0.3 * (1 + merlin.model.norm.weight.data)
+        tokens, _, lengths = documents.batch(rng, shares / shares.sum(), 8192, args.longest)
+        drafter.spread = watch(merlin, tokens, Batch(lengths, merlin, "cpu"), CONFIG["dflash_config"]["target_layer_ids"]).float().std(0)
     fall = torch.exp(-torch.arange(CONFIG["block_size"] - 1) / FALL)
-    print(f"{sum(p.numel() for p in drafter.parameters()) / 1e6:.2f}M parameters, from step {at['step']}", flush=True)
-    begun, mean, saved = time.time() - at["seconds"], None, time.time()
-    while (done := (time.time() - begun) / 60 / args.minutes) < 1:
+    print(f"{sum(p.numel() for p in drafter.parameters()) / 1e6:.2f}M parameters, from step {step}", flush=True)
+    mean, saved = None, time.time()
+    while step < args.steps:
         tokens, kinds, lengths = documents.batch(rng, shares / shares.sum(), args.tokens, args.longest)
         starts = blocks(tokens, kinds, lengths, CONFIG["block_size"], rng, args.blocks)
         if starts is None:
@@ -253,16 +261,16 @@ def main(args):
         logits, target = guesses(merlin, drafter, tokens, lengths, starts)
         loss = (F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(target.shape) * fall).mean() / fall.mean()
         loss.backward()
-        optimizer.step(min(1, (at["step"] + 1) / 50) * min(1, max(0.02, (1 - done) / args.decay)))
+        optimizer.step(min(1, (step + 1) / 50, (1 - step / args.steps) / args.decay))
         now = torch.cat([loss.detach()[None], right(logits, target)[1][None], right(logits, target)[0]])
         mean = now if mean is None else mean.lerp(now, 0.05)
-        at["step"] += 1
-        if at["step"] % 20 == 0:
-            print(f"{at['step']} {done:.1%} loss {mean[0]:.3f} accepted {mean[1]:.2f} places", " ".join(f"{x:.2f}" for x in mean[2:]), flush=True)
+        step += 1
+        if step % 20 == 0:
+            print(f"{step} loss {mean[0]:.3f} accepted {mean[1]:.2f} places", " ".join(f"{x:.2f}" for x in mean[2:]), flush=True)
         if time.time() - saved > 120:
-            save(args.out, drafter, optimizer, {**at, "seconds": time.time() - begun})
+            save(args.out, drafter, optimizer, step)
             saved = time.time()
-    save(args.out, drafter, optimizer, {**at, "seconds": time.time() - begun})
+    save(args.out, drafter, optimizer, step)
 
 
 if __name__ == "__main__":
@@ -271,11 +279,11 @@ if __name__ == "__main__":
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--model", default="../../models/merlin")
     p.add_argument("--mix", nargs="+", type=lambda s: s.split("="), default=[("answers", 1)], help="groups of the data and their shares, GROUP=SHARE")
-    p.add_argument("--minutes", type=float, default=60)
+    p.add_argument("--steps", type=int, default=4000)
     p.add_argument("--decay", type=float, default=0.5, help="share of the run in which the learning rate falls")
-    p.add_argument("--lr", type=float, default=0.02)
-    p.add_argument("--tokens", type=int, default=1024, help="of a step")
-    p.add_argument("--longest", type=int, default=512, help="tokens of a document")
-    p.add_argument("--blocks", type=int, default=192, help="of a step")
+    p.add_argument("--lr", type=float, default=0.03)
+    p.add_argument("--tokens", type=int, default=512, help="of a step")
+    p.add_argument("--longest", type=int, default=320, help="tokens of a document")
+    p.add_argument("--blocks", type=int, default=128, help="of a step")
     p.add_argument("--threads", type=int, default=1)
     main(p.parse_args())

@@ -18,7 +18,6 @@ fn start_with(golden: &str, draft: Option<&std::path::Path>) -> Result<Engine, L
         device: Some(Device::Cpu),
         prefill_chunk: 64,
         draft_model: draft.map(|folder| Checkpoint::Folder(folder.into())),
-        memory_limit: Some(2_000_000_000),
         ..Options::default()
     };
     start(Checkpoint::Folder(folder.path().into()), options, |_| {})

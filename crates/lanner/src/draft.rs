@@ -27,7 +27,8 @@ const PROBES: [&str; 6] = [
 pub fn checkpoint(config: &ModelConfig, source: &Source) -> Result<Option<Checkpoint>, OpenError> {
     let Some(name) = &config.draft_model else { return Ok(None) };
     let draft = Source::find(Some(name), &config.hub)?;
-    if draft.place != source.place {
+    // A block drafter takes the model's tokens, and has no tokenizer.
+    if draft.place != source.place && !model::checkpoint(draft.place.clone()).is_block_drafter() {
         let (own, other) = (model::tokenizer(&source.place)?, model::tokenizer(&draft.place)?);
         if let Some(difference) = difference(&own, &other)? {
             let (model, draft) = (source.name.clone(), draft.name);
