@@ -34,7 +34,7 @@ def main(args):
     render, rng, begun = corpus.template(), random.Random(args.seed), time.time()
     docs, saved = [], begun
     with ThreadPoolExecutor(args.workers) as pool:
-        prompts = prompts_of(args.corpus, tok, render, rng)
+        prompts = prompts_of(args.corpus, {"val": 1} if args.held_out else SHARES, tok, render, rng)
         while time.time() - begun < 60 * args.minutes:
             batch = list(islice(prompts, 16 * args.workers))
             if not batch:
@@ -46,11 +46,11 @@ def main(args):
     save(args.out, docs)
 
 
-def prompts_of(folder, tok, render, rng):
-    """(token ids, temperature) of questions and of beginnings of texts, in turn by SHARES, until all files have ended."""
-    files = {name: corpus.read(folder, name) for name in SHARES}
+def prompts_of(folder, shares, tok, render, rng):
+    """(token ids, temperature) of questions and of beginnings of texts, in turn by `shares`, until all files have ended."""
+    files = {name: corpus.read(folder, name) for name in shares}
     while files:
-        name = rng.choices(list(files), [SHARES[n] for n in files])[0]
+        name = rng.choices(list(files), [shares[n] for n in files])[0]
         # Not all of it has the same sources throughout.
         record = next(islice(files[name], rng.randrange(8), None), None)
         if record is None:
@@ -101,6 +101,7 @@ if __name__ == "__main__":
     p.add_argument("--tokenizer", type=Path, default=Path("../../models/merlin"))
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--url", default="http://127.0.0.1:11436/v1")
+    p.add_argument("--held-out", action="store_true", help="of the corpus's validation file, which nothing is trained on")
     p.add_argument("--minutes", type=float, default=30)
     p.add_argument("--workers", type=int, default=32)
     p.add_argument("--seed", type=int, default=1)

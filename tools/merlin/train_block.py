@@ -217,6 +217,21 @@ def right(logits, target):
     return hit.float().mean(0), hit.cumprod(1).sum(1).float().mean()
 
 
+@torch.no_grad()
+def judge(merlin, drafter, documents, args):
+    """Prints how often guesses at what merlin said are right, of blocks that begin anywhere in its answers."""
+    rng, results = np.random.default_rng(1), []
+    for _ in range(40):
+        tokens, kinds, lengths = documents.batch(rng, np.ones(1), args.tokens, args.longest)
+        starts = blocks(tokens, kinds, lengths, drafter.c["block_size"], rng, args.blocks)
+        if starts is not None:
+            results.append(guesses(merlin, drafter, tokens, lengths, starts))
+    hits = torch.cat([logits.argmax(-1) == target for logits, target in results])
+    kept = hits.cumprod(1).float().mean(0)
+    print(f"{len(hits)} blocks: {kept.sum():.3f} tokens accepted of {hits.shape[1]}; each place", " ".join(f"{x:.3f}" for x in hits.float().mean(0)),
+          "with all before it", " ".join(f"{x:.3f}" for x in kept))
+
+
 def save(out, drafter, optimizer, step):
     out.mkdir(parents=True, exist_ok=True)
     weights = drafter.state_dict()
@@ -243,6 +258,8 @@ def main(args):
         drafter.load_state_dict(saved["drafter"])
         optimizer.restore(saved["optimizer"])
         drafter.spread, step = saved["drafter"]["spread"], saved["step"]
+    if args.judge:
+        return judge(merlin, drafter, Documents(args.data, ["answers"]), args)
     shares = np.array([float(share) for _, share in args.mix])
     documents, rng = Documents(args.data, [name for name, _ in args.mix]), np.random.default_rng(step)
     if step == 0:
@@ -278,6 +295,7 @@ if __name__ == "__main__":
     p.add_argument("--data", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--model", default="../../models/merlin")
+    p.add_argument("--judge", action="store_true", help="only measure what lies in --out, on held-out answers in --data")
     p.add_argument("--mix", nargs="+", type=lambda s: s.split("="), default=[("answers", 1)], help="groups of the data and their shares, GROUP=SHARE")
     p.add_argument("--steps", type=int, default=4000)
     p.add_argument("--decay", type=float, default=0.5, help="share of the run in which the learning rate falls")
