@@ -3,15 +3,18 @@
 //! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which draws from
 //! the softmax (Gumbel-max trick). Noise is keyed by token id, so whoever shares seed and position shares it.
 
+use std::sync::Arc;
+
 use mlx::{Array, Dtype, OutputSpec};
 
 use crate::{constrain::TokenSet, request::Sampling};
 
 /// One sequence's sampler: its parameters, and what penalties need to know of its past.
 pub struct Sampler {
-    sampling: Sampling,
-    /// `logit_bias` as indices and values.
+    sampling: Arc<Sampling>,
+    /// `logit_bias` as indices and values, and as pairs.
     bias: Option<(Array, Array)>,
+    pairs: Arc<[(u32, f32)]>,
     past: Past,
     /// What the past was at each position of a draft that nobody has judged yet.
     tried: Vec<Past>,
@@ -62,7 +65,8 @@ impl Sampler {
                 .then(|| vector(&mut prompt.iter().chain(generated), |v| *v = 1.0)),
             counts: penalised.then(|| vector(&mut generated.iter(), |v| *v += 1.0)),
         };
-        Sampler { bias, past, tried: vec![], sampling: sampling.clone() }
+        let pairs = sampling.logit_bias.iter().map(|(id, value)| (*id, *value)).collect();
+        Sampler { bias, pairs, past, tried: vec![], sampling: Arc::new(sampling.clone()) }
     }
 
     /// Whether every token is the likeliest one, whatever came before.
@@ -76,9 +80,9 @@ impl Sampler {
     ///
     /// Behind a draft [`judged`](Sampler::judged) is to be called.
     pub fn sample(&mut self, logits: &Array, position: usize, draft: &[u32], allowed: &[TokenSet]) -> Array {
-        // Penalties depend on tokens that were sampled and are not on the host yet.
-        if !self.past.is_needed() && !mlx::on_gpu() {
-            return self.sample_at_once(logits, position, allowed);
+        if let Some(choices) = self.choices(position, 1 + draft.len(), allowed) {
+            let [tokens, _] = choose(logits, choices);
+            return tokens;
         }
         let mut tokens = vec![];
         self.tried.clear();
@@ -107,33 +111,19 @@ impl Sampler {
         }
     }
 
-    /// As one operation on the CPU.
-    fn sample_at_once(&self, logits: &Array, position: usize, allowed: &[TokenSet]) -> Array {
-        let (sampling, allowed) = (self.sampling.clone(), allowed.to_vec());
-        let bias: Vec<(u32, f32)> = sampling.logit_bias.iter().map(|(id, value)| (*id, *value)).collect();
-        let (rows, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
-        let spec = OutputSpec { shape: vec![rows], dtype: Dtype::Uint32 };
-        let [tokens] = mlx::apply("sample", &[logits], [spec], move |inputs, outputs| {
-            let rows = inputs[0].values::<f32>().chunks_exact(vocab_size);
-            for (i, (logits, token)) in rows.zip(outputs[0].values::<u32>()).enumerate() {
-                let chosen = kernels::Sampling {
-                    temperature: sampling.temperature,
-                    top_k: sampling.top_k,
-                    top_p: sampling.top_p,
-                    min_p: sampling.min_p,
-                    repetition_penalty: 1.0,
-                    presence_penalty: 0.0,
-                    frequency_penalty: 0.0,
-                    allowed: allowed.get(i).and_then(TokenSet::words),
-                    bias: &bias,
-                    past: &[],
-                    seed: sampling.seed,
-                };
-                // What is not finite fails the request by the sum of its logits; until then any token will do.
-                *token = kernels::sample(logits, &chosen, (position + i) as u64).unwrap_or(0);
-            }
-        });
-        tokens
+    /// What [`choose`] needs to know for the tokens of [`sample`](Sampler::sample), of which there are `rows`; `None` if they
+    /// cannot be chosen in one operation: on a GPU, or where penalties depend on tokens before them.
+    pub fn choices(&self, position: usize, rows: usize, allowed: &[TokenSet]) -> Option<Vec<Choice>> {
+        if self.past.is_needed() || mlx::on_gpu() {
+            return None;
+        }
+        let choice = |row| Choice {
+            sampling: self.sampling.clone(),
+            bias: self.pairs.clone(),
+            allowed: allowed.get(row).cloned(),
+            position: (position + row) as u64,
+        };
+        Some((0..rows).map(choice).collect())
     }
 
     /// The token, uint32 `[1]`, at `position` from logits `[vocab_size]`.
@@ -170,7 +160,7 @@ impl Sampler {
     }
 
     fn draw(&self, logits: &Array, position: usize) -> Array {
-        let Sampling { top_k, top_p, min_p, seed, .. } = self.sampling;
+        let Sampling { top_k, top_p, min_p, seed, .. } = *self.sampling;
         let vocab_size = logits.dim(0);
         let noise = Array::gumbel(&[vocab_size], mix(seed, position as u64));
         let minus_infinity = Array::scalar(f32::NEG_INFINITY, Dtype::Float32);
@@ -195,6 +185,94 @@ impl Sampler {
         let choice = (sorted + noise.take(&order, 0)).argmax(-1).reshape(&[1]);
         order.take(&choice, 0)
     }
+}
+
+/// How one token is to be chosen.
+#[derive(Clone)]
+pub struct Choice {
+    sampling: Arc<Sampling>,
+    bias: Arc<[(u32, f32)]>,
+    allowed: Option<TokenSet>,
+    position: u64,
+}
+
+impl Choice {
+    /// `None` if a logit is not finite.
+    fn token(&self, logits: &[f32]) -> Option<u32> {
+        let sampling = kernels::Sampling {
+            temperature: self.sampling.temperature,
+            top_k: self.sampling.top_k,
+            top_p: self.sampling.top_p,
+            min_p: self.sampling.min_p,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            allowed: self.allowed.as_ref().and_then(TokenSet::words),
+            bias: &self.bias,
+            past: &[],
+            seed: self.sampling.seed,
+        };
+        kernels::sample(logits, &sampling, self.position)
+    }
+}
+
+/// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`, as one operation on the CPU; and a number for
+/// each, float32 `[n]`, that is not finite if one of its logits is not: then any token will do.
+pub fn choose(logits: &Array, choices: Vec<Choice>) -> [Array; 2] {
+    let (rows, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
+    assert_eq!(rows as usize, choices.len(), "a choice for each row of logits");
+    let specs = [Dtype::Uint32, Dtype::Float32].map(|dtype| OutputSpec { shape: vec![rows], dtype });
+    mlx::apply("choose", &[logits], specs, move |inputs, outputs| {
+        let logits: &[f32] = inputs[0].values();
+        let mut chosen = vec![None; choices.len()];
+        // Of each logit about as much work as so many multiplications: noise is made for it.
+        kernels::for_each_chunk(&mut chosen, 1, 16 * logits.len(), |i, chosen| {
+            chosen[0] = choices[i].token(&logits[i * vocab_size..][..vocab_size]);
+        });
+        let [tokens, finite] = outputs else { unreachable!("two outputs") };
+        for (to, token) in tokens.values::<u32>().iter_mut().zip(&chosen) {
+            *to = token.unwrap_or(0);
+        }
+        for (to, token) in finite.values::<f32>().iter_mut().zip(&chosen) {
+            *to = if token.is_some() { 0.0 } else { f32::NAN };
+        }
+    })
+}
+
+/// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`: what these sequences' samplers would choose at
+/// these positions.
+pub fn guess<'a>(logits: &Array, samplers: impl IntoIterator<Item = (&'a mut Sampler, usize)>) -> Array {
+    let mut samplers: Vec<(&mut Sampler, usize)> = samplers.into_iter().collect();
+    let choices = samplers.iter().map(|(sampler, position)| sampler.choices(*position, 1, &[]));
+    if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
+        let [tokens, _] = choose(logits, choices.concat());
+        return tokens;
+    }
+    if samplers.iter().all(|(sampler, _)| sampler.is_argmax()) {
+        return logits.argmax(-1);
+    }
+    let own = |(i, (sampler, position)): (i32, &mut (&mut Sampler, usize))| {
+        sampler.sample(&logits.slice(0, i, i + 1), *position, &[], &[])
+    };
+    let tokens: Vec<Array> = (0..).zip(&mut samplers).map(own).collect();
+    Array::concatenate(&tokens, 0)
+}
+
+/// Of the tokens `chosen` `[n]` by float32 logits `[n, vocab_size]`, float32 `[n]`.
+pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
+    let (n, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
+    if mlx::on_gpu() {
+        let own = logits.take_along_axis(&chosen.reshape(&[n, 1]), 1).reshape(&[n]);
+        return (own - logits.logsumexp(-1).reshape(&[n])).exp();
+    }
+    let spec = OutputSpec { shape: vec![n], dtype: Dtype::Float32 };
+    let [likely] = mlx::apply("probabilities", &[logits, chosen], [spec], move |inputs, outputs| {
+        let rows = inputs[0].values::<f32>().chunks_exact(vocab_size).zip(inputs[1].values::<u32>());
+        for (to, (logits, id)) in outputs[0].values::<f32>().iter_mut().zip(rows) {
+            *to = kernels::probability(logits, *id);
+        }
+    });
+    likely
 }
 
 /// A seed for one position's noise (the finaliser of SplitMix64).

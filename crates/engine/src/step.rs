@@ -11,6 +11,7 @@ use crate::{
     prefix::{Copied, Prefix},
     request::{Event, ModelInfo},
     row::{HiddenRow, Row},
+    sample::choose,
     sequence::Sequence,
     speculate::Watched,
 };
@@ -27,7 +28,7 @@ pub struct Step {
 struct Sampled {
     /// The new tokens, uint32 `[n]`.
     tokens: Rc<Array>,
-    /// Sums of the logits they were chosen from, float32 `[n]`: not finite if one of them is not.
+    /// For each a number, float32 `[n]`, that is not finite if one of the logits it was chosen from is not.
     sums: Array,
 }
 
@@ -240,8 +241,13 @@ fn select<'a>(sequences: &'a mut [Sequence], plan: &[(usize, usize)]) -> Vec<&'a
 impl Sampled {
     /// Tokens for the rows from float32 logits `[n, vocab_size]`, one behind what is known and behind each of a draft.
     fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut Row)>) -> Sampled {
-        let greedy = rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty());
-        let tokens = if greedy { logits.argmax(-1) } else { sample(logits, &mut rows) };
+        let choices = rows
+            .iter()
+            .map(|(s, row)| s.sampler.choices(s.computed - row.draft.len(), row.sampled(), &row.allowed));
+        let [tokens, sums] = match choices.collect::<Option<Vec<_>>>() {
+            Some(choices) => choose(logits, choices.concat()),
+            None => [sample(logits, &mut rows), logits.sum(-1, false)],
+        };
         let tokens = Rc::new(tokens);
         let mut start = 0;
         for (s, row) in rows {
@@ -254,7 +260,7 @@ impl Sampled {
             s.unread += 1;
             start = end;
         }
-        Sampled { tokens, sums: logits.sum(-1, false) }
+        Sampled { tokens, sums }
     }
 
     fn read(self) -> mlx::Result<Vec<(u32, bool)>> {
@@ -265,6 +271,9 @@ impl Sampled {
 
 /// Each row's tokens by that row's own sampler, uint32 `[n]`.
 fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Array {
+    if rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty()) {
+        return logits.argmax(-1);
+    }
     let mut start = 0;
     let own = |(s, row): &mut (&mut Sequence, &mut Row)| {
         let end = start + row.sampled() as i32;

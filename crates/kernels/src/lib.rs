@@ -41,7 +41,7 @@ pub use pack::pack_floats;
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use rows::affine_rows;
-pub use sample::{PastToken, Sampling, sample};
+pub use sample::{PastToken, Sampling, probability, sample};
 pub use scalar::Scalar;
 pub use simd::{Vectors, vectors};
 pub use top_k::top_k;

@@ -76,6 +76,23 @@ pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Option<u32>
     })
 }
 
+/// What the softmax of `logits` gives token `id`.
+///
+/// # Panics
+/// If there is no such token.
+pub fn probability(logits: &[f32], id: u32) -> f32 {
+    let (mut most, mut finite, mut total) = ([f32::NEG_INFINITY], true, 0.0);
+    for logits in logits.chunks(BLOCK) {
+        let mut largest = [0.0];
+        vectorize(Largest { logits, largest: &mut largest, finite: &mut finite });
+        most[0] = if largest[0] > most[0] { largest[0] } else { most[0] };
+    }
+    let floor = f32::NEG_INFINITY;
+    let scaled = Scaled { logits, largest: &most, max: most[0], temperature: 1.0, floor };
+    vectorize(Total { scaled, total: &mut total });
+    (exp(logits[id as usize] - most[0]) as f64 / total) as f32
+}
+
 impl Sampling<'_> {
     fn moves_logits(&self) -> bool {
         let penalties =

@@ -1,4 +1,5 @@
 // Creating, reading and evaluating arrays; devices and memory.
+#include <algorithm>
 #include <cstdlib>
 
 #ifdef __GLIBC__
@@ -57,6 +58,21 @@ Dtype from_mlx(mx::Dtype dtype) {
   }
 }
 
+array view(const array& a, mx::Shape shape, size_t offset) {
+  size_t size = 1, most = 1;
+  mx::Strides strides(shape.size());
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = static_cast<std::int64_t>(size);
+    size *= static_cast<size_t>(shape[i]);
+    most = std::max(most, static_cast<size_t>(shape[i]));
+  }
+  array out(std::move(shape), a.dtype(), nullptr, {});
+  array::Flags flags{.contiguous = true, .row_contiguous = true, .col_contiguous = size == most};
+  out.copy_shared_buffer(a, strides, flags, size, static_cast<std::int64_t>(offset));
+  out.set_status(array::Status::available);
+  return out;
+}
+
 std::unique_ptr<Arrays> arrays() { return std::make_unique<Arrays>(); }
 
 Out clone_array(const array& a) { return wrap(a); }
@@ -102,7 +118,10 @@ Out scalar(float value, Dtype dtype) { return wrap(array(value, to_mlx(dtype)));
 
 void eval(const Arrays& list) { mx::eval(list.list); }
 
-void async_eval(const Arrays& list) { mx::async_eval(list.list); }
+// On the CPU nothing is left running: kernels that write in place run at once, on the calling thread.
+void async_eval(const Arrays& list) { on_gpu() ? mx::async_eval(list.list) : mx::eval(list.list); }
+
+bool is_ready(const array& a) { return !on_gpu() && a.is_available() && a.flags().row_contiguous; }
 
 rust::String mlx_version() { return mx::version(); }
 

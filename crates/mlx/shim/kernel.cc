@@ -1,4 +1,7 @@
-// A primitive whose CPU evaluation is a Rust function, run in order on MLX's CPU stream.
+// Rust functions as operations: run at once where their inputs are there, else as primitives of MLX's graph, in order on
+// its CPU stream.
+#include <algorithm>
+
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/primitives.h"
 #include "mlx/src/bridge.rs.h"
@@ -7,8 +10,8 @@ namespace lanner {
 
 namespace {
 
-// An array as a kernel sees it. Buffers are allocated before a kernel is queued and live until it has run: MLX holds
-// on to the inputs and outputs of queued operations.
+// An array as a kernel sees it. Buffers are allocated before a kernel runs and live until it has run: MLX holds on to the
+// inputs and outputs of queued operations.
 struct Memory {
   Dtype dtype;
   mx::Shape shape;
@@ -35,17 +38,34 @@ struct Memory {
   }
 };
 
+void run(const Kernel& kernel, const std::vector<Memory>& ins, const std::vector<Memory>& outs) {
+  std::vector<View> inputs;
+  std::vector<ViewMut> outputs;
+  inputs.reserve(ins.size());
+  outputs.reserve(outs.size());
+  for (const auto& in : ins) {
+    inputs.push_back(View{in.dtype, in.dims(), in.contents<const std::uint8_t>()});
+  }
+  for (const auto& out : outs) {
+    outputs.push_back(ViewMut{out.dtype, out.dims(), out.contents<std::uint8_t>()});
+  }
+  run_kernel(kernel, {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()});
+}
+
 class RustKernel : public mx::Primitive {
  public:
-  RustKernel(mx::Stream stream, rust::Box<Kernel> kernel, Ints shared)
+  // One that has failed already says so when it is evaluated.
+  RustKernel(mx::Stream stream, rust::Box<Kernel> kernel, Ints shared, std::string failure)
       : mx::Primitive(stream),
         kernel_(std::make_shared<rust::Box<Kernel>>(std::move(kernel))),
         name_(std::string(kernel_name(**kernel_))),
-        shared_(shared.begin(), shared.end()) {}
+        shared_(shared.begin(), shared.end()),
+        failure_(std::move(failure)) {}
 
   const char* name() const override { return name_.c_str(); }
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    if (!failure_.empty()) throw std::runtime_error(failure_);
     std::vector<Memory> ins, outs;
     ins.reserve(inputs.size());
     outs.reserve(outputs.size());
@@ -74,23 +94,10 @@ class RustKernel : public mx::Primitive {
   }
 
  private:
-  static void run(const Kernel& kernel, const std::vector<Memory>& ins, const std::vector<Memory>& outs) {
-    std::vector<View> inputs;
-    std::vector<ViewMut> outputs;
-    inputs.reserve(ins.size());
-    outputs.reserve(outs.size());
-    for (const auto& in : ins) {
-      inputs.push_back(View{in.dtype, in.dims(), in.contents<const std::uint8_t>()});
-    }
-    for (const auto& out : outs) {
-      outputs.push_back(ViewMut{out.dtype, out.dims(), out.contents<std::uint8_t>()});
-    }
-    run_kernel(kernel, {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()});
-  }
-
   std::shared_ptr<rust::Box<Kernel>> kernel_;
   std::string name_;
   std::vector<std::int32_t> shared_;
+  std::string failure_;
 };
 
 // Whether an array is, or will be, row-major in memory. Weights are evaluated already, and kernels write nothing else.
@@ -99,10 +106,49 @@ bool is_row_major(const array& a) {
   return a.has_primitive() && dynamic_cast<const RustKernel*>(&a.primitive()) != nullptr;
 }
 
+// The kernel's outputs, computed by the calling thread.
+std::unique_ptr<Arrays> run_now(
+    const Kernel& kernel, const std::vector<array>& inputs, rust::Slice<const OutputSpec> outputs, Ints shared) {
+  std::vector<Memory> ins, outs;
+  ins.reserve(inputs.size());
+  outs.reserve(outputs.size());
+  for (array in : inputs) ins.emplace_back(in);
+  auto results = std::make_unique<Arrays>();
+  results->list.reserve(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    mx::Shape shape(outputs[i].shape.begin(), outputs[i].shape.end());
+    auto dtype = to_mlx(outputs[i].dtype);
+    if (shared[i] < 0) {
+      size_t bytes = mx::size_of(dtype);
+      for (auto dim : shape) bytes *= dim;
+      results->list.emplace_back(mx::allocator::malloc(bytes), std::move(shape), dtype);
+    } else {
+      array out(std::move(shape), dtype, nullptr, {});
+      out.copy_shared_buffer(inputs.at(shared[i]));
+      out.set_status(array::Status::available);
+      // One view of the memory only: the output's.
+      ins.at(shared[i]) = Memory(ins[shared[i]].dtype);
+      results->list.push_back(std::move(out));
+    }
+    outs.emplace_back(results->list.back());
+  }
+  run(kernel, ins, outs);
+  return results;
+}
+
 }  // namespace
 
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared) {
+  std::string failure;
+  if (std::all_of(inputs.list.begin(), inputs.list.end(), is_ready)) {
+    // Its failure belongs to the step that evaluates it, like that of any other operation.
+    try {
+      return run_now(*kernel, inputs.list, outputs, shared);
+    } catch (const std::exception& e) {
+      failure = e.what();
+    }
+  }
   std::vector<array> contiguous_inputs;
   for (const auto& in : inputs.list) {
     // No node where none is needed.
@@ -114,7 +160,8 @@ std::unique_ptr<Arrays> apply_kernel(
     shapes.emplace_back(out.shape.begin(), out.shape.end());
     dtypes.push_back(to_mlx(out.dtype));
   }
-  auto primitive = std::make_shared<RustKernel>(mx::default_stream(mx::Device::cpu), std::move(kernel), shared);
+  auto primitive = std::make_shared<RustKernel>(
+      mx::default_stream(mx::Device::cpu), std::move(kernel), shared, std::move(failure));
   return std::make_unique<Arrays>(
       Arrays{array::make_arrays(std::move(shapes), dtypes, primitive, contiguous_inputs)});
 }

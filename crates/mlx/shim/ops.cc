@@ -1,4 +1,6 @@
 // Element-wise, shape, order and reduction operations.
+#include <algorithm>
+
 #include "mlx/src/bridge.rs.h"
 
 namespace lanner {
@@ -41,7 +43,16 @@ Out select(const array& condition, const array& yes, const array& no) {
 
 Out astype(const array& a, Dtype dtype) { return wrap(mx::astype(a, to_mlx(dtype))); }
 
-Out reshape(const array& a, Ints shape) { return wrap(mx::reshape(a, to_shape(shape))); }
+Out reshape(const array& a, Ints shape) {
+  auto to = to_shape(shape);
+  bool known = std::all_of(to.begin(), to.end(), [](auto dim) { return dim > 0; });
+  if (known && is_ready(a)) {
+    size_t size = 1;
+    for (auto dim : to) size *= dim;
+    if (size == a.size()) return wrap(view(a, std::move(to), 0));
+  }
+  return wrap(mx::reshape(a, std::move(to)));
+}
 
 Out transpose(const array& a, Ints axes) {
   return wrap(mx::transpose(a, std::vector<int>(axes.begin(), axes.end())));
@@ -50,6 +61,20 @@ Out transpose(const array& a, Ints axes) {
 Out broadcast_to(const array& a, Ints shape) { return wrap(mx::broadcast_to(a, to_shape(shape))); }
 
 Out slice(const array& a, Ints start, Ints stop) {
+  if (is_ready(a) && a.size() > 0) {
+    // Of one piece: before the axis that is cut all others have one index, behind it all theirs.
+    size_t cut = 0, inner = 1;
+    while (cut < start.size() && stop[cut] - start[cut] == 1) ++cut;
+    bool whole = true;
+    for (size_t i = cut + 1; i < start.size(); ++i) whole &= start[i] == 0 && stop[i] == a.shape(i);
+    size_t offset = 0;
+    for (size_t i = start.size(); i-- > 0; inner *= a.shape(i)) offset += start[i] * inner;
+    mx::Shape shape;
+    for (size_t i = 0; i < start.size(); ++i) shape.push_back(stop[i] - start[i]);
+    if (whole && std::all_of(shape.begin(), shape.end(), [](auto dim) { return dim > 0; })) {
+      return wrap(view(a, std::move(shape), offset));
+    }
+  }
   return wrap(mx::slice(a, to_shape(start), to_shape(stop)));
 }
 

@@ -41,6 +41,9 @@ inline mx::Shape to_shape(Ints dims) { return mx::Shape(dims.begin(), dims.end()
 mx::Dtype to_mlx(Dtype dtype);
 Dtype from_mlx(mx::Dtype dtype);
 
+// Part of an array that is ready, from element `offset` on, without an operation: the same memory.
+array view(const array& a, mx::Shape shape, size_t offset);
+
 std::unique_ptr<Arrays> arrays();
 
 // array.cc
@@ -53,6 +56,7 @@ rust::Slice<const std::uint8_t> bytes_of(const array& a);
 Out scalar(float value, Dtype dtype);
 void eval(const Arrays& list);
 void async_eval(const Arrays& list);
+bool is_ready(const array& a);
 rust::String mlx_version();
 bool gpu_available();
 void use_gpu(bool gpu);

@@ -72,6 +72,8 @@ mod ffi {
         fn scalar(value: f32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
         fn eval(list: &Arrays) -> Result<()>;
         fn async_eval(list: &Arrays) -> Result<()>;
+        /// Whether kernels that take it may run at once: its contents are there, on the CPU, row-major.
+        fn is_ready(a: &RawArray) -> bool;
         fn mlx_version() -> String;
         fn gpu_available() -> bool;
         fn use_gpu(gpu: bool) -> Result<()>;

@@ -29,7 +29,8 @@ pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     Ok(bridge::eval(&list(arrays))?)
 }
 
-/// Starts computing the arrays; reading one later waits for it.
+/// Starts computing the arrays on a GPU; reading one later waits for it. On the CPU, whose cores have nothing else to do,
+/// as [`eval`].
 ///
 /// # Errors
 /// As [`eval`]; an error on the device may appear only at the read.

@@ -1,4 +1,6 @@
-//! Rust functions as primitives of MLX's graph: they run on MLX's CPU stream, in order with every other operation.
+//! Rust functions as operations on arrays. One whose inputs are there runs at once, on the calling thread: what MLX asks for
+//! each node of its graph, in time and in hand-overs between threads, is more than many a kernel takes. Others become
+//! primitives of the graph and run on MLX's CPU stream, in order with every other operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,11 +35,17 @@ impl Input<'_> {
         self.0.dtype
     }
 
+    /// Whatever its type.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.bytes
+    }
+
     /// # Panics
     /// If the input's type is not `T`: a bug in the kernel's caller.
     pub fn values<T: Element>(&self) -> &[T] {
         assert_eq!(self.0.dtype, T::DTYPE, "kernel input has another type");
-        bytemuck::cast_slice(self.0.bytes)
+        // Nothing at all lies at no particular address.
+        if self.0.bytes.is_empty() { &[] } else { bytemuck::cast_slice(self.0.bytes) }
     }
 }
 
@@ -49,6 +57,11 @@ impl Output<'_> {
         self.1
     }
 
+    /// Whatever its type.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.0
+    }
+
     /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.0.len() / self.1.size()
@@ -58,13 +71,14 @@ impl Output<'_> {
     /// If the output's type is not `T`: a bug in the kernel's caller.
     pub fn values<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(self.1, T::DTYPE, "kernel output has another type");
-        bytemuck::cast_slice_mut(self.0)
+        if self.0.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(self.0) }
     }
 }
 
-/// Adds `body` to the graph as one operation on the CPU; it gets row-major inputs and must write all outputs.
+/// Runs `body` as one operation on the CPU, at once or as part of the graph; it gets row-major inputs and must write all
+/// outputs.
 ///
-/// A panic in `body` becomes an error of the evaluation that needed it.
+/// A panic in `body` becomes an error of the evaluation that needs what it computes.
 #[track_caller]
 pub fn apply<const N: usize>(
     name: &'static str,
@@ -110,7 +124,7 @@ pub(crate) fn kernel_name(kernel: &Kernel) -> &str {
     kernel.name
 }
 
-/// Called by MLX's CPU stream. No panic may reach C++: it would end the process.
+/// Called by whoever runs an operation. No panic may reach C++: it would end the process.
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
     let inputs: Vec<Input> = inputs.iter().map(Input).collect();
     let mut outputs: Vec<Output> = outputs.iter_mut().map(|o| Output(&mut *o.bytes, o.dtype)).collect();
@@ -118,7 +132,7 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMu
         catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs)))
     });
     result.map_err(|panic| {
-        // The stream goes on with the operations behind this one before anybody sees the error; an index among
+        // MLX's stream goes on with the operations behind this one before anybody sees the error; an index among
         // them must not be whatever the memory held before.
         outputs.iter_mut().for_each(|output| output.0.fill(0));
         format!("kernel {} panicked: {}", kernel.name, panic_message(&*panic))

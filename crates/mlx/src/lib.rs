@@ -6,6 +6,7 @@
 mod array;
 mod bridge;
 mod constant;
+mod copies;
 mod delta;
 mod error;
 mod eval;

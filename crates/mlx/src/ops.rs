@@ -5,7 +5,7 @@
 
 use std::ops;
 
-use crate::{Array, Dtype, array::built, bridge, eval::list};
+use crate::{Array, Dtype, array::built, bridge, copies, eval::list};
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident),*) => {
@@ -170,13 +170,15 @@ impl Array {
 
     #[track_caller]
     pub fn concatenate<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis: i32) -> Array {
-        built(bridge::concatenate(&list(arrays), axis))
+        let arrays: Vec<&Array> = arrays.into_iter().collect();
+        copies::concatenate(&arrays, axis).unwrap_or_else(|| built(bridge::concatenate(&list(arrays), axis)))
     }
 
     /// Rows `indices` along `axis`.
     #[track_caller]
     pub fn take(&self, indices: &Array, axis: i32) -> Array {
-        built(bridge::take(&self.0, &indices.0, axis))
+        let copied = if axis == 0 { copies::rows(self, indices) } else { None };
+        copied.unwrap_or_else(|| built(bridge::take(&self.0, &indices.0, axis)))
     }
 
     #[track_caller]
@@ -209,7 +211,14 @@ impl Array {
 
     #[track_caller]
     pub fn zeros(shape: &[i32], dtype: Dtype) -> Array {
-        Array::full(shape, 0.0, dtype)
+        if bridge::on_gpu() {
+            return Array::full(shape, 0.0, dtype);
+        }
+        let zero = |bytes: &mut [u8]| {
+            bytes.fill(0);
+            Ok(())
+        };
+        Array::fill_with(shape, dtype, zero).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// `yes` where `self` (bool) is true, else `no`.

@@ -34,7 +34,7 @@ pub struct Counters {
     pub nodes: u64,
     /// Runs of our kernels, those that panicked included.
     pub kernels: u64,
-    /// Time inside our kernels. They run one after another on MLX's CPU stream, so this is wall time.
+    /// Time inside our kernels. They run one after another, so this is wall time.
     pub kernel_time: Duration,
 }
 

@@ -55,9 +55,12 @@ fn too_much_memory_is_an_error_and_not_the_end() {
 fn a_panic_in_a_kernel_is_an_error_of_the_evaluation() {
     let a = Array::zeros(&[4], Dtype::Float32);
     let spec = || OutputSpec { shape: vec![4], dtype: Dtype::Float32 };
-    let [bad] = apply("bad", &[&a], [spec()], |_, _| panic!("on purpose"));
-    let message = eval([&bad]).expect_err("the kernel panics").to_string();
-    assert!(message.contains("kernel bad panicked: on purpose"), "{message}");
+    // One that runs at once, and one that waits for its input.
+    for a in [&a, &(&a + &a)] {
+        let [bad] = apply("bad", &[a], [spec()], |_, _| panic!("on purpose"));
+        let message = eval([&(&bad + &bad)]).expect_err("the kernel panics").to_string();
+        assert!(message.contains("kernel bad panicked: on purpose"), "{message}");
+    }
 
     let [good] = apply("good", &[&a], [spec()], |inputs, outputs| {
         let from: &[f32] = inputs[0].values();
@@ -99,6 +102,45 @@ fn growing_buffers_are_written_in_place_while_older_steps_are_unread() {
     assert_eq!(values(&Array::concatenate(&outs, 0)), values(&whole));
 }
 
+/// What is there already is cut, joined and gathered without MLX's graph.
+#[test]
+fn copies_made_at_once_are_those_of_the_graph() {
+    let x = noise(1, &[3, 4, 5]);
+    eval([&x]).expect("evaluates");
+    let later = || &x + &Array::zeros(&[1], Dtype::Float32);
+    let check = |operation: fn(&Array) -> Array| {
+        let (now, then) = (operation(&x), operation(&later()));
+        assert_eq!(now.shape(), then.shape());
+        assert_eq!(values(&now), values(&then));
+        // And what is made of it.
+        assert_eq!(values(&(&now + &now)), values(&(&then + &then)));
+        assert_eq!(values(&doubled(&now)), values(&doubled(&then)));
+    };
+    check(|x| x.slice(0, 1, 3));
+    check(|x| x.slice(0, 1, 2).slice(1, 2, 4));
+    check(|x| x.slice(0, 2, 3).slice(1, 1, 2).slice(2, 3, 5));
+    check(|x| x.slice(1, 1, 3));
+    check(|x| x.slice(2, 0, 1));
+    check(|x| x.slice(0, 1, 1));
+    check(|x| x.slice(0, 1, 3).reshape(&[5, 8]));
+    check(|x| x.reshape(&[-1, 10]));
+    check(|x| Array::concatenate([x, &x.slice(0, 0, 1), x], 0));
+    check(|x| Array::concatenate([&x.slice(1, 0, 0), x, &x.slice(1, 2, 3)], 1));
+    check(|x| Array::concatenate([x, x], -1));
+    check(|x| x.take(&Array::from_slice(&[2u32, 0, 0], &[3]), 0));
+    check(|x| x.take(&Array::from_slice(&[3u32, 0], &[2]), 1));
+}
+
+fn doubled(x: &Array) -> Array {
+    let spec = OutputSpec { shape: x.shape().to_vec(), dtype: Dtype::Float32 };
+    let [out] = mlx::apply("doubled", &[x], [spec], |inputs, outputs| {
+        for (out, x) in outputs[0].values::<f32>().iter_mut().zip(inputs[0].values::<f32>()) {
+            *out = 2.0 * x;
+        }
+    });
+    out
+}
+
 #[test]
 fn gumbel_noise_is_a_function_of_its_seed() {
     assert_eq!(values(&noise(1, &[100])), values(&noise(1, &[100])));
@@ -121,6 +163,7 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "peak_memory",
         "reset_peak_memory",
         "kernel_name",
+        "is_ready",
     ];
     let source = include_str!("../src/bridge.rs");
     let mut seen = 0;

@@ -8,12 +8,12 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Block, Model},
-    sample::Sampler,
+    sample::{Sampler, choose, probabilities},
 };
 
 use super::{
     Asked, Draft, Drafter, GRADES, Hidden, Seen,
-    mtp::{GRADE_FROM, joined, pick, probabilities},
+    mtp::{GRADE_FROM, joined, pick},
 };
 
 /// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
@@ -67,16 +67,12 @@ impl BlockDrafter {
     }
 
     /// Each row's draft, from hidden states `[rows * size, hidden_size]`.
-    fn choose(&self, rows: &[Row], hidden: &Array) -> mlx::Result<Vec<Draft>> {
+    fn drafts(&self, rows: &[Row], hidden: &Array) -> mlx::Result<Vec<Draft>> {
         let size = self.block.size as i32;
         let depths: Vec<i32> = rows.iter().map(|row| (row.asked.depth as i32).min(size - 1)).collect();
         let places = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
         let logits = self.model.logits(&pick(hidden, &places.collect::<Vec<i32>>())).astype(Dtype::Float32);
-        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
-        let chosen = match samplers.iter().all(Sampler::is_argmax) {
-            true => logits.argmax(-1),
-            false => draw(&logits, rows, &depths, &mut samplers),
-        };
+        let chosen = self.draw(rows, &depths, &logits);
         let likely = probabilities(&logits, &chosen);
         mlx::eval([&chosen, &likely])?;
         let (chosen, likely) = (chosen.to_vec::<u32>()?, likely.to_vec::<f32>()?);
@@ -88,6 +84,30 @@ impl BlockDrafter {
             Draft { tokens, grade }
         };
         Ok(depths.iter().map(own).collect())
+    }
+
+    /// The token at each place, uint32 `[n]`, by its row's own sampler, from logits `[n, vocab_size]`: as many places of each
+    /// row as `depths` says.
+    fn draw(&self, rows: &[Row], depths: &[i32], logits: &Array) -> Array {
+        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
+        let at = rows.iter().map(|row| row.asked.tokens.len()).zip(depths);
+        let choices = samplers.iter().zip(at.clone());
+        let choices = choices.map(|(sampler, (at, &depth))| sampler.choices(at, depth as usize, &[]));
+        if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
+            let [tokens, _] = choose(logits, choices.concat());
+            return tokens;
+        }
+        if samplers.iter().all(Sampler::is_argmax) {
+            return logits.argmax(-1);
+        }
+        let (mut tokens, mut place) = (vec![], 0);
+        for (sampler, (at, &depth)) in samplers.iter_mut().zip(at) {
+            for ahead in 0..depth as usize {
+                tokens.push(sampler.sample(&logits.slice(0, place, place + 1), at + ahead, &[], &[]));
+                place += 1;
+            }
+        }
+        joined(&tokens)
     }
 }
 
@@ -119,7 +139,7 @@ impl Drafter for BlockDrafter {
         }
     }
 
-    /// How often first tokens of merlin's are right.
+    /// As of heads: how sure it is says how often it is right.
     fn believed(&self) -> [f64; GRADES] {
         [0.15, 0.4, 0.55, 0.65, 0.75, 0.9]
     }
@@ -144,7 +164,7 @@ impl Drafter for BlockDrafter {
             return Ok(drafts);
         }
         let Some(hidden) = self.guess(&mut rows) else { return Ok(drafts) };
-        for (place, draft) in places.into_iter().zip(self.choose(&rows, &hidden)?) {
+        for (place, draft) in places.into_iter().zip(self.drafts(&rows, &hidden)?) {
             drafts[place] = draft;
         }
         self.sequences.extend(rows.into_iter().map(|row| (row.asked.sequence, row.context)));
@@ -154,19 +174,6 @@ impl Drafter for BlockDrafter {
     fn forget(&mut self, sequence: u64) {
         self.sequences.remove(&sequence);
     }
-}
-
-/// Each place's token by its row's sampler, uint32 `[n]`, from logits `[n, vocab_size]`: as many places as `depths` says.
-fn draw(logits: &Array, rows: &[Row], depths: &[i32], samplers: &mut [Sampler]) -> Array {
-    let (mut chosen, mut place) = (vec![], 0);
-    for ((row, &depth), sampler) in rows.iter().zip(depths).zip(samplers) {
-        for ahead in 0..depth as usize {
-            let logits = logits.slice(0, place, place + 1);
-            chosen.push(sampler.sample(&logits, row.asked.tokens.len() + ahead, &[], &[]));
-            place += 1;
-        }
-    }
-    joined(&chosen)
 }
 
 /// Takes in what waits for each, all in one pass.

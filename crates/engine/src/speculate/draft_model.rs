@@ -10,7 +10,7 @@ use mlx::{Array, Dtype, Recurrence};
 
 use super::{
     Asked, Costs, Draft, Drafter, GRADES, MAX_DEPTH,
-    mtp::{GRADE_FROM, joined, pick, probabilities},
+    mtp::{GRADE_FROM, joined, pick},
 };
 use crate::{
     Options,
@@ -20,7 +20,7 @@ use crate::{
     prefix::{Copied, Prefix, common},
     request::{Priority, Request, Sampling},
     run::guarded,
-    sample::Sampler,
+    sample::{Sampler, guess, probabilities},
     schedule::{Want, plan},
 };
 
@@ -311,14 +311,8 @@ const CHUNK: usize = 32;
 
 /// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's own sampler would pick.
 fn choose(logits: &Array, rows: &mut [&mut Row], going: &[usize], step: usize) -> Array {
-    if rows.iter().all(|row| row.sampler.is_argmax()) {
-        return logits.argmax(-1);
-    }
-    let own = |(i, &row): (i32, &usize)| {
-        let Row { asked, sampler, .. } = &mut *rows[row];
-        sampler.sample(&logits.slice(0, i, i + 1), asked.tokens.len() + step, &[], &[])
-    };
-    joined(&(0..).zip(going).map(own).collect::<Vec<Array>>())
+    let own = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
+    guess(logits, own.map(|(_, row)| (&mut row.sampler, row.asked.tokens.len() + step)))
 }
 
 impl Row<'_> {

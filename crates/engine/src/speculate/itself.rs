@@ -10,13 +10,12 @@ use mlx::{Array, Dtype};
 use super::{
     Asked, Draft, Drafter, GRADES,
     layers::{Profile, unmeasured},
-    mtp::probabilities,
 };
 use crate::{
     batch::{Batch, Part},
     cache::Lent,
     models::Model,
-    sample::Sampler,
+    sample::{Sampler, guess, probabilities},
 };
 
 /// Mean likelihood of a draft's tokens, in the model's own eyes, from which each grade begins.
@@ -152,10 +151,11 @@ impl Itself {
         let hidden = self.model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
         drop(batch);
         let logits = self.model.logits(&hidden).astype(Dtype::Float32);
-        let chosen = match rows.iter().all(|row| row.sampler.is_argmax()) {
-            true => logits.argmax(-1),
-            false => draw(&logits, rows),
-        };
+        let own = rows.iter_mut().map(|row| {
+            let position = row.position();
+            (&mut row.sampler, position)
+        });
+        let chosen = guess(&logits, own);
         let likely = probabilities(&logits, &chosen);
         mlx::eval([&chosen, &likely])?;
         Ok((chosen.to_vec()?, likely.to_vec()?))
@@ -188,14 +188,4 @@ impl<'a> Row<'a> {
         let grade = GRADE_FROM.iter().rposition(|&from| mean >= from).unwrap_or(0);
         Draft { tokens: self.tokens, grade }
     }
-}
-
-/// Each row's token by its own sampler, uint32 `[n]`.
-fn draw(logits: &Array, rows: &mut [&mut Row]) -> Array {
-    let own = |(i, row): (i32, &mut &mut Row)| {
-        let position = row.position();
-        row.sampler.sample(&logits.slice(0, i, i + 1), position, &[], &[])
-    };
-    let tokens: Vec<Array> = (0..).zip(rows).map(own).collect();
-    Array::concatenate(&tokens, 0)
 }

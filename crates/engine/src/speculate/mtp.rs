@@ -11,7 +11,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Model, Mtp},
-    sample::Sampler,
+    sample::{Sampler, guess, probabilities},
 };
 
 use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
@@ -76,12 +76,13 @@ impl Drafter for MtpDrafter {
         rows.sort_by_key(|(i, _)| *i);
         let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
         let mut first = None;
-        let greedy = samplers.iter().all(Sampler::is_argmax);
         let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
-            let chosen = match greedy {
-                true => logits.argmax(-1),
-                false => draw(logits, at, &places, &mut samplers),
-            };
+            // Both are in the order of the sequences.
+            let own = samplers.iter_mut().enumerate().filter_map(|(i, sampler)| {
+                let place = at.iter().find(|place| places[place.row] == i)?;
+                Some((sampler, place.position))
+            });
+            let chosen = guess(logits, own);
             first.get_or_insert_with(|| (probabilities(logits, &chosen), at.to_vec()));
             chosen
         });
@@ -100,21 +101,6 @@ impl Drafter for MtpDrafter {
     fn forget(&mut self, sequence: u64) {
         self.sequences.remove(&sequence);
     }
-}
-
-/// Each place's token by its sequence's sampler, uint32 `[n]`; row `i` is asked about at `asked[i]`.
-fn draw(logits: &Array, at: &[Place], asked: &[usize], samplers: &mut [Sampler]) -> Array {
-    let own = |(i, place): (i32, &Place)| {
-        samplers[asked[place.row]].sample(&logits.slice(0, i, i + 1), place.position, &[], &[])
-    };
-    joined(&(0..).zip(at).map(own).collect::<Vec<Array>>())
-}
-
-/// Of the tokens `chosen` `[n]` by logits `[n, vocab_size]`, float32 `[n]`.
-pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
-    let n = logits.dim(0);
-    let own = logits.take_along_axis(&chosen.reshape(&[n, 1]), 1).reshape(&[n]);
-    (own - logits.logsumexp(-1).reshape(&[n])).exp()
 }
 
 /// What the head keeps of one sequence: entries made of the model's own hidden states, never of its own.

@@ -48,10 +48,11 @@ impl Runner {
     }
 
     /// Whether the step on the device has to be read before the next is built: because somebody's next token depends on
-    /// how far a draft was right, or on what a constraint says of the token before, or because a draft is worth it.
+    /// how far a draft was right, or on what a constraint says of the token before, or because a draft is worth it. On the
+    /// CPU it always is: a step that was launched is computed.
     pub fn must_read(&mut self) -> bool {
         let Some(step) = &self.launched else { return false };
-        if step.has_drafts() {
+        if step.has_drafts() || !mlx::on_gpu() {
             return true;
         }
         let rows = step.load().rows;

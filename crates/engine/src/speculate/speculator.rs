@@ -265,9 +265,8 @@ impl Speculator {
         room: usize,
         others: Others,
     ) -> mlx::Result<Option<(Choice, Option<Draft>)>> {
-        // The steps of all would no longer be built ahead for the sake of one, which costs more than most drafts gain, and
-        // which nobody measures.
-        if others.rows > 0 {
+        // On a GPU the steps of all would no longer be built ahead for the sake of one, which nobody measures.
+        if others.rows > 0 && mlx::on_gpu() {
             return Ok(None);
         }
         let (mut candidates, mut drafts) = (vec![], vec![]);

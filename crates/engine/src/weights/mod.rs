@@ -313,7 +313,7 @@ impl Weights {
         read: impl FnOnce(&mut [u8]) -> mlx::Result<()>,
     ) -> Result<Array> {
         if self.store.files.borrow().is_empty() {
-            return Ok(Array::zeros(shape, dtype));
+            return Ok(Array::full(shape, 0.0, dtype));
         }
         Ok(Array::fill_with(shape, dtype, read)?)
     }

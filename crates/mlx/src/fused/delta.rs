@@ -52,7 +52,7 @@ pub(crate) fn delta_net(qkv: &Array, b: &Array, a: &Array, rows: &mut [DeltaRow]
     let tokens: i32 = rows.iter().map(|row| row.tokens).sum();
     assert_eq!(qkv.shape(), [tokens, 2 * heads.keys() + heads.values()], "queries, keys and values");
     assert_eq!((b.shape(), a.shape()), (&[tokens, heads.value_heads][..], &[tokens, heads.value_heads][..]));
-    by_parts(rows, |row| row.tokens, |start, rows| some_rows([qkv, b, a], start, rows, net))
+    by_parts(qkv, rows, |row| row.tokens, |start, rows| some_rows([qkv, b, a], start, rows, net))
 }
 
 /// [`delta_net`] of some rows, whose tokens begin at `start`.

@@ -53,7 +53,7 @@ pub(crate) fn attend_heads(
     heads: &Heads,
 ) -> Array {
     heads.parts().check([q, k, v], positions, rows);
-    by_parts(rows, |row| row.tokens, |start, rows| some_rows([q, k, v], positions, start, rows, heads))
+    by_parts(q, rows, |row| row.tokens, |start, rows| some_rows([q, k, v], positions, start, rows, heads))
 }
 
 /// [`attend_heads`] of some rows, whose tokens begin at `start`.

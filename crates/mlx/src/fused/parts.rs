@@ -9,6 +9,7 @@ use super::float_format;
 use crate::{
     Array, Dtype, Element, Input, Linear, Matrix, Output, RmsNorm,
     constant::Constant,
+    copies,
     packed::Stored,
     profile,
     quant::{Mode, Quantization},
@@ -223,19 +224,22 @@ impl Input<'_> {
     }
 }
 
-/// Rows of a batch that one operation takes: MLX ties all outputs of an operation to each other, at a price that grows with
-/// their square.
+/// Rows of a batch that one operation of MLX's graph takes: it ties all outputs of an operation to each other, at a price that
+/// grows with their square.
 const ROWS: usize = 8;
 
-/// The outputs of all rows, from those that `some` gives for a few of them, whose tokens begin where it is told.
+/// The outputs of all rows, from those that `some` gives for a few of them, whose tokens begin where it is told; for all of
+/// them where operations on `x` run at once.
 #[track_caller]
 pub(super) fn by_parts<R>(
+    x: &Array,
     rows: &mut [R],
     tokens: impl Fn(&R) -> i32,
     some: impl Fn(i32, &mut [R]) -> Array,
 ) -> Array {
     let (mut start, mut outs) = (0, vec![]);
-    for rows in rows.chunks_mut(ROWS) {
+    let most = if copies::are_ready([x]) { rows.len().max(1) } else { ROWS };
+    for rows in rows.chunks_mut(most) {
         let end = start + rows.iter().map(&tokens).sum::<i32>();
         outs.push(some(start, rows));
         start = end;
