@@ -120,6 +120,21 @@ impl<'a> Batch<'a> {
         self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, [&k, &v], softmax))
     }
 
+    /// As [`attend`](Batch::attend), of tokens that see those behind them in the step as well.
+    #[track_caller]
+    pub fn attend_all(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, softmax: &Softmax) -> Array {
+        self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend_all(&q, [&k, &v], softmax))
+    }
+
+    /// Puts keys and values `[tokens, kv_heads, dim]` into each row's cache, for queries to come.
+    #[track_caller]
+    pub fn append(&mut self, layer: usize, k: &Array, v: &Array) {
+        for row in &mut self.rows {
+            let own = |x: &Array| x.slice(0, row.span.start, row.span.end);
+            row.caches[layer].as_kv().append([&own(k), &own(v)]);
+        }
+    }
+
     /// Attention over the keys and values that another layer has put in its cache in this step.
     #[track_caller]
     pub fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {

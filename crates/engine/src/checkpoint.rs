@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::{
     error::{LoadError, Result},
+    models,
     weights::Random,
 };
 
@@ -48,6 +49,11 @@ impl Checkpoint {
             // Quantised as this says, and not as the model that it was written for.
             Checkpoint::Random { config, .. } => Ok(without_quantization(config)),
         }
+    }
+
+    /// Whether it is of a model that guesses blocks of tokens for another one, and has no tokens of its own.
+    pub fn is_block_drafter(&self) -> bool {
+        self.config().is_ok_and(|config| models::is_block(&config))
     }
 
     /// generation_config.json, or `Null` if the model has none.

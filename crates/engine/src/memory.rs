@@ -7,9 +7,9 @@ use crate::{
     Options,
     batch::{Batch, Part},
     cache::Cache,
-    models::Model,
+    models::{Block, Model},
     request::{Request, RequestError},
-    speculate::{MAX_AHEAD, draft_model::MARKS, mtp::WINDOW},
+    speculate::{MAX_AHEAD, block::WAITING, draft_model::MARKS, mtp::WINDOW},
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.
@@ -72,29 +72,45 @@ impl Memory {
             prefix_cache: options.prefix_cache_bytes,
             ..Memory::default()
         };
+        memory.add_caches(&caches_of_one_token(model), chunk);
+        if model.mtp().is_some() {
+            memory.sequence += waiting_hidden(config, chunk);
+        }
+        Ok(memory)
+    }
+
+    /// Counts in the state that every sequence has in caches like these, which hold one token.
+    fn add_caches(&mut self, caches: &[Cache], chunk: usize) {
         let mut layers = vec![];
-        for cache in caches_of_one_token(model) {
+        for cache in caches {
             let bytes: usize = cache.arrays().map(Array::nbytes).sum();
             let token = cache.arrays().map(|array| array.nbytes() / array.dim(1).max(1) as usize).sum();
-            match &cache {
+            match cache {
                 // One that is read, one that is written, and one that the next step begins with.
-                Cache::Recurrent(_) => memory.sequence += 3 * bytes,
+                Cache::Recurrent(_) => self.sequence += 3 * bytes,
                 Cache::Kv(kv) => match kv.window() {
                     None => layers.push(token),
                     Some(window) => {
                         // The old one, while it moves.
-                        memory.windows.push((2 * token, 2 * window as usize + chunk + BEHIND_WINDOW));
+                        self.windows.push((2 * token, 2 * window as usize + chunk + BEHIND_WINDOW));
                     }
                 },
             }
         }
-        if model.mtp().is_some() {
-            memory.sequence += waiting_hidden(config, chunk);
-        }
         layers.sort();
-        memory.token = layers.iter().sum();
-        memory.growing = layers.iter().rev().take(GROWING).sum();
-        Ok(memory)
+        self.token += layers.iter().sum::<usize>();
+        self.growing += layers.iter().rev().take(GROWING).sum::<usize>();
+    }
+
+    /// Counts in a drafter of blocks, whose weights take so many bytes: it has keys and values of every sequence, and
+    /// hidden states that wait.
+    pub(crate) fn add_block(&mut self, block: &Block, weights: usize, options: &Options) {
+        let chunk = options.prefill_chunk.max(1);
+        self.weights += weights;
+        self.add_caches(&block.caches_of_one_token(), chunk);
+        let shown = block.target_layers.len() * block.hidden_size as usize * size_of::<f32>();
+        self.sequence += (WAITING + chunk) * shown;
+        self.step += chunk * shown;
     }
 
     /// Counts in a draft model as well, whose own needs are given: it has a state of every sequence too.

@@ -15,15 +15,15 @@ use crate::{
     error::{LoadError, Result},
     handle::Engine,
     memory::{Memory, megabytes},
-    models::{self, Model},
+    models::{self, Block, Model},
     options::{Device, Dtype, Options, Progress, Speculate},
     places::Places,
     prefix::{Disk, by_checkpoint},
     request::{ModelInfo, Sampling},
     run::run,
     speculate::{
-        Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, draft_model::DraftModel, measure,
-        mtp::MtpDrafter,
+        Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, block::BlockDrafter,
+        draft_model::DraftModel, measure, mtp::MtpDrafter,
     },
     weights::{Declared, Types, Weights},
 };
@@ -94,7 +94,7 @@ fn load(
     let generation = checkpoint.generation_config()?;
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
     let Loaded { model, config, weights } = load_model(checkpoint, options, Box::new(report))?;
-    let draft = options.draft_model.as_ref().map(|draft| load_model(draft, options, Box::new(|_, _| {})));
+    let draft = options.draft_model.as_ref().map(|draft| load_draft(draft, options, &*model, &config));
     let draft = draft.transpose().map_err(|error| LoadError::Options(format!("the draft model: {error}")))?;
     let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
     let costs = match options.speculate {
@@ -111,9 +111,13 @@ fn load(
     if let Some(itself) = Itself::new(model.clone(), profile) {
         more.push(Box::new(itself));
     }
-    if let Some(Loaded { model, .. }) = draft {
-        let costs = measure(&*model)?;
-        more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
+    match draft {
+        Some(Draft::Model(Loaded { model, .. })) => {
+            let costs = measure(&*model)?;
+            more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
+        }
+        Some(Draft::Block(block, _)) => more.push(Box::new(BlockDrafter::new(model.clone(), block))),
+        None => {}
     }
     if let Some(script) = script {
         more.push(Box::new(Scripted(script)));
@@ -139,6 +143,13 @@ struct Loaded {
     weights: Weights,
 }
 
+/// What the user gave the model to draft with.
+enum Draft {
+    Model(Loaded),
+    /// With the bytes of its weights.
+    Block(Block, usize),
+}
+
 fn load_model(
     checkpoint: &Checkpoint,
     options: &Options,
@@ -146,20 +157,51 @@ fn load_model(
 ) -> Result<Loaded> {
     let config = checkpoint.config()?;
     let family = models::family(&config)?;
-    let text = models::text_config(&config);
+    let text = with_top_level_keys(models::text_config(&config), &config);
+    let sanitize = |name: &str| (family.sanitize)(&text, name);
+    let weights = open_weights(checkpoint, options, &config, sanitize, report)?;
+    let model: Rc<dyn Model> = (family.load)(&text, &weights)?.into();
+    weights.all_used()?;
+    Ok(Loaded { model, config: text, weights })
+}
+
+/// A model that guesses blocks, if its config.json says so, or any other. `config` is the text part of the config.json of
+/// the model to draft for.
+fn load_draft(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    target: &dyn Model,
+    config: &Value,
+) -> Result<Draft> {
+    let own = checkpoint.config()?;
+    if !models::is_block(&own) {
+        return Ok(Draft::Model(load_model(checkpoint, options, Box::new(|_, _| {}))?));
+    }
+    let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
+    let sanitize = |name: &str| Some(name.to_string());
+    let weights = open_weights(checkpoint, options, &own, sanitize, Box::new(|_, _| {}))?;
+    let block = Block::load(&own, &weights, target, hidden_size)?;
+    weights.all_used()?;
+    Ok(Draft::Block(block, weights.loaded_bytes()))
+}
+
+fn open_weights(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    config: &Value,
+    sanitize: impl Fn(&str) -> Option<String>,
+    report: Box<dyn FnMut(usize, usize)>,
+) -> Result<Weights> {
     let activations = activation_dtype(options.dtype);
     // CPU kernels take weights of any type; MLX's own operations want the activations'.
     let types = Types { activations, weights: activations.filter(|_| mlx::on_gpu()) };
-    let declared = Declared::from_config(&config)?;
-    let config = with_top_level_keys(text, &config);
-    let sanitize = |name: &str| (family.sanitize)(&config, name);
-    let weights = match checkpoint.random() {
-        Some(random) => Weights::random(random, types, report),
-        None => Weights::new(checkpoint.weight_files()?, sanitize, types, declared, report)?,
-    };
-    let model: Rc<dyn Model> = (family.load)(&config, &weights)?.into();
-    weights.all_used()?;
-    Ok(Loaded { model, config, weights })
+    match checkpoint.random() {
+        Some(random) => Ok(Weights::random(random, types, report)),
+        None => {
+            let declared = Declared::from_config(config)?;
+            Weights::new(checkpoint.weight_files()?, sanitize, types, declared, report)
+        }
+    }
 }
 
 /// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
@@ -213,7 +255,7 @@ fn model_info(
     generation: &Value,
     options: &Options,
     weights: &Weights,
-    draft: Option<&Loaded>,
+    draft: Option<&Draft>,
 ) -> Result<ModelInfo> {
     let trained = model.context_length().max(stretched_context(config).unwrap_or(0));
     let context_length = options.max_context.map_or(trained, |limit| limit.min(trained));
@@ -245,11 +287,15 @@ fn memory(
     config: &Value,
     options: &Options,
     weights: usize,
-    draft: Option<&Loaded>,
+    draft: Option<&Draft>,
 ) -> Result<Memory> {
     let mut memory = Memory::of(model, config, options, weights)?;
-    if let Some(Loaded { model, config, weights }) = draft {
-        memory.add_draft(Memory::of(&**model, config, options, weights.loaded_bytes())?);
+    match draft {
+        Some(Draft::Model(Loaded { model, config, weights })) => {
+            memory.add_draft(Memory::of(&**model, config, options, weights.loaded_bytes())?);
+        }
+        Some(Draft::Block(block, weights)) => memory.add_block(block, *weights, options),
+        None => {}
     }
     // Without it everything is slower, and nothing wrong.
     mlx::wire_memory(memory.limit.unwrap_or(usize::MAX))

@@ -1,7 +1,7 @@
 //! What only the inside can show: steps that fail, and caches that rewind.
 
 #[path = "../tests/checkpoint/mod.rs"]
-mod checkpoint;
+pub mod checkpoint;
 mod heads;
 mod real_configs;
 
@@ -88,6 +88,21 @@ fn load() -> Box<dyn Model> {
 pub fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let folder = checkpoint::folder(name);
     load_checkpoint(&Checkpoint::Folder(folder.path().into()), types)
+}
+
+/// A recorded block drafter for the golden of the same name, which was loaded.
+pub fn load_block(name: &str, target: &dyn Model, hidden_size: i32) -> models::Block {
+    let folder = checkpoint::folder(&format!("../blocks/{name}"));
+    let checkpoint = Checkpoint::Folder(folder.path().into());
+    let config = checkpoint.config().expect("config");
+    let types = Types { activations: Some(Dtype::Float32), weights: None };
+    let declared = Declared::from_config(&config).expect("declared");
+    let files = checkpoint.weight_files().expect("files");
+    let sanitize = |name: &str| Some(name.to_string());
+    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
+    let block = models::Block::load(&config, &weights, target, hidden_size).expect("loads");
+    weights.all_used().expect("all of it is needed");
+    block
 }
 
 fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {

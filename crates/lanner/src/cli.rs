@@ -380,7 +380,8 @@ pub struct ModelArgs {
     #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
     /// A smaller model to draft with, where --speculate or a request asks for draft_model or leaves the choice to
-    /// measurements; what --model takes, with the same tokens as the model [default: none].
+    /// measurements; what --model takes, with the same tokens as the model. Of a block drafter made for the model (DFlash) the
+    /// name is block [default: none].
     #[arg(long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<String>,
     /// Of the commands that answer: see [`DraftArgs`].
@@ -393,8 +394,8 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Model")]
 pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements; a name (ngram, mtp, draft_model, self) and, behind a colon, most tokens of a draft fix it. self:lossy drafts
-    /// nothing and does change answers: the model goes without some layers, unverified [default: auto].
+    /// measurements; a name (ngram, mtp, draft_model, block, self) and, behind a colon, most tokens of a draft fix it. self:lossy
+    /// drafts nothing and does change answers: the model goes without some layers, unverified [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
     pub speculate: Option<Speculation>,
 }

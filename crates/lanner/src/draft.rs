@@ -28,7 +28,8 @@ pub fn checkpoint(config: &ModelConfig, source: &Source) -> Result<Option<Checkp
     let Some(name) = &config.draft_model else { return Ok(None) };
     let broken = |error: OpenError| OpenError::Draft(Box::new(error));
     let draft = Source::find(Some(name), &config.hub).map_err(|error| broken(error.into()))?;
-    if draft.place != source.place {
+    // A block drafter takes the model's tokens, and has no tokenizer.
+    if draft.place != source.place && !model::checkpoint(draft.place.clone()).is_block_drafter() {
         let own = model::tokenizer(&source.place)?;
         let other = model::tokenizer(&draft.place).map_err(|error| broken(error.into()))?;
         if let Some(difference) = difference(&own, &other)? {

@@ -17,7 +17,7 @@ pub struct Source {
     pub place: Place,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Builtin,
     Folder(PathBuf),

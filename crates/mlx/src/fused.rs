@@ -297,6 +297,22 @@ pub(crate) fn attend(
     })
 }
 
+/// Appends `k` and `v` `[tokens, kv_heads, dim]` to the buffers `[kv_heads, capacity, dim]` at `past`, in place. Returns
+/// the buffers' new handles; those given must not be used again.
+#[track_caller]
+pub(crate) fn append([k, v]: [&Array; 2], [keys, values]: [&Array; 2], past: i32) -> [Array; 2] {
+    let outputs = [like(keys, keys.shape().to_vec()), like(values, values.shape().to_vec())];
+    let (past, kv_heads) = (past as usize, k.dim(1) as usize);
+    let [key_dim, value_dim] = [k, v].map(|x| x.dim(2) as usize);
+    apply_in_place("append", &[keys, values, k, v], outputs, &[(0, 0), (1, 1)], move |inputs, outputs| {
+        let [keys, values] = outputs else { unreachable!("two outputs") };
+        dispatch!(inputs[2].dtype(), T => {
+            kernels::append_kv::<T>(keys.values(), inputs[2].values(), past, kv_heads, key_dim);
+            kernels::append_kv::<T>(values.values(), inputs[3].values(), past, kv_heads, value_dim);
+        })
+    })
+}
+
 /// [`attend`] over `length` keys that are in the buffers already.
 #[track_caller]
 pub(crate) fn attend_over(

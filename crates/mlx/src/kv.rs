@@ -123,6 +123,17 @@ pub fn attend(
     attend_mlx(q, [k, v], keys, values, past, window, softmax)
 }
 
+/// Appends `k` and `v` `[tokens, kv_heads, dim]` behind the `past` tokens of the buffers.
+#[track_caller]
+pub fn append([k, v]: [&Array; 2], keys: &mut KvBuffer, values: &mut KvBuffer, past: i32) {
+    let room = [reserve(keys, past, k), reserve(values, past, v)];
+    let [new_keys, new_values] = match crate::on_gpu() {
+        true => [appended(&room[0], k, past), appended(&room[1], v, past)],
+        false => fused::append([k, v], room.each_ref(), past),
+    };
+    (keys.0, values.0) = (Some(new_keys), Some(new_values));
+}
+
 /// Tokens `from..to` of `[kv_heads, tokens, dim]`, in memory of their own.
 #[track_caller]
 pub fn cut(array: &Array, from: i32, to: i32) -> Array {
@@ -145,8 +156,8 @@ pub(crate) fn attend_mlx(
 ) -> Array {
     let length = past + q.dim(0);
     let [all_keys, all_values] = [reserve(keys, past, k), reserve(values, past, v)];
-    keys.0 = Some(append(&all_keys, k, past));
-    values.0 = Some(append(&all_values, v, past));
+    keys.0 = Some(appended(&all_keys, k, past));
+    values.0 = Some(appended(&all_values, v, past));
     portable::attend(q, &keys.live(length), &values.live(length), window, softmax)
 }
 
@@ -185,7 +196,7 @@ pub fn attend_latent(
         buffer.0 = Some(new);
         return out;
     }
-    buffer.0 = Some(append(&room, latent, past));
+    buffer.0 = Some(appended(&room, latent, past));
     let keys = buffer.live(length);
     portable::attend(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
 }
@@ -196,7 +207,7 @@ fn reserve(buffer: &mut KvBuffer, past: i32, new: &Array) -> Array {
     buffer.reserve(past + new.dim(0), new.dim(1), new.dim(2), new.dtype())
 }
 
-fn append(buffer: &Array, new: &Array, past: i32) -> Array {
+fn appended(buffer: &Array, new: &Array, past: i32) -> Array {
     buffer.slice_update(1, past, &new.transpose(&[1, 0, 2]))
 }
 

@@ -34,7 +34,7 @@ pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use heads::{Heads, KvRow, attend_heads};
 pub use kernel::{Input, Output, OutputSpec, apply};
-pub use kv::{KEY_BLOCK, KvBuffer, Softmax, attend, attend_latent, attend_over, cut};
+pub use kv::{KEY_BLOCK, KvBuffer, Softmax, append, attend, attend_latent, attend_over, cut};
 pub use layers::{Linear, RmsNorm};
 pub use matrix::Matrix;
 pub use precision::{Precision, precision, set_precision};

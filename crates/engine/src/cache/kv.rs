@@ -79,6 +79,30 @@ impl Kv {
         out
     }
 
+    /// Appends `k`, `v` `[tokens, kv_heads, dim]`.
+    #[track_caller]
+    pub fn append(&mut self, [k, v]: [&Array; 2]) {
+        self.make_room(k.dim(0));
+        mlx::append([k, v], &mut self.keys, &mut self.values, self.length - self.start);
+        self.length += k.dim(0);
+    }
+
+    /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`, each over all of it.
+    ///
+    /// # Panics
+    /// Of a window: a bug in a model file.
+    #[track_caller]
+    pub fn attend_all(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
+        assert!(self.window.is_none(), "a window's queries do not see the same keys");
+        self.append([k, v]);
+        // Queries that see the same are like more heads of one query.
+        let (tokens, heads, kv_heads) = (q.dim(0), q.dim(1), k.dim(1));
+        let q = q.reshape(&[tokens, kv_heads, heads / kv_heads, -1]).transpose(&[1, 0, 2, 3]);
+        let out = self.attend_over(&q.reshape(&[1, tokens * heads, -1]), softmax);
+        let out = out.reshape(&[kv_heads, tokens, heads / kv_heads, -1]).transpose(&[1, 0, 2, 3]);
+        out.reshape(&[tokens, heads, -1])
+    }
+
     /// Attends with `q` over what was appended already; the queries are the last of it.
     #[track_caller]
     pub fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {

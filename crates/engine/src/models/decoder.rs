@@ -214,6 +214,10 @@ impl<L: Layer> Model for Decoder<L> {
         self.layers.len()
     }
 
+    fn embedding(&self) -> Option<&Embedding> {
+        Some(&self.embed_tokens)
+    }
+
     fn mtp(&self) -> Option<&Mtp> {
         self.mtp.as_ref()
     }

@@ -1,6 +1,7 @@
 //! Model families: one file each, one row in [`FAMILIES`] each.
 
 mod attention;
+mod block;
 mod config;
 mod decoder;
 mod deepseek_v3;
@@ -21,6 +22,7 @@ mod qwen3;
 mod qwen3_5;
 mod sigmoid_moe;
 
+pub use block::{Block, is_block};
 pub use mtp::Mtp;
 
 use mlx::Array;
@@ -30,6 +32,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::{LoadError, Result},
+    nn::Embedding,
     weights::Weights,
 };
 
@@ -53,6 +56,11 @@ pub trait Model {
     /// Layers, of which a batch may [leave out](Batch::leave_out) some; 0 if this model always computes all.
     fn layers(&self) -> usize {
         0
+    }
+
+    /// The embedding of its tokens, if drafters can share it, and see what is [behind its layers](Batch::passed).
+    fn embedding(&self) -> Option<&Embedding> {
+        None
     }
 
     /// The head that predicts tokens further ahead, if the checkpoint has one.

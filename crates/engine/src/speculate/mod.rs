@@ -1,6 +1,7 @@
 //! Drafts of the tokens to come: whoever proposes them, and who decides whether that is worth it. Nothing here accepts a
 //! token; that is the step's business, which computes what plain decoding would have chosen.
 
+pub mod block;
 mod controller;
 mod costs;
 pub mod draft_model;
@@ -46,7 +47,7 @@ pub trait Drafter {
     }
 
     /// Which hidden states it wants to be [shown](Drafter::see).
-    fn hidden(&self) -> Hidden {
+    fn hidden(&self) -> Hidden<'_> {
         Hidden::None
     }
 
@@ -62,6 +63,11 @@ pub trait Drafter {
     /// Cost of a token of a draft beside that of a token of a plain step, until it is measured.
     fn share(&self) -> f64 {
         0.0
+    }
+
+    /// Most tokens of a draft, if it is made in one pass that costs the same for one token as for all.
+    fn in_one(&self) -> Option<usize> {
+        None
     }
 
     /// Given the tokens of a short text, to measure itself by when it is first asked.
@@ -91,7 +97,8 @@ pub trait Drafter {
         self.propose(asked)
     }
 
-    /// Milliseconds for each token of a draft, as measured when it was loaded; 0 if they were not.
+    /// Milliseconds for each token of a draft, or for one [in one](Drafter::in_one), as measured when it was loaded; 0 if
+    /// they were not.
     fn each(&self) -> f64 {
         0.0
     }
@@ -114,13 +121,12 @@ pub trait Drafter {
 
 /// Hidden states of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
-pub enum Hidden {
+pub enum Hidden<'a> {
     None,
     /// Behind the final norm.
     Final,
-    /// The residual stream behind some layers.
-    Layers(&'static [usize]),
+    /// The residual stream behind some layers, in this order.
+    Layers(&'a [usize]),
 }
 
 /// Hidden states of a sequence's tokens from position `from` on.

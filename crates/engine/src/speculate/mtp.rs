@@ -47,7 +47,7 @@ impl Drafter for MtpDrafter {
         "mtp"
     }
 
-    fn hidden(&self) -> Hidden {
+    fn hidden(&self) -> Hidden<'_> {
         Hidden::Final
     }
 

@@ -29,7 +29,7 @@ pub struct Speculator {
 
 struct Entry {
     drafter: Box<dyn Drafter>,
-    /// Milliseconds for each token of a draft, as measured; 0 until then.
+    /// Milliseconds for each token of a draft, or for a draft that is made in one, as measured; 0 until then.
     each: f64,
 }
 
@@ -255,9 +255,11 @@ impl Speculator {
                     entry.drafter.propose(&asked.collect::<Vec<Asked>>())?
                 }
             };
-            let tokens: usize = drafts.iter().map(|draft| draft.tokens.len()).sum();
-            if tokens > 0 && !entry.drafter.is_free() {
-                let each = started.elapsed().as_secs_f64() * 1e3 / tokens as f64;
+            let in_one = entry.drafter.in_one().is_some();
+            let passes = |draft: &Draft| if in_one { draft.tokens.len().min(1) } else { draft.tokens.len() };
+            let passes: usize = drafts.iter().map(passes).sum();
+            if passes > 0 && !entry.drafter.is_free() {
+                let each = started.elapsed().as_secs_f64() * 1e3 / passes as f64;
                 // Once in a while a drafter has more to do than to draft.
                 let known = if entry.each == 0.0 { each } else { entry.each };
                 entry.each = known + 0.1 * (each.min(MOST_DEARER * known) - known);
@@ -299,7 +301,11 @@ impl Speculator {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
                 // Has to pay within as many drafts as there may have been, so that a short answer does not wait for it.
                 cost[1] = debt / s.generated().min(room).max(1) as f64;
-                candidates.push(Candidate { drafter, grade: ANY_GRADE, most: room, cost });
+                let mut most = room;
+                if let Some(in_one) = entry.drafter.in_one() {
+                    (most, cost) = (room.min(in_one), [0.0, cost[0] + cost[1]]);
+                }
+                candidates.push(Candidate { drafter, grade: ANY_GRADE, most, cost });
                 continue;
             }
             let draft = self.propose(drafter, s, room)?;

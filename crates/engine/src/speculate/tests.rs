@@ -197,7 +197,7 @@ type Shown = Rc<RefCell<Vec<(usize, Vec<u32>)>>>;
 /// Follows a script, and notes what it is shown of the first sequence.
 struct Watching {
     script: Scripted,
-    hidden: Hidden,
+    hidden: Hidden<'static>,
     shown: Shown,
 }
 
@@ -206,7 +206,7 @@ impl Drafter for Watching {
         "watching"
     }
 
-    fn hidden(&self) -> Hidden {
+    fn hidden(&self) -> Hidden<'_> {
         self.hidden
     }
 

@@ -59,6 +59,8 @@ fn depths(drafter: &str) -> &'static [usize] {
         // Costs nothing, and is right for long or not at all.
         "ngram" => &[4, 8, 16],
         "mtp" => &[1, 2, 3, 5],
+        // Costs the same at any depth.
+        "block" => &[2, 4, 7],
         // With the known token: steps of two, four and eight, which are measured when a model is loaded.
         "scripted" => &[1, 3, 7],
         _ => &[2, 4, 8],

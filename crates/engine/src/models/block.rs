@@ -1,0 +1,281 @@
+//! Block diffusion: a small model that guesses a block of tokens in one pass, from what some layers of the model it guesses
+//! for made of the tokens before. What becomes of its guesses is not decided here.
+//!
+//! Reference: DFlash (Chen et al., 2026); config.json and the tensors' names are those of z-lab's checkpoints.
+
+use mlx::{
+    Array, Dtype, Softmax,
+    fast::{Activation, Rope, RopePairs},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Model,
+    config::{check_activation, parse, refuse, sliding_layers},
+    decoder::Stem,
+};
+use crate::{
+    batch::{Batch, Part},
+    cache::Cache,
+    error::{LoadError, Result},
+    nn::{Linear, Mlp, Residual, RmsNorm, rope::RopeParameters},
+    speculate::MAX_DEPTH,
+    weights::Weights,
+};
+
+pub struct Block {
+    /// Tokens of a block: one that is known, and those to guess.
+    pub size: usize,
+    /// Layers of the other model whose outputs it is made of, in order.
+    pub target_layers: Vec<usize>,
+    pub hidden_size: i32,
+    mask_token: u32,
+    /// What the layers say of a token, side by side, `[hidden_size, layers * hidden_size]`.
+    fc: Linear,
+    hidden_norm: RmsNorm,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    stem: Stem,
+    intermediate_size: i32,
+    num_attention_heads: i32,
+    num_key_value_heads: i32,
+    head_dim: i32,
+    #[serde(default)]
+    attention_bias: bool,
+    sliding_window: Option<i32>,
+    /// Left out, layers with a window are causal, the others are not.
+    is_causal: Option<bool>,
+    num_target_layers: Option<usize>,
+}
+
+/// Keys of `dflash_config`, which older files have beside it.
+#[derive(Deserialize)]
+struct Dflash {
+    block_size: usize,
+    mask_token_id: u32,
+    target_layer_ids: Vec<usize>,
+    input_embedding_scale: Option<f32>,
+    output_multiplier: Option<f32>,
+    final_logit_softcapping: Option<f32>,
+}
+
+/// Whether config.json is that of a model that guesses blocks.
+pub fn is_block(config: &Value) -> bool {
+    architecture(config).starts_with("DFlash") || config.get("dflash_config").is_some()
+}
+
+fn architecture(config: &Value) -> &str {
+    config.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str).unwrap_or_default()
+}
+
+impl Block {
+    /// Of a checkpoint's config.json and tensors; `hidden_size` is that of the model it guesses for.
+    ///
+    /// # Errors
+    /// It is for another model, or of a kind that is not computed here: one sentence says how.
+    pub fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<Block> {
+        let (c, dflash): (Config, Dflash) = (parse(config)?, dflash(config)?);
+        check(config, &c, &dflash)?;
+        check_target(&c, &dflash, target, hidden_size)?;
+        let (hidden, eps) = (c.stem.hidden_size, c.stem.rms_norm_eps);
+        let rope = RopeParameters::of(config, None)?.whole_head().rope(c.head_dim, RopePairs::Halves)?;
+        let slides = sliding_layers(config, c.stem.num_hidden_layers, |_| false)?;
+        let layers = w.sub("layers");
+        let layer = |(i, slides): (usize, bool)| Layer::load(&c, slides, rope.clone(), &layers.sub(i));
+        Ok(Block {
+            size: dflash.block_size,
+            hidden_size: hidden,
+            mask_token: dflash.mask_token_id,
+            fc: w.linear("fc", hidden, hidden * dflash.target_layer_ids.len() as i32)?,
+            target_layers: dflash.target_layer_ids,
+            hidden_norm: w.rms_norm("hidden_norm", hidden, eps, 0.0)?,
+            layers: slides.into_iter().enumerate().map(layer).collect::<Result<_>>()?,
+            norm: w.rms_norm("norm", hidden, eps, 0.0)?,
+        })
+    }
+
+    /// Empty caches for a new sequence.
+    pub fn make_caches(&self) -> Vec<Cache> {
+        self.layers.iter().map(Layer::make_cache).collect()
+    }
+
+    /// Caches as they are behind a first token, to see their shapes.
+    pub fn caches_of_one_token(&self) -> Vec<Cache> {
+        let mut caches = self.make_caches();
+        let hidden = Array::zeros(&[1, self.hidden_size], Dtype::Float32);
+        let part = Part { tokens: 1, ahead: 0, past: 0, caches: &mut caches };
+        self.observe(&vec![hidden; self.target_layers.len()], &mut Batch::new([part]));
+        caches
+    }
+
+    /// Takes in what the target's layers made of tokens: `[n, hidden_size]` for each of those layers, in order. The batch's
+    /// rows have its [caches](Block::make_caches) and are at the tokens' positions.
+    #[track_caller]
+    pub fn observe(&self, hidden: &[Array], batch: &mut Batch) {
+        let context = self.hidden_norm.forward(&self.fc.forward(&Array::concatenate(hidden, -1)));
+        for (i, layer) in self.layers.iter().enumerate() {
+            let [k, v] = layer.keys_and_values(&context, batch);
+            batch.append(i, &k, &v);
+        }
+    }
+
+    /// Each row's last token, whose hidden states nobody has seen, and masks behind it: token ids `[rows * size]` (uint32).
+    pub fn tokens(&self, last: &[u32]) -> Array {
+        let block = |&token: &u32| [vec![token], vec![self.mask_token; self.size - 1]].concat();
+        let tokens: Vec<u32> = last.iter().flat_map(block).collect();
+        Array::from_slice(&tokens, &[tokens.len() as i32])
+    }
+
+    /// Embeddings `[rows * size, hidden_size]` of [tokens](Block::tokens) to hidden states, whose logits by the target's
+    /// head are of the token itself: those behind a mask are the guess at what it hides. Keys and values of the block stay
+    /// in the caches, behind those observed.
+    #[track_caller]
+    pub fn forward(&self, embedded: Array, batch: &mut Batch) -> Array {
+        let through = |x: Array, (i, layer): (usize, &Layer)| layer.forward(&x, i, batch);
+        self.norm.forward(&self.layers.iter().enumerate().fold(embedded, through))
+    }
+}
+
+fn dflash(config: &Value) -> Result<Dflash> {
+    let mut all = json!({ "block_size": 16 });
+    let keys =
+        ["block_size", "mask_token_id", "target_layer_ids", "input_embedding_scale", "output_multiplier"];
+    for key in keys.into_iter().chain(["final_logit_softcapping"]) {
+        let nested = config.get("dflash_config").and_then(|nested| nested.get(key));
+        if let Some(value) = nested.or(config.get(key)) {
+            all[key] = value.clone();
+        }
+    }
+    serde_json::from_value(all).map_err(|e| LoadError::Config(format!("dflash_config: {e}")))
+}
+
+/// What is not computed here.
+fn check(config: &Value, c: &Config, dflash: &Dflash) -> Result<()> {
+    check_activation(config, "hidden_act", "silu")?;
+    let other = |value: Option<f32>, usual: f32| value.is_some_and(|value| value != usual);
+    let slides = sliding_layers(config, c.stem.num_hidden_layers, |_| false)?.contains(&true);
+    let (size, taps) = (dflash.block_size, &dflash.target_layer_ids);
+    let name = architecture(config);
+    refuse([
+        (
+            name != "DFlashDraftModel",
+            format!("architecture `{name}` is not supported, only `DFlashDraftModel`"),
+        ),
+        (
+            !(2..=MAX_DEPTH + 1).contains(&size),
+            format!("block_size is {size}; it must be between 2 and {}", MAX_DEPTH + 1),
+        ),
+        (taps.is_empty(), "target_layer_ids are none".into()),
+        (slides && c.sliding_window.is_none(), "there is no sliding_window for its sliding layers".into()),
+        (
+            slides && c.is_causal == Some(false),
+            "sliding layers whose tokens see those behind them are not supported".into(),
+        ),
+        (other(dflash.input_embedding_scale, 1.0), "input_embedding_scale is not supported".into()),
+        (other(dflash.output_multiplier, 1.0), "output_multiplier is not supported".into()),
+        (other(dflash.final_logit_softcapping, 0.0), "final_logit_softcapping is not supported".into()),
+    ])
+}
+
+/// What does not go with the model it is to guess for.
+fn check_target(c: &Config, dflash: &Dflash, target: &dyn Model, hidden_size: i32) -> Result<()> {
+    let (own, vocab, layers) = (&c.stem, target.vocab_size(), target.layers());
+    let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
+    refuse([
+        (
+            target.embedding().is_none(),
+            "models of this family do not show block drafters what their layers make of a token".into(),
+        ),
+        (
+            own.hidden_size != hidden_size,
+            format!("hidden_size is {}, the model's is {hidden_size}", own.hidden_size),
+        ),
+        (
+            own.vocab_size as usize != vocab,
+            format!("vocab_size is {}, the model's is {vocab}", own.vocab_size),
+        ),
+        (
+            c.num_target_layers.is_some_and(|known| known != layers),
+            format!("num_target_layers is {:?}, the model has {layers}", c.num_target_layers.unwrap_or(0)),
+        ),
+        (
+            taps.iter().any(|&layer| layer >= layers),
+            format!("target_layer_ids are {taps:?}, the model has {layers} layers"),
+        ),
+        (mask as usize >= vocab, format!("mask_token_id is {mask}, the model has {vocab} tokens")),
+    ])
+}
+
+struct Layer {
+    input_layernorm: RmsNorm,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: RmsNorm,
+    k_norm: RmsNorm,
+    rope: Rope,
+    softmax: Softmax,
+    head_dim: i32,
+    causal: bool,
+    sliding_window: Option<i32>,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Layer {
+    fn load(c: &Config, slides: bool, rope: Rope, w: &Weights) -> Result<Layer> {
+        let (hidden, eps, bias) = (c.stem.hidden_size, c.stem.rms_norm_eps, c.attention_bias);
+        let a = w.sub("self_attn");
+        let [q, kv] = [c.num_attention_heads, c.num_key_value_heads].map(|heads| heads * c.head_dim);
+        Ok(Layer {
+            input_layernorm: w.rms_norm("input_layernorm", hidden, eps, 0.0)?,
+            q_proj: a.linear_with("q_proj", q, hidden, bias)?,
+            k_proj: a.linear_with("k_proj", kv, hidden, bias)?,
+            v_proj: a.linear_with("v_proj", kv, hidden, bias)?,
+            o_proj: a.linear_with("o_proj", hidden, q, bias)?,
+            q_norm: a.rms_norm("q_norm", c.head_dim, eps, 0.0)?,
+            k_norm: a.rms_norm("k_norm", c.head_dim, eps, 0.0)?,
+            rope,
+            softmax: Softmax::scaled((c.head_dim as f32).powf(-0.5)),
+            head_dim: c.head_dim,
+            causal: c.is_causal.unwrap_or(slides),
+            sliding_window: c.sliding_window.filter(|_| slides),
+            post_attention_layernorm: w.rms_norm("post_attention_layernorm", hidden, eps, 0.0)?,
+            mlp: Mlp::load(&w.sub("mlp"), hidden, c.intermediate_size, Activation::Silu)?,
+        })
+    }
+
+    fn make_cache(&self) -> Cache {
+        self.sliding_window.map_or_else(Cache::kv, Cache::window)
+    }
+
+    /// Of the context `[n, hidden_size]`, which has a norm of its own.
+    fn keys_and_values(&self, context: &Array, batch: &Batch) -> [Array; 2] {
+        let k = batch.rope(&self.k_norm.forward(&self.heads(self.k_proj.forward(context))), &self.rope);
+        [k, self.heads(self.v_proj.forward(context))]
+    }
+
+    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
+        let residual = Residual::new(x, &self.input_layernorm);
+        let [q, k, v] = residual.project([&self.q_proj, &self.k_proj, &self.v_proj]).map(|x| self.heads(x));
+        let q = batch.rope(&self.q_norm.forward(&q), &self.rope);
+        let k = batch.rope(&self.k_norm.forward(&k), &self.rope);
+        let out = match self.causal {
+            true => batch.attend(i, &q, &k, &v, &self.softmax),
+            false => batch.attend_all(i, &q, &k, &v, &self.softmax),
+        };
+        let h = residual.add_projected(&self.o_proj, &out.reshape(&[x.dim(0), -1]));
+        self.mlp.add_to(&Residual::new(&h, &self.post_attention_layernorm))
+    }
+
+    fn heads(&self, x: Array) -> Array {
+        x.reshape(&[x.dim(0), -1, self.head_dim])
+    }
+}

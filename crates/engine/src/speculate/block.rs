@@ -1,0 +1,233 @@
+//! Drafts by a model that guesses blocks ([`Block`]): what it keeps of each sequence, and one pass over several of them.
+
+use std::{collections::HashMap, rc::Rc};
+
+use mlx::{Array, Dtype};
+
+use crate::{
+    batch::{Batch, Part},
+    cache::Cache,
+    models::{Block, Model},
+    sample::{Sampler, choose, probabilities},
+};
+
+use super::{
+    Asked, Draft, Drafter, GRADES, Hidden, Seen,
+    mtp::{GRADE_FROM, joined, pick},
+};
+
+/// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
+pub const WAITING: usize = 256;
+
+/// Proposes what the block drafter guesses.
+pub struct BlockDrafter {
+    model: Rc<dyn Model>,
+    block: Block,
+    sequences: HashMap<u64, Context>,
+}
+
+/// What it knows of one sequence: keys and values made of the model's hidden states alone.
+struct Context {
+    caches: Vec<Cache>,
+    /// Hidden states behind consecutive positions that it has not taken in: of each of the layers, `[n, hidden_size]`.
+    waiting: Vec<Vec<Array>>,
+    /// Position of the first of them.
+    from: usize,
+    /// Behind the last of them.
+    to: usize,
+}
+
+impl BlockDrafter {
+    /// `block` was loaded for `model`.
+    pub fn new(model: Rc<dyn Model>, block: Block) -> BlockDrafter {
+        BlockDrafter { model, block, sequences: HashMap::new() }
+    }
+
+    fn sampler(&self, asked: &Asked) -> Sampler {
+        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
+        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+    }
+
+    /// Takes in what waits for the rows, and guesses what follows them: hidden states `[rows * size, hidden_size]`. What the
+    /// guesses leave in the caches is forgotten.
+    #[track_caller]
+    fn guess(&self, rows: &mut [Row]) -> Option<Array> {
+        let embedding = self.model.embedding()?;
+        let mut contexts: Vec<&mut Context> = rows.iter_mut().map(|row| &mut row.context).collect();
+        observe(&self.block, &mut contexts);
+        let last: Vec<u32> = rows.iter().filter_map(|row| row.asked.tokens.last().copied()).collect();
+        let parts = rows.iter_mut().map(|row| {
+            let Context { caches, to, .. } = &mut row.context;
+            Part { tokens: self.block.size, ahead: 0, past: *to, caches }
+        });
+        let embedded = embedding.forward(&self.block.tokens(&last));
+        let hidden = self.block.forward(embedded, &mut Batch::new(parts));
+        rows.iter_mut().for_each(|row| row.context.forget(&self.block));
+        Some(hidden)
+    }
+
+    /// Each row's draft, from hidden states `[rows * size, hidden_size]`.
+    fn drafts(&self, rows: &[Row], hidden: &Array) -> mlx::Result<Vec<Draft>> {
+        let size = self.block.size as i32;
+        let depths: Vec<i32> = rows.iter().map(|row| (row.asked.depth as i32).min(size - 1)).collect();
+        let places = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
+        let logits = self.model.logits(&pick(hidden, &places.collect::<Vec<i32>>())).astype(Dtype::Float32);
+        let chosen = self.draw(rows, &depths, &logits);
+        let likely = probabilities(&logits, &chosen);
+        mlx::eval([&chosen, &likely])?;
+        let (chosen, likely) = (chosen.to_vec::<u32>()?, likely.to_vec::<f32>()?);
+        let mut start = 0;
+        let own = |&depth: &i32| {
+            let tokens = chosen[start..start + depth as usize].to_vec();
+            let grade = GRADE_FROM.iter().rposition(|&from| likely[start] >= from).unwrap_or(0);
+            start += depth as usize;
+            Draft { tokens, grade }
+        };
+        Ok(depths.iter().map(own).collect())
+    }
+
+    /// The token at each place, uint32 `[n]`, by its row's own sampler, from logits `[n, vocab_size]`: as many places of each
+    /// row as `depths` says.
+    fn draw(&self, rows: &[Row], depths: &[i32], logits: &Array) -> Array {
+        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
+        let at = rows.iter().map(|row| row.asked.tokens.len()).zip(depths);
+        let choices = samplers.iter().zip(at.clone());
+        let choices = choices.map(|(sampler, (at, &depth))| sampler.choices(at, depth as usize, &[]));
+        if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
+            let [tokens, _] = choose(logits, choices.concat());
+            return tokens;
+        }
+        if samplers.iter().all(Sampler::is_argmax) {
+            return logits.argmax(-1);
+        }
+        let (mut tokens, mut place) = (vec![], 0);
+        for (sampler, (at, &depth)) in samplers.iter_mut().zip(at) {
+            for ahead in 0..depth as usize {
+                tokens.push(sampler.sample(&logits.slice(0, place, place + 1), at + ahead, &[], &[]));
+                place += 1;
+            }
+        }
+        joined(&tokens)
+    }
+}
+
+/// A sequence that a draft is made for.
+struct Row<'a> {
+    asked: &'a Asked<'a>,
+    context: Context,
+}
+
+impl Drafter for BlockDrafter {
+    fn name(&self) -> &'static str {
+        "block"
+    }
+
+    fn hidden(&self) -> Hidden<'_> {
+        Hidden::Layers(&self.block.target_layers)
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        let context = self.sequences.entry(seen.sequence).or_insert_with(|| Context::new(&self.block));
+        context.wait(seen.from, &seen.hidden);
+        if context.to - context.from < WAITING {
+            return;
+        }
+        observe(&self.block, &mut [&mut *context]);
+        if let Err(error) = mlx::async_eval(context.caches.iter().flat_map(Cache::arrays)) {
+            tracing::warn!("the block drafter forgets a sequence: {error}");
+            self.sequences.remove(&seen.sequence);
+        }
+    }
+
+    /// As of heads: how sure it is says how often it is right.
+    fn believed(&self) -> [f64; GRADES] {
+        [0.15, 0.4, 0.55, 0.65, 0.75, 0.9]
+    }
+
+    fn in_one(&self) -> Option<usize> {
+        Some(self.block.size - 1)
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        let mut drafts = vec![Draft::default(); asked.len()];
+        let (mut rows, mut places) = (vec![], vec![]);
+        for (i, asked) in asked.iter().enumerate() {
+            let known = |context: &&Context| context.to + 1 == asked.tokens.len() && asked.depth > 0;
+            if self.sequences.get(&asked.sequence).as_ref().is_some_and(known)
+                && let Some(context) = self.sequences.remove(&asked.sequence)
+            {
+                rows.push(Row { asked, context });
+                places.push(i);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(drafts);
+        }
+        let Some(hidden) = self.guess(&mut rows) else { return Ok(drafts) };
+        for (place, draft) in places.into_iter().zip(self.drafts(&rows, &hidden)?) {
+            drafts[place] = draft;
+        }
+        self.sequences.extend(rows.into_iter().map(|row| (row.asked.sequence, row.context)));
+        Ok(drafts)
+    }
+
+    fn forget(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
+    }
+}
+
+/// Takes in what waits for each, all in one pass.
+#[track_caller]
+fn observe(block: &Block, contexts: &mut [&mut Context]) {
+    let mut behind: Vec<&mut &mut Context> =
+        contexts.iter_mut().filter(|context| context.from < context.to).collect();
+    if behind.is_empty() {
+        return;
+    }
+    let layer = |i: usize| {
+        let parts = behind.iter().flat_map(|context| context.waiting.iter().map(move |all| all[i].clone()));
+        joined(&parts.collect::<Vec<Array>>())
+    };
+    let hidden: Vec<Array> = (0..block.target_layers.len()).map(layer).collect();
+    let parts = behind.iter_mut().map(|context| {
+        let Context { caches, waiting, from, to } = &mut **context;
+        waiting.clear();
+        let past = std::mem::replace(from, *to);
+        Part { tokens: *to - past, ahead: 0, past, caches }
+    });
+    block.observe(&hidden, &mut Batch::new(parts));
+}
+
+impl Context {
+    fn new(block: &Block) -> Context {
+        Context { caches: block.make_caches(), waiting: vec![], from: 0, to: 0 }
+    }
+
+    /// Notes the hidden states, of each layer `[n, hidden_size]`, of the tokens from position `at` on. It does without
+    /// positions that were left out, and of those before with what was taken in.
+    ///
+    /// # Panics
+    /// If they were noted before: a bug of ours.
+    #[track_caller]
+    fn wait(&mut self, at: usize, hidden: &[Array]) {
+        assert!(at >= self.to, "positions from {at} on were shown before, up to {}", self.to);
+        if at > self.to {
+            self.waiting.clear();
+        }
+        if self.waiting.is_empty() {
+            self.from = at;
+        }
+        self.waiting.push(hidden.to_vec());
+        self.to = at + hidden.first().map_or(0, |x| x.dim(0) as usize);
+    }
+
+    /// Forgets a block.
+    fn forget(&mut self, block: &Block) {
+        if self.caches.iter_mut().any(|cache| cache.rewind(block.size).is_err()) {
+            self.caches = block.make_caches();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

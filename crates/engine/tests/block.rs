@@ -1,0 +1,137 @@
+//! A model that guesses blocks: whatever it guesses, answers are those of plain decoding to the bit.
+
+mod asking;
+mod checkpoint;
+
+use std::fs;
+
+use asking::{Random, answer, any_request, submit};
+use engine::*;
+use serde_json::{Value, json};
+
+/// Recorded drafters, by the models they are for.
+const MODELS: [&str; 2] = ["qwen3-a", "qwen3_5-text-sharded"];
+
+fn start_with(golden: &str, draft: Option<&std::path::Path>) -> Result<Engine, LoadError> {
+    let folder = checkpoint::folder(golden);
+    let options = Options {
+        device: Some(Device::Cpu),
+        prefill_chunk: 64,
+        draft_model: draft.map(|folder| Checkpoint::Folder(folder.into())),
+        ..Options::default()
+    };
+    start(Checkpoint::Folder(folder.path().into()), options, |_| {})
+}
+
+fn with_block(golden: &str) -> Engine {
+    let draft = checkpoint::folder(&format!("../blocks/{golden}"));
+    start_with(golden, Some(draft.path())).expect("loads")
+}
+
+fn fixed(depth: usize) -> Option<Speculate> {
+    Some(Speculate::Fixed { drafter: "block".into(), depth: Some(depth) })
+}
+
+/// Greedy, sampled and penalised, alone and eight together, with prompts that resume from others' state, and some that are
+/// cancelled in between.
+#[test]
+fn answers_are_those_of_plain_decoding() {
+    for (i, golden) in MODELS.into_iter().enumerate() {
+        let (plain, engine) = (start_with(golden, None).expect("loads"), with_block(golden));
+        assert!(engine.info().drafters.contains(&"block"));
+        let (mut random, mut before, mut drafted) = (Random(i as u64), vec![], 0);
+        for round in 0..20 {
+            let asked: Vec<Request> = (0..[1, 8, 3][round % 3])
+                .map(|_| {
+                    let speculation =
+                        [fixed(1), fixed(3), fixed(9), Some(Speculate::Auto)][random.below(4)].clone();
+                    Request { speculation, ..any_request(&mut random, &before) }
+                })
+                .collect();
+            let running: Vec<_> = asked.iter().map(|asked| submit(&engine, asked.clone())).collect();
+            for (asked, mut running) in asked.into_iter().zip(running) {
+                if random.one_in(5) {
+                    running.early.extend(running.events.recv());
+                    running.ticket.cancel();
+                }
+                let got = answer(running);
+                let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
+                match got.reason {
+                    FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{golden}"),
+                    _ => assert_eq!(got.tokens, expected.tokens, "{golden}: {asked:?}"),
+                }
+                drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+                before.push([&asked.prompt[..], &got.ids()].concat());
+            }
+        }
+        assert!(drafted > 200, "{golden}: {drafted}");
+    }
+}
+
+#[test]
+fn it_counts_in_the_plan() {
+    for golden in MODELS {
+        let (one, two) = (start_with(golden, None).expect("loads"), with_block(golden));
+        let (one, two) = (&one.info().memory, &two.info().memory);
+        assert!(two.weights > one.weights, "{golden}: its weights");
+        assert!(two.state(1000) > one.state(1000) && two.step > one.step, "{golden}: its state");
+    }
+}
+
+/// Starts with a drafter whose config.json has other values.
+fn refusal(golden: &str, changes: Value) -> String {
+    let draft = checkpoint::folder("../blocks/qwen3-a");
+    let path = draft.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).expect("a file")).expect("JSON");
+    for (key, value) in changes.as_object().expect("keys") {
+        match config["dflash_config"].get(key) {
+            Some(_) => config["dflash_config"][key] = value.clone(),
+            None => config[key] = value.clone(),
+        }
+    }
+    fs::write(path, config.to_string()).expect("written");
+    start_with(golden, Some(draft.path())).err().unwrap_or_else(|| panic!("{changes} passes")).to_string()
+}
+
+#[test]
+fn one_that_does_not_fit_is_refused_in_a_sentence() {
+    let check = |golden, changes, expected: &str| {
+        assert_eq!(refusal(golden, changes), format!("the draft model: config.json: {expected}"));
+    };
+    check("qwen3-a", json!({ "hidden_size": 32 }), "hidden_size is 32, the model's is 64");
+    check("qwen3-a", json!({ "vocab_size": 300 }), "vocab_size is 300, the model's is 256");
+    check("qwen3-a", json!({ "num_target_layers": 36 }), "num_target_layers is 36, the model has 3");
+    check(
+        "qwen3-a",
+        json!({ "target_layer_ids": [1, 3] }),
+        "target_layer_ids are [1, 3], the model has 3 layers",
+    );
+    check("qwen3-a", json!({ "target_layer_ids": [] }), "target_layer_ids are none");
+    check("qwen3-a", json!({ "mask_token_id": 256 }), "mask_token_id is 256, the model has 256 tokens");
+    check("qwen3-a", json!({ "block_size": 1 }), "block_size is 1; it must be between 2 and 33");
+    check("qwen3-a", json!({ "output_multiplier": 0.2 }), "output_multiplier is not supported");
+    check(
+        "qwen3-a",
+        json!({ "architectures": ["DFlash2DraftModel"] }),
+        "architecture `DFlash2DraftModel` is not supported, only `DFlashDraftModel`",
+    );
+    check(
+        "qwen3-a",
+        json!({ "layer_types": ["full_attention", "sliding_attention"] }),
+        "there is no sliding_window for its sliding layers",
+    );
+    check(
+        "qwen3-a",
+        json!({ "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9, "is_causal": false }),
+        "sliding layers whose tokens see those behind them are not supported",
+    );
+    check(
+        "gemma4_e-a",
+        json!({}),
+        "models of this family do not show block drafters what their layers make of a token",
+    );
+    let error = refusal("qwen3-a", json!({ "num_hidden_layers": 3, "layer_types": null }));
+    assert!(error.contains("the checkpoint has no tensor layers.2."), "{error}");
+    let error = refusal("qwen3-a", json!({ "num_hidden_layers": 1, "layer_types": null }));
+    assert!(error.contains("layers.1."), "{error}");
+}
