@@ -323,7 +323,7 @@ pub enum RequestError {
     TokenOutOfRange { id: u32, vocab_size: usize },
     #[error("{name} is {value}; it must be {must}")]
     BadSampling { name: &'static str, value: f32, must: &'static str },
-    #[error("there is no drafter `{name}` for this model; there are {known}")]
+    #[error("there is no drafter `{name}` for this model; there are {known}{}", loaded_beside(name))]
     UnknownDrafter { name: String, known: String },
     #[error("a draft of {depth} tokens is too long; it has at most {most}")]
     DraftTooLong { depth: usize, most: usize },
@@ -357,6 +357,14 @@ pub enum RequestError {
     OutOfMemory(String),
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
+}
+
+/// What drafters of this name lack, if they are no part of the model.
+fn loaded_beside(name: &str) -> &'static str {
+    match name {
+        "draft_model" | "block" => "; a draft model is loaded only if one is named when the model is loaded",
+        _ => "",
+    }
 }
 
 /// What a loaded model is; fixed for the life of an engine.

@@ -87,8 +87,8 @@ impl Step {
         let decodes = chosen.iter().all(|s| s.generated() + s.unread > 0 && s.computed + 1 >= s.tokens.len());
         // What a sampled token is computed from is computed with it; anything else has to be asked for.
         let all_sample = chosen.iter().zip(&counts).all(|(s, n)| s.computed + n >= s.tokens.len());
-        let Forward { hidden, layers, mut cache_arrays } = Forward::of(model, &mut chosen, &counts, watched);
-        cache_arrays.retain(|_| !all_sample);
+        let Forward { hidden, layers, cache_arrays } =
+            Forward::of(model, &mut chosen, &counts, watched, !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);
         let mut start = 0;
         for (sequence, &n) in chosen.iter_mut().zip(&counts) {
@@ -194,12 +194,19 @@ struct Forward {
     hidden: Array,
     /// What is watched of the rows for which no layers are left out; those come first.
     layers: Vec<(usize, Array)>,
+    /// What the caches hold behind it, if that is to be evaluated too.
     cache_arrays: Vec<Array>,
 }
 
 impl Forward {
     /// Rows that go without the same layers are computed together: in nearly every step all of them.
-    fn of(model: &dyn Model, chosen: &mut [&mut Sequence], counts: &[usize], watched: &Watched) -> Forward {
+    fn of(
+        model: &dyn Model,
+        chosen: &mut [&mut Sequence],
+        counts: &[usize],
+        watched: &Watched,
+        with_caches: bool,
+    ) -> Forward {
         let tokens = inputs(chosen, counts);
         let (mut hidden, mut layers, mut cache_arrays, mut start) = (vec![], vec![], vec![], 0);
         let mut rows: Vec<(&mut Sequence, usize)> =
@@ -221,7 +228,7 @@ impl Forward {
             let own = if all { tokens.clone() } else { tokens.slice(0, start, end) };
             hidden.push(model.forward(&own, &mut batch));
             layers.extend(batch.seen());
-            cache_arrays.extend(batch.cache_arrays().cloned());
+            cache_arrays.extend(batch.cache_arrays().filter(|_| with_caches).cloned());
             start = end;
         }
         let hidden = if hidden.len() == 1 { hidden.remove(0) } else { Array::concatenate(&hidden, 0) };

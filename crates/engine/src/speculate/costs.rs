@@ -73,7 +73,9 @@ impl Costs {
     /// Of a step of `width` tokens of so many rows that has to be read before the next is built.
     pub fn batch(&self, rows: usize, width: usize) -> Option<f64> {
         let fewer = self.more.iter().take(rows + 1).rev().copied();
-        Some(self.step(width)? + fewer.flatten().next().unwrap_or(0.0))
+        let ms = self.step(width)? + fewer.flatten().next().unwrap_or(0.0);
+        // What is believed of wide steps may be too much, and what rows cost beside it less than nothing.
+        Some(ms.max(self.step(1)?))
     }
 
     /// Of a step in which so many rows decode without drafts.
@@ -185,6 +187,10 @@ mod tests {
         assert_eq!(costs.batch(2, 8), costs.step(8));
         assert_eq!([3, 5].map(|rows| costs.batch(rows, 8)), [costs.step(8).map(|ms| ms + 2.0); 2]);
         assert_eq!(costs.plain(3), costs.step(3).map(|ms| ms + 2.0));
+        // Never less than a step of one token.
+        (0..3).for_each(|_| costs.saw_step(64, 64, 1e-3));
+        assert_eq!(costs.batch(64, 2), costs.step(1));
+        costs.saw_step(64, 2, 1.0);
         assert_eq!(costs.times().steps.iter().map(|(width, _)| *width).collect::<Vec<_>>(), [1, 4, 8]);
     }
 }

@@ -59,7 +59,7 @@ fn print(about: &About, json: bool) -> Result<(), CommandError> {
     if json {
         return Ok(writeln!(stdout, "{}", serde_json::to_string(about).map_err(io::Error::other)?)?);
     }
-    writeln!(stdout, "{entries} contexts of up to {order} tokens, {}", megabytes(8 * entries))?;
+    writeln!(stdout, "{entries} contexts of up to {order} tokens, {}", megabytes(about.bytes()))?;
     writeln!(stdout, "made of {tokens} tokens, in which each occurs {min_count} times or more")?;
     Ok(writeln!(stdout, "for the tokenizer of {model} ({})", &tokenizer[..tokenizer.len().min(8)])?)
 }

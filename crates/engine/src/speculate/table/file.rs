@@ -11,7 +11,7 @@ use super::{About, Table, TableError};
 /// How every table begins; the number is the format's.
 const MAGIC: &[u8] = b"lanner n-grams 1\n";
 /// Bytes before the first entry: magic, JSON, and spaces to fill.
-const HEADER: usize = 4096;
+pub const HEADER: usize = 4096;
 
 impl Table {
     /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.

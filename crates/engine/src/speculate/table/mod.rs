@@ -42,6 +42,13 @@ pub struct About {
     checksum: String,
 }
 
+impl About {
+    /// Of the whole file.
+    pub fn bytes(&self) -> u64 {
+        file::HEADER as u64 + 8 * self.entries
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     #[error("cannot read {}: {error}", path.display())]
