@@ -90,6 +90,6 @@ mod tests {
         let listed = |text: &str| Ways::Listed(text.split(',').map(|way| way.parse().unwrap()).collect());
         check(listed("auto"), &["off", "auto"]);
         check(listed("off,mtp:3,mtp:4,mtp:3"), &["off", "mtp:3", "mtp:4"]);
-        check(listed("block"), &["off", "block:2", "block:4", "block:8"]);
+        check(listed("block"), &["off", "block:2", "block:4", "block:7"]);
     }
 }
