@@ -3,7 +3,7 @@
 //! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which draws from
 //! the softmax (Gumbel-max trick). Noise is keyed by token id, so whoever shares seed and position shares it.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use mlx::{Array, Dtype, OutputSpec};
 
@@ -240,10 +240,13 @@ pub fn choose(logits: &Array, choices: Vec<Choice>) -> [Array; 2] {
 }
 
 /// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`: what these sequences' samplers would choose at
-/// these positions.
-pub fn guess<'a>(logits: &Array, samplers: impl IntoIterator<Item = (&'a mut Sampler, usize)>) -> Array {
-    let mut samplers: Vec<(&mut Sampler, usize)> = samplers.into_iter().collect();
-    let choices = samplers.iter().map(|(sampler, position)| sampler.choices(*position, 1, &[]));
+/// these positions, one behind the other.
+pub fn guess<'a>(
+    logits: &Array,
+    samplers: impl IntoIterator<Item = (&'a mut Sampler, Range<usize>)>,
+) -> Array {
+    let mut samplers: Vec<(&mut Sampler, Range<usize>)> = samplers.into_iter().collect();
+    let choices = samplers.iter().map(|(sampler, at)| sampler.choices(at.start, at.len(), &[]));
     if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
         let [tokens, _] = choose(logits, choices.concat());
         return tokens;
@@ -251,10 +254,13 @@ pub fn guess<'a>(logits: &Array, samplers: impl IntoIterator<Item = (&'a mut Sam
     if samplers.iter().all(|(sampler, _)| sampler.is_argmax()) {
         return logits.argmax(-1);
     }
-    let own = |(i, (sampler, position)): (i32, &mut (&mut Sampler, usize))| {
-        sampler.sample(&logits.slice(0, i, i + 1), *position, &[], &[])
-    };
-    let tokens: Vec<Array> = (0..).zip(&mut samplers).map(own).collect();
+    let mut tokens = vec![];
+    for (sampler, at) in &mut samplers {
+        for position in at {
+            let row = tokens.len() as i32;
+            tokens.push(sampler.sample(&logits.slice(0, row, row + 1), position, &[], &[]));
+        }
+    }
     Array::concatenate(&tokens, 0)
 }
 

@@ -2,10 +2,10 @@
 
 mod asking;
 mod checkpoint;
+mod drafting;
 
 use std::fs;
 
-use asking::{Random, answer, any_request, submit};
 use engine::*;
 use serde_json::{Value, json};
 
@@ -39,31 +39,11 @@ fn answers_are_those_of_plain_decoding() {
     for (i, golden) in MODELS.into_iter().enumerate() {
         let (plain, engine) = (start_with(golden, None).expect("loads"), with_block(golden));
         assert!(engine.info().drafters.contains(&"block"));
-        let (mut random, mut before, mut drafted) = (Random(i as u64), vec![], 0);
-        for round in 0..20 {
-            let asked: Vec<Request> = (0..[1, 8, 3][round % 3])
-                .map(|_| {
-                    let speculation =
-                        [fixed(1), fixed(3), fixed(9), Some(Speculate::Auto)][random.below(4)].clone();
-                    Request { speculation, ..any_request(&mut random, &before) }
-                })
-                .collect();
-            let running: Vec<_> = asked.iter().map(|asked| submit(&engine, asked.clone())).collect();
-            for (asked, mut running) in asked.into_iter().zip(running) {
-                if random.one_in(5) {
-                    running.early.extend(running.events.recv());
-                    running.ticket.cancel();
-                }
-                let got = answer(running);
-                let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
-                match got.reason {
-                    FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{golden}"),
-                    _ => assert_eq!(got.tokens, expected.tokens, "{golden}: {asked:?}"),
-                }
-                drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
-                before.push([&asked.prompt[..], &got.ids()].concat());
-            }
-        }
+        let (rounds, ways) = (
+            (0..20).map(|round| [1, 8, 3][round % 3]),
+            [fixed(1), fixed(3), fixed(9), Some(Speculate::Auto)],
+        );
+        let drafted = drafting::check(golden, [&plain, &engine], i as u64, rounds, &ways, 5);
         assert!(drafted > 200, "{golden}: {drafted}");
     }
 }

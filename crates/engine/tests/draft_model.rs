@@ -2,8 +2,9 @@
 
 mod asking;
 mod checkpoint;
+mod drafting;
 
-use asking::{Random, answer, any_request, request, submit};
+use asking::{Random, answer, request, submit};
 use engine::*;
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
@@ -87,32 +88,11 @@ fn any_other_model_changes_nothing() {
     for (i, draft) in MODELS.into_iter().enumerate() {
         let golden = MODELS[(i + 3) % MODELS.len()];
         let (plain, engine) = (load(golden, None, None), load(golden, Some(draft), None));
-        let (mut random, mut before, mut drafted) = (Random(i as u64), vec![], 0);
-        for round in 0..16 {
-            let asked: Vec<Request> = (0..[1, 8][round % 2])
-                .map(|_| {
-                    let speculation =
-                        [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)][random.below(4)].clone();
-                    Request { speculation, ..any_request(&mut random, &before) }
-                })
-                .collect();
-            let running: Vec<_> = asked.iter().map(|asked| submit(&engine, asked.clone())).collect();
-            for (asked, mut running) in asked.into_iter().zip(running) {
-                if random.one_in(4) {
-                    running.early.extend(running.events.recv());
-                    running.ticket.cancel();
-                }
-                let got = answer(running);
-                let expected = answer(submit(&plain, Request { speculation: None, ..asked.clone() }));
-                match got.reason {
-                    FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{golden}"),
-                    _ => assert_eq!(got.tokens, expected.tokens, "{draft} for {golden}: {asked:?}"),
-                }
-                drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
-                before.push([&asked.prompt[..], &got.ids()].concat());
-            }
-        }
-        assert!(drafted > 40, "{draft} for {golden}: {drafted}");
+        let (rounds, ways) =
+            ((0..16).map(|round| [1, 8][round % 2]), [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)]);
+        let what = format!("{draft} for {golden}");
+        let drafted = drafting::check(&what, [&plain, &engine], i as u64, rounds, &ways, 4);
+        assert!(drafted > 40, "{what}: {drafted}");
     }
 }
 

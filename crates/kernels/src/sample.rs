@@ -81,16 +81,18 @@ pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Option<u32>
 /// # Panics
 /// If there is no such token.
 pub fn probability(logits: &[f32], id: u32) -> f32 {
-    let (mut most, mut finite, mut total) = ([f32::NEG_INFINITY], true, 0.0);
-    for logits in logits.chunks(BLOCK) {
-        let mut largest = [0.0];
-        vectorize(Largest { logits, largest: &mut largest, finite: &mut finite });
-        most[0] = if largest[0] > most[0] { largest[0] } else { most[0] };
-    }
-    let floor = f32::NEG_INFINITY;
-    let scaled = Scaled { logits, largest: &most, max: most[0], temperature: 1.0, floor };
-    vectorize(Total { scaled, total: &mut total });
-    (exp(logits[id as usize] - most[0]) as f64 / total) as f32
+    with_scratch(logits.len().div_ceil(BLOCK), |largest| {
+        let (mut finite, mut total) = (true, 0.0);
+        vectorize(Largest { logits, largest, finite: &mut finite });
+        let max = most(largest);
+        let scaled = Scaled { logits, largest, max, temperature: 1.0, floor: f32::NEG_INFINITY };
+        vectorize(Total { scaled, total: &mut total });
+        (exp(scaled.score(logits[id as usize])) as f64 / total) as f32
+    })
+}
+
+fn most(largest: &[f32]) -> f32 {
+    largest.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 impl Sampling<'_> {
@@ -161,7 +163,7 @@ impl Work for Largest<'_> {
 }
 
 fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
-    let max = largest.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = most(largest);
     if sampling.temperature == 0.0 {
         let at = largest.iter().position(|&l| l == max).unwrap_or(0) * BLOCK;
         return (at + logits[at..].iter().position(|&l| l == max).unwrap_or(0)) as u32;

@@ -11,7 +11,8 @@ pub struct Builtin {
     pub chat_template: &'static str,
 }
 
-pub const BUILTIN: Builtin = Builtin {
+// Not a `const`: each code generation unit that used it would carry its own weights.
+pub static BUILTIN: Builtin = Builtin {
     name: "merlin",
     config: include_str!("../../../models/merlin/config.json"),
     generation_config: include_str!("../../../models/merlin/generation_config.json"),

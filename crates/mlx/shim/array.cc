@@ -18,8 +18,9 @@ namespace {
 
 #ifdef __GLIBC__
 // A step's arrays are as large as the one's before: memory that goes back to the system in between is mapped, and filled
-// with zeros, again and again.
-[[maybe_unused]] const int kept = mallopt(M_MMAP_THRESHOLD, 32 << 20) + mallopt(M_TRIM_THRESHOLD, 128 << 20);
+// with zeros, again and again. The arenas of threads give theirs back whatever the thresholds are, so there is one arena.
+[[maybe_unused]] const int kept =
+    mallopt(M_MMAP_THRESHOLD, 32 << 20) + mallopt(M_TRIM_THRESHOLD, 128 << 20) + mallopt(M_ARENA_MAX, 1);
 #endif
 }  // namespace
 

@@ -8,7 +8,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Block, Model},
-    sample::{Sampler, choose, probabilities},
+    sample::{Sampler, guess, probabilities},
 };
 
 use super::{
@@ -72,7 +72,12 @@ impl BlockDrafter {
         let depths: Vec<i32> = rows.iter().map(|row| (row.asked.depth as i32).min(size - 1)).collect();
         let places = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
         let logits = self.model.logits(&pick(hidden, &places.collect::<Vec<i32>>())).astype(Dtype::Float32);
-        let chosen = self.draw(rows, &depths, &logits);
+        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
+        let ranges = rows.iter().zip(&depths).map(|(row, &depth)| {
+            let at = row.asked.tokens.len();
+            at..at + depth as usize
+        });
+        let chosen = guess(&logits, samplers.iter_mut().zip(ranges));
         let likely = probabilities(&logits, &chosen);
         mlx::eval([&chosen, &likely])?;
         let (chosen, likely) = (chosen.to_vec::<u32>()?, likely.to_vec::<f32>()?);
@@ -84,30 +89,6 @@ impl BlockDrafter {
             Draft { tokens, grade }
         };
         Ok(depths.iter().map(own).collect())
-    }
-
-    /// The token at each place, uint32 `[n]`, by its row's own sampler, from logits `[n, vocab_size]`: as many places of each
-    /// row as `depths` says.
-    fn draw(&self, rows: &[Row], depths: &[i32], logits: &Array) -> Array {
-        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
-        let at = rows.iter().map(|row| row.asked.tokens.len()).zip(depths);
-        let choices = samplers.iter().zip(at.clone());
-        let choices = choices.map(|(sampler, (at, &depth))| sampler.choices(at, depth as usize, &[]));
-        if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
-            let [tokens, _] = choose(logits, choices.concat());
-            return tokens;
-        }
-        if samplers.iter().all(Sampler::is_argmax) {
-            return logits.argmax(-1);
-        }
-        let (mut tokens, mut place) = (vec![], 0);
-        for (sampler, (at, &depth)) in samplers.iter_mut().zip(at) {
-            for ahead in 0..depth as usize {
-                tokens.push(sampler.sample(&logits.slice(0, place, place + 1), at + ahead, &[], &[]));
-                place += 1;
-            }
-        }
-        joined(&tokens)
     }
 }
 

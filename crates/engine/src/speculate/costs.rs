@@ -100,15 +100,12 @@ impl Costs {
     }
 
     fn saw_batch(&mut self, rows: usize, width: usize, ms: f64) {
-        let (Some(alone), Some(mut known)) = (self.step(width), self.batch(rows, width)) else { return };
+        let (Some(alone), known) = (self.step(width), self.batch(rows, width)) else { return };
         if self.more.len() <= rows {
             self.more.resize(rows + 1, None);
         }
-        let first = self.more[rows].is_none();
-        match first {
-            true => known = ms,
-            false => blend(&mut known, ms),
-        }
+        let mut known = self.more[rows].and(known).unwrap_or(ms);
+        blend(&mut known, ms);
         self.more[rows] = Some(known - alone);
     }
 

@@ -312,7 +312,11 @@ const CHUNK: usize = 32;
 /// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's own sampler would pick.
 fn choose(logits: &Array, rows: &mut [&mut Row], going: &[usize], step: usize) -> Array {
     let own = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
-    guess(logits, own.map(|(_, row)| (&mut row.sampler, row.asked.tokens.len() + step)))
+    let ranges = own.map(|(_, row)| {
+        let at = row.asked.tokens.len() + step;
+        (&mut row.sampler, at..at + 1)
+    });
+    guess(logits, ranges)
 }
 
 impl Row<'_> {

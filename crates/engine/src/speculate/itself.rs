@@ -160,7 +160,7 @@ impl Itself {
         let logits = self.model.logits(&hidden).astype(Dtype::Float32);
         let own = rows.iter_mut().map(|row| {
             let position = row.position();
-            (&mut row.sampler, position)
+            (&mut row.sampler, position..position + 1)
         });
         let chosen = guess(&logits, own);
         let likely = probabilities(&logits, &chosen);

@@ -80,7 +80,7 @@ impl Drafter for MtpDrafter {
             // Both are in the order of the sequences.
             let own = samplers.iter_mut().enumerate().filter_map(|(i, sampler)| {
                 let place = at.iter().find(|place| places[place.row] == i)?;
-                Some((sampler, place.position))
+                Some((sampler, place.position..place.position + 1))
             });
             let chosen = guess(logits, own);
             first.get_or_insert_with(|| (probabilities(logits, &chosen), at.to_vec()));
