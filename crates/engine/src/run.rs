@@ -177,7 +177,7 @@ impl Runner {
     fn drop_cancelled(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
             sequence.finish(FinishReason::Cancelled);
-            self.speculator.forget(sequence.id);
+            self.speculator.ended(&sequence);
             self.ended.push(sequence);
         }
         for mut submission in self.leaving(Submission::is_cancelled) {
@@ -267,7 +267,7 @@ impl Runner {
             Ok(collected) => {
                 self.learn(load, behind.is_empty());
                 self.show(collected.hidden);
-                collected.ended.iter().for_each(|s| self.speculator.forget(s.id));
+                collected.ended.iter().for_each(|s| self.speculator.ended(s));
                 self.ended.extend(collected.ended);
                 collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
                 true

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     rc::Rc,
+    time::Instant,
 };
 
 use mlx::{Array, Dtype};
@@ -27,13 +28,18 @@ pub const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
     sequences: HashMap<u64, Ahead>,
+    /// Milliseconds that a hidden state it catches up with takes, as measured; 0 until then.
+    catching_up: f64,
 }
+
+/// Hidden states that are no debt: so many wait from one draft to the next.
+const FEW: usize = 16;
 
 impl MtpDrafter {
     /// `None` if the model has no head.
     pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
-        Some(MtpDrafter { model, sequences: HashMap::new() })
+        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: 0.0 })
     }
 
     fn sampler(&self, asked: &Asked) -> Sampler {
@@ -61,7 +67,13 @@ impl Drafter for MtpDrafter {
         [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
     }
 
+    fn debt(&self, asked: &Asked) -> Option<f64> {
+        let waiting = self.sequences.get(&asked.sequence).map_or(0, Ahead::waiting);
+        Some(if waiting > FEW { self.catching_up * waiting as f64 } else { 0.0 })
+    }
+
     fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        let started = Instant::now();
         let mut drafts = vec![Draft::default(); asked.len()];
         let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
         let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
@@ -73,6 +85,7 @@ impl Drafter for MtpDrafter {
                 Some((i, Row { ahead, tokens: asked[i].tokens, depth: asked[i].depth }))
             })
             .collect();
+        let waiting: Vec<usize> = rows.iter().map(|(_, row)| row.ahead.waiting()).collect();
         rows.sort_by_key(|(i, _)| *i);
         let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
         let mut first = None;
@@ -88,6 +101,11 @@ impl Drafter for MtpDrafter {
         });
         let Some((likely, at)) = first else { return Ok(drafts) };
         mlx::eval(proposed.iter().flatten().chain([&likely]))?;
+        if let [waiting] = waiting[..]
+            && waiting > FEW
+        {
+            self.catching_up = started.elapsed().as_secs_f64() * 1e3 / waiting as f64;
+        }
         for (place, likely) in at.iter().zip(likely.to_vec::<f32>()?) {
             drafts[places[place.row]].grade =
                 GRADE_FROM.iter().rposition(|&from| likely >= from).unwrap_or(0);
@@ -158,6 +176,11 @@ impl Ahead {
         self.forget();
     }
 
+    /// Hidden states that the head has not seen.
+    fn waiting(&self) -> usize {
+        self.to - self.from
+    }
+
     /// The position that comes next.
     #[cfg(test)]
     pub fn observed(&self) -> usize {
@@ -166,8 +189,8 @@ impl Ahead {
 
     /// Drops what lies behind the window.
     fn forget(&mut self) {
-        while self.to - self.from > WINDOW {
-            let excess = (self.to - self.from - WINDOW) as i32;
+        while self.waiting() > WINDOW {
+            let excess = (self.waiting() - WINDOW) as i32;
             let Some(first) = self.waiting.front_mut() else { return };
             let n = first.dim(0);
             if n <= excess {
@@ -239,7 +262,7 @@ pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<
 /// Shows the head what the rows `going` have observed; its hidden state behind the last of each, `[n, hidden_size]`.
 #[track_caller]
 fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
-    let sizes: Vec<usize> = going.iter().map(|&i| rows[i].ahead.to - rows[i].ahead.from).collect();
+    let sizes: Vec<usize> = going.iter().map(|&i| rows[i].ahead.waiting()).collect();
     let taken: Vec<(Array, Array)> = going
         .iter()
         .map(|&i| {
