@@ -97,6 +97,8 @@ pub(super) struct Tile<'a> {
     pub lines: &'a [Line],
     /// `[groups][rows]`
     pub groups: &'a [Group],
+    /// Whether codes have an excess, which groups correct.
+    pub corrected: bool,
 }
 
 impl Inputs {
@@ -141,6 +143,7 @@ impl Inputs {
                 rows,
                 lines: &self.lines[first * lines..][..rows * lines],
                 groups: &self.groups[first * groups..][..rows * groups],
+                corrected: self.layout.excess != 0,
             }
         })
     }

@@ -8,9 +8,14 @@
 use std::{
     arch::{asm, x86_64::*},
     cell::Cell,
+    mem::MaybeUninit,
 };
 
-use super::{PANEL, Stretch, avx512::add_group, inputs::Tile};
+use super::{
+    PANEL, Stretch,
+    avx512::add_group,
+    inputs::{Group, Tile},
+};
 use crate::linear::{lines::Line, tiles::Shapes};
 
 /// Up to this many rows the vectors are no slower.
@@ -23,63 +28,154 @@ pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]
     let Stretch { panel, start, groups, group } = stretch;
     let rows = tile.rows;
     let blocks = start / 64 + (groups * group).div_ceil(64);
-    assert!(sums.len() == rows && tile.lines.len() >= 2 * blocks * rows);
+    assert!(rows <= 16 && sums.len() == rows && tile.lines.len() >= 2 * blocks * rows);
     assert!(tile.groups.len() >= (start / group + groups) * rows);
     assert!(groups * group <= 4 * panel.codes.len() && groups <= panel.scales.len());
-    let mut dots = [[Line::ZERO; 16]; 4];
-    // SAFETY: the caller's; the asserts keep places within the tile and the panel.
-    unsafe { configure(rows, group.min(64)) };
-    let multiply = |g: usize| {
-        for part in 0..group.div_ceil(64) {
-            let input = g * group + part * 64;
-            let block = start / 64 + input / 64;
-            let x = tile.lines[2 * block * rows..].as_ptr().cast::<u8>().wrapping_add(input % 64);
-            let codes = panel.codes[input / 4..].as_ptr().cast::<u8>();
-            // SAFETY: tiles are `rows` rows of `depth` bytes of lines, and `depth / 4` of the panel's codes.
-            unsafe {
-                asm!(
-                    "tileloadd tmm4, [{x} + {line}*1]",
-                    "tileloadd tmm6, [{codes} + {line}*2]",
-                    "tdpbsud tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{y} + {line}*1]",
-                    "tdpbsud tmm1, tmm5, tmm6",
-                    "tileloadd tmm7, [{codes} + {line}*2 + 64]",
-                    "tdpbsud tmm2, tmm4, tmm7",
-                    "tdpbsud tmm3, tmm5, tmm7",
-                    x = in(reg) x, y = in(reg) x.wrapping_add(64 * rows), codes = in(reg) codes,
-                    line = in(reg) 64usize, options(nostack, readonly),
-                );
+    for half in 0..2 {
+        // SAFETY: the caller's; the asserts keep places within the tile and the panel.
+        unsafe {
+            configure(rows, group.min(64));
+            match (rows == 16, tile.corrected) {
+                (true, false) => add_half::<true, false>(stretch, tile, half, sums),
+                (true, true) => add_half::<true, true>(stretch, tile, half, sums),
+                (false, _) => add_half::<false, true>(stretch, tile, half, sums),
             }
         }
+    }
+}
+
+/// Multiplies upper and lower bytes of `x`, in 4 and 5, with codes, in 6, into two registers of sums.
+macro_rules! multiply {
+    ($upper:literal, $lower:literal, $x:expr, $y:expr, $codes:expr) => {
+        asm!(
+            "tileloadd tmm4, [{x} + {line}*1]",
+            "tileloadd tmm6, [{codes} + {line}*2]",
+            concat!("tdpbsud ", $upper, ", tmm4, tmm6"),
+            "tileloadd tmm5, [{y} + {line}*1]",
+            concat!("tdpbsud ", $lower, ", tmm5, tmm6"),
+            x = in(reg) $x, y = in(reg) $y, codes = in(reg) $codes, line = in(reg) 64usize,
+            options(nostack, readonly),
+        )
     };
-    multiply(0);
-    for g in 0..groups {
-        // SAFETY: each tile is at most 16 rows of 64 bytes; the features are enabled; the rest as above.
-        unsafe {
-            asm!(
-                "tilestored [{at} + {line}*1], tmm0", "tilestored [{at} + {line}*1 + 1024], tmm1",
-                "tilestored [{at} + {line}*1 + 2048], tmm2", "tilestored [{at} + {line}*1 + 3072], tmm3",
-                at = in(reg) dots.as_mut_ptr(), line = in(reg) 64usize, options(nostack),
-            );
-            if g + 1 < groups {
-                zero();
-                multiply(g + 1);
-            }
-            for half in 0..2 {
-                let scale = _mm512_load_ps(panel.scales[g][half].as_ptr());
-                let bias = _mm512_load_ps(panel.biases[g][half].as_ptr());
-                for r in 0..rows {
-                    let x = &*tile.groups.as_ptr().add((start / group + g) * rows + r);
-                    let upper = _mm512_load_si512(dots[2 * half][r].0.as_ptr().cast());
-                    let lower = _mm512_load_si512(dots[2 * half + 1][r].0.as_ptr().cast());
-                    let lower = _mm512_add_epi32(lower, _mm512_set1_epi32(x.correction));
-                    let place = sums[r].as_mut_ptr().add(16 * half);
-                    let total =
-                        add_group(_mm512_loadu_ps(place), [upper, lower], [scale, bias], [x.step, x.sum]);
-                    _mm512_storeu_ps(place, total);
+}
+
+/// Stores two registers of sums and makes them zero.
+macro_rules! store {
+    ($upper:literal, $lower:literal, $to:expr) => {
+        asm!(
+            concat!("tilestored [{at} + {line}*1], ", $upper),
+            concat!("tilestored [{at} + {line}*1 + 1024], ", $lower),
+            concat!("tilezero ", $upper),
+            concat!("tilezero ", $lower),
+            at = in(reg) $to, line = in(reg) 64usize, options(nostack),
+        )
+    };
+}
+
+/// Adds half a panel's products to the rows' sums, which stay in registers all the while if the tile is `FULL`. Tiles are one
+/// group ahead of the vectors, in two pairs of registers in turn.
+#[inline(always)]
+unsafe fn add_half<const FULL: bool, const CORRECTED: bool>(
+    stretch: Stretch,
+    tile: Tile,
+    half: usize,
+    sums: &mut [[f32; PANEL]],
+) {
+    let Stretch { panel, start, groups, group } = stretch;
+    let rows = if FULL { 16 } else { tile.rows };
+    let mut dots = MaybeUninit::<[[[Line; 16]; 2]; 2]>::uninit();
+    let dots = dots.as_mut_ptr().cast::<[[Line; 16]; 2]>();
+    // SAFETY: the caller's.
+    unsafe {
+        let mut totals = [_mm512_setzero_ps(); 16];
+        for r in 0..rows {
+            totals[r] = _mm512_loadu_ps(sums[r].as_ptr().add(16 * half));
+        }
+        let multiply = |g: usize| {
+            for part in 0..group.div_ceil(64) {
+                let input = g * group + part * 64;
+                let block = start / 64 + input / 64;
+                let x = tile.lines[2 * block * rows..].as_ptr().cast::<u8>().wrapping_add(input % 64);
+                let codes = panel.codes[input / 4..].as_ptr().cast::<u8>().wrapping_add(64 * half);
+                match g % 2 {
+                    0 => multiply!("tmm0", "tmm1", x, x.wrapping_add(64 * rows), codes),
+                    _ => multiply!("tmm2", "tmm3", x, x.wrapping_add(64 * rows), codes),
                 }
             }
+        };
+        multiply(0);
+        for g in 0..groups {
+            if g + 1 < groups {
+                multiply(g + 1);
+            }
+            let to = dots.add(g % 2);
+            match g % 2 {
+                0 => store!("tmm0", "tmm1", to),
+                _ => store!("tmm2", "tmm3", to),
+            }
+            // Those just stored take a while to get to memory.
+            if g > 0 {
+                add_dots::<FULL, CORRECTED>(&mut totals, dots.add((g - 1) % 2), stretch, tile, half, g - 1);
+            }
         }
+        let last = groups - 1;
+        add_dots::<FULL, CORRECTED>(&mut totals, dots.add(last % 2), stretch, tile, half, last);
+        for r in 0..rows {
+            _mm512_storeu_ps(sums[r].as_mut_ptr().add(16 * half), totals[r]);
+        }
+    }
+}
+
+/// Adds the dots of group `g` with upper and lower bytes.
+#[inline(always)]
+unsafe fn add_dots<const FULL: bool, const CORRECTED: bool>(
+    totals: &mut [__m512; 16],
+    dots: *const [[Line; 16]; 2],
+    stretch: Stretch,
+    tile: Tile,
+    half: usize,
+    g: usize,
+) {
+    let Stretch { panel, start, group, .. } = stretch;
+    let rows = if FULL { 16 } else { tile.rows };
+    // SAFETY: the caller's; lines are 64 aligned bytes.
+    unsafe {
+        let scales = [panel.scales[g][half].as_ptr(), panel.biases[g][half].as_ptr()];
+        let scales = [_mm512_load_ps(scales[0]), _mm512_load_ps(scales[1])];
+        let x = tile.groups.as_ptr().add((start / group + g) * rows);
+        let dots = dots.cast::<Line>();
+        if FULL {
+            // A loop is not sure to be unrolled, without which totals lie in memory.
+            macro_rules! add_rows {
+                ($($r:literal)*) => {
+                    $(totals[$r] = add_row::<CORRECTED>(totals[$r], dots.add($r), scales, x.add($r));)*
+                };
+            }
+            add_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        } else {
+            for r in 0..rows {
+                totals[r] = add_row::<CORRECTED>(totals[r], dots.add(r), scales, x.add(r));
+            }
+        }
+    }
+}
+
+/// Adds a row's dots with upper bytes, and those with lower ones 16 lines behind them.
+#[inline(always)]
+unsafe fn add_row<const CORRECTED: bool>(
+    total: __m512,
+    dots: *const Line,
+    scales: [__m512; 2],
+    x: *const Group,
+) -> __m512 {
+    // SAFETY: the caller's; lines are 64 aligned bytes.
+    unsafe {
+        let upper = _mm512_load_si512(dots.cast());
+        let mut lower = _mm512_load_si512(dots.add(16).cast());
+        if CORRECTED {
+            lower = _mm512_add_epi32(lower, _mm512_set1_epi32((*x).correction));
+        }
+        add_group(total, [upper, lower], scales, [(*x).step, (*x).sum])
     }
 }
 
@@ -88,8 +184,8 @@ thread_local! {
     static SHAPE: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Sets up this thread's registers: sums of the two halves of a panel with upper and lower bytes in 0 to 3, bytes of `x` in
-/// 4 and 5, codes in 6 and 7.
+/// Sets up this thread's registers: sums with upper and lower bytes of a group in 0 and 1, of the next in 2 and 3, bytes of `x`
+/// in 4 and 5, codes in 6.
 ///
 /// # Safety
 /// Tiles must be allowed.
