@@ -129,9 +129,9 @@ impl Sum {
     /// `out = stream + after(out)`.
     fn add(&self, stream: &Input, out: &mut [f32]) {
         if let Some(after) = &self.after {
-            out.copy_from_slice(&after.apply(out));
+            after.apply_to(out, after.size(), 0..after.size());
         }
-        out.iter_mut().zip(&*stream.wide()).for_each(|(out, stream)| *out += stream);
+        super::dispatch!(stream.dtype(), T => kernels::add::<T>(out, stream.values()));
     }
 }
 

@@ -191,6 +191,11 @@ impl NormParts {
         out
     }
 
+    /// In place, of each such run in some columns of rows of `width`.
+    pub fn apply_to(&self, x: &mut [f32], width: usize, columns: Range<usize>) {
+        kernels::rms_norm_columns(x, width, columns, &self.weight, self.eps);
+    }
+
     /// `norm(x) * silu(gate)`.
     pub fn apply_gated(&self, x: &[f32], gate: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; x.len()];
