@@ -278,7 +278,7 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
         gated_rms_norm(x, x, &weight[..128], out, 1e-6)
     });
     limits.report(&name("gated silu 2048"), 0, 3 * x.len() * size, || gated(x, x, out, Activation::Silu));
-    limits.report(&name("sigmoid_gated 2048"), 0, 3 * x.len() * size, || sigmoid_gated(x, x, 256, out, 256));
+    limits.report(&name("sigmoid_gated 2048"), 0, 3 * x.len() * size, || sigmoid_gated(out, x, 256, 256));
     let positions: Vec<i32> = (0..tokens as i32).map(|t| 1000 + t).collect();
     let frequencies: Vec<f32> = (0..32).map(|i| 1e7f32.powf(-(i as f32) / 32.0)).collect();
     for pairs in [RopePairs::Halves, RopePairs::Adjacent] {

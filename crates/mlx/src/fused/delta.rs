@@ -180,7 +180,7 @@ impl DeltaParts {
             self.convolve(x, certain, &row.past[0], before, conv, qkv);
             let keys = self.heads.keys() as usize;
             for (norm, from) in self.norms.iter().zip([0, keys]) {
-                norm.apply_to(qkv, self.channels(), from..from + keys);
+                norm.apply(qkv, self.channels(), from..from + keys);
             }
             let (mut g, mut beta) = (vec![0.0; a.len()], vec![0.0; b.len()]);
             kernels::delta_gates([a, b], &self.neg_exp_a, &self.dt_bias, &mut g, &mut beta);
