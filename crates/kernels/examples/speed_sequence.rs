@@ -186,8 +186,15 @@ fn ahead_speed(limits: &Limits) {
     for (key_heads, value_heads, dim) in [(4, 8, 64), (16, 16, 128)] {
         let shape = DeltaShape { tokens: TOKENS, key_heads, value_heads, key_dim: dim, value_dim: dim };
         let (keys, values) = (key_heads * dim, value_heads * dim);
-        let (x, beta) = (vec![0.01f32; TOKENS * values], vec![0.5f32; TOKENS * value_heads]);
-        let (q, g) = (&x[..TOKENS * keys], vec![0.9f32; TOKENS * value_heads]);
+        let width = 2 * keys + values;
+        let (x, beta) = (vec![0.01f32; TOKENS * width], vec![0.5f32; TOKENS * value_heads]);
+        let g = vec![0.9f32; TOKENS * value_heads];
+        let first = |tokens: usize| DeltaTokens {
+            qkv: &x[..tokens * width],
+            g: &g[..tokens * value_heads],
+            beta: &beta[..tokens * value_heads],
+        };
+        let parts = |tokens: usize| [&x[..tokens * keys], &x[..tokens * keys], &x[..tokens * values]];
         // As many states as layers, so that none of them is still in the cache.
         let mut states = vec![vec![0.01f32; value_heads * dim * dim]; 18];
         let mut copies = vec![vec![0.0f32; TOKENS * value_heads * dim * dim]; 18];
@@ -197,24 +204,17 @@ fn ahead_speed(limits: &Limits) {
         let name = |what: &str| format!("18 layers, {value_heads} heads of {dim}, {what}");
         limits.report(&name("5 tokens that stay"), flops(5), 2 * bytes, || {
             for state in &mut states {
-                gated_delta(shape, [q, q, &x], &g, &beta, state, &mut out);
+                gated_delta(shape, parts(TOKENS), &g, &beta, state, &mut out);
             }
         });
         for before in [0, 2, 4] {
-            let late = DeltaTokens {
-                tokens: before,
-                k: &q[..before * keys],
-                v: &x[..before * values],
-                g: &g[..before * value_heads],
-                beta: &beta[..before * value_heads],
-            };
             limits.report(
                 &name(&format!("4 ahead, {before} taken in")),
                 flops(5 + before),
                 2 * bytes,
                 || {
                     for state in &mut states {
-                        gated_delta_ahead(shape, 1, late, [q, q, &x], &g, &beta, state, &mut out);
+                        gated_delta_ahead(shape, 1, [first(before), first(TOKENS)], state, &mut out);
                     }
                 },
             );
@@ -223,13 +223,8 @@ fn ahead_speed(limits: &Limits) {
             let one = DeltaShape { tokens: 1, ..shape };
             for (state, copies) in states.iter_mut().zip(&mut copies) {
                 for (t, copy) in copies.chunks_exact_mut(state.len()).enumerate() {
-                    let (keys, values, heads) = (
-                        t * keys..(t + 1) * keys,
-                        t * values..(t + 1) * values,
-                        t * value_heads..(t + 1) * value_heads,
-                    );
-                    let qkv = [&q[keys.clone()], &q[keys], &x[values.clone()]];
-                    gated_delta(one, qkv, &g[heads.clone()], &beta[heads], state, &mut out[values]);
+                    let out = &mut out[t * values..][..values];
+                    gated_delta(one, parts(1), &g[..value_heads], &beta[..value_heads], state, out);
                     copy.copy_from_slice(state);
                 }
             }
@@ -272,17 +267,18 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
         causal_conv(&x, &weight, &past, &mut out, &mut next, channels, ConvActivation::Silu)
     });
     let x = &x[..tokens * 2048];
-    let (weight, mut sum) = (vec![1.0f32; 2048], x.to_vec());
+    let (weight, mut sum) = (vec![1.0f32; 2048], vec![0.0f32; x.len()]);
     let out = &mut out[..x.len()];
     limits.report(&name("rms_norm 2048"), 0, 2 * x.len() * size, || rms_norm(x, &weight, out, 1e-6));
-    limits.report(&name("add_rms_norm 2048"), 0, 4 * x.len() * size, || {
-        add_rms_norm(x, x, &weight, &mut sum, out, 1e-6)
+    limits.report(&name("add 2048"), 0, x.len() * (size + 8), || add(&mut sum, x));
+    limits.report(&name("rms_norm_columns 2048"), 0, 8 * x.len(), || {
+        rms_norm_columns(&mut sum, 2048, 0..2048, &weight[..128], 1e-6)
     });
     limits.report(&name("gated_rms_norm 16x128"), 0, 3 * x.len() * size, || {
         gated_rms_norm(x, x, &weight[..128], out, 1e-6)
     });
     limits.report(&name("gated silu 2048"), 0, 3 * x.len() * size, || gated(x, x, out, Activation::Silu));
-    limits.report(&name("sigmoid_gated 2048"), 0, 3 * x.len() * size, || sigmoid_gated(x, x, 256, out, 256));
+    limits.report(&name("sigmoid_gated 2048"), 0, 3 * x.len() * size, || sigmoid_gated(out, x, 256, 256));
     let positions: Vec<i32> = (0..tokens as i32).map(|t| 1000 + t).collect();
     let frequencies: Vec<f32> = (0..32).map(|i| 1e7f32.powf(-(i as f32) / 32.0)).collect();
     for pairs in [RopePairs::Halves, RopePairs::Adjacent] {

@@ -37,86 +37,84 @@ pub fn gated_delta<T: Scalar>(
     state: &mut [f32],
     out: &mut [T],
 ) {
-    gated_delta_ahead(shape, shape.tokens, DeltaTokens::default(), [q, k, v], g, beta, state, out);
+    let (keys, values, width) = (shape.keys(), shape.values(), shape.width());
+    let parts = [(q, keys), (k, keys), (v, values)];
+    for (x, width) in parts {
+        assert_eq!(x.len(), shape.tokens * width, "inputs of {shape:?}");
+    }
+    with_scratch(shape.tokens * width, |qkv| {
+        for_each_chunk(qkv, width, shape.tokens * width, |t, mut to| {
+            for (x, width) in parts {
+                let part;
+                (part, to) = to.split_at_mut(width);
+                vectorize(Widen { from: &x[t * width..][..width], to: part });
+            }
+        });
+        let tokens = DeltaTokens { qkv, g, beta };
+        gated_delta_ahead(shape, shape.tokens, [DeltaTokens::default(), tokens], state, out);
+    });
 }
 
-/// Tokens that a state has not taken in yet, as [`gated_delta`] has them; what they give is not asked for again.
+/// Tokens as [`gated_delta`] has them, but `qkv` `[tokens, width]`: each one's queries, keys and values side by side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeltaTokens<'a> {
-    pub tokens: usize,
-    pub k: &'a [f32],
-    pub v: &'a [f32],
+    pub qkv: &'a [f32],
     pub g: &'a [f32],
     pub beta: &'a [f32],
 }
 
-/// As [`gated_delta`], but the tokens come behind those of `before`, and only the first `certain` of them are there to
-/// stay: `state` becomes what it is behind these, while `out` is that of all. All bits are those of one token at a time.
-#[allow(clippy::too_many_arguments, reason = "those of gated_delta, and which tokens stay")]
+/// As [`gated_delta`], but the `tokens` come behind those of `before`, which the state has not taken in yet and whose
+/// outputs nobody asks for, and only the first `certain` of them are there to stay: `state` becomes what it is behind
+/// these, while `out` is that of all. All bits are those of one token at a time.
 pub fn gated_delta_ahead<T: Scalar>(
     shape: DeltaShape,
     certain: usize,
-    before: DeltaTokens,
-    [q, k, v]: [&[T]; 3],
-    g: &[f32],
-    beta: &[f32],
+    [before, tokens]: [DeltaTokens; 2],
     state: &mut [f32],
     out: &mut [T],
 ) {
-    let DeltaShape { tokens, key_heads, value_heads, key_dim, value_dim } = shape;
+    let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
     assert_eq!(state.len(), value_heads * value_dim * key_dim, "state of {shape:?}");
-    assert!(certain <= tokens, "{certain} of {tokens} tokens are certain");
-    assert_eq!(
-        (q.len(), k.len(), v.len(), out.len()),
-        (
-            tokens * key_heads * key_dim,
-            tokens * key_heads * key_dim,
-            tokens * value_heads * value_dim,
-            tokens * value_heads * value_dim
-        ),
-        "inputs of {shape:?}"
-    );
-    let per_head = tokens * value_heads;
-    let by_channel = g.len() != per_head || before.g.len() != before.tokens * value_heads;
-    assert!(g.len() == per_head * if by_channel { key_dim } else { 1 }, "{} decays for {shape:?}", g.len());
-    assert_eq!(beta.len(), per_head, "beta of {shape:?}");
-    if tokens + before.tokens == 0 {
+    assert_eq!(tokens.count(shape), shape.tokens, "gates of {shape:?}");
+    assert_eq!(out.len(), shape.tokens * shape.values(), "outputs of {shape:?}");
+    assert!(certain <= shape.tokens, "{certain} of {} tokens are certain", shape.tokens);
+    let by_channel = [before, tokens].iter().any(|tokens| tokens.g.len() != tokens.beta.len());
+    for tokens in [before, tokens] {
+        let heads = tokens.count(shape) * value_heads;
+        assert_eq!(tokens.qkv.len(), tokens.count(shape) * shape.width(), "inputs of {shape:?}");
+        assert_eq!(tokens.g.len(), heads * if by_channel { key_dim } else { 1 }, "decays of {shape:?}");
+        assert_eq!(tokens.beta.len(), heads, "beta of {shape:?}");
+    }
+    let count = before.count(shape) + shape.tokens;
+    if count == 0 {
         return;
     }
-    let decays = if by_channel { key_dim } else { 1 };
-    assert_eq!(
-        (before.k.len(), before.v.len(), before.g.len(), before.beta.len()),
-        (
-            before.tokens * key_heads * key_dim,
-            before.tokens * value_heads * value_dim,
-            before.tokens * value_heads * decays,
-            before.tokens * value_heads
-        ),
-        "tokens before {shape:?}"
-    );
-    let call = Call {
-        shape,
-        certain,
-        before,
-        v,
-        g,
-        beta,
-        by_channel,
-        out: Parts::new(out),
-        state: Parts::new(state),
-    };
-    let work = 4 * (tokens + before.tokens) * value_heads * value_dim * key_dim;
+    let (out, state) = (Parts::new(out), Parts::new(state));
+    let call = Call { shape, certain, before, tokens, by_channel, wide: wide_registers(), out, state };
+    let work = 4 * count * shape.values() * key_dim;
     let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(SLICE)).collect();
-    with_scratch(2 * q.len(), |wide| {
-        let (wide_q, wide_k) = wide.split_at_mut(q.len());
-        vectorize(Widen { from: q, to: wide_q });
-        vectorize(Widen { from: k, to: wide_k });
-        let (q, k) = (&*wide_q, &*wide_k);
-        let wide = wide_registers();
-        for_each_chunk(&mut tasks, 1, work, |_, task| {
-            vectorize(Slice { call: &call, task: task[0], q, k, wide })
-        });
-    });
+    for_each_chunk(&mut tasks, 1, work, |_, task| vectorize(Slice { call: &call, task: task[0] }));
+}
+
+impl DeltaShape {
+    fn keys(&self) -> usize {
+        self.key_heads * self.key_dim
+    }
+
+    fn values(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Queries, keys and values of a token.
+    fn width(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+}
+
+impl DeltaTokens<'_> {
+    fn count(&self, shape: DeltaShape) -> usize {
+        self.beta.len() / shape.value_heads
+    }
 }
 
 /// Rows of a head's state that one thread takes through all tokens, small enough to stay in its innermost cache.
@@ -131,10 +129,9 @@ struct Call<'a, T> {
     shape: DeltaShape,
     certain: usize,
     before: DeltaTokens<'a>,
-    v: &'a [T],
-    g: &'a [f32],
-    beta: &'a [f32],
+    tokens: DeltaTokens<'a>,
     by_channel: bool,
+    wide: bool,
     out: Parts<'a, T>,
     state: Parts<'a, f32>,
 }
@@ -142,25 +139,23 @@ struct Call<'a, T> {
 struct Slice<'a, T> {
     call: &'a Call<'a, T>,
     task: usize,
-    q: &'a [f32],
-    k: &'a [f32],
-    wide: bool,
 }
 
 impl<T: Scalar> Work for Slice<'_, T> {
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
     fn run(self) {
-        let Call { shape, certain, before, ref state, .. } = *self.call;
+        let Call { shape, certain, before, by_channel, wide, ref state, .. } = *self.call;
         let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
         let per_head = value_dim.div_ceil(SLICE);
         let (head, first) = (self.task / per_head, self.task % per_head * SLICE);
         let rows = (value_dim - first).min(SLICE);
         // SAFETY: each row of the state belongs to one task.
         let state = unsafe { state.part((head * value_dim + first) * key_dim, rows * key_dim) };
-        let place = Place { shape, head, first, by_channel: self.call.by_channel, wide: self.wide };
-        if certain == tokens && (tokens + before.tokens < FEW_TOKENS || state.len() > SLICE * KEYS) {
-            place.take_in(before, state);
+        let place = Place { shape, head, first, by_channel, wide };
+        let earlier = before.count(shape);
+        if certain == tokens && (tokens + earlier < FEW_TOKENS || state.len() > SLICE * KEYS) {
+            place.walk::<false>(0..earlier, before, state, |_, _| {});
             return self.tokens(place, 0..tokens, state);
         }
         let (mut few, mut many) = (Aligned([0.0; SLICE * KEYS]), vec![]);
@@ -171,12 +166,28 @@ impl<T: Scalar> Work for Slice<'_, T> {
             &mut many[..]
         };
         copy.copy_from_slice(state);
-        place.take_in(before, copy);
+        place.walk::<false>(0..earlier, before, copy, |_, _| {});
         self.tokens(place, 0..certain, copy);
-        if certain + before.tokens > 0 {
+        if certain + earlier > 0 {
             state.copy_from_slice(copy);
         }
         self.tokens(place, certain..tokens, copy);
+    }
+}
+
+impl<T: Scalar> Slice<'_, T> {
+    /// The rows through some of the tokens.
+    #[inline(always)]
+    #[allow(unsafe_code, reason = "slices write parts of their own")]
+    fn tokens(&self, place: Place, range: Range<usize>, state: &mut [f32]) {
+        let Call { tokens, ref out, .. } = *self.call;
+        place.walk::<true>(range, tokens, state, |at: usize, values: &[f32]| {
+            // SAFETY: each row of values belongs to one task.
+            let out = unsafe { out.part(at, values.len()) };
+            for (to, from) in out.iter_mut().zip(values) {
+                *to = T::from_f32(*from);
+            }
+        });
     }
 }
 
@@ -190,48 +201,19 @@ struct Place {
     wide: bool,
 }
 
-impl<T: Scalar> Slice<'_, T> {
-    /// The rows through some of the tokens.
-    #[inline(always)]
-    #[allow(unsafe_code, reason = "slices write parts of their own")]
-    fn tokens(&self, place: Place, range: Range<usize>, state: &mut [f32]) {
-        let Call { shape, v, g, beta, ref out, .. } = *self.call;
-        let write = |at: usize, values: &[f32]| {
-            // SAFETY: each row of values belongs to one task.
-            let out = unsafe { out.part(at, values.len()) };
-            for (to, from) in out.iter_mut().zip(values) {
-                *to = T::from_f32(*from);
-            }
-        };
-        place.walk::<T, true>(range, shape.tokens, [self.q, self.k], v, g, beta, state, write);
-    }
-}
-
 impl Place {
-    /// The rows through tokens whose outputs nobody wants.
+    /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`.
     #[inline(always)]
-    fn take_in(self, tokens: DeltaTokens, state: &mut [f32]) {
-        let DeltaTokens { tokens, k, v, g, beta } = tokens;
-        self.walk::<f32, false>(0..tokens, tokens, [k, k], v, g, beta, state, |_, _| {});
-    }
-
-    /// The rows through the tokens `range` of `tokens`; `write` gets where each one's outputs begin, and those.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments, reason = "the inputs of a delta rule")]
-    fn walk<V: Scalar, const OUT: bool>(
+    fn walk<const OUT: bool>(
         self,
         range: Range<usize>,
-        tokens: usize,
-        [q, k]: [&[f32]; 2],
-        v: &[V],
-        g: &[f32],
-        beta: &[f32],
+        tokens: DeltaTokens,
         state: &mut [f32],
         write: impl Fn(usize, &[f32]),
     ) {
         let Place { shape, head, first, by_channel, wide } = self;
-        let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = shape;
-        let (rows, key_head) = (state.len() / key_dim, head / (value_heads / key_heads));
+        let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
+        let rows = state.len() / key_dim;
         // Decays of one token, and its decayed keys.
         let (mut few, mut many) = (Aligned([0.0; 2 * KEYS]), vec![]);
         let factors = if key_dim <= KEYS {
@@ -243,30 +225,36 @@ impl Place {
         let (decay, decayed) = factors.split_at_mut(key_dim);
         let mut values = [0.0; SLICE];
         for t in range {
+            let [q, k, v] = self.inputs(tokens, t, rows);
             let at = t * value_heads + head;
-            let keys = (t * key_heads + key_head) * key_dim;
-            let (token_q, token_k) = (&q[keys..][..key_dim], &k[keys..][..key_dim]);
             match by_channel {
-                true => decay.copy_from_slice(&g[at * key_dim..][..key_dim]),
-                false => decay.fill(g[at]),
+                true => decay.copy_from_slice(&tokens.g[at * key_dim..][..key_dim]),
+                false => decay.fill(tokens.g[at]),
             }
-            for ((to, g), k) in decayed.iter_mut().zip(&*decay).zip(token_k) {
+            for ((to, g), k) in decayed.iter_mut().zip(&*decay).zip(k) {
                 *to = g * k;
             }
-            if t + 1 < tokens {
+            if t + 1 < tokens.count(shape) {
                 // Tokens lie too far apart for the processor to guess.
-                prefetch(&v[(at + value_heads) * value_dim + first..][..rows]);
-                prefetch(&q[keys + key_heads * key_dim..][..key_dim]);
-                prefetch(&k[keys + key_heads * key_dim..][..key_dim]);
+                for next in self.inputs(tokens, t + 1, rows) {
+                    prefetch(next);
+                }
             }
-            let token = Token { q: token_q, k: token_k, decay, decayed, beta: beta[at] };
-            let from = at * value_dim + first;
-            for (to, from) in values.iter_mut().zip(&v[from..][..rows]) {
-                *to = from.to_f32();
-            }
+            values[..rows].copy_from_slice(v);
+            let token = Token { q, k, decay, decayed, beta: tokens.beta[at] };
             token.step::<OUT>(state, &mut values[..rows], wide);
-            write(from, &values[..rows]);
+            write(at * value_dim + first, &values[..rows]);
         }
+    }
+
+    /// Token `t`'s query, key and values for so many rows.
+    #[inline(always)]
+    fn inputs<'a>(self, tokens: DeltaTokens<'a>, t: usize, rows: usize) -> [&'a [f32]; 3] {
+        let Place { shape, head, first, .. } = self;
+        let (q, rest) = tokens.qkv[t * shape.width()..][..shape.width()].split_at(shape.keys());
+        let key = head / (shape.value_heads / shape.key_heads) * shape.key_dim;
+        let value = shape.keys() + head * shape.value_dim + first;
+        [&q[key..][..shape.key_dim], &rest[key..][..shape.key_dim], &rest[value..][..rows]]
     }
 }
 

@@ -57,34 +57,31 @@ impl Work for InPlace<'_> {
     }
 }
 
-/// `out = x * sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` and `out` `[rows, dim]` lie one
-/// behind the other, those of `gate` `stride` apart from its start on (its last may end early).
-pub fn sigmoid_gated<T: Scalar>(x: &[T], gate: &[T], stride: usize, out: &mut [T], dim: usize) {
-    assert!(x.len() == out.len() && out.len().is_multiple_of(dim), "rows of {dim} in {}", out.len());
-    let rows = out.len() / dim;
+/// `x *= sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` `[rows, dim]` lie one behind the
+/// other, those of `gate` `stride` apart from its start on (its last may end early).
+pub fn sigmoid_gated<T: Scalar>(x: &mut [T], gate: &[T], stride: usize, dim: usize) {
+    assert!(x.len().is_multiple_of(dim), "rows of {dim} in {}", x.len());
+    let rows = x.len() / dim;
     assert!(stride >= dim && (rows == 0 || gate.len() >= (rows - 1) * stride + dim), "{rows} gates of {dim}");
     let block = (BLOCK / dim).max(1);
-    for_each_chunk(out, block * dim, 16 * x.len(), |i, out| {
-        let x = &x[i * block * dim..][..out.len()];
-        vectorize(SigmoidRows { x, gate: &gate[i * block * stride..], stride, dim, out });
+    for_each_chunk(x, block * dim, 16 * rows * dim, |i, x| {
+        vectorize(SigmoidRows { x, gate: &gate[i * block * stride..], stride, dim });
     });
 }
 
 struct SigmoidRows<'a, T> {
-    x: &'a [T],
+    x: &'a mut [T],
     gate: &'a [T],
     stride: usize,
     dim: usize,
-    out: &'a mut [T],
 }
 
 impl<T: Scalar> Work for SigmoidRows<'_, T> {
     #[inline(always)]
     fn run(self) {
-        let rows = self.out.chunks_exact_mut(self.dim).zip(self.x.chunks_exact(self.dim));
-        for ((out, x), gate) in rows.zip(self.gate.chunks(self.stride)) {
-            for ((out, x), gate) in out.iter_mut().zip(x).zip(gate) {
-                *out = T::from_f32(x.to_f32() * sigmoid(gate.to_f32()));
+        for (x, gate) in self.x.chunks_exact_mut(self.dim).zip(self.gate.chunks(self.stride)) {
+            for (x, gate) in x.iter_mut().zip(gate) {
+                *x = T::from_f32(x.to_f32() * sigmoid(gate.to_f32()));
             }
         }
     }

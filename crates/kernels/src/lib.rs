@@ -36,12 +36,13 @@ pub use linear::{
     Affine, FloatFormat, FloatType, Floats, Microscaled, Packed, Packing, Precision, Term, Weight,
     gated_linear, grouped_linear, linear, linears,
 };
-pub use norm::{add_rms_norm, gated_rms_norm, rms_norm};
+pub use norm::{add, gated_rms_norm, rms_norm, rms_norm_columns};
 pub use pack::pack_floats;
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use rows::affine_rows;
 pub use sample::{PastToken, Sampling, probability, sample};
 pub use scalar::Scalar;
+pub use shared::with_scratch;
 pub use simd::{Vectors, vectors};
 pub use top_k::top_k;

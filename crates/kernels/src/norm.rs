@@ -1,10 +1,11 @@
-//! Root-mean-square norm, alone, behind a residual sum, or in front of a gate.
+//! Root-mean-square norm, alone or in front of a gate, and the sums that norms are of.
+
+use std::ops::Range;
 
 use crate::{
     lanes::{LANES, Lanes, fma, load_scalar, reduce, silu, store_scalar},
     parallel::for_each_chunk,
     scalar::Scalar,
-    shared::Parts,
     simd::{Work, vectorize},
 };
 
@@ -15,24 +16,29 @@ pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps:
     });
 }
 
-/// [`rms_norm`] of `sum`, which receives `x + residual`, rounded.
-pub fn add_rms_norm<T: Scalar, W: Scalar>(
-    x: &[T],
-    residual: &[T],
-    weight: &[W],
-    sum: &mut [T],
-    out: &mut [T],
-    eps: f32,
-) {
-    assert_eq!((residual.len(), sum.len()), (x.len(), x.len()), "x, residual and sum differ in length");
-    let sums = Parts::new(sum);
-    each_block(x.len(), weight, out, |at, out| {
-        let range = at..at + out.len();
-        #[allow(unsafe_code, reason = "blocks write rows of their own")]
-        // SAFETY: each row belongs to one block.
-        let sum = unsafe { sums.part(at, out.len()) };
-        vectorize(Add { x: &x[range.clone()], residual: &residual[range], sum });
-        vectorize(Rows { x: sum, weight, gate: None, out, eps });
+/// [`rms_norm`] in place, of each run of `weight.len()` values in some columns of rows of `width`.
+pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weight: &[f32], eps: f32) {
+    let run = weight.len();
+    assert!(
+        x.len().is_multiple_of(width) && columns.len().is_multiple_of(run),
+        "runs of {run} in {columns:?}"
+    );
+    let work = 4 * x.len() / width * columns.len();
+    for_each_chunk(x, width * (4096 / columns.len()).max(1), work, |_, rows| {
+        for row in rows.chunks_exact_mut(width) {
+            vectorize(InPlace { x: &mut row[columns.clone()], weight, eps });
+        }
+    });
+}
+
+/// `x += y`, element by element.
+pub fn add<T: Scalar>(x: &mut [f32], y: &[T]) {
+    const BLOCK: usize = 4096;
+    assert_eq!(x.len(), y.len(), "x and y differ in length");
+    // What it costs is memory's.
+    for_each_chunk(x, BLOCK, 4 * y.len(), |i, x| {
+        let y = &y[i * BLOCK..][..x.len()];
+        vectorize(Add { x, y });
     });
 }
 
@@ -72,12 +78,7 @@ impl<T: Scalar, W: Scalar> Work for Rows<'_, T, W> {
     fn run(self) {
         let row = self.weight.len();
         for (i, (x, out)) in self.x.chunks_exact(row).zip(self.out.chunks_exact_mut(row)).enumerate() {
-            let mut squares = [0.0; LANES];
-            for chunk in 0..row.div_ceil(LANES) {
-                let lanes = load_scalar(x, chunk);
-                fma(&mut squares, &lanes, &lanes);
-            }
-            let scale = 1.0 / (reduce(&squares) / row as f32 + self.eps).sqrt();
+            let scale = scale(x, self.eps);
             for (chunk, out) in out.chunks_mut(LANES).enumerate() {
                 let mut lanes = load_scalar(x, chunk);
                 let weight = load_scalar(self.weight, chunk);
@@ -93,6 +94,35 @@ impl<T: Scalar, W: Scalar> Work for Rows<'_, T, W> {
     }
 }
 
+struct InPlace<'a> {
+    x: &'a mut [f32],
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Work for InPlace<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for run in self.x.chunks_exact_mut(self.weight.len()) {
+            let scale = scale(run, self.eps);
+            for (x, weight) in run.iter_mut().zip(self.weight) {
+                *x = *x * scale * weight;
+            }
+        }
+    }
+}
+
+/// What a norm multiplies a row by.
+#[inline(always)]
+fn scale<T: Scalar>(row: &[T], eps: f32) -> f32 {
+    let mut squares = [0.0; LANES];
+    for chunk in 0..row.len().div_ceil(LANES) {
+        let lanes = load_scalar(row, chunk);
+        fma(&mut squares, &lanes, &lanes);
+    }
+    1.0 / (reduce(&squares) / row.len() as f32 + eps).sqrt()
+}
+
 #[inline(always)]
 fn times_silu(lanes: &mut Lanes, gate: &Lanes) {
     for i in 0..LANES {
@@ -101,16 +131,15 @@ fn times_silu(lanes: &mut Lanes, gate: &Lanes) {
 }
 
 struct Add<'a, T> {
-    x: &'a [T],
-    residual: &'a [T],
-    sum: &'a mut [T],
+    x: &'a mut [f32],
+    y: &'a [T],
 }
 
 impl<T: Scalar> Work for Add<'_, T> {
     #[inline(always)]
     fn run(self) {
-        for ((sum, x), residual) in self.sum.iter_mut().zip(self.x).zip(self.residual) {
-            *sum = T::from_f32(x.to_f32() + residual.to_f32());
+        for (x, y) in self.x.iter_mut().zip(self.y) {
+            *x += y.to_f32();
         }
     }
 }

@@ -19,15 +19,15 @@ pub enum RopePairs {
 
 /// Rotates the first `2 * frequencies.len()` values of every head of `x` `[tokens, heads, head_dim]` (Su et al.,
 /// "RoFormer", 2021): pair `i` is turned by `positions[token] * frequencies[i]` radians, cosine and sine both
-/// multiplied by `scale`. The other values are copied.
+/// multiplied by `scale`. The other values are copied. All are rounded once.
 #[expect(clippy::too_many_arguments, reason = "all sizes of one formula")]
-pub fn rope<T: Scalar>(
+pub fn rope<T: Scalar, U: Scalar>(
     x: &[T],
     positions: &[i32],
     frequencies: &[f32],
     pairs: RopePairs,
     scale: f32,
-    out: &mut [T],
+    out: &mut [U],
     heads: usize,
     head_dim: usize,
 ) {
@@ -72,23 +72,23 @@ impl Work for Turns<'_> {
 }
 
 /// All heads of one token.
-struct Heads<'a, T> {
+struct Heads<'a, T, U> {
     x: &'a [T],
     sin: &'a [f32],
     cos: &'a [f32],
     pairs: RopePairs,
     head_dim: usize,
-    out: &'a mut [T],
+    out: &'a mut [U],
 }
 
-impl<T: Scalar> Work for Heads<'_, T> {
+impl<T: Scalar, U: Scalar> Work for Heads<'_, T, U> {
     #[inline(always)]
     fn run(self) {
         let half = self.sin.len();
         for (out, x) in self.out.chunks_exact_mut(self.head_dim).zip(self.x.chunks_exact(self.head_dim)) {
             let (out, rest) = out.split_at_mut(2 * half);
             let (x, rest_x) = x.split_at(2 * half);
-            rest.copy_from_slice(rest_x);
+            rest.iter_mut().zip(rest_x).for_each(|(out, x)| *out = U::from_f32(x.to_f32()));
             match self.pairs {
                 RopePairs::Halves => {
                     let ((a, b), (x, y)) = (out.split_at_mut(half), x.split_at(half));
@@ -109,7 +109,7 @@ impl<T: Scalar> Work for Heads<'_, T> {
 }
 
 #[inline(always)]
-fn turn<T: Scalar>(a: T, b: T, sin: f32, cos: f32) -> (T, T) {
+fn turn<T: Scalar, U: Scalar>(a: T, b: T, sin: f32, cos: f32) -> (U, U) {
     let (x, y) = (a.to_f32(), b.to_f32());
-    (T::from_f32(x * cos - y * sin), T::from_f32(y * cos + x * sin))
+    (U::from_f32(x * cos - y * sin), U::from_f32(y * cos + x * sin))
 }

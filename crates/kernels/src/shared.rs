@@ -1,6 +1,6 @@
 //! What the tasks of one call share: an output of which each writes its own parts, and memory a thread keeps.
 
-use std::{cell::Cell, marker::PhantomData};
+use std::{cell::RefCell, marker::PhantomData};
 
 /// An output of which several threads write, each its own parts.
 pub struct Parts<'a, T> {
@@ -33,7 +33,8 @@ impl<'a, T> Parts<'a, T> {
 }
 
 thread_local! {
-    static SCRATCH: Cell<Vec<f32>> = const { Cell::new(vec![]) };
+    /// One for each call within another, the outermost last.
+    static SCRATCH: RefCell<Vec<Vec<f32>>> = const { RefCell::new(vec![]) };
 }
 
 /// Floats that fill a line of the cache: vectors that straddle two lines are loaded at half the speed.
@@ -42,13 +43,13 @@ const LINE: usize = 16;
 /// Calls `f` with `length` floats of whatever values, memory that the thread keeps from call to call. It starts with a
 /// line of the cache.
 pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
-    let mut memory = SCRATCH.take();
+    let mut memory = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
     if memory.len() < length + LINE {
         memory = vec![0.0; length + LINE];
     }
     let start = memory.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
     let result = f(&mut memory[start..][..length]);
-    SCRATCH.set(memory);
+    SCRATCH.with_borrow_mut(|free| free.push(memory));
     result
 }
 

@@ -115,17 +115,17 @@ fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: boo
     outputs.extend(run(&mut expected.clone(), before + certain, tokens));
 
     let (mut state, mut out) = (start, vec![0.0; outputs.len()]);
-    let late = DeltaTokens {
-        tokens: before,
-        k: &k[..before * 2 * key_dim],
-        v: &v[..before * 4 * value_dim],
-        g: &g[..before * decays],
-        beta: &beta[..before * 4],
+    let side_by_side = |t: usize| {
+        let (keys, values) = (2 * key_dim, 4 * value_dim);
+        [&q[t * keys..][..keys], &k[t * keys..][..keys], &v[t * values..][..values]].concat()
     };
-    let rest = [&q[late.k.len()..], &k[late.k.len()..], &v[late.v.len()..]];
+    let qkv: Vec<f32> = (0..tokens).flat_map(side_by_side).collect();
+    let (early, qkv) = qkv.split_at(before * (4 * key_dim + 4 * value_dim));
+    let (early_g, g) = g.split_at(before * decays);
+    let (early_beta, beta) = beta.split_at(before * 4);
+    let late = DeltaTokens { qkv: early, g: early_g, beta: early_beta };
     let now = DeltaShape { tokens: tokens - before, ..shape };
-    let (g, beta) = (&g[late.g.len()..], &beta[late.beta.len()..]);
-    gated_delta_ahead(now, certain, late, rest, g, beta, &mut state, &mut out);
+    gated_delta_ahead(now, certain, [late, DeltaTokens { qkv, g, beta }], &mut state, &mut out);
     assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
 }
 

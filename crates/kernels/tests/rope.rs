@@ -27,7 +27,7 @@ fn check<T: Float>([tokens, heads, half, rest]: [usize; 4], pairs: RopePairs, sc
     let x = noise::<T>(seed, tokens * heads * head_dim);
     let positions: Vec<i32> = (0..tokens).map(|t| 3 + (17 << (8 * t))).collect();
     let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
-    let mut out = unwritten(x.len());
+    let mut out = unwritten::<T>(x.len());
     rope(&x, &positions, &frequencies, pairs, scale, &mut out, heads, head_dim);
     let mut exact = wide(&x);
     for (i, head) in exact.chunks_mut(head_dim).enumerate() {

@@ -48,8 +48,8 @@ pub(crate) struct Noted {
 pub(crate) struct Inputs {
     /// Of the convolution, `channels` each.
     pub x: Vec<f32>,
-    pub k: Vec<f32>,
-    pub v: Vec<f32>,
+    /// Of the delta rule, see [`DeltaTokens`](kernels::DeltaTokens).
+    pub qkv: Vec<f32>,
     pub g: Vec<f32>,
     pub beta: Vec<f32>,
 }

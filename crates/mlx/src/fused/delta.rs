@@ -5,11 +5,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use kernels::{ConvActivation, DeltaShape, DeltaTokens};
+use kernels::{ConvActivation, DeltaShape, DeltaTokens, with_scratch};
 
 use super::{
     like,
-    parts::{NormParts, by_parts, columns, for_each_row, numbers, write_wide},
+    parts::{NormParts, by_parts, for_each_row, numbers, write_wide},
 };
 use crate::{
     Array, Input, Output,
@@ -117,14 +117,6 @@ struct Row<'a, 'p, 'n> {
     out: &'a mut [f32],
 }
 
-/// What a row's delta rule took, but its queries.
-struct Mixed {
-    k: Vec<f32>,
-    v: Vec<f32>,
-    g: Vec<f32>,
-    beta: Vec<f32>,
-}
-
 impl DeltaParts {
     #[track_caller]
     pub fn of(net: &DeltaNet) -> DeltaParts {
@@ -183,14 +175,28 @@ impl DeltaParts {
             (*tokens, noted.inputs.get().unwrap_or_else(|| panic!("tokens ahead that nobody has computed")))
         });
         let ahead = row.span.ahead.as_ref().map_or(0, |(ahead, _)| *ahead);
-        let mixed = self.convolve(x, tokens - ahead, &row.past[0], before, conv);
-        let mixed = self.recur(tokens, tokens - ahead, &mixed, [b, a], before, state, row.out);
-        if let Some((ahead, noted)) = &row.span.ahead {
-            let last = |values: &[f32]| values[values.len() / tokens * (tokens - ahead)..].to_vec();
-            let Mixed { k, v, g, beta } = mixed;
-            let inputs = Inputs { x: last(x), k: last(&k), v: last(&v), g: last(&g), beta: last(&beta) };
-            assert!(noted.set(inputs).is_ok(), "an operation runs once");
-        }
+        let certain = tokens - ahead;
+        with_scratch(x.len(), |qkv| {
+            self.convolve(x, certain, &row.past[0], before, conv, qkv);
+            let keys = self.heads.keys() as usize;
+            for (norm, from) in self.norms.iter().zip([0, keys]) {
+                norm.apply(qkv, self.channels(), from..from + keys);
+            }
+            let (mut g, mut beta) = (vec![0.0; a.len()], vec![0.0; b.len()]);
+            kernels::delta_gates([a, b], &self.neg_exp_a, &self.dt_bias, &mut g, &mut beta);
+            let before = before.map_or_else(DeltaTokens::default, |(tokens, inputs)| DeltaTokens {
+                qkv: &inputs.qkv[..tokens * self.channels()],
+                g: &inputs.g[..tokens * self.heads.value_heads as usize],
+                beta: &inputs.beta[..tokens * self.heads.value_heads as usize],
+            });
+            let now = DeltaTokens { qkv, g: &g, beta: &beta };
+            kernels::gated_delta_ahead(self.shape(tokens), certain, [before, now], state, row.out);
+            if let Some((_, noted)) = &row.span.ahead {
+                let last = |values: &[f32]| values[values.len() / tokens * certain..].to_vec();
+                let inputs = Inputs { x: last(x), qkv: last(qkv), g: last(&g), beta: last(&beta) };
+                assert!(noted.set(inputs).is_ok(), "an operation runs once");
+            }
+        });
     }
 
     /// A row's inputs after convolution and SiLU; `next` receives the last before and of the first `certain` tokens.
@@ -201,9 +207,9 @@ impl DeltaParts {
         past: &Input,
         before: Option<(usize, &Inputs)>,
         next: &mut Output,
-    ) -> Vec<f32> {
+        mixed: &mut [f32],
+    ) {
         let (channels, silu) = (self.channels(), ConvActivation::Silu);
-        let mut mixed = vec![0.0; x.len()];
         let mut past = past.wide();
         if let Some((tokens, inputs)) = before {
             let shown = past.len();
@@ -212,7 +218,7 @@ impl DeltaParts {
             assert_eq!(past.len(), shown, "as many as before");
         }
         write_wide(slice::from_mut(next), |next| {
-            kernels::causal_conv(x, &self.conv1d, &past, &mut mixed, next[0], channels, silu);
+            kernels::causal_conv(x, &self.conv1d, &past, mixed, next[0], channels, silu);
             let certain = &x[..certain * channels];
             if certain.len() < x.len() {
                 let kept = past.len().saturating_sub(certain.len());
@@ -220,40 +226,6 @@ impl DeltaParts {
                 next[0][kept..].copy_from_slice(&certain[certain.len() - (past.len() - kept)..]);
             }
         });
-        mixed
-    }
-
-    /// A row's tokens through norms, gates and delta rule; the state becomes what it is behind the first `certain`.
-    #[allow(clippy::too_many_arguments, reason = "what a row consists of")]
-    fn recur(
-        &self,
-        tokens: usize,
-        certain: usize,
-        mixed: &[f32],
-        [b, a]: [&[f32]; 2],
-        before: Option<(usize, &Inputs)>,
-        state: &mut [f32],
-        out: &mut [f32],
-    ) -> Mixed {
-        let (keys, channels) = (self.heads.keys() as usize, self.channels());
-        let part = |from: usize, to: usize| columns(mixed, channels, from..to);
-        let [q_norm, k_norm] = &self.norms;
-        let (q, k) = (q_norm.apply(&part(0, keys)), k_norm.apply(&part(keys, 2 * keys)));
-        let v = part(2 * keys, channels);
-        let (mut g, mut beta) = (vec![0.0; a.len()], vec![0.0; b.len()]);
-        kernels::delta_gates([a, b], &self.neg_exp_a, &self.dt_bias, &mut g, &mut beta);
-        let before = before.map_or_else(DeltaTokens::default, |(tokens, inputs)| {
-            let Inputs { k, v, g, beta, .. } = inputs;
-            DeltaTokens {
-                tokens,
-                k: &k[..tokens * keys],
-                v: &v[..tokens * self.heads.values() as usize],
-                g: &g[..tokens * self.heads.value_heads as usize],
-                beta: &beta[..tokens * self.heads.value_heads as usize],
-            }
-        });
-        kernels::gated_delta_ahead(self.shape(tokens), certain, before, [&q, &k, &v], &g, &beta, state, out);
-        Mixed { k, v, g, beta }
     }
 
     fn shape(&self, tokens: usize) -> DeltaShape {

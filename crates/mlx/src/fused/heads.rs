@@ -1,12 +1,12 @@
 //! Softmax attention of all rows of a batch as one operation.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
-use kernels::{AttentionShape, RopePairs};
+use kernels::{AttentionShape, RopePairs, with_scratch};
 
 use super::{
     KernelSoftmax, like,
-    parts::{Activations, NormParts, by_parts, columns, for_each_row, narrow},
+    parts::{Activations, NormParts, by_parts, for_each_row, with_normed},
 };
 use crate::{
     Array, Input, Output,
@@ -154,10 +154,13 @@ impl HeadsParts {
         let [q_norm, k_norm] = self.norms.as_ref().map_or([None, None], |[q, k]| [Some(&**q), Some(&**k)]);
         let (queries, keys) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let positions = &inputs[POSITIONS].values()[tokens.clone()];
-        let width = if self.gated { 2 * queries } else { queries };
+        let (width, stride) = match self.gated {
+            true => (2 * queries, 2 * self.head_dim),
+            false => (queries, self.head_dim),
+        };
         let (all_q, all_k) = (inputs[QUERIES].wide(), inputs[KEYS].wide());
-        let q = self.turned::<T>(&self.queries(&all_q[part(width)]), positions, q_norm, self.heads);
-        let k = self.turned::<T>(&all_k[part(keys)], positions, k_norm, self.kv_heads);
+        let q = self.turned::<T>(&all_q[part(width)], stride, positions, q_norm, self.heads);
+        let k = self.turned::<T>(&all_k[part(keys)], self.head_dim, positions, k_norm, self.kv_heads);
         let v = &inputs[VALUES].values::<T>()[part(keys)];
         let out: &mut [T] = out.values();
         let mut rows = vec![];
@@ -194,35 +197,36 @@ impl HeadsParts {
             },
         );
         if self.gated {
-            let (attended, dim) = (out.to_vec(), self.head_dim);
-            let gates = &inputs[QUERIES].values::<T>()[part(width)][dim..];
-            kernels::sigmoid_gated(&attended, gates, 2 * dim, out, dim);
+            let gates = &inputs[QUERIES].values::<T>()[part(width)][self.head_dim..];
+            kernels::sigmoid_gated(out, gates, stride, self.head_dim);
         }
     }
 
-    /// Queries without the gates behind them.
-    fn queries<'a>(&self, both: &'a [f32]) -> Cow<'a, [f32]> {
-        match self.gated {
-            true => columns(both, 2 * self.head_dim, 0..self.head_dim).into(),
-            false => both.into(),
-        }
-    }
-
-    /// Heads after their norm and rotation.
+    /// Heads, the first numbers of each `stride`, after their norm and rotation.
     fn turned<T: Activations>(
         &self,
         x: &[f32],
+        stride: usize,
         positions: &[i32],
         norm: Option<&NormParts>,
         heads: usize,
     ) -> Vec<T> {
-        let normed = norm.map(|norm| norm.apply(x));
-        let x = normed.as_deref().unwrap_or(x);
-        let mut turned = vec![0.0; x.len()];
         let (scale, dim) = (self.rope_scale, self.head_dim);
-        kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut turned, heads, dim);
-        let mut out = vec![T::default(); x.len()];
-        narrow(&turned, &mut out);
+        let mut out = vec![T::default(); x.len() / stride * dim];
+        let rope = |x: &[f32]| {
+            kernels::rope(x, positions, &self.frequencies, self.pairs, scale, &mut out, heads, dim)
+        };
+        if stride == dim {
+            with_normed(norm, x, rope);
+        } else {
+            with_scratch(x.len() / stride * dim, |own| {
+                kernels::for_each_chunk(own, heads * dim, x.len(), |t, token| {
+                    let from = x[t * heads * stride..].chunks_exact(stride);
+                    token.chunks_exact_mut(dim).zip(from).for_each(|(to, x)| to.copy_from_slice(&x[..dim]));
+                });
+                with_normed(norm, own, rope);
+            });
+        }
         out
     }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use kernels::Activation;
+use kernels::{Activation, with_scratch};
 
 use super::{
     like,
-    parts::{LinearParts, NormParts, gated_product, products, write_wide},
+    parts::{LinearParts, NormParts, gated_product, products, with_normed, write_wide},
     product_shape,
 };
 use crate::{
@@ -24,9 +24,9 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
     let precision = precision();
     apply_many("project", &[x], &outputs, &[], move |inputs, outputs| {
         let x = inputs[0].wide();
-        let normed = norm.as_ref().map(|norm| norm.apply(&x));
-        let x = normed.as_deref().unwrap_or(&x);
-        write_wide(outputs, |outs| products(x, layers.iter().map(|layer| &**layer), outs, precision));
+        with_normed(norm.as_deref(), &x, |x| {
+            write_wide(outputs, |outs| products(x, layers.iter().map(|layer| &**layer), outs, precision));
+        });
     })
 }
 
@@ -70,10 +70,13 @@ pub(crate) fn add_gated_norm(onto: Onto, x: &Array, gate: &Array, norm: &RmsNorm
     let output = sum_like(&onto, x, &layer, &layer);
     let precision = precision();
     let [out] = apply("add_gated_norm", &[x, onto.stream, gate], [output], move |inputs, outputs| {
-        let gated = norm.apply_gated(&inputs[0].wide(), &inputs[2].wide());
-        write_wide(outputs, |outs| {
-            products(&gated, [&*layer], outs, precision);
-            sum.add(&inputs[1], outs[0]);
+        let x = inputs[0].wide();
+        with_scratch(x.len(), |gated| {
+            norm.apply_gated(&x, &inputs[2].wide(), gated);
+            write_wide(outputs, |outs| {
+                products(gated, [&*layer], outs, precision);
+                sum.add(&inputs[1], outs[0]);
+            });
         });
     });
     out
@@ -100,16 +103,16 @@ pub(crate) fn feed_forward(
     let precision = precision();
     let [out] = apply("feed_forward", &inputs, [output], move |inputs, outputs| {
         let x = inputs[0].wide();
-        let normed = norm.as_ref().map(|norm| norm.apply(&x));
-        let x = normed.as_deref().unwrap_or(&x);
-        let inner = x.len() / gate.inputs * gate.outputs;
-        let mut values = vec![0.0; inner];
-        gated_product(x, [&*gate, &*up], activation, &mut values, precision);
-        write_wide(outputs, |outs| {
-            products(&values, [&*down], outs, precision);
-            if let Some(sum) = &sum {
-                sum.add(&inputs[1], outs[0]);
-            }
+        with_scratch(x.len() / gate.inputs * gate.outputs, |values| {
+            with_normed(norm.as_deref(), &x, |x| {
+                gated_product(x, [&*gate, &*up], activation, values, precision);
+            });
+            write_wide(outputs, |outs| {
+                products(values, [&*down], outs, precision);
+                if let Some(sum) = &sum {
+                    sum.add(&inputs[1], outs[0]);
+                }
+            });
         });
     });
     out
@@ -129,9 +132,9 @@ impl Sum {
     /// `out = stream + after(out)`.
     fn add(&self, stream: &Input, out: &mut [f32]) {
         if let Some(after) = &self.after {
-            out.copy_from_slice(&after.apply(out));
+            after.apply(out, after.size(), 0..after.size());
         }
-        out.iter_mut().zip(&*stream.wide()).for_each(|(out, stream)| *out += stream);
+        super::dispatch!(stream.dtype(), T => kernels::add::<T>(out, stream.values()));
     }
 }
 

@@ -3,7 +3,9 @@
 use std::{borrow::Cow, ops::Range};
 
 use half::{bf16, f16};
-use kernels::{Activation, Affine, Floats, Microscaled, Packed, Packing, Precision, Scalar, Term, Weight};
+use kernels::{
+    Activation, Affine, Floats, Microscaled, Packed, Packing, Precision, Scalar, Term, Weight, with_scratch,
+};
 
 use super::float_format;
 use crate::{
@@ -184,23 +186,28 @@ impl NormParts {
         NormParts { weight: numbers(&norm.weight), eps: norm.eps }
     }
 
-    /// Of each run of `x` as long as the weight.
-    pub fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let mut out = vec![0.0; x.len()];
-        kernels::rms_norm(x, &self.weight, &mut out, self.eps);
-        out
+    /// In place, of each run as long as the weight in some columns of rows of `width`.
+    pub fn apply(&self, x: &mut [f32], width: usize, columns: Range<usize>) {
+        kernels::rms_norm_columns(x, width, columns, &self.weight, self.eps);
     }
 
     /// `norm(x) * silu(gate)`.
-    pub fn apply_gated(&self, x: &[f32], gate: &[f32]) -> Vec<f32> {
-        let mut out = vec![0.0; x.len()];
-        kernels::gated_rms_norm(x, gate, &self.weight, &mut out, self.eps);
-        out
+    pub fn apply_gated(&self, x: &[f32], gate: &[f32], out: &mut [f32]) {
+        kernels::gated_rms_norm(x, gate, &self.weight, out, self.eps);
     }
 
     pub fn size(&self) -> usize {
         self.weight.len()
     }
+}
+
+/// Calls `f` with `x`, each run of which goes through the norm if there is one.
+pub(super) fn with_normed<R>(norm: Option<&NormParts>, x: &[f32], f: impl FnOnce(&[f32]) -> R) -> R {
+    let Some(norm) = norm else { return f(x) };
+    with_scratch(x.len(), |normed| {
+        kernels::rms_norm(x, &norm.weight, normed, norm.eps);
+        f(normed)
+    })
 }
 
 /// Values of a small weight.
@@ -265,21 +272,12 @@ pub(super) fn for_each_row<T: Send>(
 /// Tokens of a short row.
 const SHORT: usize = 8;
 
-/// Some columns of `x` `[.., width]`.
-pub(super) fn columns(x: &[f32], width: usize, range: Range<usize>) -> Vec<f32> {
-    let mut part = Vec::with_capacity(x.len() / width * range.len());
-    for row in x.chunks_exact(width) {
-        part.extend_from_slice(&row[range.clone()]);
-    }
-    part
-}
-
 fn widen<T: Scalar>(values: &[T]) -> Vec<f32> {
     values.iter().map(|value| value.to_f32()).collect()
 }
 
 /// Rounds each value to its place in `out`.
-pub(super) fn narrow<T: Scalar>(values: &[f32], out: &mut [T]) {
+fn narrow<T: Scalar>(values: &[f32], out: &mut [T]) {
     assert_eq!(values.len(), out.len(), "as many values as places");
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = T::from_f32(value));
 }

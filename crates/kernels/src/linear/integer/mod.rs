@@ -241,7 +241,11 @@ impl Task<'_> {
                     gate(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    self.output.write(row, column, &sums[..columns.len()]);
+                    match columns.len() {
+                        // Of a length that the compiler knows.
+                        PANEL => self.output.write(row, column, sums),
+                        count => self.output.write(row, column, &sums[..count]),
+                    }
                 }
             }
         });
