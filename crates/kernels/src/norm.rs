@@ -9,6 +9,9 @@ use crate::{
     simd::{Work, vectorize},
 };
 
+/// Elements a thread takes at a time.
+const BLOCK: usize = 4096;
+
 /// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded once.
 pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps: f32) {
     each_block(x.len(), weight, out, |at, out| {
@@ -24,7 +27,7 @@ pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weig
         "runs of {run} in {columns:?}"
     );
     let work = 4 * x.len() / width * columns.len();
-    for_each_chunk(x, width * (4096 / columns.len()).max(1), work, |_, rows| {
+    for_each_chunk(x, width * (BLOCK / columns.len()).max(1), work, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
             vectorize(InPlace { x: &mut row[columns.clone()], weight, eps });
         }
@@ -33,7 +36,6 @@ pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weig
 
 /// `x += y`, element by element.
 pub fn add<T: Scalar>(x: &mut [f32], y: &[T]) {
-    const BLOCK: usize = 4096;
     assert_eq!(x.len(), y.len(), "x and y differ in length");
     // What it costs is memory's.
     for_each_chunk(x, BLOCK, 4 * y.len(), |i, x| {
@@ -61,7 +63,7 @@ fn each_block<T: Scalar, W: Scalar>(
     let row = weight.len();
     assert!(length == out.len() && length.is_multiple_of(row), "rows of {row} in {length}");
     // A block of rows is worth a thread's while; a single one is not.
-    let block = row * (4096 / row).max(1);
+    let block = row * (BLOCK / row).max(1);
     for_each_chunk(out, block, 4 * length, |i, out| f(i * block, out));
 }
 

@@ -89,6 +89,8 @@ pub struct Controller {
     pub costs: Costs,
     /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
     shared: Vec<(Grades, [f64; GRADES + 1])>,
+    /// Tokens of an answer, on average of the last ones; 0 before the first.
+    usual_length: f64,
 }
 
 /// Weight of what other sequences have found, and of what is believed, beside what one finds itself.
@@ -97,6 +99,10 @@ const BELIEVED: f64 = 8.0;
 /// How much of what was known counts behind each draft: for one sequence, and for all.
 const OWN_MEMORY: f64 = 0.93;
 const SHARED_MEMORY: f64 = 0.99;
+/// Tokens that a draft brings with the one that is computed anyway, about.
+const TOKENS_OF_ROUND: f64 = 2.0;
+/// Weight of the latest answer's length.
+const LATEST: f64 = 0.2;
 
 impl Controller {
     /// For drafters of which it is believed that so many of their tokens are right, by grade.
@@ -105,7 +111,7 @@ impl Controller {
         let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
         let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
         let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
-        Controller { costs, shared }
+        Controller { costs, shared, usual_length: 0.0 }
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
@@ -165,6 +171,22 @@ impl Controller {
         // All rows share the time, and what is lost.
         let may = PROBING * pace.elapsed / (others.rows + 1) as f64;
         (pace.lost.max(0.0) + cost < may).then_some(Choice { drafter, depth, kept })
+    }
+
+    /// Drafts that a sequence of so many tokens, which may get `most` more, is expected to ask for from here on. For these
+    /// a drafter that has to catch up first has to be worth it: a short answer does not wait for that.
+    pub fn drafts_to_come(&self, generated: usize, most: usize) -> f64 {
+        let generated = generated as f64;
+        // What has gone on for so long may go on as long.
+        let tokens = (self.usual_length - generated).max(generated).min(most as f64);
+        (tokens / TOKENS_OF_ROUND).max(1.0)
+    }
+
+    /// An answer of so many tokens has ended.
+    pub fn ended(&mut self, tokens: usize) {
+        let length = tokens as f64;
+        let known = if self.usual_length == 0.0 { length } else { self.usual_length };
+        self.usual_length = known + LATEST * (length - known);
     }
 
     /// A draft was judged.
@@ -307,5 +329,23 @@ mod tests {
         };
         assert!(depth(0) >= 2, "alone {}", depth(0));
         assert!(depth(30) < depth(0), "{} beside thirty", depth(30));
+    }
+
+    #[test]
+    fn who_has_to_catch_up_is_asked_where_answers_are_long_enough() {
+        let check = |usual: f64, generated: usize, most: usize, expected: f64| {
+            let controller = Controller { usual_length: usual, ..Controller::new(costs(), vec![]) };
+            let drafts = controller.drafts_to_come(generated, most);
+            assert_eq!(drafts, expected, "{usual} {generated} {most}");
+        };
+        // Nobody knows yet how long answers are.
+        check(0.0, 1, 1000, 1.0);
+        check(0.0, 40, 1000, 20.0);
+        check(200.0, 1, 1000, 99.5);
+        check(200.0, 150, 1000, 75.0);
+        // No more than there may be.
+        check(200.0, 1, 10, 5.0);
+        check(6.0, 1, 1000, 2.5);
+        check(6.0, 5, 0, 1.0);
     }
 }

@@ -85,7 +85,7 @@ impl Drafter for MtpDrafter {
                 Some((i, Row { ahead, tokens: asked[i].tokens, depth: asked[i].depth }))
             })
             .collect();
-        let waiting: Vec<usize> = rows.iter().map(|(_, row)| row.ahead.waiting()).collect();
+        let alone = if let [(_, row)] = &rows[..] { row.ahead.waiting() } else { 0 };
         rows.sort_by_key(|(i, _)| *i);
         let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
         let mut first = None;
@@ -101,10 +101,8 @@ impl Drafter for MtpDrafter {
         });
         let Some((likely, at)) = first else { return Ok(drafts) };
         mlx::eval(proposed.iter().flatten().chain([&likely]))?;
-        if let [waiting] = waiting[..]
-            && waiting > FEW
-        {
-            self.catching_up = started.elapsed().as_secs_f64() * 1e3 / waiting as f64;
+        if alone > FEW {
+            self.catching_up = started.elapsed().as_secs_f64() * 1e3 / alone as f64;
         }
         for (place, likely) in at.iter().zip(likely.to_vec::<f32>()?) {
             drafts[places[place.row]].grade =

@@ -25,8 +25,6 @@ pub struct Speculator {
     usual: Speculate,
     /// Where drafts are counted, by drafter.
     drafts: Rc<[Arc<Drafts>]>,
-    /// Tokens of an answer, on average of the last ones; 0 before the first.
-    usual_length: f64,
 }
 
 struct Entry {
@@ -78,10 +76,6 @@ pub struct Watched {
 const FORCED: usize = 0;
 /// So many times what is known of a drafter a measurement of it may be.
 const MOST_DEARER: f64 = 3.0;
-/// Tokens that a draft brings with the one that is computed anyway, about.
-const TOKENS_OF_ROUND: f64 = 2.0;
-/// Weight of the latest answer's length.
-const LATEST: f64 = 0.2;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
 
@@ -98,7 +92,7 @@ impl Speculator {
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
         let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
         let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
-        let speculator = Speculator { drafters, controller, usual, drafts, usual_length: 0.0 };
+        let speculator = Speculator { drafters, controller, usual, drafts };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
             None => Err(format!(
@@ -308,7 +302,7 @@ impl Speculator {
             let mut cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
             if !entry.drafter.is_free() {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
-                cost[1] = debt / drafts_to_come(self.usual_length, s.generated(), s.most_drafted());
+                cost[1] = debt / self.controller.drafts_to_come(s.generated(), s.most_drafted());
                 let mut most = room;
                 if let Some(in_one) = entry.drafter.in_one() {
                     (most, cost) = (room.min(in_one), [0.0, cost[0] + cost[1]]);
@@ -374,9 +368,7 @@ impl Speculator {
 
     /// A sequence has ended.
     pub fn ended(&mut self, s: &Sequence) {
-        let length = s.generated() as f64;
-        let known = if self.usual_length == 0.0 { length } else { self.usual_length };
-        self.usual_length = known + LATEST * (length - known);
+        self.controller.ended(s.generated());
         self.forget(s.id);
     }
 
@@ -434,15 +426,6 @@ impl Speculating {
     }
 }
 
-/// Drafts that a sequence of so many tokens, which may get `most` more, is expected to ask for from here on, if answers are
-/// usually so long. For these a drafter that has to catch up first has to be worth it: a short answer does not wait for that.
-fn drafts_to_come(usual_length: f64, generated: usize, most: usize) -> f64 {
-    let generated = generated as f64;
-    // What has gone on for so long may go on as long.
-    let tokens = (usual_length - generated).max(generated).min(most as f64);
-    (tokens / TOKENS_OF_ROUND).max(1.0)
-}
-
 fn asked(s: &Sequence, depth: usize) -> Asked<'_> {
     ask(s.id, &s.tokens, &s.request, depth)
 }
@@ -479,25 +462,4 @@ fn lend(s: &mut Sequence, depth: usize) -> (Asked<'_>, Lent<'_>) {
 fn take(s: &mut Sequence, drafter: usize, draft: Draft) {
     s.speculating.source = (drafter, draft.grade);
     s.take_draft(draft.tokens);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_to_catch_up_is_asked_where_answers_are_long_enough() {
-        let check = |usual: f64, generated: usize, most: usize, expected: f64| {
-            assert_eq!(drafts_to_come(usual, generated, most), expected, "{usual} {generated} {most}");
-        };
-        // Nobody knows yet how long answers are.
-        check(0.0, 1, 1000, 1.0);
-        check(0.0, 40, 1000, 20.0);
-        check(200.0, 1, 1000, 99.5);
-        check(200.0, 150, 1000, 75.0);
-        // No more than there may be.
-        check(200.0, 1, 10, 5.0);
-        check(6.0, 1, 1000, 2.5);
-        check(6.0, 5, 0, 1.0);
-    }
 }

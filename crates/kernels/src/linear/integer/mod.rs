@@ -241,11 +241,7 @@ impl Task<'_> {
                     gate(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    match columns.len() {
-                        // Of a length that the compiler knows.
-                        PANEL => self.output.write(row, column, sums),
-                        count => self.output.write(row, column, &sums[..count]),
-                    }
+                    self.output.write(row, column, &sums[..columns.len()]);
                 }
             }
         });

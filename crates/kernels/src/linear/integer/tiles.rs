@@ -31,10 +31,11 @@ pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]
     assert!(rows <= 16 && sums.len() == rows && tile.lines.len() >= 2 * blocks * rows);
     assert!(tile.groups.len() >= (start / group + groups) * rows);
     assert!(groups * group <= 4 * panel.codes.len() && groups <= panel.scales.len());
+    // SAFETY: the caller's.
+    unsafe { configure(rows, group.min(64)) };
     for half in 0..2 {
         // SAFETY: the caller's; the asserts keep places within the tile and the panel.
         unsafe {
-            configure(rows, group.min(64));
             match (rows == 16, tile.corrected) {
                 (true, false) => add_half::<true, false>(stretch, tile, half, sums),
                 (true, true) => add_half::<true, true>(stretch, tile, half, sums),
@@ -185,25 +186,17 @@ thread_local! {
 }
 
 /// Sets up this thread's registers: sums with upper and lower bytes of a group in 0 and 1, of the next in 2 and 3, bytes of `x`
-/// in 4 and 5, codes in 6.
+/// in 4 and 5, codes in 6. Sums are zero: storing them makes them so again.
 ///
 /// # Safety
 /// Tiles must be allowed.
 unsafe fn configure(rows: usize, depth: usize) {
     if SHAPE.replace((rows, depth)) == (rows, depth) {
-        // SAFETY: the registers have these shapes.
-        return unsafe { zero() };
+        return;
     }
     let (sums, x, codes) = ((rows as u8, 64), (rows as u8, depth as u16), ((depth / 4) as u8, 64));
     // SAFETY: the caller's.
     unsafe { Shapes::new([sums, sums, sums, sums, x, x, codes, codes]).configure() };
-}
-
-/// # Safety
-/// The registers must be set up.
-unsafe fn zero() {
-    // SAFETY: the caller's.
-    unsafe { asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack)) };
 }
 
 /// Gives back the registers of this thread, which would be saved with it otherwise.
