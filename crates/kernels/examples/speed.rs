@@ -89,7 +89,7 @@ fn model(report: &Report) {
         Weight::Packed(Packed::new(*packing, *k, memory))
     }
     let bytes = 18 * (8224 * 1024 + 3 * 3584 * 1024 + 2048 * 1024) * 9 / 16 + 248_320 * 1024 * 9 / 16;
-    for m in [1, 2, 4, 8] {
+    for m in [1, 2, 4, 8, 9, 12, 16, 24, 32, 48, 64] {
         let x = vec![0.5f32; m * 3584];
         let mut out = vec![0.0f32; m * 248_320];
         let mut outs = [6144, 2048, 16, 16].map(|n| vec![0.0f32; m * n]);

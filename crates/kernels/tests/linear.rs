@@ -84,7 +84,7 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
     let mut memory = vec![u32::MAX; packing.words(n, k)];
     packing.pack(affine, k, &mut memory);
     let packed = Packed::new(packing, k, &memory);
-    for m in [1, 2, 3, 5, 8, 9, 20] {
+    for m in [1, 2, 3, 5, 8, 9, 13, 20, 70] {
         let x = noise::<f32>(m as u64, m * k);
         let of = |weight| {
             let mut out = unwritten(m * n);

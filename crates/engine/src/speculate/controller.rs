@@ -3,8 +3,8 @@
 
 use super::{Costs, GRADES, MAX_DEPTH};
 
-/// What drafting must gain at least to be worth the change.
-const WORTH: f64 = 1.02;
+/// What drafting must gain a row at least to be worth the change.
+const WORTH: f64 = 0.02;
 /// Share of a sequence's time that drafts may have cost it more than they brought.
 const MOST_LOST: f64 = 0.015;
 /// Share of a sequence's time that goes into finding out whether drafts have become worth it.
@@ -155,7 +155,9 @@ impl Controller {
             }
         }
         let (rate, choice) = best?;
-        if rate > WORTH * (others.kept + 1.0) / plain {
+        // One row's draft cannot gain a batch more than its part.
+        let worth = 1.0 + WORTH / (others.rows + 1) as f64;
+        if rate > worth * (others.kept + 1.0) / plain {
             return Some(choice);
         }
         self.probe(pace, candidates, others, plain)

@@ -13,6 +13,9 @@ use crate::{
 const FRESH: f64 = 0.15;
 /// A measurement this many times off is somebody else using the machine.
 const OUTLIER: f64 = 2.5;
+/// A drafted token of a batch costs between so many times what it costs one row.
+const LEAST_DEARER: f64 = 0.1;
+const MOST_DEARER: f64 = 10.0;
 /// Widths of the steps that are measured first, most telling ones first; those always, and the others while there is
 /// time.
 const ALWAYS: [usize; 2] = [1, 4];
@@ -24,10 +27,19 @@ const TIME: Duration = Duration::from_millis(300);
 pub struct Costs {
     /// Of steps of one row that are read before the next is built: width and milliseconds, rising.
     steps: Vec<(usize, f64)>,
-    /// What such steps cost more, by the rows in them, whatever their width: each brings a past of its own.
-    more: Vec<Option<f64>>,
+    /// Of such steps of more rows, by the rows in them.
+    batches: Vec<Rows>,
     /// Of steps whose successor is built while they are computed, by the rows in them.
     plain: Vec<Option<f64>>,
+}
+
+/// What steps of so many rows cost: each row brings a past of its own, so width alone does not tell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rows {
+    /// Milliseconds without drafts.
+    bare: Option<f64>,
+    /// What a drafted token costs, as a share of what it would cost one row.
+    dearer: Option<f64>,
 }
 
 /// What steps and drafts have taken so far, in milliseconds.
@@ -46,7 +58,7 @@ impl Costs {
     pub fn new(mut steps: Vec<(usize, f64)>) -> Costs {
         steps.sort_by_key(|(width, _)| *width);
         steps.dedup_by_key(|(width, _)| *width);
-        Costs { steps, more: vec![], plain: vec![] }
+        Costs { steps, batches: vec![], plain: vec![] }
     }
 
     /// Whether nothing was ever measured.
@@ -72,10 +84,29 @@ impl Costs {
 
     /// Of a step of `width` tokens of so many rows that has to be read before the next is built.
     pub fn batch(&self, rows: usize, width: usize) -> Option<f64> {
-        let fewer = self.more.iter().take(rows + 1).rev().copied();
-        let ms = self.step(width)? + fewer.flatten().next().unwrap_or(0.0);
-        // What is believed of wide steps may be too much, and what rows cost beside it less than nothing.
-        Some(ms.max(self.step(1)?))
+        if rows == 1 {
+            return self.step(width);
+        }
+        let dearer = self.nearest(rows, |rows| rows.dearer).map_or(1.0, |(_, dearer)| dearer);
+        Some(self.bare(rows)? + dearer * self.ahead(rows, width)?)
+    }
+
+    /// Of so many rows without drafts: as measured, or what is known of the nearest number and the difference in width.
+    fn bare(&self, rows: usize) -> Option<f64> {
+        let nearest = self.nearest(rows, |rows| rows.bare);
+        let (near, ms) = nearest.or(Some((1, self.step(1)?)))?;
+        Some((ms + self.step(rows)? - self.step(near)?).max(self.step(1)?))
+    }
+
+    /// Milliseconds that one row would need more for `width` tokens than for `rows`.
+    fn ahead(&self, rows: usize, width: usize) -> Option<f64> {
+        Some((self.step(width)? - self.step(rows)?).max(0.0))
+    }
+
+    /// What is known of so many rows, or of as nearly as many as possible: rather of fewer.
+    fn nearest(&self, rows: usize, what: impl Fn(&Rows) -> Option<f64>) -> Option<(usize, f64)> {
+        let known = self.batches.iter().enumerate().filter_map(|(n, of)| Some((n, what(of)?)));
+        known.min_by_key(|(n, _)| (n.abs_diff(rows), *n))
     }
 
     /// Of a step in which so many rows decode without drafts.
@@ -94,34 +125,39 @@ impl Costs {
             return self.saw_batch(rows, width, ms);
         }
         match self.steps.binary_search_by_key(&width, |(known, _)| *known) {
-            Ok(at) => blend(&mut self.steps[at].1, ms),
+            Ok(at) => self.steps[at].1 = blended(Some(self.steps[at].1), ms),
             Err(at) => self.steps.insert(at, (width, ms)),
         }
     }
 
     fn saw_batch(&mut self, rows: usize, width: usize, ms: f64) {
-        let (Some(alone), known) = (self.step(width), self.batch(rows, width)) else { return };
-        if self.more.len() <= rows {
-            self.more.resize(rows + 1, None);
+        let (Some(bare), Some(ahead)) = (self.bare(rows), self.ahead(rows, width)) else { return };
+        if self.batches.len() <= rows {
+            self.batches.resize(rows + 1, Rows::default());
         }
-        let mut known = self.more[rows].and(known).unwrap_or(ms);
-        blend(&mut known, ms);
-        self.more[rows] = Some(known - alone);
+        let known = &mut self.batches[rows];
+        if width == rows {
+            return known.bare = Some(blended(known.bare, ms));
+        }
+        // Wider than what is known to differ in cost tells nothing.
+        if ahead > 0.0 {
+            known.dearer =
+                Some(blended(known.dearer, ((ms - bare) / ahead).clamp(LEAST_DEARER, MOST_DEARER)));
+        }
     }
 
     pub fn saw_plain(&mut self, rows: usize, ms: f64) {
         if self.plain.len() <= rows {
             self.plain.resize(rows + 1, None);
         }
-        match &mut self.plain[rows] {
-            Some(known) => blend(known, ms),
-            none => *none = Some(ms),
-        }
+        self.plain[rows] = Some(blended(self.plain[rows], ms));
     }
 }
 
-fn blend(known: &mut f64, ms: f64) {
-    *known += FRESH * (ms.clamp(*known / OUTLIER, *known * OUTLIER) - *known);
+/// What is known when a new measurement has come.
+fn blended(known: Option<f64>, new: f64) -> f64 {
+    let known = known.unwrap_or(new);
+    known + FRESH * (new.clamp(known / OUTLIER, known * OUTLIER) - known)
 }
 
 /// Computes steps of one sequence to see what they cost.
@@ -178,16 +214,30 @@ mod tests {
         assert!(costs.step(1).unwrap() < 1.3);
         assert_eq!(Costs::new(vec![]).step(3), None);
         assert_eq!(costs.times().plain, [(1, 0.9)]);
-        // What rows cost beside their tokens is learnt from whatever width they had.
-        assert_eq!(costs.batch(3, 8), costs.step(8));
-        costs.saw_step(3, 3, costs.step(3).unwrap() + 2.0);
-        assert_eq!(costs.batch(2, 8), costs.step(8));
-        assert_eq!([3, 5].map(|rows| costs.batch(rows, 8)), [costs.step(8).map(|ms| ms + 2.0); 2]);
-        assert_eq!(costs.plain(3), costs.step(3).map(|ms| ms + 2.0));
+    }
+
+    #[test]
+    fn a_batch_is_known_by_its_rows() {
+        // 1 and a fifth of a millisecond for each token.
+        let mut costs = Costs::new((1..=40).map(|width| (width, 0.8 + 0.2 * width as f64)).collect());
+        let batch = |costs: &Costs, rows: usize, width: usize| {
+            (costs.batch(rows, width).unwrap() * 1000.0).round() / 1000.0
+        };
+        assert_eq!(batch(&costs, 3, 8), 2.4, "like one row's, until something is known");
+        costs.saw_step(4, 4, 3.6);
+        assert_eq!(batch(&costs, 4, 4), 3.6);
+        assert_eq!([batch(&costs, 3, 3), batch(&costs, 6, 6)], [3.4, 4.0], "by the nearest");
+        assert_eq!(batch(&costs, 4, 9), 4.6);
+        // Drafted tokens cost half of what they cost one row.
+        costs.saw_step(4, 8, 4.0);
+        assert_eq!([batch(&costs, 4, 4), batch(&costs, 4, 8), batch(&costs, 4, 14)], [3.6, 4.0, 4.6]);
+        assert_eq!(batch(&costs, 6, 16), 5.0, "there as well");
+        (0..99).for_each(|_| costs.saw_step(4, 8, 4.4));
+        assert_eq!(batch(&costs, 4, 8), 4.4);
+        assert_eq!(costs.plain(4), costs.batch(4, 4));
         // Never less than a step of one token.
-        (0..3).for_each(|_| costs.saw_step(64, 64, 1e-3));
-        assert_eq!(costs.batch(64, 2), costs.step(1));
-        costs.saw_step(64, 2, 1.0);
-        assert_eq!(costs.times().steps.iter().map(|(width, _)| *width).collect::<Vec<_>>(), [1, 4, 8]);
+        costs.saw_step(64, 64, 1e-3);
+        assert!(costs.batch(64, 66) >= costs.step(1) && costs.batch(30, 30) >= costs.step(1));
+        assert_eq!(costs.times().steps.len(), 40);
     }
 }

@@ -25,12 +25,41 @@ pub struct Speculator {
     usual: Speculate,
     /// Where drafts are counted, by drafter.
     drafts: Rc<[Arc<Drafts>]>,
+    /// Steps of several rows since one of them was to go without drafts.
+    since_compared: usize,
 }
 
 struct Entry {
     drafter: Box<dyn Drafter>,
-    /// Milliseconds for each token of a draft, or for a draft that is made in one, as measured; 0 until then.
-    each: f64,
+    /// Milliseconds for each token of a draft, or for a draft that is made in one.
+    each: Each,
+}
+
+/// What a token of a draft takes, by the sequences that are drafted for at once: of 1, of 2 or 3, of 4 to 7, and so on; 0
+/// until it was measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Each([f64; 6]);
+
+impl Each {
+    fn alone(ms: f64) -> Each {
+        Each([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
+    }
+
+    fn place(sequences: usize) -> usize {
+        (sequences.max(1).ilog2() as usize).min(5)
+    }
+
+    /// For so many sequences, or the nearest number below that something is known of.
+    fn of(&self, sequences: usize) -> Option<f64> {
+        self.0[..=Self::place(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
+    }
+
+    fn saw(&mut self, sequences: usize, ms: f64) {
+        let known = &mut self.0[Self::place(sequences)];
+        // Once in a while a drafter has more to do than to draft.
+        let before = if *known == 0.0 { ms } else { *known };
+        *known = before + 0.1 * (ms.min(MOST_DEARER * before) - before);
+    }
 }
 
 /// A sequence's part in it.
@@ -76,6 +105,8 @@ pub struct Watched {
 const FORCED: usize = 0;
 /// So many times what is known of a drafter a measurement of it may be.
 const MOST_DEARER: f64 = 3.0;
+/// Of so many steps of a batch one goes without drafts.
+const COMPARE: usize = 64;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
 
@@ -90,9 +121,12 @@ impl Speculator {
         drafters.extend(more);
         let drafts = drafters.iter().map(|drafter| options.metrics.drafts_of(drafter.name())).collect();
         let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
-        let drafters = drafters.into_iter().map(|drafter| Entry { each: drafter.each(), drafter }).collect();
+        let drafters = drafters
+            .into_iter()
+            .map(|drafter| Entry { each: Each::alone(drafter.each()), drafter })
+            .collect();
         let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
-        let speculator = Speculator { drafters, controller, usual, drafts };
+        let speculator = Speculator { drafters, controller, usual, drafts, since_compared: 0 };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
             None => Err(format!(
@@ -204,6 +238,7 @@ impl Speculator {
     pub fn draft(&mut self, running: &mut [Sequence]) -> mlx::Result<()> {
         let rows = running.iter().filter(|s| s.begun).count();
         let mut others = Others { rows, width: rows, kept: rows as f64 };
+        let compare = self.compares(rows);
         let mut later: Vec<(usize, usize, usize)> = vec![];
         for (i, s) in running.iter_mut().enumerate().filter(|(_, s)| s.is_read()) {
             let room = s.most_drafted().min(MAX_DEPTH).min((MAX_AHEAD + rows).saturating_sub(others.width));
@@ -220,6 +255,7 @@ impl Speculator {
                     Others { rows: others.rows - 1, width: others.width - 1, kept: others.kept - 1.0 };
                 match s.speculating.mode {
                     Mode::Fixed { depth: 0, .. } | Mode::Off | Mode::Lossy => {}
+                    Mode::Auto if compare => {}
                     Mode::Fixed { drafter, depth } => later.push((drafter, i, depth.min(room))),
                     Mode::Auto => {
                         let Some((choice, draft)) = self.choose(s, room, beside)? else { continue };
@@ -236,6 +272,17 @@ impl Speculator {
             others.width += s.draft.len();
         }
         self.draft_later(running, later)
+    }
+
+    /// Whether a step of so many rows goes without drafts, so that what drafts are compared with is measured. A sequence alone
+    /// does so when a draft did not pay.
+    fn compares(&mut self, rows: usize) -> bool {
+        self.since_compared = if rows > 1 { self.since_compared + 1 } else { 0 };
+        let compares = self.since_compared >= COMPARE;
+        if compares {
+            self.since_compared = 0;
+        }
+        compares
     }
 
     /// Asks drafters for drafts of several sequences at once: (drafter, index of the sequence, depth) each.
@@ -262,10 +309,7 @@ impl Speculator {
             let passes = |draft: &Draft| if in_one { draft.tokens.len().min(1) } else { draft.tokens.len() };
             let passes: usize = drafts.iter().map(passes).sum();
             if passes > 0 && debt == 0.0 && !entry.drafter.is_free() {
-                let each = started.elapsed().as_secs_f64() * 1e3 / passes as f64;
-                // Once in a while a drafter has more to do than to draft.
-                let known = if entry.each == 0.0 { each } else { entry.each };
-                entry.each = known + 0.1 * (each.min(MOST_DEARER * known) - known);
+                entry.each.saw(of_one.len(), started.elapsed().as_secs_f64() * 1e3 / passes as f64);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -288,8 +332,8 @@ impl Speculator {
         room: usize,
         others: Others,
     ) -> mlx::Result<Option<(Choice, Option<Draft>)>> {
-        // What a draft costs a batch is not foretold well enough to keep the promise that nobody waits for it (ADR 19).
-        if others.rows > 0 {
+        // On a GPU a batch builds its next step while this one is computed, and all would have to wait for a draft (ADR 14).
+        if others.rows > 0 && mlx::on_gpu() {
             return Ok(None);
         }
         let (mut candidates, mut drafts) = (vec![], vec![]);
@@ -298,8 +342,8 @@ impl Speculator {
             if !entry.drafter.is_ready() {
                 continue;
             }
-            let plain = || self.controller.costs.plain(1).unwrap_or(0.0);
-            let mut cost = [if entry.each > 0.0 { entry.each } else { entry.drafter.share() * plain() }, 0.0];
+            let believed = || entry.drafter.share() * self.controller.costs.plain(1).unwrap_or(0.0);
+            let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(believed), 0.0];
             if !entry.drafter.is_free() {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
                 cost[1] = debt / self.controller.drafts_to_come(s.generated(), s.most_drafted());
@@ -352,7 +396,8 @@ impl Speculator {
     /// What steps and drafts have taken so far.
     pub fn times(&self) -> StepTimes {
         let drafters = self.drafters.iter().skip(FORCED + 1);
-        let drafters = drafters.map(|entry| (entry.drafter.name(), entry.each)).collect();
+        let drafters =
+            drafters.map(|entry| (entry.drafter.name(), entry.each.of(1).unwrap_or(0.0))).collect();
         StepTimes { drafters, ..self.controller.costs.times() }
     }
 

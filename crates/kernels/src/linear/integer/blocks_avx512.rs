@@ -3,15 +3,31 @@
 use std::{arch::x86_64::*, ops::Range};
 
 use super::{PANEL, Panel, avx512::add_group, codes_avx512::four, inputs::Tile};
-use crate::linear::{
-    lines::Line,
-    packed::{FloatType, Packed, Packing},
+use crate::{
+    linear::{
+        lines::Line,
+        packed::{FloatType, Packed, Packing},
+    },
+    simd::{Vectors, vectors},
 };
 
 /// Rows of `x` that codes are multiplied with as they come; for more, it is cheaper to unpack them once.
-pub(super) const FEW: usize = 8;
+const FEW: usize = 64;
+/// The same where unpacked ones go through tiles.
+const FEW_FOR_TILES: usize = 12;
+/// Rows of `x` at a time: with more their sums do not fit into registers.
+const MOST: usize = 8;
 /// How far ahead of where it reads memory is asked for what comes, in lines: more than a processor does by itself.
 const AHEAD: usize = 72;
+
+/// Whether so many rows of `x` are multiplied with codes as they come.
+pub(super) fn are_few(rows: usize) -> bool {
+    match vectors() {
+        Vectors::Amx => rows <= FEW_FOR_TILES,
+        Vectors::Avx512Bf16 => rows <= FEW,
+        _ => false,
+    }
+}
 
 /// See [`super::blocks::unpack`].
 ///
@@ -61,7 +77,7 @@ unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half
     }
 }
 
-/// Sums of all products of 16 or 32 weight rows from the `first` on with a tile's rows, of which there are at most [`FEW`].
+/// Sums of all products of 16 weight rows from the `first` on with a tile's rows, as half `half` of a panel.
 ///
 /// # Safety
 /// The processor must have the features.
@@ -69,16 +85,16 @@ unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half
 pub(super) unsafe fn multiply(
     weight: Packed,
     first: usize,
-    rows: usize,
+    half: usize,
     tile: Tile,
     sums: &mut [[f32; PANEL]],
 ) {
     // SAFETY: the features are enabled.
     unsafe {
         match weight.packing().bits {
-            2 => multiply_bits::<4>(weight, first, rows, tile, sums),
-            4 => multiply_bits::<2>(weight, first, rows, tile, sums),
-            _ => multiply_bits::<1>(weight, first, rows, tile, sums),
+            2 => multiply_bits::<4>(weight, first, half, tile, sums),
+            4 => multiply_bits::<2>(weight, first, half, tile, sums),
+            _ => multiply_bits::<1>(weight, first, half, tile, sums),
         }
     }
 }
@@ -87,84 +103,100 @@ pub(super) unsafe fn multiply(
 unsafe fn multiply_bits<const FOURS: usize>(
     weight: Packed,
     first: usize,
-    rows: usize,
+    half: usize,
     tile: Tile,
     sums: &mut [[f32; PANEL]],
 ) {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        match sums.len() {
-            1 => multiply_rows::<FOURS, 1, 2>(weight, first, rows, tile, sums),
-            2 => multiply_rows::<FOURS, 2, 2>(weight, first, rows, tile, sums),
-            3 => multiply_rows::<FOURS, 3, 1>(weight, first, rows, tile, sums),
-            4 => multiply_rows::<FOURS, 4, 1>(weight, first, rows, tile, sums),
-            5 => multiply_rows::<FOURS, 5, 1>(weight, first, rows, tile, sums),
-            6 => multiply_rows::<FOURS, 6, 1>(weight, first, rows, tile, sums),
-            7 => multiply_rows::<FOURS, 7, 1>(weight, first, rows, tile, sums),
-            _ => multiply_rows::<FOURS, 8, 1>(weight, first, rows, tile, sums),
+    let groups = weight.groups(first, 0..tile.groups.len() / tile.rows);
+    let lines = Lines { packing: weight.packing(), groups, half };
+    // Codes come out of memory for the first pass, and out of a cache for the second.
+    let most = tile.rows.div_ceil(tile.rows.div_ceil(MOST));
+    for (pass, sums) in sums.chunks_mut(most).enumerate() {
+        let r = pass * most;
+        // SAFETY: the features are the caller's.
+        unsafe {
+            match (sums.len() == tile.rows, sums.len()) {
+                (true, 1) => multiply_rows::<FOURS, 1, 2, true>(lines, tile, r, sums),
+                (true, 2) => multiply_rows::<FOURS, 2, 2, true>(lines, tile, r, sums),
+                (true, 3) => multiply_rows::<FOURS, 3, 1, true>(lines, tile, r, sums),
+                (true, 4) => multiply_rows::<FOURS, 4, 1, true>(lines, tile, r, sums),
+                (true, 5) => multiply_rows::<FOURS, 5, 1, true>(lines, tile, r, sums),
+                (true, 6) => multiply_rows::<FOURS, 6, 1, true>(lines, tile, r, sums),
+                (true, 7) => multiply_rows::<FOURS, 7, 1, true>(lines, tile, r, sums),
+                (true, _) => multiply_rows::<FOURS, 8, 1, true>(lines, tile, r, sums),
+                (false, 4) => multiply_rows::<FOURS, 4, 1, false>(lines, tile, r, sums),
+                (false, 5) => multiply_rows::<FOURS, 5, 1, false>(lines, tile, r, sums),
+                (false, 6) => multiply_rows::<FOURS, 6, 1, false>(lines, tile, r, sums),
+                (false, 7) => multiply_rows::<FOURS, 7, 1, false>(lines, tile, r, sums),
+                (false, _) => multiply_rows::<FOURS, 8, 1, false>(lines, tile, r, sums),
+            }
         }
     }
 }
 
-/// Of `M` rows of `x`; each row's sum with upper bytes, and with lower ones, is `CHAINS` sums, lest the processor wait for
-/// the one before.
+/// 16 rows of a weight, and the half of a panel that they are.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    packing: Packing,
+    groups: &'a [Line],
+    half: usize,
+}
+
+/// Of rows `r..r + M` of `x`, which are `ALL` of the tile's or not; each row's sum with upper bytes, and with lower ones, is
+/// `CHAINS` sums, lest the processor wait for the one before.
 #[inline(always)]
-unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize>(
-    weight: Packed,
-    first: usize,
-    rows: usize,
+unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize, const ALL: bool>(
+    Lines { packing, groups: lines, half }: Lines,
     tile: Tile,
+    r: usize,
     sums: &mut [[f32; PANEL]],
 ) {
-    let packing = weight.packing();
     let (words, width) = (packing.group_words(), packing.group_lines());
-    for half in 0..rows / 16 {
-        let lines = weight.groups(first + 16 * half, 0..tile.groups.len() / M);
-        let groups = lines.len() / width;
-        assert!(sums.len() == M && tile.rows == M && tile.groups.len() == groups * M);
-        assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * M);
-        // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words * FOURS` fours of
-        // each group are what its inputs are.
-        unsafe {
-            let mut totals = [_mm512_setzero_ps(); M];
-            let mut line = lines.as_ptr();
-            let mut q = 0;
-            for g in 0..groups {
-                let mut dots = [[[_mm512_setzero_si512(); 2]; CHAINS]; M];
-                for i in (0..words).step_by(2) {
-                    for j in 0..2 {
-                        let word = ask(&*line.add(i + j));
-                        for s in 0..FOURS {
-                            let four = four::<FOURS>(word, s);
-                            let q = q + (i + j) * FOURS + s;
-                            let x = tile.lines.as_ptr().add(2 * (q / 16) * M).cast::<i32>().add(q % 16);
-                            for m in 0..M {
-                                let upper = _mm512_set1_epi32(*x.add(16 * m));
-                                let lower = _mm512_set1_epi32(*x.add(16 * (M + m)));
-                                let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
-                                chain[0] = _mm512_dpbusd_epi32(chain[0], four, upper);
-                                chain[1] = _mm512_dpbusd_epi32(chain[1], four, lower);
-                            }
+    let rows = if ALL { M } else { tile.rows };
+    let groups = lines.len() / width;
+    assert!(sums.len() == M && r + M <= rows && tile.rows == rows && tile.groups.len() == groups * rows);
+    assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * rows);
+    // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words * FOURS` fours of
+    // each group are what its inputs are.
+    unsafe {
+        let mut totals = [_mm512_setzero_ps(); M];
+        let mut line = lines.as_ptr();
+        let mut q = 0;
+        for g in 0..groups {
+            let mut dots = [[[_mm512_setzero_si512(); 2]; CHAINS]; M];
+            for i in (0..words).step_by(2) {
+                for j in 0..2 {
+                    let word = ask(&*line.add(i + j));
+                    for s in 0..FOURS {
+                        let four = four::<FOURS>(word, s);
+                        let q = q + (i + j) * FOURS + s;
+                        let x = tile.lines.as_ptr().add(2 * (q / 16) * rows + r).cast::<i32>().add(q % 16);
+                        for m in 0..M {
+                            let upper = _mm512_set1_epi32(*x.add(16 * m));
+                            let lower = _mm512_set1_epi32(*x.add(16 * (rows + m)));
+                            let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
+                            chain[0] = _mm512_dpbusd_epi32(chain[0], four, upper);
+                            chain[1] = _mm512_dpbusd_epi32(chain[1], four, lower);
                         }
                     }
                 }
-                let scales = floats(packing.floats, line.add(words));
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + AHEAD).cast());
-                for m in 0..M {
-                    let x = &*tile.groups.as_ptr().add(g * M + m);
-                    let [mut upper, mut lower] = dots[m][0];
-                    if CHAINS == 2 {
-                        upper = _mm512_add_epi32(upper, dots[m][CHAINS - 1][0]);
-                        lower = _mm512_add_epi32(lower, dots[m][CHAINS - 1][1]);
-                    }
-                    totals[m] = add_group(totals[m], [upper, lower], scales, [x.step, x.sum]);
-                }
-                line = line.add(width);
-                q += words * FOURS;
             }
+            let scales = floats(packing.floats, line.add(words));
+            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + AHEAD).cast());
             for m in 0..M {
-                _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m]);
+                let x = &*tile.groups.as_ptr().add(g * rows + r + m);
+                let [mut upper, mut lower] = dots[m][0];
+                if CHAINS == 2 {
+                    upper = _mm512_add_epi32(upper, dots[m][CHAINS - 1][0]);
+                    lower = _mm512_add_epi32(lower, dots[m][CHAINS - 1][1]);
+                }
+                totals[m] = add_group(totals[m], [upper, lower], scales, [x.step, x.sum]);
             }
+            line = line.add(width);
+            q += words * FOURS;
+        }
+        for m in 0..M {
+            _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m]);
         }
     }
 }

@@ -254,13 +254,15 @@ impl Task<'_> {
     fn multiply(&self, codes: &Source, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
         #[cfg(target_arch = "x86_64")]
         if let Source::Blocks(packed) = codes
-            && sums.len() <= blocks_avx512::FEW
-            && vectors() >= Vectors::Avx512Bf16
+            && blocks_avx512::are_few(sums.len())
         {
-            for tile in self.inputs.tiles(self.start, sums.len()) {
-                let (first, rows) = (self.first + columns.start, columns.len());
-                // SAFETY: the processor has the features.
-                unsafe { blocks_avx512::multiply(*packed, first, rows, tile, sums) };
+            for half in 0..columns.len() / 16 {
+                let first = self.first + columns.start + 16 * half;
+                let tiles = self.inputs.tiles(self.start, sums.len());
+                for (tile, sums) in tiles.zip(sums.chunks_mut(inputs::TILE)) {
+                    // SAFETY: the processor has the features.
+                    unsafe { blocks_avx512::multiply(*packed, first, half, tile, sums) };
+                }
             }
             return;
         }
