@@ -159,12 +159,13 @@ fn exact_delta(
 fn check_conv<T: Float>(channels: usize, tokens: usize, width: usize, activation: ConvActivation, seed: u64) {
     let (x, weight) = (noise::<T>(seed, tokens * channels), noise::<T>(seed + 1, channels * width));
     let state = noise::<T>(seed + 2, (width - 1) * channels);
+    let taps = conv_taps(&weight, channels);
     let (mut out, mut end) = (unwritten::<T>(x.len()), unwritten::<T>(state.len()));
-    causal_conv(&x, &weight, &state, &mut out, &mut end, channels, activation);
+    causal_conv(&x, &taps, &state, &mut out, &mut end, channels, activation);
     let (mut carried, mut joined) = (state.clone(), vec![]);
     for token in x.chunks(channels) {
         let (mut one, mut next) = (unwritten::<T>(channels), unwritten::<T>(state.len()));
-        causal_conv(token, &weight, &carried, &mut one, &mut next, channels, activation);
+        causal_conv(token, &taps, &carried, &mut one, &mut next, channels, activation);
         joined.extend(one);
         carried = next;
     }
