@@ -260,11 +260,11 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
     let size = size_of::<T>();
     let name = |what: &str| format!("{what} {}b {tokens}", 8 * size);
     let channels = 6144;
-    let (x, weight, past) =
-        (numbers::<T>(tokens * channels), numbers::<T>(4 * channels), numbers::<T>(3 * channels));
+    let (x, taps, past) =
+        (numbers::<T>(tokens * channels), numbers::<f32>(4 * channels), numbers::<T>(3 * channels));
     let (mut out, mut next) = (x.clone(), past.clone());
     limits.report(&name("conv 6144"), 0, (2 * x.len() + 10 * channels) * size, || {
-        causal_conv(&x, &weight, &past, &mut out, &mut next, channels, ConvActivation::Silu)
+        causal_conv(&x, &taps, &past, &mut out, &mut next, channels, ConvActivation::Silu)
     });
     let x = &x[..tokens * 2048];
     let (weight, mut sum) = (vec![1.0f32; 2048], vec![0.0f32; x.len()]);

@@ -15,30 +15,37 @@ pub enum ConvActivation {
     Silu,
 }
 
-/// `out[t] = activation(sum_j weight[.., j] * x[t + j - (width - 1)])`, where tokens before the first come from
-/// `state`.
+/// A weight `[channels, width]` as [`causal_conv`] takes it, `[width, channels]`.
+#[must_use]
+pub fn conv_taps<T: Scalar>(weight: &[T], channels: usize) -> Vec<f32> {
+    let mut taps = vec![0.0; weight.len()];
+    for (c, weights) in weight.chunks_exact((weight.len() / channels).max(1)).enumerate() {
+        for (j, w) in weights.iter().enumerate() {
+            taps[j * channels + c] = w.to_f32();
+        }
+    }
+    taps
+}
+
+/// `out[t] = activation(sum_j taps[j] * x[t + j - (width - 1)])`, where tokens before the first come from `state`.
 ///
-/// `x`, `out` `[tokens, channels]`; `weight` `[channels, width]`; `state` `[width - 1, channels]`, the last inputs
+/// `x`, `out` `[tokens, channels]`; `taps` `[width, channels]`; `state` `[width - 1, channels]`, the last inputs
 /// of the previous call; `new_state` receives this call's.
 pub fn causal_conv<T: Scalar>(
     x: &[T],
-    weight: &[T],
+    taps: &[f32],
     state: &[T],
     out: &mut [T],
     new_state: &mut [T],
     channels: usize,
     activation: ConvActivation,
 ) {
-    let width = weight.len() / channels;
+    let width = taps.len() / channels;
     let tokens = x.len() / channels;
-    assert!(
-        width > 0 && weight.len() == width * channels,
-        "{} weights for {channels} channels",
-        weight.len()
-    );
+    assert!(width > 0 && taps.len() == width * channels, "{} taps for {channels} channels", taps.len());
     assert_eq!((state.len(), out.len()), ((width - 1) * channels, tokens * channels));
     assert_eq!(new_state.len(), state.len(), "states differ in length");
-    let call = Call { x, weight, state, width, channels, activation, out: Parts::new(out) };
+    let call = Call { x, taps, state, width, channels, activation, out: Parts::new(out) };
     let mut blocks: Vec<usize> = (0..channels).step_by(BLOCK).collect();
     // The activation costs about as much as 16 multiply-adds.
     for_each_chunk(&mut blocks, 1, x.len() * (width + 16), |_, block| {
@@ -51,13 +58,11 @@ pub fn causal_conv<T: Scalar>(
 
 /// Channels a thread takes through all tokens.
 const BLOCK: usize = 1024;
-/// Widths for whose weights there is room on the stack.
-const FEW_TAPS: usize = 4;
 
 /// What one call was given.
 struct Call<'a, T> {
     x: &'a [T],
-    weight: &'a [T],
+    taps: &'a [f32],
     state: &'a [T],
     width: usize,
     channels: usize,
@@ -76,26 +81,13 @@ impl<T: Scalar> Work for Block<'_, T> {
     #[allow(unsafe_code, reason = "blocks write channels of their own")]
     fn run(self) {
         let Block { call, first, channels: count } = self;
-        let (mut few, mut many) = (Aligned([0.0; FEW_TAPS * BLOCK]), vec![]);
-        let taps = if call.width <= FEW_TAPS {
-            &mut few.0[..call.width * BLOCK]
-        } else {
-            many.resize(call.width * BLOCK, 0.0);
-            &mut many[..]
-        };
-        for (c, weights) in call.weight[first * call.width..].chunks_exact(call.width).take(count).enumerate()
-        {
-            for (j, w) in weights.iter().enumerate() {
-                taps[j * BLOCK + c] = w.to_f32();
-            }
-        }
         let mut sums = Aligned([0.0; BLOCK]);
         let sums = &mut sums.0[..count];
         for t in 0..call.x.len() / call.channels {
             sums.fill(0.0);
-            for (j, taps) in taps.chunks_exact(BLOCK).enumerate() {
+            for (j, taps) in call.taps.chunks_exact(call.channels).enumerate() {
                 let x = &call.input(t + j)[first..first + count];
-                for ((sum, x), w) in sums.iter_mut().zip(x).zip(taps) {
+                for ((sum, x), w) in sums.iter_mut().zip(x).zip(&taps[first..first + count]) {
                     *sum = x.to_f32().mul_add(*w, *sum);
                 }
             }

@@ -93,7 +93,9 @@ pub fn gated_delta_ahead<T: Scalar>(
     let call = Call { shape, certain, before, tokens, by_channel, wide: wide_registers(), out, state };
     let work = 4 * count * shape.values() * key_dim;
     let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(SLICE)).collect();
-    for_each_chunk(&mut tasks, 1, work, |_, task| vectorize(Slice { call: &call, task: task[0] }));
+    for_each_chunk(&mut tasks, 1, work, |_, task| {
+        with_scratch(SLICE * key_dim, |copy| vectorize(Slice { call: &call, task: task[0], copy }));
+    });
 }
 
 impl DeltaShape {
@@ -139,6 +141,8 @@ struct Call<'a, T> {
 struct Slice<'a, T> {
     call: &'a Call<'a, T>,
     task: usize,
+    /// Room for its rows of the state.
+    copy: &'a mut [f32],
 }
 
 impl<T: Scalar> Work for Slice<'_, T> {
@@ -154,34 +158,36 @@ impl<T: Scalar> Work for Slice<'_, T> {
         let state = unsafe { state.part((head * value_dim + first) * key_dim, rows * key_dim) };
         let place = Place { shape, head, first, by_channel, wide };
         let earlier = before.count(shape);
-        if certain == tokens && (tokens + earlier < FEW_TOKENS || state.len() > SLICE * KEYS) {
-            place.walk::<false>(0..earlier, before, state, |_, _| {});
-            return self.tokens(place, 0..tokens, state);
+        let in_place = certain + earlier < FEW_TOKENS || state.len() > SLICE * KEYS;
+        if in_place {
+            place.walk::<false, true>(0..earlier, before, state, |_, _| {});
+            self.call.tokens::<true>(place, 0..certain, state);
+            match tokens - certain {
+                0 => return,
+                1 if place.can_spare_writes(rows) => {
+                    return self.call.tokens::<false>(place, certain..tokens, state);
+                }
+                _ => {}
+            }
         }
-        let (mut few, mut many) = (Aligned([0.0; SLICE * KEYS]), vec![]);
-        let copy = if state.len() <= SLICE * KEYS {
-            &mut few.0[..state.len()]
-        } else {
-            many.resize(state.len(), 0.0);
-            &mut many[..]
-        };
+        let copy = &mut self.copy[..state.len()];
         copy.copy_from_slice(state);
-        place.walk::<false>(0..earlier, before, copy, |_, _| {});
-        self.tokens(place, 0..certain, copy);
-        if certain + earlier > 0 {
+        if !in_place {
+            place.walk::<false, true>(0..earlier, before, copy, |_, _| {});
+            self.call.tokens::<true>(place, 0..certain, copy);
             state.copy_from_slice(copy);
         }
-        self.tokens(place, certain..tokens, copy);
+        self.call.tokens::<true>(place, certain..tokens, copy);
     }
 }
 
-impl<T: Scalar> Slice<'_, T> {
-    /// The rows through some of the tokens.
+impl<T: Scalar> Call<'_, T> {
+    /// The rows through some of the tokens; without `KEEP`, which is for a single one, the state stays as it was.
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
-    fn tokens(&self, place: Place, range: Range<usize>, state: &mut [f32]) {
-        let Call { tokens, ref out, .. } = *self.call;
-        place.walk::<true>(range, tokens, state, |at: usize, values: &[f32]| {
+    fn tokens<const KEEP: bool>(&self, place: Place, range: Range<usize>, state: &mut [f32]) {
+        let Call { tokens, ref out, .. } = *self;
+        place.walk::<true, KEEP>(range, tokens, state, |at: usize, values: &[f32]| {
             // SAFETY: each row of values belongs to one task.
             let out = unsafe { out.part(at, values.len()) };
             for (to, from) in out.iter_mut().zip(values) {
@@ -202,9 +208,16 @@ struct Place {
 }
 
 impl Place {
-    /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`.
+    /// Whether a token can go by without the state being written.
     #[inline(always)]
-    fn walk<const OUT: bool>(
+    fn can_spare_writes(self, rows: usize) -> bool {
+        self.wide && self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(4)
+    }
+
+    /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`. The state
+    /// becomes what it is behind them with `KEEP`.
+    #[inline(always)]
+    fn walk<const OUT: bool, const KEEP: bool>(
         self,
         range: Range<usize>,
         tokens: DeltaTokens,
@@ -242,7 +255,7 @@ impl Place {
             }
             values[..rows].copy_from_slice(v);
             let token = Token { q, k, decay, decayed, beta: tokens.beta[at] };
-            token.step::<OUT>(state, &mut values[..rows], wide);
+            token.step::<OUT, KEEP>(state, &mut values[..rows], wide);
             write(at * value_dim + first, &values[..rows]);
         }
     }
@@ -270,10 +283,11 @@ struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Rows of the state through the token; `values` become outputs, or nothing in particular without `OUT`.
+    /// Rows of the state through the token; `values` become outputs, or nothing in particular without `OUT`. The state is
+    /// not written without `KEEP`, where that [can be spared](Place::can_spare_writes).
     #[inline(always)]
     #[allow(unsafe_code, reason = "entering functions compiled for AVX-512")]
-    fn step<const OUT: bool>(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
+    fn step<const OUT: bool, const KEEP: bool>(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
         let key_dim = self.k.len();
         let mut done = 0;
         #[cfg(target_arch = "x86_64")]
@@ -287,7 +301,7 @@ impl Token<'_> {
             }
             for (state, values) in state.chunks_exact_mut(4 * key_dim).zip(values) {
                 // SAFETY: as above.
-                unsafe { self.write_four::<OUT>(state, values) };
+                unsafe { self.write_four::<OUT, KEEP>(state, values) };
             }
         }
         let _ = wide;
@@ -362,7 +376,7 @@ impl Token<'_> {
     #[target_feature(enable = "avx512f")]
     #[inline]
     #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-    unsafe fn write_four<const OUT: bool>(&self, state: &mut [f32], values: &mut [f32; 4]) {
+    unsafe fn write_four<const OUT: bool, const KEEP: bool>(&self, state: &mut [f32], values: &mut [f32; 4]) {
         use std::arch::x86_64::*;
         let key_dim = self.k.len();
         assert!(state.len() == 4 * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
@@ -378,7 +392,9 @@ impl Token<'_> {
                 for r in 0..4 {
                     let s = _mm512_mul_ps(_mm512_loadu_ps(state.add(r * key_dim + at)), decay);
                     let s = _mm512_fmadd_ps(delta[r], k, s);
-                    _mm512_storeu_ps(state.add(r * key_dim + at), s);
+                    if KEEP {
+                        _mm512_storeu_ps(state.add(r * key_dim + at), s);
+                    }
                     if OUT {
                         sums[r] = _mm512_fmadd_ps(s, q, sums[r]);
                     }
@@ -438,7 +454,7 @@ mod tests {
         let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
         let run = |wide: bool| {
             let (mut state, mut values) = (state.clone(), numbers(900, 7));
-            token.step::<true>(&mut state, &mut values, wide);
+            token.step::<true, true>(&mut state, &mut values, wide);
             (state, values)
         };
         assert_eq!(run(wide_registers()), run(false));

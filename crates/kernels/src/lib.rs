@@ -28,7 +28,7 @@ mod top_k;
 
 pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use bandwidth::read_bandwidth;
-pub use conv::{ConvActivation, causal_conv};
+pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_ahead};
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
 pub use gumbel::gumbel;

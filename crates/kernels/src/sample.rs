@@ -44,8 +44,10 @@ pub struct PastToken {
     pub generated: u32,
 }
 
-/// Tokens whose largest logit is remembered.
-const BLOCK: usize = 256;
+/// Tokens whose largest logit is remembered: few, lest the usual `top_k` ask for more largest logits than there are.
+const BLOCK: usize = 128;
+/// Tokens whose probabilities are summed in float32.
+const SUMMED: usize = 256;
 /// Tokens looked at first where only `top_p` limits them.
 const FEW: usize = 64;
 
@@ -153,10 +155,12 @@ impl Work for Largest<'_> {
                 lanes[i] = if *x > lanes[i] { *x } else { lanes[i] };
                 bits[i] = bits[i].max(x.to_bits() & 0x7fff_ffff);
             }
-            *largest = f32::NEG_INFINITY;
-            for lane in lanes {
-                *largest = if lane > *largest { lane } else { *largest };
+            for half in [8, 4, 2, 1] {
+                for i in 0..half {
+                    lanes[i] = if lanes[i + half] > lanes[i] { lanes[i + half] } else { lanes[i] };
+                }
             }
+            *largest = lanes[0];
         }
         *self.finite = bits.iter().all(|&bits| bits < 0x7f80_0000);
     }
@@ -301,7 +305,7 @@ struct Total<'a> {
 impl Work for Total<'_> {
     #[inline(always)]
     fn run(self) {
-        for block in self.scaled.logits.chunks(BLOCK) {
+        for block in self.scaled.logits.chunks(SUMMED) {
             let mut sums = [0.0; LANES];
             for chunk in 0..block.len().div_ceil(LANES) {
                 let lanes = load_scalar(block, chunk);

@@ -75,6 +75,14 @@ array view(const array& a, mx::Shape shape, size_t offset) {
   return out;
 }
 
+array allocate(mx::Shape shape, mx::Dtype dtype, size_t bytes) {
+  constexpr size_t line = 64, large = 16 << 10;
+  if (bytes < large || on_gpu()) return array(mx::allocator::malloc(bytes), std::move(shape), dtype);
+  array whole(mx::allocator::malloc(bytes + line), shape, dtype);
+  auto place = reinterpret_cast<std::uintptr_t>(whole.data<std::uint8_t>());
+  return place == 0 ? whole : view(whole, std::move(shape), (line - place % line) % line / mx::size_of(dtype));
+}
+
 std::unique_ptr<Arrays> arrays() { return std::make_unique<Arrays>(); }
 
 Out clone_array(const array& a) { return wrap(a); }
@@ -91,12 +99,13 @@ Out empty(Ints shape, Dtype dtype) {
     }
     bytes *= static_cast<size_t>(dim);
   }
-  auto data = bytes > mx::get_memory_limit() ? mx::allocator::Data(mx::allocator::Buffer(nullptr), nullptr)
-                                             : mx::allocator::malloc(bytes);
-  if (data.buffer().ptr() == nullptr && bytes > 0) {
+  const auto refuse = [&] {
     throw std::runtime_error("out of memory: no room for an array of " + std::to_string(bytes) + " bytes");
-  }
-  return wrap(array(std::move(data), to_shape(shape), to_mlx(dtype)));
+  };
+  if (bytes > mx::get_memory_limit()) refuse();
+  array out = allocate(to_shape(shape), to_mlx(dtype), bytes);
+  if (bytes > 0 && out.data<std::uint8_t>() == nullptr) refuse();
+  return wrap(std::move(out));
 }
 
 rust::Slice<std::uint8_t> bytes_mut(array& a) {

@@ -121,7 +121,7 @@ std::unique_ptr<Arrays> run_now(
     if (shared[i] < 0) {
       size_t bytes = mx::size_of(dtype);
       for (auto dim : shape) bytes *= dim;
-      results->list.emplace_back(mx::allocator::malloc(bytes), std::move(shape), dtype);
+      results->list.push_back(allocate(std::move(shape), dtype, bytes));
     } else {
       array out(std::move(shape), dtype, nullptr, {});
       out.copy_shared_buffer(inputs.at(shared[i]));

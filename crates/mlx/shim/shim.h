@@ -44,6 +44,10 @@ Dtype from_mlx(mx::Dtype dtype);
 // Part of an array that is ready, from element `offset` on, without an operation: the same memory.
 array view(const array& a, mx::Shape shape, size_t offset);
 
+// A new array of so many bytes. Large ones begin on a line of the processor's cache: kernels load and store whole lines,
+// and one that straddles two takes twice as long.
+array allocate(mx::Shape shape, mx::Dtype dtype, size_t bytes);
+
 std::unique_ptr<Arrays> arrays();
 
 // array.cc

@@ -256,7 +256,7 @@ pub(crate) fn causal_conv(x: &Array, weight: &Array, state: &Array, silu: bool) 
         let [out, state] = outputs else { unreachable!("two outputs") };
         let (x, weight, past) = (&inputs[0], &inputs[1], &inputs[2]);
         dispatch!(x.dtype(), T => kernels::causal_conv::<T>(
-            x.values(), weight.values(), past.values(), out.values(), state.values(), channels, activation,
+            x.values(), &kernels::conv_taps::<T>(weight.values(), channels), past.values(), out.values(), state.values(), channels, activation,
         ))
     });
     (out, state)

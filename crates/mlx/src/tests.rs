@@ -3,7 +3,7 @@
 mod layers;
 
 use crate::{
-    Array, Dtype, KvBuffer, Precision, Softmax, attend, attend_latent, attend_over, eval,
+    Array, Dtype, KvBuffer, OutputSpec, Precision, Softmax, apply, attend, attend_latent, attend_over, eval,
     fast::{self, Activation, Rope, RopePairs},
     portable,
     quant::{self, Mode, Quantization},
@@ -27,6 +27,18 @@ fn close(got: &Array, expected: &Array, bound: f32) {
 
 fn bits(array: &Array) -> Vec<u32> {
     values(array).iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn large_arrays_begin_on_a_line_of_the_cache() {
+    let numbers = Array::zeros(&[3, 5000], Dtype::Float32);
+    let output = OutputSpec { shape: vec![3, 5000], dtype: Dtype::Float32 };
+    let [copy] = apply("copy", &[&numbers], [output], |inputs, outputs| {
+        let places = [inputs[0].bytes().as_ptr(), outputs[0].bytes().as_ptr()];
+        assert_eq!(places.map(|place| place.addr() % 64), [0, 0]);
+        outputs[0].bytes().copy_from_slice(inputs[0].bytes());
+    });
+    assert_eq!(bits(&copy), bits(&numbers));
 }
 
 /// One head, as latents have: all rows lie one behind the other, the case in which MLX avoids copies.

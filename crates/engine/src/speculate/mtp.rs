@@ -12,7 +12,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Model, Mtp},
-    sample::{Sampler, guess, probabilities},
+    sample::{Sampler, guess},
 };
 
 use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
@@ -88,25 +88,17 @@ impl Drafter for MtpDrafter {
         let alone = if let [(_, row)] = &rows[..] { row.ahead.waiting() } else { 0 };
         rows.sort_by_key(|(i, _)| *i);
         let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
-        let mut first = None;
         let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
             // Both are in the order of the sequences.
             let own = samplers.iter_mut().enumerate().filter_map(|(i, sampler)| {
                 let place = at.iter().find(|place| places[place.row] == i)?;
                 Some((sampler, place.position..place.position + 1))
             });
-            let chosen = guess(logits, own);
-            first.get_or_insert_with(|| (probabilities(logits, &chosen), at.to_vec()));
-            chosen
+            guess(logits, own)
         });
-        let Some((likely, at)) = first else { return Ok(drafts) };
-        mlx::eval(proposed.iter().flatten().chain([&likely]))?;
-        if alone > FEW {
+        mlx::eval(proposed.iter().flatten())?;
+        if alone > FEW && proposed.iter().any(Option::is_some) {
             self.catching_up = started.elapsed().as_secs_f64() * 1e3 / alone as f64;
-        }
-        for (place, likely) in at.iter().zip(likely.to_vec::<f32>()?) {
-            drafts[places[place.row]].grade =
-                GRADE_FROM.iter().rposition(|&from| likely >= from).unwrap_or(0);
         }
         for (place, draft) in places.iter().zip(&proposed) {
             drafts[*place].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;

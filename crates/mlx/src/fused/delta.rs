@@ -21,8 +21,8 @@ use crate::{
 /// What kernels need of a [`DeltaNet`].
 pub(crate) struct DeltaParts {
     heads: DeltaHeads,
-    /// `[channels, width]`.
-    conv1d: Vec<f32>,
+    /// `[width, channels]`.
+    taps: Vec<f32>,
     neg_exp_a: Vec<f32>,
     dt_bias: Vec<f32>,
     norms: [Arc<NormParts>; 2],
@@ -123,7 +123,7 @@ impl DeltaParts {
         let weights = &net.weights;
         DeltaParts {
             heads: net.heads,
-            conv1d: numbers(&weights.conv1d),
+            taps: kernels::conv_taps(&numbers(&weights.conv1d), weights.conv1d.dim(0) as usize),
             neg_exp_a: numbers(&weights.neg_exp_a),
             dt_bias: numbers(&weights.dt_bias),
             norms: weights.norms.each_ref().map(|norm| norm.parts()),
@@ -212,13 +212,13 @@ impl DeltaParts {
         let (channels, silu) = (self.channels(), ConvActivation::Silu);
         let mut past = past.wide();
         if let Some((tokens, inputs)) = before {
-            let shown = past.len();
-            past.to_mut().extend(&inputs.x[..tokens * channels]);
-            past.to_mut().drain(..tokens * channels);
-            assert_eq!(past.len(), shown, "as many as before");
+            // The last of both, as many as before.
+            let taken = &inputs.x[..tokens * channels];
+            let taken = &taken[taken.len().saturating_sub(past.len())..];
+            past = [&past[taken.len()..], taken].concat().into();
         }
         write_wide(slice::from_mut(next), |next| {
-            kernels::causal_conv(x, &self.conv1d, &past, mixed, next[0], channels, silu);
+            kernels::causal_conv(x, &self.taps, &past, mixed, next[0], channels, silu);
             let certain = &x[..certain * channels];
             if certain.len() < x.len() {
                 let kept = past.len().saturating_sub(certain.len());
