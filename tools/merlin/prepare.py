@@ -24,7 +24,7 @@ MAX_LEN = 5120
 # What a token is; train.py weighs the loss of each kind.
 PAD, PROMPT, ANSWER, TEXT, RECALL_ANSWER, HAYSTACK = range(6)
 # Documents generated at scale 1.
-COUNTS = {"recall": 60000, "arithmetic": 300000, "extract": 400000, "tools": 200000, "chat": 200000, "copying": 300000}
+COUNTS = {"recall": 60000, "arithmetic": 300000, "extract": 400000, "tools": 200000, "chat": 200000, "copying": 250000}
 BATCH = 500
 
 

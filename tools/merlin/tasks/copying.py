@@ -4,6 +4,7 @@ A content is drawn, then an edit of it, then a way to ask for it. Evaluation has
 shapes of its own.
 """
 
+import collections
 import json
 import re
 
@@ -16,8 +17,15 @@ class Content:
     """`text` to copy; `noun`s to call it; `names` are what code may rename, `items` and `joint` make up a list."""
 
     def __init__(self, text, nouns, lang="", names=(), items=(), joint="", data=None, indent=None):
-        self.text, self.nouns, self.lang, self.names = text.strip(), nouns, lang, [n for n in names if whole(n).search(text)]
+        words = set(re.findall(r"\w+", text))
+        self.text, self.nouns, self.lang, self.names = text.strip(), nouns, lang, [n for n in names if n in words]
         self.items, self.joint, self.data, self.indent = list(items), joint, data, indent
+
+
+def spelt_once(text, found):
+    """Those of the words that the text has in this spelling only, and how often."""
+    spellings, alone = collections.Counter(re.findall(r"\w+", text.lower())), collections.Counter(re.findall(r"(?<![\w-])\w+(?![\w-])", text))
+    return {x: alone[x] for x in found if 0 < alone[x] == spellings[x.lower()]}
 
 
 def whole(word):
@@ -418,7 +426,7 @@ def other(w, a, c):
         else:
             b = w.pick(w.object, w.animal, w.food, w.place, w.adjective, w.thing, w.made_up())
         # "a" and "an" stay right, and the new word is new.
-        if b != a and not re.search(rf"(?i)\b{re.escape(b)}\b", c.text) and (a in c.names or (a[0].lower() in "aeiou") == (b[0].lower() in "aeiou")) and b not in KEYWORDS:
+        if b.lower() not in c.text.lower() and (a in c.names or (a[0].lower() in "aeiou") == (b[0].lower() in "aeiou")) and b not in KEYWORDS:
             return b
 
 
@@ -430,11 +438,11 @@ def target(w, c, words=r"[A-Za-z][a-z]{2,}|\d+"):
         found = [x for x in re.findall(rf"(?<![\w-])(?:{words})(?![\w-])", c.text) if x.lower() not in STOP and x not in KEYWORDS]
     # Names are what people mostly ask for.
     if w.chance(0.3):
-        found = [x for x in found if re.search(rf"[a-z,] {re.escape(x)}\b", c.text) and x[0].isupper()] or found
-    good = [x for x in sorted(set(w.r.sample(found, min(len(found), 12)))) if len(re.findall(rf"(?i)\b{re.escape(x)}\b", c.text)) == len(whole(x).findall(c.text))]
+        found = re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}(?![\w-])", c.text) or found
+    good = spelt_once(c.text, sorted(set(w.r.sample(found, min(len(found), 12)))))
     if not good:
         return None
-    several = [x for x in good if len(whole(x).findall(c.text)) > 1]
+    several = [x for x, n in good.items() if n > 1]
     return w.pick(*(several if several and w.chance(0.65) else good))
 
 
@@ -489,8 +497,7 @@ def letters(w, c):
 
 
 def swap(w, c):
-    names = sorted({x for x in re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", c.text)} | {x for x in c.names if len(x) > 1})
-    names = [x for x in names if len(re.findall(rf"(?i)\b{re.escape(x)}\b", c.text)) == len(whole(x).findall(c.text))]
+    names = list(spelt_once(c.text, sorted({*re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", c.text), *(x for x in c.names if len(x) > 1)})))
     if len(names) < 2:
         return None
     a, b = w.r.sample(names, 2)
@@ -538,10 +545,10 @@ def add(w, c):
 
 def typo(w, c):
     """A misspelt word in what is asked, put right in the answer."""
-    words = [x for x in set(re.findall(r"(?<![\w-])[a-z]{5,}(?![\w-])", c.text)) if len(whole(x).findall(c.text)) == 1 and x not in c.names]
-    if not words or c.names:
+    words = [] if c.names else [x for x, n in spelt_once(c.text, sorted(set(re.findall(r"(?<![\w-])[a-z]{5,}(?![\w-])", c.text)))).items() if n == 1]
+    if not words:
         return None
-    a = w.pick(*sorted(words))
+    a = w.pick(*words)
     i = w.int(1, len(a) - 2)
     b = w.pick(a[:i] + a[i + 1 :], a[:i] + a[i] + a[i:], a[:i] + a[i + 1] + a[i] + a[i + 2 :])
     if b == a or whole(b).search(c.text):
