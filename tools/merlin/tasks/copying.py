@@ -4,13 +4,14 @@ A content is drawn, then an edit of it, then a way to ask for it. Evaluation has
 shapes of its own.
 """
 
+import bisect
 import collections
 import json
 import re
 
 from tasks import maybe_system, record
 from tasks.chat import quick, small_thought, story
-from words import MONTHS, WEEKDAYS, article, plural
+from words import MONTHS, OPEN, POOLS, WEEKDAYS, article, plural
 
 
 class Content:
@@ -402,6 +403,7 @@ def query(w):
 
 # --- edits: each returns (clauses to ask for it, phrases with "with ...", the new text), or None where it does not apply
 
+POOLED = {x for words in POOLS.values() for x in words.split()}
 COLORS = set("red blue green yellow black white orange purple pink brown gray gold silver".split())
 STOP = set("the and for that this with from was were are his her she him they them their you your not but had has have its one two all out into then than when what who will would could said there here some very just".split())
 
@@ -543,6 +545,13 @@ def add(w, c):
     return [f"add this sentence at the end: {new}", f'add "{new}" at the end', f'put "{new}" at the end', f'end with "{new}"'], [f'with "{new}" at the end', f'followed by "{new}"'], c.text + glue + new
 
 
+def known(word):
+    """Whether the model can know how to spell it; made-up words it cannot."""
+    plain = OPEN["plain"]
+    i = bisect.bisect_left(plain, word)
+    return word in POOLED or plain[i : i + 1] == [word]
+
+
 def typo(w, c):
     """A misspelt word in what is asked, put right in the answer."""
     words = [] if c.names else [x for x, n in spelt_once(c.text, sorted(set(re.findall(r"(?<![\w-])[a-z]{5,}(?![\w-])", c.text)))).items() if n == 1]
@@ -555,6 +564,8 @@ def typo(w, c):
         return None
     right, c.text = c.text, whole(a).sub(b, c.text)
     x, y = spelt(w, b, a)
+    if not known(a):
+        return [f"correct {x} to {y}", f"change {x} to {y}", f"spell {x} as {y}"], [f"with {x} corrected to {y}", f"with {y} instead of {x}"], right
     if w.chance(0.4):
         return [f"fix the spelling of {x}", f"correct {x} to {y}", f"change {x} to {y}", f"spell {x} right", f"correct the word {x}", f"write {x} correctly"], [f"with {x} corrected to {y}", f"with {x} spelt right"], right
     return ["fix the misspelt word", "correct the spelling", "fix the typo", "correct the spelling mistake", "fix the spelling mistake", "correct the typo", "fix the misspelled word"], ["with the spelling mistake fixed", "with the typo corrected", "without the typo"], right
