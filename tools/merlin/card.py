@@ -7,7 +7,8 @@ from pathlib import Path
 ROWS = [
     ("needle_at_10%", "needle in 4k tokens, at 10 % depth", "80", "95"), ("needle_at_50%", "needle in 4k tokens, at 50 % depth", "80", "95"), ("needle_at_90%", "needle in 4k tokens, at 90 % depth", "80", "95"),
     ("json", "JSON extraction, exact match", "60", "85"), ("json_known_schema", "... schemas seen in training, new words and prompts", "", ""), ("json_new_schema", "... schemas never seen", "", ""),
-    ("tool_call", "tool call, right name and arguments", "60", "85"), ("arithmetic", "arithmetic with thinking", "80", "95"), ("mtp_acceptance", "MTP depth-1 acceptance, greedy", "55", "70"),
+    ("tool_call", "tool call, right name and arguments", "60", "85"), ("arithmetic", "arithmetic with thinking", "80", "95"),
+    ("copying", "copying, exact match", "", ""), ("editing", "copying with one edit, exact match", "", ""), ("mtp_acceptance", "MTP depth-1 acceptance, greedy", "55", "70"), ("mtp_second_acceptance", "... of the next draft, after a right one", "", ""),
     ("bits_per_byte", "bits per byte, validation file", "", ""), ("bits_per_byte_text", "... plain text", "", ""), ("bits_per_byte_chat", "... assistant turns", "", ""),
 ]
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 import corpus
 import export
 from model import Batch, Merlin
-from tasks import arithmetic, chat, extract, recall, tools
+from tasks import arithmetic, chat, copying, extract, recall, tools
 from words import Words
 
 DEPTHS = [0.1, 0.5, 0.9]
@@ -103,6 +103,18 @@ def same_number(text, expected):
     return "</think>" in text and bool(numbers) and int(numbers[-1]) == expected
 
 
+def copies(judge, validation, n, out):
+    """Texts, lists and code to repeat exactly, and to repeat with one named edit."""
+    from prepare import Filler
+
+    filler = Filler.__new__(Filler)
+    filler.texts = [r["text"] for r in validation if "text" in r]
+    for name, edit in (("copying", False), ("editing", True)):
+        records = synthetic(lambda w: copying.make(w, filler.text, "eval", edit), name, n)
+        verdicts, out["wrong"][name] = score(judge, records, str.__eq__, 640)
+        out[name] = percent(verdicts)
+
+
 def needles(judge, validation, n, out):
     texts = [r["text"] for r in validation if "text" in r]
 
@@ -158,7 +170,7 @@ def bits_per_byte(judge, validation, out):
 
 @torch.no_grad()
 def acceptance(judge, validation, n, out):
-    """How often the MTP head's greedy draft of the token after next is what the model then says."""
+    """How often the MTP head's greedy draft of the token after next is what the model then says, and, if so, its next."""
     chats = [r for r in validation if "messages" in r]
     random.Random(9).shuffle(chats)
     prompts = []
@@ -166,18 +178,41 @@ def acceptance(judge, validation, n, out):
         last = max(i for i, m in enumerate(r["messages"]) if m["role"] == "assistant")
         prompts.append(judge.prompt(r["messages"][:last], r.get("tools"))[-3000:])
     said = judge.answers(prompts, 128)
-    hits = drafts = 0
+    hits = drafts = second_hits = seconds = 0
     for p, a in zip(prompts, said):
         a = a + [judge.tok.token_to_id("<|im_end|>")] if len(a) < 128 else a
         t = torch.tensor(p + a, device=judge.device)
         batch = Batch([len(t)], judge.model, judge.device)
-        m = judge.model.mtp_hidden(judge.model.hidden(t, batch), t.roll(-1), batch)
+        h = judge.model.hidden(t, batch)
+        m = judge.model.mtp_hidden(h, t.roll(-1), batch)
         # Position i drafts token i+2; the first token of the answer is the model's own.
         first = len(p) - 1
         draft = judge.model.head(m[first : len(t) - 2]).argmax(-1)
-        hits += (draft == t[first + 2 :]).sum().item()
+        right = draft == t[first + 2 :]
+        hits += right.sum().item()
         drafts += len(draft)
+        draft = judge.model.head(second_drafts(judge.model, h, m, t, batch)[first + 1 : len(t) - 2]).argmax(-1)
+        second_hits += (right[:-1] & (draft == t[first + 3 :])).sum().item()
+        # A first draft at the very end has no second.
+        seconds += right[:-1].sum().item()
     out["mtp_acceptance"], out["mtp_drafts"] = round(100 * hits / max(1, drafts), 1), drafts
+    out["mtp_second_acceptance"] = round(100 * second_hits / max(1, seconds), 1)
+
+
+def second_drafts(model, h, m, tokens, batch):
+    """The MTP layer's hidden states when it is fed its own of the position before, `m`. As in the engine it attends to
+    its keys of that one position and, for those before, to the keys made of the trunk's hidden states `h`."""
+    layer, following = model.mtp.layers[0], model.embed(tokens.roll(-1))
+    x = model.mtp.join(following, m.roll(1, 0))
+    q, k, v, gate = layer.before(x, batch.pos, batch.rope)
+    _, past_k, past_v, _ = layer.before(model.mtp.join(following, h), batch.pos, batch.rope)
+    k, v, past_k, past_v = (s.float().transpose(0, 1).repeat_interleave(q.shape[1] // s.shape[1], 0) for s in (k, v, past_k, past_v))
+    q = q.float().transpose(0, 1) * q.shape[-1] ** -0.5
+    scores = (q @ past_k.mT).masked_fill(torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(), float("-inf"))
+    scores.diagonal(dim1=1, dim2=2).copy_((q * k).sum(-1))
+    p = scores.softmax(-1)
+    o = p.tril(-1) @ past_v + p.diagonal(dim1=1, dim2=2)[..., None] * v
+    return model.mtp.norm(layer.after(x, o.transpose(0, 1).to(x.dtype), gate))
 
 
 def samples(judge):
@@ -210,6 +245,7 @@ def main(args):
         verdicts, out["wrong"][name] = score(judge, records, right, max_new, think)
         out[name] = percent(verdicts)
     out["json"] = round((out["json_known_schema"] + out["json_new_schema"]) / 2, 1)
+    copies(judge, validation, n, out)
     needles(judge, validation, max(1, n // 2), out)
     acceptance(judge, validation, n, out)
     out["samples"] = samples(judge)

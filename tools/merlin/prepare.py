@@ -17,14 +17,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from tokenizers import Tokenizer
 
 import corpus
-from tasks import arithmetic, chat, extract, recall, tools
+from tasks import arithmetic, chat, copying, extract, recall, tools
 from words import Words, open_words
 
 MAX_LEN = 5120
 # What a token is; train.py weighs the loss of each kind.
 PAD, PROMPT, ANSWER, TEXT, RECALL_ANSWER, HAYSTACK = range(6)
 # Documents generated at scale 1.
-COUNTS = {"recall": 60000, "arithmetic": 300000, "extract": 400000, "tools": 200000, "chat": 200000}
+COUNTS = {"recall": 60000, "arithmetic": 300000, "extract": 400000, "tools": 200000, "chat": 200000, "copying": 250000}
 BATCH = 500
 
 
@@ -98,12 +98,13 @@ def makers(filler):
         "extract": lambda w: extract.make(w, filler=filler.text),
         "tools": lambda w: tools.make(w, talk=chat.quick),
         "chat": chat.make,
+        "copying": lambda w: copying.make(w, filler.text),
     }
 
 
 def generate(job):
     group, seed, n = job
-    w = Words("train", f"{SEED}{group}{seed}", open=0.6 if group in ("recall", "extract", "tools") else 0.0)
+    w = Words("train", f"{SEED}{group}{seed}", open=0.6 if group in ("recall", "extract", "tools", "copying") else 0.0)
     make = makers(FILLER)[group]
     return group, ENCODER([make(w) for _ in range(n)], group)
 

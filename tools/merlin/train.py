@@ -24,6 +24,7 @@ MIXES = {
     "flat": {"text": 0.17, "corpus_chats": 0.15, "corpus_tasks": 0.09, "recall": 0.27, "arithmetic": 0.07, "extract": 0.09, "tools": 0.10, "chat": 0.06},
     "decay": {"text": 0.10, "corpus_chats": 0.15, "corpus_tasks": 0.07, "recall": 0.28, "arithmetic": 0.10, "extract": 0.11, "tools": 0.11, "chat": 0.08},
     "refine": {"text": 0.05, "corpus_chats": 0.09, "corpus_tasks": 0.05, "recall": 0.29, "arithmetic": 0.10, "extract": 0.19, "tools": 0.15, "chat": 0.08},
+    "copy": {"text": 0.05, "corpus_chats": 0.09, "corpus_tasks": 0.05, "recall": 0.18, "arithmetic": 0.09, "extract": 0.19, "tools": 0.13, "chat": 0.08, "copying": 0.14},
 }
 # Loss weight of each kind of token (prepare.py): padding, prompt, answer, text, recalled answer, haystack.
 WEIGHTS = torch.tensor([0.0, 0.1, 1.0, 1.0, 3.0, 0.15])
@@ -58,7 +59,7 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        groups = {g: Documents(self.folder, g, worker, workers) for g in self.mixes[0]}
+        groups = {g: Documents(self.folder, g, worker, workers) for g in set().union(*self.mixes)}
         used = dict.fromkeys(groups, 0)
         for i in range(worker, self.batches, workers):
             yield self.batch(groups, used, self.mixes[i >= self.decay_from.item()])
@@ -79,11 +80,13 @@ class Stream(IterableDataset):
         return tuple(torch.from_numpy(np.concatenate([d[i] for d in docs]).astype(np.int64)) for i in (0, 1)) + (torch.from_numpy(cu.astype(np.int32)),)
 
 
-def targets(tokens, kinds, cu, ahead):
-    """The tokens `ahead` positions on, and their loss weights (0 across documents)."""
+def targets(tokens, kinds, cu, ahead, late=0):
+    """The tokens `ahead` positions on, and their loss weights: 0 across documents and at the first `late` of each."""
     weight = WEIGHTS.to(tokens.device)[kinds].roll(-ahead)
     for k in range(1, ahead + 1):
         weight[(cu[1:] - k).clamp(min=0)] = 0
+    for k in range(late):
+        weight[(cu[:-1] + k).clamp(max=len(tokens) - 1)] = 0
     return tokens.roll(-ahead), weight
 
 
@@ -157,21 +160,27 @@ def compile_parts():
     weighted_loss = torch.compile(weighted_loss, dynamic=False)
 
 
-def losses(model, tokens, kinds, cu, device):
-    """(loss of the next token, loss of the MTP layer's token after it)"""
+def losses(model, tokens, kinds, cu, device, depth):
+    """Loss of the next token, and of each token that the MTP layer drafts after it.
+
+    Behind the first, the layer is fed as the engine feeds it: its own hidden state of the position before, behind its norm,
+    and the next token. The engine's keys of earlier positions come from the trunk's hidden states; here they come from the
+    same pass, which is nearly that and needs no other attention."""
     batch = Batch(None, model, device, cu)
     tokens, kinds = tokens.to(device, non_blocking=True), kinds.to(device, non_blocking=True)
     h = model.hidden(tokens, batch)
-    m = model.mtp_hidden(h, tokens.roll(-1), batch)
     embedding = model.model.embed_tokens.weight
-    return tuple(weighted_loss(x, embedding, *targets(tokens, kinds, batch.cu_long, ahead)) for x, ahead in ((h, 1), (m, 2)))
+    out = [weighted_loss(h, embedding, *targets(tokens, kinds, batch.cu_long, 1))]
+    for k in range(depth):
+        h = model.mtp_hidden(h.roll(1, 0) if k else h, tokens.roll(-1), batch)
+        out.append(weighted_loss(h, embedding, *targets(tokens, kinds, batch.cu_long, 2, late=k)))
+    return out
 
 
-def rehearse(model, size, device):
+def rehearse(model, size, device, depth):
     """One step on noise, so that all kernels are compiled before the data is ready."""
     cu = torch.arange(0, size + 1, 512, dtype=torch.int32)
-    loss, mtp = losses(model, torch.randint(0, 8000, (size,)), torch.full((size,), 3), cu, device)
-    (loss + mtp).backward()
+    sum(losses(model, torch.randint(0, 8000, (size,)), torch.full((size,), 3), cu, device, depth)).backward()
     model.zero_grad(set_to_none=True)
 
 
@@ -194,7 +203,7 @@ def main(args):
     if device == "cuda" and not args.eager:
         compile_parts()
     if args.wait:
-        rehearse(model, args.tokens, device)
+        rehearse(model, args.tokens, device, args.mtp_depth)
         print(f"compiled in {time.time() - started:.0f} s", flush=True)
         while not (args.data / "done").exists():
             time.sleep(0.5)
@@ -204,7 +213,7 @@ def main(args):
     loader = iter(DataLoader(stream, batch_size=None, num_workers=args.workers, pin_memory=device == "cuda", prefetch_factor=4 if args.workers else None))
     begun = mark = time.time()
     saved, seen = time.time(), 0
-    log, logged = torch.zeros(2, device=device), 0
+    log, logged = torch.zeros(1 + args.mtp_depth, device=device), 0
     for step in range(args.steps):
         if step == steps:
             break
@@ -220,18 +229,19 @@ def main(args):
         mtp_weight = args.mtp if step < decay_from else args.mtp_late
         for _ in range(args.accumulate):
             tokens, kinds, cu = next(loader)
-            loss, mtp = losses(model, tokens, kinds, cu, device)
-            ((loss + mtp_weight * mtp) / args.accumulate).backward()
-            log += torch.stack([loss.detach(), mtp.detach()]) / args.accumulate
+            loss, *mtp = losses(model, tokens, kinds, cu, device, args.mtp_depth)
+            # Each depth weighs half of the one before.
+            ((loss + mtp_weight * sum(m * 0.5**k for k, m in enumerate(mtp))) / args.accumulate).backward()
+            log += torch.stack([loss, *mtp]).detach() / args.accumulate
             seen += len(tokens)
         optimizer.step(rate(step, steps, args.warmup, decay_from), step >= quantise_from)
         model.zero_grad(set_to_none=True)
         if (step + 1) % args.log == 0 or step < 3:
             n, logged = step + 1 - logged, step + 1
-            a, b = (log / n).tolist()
+            mean, *mtp = (log / n).tolist()
             log.zero_()
             now = time.time()
-            print(f"step {step + 1} loss {a:.4f} mtp {b:.4f} rate {rate(step, steps, args.warmup, decay_from):.3f} {'4-bit ' if step >= quantise_from else ''}{n * args.accumulate * args.tokens / (now - mark) / 1e3:.0f}k tokens/s {now - begun:.0f} s", flush=True)
+            print(f"step {step + 1} loss {mean:.4f} mtp {' '.join(f'{m:.4f}' for m in mtp)} rate {rate(step, steps, args.warmup, decay_from):.3f} {'4-bit ' if step >= quantise_from else ''}{n * args.accumulate * args.tokens / (now - mark) / 1e3:.0f}k tokens/s {now - begun:.0f} s", flush=True)
             mark = now
         if time.time() - saved > args.save_every * 60:
             save(model, optimizer, args.out)
@@ -264,6 +274,7 @@ if __name__ == "__main__":
     p.add_argument("--quantise-from", type=float, default=0.78)
     p.add_argument("--mtp", type=float, default=0.3, help="weight of the MTP loss")
     p.add_argument("--mtp-late", type=float, default=0.5, help="the same during the decay")
+    p.add_argument("--mtp-depth", type=int, default=1, help="tokens that the MTP layer learns to draft in a row")
     p.add_argument("--minutes", type=float, help="shorten the run to fit this time")
     p.add_argument("--log", type=int, default=50)
     p.add_argument("--save-every", type=float, default=4, help="minutes")
