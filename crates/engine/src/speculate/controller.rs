@@ -53,6 +53,15 @@ pub struct Pace {
     /// Milliseconds since it began to decode, and how many of them it would have saved without drafts.
     elapsed: f64,
     lost: f64,
+    /// How many of those went into what drafts to come are to earn.
+    invested: f64,
+}
+
+impl Pace {
+    /// A drafter had to catch up first, which it does once: that its drafts have yet to earn this does not end them.
+    pub fn invested(&mut self, ms: f64) {
+        self.invested += ms;
+    }
 }
 
 /// A draft that could be made.
@@ -131,15 +140,23 @@ impl Controller {
         })
     }
 
-    /// The draft that brings the step most tokens per second; `None` if that is none.
-    pub fn choose(&self, pace: &Pace, candidates: &[Candidate], others: Others) -> Option<Choice> {
+    /// The draft that brings the step most tokens per second, for a sequence that is expected to get `to_come` more tokens; `None`
+    /// if that is none, or if it would cost too much should all of it be wrong.
+    pub fn choose(
+        &self,
+        pace: &Pace,
+        candidates: &[Candidate],
+        others: Others,
+        to_come: f64,
+    ) -> Option<Choice> {
         let drafting = others.width > others.rows;
         // A batch in which somebody drafts is read first anyway.
         let plain = match drafting {
             true => self.costs.batch(others.rows + 1, others.width + 1),
             false => self.costs.plain(others.rows + 1),
         }?;
-        if pace.lost > MOST_LOST * pace.elapsed + plain {
+        let may_lose = MOST_LOST * (pace.elapsed + to_come * plain) + plain + pace.invested - pace.lost;
+        if may_lose < 0.0 {
             return None;
         }
         let mut best: Option<(f64, Choice)> = None;
@@ -148,6 +165,10 @@ impl Controller {
             for (depth, kept) in (1..=most).zip(self.kept(pace, drafter, grade)) {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + any + each * depth as f64;
+                // The first token is as likely as it gets, and what it costs was thought of.
+                if depth > 1 && ms - plain > may_lose {
+                    break;
+                }
                 let rate = (others.kept + kept) / ms;
                 if best.is_none_or(|(most, _)| rate > most) {
                     best = Some((rate, Choice { drafter, depth, kept }));
@@ -182,6 +203,11 @@ impl Controller {
         // What has gone on for so long may go on as long.
         let tokens = (self.usual_length - generated).max(generated).min(most as f64);
         (tokens / TOKENS_OF_ROUND).max(1.0)
+    }
+
+    /// Tokens that a sequence of so many, which may get `most` more, gets from here on if it is as long as usual.
+    pub fn usually_to_come(&self, generated: usize, most: usize) -> f64 {
+        (self.usual_length - generated as f64).clamp(0.0, most as f64)
     }
 
     /// An answer of so many tokens has ended.
@@ -235,7 +261,7 @@ mod tests {
             ((random >> 33) as f64) < right * (1u64 << 31) as f64
         };
         while got < tokens {
-            let choice = controller.choose(&pace, &[candidate(16, cost)], Others::default());
+            let choice = controller.choose(&pace, &[candidate(16, cost)], Others::default(), 0.0);
             let depth = choice.map_or(0, |choice| choice.depth);
             let accepted = (0..depth).take_while(|_| is_right()).count();
             let drafting = if depth > 0 { cost[1] + cost[0] * depth as f64 } else { 0.0 };
@@ -288,7 +314,7 @@ mod tests {
         let mut controller = Controller::new(costs(), vec![believed]);
         let depth = |controller: &Controller, grade| {
             let candidate = Candidate { grade, ..candidate(8, [0.1, 0.0]) };
-            let choice = controller.choose(&Pace::default(), &[candidate], Others::default());
+            let choice = controller.choose(&Pace::default(), &[candidate], Others::default(), 0.0);
             choice.map_or(0, |choice| choice.depth)
         };
         assert!(depth(&controller, ANY_GRADE) >= 2 && depth(&controller, 0) == 0, "as is believed of most");
@@ -307,7 +333,7 @@ mod tests {
         }
         let mut found = None;
         for step in 0..3000 {
-            let choice = controller.choose(&pace, &[candidate(8, [0.0; 2])], Others::default());
+            let choice = controller.choose(&pace, &[candidate(8, [0.0; 2])], Others::default(), 0.0);
             let depth = choice.map_or(0, |choice| choice.depth);
             if depth > 2 {
                 found = Some(step);
@@ -326,7 +352,7 @@ mod tests {
         let controller = Controller::new(costs(), vec![[0.6; GRADES]]);
         let depth = |rows: usize| {
             let others = Others { rows, width: rows, kept: rows as f64 };
-            let choice = controller.choose(&Pace::default(), &[candidate(16, [0.0; 2])], others);
+            let choice = controller.choose(&Pace::default(), &[candidate(16, [0.0; 2])], others, 0.0);
             choice.map_or(0, |choice| choice.depth)
         };
         assert!(depth(0) >= 2, "alone {}", depth(0));

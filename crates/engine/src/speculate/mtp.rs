@@ -28,9 +28,13 @@ pub const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
     sequences: HashMap<u64, Ahead>,
-    /// Milliseconds that a hidden state it catches up with takes, as measured; 0 until then.
+    /// Milliseconds that a hidden state it catches up with takes, as measured; next to nothing until then, but something: a
+    /// draft that has to catch up first does not say what a draft takes.
     catching_up: f64,
 }
+
+/// Until it is measured.
+const CATCHING_UP: f64 = 0.001;
 
 /// Hidden states that are no debt: so many wait from one draft to the next.
 const FEW: usize = 16;
@@ -39,7 +43,7 @@ impl MtpDrafter {
     /// `None` if the model has no head.
     pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
-        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: 0.0 })
+        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: CATCHING_UP })
     }
 
     fn sampler(&self, asked: &Asked) -> Sampler {
@@ -65,6 +69,11 @@ impl Drafter for MtpDrafter {
     /// How often first drafts of merlin's head are right.
     fn believed(&self) -> [f64; GRADES] {
         [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
+    }
+
+    /// Of merlin's: a layer of thirteen, and the output head.
+    fn share(&self) -> f64 {
+        0.2
     }
 
     fn debt(&self, asked: &Asked) -> Option<f64> {

@@ -12,6 +12,10 @@ const ANCHOR: usize = 4;
 const LOOKED_AT: usize = 64;
 /// Tokens in common beyond this do not make a place better.
 const LONGEST: usize = 128;
+/// A place with so many tokens in common is being copied: where it no longer matches, something was changed, and it goes on
+/// behind the change. So far from there it is looked for.
+const COPIED: usize = 8;
+const NEAR: usize = 8;
 /// Tokens in common from which each grade begins.
 const GRADE_FROM: [usize; GRADES] = [2, 3, 4, 6, 12, 24];
 
@@ -93,6 +97,8 @@ struct Index {
     before: Vec<u32>,
     /// The place that has most in common with the end: the position behind it, and how many tokens.
     best: Option<(usize, usize)>,
+    /// Where what was being copied ceased to match, and tokens since then.
+    left: Option<(usize, usize)>,
 }
 
 impl Index {
@@ -101,13 +107,30 @@ impl Index {
         for end in self.length + 1..=tokens.len() {
             // The place that matched goes on as the sequence does: nothing can match better by more than a token.
             let goes_on = self.best.filter(|&(at, _)| tokens[at] == tokens[end - 1]);
+            if goes_on.is_none() && self.best.is_some_and(|(_, common)| common >= COPIED) {
+                self.left = self.best.map(|(at, _)| (at, 0));
+            }
             self.best = goes_on.map(|(at, common)| (at + 1, (common + 1).min(LONGEST)));
             if self.best.is_none_or(|(_, common)| common < ANCHOR) {
-                self.best = self.find(&tokens[..end]).or(self.best);
+                let found = self.find(&tokens[..end]).or(self.best);
+                let behind = self.behind_change(&tokens[..end]);
+                self.best = behind.filter(|_| found.is_none_or(|(_, common)| common < ANCHOR)).or(found);
             }
             self.enter(&tokens[..end]);
         }
         self.length = tokens.len();
+    }
+
+    /// Where a copy may go on behind a change: as if so many tokens had been replaced by as many, unless the last token stands
+    /// near, because fewer or more were. It counts as a place that has little in common, or just enough.
+    fn behind_change(&mut self, tokens: &[u32]) -> Option<(usize, usize)> {
+        let (at, since) = self.left.take().filter(|(_, since)| *since < NEAR)?;
+        let (last, before) = tokens.split_last()?;
+        if let Some(gap) = before[at..].iter().take(NEAR).position(|token| token == last) {
+            return Some((at + gap + 1, ANCHOR));
+        }
+        self.left = Some((at, since + 1));
+        Some((at + since + 1, SHORTEST)).filter(|(at, _)| *at < tokens.len())
     }
 
     /// The place before the end that has most in common with it; the latest of equals.
@@ -168,6 +191,21 @@ mod tests {
         let piece = |end: usize| &tokens[..end.min(tokens.len())];
         (0..tokens.len() + 3).step_by(3).for_each(|end| index.extend(piece(end)));
         index.draft(tokens, depth).tokens
+    }
+
+    #[test]
+    fn a_copy_goes_on_behind_a_change() {
+        let source: Vec<u32> = (10..40).collect();
+        let copied = |change: &[u32]| [&source, &source[..10], change].concat();
+        assert_eq!(draft(&copied(&[]), 3), [20, 21, 22]);
+        assert_eq!(draft(&copied(&[90]), 3), [21, 22, 23], "one for one");
+        assert_eq!(draft(&copied(&[90, 91]), 3), [22, 23, 24], "two for two");
+        assert_eq!(draft(&copied(&[90, 91, 21]), 3), [22, 23, 24], "two for one");
+        assert_eq!(draft(&copied(&[90, 20]), 3), [21, 22, 23], "one more");
+        assert_eq!(draft(&copied(&[23]), 3), [24, 25, 26], "some are left out");
+        assert_eq!(draft(&copied(&[90; NEAR + 1]), 2), [90, 90], "something else begins");
+        // Few tokens in common are no copy.
+        assert_eq!(draft(&[&source, &source[..COPIED - 1], &[90]].concat(), 3), [0u32; 0]);
     }
 
     #[test]

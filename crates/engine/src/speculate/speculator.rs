@@ -54,11 +54,13 @@ impl Each {
         self.0[..=Self::place(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
     }
 
-    fn saw(&mut self, sequences: usize, ms: f64) {
+    /// Measured for so many sequences, where so much was believed before.
+    fn saw(&mut self, sequences: usize, ms: f64, believed: f64) {
+        let before = self.of(sequences).unwrap_or(believed);
         let known = &mut self.0[Self::place(sequences)];
-        // Once in a while a drafter has more to do than to draft.
-        let before = if *known == 0.0 { ms } else { *known };
-        *known = before + 0.1 * (ms.min(MOST_DEARER * before) - before);
+        // Once in a while a drafter has more to do than to draft, and the first time it may have to find memory.
+        let usual = if before > 0.0 { ms.min(MOST_DEARER * before) } else { ms };
+        *known = if *known > 0.0 { *known + 0.1 * (usual - *known) } else { usual };
     }
 }
 
@@ -296,7 +298,11 @@ impl Speculator {
             let entry = &mut self.drafters[of_one[0].0];
             let owes =
                 |&(_, i, depth): &(usize, usize, usize)| entry.drafter.debt(&asked(&running[i], depth));
-            let debt: f64 = of_one.iter().filter_map(owes).sum();
+            let owing: Vec<usize> = of_one
+                .iter()
+                .filter(|asked| owes(asked).is_some_and(|ms| ms > 0.0))
+                .map(|asked| asked.1)
+                .collect();
             let started = Instant::now();
             let drafts = match entry.drafter.borrows() {
                 true => propose_on(&mut *entry.drafter, running, of_one)?,
@@ -308,8 +314,13 @@ impl Speculator {
             let in_one = entry.drafter.in_one().is_some();
             let passes = |draft: &Draft| if in_one { draft.tokens.len().min(1) } else { draft.tokens.len() };
             let passes: usize = drafts.iter().map(passes).sum();
-            if passes > 0 && debt == 0.0 && !entry.drafter.is_free() {
-                entry.each.saw(of_one.len(), started.elapsed().as_secs_f64() * 1e3 / passes as f64);
+            let ms = started.elapsed().as_secs_f64() * 1e3;
+            if passes > 0 && owing.is_empty() && !entry.drafter.is_free() {
+                let believed = entry.drafter.share() * self.controller.costs.plain(1).unwrap_or(0.0);
+                entry.each.saw(of_one.len(), ms / passes as f64, believed);
+            }
+            for i in owing {
+                running[i].speculating.pace.invested(ms);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -363,7 +374,8 @@ impl Speculator {
         if candidates.is_empty() {
             return Ok(None);
         }
-        let chosen = self.controller.choose(&s.speculating.pace, &candidates, others);
+        let to_come = self.controller.usually_to_come(s.generated(), s.most_drafted());
+        let chosen = self.controller.choose(&s.speculating.pace, &candidates, others, to_come);
         Ok(chosen.map(|choice| {
             let draft = drafts.into_iter().find(|(drafter, _)| *drafter == choice.drafter);
             let cut = |(_, mut draft): (usize, Draft)| {
