@@ -98,8 +98,12 @@ pub struct Controller {
     pub costs: Costs,
     /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
     shared: Vec<(Grades, [f64; GRADES + 1])>,
-    /// Tokens of an answer, on average of the last ones; 0 before the first.
-    usual_length: f64,
+    /// Tokens of an answer, on average of the last ones, and of the last; 0 before the first.
+    average_length: f64,
+    last_length: f64,
+    /// What drafts may cost a sequence beyond a share of its time, in plain steps, at most one: what others have left of their
+    /// shares, and what drafts have brought them.
+    purse: f64,
 }
 
 /// Weight of what other sequences have found, and of what is believed, beside what one finds itself.
@@ -112,6 +116,12 @@ const SHARED_MEMORY: f64 = 0.99;
 const TOKENS_OF_ROUND: f64 = 2.0;
 /// Weight of the latest answer's length.
 const LATEST: f64 = 0.2;
+/// Plain steps that drafts have brought and may cost again.
+const MOST_KEPT: f64 = 4.0;
+/// Tokens of an answer that is not short.
+const LONG: usize = 16;
+/// So many times what a sequence has it is expected to get at most.
+const FORESEEN: f64 = 4.0;
 
 impl Controller {
     /// For drafters of which it is believed that so many of their tokens are right, by grade.
@@ -120,7 +130,7 @@ impl Controller {
         let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
         let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
         let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
-        Controller { costs, shared, usual_length: 0.0 }
+        Controller { costs, shared, average_length: 0.0, last_length: 0.0, purse: 1.0 }
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
@@ -155,7 +165,8 @@ impl Controller {
             true => self.costs.batch(others.rows + 1, others.width + 1),
             false => self.costs.plain(others.rows + 1),
         }?;
-        let may_lose = MOST_LOST * (pace.elapsed + to_come * plain) + plain + pace.invested - pace.lost;
+        let share = MOST_LOST * (pace.elapsed + to_come * plain);
+        let may_lose = share + plain * self.purse.max(0.0) + pace.invested - pace.lost;
         if may_lose < 0.0 {
             return None;
         }
@@ -201,20 +212,37 @@ impl Controller {
     pub fn drafts_to_come(&self, generated: usize, most: usize) -> f64 {
         let generated = generated as f64;
         // What has gone on for so long may go on as long.
-        let tokens = (self.usual_length - generated).max(generated).min(most as f64);
+        let tokens = (self.usual_length() - generated).max(generated).min(most as f64);
         (tokens / TOKENS_OF_ROUND).max(1.0)
     }
 
-    /// Tokens that a sequence of so many, which may get `most` more, gets from here on if it is as long as usual.
+    /// Tokens that a sequence of so many, which may get `most` more, gets from here on if it is as long as usual; no more
+    /// than so many times what it has.
     pub fn usually_to_come(&self, generated: usize, most: usize) -> f64 {
-        (self.usual_length - generated as f64).clamp(0.0, most as f64)
+        let generated = generated as f64;
+        (self.usual_length() - generated).clamp(0.0, (most as f64).min(FORESEEN * generated))
     }
 
-    /// An answer of so many tokens has ended.
-    pub fn ended(&mut self, tokens: usize) {
+    /// Where answers of several lengths come by turns, rather too short: drafts only begin a little later then.
+    fn usual_length(&self) -> f64 {
+        self.average_length.min(self.last_length)
+    }
+
+    /// Whether a sequence of so many tokens may let a drafter catch up: it may end before that is earned.
+    pub fn may_invest(&self, generated: usize) -> bool {
+        self.purse > 0.0 || generated >= LONG
+    }
+
+    /// An answer of so many tokens, which drafts were chosen for or might have been, has ended.
+    pub fn ended(&mut self, pace: &Pace, tokens: usize) {
+        if let Some(plain) = self.costs.plain(1).filter(|_| tokens > 0) {
+            let left = (MOST_LOST * pace.elapsed - pace.lost) / plain;
+            self.purse = (self.purse + left).clamp(-MOST_KEPT, 1.0);
+        }
         let length = tokens as f64;
-        let known = if self.usual_length == 0.0 { length } else { self.usual_length };
-        self.usual_length = known + LATEST * (length - known);
+        let known = if self.average_length == 0.0 { length } else { self.average_length };
+        self.average_length = known + LATEST * (length - known);
+        self.last_length = length;
     }
 
     /// A draft was judged.
@@ -232,7 +260,7 @@ impl Controller {
     pub fn passed(&self, pace: &mut Pace, rows: usize, kept: f64, ms: f64, drafted: bool) {
         pace.elapsed += ms;
         if let Some(plain) = self.costs.plain(rows).filter(|_| drafted) {
-            let most_won = 4.0 * plain;
+            let most_won = MOST_KEPT * plain;
             pace.lost = (pace.lost + ms - plain * kept).max(-most_won);
         }
     }
@@ -362,7 +390,8 @@ mod tests {
     #[test]
     fn who_has_to_catch_up_is_asked_where_answers_are_long_enough() {
         let check = |usual: f64, generated: usize, most: usize, expected: f64| {
-            let controller = Controller { usual_length: usual, ..Controller::new(costs(), vec![]) };
+            let controller =
+                Controller { average_length: usual, last_length: usual, ..Controller::new(costs(), vec![]) };
             let drafts = controller.drafts_to_come(generated, most);
             assert_eq!(drafts, expected, "{usual} {generated} {most}");
         };

@@ -65,6 +65,9 @@ pub trait Drafter {
         0.0
     }
 
+    /// Told what the model's steps take, once that was measured.
+    fn steps_take(&mut self, _costs: &Costs) {}
+
     /// Most tokens of a draft, if it is made in one pass that costs the same for one token as for all.
     fn in_one(&self) -> Option<usize> {
         None

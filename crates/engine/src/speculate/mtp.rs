@@ -15,7 +15,7 @@ use crate::{
     sample::{Sampler, guess},
 };
 
-use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
+use super::{Asked, Costs, Draft, Drafter, GRADES, Hidden, Seen};
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
@@ -28,13 +28,14 @@ pub const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
     sequences: HashMap<u64, Ahead>,
-    /// Milliseconds that a hidden state it catches up with takes, as measured; next to nothing until then, but something: a
-    /// draft that has to catch up first does not say what a draft takes.
+    /// Milliseconds that a hidden state it catches up with takes: its share of a token of a long prompt, until it is measured.
     catching_up: f64,
 }
 
-/// Until it is measured.
-const CATCHING_UP: f64 = 0.001;
+/// Of what a token takes the model, at merlin: a layer of thirteen, and the output head.
+const SHARE: f64 = 0.2;
+/// Tokens in steps as wide as what is caught up with.
+const WIDE: [usize; 2] = [8, 32];
 
 /// Hidden states that are no debt: so many wait from one draft to the next.
 const FEW: usize = 16;
@@ -43,7 +44,7 @@ impl MtpDrafter {
     /// `None` if the model has no head.
     pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
-        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: CATCHING_UP })
+        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: 0.0 })
     }
 
     fn sampler(&self, asked: &Asked) -> Sampler {
@@ -71,9 +72,14 @@ impl Drafter for MtpDrafter {
         [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
     }
 
-    /// Of merlin's: a layer of thirteen, and the output head.
     fn share(&self) -> f64 {
-        0.2
+        SHARE
+    }
+
+    fn steps_take(&mut self, costs: &Costs) {
+        if let [Some(some), Some(many)] = WIDE.map(|width| costs.step(width)) {
+            self.catching_up = SHARE * (many - some) / (WIDE[1] - WIDE[0]) as f64;
+        }
     }
 
     fn debt(&self, asked: &Asked) -> Option<f64> {

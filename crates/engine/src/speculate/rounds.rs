@@ -47,7 +47,7 @@ impl Runner {
         }
         if speculating.is_auto() && self.speculator.costs().is_empty() {
             match guarded(|| measure(&*self.model)) {
-                Ok(costs) => *self.speculator.costs() = costs,
+                Ok(costs) => self.speculator.steps_take(costs),
                 Err(error) => tracing::warn!("what steps cost could not be measured: {error}"),
             }
         }

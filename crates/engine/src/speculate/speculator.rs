@@ -357,6 +357,9 @@ impl Speculator {
             let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(believed), 0.0];
             if !entry.drafter.is_free() {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
+                if debt > 0.0 && !self.controller.may_invest(s.generated()) {
+                    continue;
+                }
                 cost[1] = debt / self.controller.drafts_to_come(s.generated(), s.most_drafted());
                 let mut most = room;
                 if let Some(in_one) = entry.drafter.in_one() {
@@ -413,6 +416,12 @@ impl Speculator {
         StepTimes { drafters, ..self.controller.costs.times() }
     }
 
+    /// What steps cost was measured.
+    pub fn steps_take(&mut self, costs: Costs) {
+        self.drafters.iter_mut().for_each(|entry| entry.drafter.steps_take(&costs));
+        self.controller.costs = costs;
+    }
+
     /// What steps cost.
     pub fn costs(&mut self) -> &mut Costs {
         &mut self.controller.costs
@@ -425,7 +434,9 @@ impl Speculator {
 
     /// A sequence has ended.
     pub fn ended(&mut self, s: &Sequence) {
-        self.controller.ended(s.generated());
+        if s.speculating.is_auto() {
+            self.controller.ended(&s.speculating.pace, s.generated());
+        }
         self.forget(s.id);
     }
 
