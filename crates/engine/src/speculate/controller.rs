@@ -279,28 +279,86 @@ mod tests {
         Candidate { drafter: 0, grade: 0, most, cost }
     }
 
-    /// Tokens per second beside plain decoding, of a sequence whose drafts are right so often, and tokens drafted.
-    fn simulate(right: f64, believed: f64, cost: [f64; 2], tokens: usize) -> (f64, usize) {
-        let mut controller = Controller::new(costs(), vec![[believed; GRADES]]);
-        let (mut pace, mut ms, mut got, mut drafted) = (Pace::default(), 0.0, 0, 0);
-        let mut random = 1u64;
+    /// Tokens per second beside plain decoding, of answers one after the other whose drafts are right so often, and tokens
+    /// drafted.
+    fn simulate(
+        mut controller: Controller,
+        right: f64,
+        cost: [f64; 2],
+        answers: usize,
+        tokens: usize,
+    ) -> (f64, usize) {
+        let (mut ms, mut got, mut drafted, mut random) = (0.0, 0, 0, 1u64);
         let mut is_right = || {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             ((random >> 33) as f64) < right * (1u64 << 31) as f64
         };
-        while got < tokens {
-            let choice = controller.choose(&pace, &[candidate(16, cost)], Others::default(), 0.0);
-            let depth = choice.map_or(0, |choice| choice.depth);
-            let accepted = (0..depth).take_while(|_| is_right()).count();
-            let drafting = if depth > 0 { cost[1] + cost[0] * depth as f64 } else { 0.0 };
-            let took = 0.8 + 0.2 * (1 + depth) as f64 + drafting;
-            if depth > 0 {
-                controller.judged(&mut pace, 0, 0, depth, accepted);
+        for _ in 0..answers {
+            let (mut pace, mut length) = (Pace::default(), 0);
+            while length < tokens {
+                let to_come = controller.usually_to_come(length, tokens - length);
+                let choice = controller.choose(&pace, &[candidate(16, cost)], Others::default(), to_come);
+                let depth = choice.map_or(0, |choice| choice.depth);
+                let accepted = (0..depth).take_while(|_| is_right()).count();
+                let drafting = if depth > 0 { cost[1] + cost[0] * depth as f64 } else { 0.0 };
+                let took = 0.8 + 0.2 * (1 + depth) as f64 + drafting;
+                if depth > 0 {
+                    controller.judged(&mut pace, 0, 0, depth, accepted);
+                }
+                controller.passed(&mut pace, 1, (1 + accepted) as f64, took, depth > 0);
+                (ms, length, drafted) = (ms + took, length + 1 + accepted, drafted + depth);
             }
-            controller.passed(&mut pace, 1, (1 + accepted) as f64, took, depth > 0);
-            (ms, got, drafted) = (ms + took, got + 1 + accepted, drafted + depth);
+            controller.ended(&pace, length);
+            got += length;
         }
         (got as f64 / ms, drafted)
+    }
+
+    fn believing(believed: f64) -> Controller {
+        Controller::new(costs(), vec![[believed; GRADES]])
+    }
+
+    #[test]
+    fn short_answers_pay_once_for_drafts_that_are_wrong() {
+        for right in [0.0, 0.3] {
+            let (speed, drafted) = simulate(believing(0.7), right, [0.05, 0.0], 40, 9);
+            assert!(speed >= 0.97 && drafted > 0, "{speed} with {drafted} tokens drafted, {right} right");
+            // Each as if it were the first one.
+            let alone: f64 = (0..40).map(|_| simulate(believing(0.7), right, [0.05, 0.0], 1, 9).0).sum();
+            assert!(alone / 40.0 < 0.95, "{alone}");
+        }
+    }
+
+    #[test]
+    fn what_drafts_win_may_be_lost_again_and_what_they_lose_comes_back_with_time() {
+        let mut controller = believing(0.5);
+        let of = |elapsed, lost| Pace { elapsed, lost, ..Pace::default() };
+        controller.ended(&of(10.0, 3.0), 10);
+        assert!(!controller.may_invest(LONG - 1) && controller.may_invest(LONG));
+        controller.ended(&of(100.0, 0.0), 100);
+        assert!(!controller.may_invest(1));
+        controller.ended(&of(100.0, 0.0), 100);
+        assert!(controller.may_invest(1));
+        controller.ended(&of(10.0, -50.0), 10);
+        assert_eq!(controller.purse, 1.0);
+    }
+
+    #[test]
+    fn a_draft_is_no_longer_than_may_be_lost() {
+        let mut controller = believing(1.0);
+        let depth = |controller: &Controller, pace: &Pace| {
+            controller
+                .choose(pace, &[candidate(16, [0.0; 2])], Others::default(), 0.0)
+                .map(|choice| choice.depth)
+        };
+        assert_eq!(depth(&controller, &Pace::default()), Some(5), "a fifth of a plain step each");
+        controller.purse = 0.0;
+        assert_eq!(depth(&controller, &Pace::default()), Some(1));
+        assert_eq!(depth(&controller, &Pace { lost: -4.0, ..Pace::default() }), Some(16));
+        let mut pace = Pace { lost: 2.0, ..Pace::default() };
+        assert_eq!(depth(&controller, &pace), None);
+        pace.invested(2.0);
+        assert_eq!(depth(&controller, &pace), Some(1), "what it went into is still to come");
     }
 
     #[test]
@@ -309,7 +367,7 @@ mod tests {
             for cost in [[0.0, 0.0], [0.1, 0.05], [0.5, 0.5]] {
                 for right in [0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0] {
                     for tokens in [100, 400, 3000] {
-                        let (speed, _) = simulate(right, believed, cost, tokens);
+                        let (speed, _) = simulate(believing(believed), right, cost, 1, tokens);
                         assert!(
                             speed >= 0.97,
                             "{speed} for {right} believed {believed}, {cost:?}, {tokens} tokens"
@@ -329,7 +387,7 @@ mod tests {
             };
             let best = (0..=16).map(best).fold(0.0, f64::max);
             for believed in [0.3, 0.7] {
-                let (speed, _) = simulate(right, believed, cost, 3000);
+                let (speed, _) = simulate(believing(believed), right, cost, 1, 3000);
                 assert!(speed >= 0.9 * best, "{speed} of {best} for {right} believed {believed}");
             }
         }

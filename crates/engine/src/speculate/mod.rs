@@ -5,6 +5,7 @@ pub mod block;
 mod controller;
 mod costs;
 pub mod draft_model;
+mod each;
 mod forced;
 mod itself;
 mod layers;

@@ -7,6 +7,7 @@ use mlx::Array;
 use super::{
     Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepTimes,
     controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
+    each::Each,
     forced::Forced,
     ngram::Ngram,
 };
@@ -33,35 +34,6 @@ struct Entry {
     drafter: Box<dyn Drafter>,
     /// Milliseconds for each token of a draft, or for a draft that is made in one.
     each: Each,
-}
-
-/// What a token of a draft takes, by the sequences that are drafted for at once: of 1, of 2 or 3, of 4 to 7, and so on; 0
-/// until it was measured.
-#[derive(Clone, Copy, Debug, Default)]
-struct Each([f64; 6]);
-
-impl Each {
-    fn alone(ms: f64) -> Each {
-        Each([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
-    }
-
-    fn place(sequences: usize) -> usize {
-        (sequences.max(1).ilog2() as usize).min(5)
-    }
-
-    /// For so many sequences, or the nearest number below that something is known of.
-    fn of(&self, sequences: usize) -> Option<f64> {
-        self.0[..=Self::place(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
-    }
-
-    /// Measured for so many sequences, where so much was believed before.
-    fn saw(&mut self, sequences: usize, ms: f64, believed: f64) {
-        let before = self.of(sequences).unwrap_or(believed);
-        let known = &mut self.0[Self::place(sequences)];
-        // Once in a while a drafter has more to do than to draft, and the first time it may have to find memory.
-        let usual = if before > 0.0 { ms.min(MOST_DEARER * before) } else { ms };
-        *known = if *known > 0.0 { *known + 0.1 * (usual - *known) } else { usual };
-    }
 }
 
 /// A sequence's part in it.
@@ -105,8 +77,6 @@ pub struct Watched {
 
 /// Drafts tokens where a constraint leaves no choice; goes before all others.
 const FORCED: usize = 0;
-/// So many times what is known of a drafter a measurement of it may be.
-const MOST_DEARER: f64 = 3.0;
 /// Of so many steps of a batch one goes without drafts.
 const COMPARE: usize = 64;
 /// Tokens of a draft where the user names a drafter alone.
