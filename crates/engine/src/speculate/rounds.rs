@@ -12,6 +12,9 @@ use crate::{
 
 use super::{Speculating, measure};
 
+/// So many times what a step of its width takes, one takes no longer by itself.
+const HELD_UP: f64 = 1.5;
+
 /// When the last step was read, and what was known of it.
 #[derive(Default)]
 pub struct Clock {
@@ -141,6 +144,9 @@ impl Runner {
         } else if decodes {
             self.speculator.costs().saw_plain(rows, ms);
         }
+        // Who held the whole machine up is not to be held against the draft.
+        let usual = self.speculator.costs().batch(rows, width).unwrap_or(ms);
+        let ms = drafting + (ms - drafting).min(HELD_UP * usual);
         self.speculator.passed(&mut self.running, rows, decodes.then_some(ms), drafted);
     }
 

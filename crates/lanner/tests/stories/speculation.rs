@@ -47,7 +47,8 @@ fn an_answer_says_what_was_drafted_and_is_no_other() {
         let (text, report) = ask(speculation.clone());
         assert_eq!(text, plain);
         let (drafted, accepted) = (report["drafted"].as_u64().unwrap(), report["accepted"].as_u64().unwrap());
-        assert!(drafted >= accepted && accepted > 10, "{report}");
+        // Whether drafts pay is measured, and may be no on a machine that is busy.
+        assert!(drafted >= accepted && (accepted > 10 || speculation == json!("auto")), "{report}");
         let by_drafter = report["by_drafter"].as_object().unwrap();
         let sum = |of: &str| by_drafter.values().map(|by| by[of].as_u64().unwrap()).sum::<u64>();
         assert_eq!((sum("drafted"), sum("accepted")), (drafted, accepted), "{report}");
