@@ -12,8 +12,8 @@ const ANCHOR: usize = 4;
 const LOOKED_AT: usize = 64;
 /// Tokens in common beyond this do not make a place better.
 const LONGEST: usize = 128;
-/// A place with so many tokens in common is being copied: where it no longer matches, something was changed, and it goes on
-/// behind the change. So far from there it is looked for.
+/// A place with so many tokens in common is being copied. Where it no longer matches something was changed, is so wherever it
+/// comes, and the copy goes on behind the change. So far from there it is looked for.
 const COPIED: usize = 8;
 const NEAR: usize = 8;
 /// Tokens in common from which each grade begins.
@@ -99,6 +99,10 @@ struct Index {
     best: Option<(usize, usize)>,
     /// Where what was being copied ceased to match, and tokens since then.
     left: Option<(usize, usize)>,
+    /// The last token, if it stands for that of a copy at this position.
+    replacing: Option<usize>,
+    /// Tokens of copies, and what stands for them.
+    replaced: HashMap<u32, u32>,
 }
 
 impl Index {
@@ -106,11 +110,7 @@ impl Index {
     fn extend(&mut self, tokens: &[u32]) {
         for end in self.length + 1..=tokens.len() {
             // The place that matched goes on as the sequence does: nothing can match better by more than a token.
-            let goes_on = self.best.filter(|&(at, _)| tokens[at] == tokens[end - 1]);
-            if goes_on.is_none() && self.best.is_some_and(|(_, common)| common >= COPIED) {
-                self.left = self.best.map(|(at, _)| (at, 0));
-            }
-            self.best = goes_on.map(|(at, common)| (at + 1, (common + 1).min(LONGEST)));
+            self.best = self.best.and_then(|best| self.go_on(best, &tokens[..end]));
             if self.best.is_none_or(|(_, common)| common < ANCHOR) {
                 let found = self.find(&tokens[..end]).or(self.best);
                 let behind = self.behind_change(&tokens[..end]);
@@ -119,6 +119,26 @@ impl Index {
             self.enter(&tokens[..end]);
         }
         self.length = tokens.len();
+    }
+
+    /// The place behind the last token, if that is what stands there or stood for it before.
+    fn go_on(&mut self, (at, common): (usize, usize), tokens: &[u32]) -> Option<(usize, usize)> {
+        let (there, last) = (tokens[at], tokens[tokens.len() - 1]);
+        let (known, replacing) = (self.replaced.get(&there) == Some(&last), self.replacing.take());
+        if there != last && !known {
+            if common >= COPIED {
+                (self.left, self.replacing) = (Some((at, 0)), Some(at));
+            }
+            self.replaced.remove(&there);
+            return None;
+        }
+        if !known {
+            self.replaced.remove(&there);
+        }
+        if let Some(other) = replacing.filter(|other| other + 1 == at) {
+            self.replaced.insert(tokens[other], tokens[tokens.len() - 2]);
+        }
+        Some((at + 1, (common + 1).min(LONGEST)))
     }
 
     /// Where a copy may go on behind a change: as if so many tokens had been replaced by as many, unless the last token stands
@@ -170,7 +190,10 @@ impl Index {
             return Draft::default();
         };
         let period = tokens.len() - at;
-        let tokens = (0..depth).map(|i| tokens[at + i % period]).collect();
+        // Who has little in common soon goes another way.
+        let depth = if common < ANCHOR { depth.min(ANCHOR) } else { depth };
+        let stands = |token: u32| self.replaced.get(&token).copied().unwrap_or(token);
+        let tokens = (0..depth).map(|i| stands(tokens[at + i % period])).collect();
         Draft { tokens, grade: GRADE_FROM.iter().rposition(|&from| common >= from).unwrap_or(0) }
     }
 }
@@ -206,6 +229,19 @@ mod tests {
         assert_eq!(draft(&copied(&[90; NEAR + 1]), 2), [90, 90], "something else begins");
         // Few tokens in common are no copy.
         assert_eq!(draft(&[&source, &source[..COPIED - 1], &[90]].concat(), 3), [0u32; 0]);
+    }
+
+    #[test]
+    fn what_was_changed_in_a_copy_is_changed_again() {
+        // A name, 7, that comes three times.
+        let source: Vec<u32> =
+            (10..20).chain([7, 21, 22, 7, 23, 24, 25, 26, 27, 28, 29, 30, 7, 31, 32]).collect();
+        let copied = |rest: &[u32]| [&source, &source[..10], rest].concat();
+        assert_eq!(draft(&copied(&[90]), 3), [21, 22, 7], "not known yet");
+        assert_eq!(draft(&copied(&[90, 21]), 3), [22, 90, 23]);
+        assert_eq!(draft(&copied(&[90, 21, 22, 90, 23, 24, 25, 26, 27, 28, 29]), 3), [30, 90, 31]);
+        // Unless it was left as it is.
+        assert_eq!(draft(&copied(&[90, 21, 22, 7, 23, 24, 25, 26, 27, 28, 29]), 3), [30, 7, 31]);
     }
 
     #[test]
