@@ -26,7 +26,7 @@ pub struct Speculator {
     usual: Speculate,
     /// Where drafts are counted, by drafter.
     drafts: Rc<[Arc<Drafts>]>,
-    /// Steps of several rows since one of them was to go without drafts.
+    /// Steps since one was to go without drafts.
     since_compared: usize,
 }
 
@@ -77,7 +77,7 @@ pub struct Watched {
 
 /// Drafts tokens where a constraint leaves no choice; goes before all others.
 const FORCED: usize = 0;
-/// Of so many steps of a batch one goes without drafts.
+/// Of so many steps one goes without drafts.
 const COMPARE: usize = 64;
 /// Tokens of a draft where the user names a drafter alone.
 const USUAL_DEPTH: usize = 4;
@@ -210,7 +210,7 @@ impl Speculator {
     pub fn draft(&mut self, running: &mut [Sequence]) -> mlx::Result<()> {
         let rows = running.iter().filter(|s| s.begun).count();
         let mut others = Others { rows, width: rows, kept: rows as f64 };
-        let compare = self.compares(rows);
+        let compare = self.compares();
         let mut later: Vec<(usize, usize, usize)> = vec![];
         for (i, s) in running.iter_mut().enumerate().filter(|(_, s)| s.is_read()) {
             let room = s.most_drafted().min(MAX_DEPTH).min((MAX_AHEAD + rows).saturating_sub(others.width));
@@ -246,15 +246,10 @@ impl Speculator {
         self.draft_later(running, later)
     }
 
-    /// Whether a step of so many rows goes without drafts, so that what drafts are compared with is measured. A sequence alone
-    /// does so when a draft did not pay.
-    fn compares(&mut self, rows: usize) -> bool {
-        self.since_compared = if rows > 1 { self.since_compared + 1 } else { 0 };
-        let compares = self.since_compared >= COMPARE;
-        if compares {
-            self.since_compared = 0;
-        }
-        compares
+    /// Whether a step goes without drafts, so that what drafts are compared with is measured: machines get slower and faster.
+    fn compares(&mut self) -> bool {
+        self.since_compared = (self.since_compared + 1) % COMPARE;
+        self.since_compared == 0
     }
 
     /// Asks drafters for drafts of several sequences at once: (drafter, index of the sequence, depth) each.
