@@ -394,7 +394,7 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Model")]
 pub struct DraftArgs {
     /// Who drafts tokens before they are computed, several at a time, which never changes an answer: `auto` leaves that to
-    /// measurements, and drafts for a request that is alone; a name (ngram, mtp, draft_model, block, self) and, behind a colon, most tokens of a draft fix it. self:lossy
+    /// measurements, and on GPUs drafts for a request that is alone; a name (ngram, mtp, draft_model, block, self) and, behind a colon, most tokens of a draft fix it. self:lossy
     /// drafts nothing and does change answers: the model goes without some layers, unverified [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
     pub speculate: Option<Speculation>,

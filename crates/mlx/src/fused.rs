@@ -255,9 +255,12 @@ pub(crate) fn causal_conv(x: &Array, weight: &Array, state: &Array, silu: bool) 
     let [out, state] = apply("causal_conv", &[x, weight, state], outputs, move |inputs, outputs| {
         let [out, state] = outputs else { unreachable!("two outputs") };
         let (x, weight, past) = (&inputs[0], &inputs[1], &inputs[2]);
-        dispatch!(x.dtype(), T => kernels::causal_conv::<T>(
-            x.values(), &kernels::conv_taps::<T>(weight.values(), channels), past.values(), out.values(), state.values(), channels, activation,
-        ))
+        dispatch!(x.dtype(), T => {
+            let taps = kernels::conv_taps::<T>(weight.values(), channels);
+            kernels::causal_conv::<T>(
+                x.values(), &taps, past.values(), out.values(), state.values(), channels, activation,
+            )
+        })
     });
     (out, state)
 }

@@ -8,12 +8,12 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Block, Model},
-    sample::{Sampler, guess, probabilities},
+    sample::{Sampler, guess},
 };
 
 use super::{
     Asked, Draft, Drafter, GRADES, Hidden, Seen,
-    mtp::{GRADE_FROM, joined, pick},
+    mtp::{joined, pick},
 };
 
 /// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
@@ -78,15 +78,11 @@ impl BlockDrafter {
             at..at + depth as usize
         });
         let chosen = guess(&logits, samplers.iter_mut().zip(ranges));
-        let likely = probabilities(&logits, &chosen);
-        mlx::eval([&chosen, &likely])?;
-        let (chosen, likely) = (chosen.to_vec::<u32>()?, likely.to_vec::<f32>()?);
-        let mut start = 0;
+        mlx::eval([&chosen])?;
+        let mut chosen = chosen.to_vec::<u32>()?.into_iter();
         let own = |&depth: &i32| {
-            let tokens = chosen[start..start + depth as usize].to_vec();
-            let grade = GRADE_FROM.iter().rposition(|&from| likely[start] >= from).unwrap_or(0);
-            start += depth as usize;
-            Draft { tokens, grade }
+            let tokens = chosen.by_ref().take(depth as usize).collect();
+            Draft { tokens, ..Draft::default() }
         };
         Ok(depths.iter().map(own).collect())
     }

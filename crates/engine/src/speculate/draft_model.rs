@@ -10,7 +10,7 @@ use mlx::{Array, Dtype, Recurrence};
 
 use super::{
     Asked, Costs, Draft, Drafter, GRADES, MAX_DEPTH,
-    mtp::{GRADE_FROM, joined, pick},
+    mtp::{joined, pick},
 };
 use crate::{
     Options,
@@ -20,7 +20,7 @@ use crate::{
     prefix::{Copied, Prefix, common},
     request::{Priority, Request, Sampling},
     run::guarded,
-    sample::{Sampler, guess, probabilities},
+    sample::{Sampler, guess},
     schedule::{Want, plan},
 };
 
@@ -127,22 +127,18 @@ impl DraftModel {
         }
         self.catch_up(&mut rows)?;
         let mut ready: Vec<&mut Row> = rows.iter_mut().filter(|row| row.last.is_some()).collect();
-        let likely = match ready.is_empty() {
-            true => vec![],
-            false => self.go_on(&mut ready)?,
-        };
+        if !ready.is_empty() {
+            self.go_on(&mut ready)?;
+        }
         let mut drafts = vec![Draft::default(); asked.len()];
-        let mut likely = likely.into_iter();
         for row in rows {
             let draft = row.drafted.iter().map(Array::to_vec::<u32>).collect::<mlx::Result<Vec<_>>>()?;
             let draft = draft.concat();
             let mut behind = row.behind;
             if let Some((_, computed)) = draft.split_last() {
                 behind.tokens.extend(computed);
-                let likely = likely.next().unwrap_or_default();
-                let grade = GRADE_FROM.iter().rposition(|&from| likely >= from).unwrap_or(0);
                 if let Some(at) = asked.iter().position(|a| a.sequence == row.asked.sequence) {
-                    drafts[at] = Draft { tokens: draft, grade };
+                    drafts[at] = Draft { tokens: draft, ..Draft::default() };
                 }
             }
             self.sequences.insert(row.asked.sequence, behind);
@@ -204,17 +200,16 @@ impl DraftModel {
         copied.into_iter().for_each(|(tokens, copied)| self.prefix.store(&tokens, copied));
     }
 
-    /// Drafts what follows rows that have caught up, all in one pass for each token; how likely it thinks the first of each.
+    /// Drafts what follows rows that have caught up, all in one pass for each token.
     #[track_caller]
-    fn go_on(&self, rows: &mut [&mut Row]) -> mlx::Result<Vec<f32>> {
+    fn go_on(&self, rows: &mut [&mut Row]) -> mlx::Result<()> {
         rows.iter_mut().for_each(|row| row.behind.mark(0));
         let last: Vec<Array> = rows.iter().filter_map(|row| row.last.clone()).collect();
-        let (mut hidden, mut first) = (joined(&last), None);
+        let mut hidden = joined(&last);
         let mut going: Vec<usize> = (0..rows.len()).collect();
         for step in 0.. {
             let logits = self.model.logits(&hidden).astype(Dtype::Float32);
             let chosen = choose(&logits, rows, &going, step);
-            first.get_or_insert_with(|| probabilities(&logits, &chosen));
             for (i, &row) in (0..).zip(&going) {
                 rows[row].drafted.push(chosen.slice(0, i, i + 1));
             }
@@ -234,9 +229,7 @@ impl DraftModel {
             hidden = self.model.forward(&pick(&chosen, &on), &mut Batch::new(parts));
             going.iter().for_each(|&row| rows[row].behind.mark(step + 1));
         }
-        let Some(likely) = first else { return Ok(vec![]) };
-        mlx::eval(rows.iter().flat_map(|row| &row.drafted).chain([&likely]))?;
-        likely.to_vec()
+        mlx::eval(rows.iter().flat_map(|row| &row.drafted))
     }
 
     /// What a sequence leaves behind for those that begin alike.

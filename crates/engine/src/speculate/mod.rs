@@ -162,7 +162,8 @@ pub struct Asked<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
     pub tokens: Vec<u32>,
-    /// How good the drafter thinks it is, below [`GRADES`]: how often drafts of a grade are right is learnt.
+    /// How good the drafter thinks it is, below [`GRADES`]: how often drafts of a grade are right is learnt. Only of drafts that
+    /// are [free](Drafter::is_free) does anybody see it before it is decided whether to use them.
     pub grade: usize,
 }
 

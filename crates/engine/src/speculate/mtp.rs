@@ -21,9 +21,6 @@ use super::{Asked, Costs, Draft, Drafter, GRADES, Hidden, Seen};
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
 pub const WINDOW: usize = 256;
 
-/// How likely a drafter thinks its first token, from which each grade begins.
-pub const GRADE_FROM: [f32; GRADES] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
-
 /// Proposes what the head predicts.
 pub struct MtpDrafter {
     model: Rc<dyn Model>,

@@ -125,15 +125,14 @@ impl Index {
     fn go_on(&mut self, (at, common): (usize, usize), tokens: &[u32]) -> Option<(usize, usize)> {
         let (there, last) = (tokens[at], tokens[tokens.len() - 1]);
         let (known, replacing) = (self.replaced.get(&there) == Some(&last), self.replacing.take());
+        if !known {
+            self.replaced.remove(&there);
+        }
         if there != last && !known {
             if common >= COPIED {
                 (self.left, self.replacing) = (Some((at, 0)), Some(at));
             }
-            self.replaced.remove(&there);
             return None;
-        }
-        if !known {
-            self.replaced.remove(&there);
         }
         if let Some(other) = replacing.filter(|other| other + 1 == at) {
             self.replaced.insert(tokens[other], tokens[tokens.len() - 2]);

@@ -36,6 +36,13 @@ struct Entry {
     each: Each,
 }
 
+impl Entry {
+    /// Milliseconds for each token of a draft, as long as nothing was measured.
+    fn believed(&self, costs: &Costs) -> f64 {
+        self.drafter.share() * costs.plain(1).unwrap_or(0.0)
+    }
+}
+
 /// A sequence's part in it.
 #[derive(Debug)]
 pub struct Speculating {
@@ -281,7 +288,7 @@ impl Speculator {
             let passes: usize = drafts.iter().map(passes).sum();
             let ms = started.elapsed().as_secs_f64() * 1e3;
             if passes > 0 && owing.is_empty() && !entry.drafter.is_free() {
-                let believed = entry.drafter.share() * self.controller.costs.plain(1).unwrap_or(0.0);
+                let believed = entry.believed(&self.controller.costs);
                 entry.each.saw(of_one.len(), ms / passes as f64, believed);
             }
             for i in owing {
@@ -318,7 +325,7 @@ impl Speculator {
             if !entry.drafter.is_ready() {
                 continue;
             }
-            let believed = || entry.drafter.share() * self.controller.costs.plain(1).unwrap_or(0.0);
+            let believed = || entry.believed(&self.controller.costs);
             let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(believed), 0.0];
             if !entry.drafter.is_free() {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
@@ -381,7 +388,7 @@ impl Speculator {
         StepTimes { drafters, ..self.controller.costs.times() }
     }
 
-    /// What steps cost was measured.
+    /// Takes what steps cost, as measured, and tells the drafters.
     pub fn steps_take(&mut self, costs: Costs) {
         self.drafters.iter_mut().for_each(|entry| entry.drafter.steps_take(&costs));
         self.controller.costs = costs;

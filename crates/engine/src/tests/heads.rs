@@ -174,22 +174,17 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
     }
 }
 
-/// Drafts that came to be looked at, and those that were right.
-struct Counts {
-    /// By their place in the draft.
-    depth: Vec<[usize; 2]>,
-}
-
 fn see(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
     drafter.see(&Seen { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
 }
 
-/// Drafts all answers together, as a server would.
-fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: usize) -> Counts {
+/// Drafts all answers together, as a server would: how many drafted tokens came to be looked at, and how many of those were
+/// right, by their place in the draft.
+fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: usize) -> Vec<[usize; 2]> {
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
     // The first token of an answer is the model's own.
     let mut known: Vec<[usize; 2]> = said.iter().map(|s| [0, s.prompt + 1]).collect();
-    let mut counts = Counts { depth: vec![[0; 2]; depth] };
+    let mut counts = vec![[0; 2]; depth];
     loop {
         let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
         let ask = |&i: &usize| {
@@ -207,8 +202,8 @@ fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: 
             let n = known[i][1];
             let pairs = draft.tokens.iter().zip(&said[i].tokens[n..]);
             let right = pairs.take_while(|(drafted, said)| drafted == said).count();
-            counts.depth.iter_mut().take(draft.tokens.len().min(right + 1)).for_each(|count| count[0] += 1);
-            counts.depth.iter_mut().take(right).for_each(|count| count[1] += 1);
+            counts.iter_mut().take(draft.tokens.len().min(right + 1)).for_each(|count| count[0] += 1);
+            counts.iter_mut().take(right).for_each(|count| count[1] += 1);
             known[i] = [n - 1, n + right + 1];
         }
     }
@@ -224,11 +219,10 @@ fn merlins_head_is_mostly_right() {
     let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &greedy, 64)).collect();
     for depth in 1..=4 {
         let counts = acceptance(&model, &said, &greedy, depth);
-        let shares: Vec<f64> = counts.depth.iter().copied().map(share).collect();
-        println!("depth {depth}: {shares:.3?} of {:?}", counts.depth);
-        // The head was never trained to look further than the first.
+        let shares: Vec<f64> = counts.iter().copied().map(share).collect();
+        println!("depth {depth}: {shares:.3?} of {counts:?}");
         assert!(shares[0] > 0.66, "depth {depth}: {shares:?}");
-        assert!(depth == 1 || shares[1] > 0.4, "depth {depth}: {shares:?}");
+        assert!(depth == 1 || shares[1] > 0.6, "depth {depth}: {shares:?}");
     }
 }
 
@@ -237,7 +231,7 @@ fn drafts_that_share_the_noise_are_right_more_often() {
     let model = Rc::from(merlin());
     let sampled = |seed| Sampling { temperature: 1.0, top_p: 0.95, seed, ..Sampling::default() };
     let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &sampled(5), 32)).collect();
-    let rate = |sampling: &Sampling| share(acceptance(&model, &said, sampling, 1).depth[0]);
+    let rate = |sampling: &Sampling| share(acceptance(&model, &said, sampling, 1)[0]);
     let (shared, other, greedy) = (rate(&sampled(5)), rate(&sampled(6)), rate(&Sampling::default()));
     println!("shared {shared:.3}, other noise {other:.3}, greedy {greedy:.3}");
     assert!(shared > greedy && shared > other + 0.1, "{shared}, {greedy}, {other}");

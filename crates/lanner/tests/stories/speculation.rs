@@ -44,11 +44,19 @@ fn an_answer_says_what_was_drafted_and_is_no_other() {
     let (plain, nothing) = ask(json!("off"));
     assert_eq!(nothing, json!({ "drafted": 0, "accepted": 0, "by_drafter": {} }));
     for speculation in [Value::Null, json!("auto"), json!({ "drafter": "ngram", "depth": 3 })] {
-        let (text, report) = ask(speculation.clone());
+        let of = |report: &Value, what: &str| report[what].as_u64().unwrap();
+        let (mut text, mut report) = ask(speculation.clone());
+        // Whether drafts pay is measured, and may be no for a while on a machine that is busy.
+        for _ in 0..50 {
+            if speculation != json!("auto") || of(&report, "accepted") > 10 {
+                break;
+            }
+            (text, report) = ask(speculation.clone());
+            assert_eq!(text, plain);
+        }
         assert_eq!(text, plain);
-        let (drafted, accepted) = (report["drafted"].as_u64().unwrap(), report["accepted"].as_u64().unwrap());
-        // Whether drafts pay is measured, and may be no on a machine that is busy.
-        assert!(drafted >= accepted && (accepted > 10 || speculation == json!("auto")), "{report}");
+        let (drafted, accepted) = (of(&report, "drafted"), of(&report, "accepted"));
+        assert!(drafted >= accepted && accepted > 10, "{report}");
         let by_drafter = report["by_drafter"].as_object().unwrap();
         let sum = |of: &str| by_drafter.values().map(|by| by[of].as_u64().unwrap()).sum::<u64>();
         assert_eq!((sum("drafted"), sum("accepted")), (drafted, accepted), "{report}");
