@@ -25,7 +25,8 @@ fn main() {
         experts(&report, tokens, 1024, 512);
     }
     heads(&report);
-    model(&report);
+    model(&report, &QWEN);
+    model(&report, &MERLIN);
     for (k, n) in [(1024, 512), (1024, 3584), (2048, 1024), (3584, 1024), (1024, 248_320)] {
         token(&report, k, n);
     }
@@ -66,54 +67,83 @@ fn token(report: &Report, k: usize, n: usize) {
     }
 }
 
-/// The products of a token of Qwen3.5-0.8B, from memory, in its order: those of a layer that share their input together.
-fn model(report: &Report) {
-    let packed = |n: usize, k: usize| {
+/// A model's products: layers of `hidden` numbers, what they make of them, what those mix and what feed-forward layers hold; the
+/// head's codes may have more bits.
+struct Shape {
+    name: &'static str,
+    layers: usize,
+    hidden: usize,
+    inputs: [usize; 4],
+    mixed: usize,
+    inner: usize,
+    vocabulary: usize,
+    head_bits: usize,
+}
+
+/// Comes from memory.
+const QWEN: Shape = Shape {
+    name: "Qwen3.5-0.8B",
+    layers: 18,
+    hidden: 1024,
+    inputs: [6144, 2048, 16, 16],
+    mixed: 2048,
+    inner: 3584,
+    vocabulary: 248_320,
+    head_bits: 4,
+};
+
+/// Fits into a large cache; a product is over before one can say so.
+const MERLIN: Shape = Shape {
+    name: "merlin",
+    layers: 12,
+    hidden: 448,
+    inputs: [1024, 512, 16, 16],
+    mixed: 512,
+    inner: 768,
+    vocabulary: 8192,
+    head_bits: 8,
+};
+
+/// The products of a token, in a model's order: those of a layer that share their input together.
+fn model(report: &Report, shape: &Shape) {
+    let Shape { name, layers, hidden, inputs, mixed, inner, vocabulary, head_bits } = *shape;
+    let packed = |n: usize, k: usize, bits: usize| {
         let scales = vec![bf16::from_f32(0.01); n * k / 64];
-        let codes = vec![0x9a5c_3e71u32; n * k / 8];
+        let codes = vec![0x9a5c_3e71u32; n * k * bits / 32];
         let (scales, biases) = (Floats::Bf16(&scales), Floats::Bf16(&scales));
-        let weight = Affine { codes: &codes, scales, biases, group_size: 64, bits: 4 };
+        let weight = Affine { codes: &codes, scales, biases, group_size: 64, bits };
         let packing = Packing::of(&weight, n).expect("whole blocks");
         let mut memory = vec![0; packing.words(n, k)];
         packing.pack(weight, k, &mut memory);
         (packing, k, n, memory)
     };
-    let layers: Vec<_> = (0..18)
-        .map(|_| {
-            let inputs = [6144, 2048, 16, 16].map(|n| packed(n, 1024));
-            (inputs, packed(1024, 2048), [packed(3584, 1024), packed(3584, 1024)], packed(1024, 3584))
-        })
-        .collect();
-    let head = packed(248_320, 1024);
+    let layer = |_| {
+        let gated = [packed(inner, hidden, 4), packed(inner, hidden, 4)];
+        (inputs.map(|n| packed(n, hidden, 4)), packed(hidden, mixed, 4), gated, packed(hidden, inner, 4))
+    };
+    let (stack, head) = ((0..layers).map(layer).collect::<Vec<_>>(), packed(vocabulary, hidden, head_bits));
     fn weight((packing, k, _, memory): &(Packing, usize, usize, Vec<u32>)) -> Weight<'_> {
         Weight::Packed(Packed::new(*packing, *k, memory))
     }
-    let bytes = 18 * (8224 * 1024 + 3 * 3584 * 1024 + 2048 * 1024) * 9 / 16 + 248_320 * 1024 * 9 / 16;
+    let body = layers * hidden * (inputs.iter().sum::<usize>() + mixed + 3 * inner);
+    let bytes = body * 9 / 16 + vocabulary * hidden * (2 * head_bits + 1) / 16;
     for m in [1, 2, 4, 8, 9, 12, 16, 24, 32, 48, 64] {
-        let x = vec![0.5f32; m * 3584];
-        let mut out = vec![0.0f32; m * 248_320];
-        let mut outs = [6144, 2048, 16, 16].map(|n| vec![0.0f32; m * n]);
-        report.line(&format!("model packed4 m={m}"), bytes * 16 / 9 * m, bytes, || {
-            for (inputs, output, [gate, up], down) in &layers {
+        let long = vec![0.5f32; m * inner.max(mixed)];
+        let x = &long;
+        let mut out = vec![0.0f32; m * vocabulary];
+        let mut outs = inputs.map(|n| vec![0.0f32; m * n]);
+        report.line(&format!("{name} m={m}"), m * (body + vocabulary * hidden), bytes, || {
+            for (inputs, output, [gate, up], down) in &stack {
                 let terms = inputs.iter().zip(&mut outs);
                 let mut terms: Vec<Term> =
                     terms.map(|(w, out)| Term { weight: weight(w), n: w.2, out }).collect();
-                linears(&x[..m * 1024], 1024, &mut terms, Rounded);
-                linear(&x[..m * 2048], weight(output), &mut out[..m * 1024], 2048, 1024, Rounded);
-                let inner = &mut out[..m * 3584];
-                gated_linear(
-                    &x[..m * 1024],
-                    weight(gate),
-                    weight(up),
-                    Activation::Silu,
-                    inner,
-                    1024,
-                    3584,
-                    Rounded,
-                );
-                linear(&x, weight(down), &mut out[..m * 1024], 3584, 1024, Rounded);
+                linears(&x[..m * hidden], hidden, &mut terms, Rounded);
+                linear(&x[..m * mixed], weight(output), &mut out[..m * hidden], mixed, hidden, Rounded);
+                let (x, to) = (&x[..m * hidden], &mut out[..m * inner]);
+                gated_linear(x, weight(gate), weight(up), Activation::Silu, to, hidden, inner, Rounded);
+                linear(&long[..m * inner], weight(down), &mut out[..m * hidden], inner, hidden, Rounded);
             }
-            linear(&x[..m * 1024], weight(&head), &mut out, 1024, 248_320, Rounded);
+            linear(&x[..m * hidden], weight(&head), &mut out, hidden, vocabulary, Rounded);
         });
     }
 }

@@ -57,7 +57,7 @@ pub fn causal_conv<T: Scalar>(
 }
 
 /// Channels a thread takes through all tokens.
-const BLOCK: usize = 1024;
+const BLOCK: usize = 256;
 
 /// What one call was given.
 struct Call<'a, T> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     lanes::{LANES, dot, reduce},
     panel::wide_registers,
-    parallel::for_each_chunk,
+    parallel::{for_each_chunk, threads},
     scalar::Scalar,
     shared::{Aligned, Parts, prefetch, with_scratch},
     simd::{Work, vectorize},
@@ -51,7 +51,7 @@ pub fn gated_delta<T: Scalar>(
             }
         });
         let tokens = DeltaTokens { qkv, g, beta };
-        gated_delta_ahead(shape, shape.tokens, [DeltaTokens::default(), tokens], state, out);
+        gated_delta_ahead(shape, shape.tokens, [DeltaTokens::default(), tokens], state, None, out);
     });
 }
 
@@ -65,16 +65,18 @@ pub struct DeltaTokens<'a> {
 
 /// As [`gated_delta`], but the `tokens` come behind those of `before`, which the state has not taken in yet and whose
 /// outputs nobody asks for, and only the first `certain` of them are there to stay: `state` becomes what it is behind
-/// these, while `out` is that of all. All bits are those of one token at a time.
+/// these, while `out` is that of all, and `behind` what the state is behind all. All bits are those of one token at a time.
 pub fn gated_delta_ahead<T: Scalar>(
     shape: DeltaShape,
     certain: usize,
     [before, tokens]: [DeltaTokens; 2],
     state: &mut [f32],
+    behind: Option<&mut [f32]>,
     out: &mut [T],
 ) {
     let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
     assert_eq!(state.len(), value_heads * value_dim * key_dim, "state of {shape:?}");
+    assert!(behind.as_ref().is_none_or(|behind| behind.len() == state.len()), "states differ in length");
     assert_eq!(tokens.count(shape), shape.tokens, "gates of {shape:?}");
     assert_eq!(out.len(), shape.tokens * shape.values(), "outputs of {shape:?}");
     assert!(certain <= shape.tokens, "{certain} of {} tokens are certain", shape.tokens);
@@ -89,12 +91,24 @@ pub fn gated_delta_ahead<T: Scalar>(
     if count == 0 {
         return;
     }
-    let (out, state) = (Parts::new(out), Parts::new(state));
-    let call = Call { shape, certain, before, tokens, by_channel, wide: wide_registers(), out, state };
+    let (out, state, behind) = (Parts::new(out), Parts::new(state), behind.map(Parts::new));
+    let slice = shape.slice();
+    let call = Call {
+        shape,
+        slice,
+        certain,
+        before,
+        tokens,
+        by_channel,
+        wide: wide_registers(),
+        out,
+        state,
+        behind,
+    };
     let work = 4 * count * shape.values() * key_dim;
-    let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(SLICE)).collect();
+    let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(slice)).collect();
     for_each_chunk(&mut tasks, 1, work, |_, task| {
-        with_scratch(SLICE * key_dim, |copy| vectorize(Slice { call: &call, task: task[0], copy }));
+        with_scratch(slice * key_dim, |copy| vectorize(Slice { call: &call, task: task[0], copy }));
     });
 }
 
@@ -105,6 +119,14 @@ impl DeltaShape {
 
     fn values(&self) -> usize {
         self.value_heads * self.value_dim
+    }
+
+    /// Rows of a head's state that one thread takes through all tokens: as many as stay in its cache, unless threads would have
+    /// nothing to do.
+    fn slice(&self) -> usize {
+        let most = (SLICE / self.key_dim.max(1)).clamp(TOGETHER, ROWS);
+        let each = (self.value_heads * self.value_dim).div_ceil(threads());
+        most.min(each.next_multiple_of(TOGETHER))
     }
 
     /// Queries, keys and values of a token.
@@ -119,16 +141,20 @@ impl DeltaTokens<'_> {
     }
 }
 
-/// Rows of a head's state that one thread takes through all tokens, small enough to stay in its innermost cache.
-const SLICE: usize = 32;
+/// Numbers of a state that stay in a thread's innermost cache while it takes them through all tokens.
+const SLICE: usize = 4096;
+/// Most rows of a slice.
+const ROWS: usize = 64;
 /// Keys for which there is room on the stack.
 const KEYS: usize = 128;
-/// Fewer tokens than this are not worth copying the state to where its vectors fit the cache's lines.
-const FEW_TOKENS: usize = 4;
+/// Rows whose vectors are summed up together.
+const TOGETHER: usize = LANES;
 
 /// What one call was given.
 struct Call<'a, T> {
     shape: DeltaShape,
+    /// Rows of a head's state that one thread takes through all tokens.
+    slice: usize,
     certain: usize,
     before: DeltaTokens<'a>,
     tokens: DeltaTokens<'a>,
@@ -136,6 +162,7 @@ struct Call<'a, T> {
     wide: bool,
     out: Parts<'a, T>,
     state: Parts<'a, f32>,
+    behind: Option<Parts<'a, f32>>,
 }
 
 struct Slice<'a, T> {
@@ -149,35 +176,30 @@ impl<T: Scalar> Work for Slice<'_, T> {
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
     fn run(self) {
-        let Call { shape, certain, before, by_channel, wide, ref state, .. } = *self.call;
+        let Call { shape, slice, certain, before, by_channel, wide, ref state, ref behind, .. } = *self.call;
         let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
-        let per_head = value_dim.div_ceil(SLICE);
-        let (head, first) = (self.task / per_head, self.task % per_head * SLICE);
-        let rows = (value_dim - first).min(SLICE);
-        // SAFETY: each row of the state belongs to one task.
-        let state = unsafe { state.part((head * value_dim + first) * key_dim, rows * key_dim) };
+        let per_head = value_dim.div_ceil(slice);
+        let (head, first) = (self.task / per_head, self.task % per_head * slice);
+        let rows = (value_dim - first).min(slice);
+        let at = (head * value_dim + first) * key_dim;
+        // SAFETY: each row of a state belongs to one task.
+        let state = unsafe { state.part(at, rows * key_dim) };
         let place = Place { shape, head, first, by_channel, wide };
         let earlier = before.count(shape);
-        let in_place = certain + earlier < FEW_TOKENS || state.len() > SLICE * KEYS;
-        if in_place {
-            place.walk::<false, true>(0..earlier, before, state, |_, _| {});
-            self.call.tokens::<true>(place, 0..certain, state);
-            match tokens - certain {
-                0 => return,
-                1 if place.can_spare_writes(rows) => {
-                    return self.call.tokens::<false>(place, certain..tokens, state);
-                }
-                _ => {}
-            }
+        place.walk::<false, true>(0..earlier, before, state, |_, _| {});
+        self.call.tokens::<true>(place, 0..certain, state);
+        let ahead = certain..tokens;
+        // SAFETY: as above.
+        let behind = behind.as_ref().map(|behind| unsafe { behind.part(at, rows * key_dim) });
+        if ahead.is_empty() && behind.is_none() {
+            return;
         }
-        let copy = &mut self.copy[..state.len()];
+        if ahead.len() == 1 && behind.is_none() && place.can_spare_writes(rows) {
+            return self.call.tokens::<false>(place, ahead, state);
+        }
+        let copy = behind.unwrap_or(&mut self.copy[..state.len()]);
         copy.copy_from_slice(state);
-        if !in_place {
-            place.walk::<false, true>(0..earlier, before, copy, |_, _| {});
-            self.call.tokens::<true>(place, 0..certain, copy);
-            state.copy_from_slice(copy);
-        }
-        self.call.tokens::<true>(place, certain..tokens, copy);
+        self.call.tokens::<true>(place, ahead, copy);
     }
 }
 
@@ -211,7 +233,7 @@ impl Place {
     /// Whether a token can go by without the state being written.
     #[inline(always)]
     fn can_spare_writes(self, rows: usize) -> bool {
-        self.wide && self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(4)
+        self.wide && self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(TOGETHER)
     }
 
     /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`. The state
@@ -236,7 +258,7 @@ impl Place {
             &mut many[..]
         };
         let (decay, decayed) = factors.split_at_mut(key_dim);
-        let mut values = [0.0; SLICE];
+        let mut values = [0.0; ROWS];
         for t in range {
             let [q, k, v] = self.inputs(tokens, t, rows);
             let at = t * value_heads + head;
@@ -293,15 +315,15 @@ impl Token<'_> {
         #[cfg(target_arch = "x86_64")]
         if wide && key_dim.is_multiple_of(LANES) {
             // First all rows are read, then all are written: no row waits for the sums of the one before.
-            let values = values.as_chunks_mut::<4>().0;
-            done = 4 * values.len();
-            for (state, values) in state.chunks_exact(4 * key_dim).zip(&mut *values) {
-                // SAFETY: `wide` says that the processor has AVX-512; four rows of whole vectors.
-                unsafe { self.read_four(state, values) };
+            let values = values.as_chunks_mut::<TOGETHER>().0;
+            done = TOGETHER * values.len();
+            for (state, values) in state.chunks_exact(TOGETHER * key_dim).zip(&mut *values) {
+                // SAFETY: `wide` says that the processor has AVX-512; so many rows of whole vectors.
+                unsafe { self.read(state, values) };
             }
-            for (state, values) in state.chunks_exact_mut(4 * key_dim).zip(values) {
+            for (state, values) in state.chunks_exact_mut(TOGETHER * key_dim).zip(values) {
                 // SAFETY: as above.
-                unsafe { self.write_four::<OUT, KEEP>(state, values) };
+                unsafe { self.write::<OUT, KEEP>(state, values) };
             }
         }
         let _ = wide;
@@ -341,57 +363,61 @@ impl Token<'_> {
         reduce(&sums)
     }
 
-    /// The first half of [`row`](Token::row), to the bit, for four rows that share loads: `values` become deltas.
+    /// The first half of [`row`](Token::row), to the bit, for rows that share loads and the work of summing up: `values`
+    /// become deltas.
     ///
     /// # Safety
-    /// Four rows of whole vectors.
+    /// So many rows of whole vectors.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
     #[allow(unsafe_code, reason = "loads of whole vectors")]
-    unsafe fn read_four(&self, state: &[f32], values: &mut [f32; 4]) {
+    unsafe fn read(&self, state: &[f32], values: &mut [f32; TOGETHER]) {
         use std::arch::x86_64::*;
         let key_dim = self.decayed.len();
-        assert!(state.len() == 4 * key_dim);
+        assert!(state.len() == TOGETHER * key_dim);
         // SAFETY: all reads end at key_dim, of rows key_dim apart.
         unsafe {
-            let mut sums = [_mm512_setzero_ps(); 4];
+            let mut sums = [_mm512_setzero_ps(); TOGETHER];
             for at in (0..key_dim).step_by(LANES) {
                 let k = _mm512_loadu_ps(self.decayed.as_ptr().add(at));
-                for (r, sum) in sums.iter_mut().enumerate() {
+                for r in 0..TOGETHER {
                     let s = _mm512_loadu_ps(state.as_ptr().add(r * key_dim + at));
-                    *sum = _mm512_fmadd_ps(s, k, *sum);
+                    sums[r] = _mm512_fmadd_ps(s, k, sums[r]);
                 }
             }
-            let v = _mm_sub_ps(_mm_loadu_ps(values.as_ptr()), reduce_four(&sums));
-            _mm_storeu_ps(values.as_mut_ptr(), _mm_mul_ps(v, _mm_set1_ps(self.beta)));
+            let v = _mm512_sub_ps(_mm512_loadu_ps(values.as_ptr()), reduce_all(&sums));
+            _mm512_storeu_ps(values.as_mut_ptr(), _mm512_mul_ps(v, _mm512_set1_ps(self.beta)));
         }
     }
 
     /// The second half: deltas become outputs.
     ///
     /// # Safety
-    /// Four rows of whole vectors.
+    /// So many rows of whole vectors.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
     #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-    unsafe fn write_four<const OUT: bool, const KEEP: bool>(&self, state: &mut [f32], values: &mut [f32; 4]) {
+    unsafe fn write<const OUT: bool, const KEEP: bool>(
+        &self,
+        state: &mut [f32],
+        values: &mut [f32; TOGETHER],
+    ) {
         use std::arch::x86_64::*;
         let key_dim = self.k.len();
-        assert!(state.len() == 4 * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
+        assert!(state.len() == TOGETHER * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
         let state = state.as_mut_ptr();
-        let delta = values.map(|delta| _mm512_set1_ps(delta));
         // SAFETY: all reads and writes end at key_dim, of rows key_dim apart.
         unsafe {
-            let mut sums = [_mm512_setzero_ps(); 4];
+            let mut sums = [_mm512_setzero_ps(); TOGETHER];
             for at in (0..key_dim).step_by(LANES) {
                 let k = _mm512_loadu_ps(self.k.as_ptr().add(at));
                 let q = _mm512_loadu_ps(self.q.as_ptr().add(at));
                 let decay = _mm512_loadu_ps(self.decay.as_ptr().add(at));
-                for r in 0..4 {
+                for r in 0..TOGETHER {
                     let s = _mm512_mul_ps(_mm512_loadu_ps(state.add(r * key_dim + at)), decay);
-                    let s = _mm512_fmadd_ps(delta[r], k, s);
+                    let s = _mm512_fmadd_ps(_mm512_set1_ps(values[r]), k, s);
                     if KEEP {
                         _mm512_storeu_ps(state.add(r * key_dim + at), s);
                     }
@@ -401,30 +427,37 @@ impl Token<'_> {
                 }
             }
             if OUT {
-                _mm_storeu_ps(values.as_mut_ptr(), reduce_four(&sums));
+                _mm512_storeu_ps(values.as_mut_ptr(), reduce_all(&sums));
             }
         }
     }
 }
 
-/// [`reduce`] of four vectors.
+/// [`reduce`] of each vector. Two that are half as wide become one, whose sums go on together.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn reduce_four(sums: &[std::arch::x86_64::__m512; 4]) -> std::arch::x86_64::__m128 {
+fn reduce_all(sums: &[std::arch::x86_64::__m512; TOGETHER]) -> std::arch::x86_64::__m512 {
     use std::arch::x86_64::*;
-    let mut quarters = [_mm_setzero_ps(); 4];
-    for r in 0..4 {
-        // Lanes 8 apart, then 4 apart.
-        let folded = _mm512_add_ps(sums[r], _mm512_shuffle_f32x4::<0x4e>(sums[r], sums[r]));
-        let folded = _mm512_castps512_ps256(folded);
-        let high = _mm256_extractf128_ps::<1>(folded);
-        quarters[r] = _mm_add_ps(_mm256_castps256_ps128(folded), high);
-    }
-    let [a, b, c, d] = quarters;
-    let first = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
-    let second = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
-    _mm_add_ps(_mm_shuffle_ps::<0x88>(first, second), _mm_shuffle_ps::<0xdd>(first, second))
+    // Lanes 8 apart; each half is a row.
+    let halves = |a: __m512, b: __m512| {
+        _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
+    };
+    // 4 apart; each quarter is a row.
+    let quarters = |r: usize| {
+        let (a, b) = (halves(sums[r], sums[r + 1]), halves(sums[r + 2], sums[r + 3]));
+        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
+    };
+    // 2 apart; each quarter is of rows 4 apart.
+    let pairs = |r: usize| {
+        let (a, b) = (_mm512_castps_pd(quarters(r)), _mm512_castps_pd(quarters(r + 4)));
+        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    };
+    let (a, b) = (pairs(0), pairs(8));
+    let turned = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
+    let rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_permutexvar_ps(rows, turned)
 }
 
 struct Widen<'a, T> {
@@ -446,14 +479,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_rows_at_once_are_four_rows() {
+    fn rows_together_are_rows_one_by_one() {
         let number = |i: usize| (i * i * 31 % 1009) as f32 / 1009.0 - 0.5;
         let numbers = |seed: usize, n: usize| -> Vec<f32> { (seed..seed + n).map(number).collect() };
-        let (q, k, decay, state) = (numbers(1, 48), numbers(60, 48), numbers(120, 48), numbers(200, 7 * 48));
+        let (q, k, decay, state) = (numbers(1, 48), numbers(60, 48), numbers(120, 48), numbers(200, 39 * 48));
         let decayed: Vec<f32> = decay.iter().zip(&k).map(|(g, k)| g * k).collect();
         let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
         let run = |wide: bool| {
-            let (mut state, mut values) = (state.clone(), numbers(900, 7));
+            let (mut state, mut values) = (state.clone(), numbers(900, 39));
             token.step::<true, true>(&mut state, &mut values, wide);
             (state, values)
         };

@@ -16,7 +16,7 @@ pub enum Activation {
 }
 
 /// Elements a thread takes at a time.
-const BLOCK: usize = 4096;
+const BLOCK: usize = 1024;
 
 /// `out = activation(gate) * up`, element by element, in float32, rounded once.
 pub fn gated<T: Scalar>(gate: &[T], up: &[T], out: &mut [T], activation: Activation) {

@@ -139,7 +139,7 @@ pub fn tanh(x: f32) -> f32 {
 pub fn silu(x: f32) -> f32 {
     // For x > 0 the plain form; both halves keep exp's argument at or below 0.
     let e = exp(-x.abs());
-    if x >= 0.0 { x / (1.0 + e) } else { x * e / (1.0 + e) }
+    (if x >= 0.0 { x } else { x * e }) / (1.0 + e)
 }
 
 /// `1 / (1 + exp(-x))`

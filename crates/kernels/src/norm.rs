@@ -10,11 +10,11 @@ use crate::{
 };
 
 /// Elements a thread takes at a time.
-const BLOCK: usize = 4096;
+const BLOCK: usize = 1024;
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded once.
 pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps: f32) {
-    each_block(x.len(), weight, out, |at, out| {
+    each_block(x.len(), weight, out, 4, |at, out| {
         vectorize(Rows { x: &x[at..][..out.len()], weight, gate: None, out, eps });
     });
 }
@@ -47,24 +47,26 @@ pub fn add<T: Scalar>(x: &mut [f32], y: &[T]) {
 /// [`rms_norm`] times `silu(gate)`, in float32, rounded once: the end of a gated delta rule.
 pub fn gated_rms_norm<T: Scalar, W: Scalar>(x: &[T], gate: &[T], weight: &[W], out: &mut [T], eps: f32) {
     assert_eq!(gate.len(), x.len(), "x and gate differ in length");
-    each_block(x.len(), weight, out, |at, out| {
+    // An activation costs about as much as 16 multiply-adds.
+    each_block(x.len(), weight, out, 4 + 16, |at, out| {
         let range = at..at + out.len();
         vectorize(Rows { x: &x[range.clone()], weight, gate: Some(&gate[range]), out, eps });
     });
 }
 
-/// Calls `f` with some rows of `out` at a time, and where they start.
+/// Calls `f` with some rows of `out` at a time, and where they start; an element is so many multiply-adds of work.
 fn each_block<T: Scalar, W: Scalar>(
     length: usize,
     weight: &[W],
     out: &mut [T],
+    work: usize,
     f: impl Fn(usize, &mut [T]) + Sync,
 ) {
     let row = weight.len();
     assert!(length == out.len() && length.is_multiple_of(row), "rows of {row} in {length}");
     // A block of rows is worth a thread's while; a single one is not.
     let block = row * (BLOCK / row).max(1);
-    for_each_chunk(out, block, 4 * length, |i, out| f(i * block, out));
+    for_each_chunk(out, block, work * length, |i, out| f(i * block, out));
 }
 
 struct Rows<'a, T, W> {

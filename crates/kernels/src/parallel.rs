@@ -7,10 +7,11 @@ use std::{
     any::Any,
     cell::UnsafeCell,
     num::NonZeroUsize,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::*},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*},
     },
     thread::{self, Thread},
     time::{Duration, Instant},
@@ -67,15 +68,12 @@ struct Pool {
     workers: Vec<Thread>,
     /// Held by the thread whose job is being run.
     caller: Mutex<()>,
-    /// The current job: written by the caller before `round` counts up, while no worker reads it.
-    job: UnsafeCell<Option<Job>>,
-    /// Counts jobs.
-    round: AtomicUsize,
-    /// The next index of the current job.
-    next: AtomicUsize,
+    call: Line<Call>,
     /// [`OPEN`] while workers may join the current job, and [`INSIDE`] for each that has and is not done. Nobody waits for
     /// a worker that comes too late: another process may have its core.
-    gate: AtomicUsize,
+    gate: Line<AtomicUsize>,
+    /// The caller's, then the workers'.
+    shares: Vec<Line<Share>>,
     /// For each worker, whether it sleeps or is about to.
     asleep: Vec<AtomicBool>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -84,11 +82,49 @@ struct Pool {
 const OPEN: usize = 1;
 const INSIDE: usize = 2;
 
+/// What has cache lines for itself: threads that wait for one thing do not slow down those that write another.
+#[repr(align(128))]
+struct Line<T>(T);
+
+struct Call {
+    /// The current job: written by the caller before `round` counts up, while no worker reads it.
+    job: UnsafeCell<Option<Job>>,
+    /// Counts jobs.
+    round: AtomicU32,
+}
+
 #[derive(Clone, Copy)]
 struct Job {
     /// Outlives the job: `run` does not return before every worker is done with it.
     body: *const (dyn Fn(usize) + Sync),
     count: usize,
+    round: u32,
+}
+
+/// The indices of one thread, an equal part of all: job after job it gets those of the same place, whose memory is in its
+/// cache. Who is done with his own takes from the others'.
+struct Share {
+    /// The round and, of its indices, the next one. Whoever first looks at it in a round begins it.
+    next: AtomicU64,
+}
+
+impl Share {
+    /// The next index below `range`'s end, if there is one.
+    fn take(&self, round: u32, range: Range<usize>) -> Option<usize> {
+        let mut seen = self.next.load(Relaxed);
+        loop {
+            let begun = (seen >> 32) as u32 == round;
+            let index = if begun { seen as u32 as usize } else { range.start };
+            if index >= range.end {
+                return None;
+            }
+            let next = u64::from(round) << 32 | (index as u64 + 1);
+            match self.next.compare_exchange_weak(seen, next, Relaxed, Relaxed) {
+                Ok(_) => return Some(index),
+                Err(now) => seen = now,
+            }
+        }
+    }
 }
 
 // SAFETY: `job` is written only between jobs, by the holder of `caller`, and its body is `Sync`.
@@ -108,25 +144,28 @@ fn try_lock(lock: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
 impl Pool {
     /// The caller holds `caller`.
     fn run(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
+        assert!(u32::try_from(count).is_ok(), "{count} pieces of work");
+        let round = self.call.0.round.load(Relaxed).wrapping_add(1);
         // SAFETY: no worker is inside, so none reads the job; and the lifetime that is forgotten here ends after the
         // last worker has left, below.
-        unsafe {
+        let job = unsafe {
             let body =
                 std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
-            *self.job.get() = Some(Job { body, count });
-        }
-        self.next.store(0, Relaxed);
-        self.gate.store(OPEN, Release);
-        self.round.fetch_add(1, SeqCst);
+            let job = Job { body, count, round };
+            *self.call.0.job.get() = Some(job);
+            job
+        };
+        self.gate.0.store(OPEN, Release);
+        self.call.0.round.store(round, SeqCst);
         for (worker, asleep) in self.workers.iter().zip(&self.asleep) {
             if asleep.load(SeqCst) {
                 worker.unpark();
             }
         }
-        self.take_part(count, body);
-        self.gate.fetch_sub(OPEN, SeqCst);
+        self.take_part(0, job);
+        self.gate.0.fetch_sub(OPEN, SeqCst);
         let mut patience = Patience::new();
-        while self.gate.load(Acquire) > 0 {
+        while self.gate.0.load(Acquire) > 0 {
             patience.pass();
         }
         if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -134,18 +173,22 @@ impl Pool {
         }
     }
 
-    fn take_part(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
-        let work = || {
-            loop {
-                let i = self.next.fetch_add(1, Relaxed);
-                if i >= count {
-                    return;
+    /// Thread `own` does what is left of its share, then of the others'.
+    fn take_part(&self, own: usize, Job { body, count, round }: Job) {
+        let threads = self.shares.len();
+        let indices = |take: &mut dyn FnMut(usize)| {
+            for thread in (own..threads).chain(0..own) {
+                let range = count * thread / threads..count * (thread + 1) / threads;
+                while let Some(i) = self.shares[thread].0.take(round, range.clone()) {
+                    take(i);
                 }
-                body(i);
             }
         };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            self.next.store(count, Relaxed);
+        // SAFETY: the body outlives the job, which lasts while somebody takes part.
+        let body = unsafe { &*body };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| indices(&mut |i| body(i)))) {
+            // Nobody needs the rest.
+            indices(&mut |_| ());
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
     }
@@ -156,11 +199,10 @@ impl Pool {
             done = self.wait(worker, done);
             if self.enter() {
                 // SAFETY: jobs are written while nobody is inside.
-                if let Some(Job { body, count }) = unsafe { *self.job.get() } {
-                    // SAFETY: the body outlives the job, which lasts while somebody is inside.
-                    self.take_part(count, unsafe { &*body });
+                if let Some(job) = unsafe { *self.call.0.job.get() } {
+                    self.take_part(worker + 1, job);
                 }
-                self.gate.fetch_sub(INSIDE, Release);
+                self.gate.0.fetch_sub(INSIDE, Release);
             }
         }
     }
@@ -168,20 +210,20 @@ impl Pool {
     /// Joins the current job, if there still is one.
     fn enter(&self) -> bool {
         let join = |gate: usize| (gate & OPEN == OPEN).then_some(gate + INSIDE);
-        self.gate.fetch_update(AcqRel, Acquire, join).is_ok()
+        self.gate.0.fetch_update(AcqRel, Acquire, join).is_ok()
     }
 
     /// Returns the number of the round that has begun since round `done`.
-    fn wait(&self, worker: usize, done: usize) -> usize {
+    fn wait(&self, worker: usize, done: u32) -> u32 {
         let mut patience = Patience::new();
         loop {
-            let round = self.round.load(Acquire);
+            let round = self.call.0.round.load(Acquire);
             if round != done {
                 return round;
             }
             if patience.pass() {
                 self.asleep[worker].store(true, SeqCst);
-                while self.round.load(SeqCst) == done {
+                while self.call.0.round.load(SeqCst) == done {
                     thread::park();
                 }
                 self.asleep[worker].store(false, SeqCst);
@@ -227,13 +269,14 @@ fn pool() -> &'static Pool {
         };
         let workers: Vec<Thread> = (0..count).map_while(spawn).collect();
         let asleep = workers.iter().map(|_| AtomicBool::new(false)).collect();
+        let share = |_| Line(Share { next: AtomicU64::new(0) });
+        let shares = (0..workers.len() + 1).map(share).collect();
         let pool = Box::leak(Box::new(Pool {
             workers,
             caller: Mutex::new(()),
-            job: UnsafeCell::new(None),
-            round: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            gate: AtomicUsize::new(0),
+            call: Line(Call { job: UnsafeCell::new(None), round: AtomicU32::new(0) }),
+            gate: Line(AtomicUsize::new(0)),
+            shares,
             asleep,
             panic: Mutex::new(None),
         }));

@@ -124,9 +124,8 @@ fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: boo
     let mut expected = start.clone();
     run(&mut expected, 0, before);
     let mut outputs = run(&mut expected, before, before + certain);
-    outputs.extend(run(&mut expected.clone(), before + certain, tokens));
-
-    let (mut state, mut out) = (start, vec![0.0; outputs.len()]);
+    let mut behind = expected.clone();
+    outputs.extend(run(&mut behind, before + certain, tokens));
     let side_by_side = |t: usize| {
         let (keys, values) = (2 * key_dim, 4 * value_dim);
         [&q[t * keys..][..keys], &k[t * keys..][..keys], &v[t * values..][..values]].concat()
@@ -137,8 +136,13 @@ fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: boo
     let (early_beta, beta) = beta.split_at(before * 4);
     let late = DeltaTokens { qkv: early, g: early_g, beta: early_beta };
     let now = DeltaShape { tokens: tokens - before, ..shape };
-    gated_delta_ahead(now, certain, [late, DeltaTokens { qkv, g, beta }], &mut state, &mut out);
-    assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
+    for keep in [false, true] {
+        let (mut state, mut out, mut end) = (start.clone(), vec![0.0; outputs.len()], vec![0.0; start.len()]);
+        let tokens = [late, DeltaTokens { qkv, g, beta }];
+        gated_delta_ahead(now, certain, tokens, &mut state, keep.then_some(&mut end), &mut out);
+        assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
+        assert!(!keep || bits(&end) == bits(&behind));
+    }
 }
 
 fn exact_delta(

@@ -28,6 +28,8 @@ pub struct Recurrence {
     state_ahead: Option<Ahead<[Array; 4]>>,
     /// Tokens that both lack, where one operation computes both.
     ahead: Option<Ahead<Noted>>,
+    /// The state behind all of these, if it was kept and none of them is forgotten.
+    behind: Option<Rc<Array>>,
 }
 
 /// The first `tokens` of inputs.
@@ -62,6 +64,18 @@ pub(crate) struct Taken {
     pub in_place: bool,
     /// So many tokens are to be taken in first.
     pub ahead: Option<(i32, Noted)>,
+    /// Whether the state is the one behind them.
+    pub has_them: bool,
+}
+
+/// What such a kernel leaves behind.
+pub(crate) struct Left {
+    pub conv: Array,
+    pub state: Array,
+    /// Tokens ahead that both lack.
+    pub ahead: Option<(i32, Noted)>,
+    /// The state behind them.
+    pub behind: Option<Array>,
 }
 
 impl Recurrence {
@@ -93,6 +107,9 @@ impl Recurrence {
         less(&mut self.conv_ahead, tokens);
         less(&mut self.state_ahead, tokens);
         less(&mut self.ahead, tokens);
+        if tokens > 0 {
+            self.behind = None;
+        }
     }
 
     /// The same with nothing ahead: the arrays are those of a sequence that never looked ahead.
@@ -101,6 +118,7 @@ impl Recurrence {
         let mut settled = self.clone();
         settled.settle_conv();
         settled.settle_state();
+        settled.behind = None;
         if let (Some(Ahead { tokens: tokens @ 1.., inputs }), Some(conv), Some(state)) =
             (settled.ahead.take(), &self.conv, &self.state)
         {
@@ -146,7 +164,9 @@ impl Recurrence {
     #[track_caller]
     pub(crate) fn take(&mut self, conv: &[i32], dtype: Dtype, state: &[i32]) -> Taken {
         assert!(self.conv_ahead.is_none() && self.state_ahead.is_none(), "a layer of another kind");
-        let (state, in_place) = match self.state.take().map(Rc::try_unwrap) {
+        let behind = self.behind.take();
+        let has_them = behind.is_some();
+        let (state, in_place) = match behind.or(self.state.take()).map(Rc::try_unwrap) {
             Some(Ok(state)) => (state, true),
             Some(Err(shared)) => ((*shared).clone(), false),
             None => (Array::zeros(state, Dtype::Float32), true),
@@ -156,13 +176,14 @@ impl Recurrence {
             state,
             in_place,
             ahead: self.ahead.take().map(|Ahead { tokens, inputs }| (tokens, inputs)),
+            has_them,
         }
     }
 
-    /// What the kernel of a whole row leaves behind; of tokens ahead their inputs.
-    pub(crate) fn put(&mut self, conv: Array, state: Array, ahead: Option<(i32, Noted)>) {
+    pub(crate) fn put(&mut self, Left { conv, state, ahead, behind }: Left) {
         (self.conv, self.state) = (Some(conv), Some(Rc::new(state)));
         self.ahead = ahead.map(|(tokens, inputs)| Ahead { tokens, inputs });
+        self.behind = behind.map(Rc::new);
     }
 
     #[track_caller]

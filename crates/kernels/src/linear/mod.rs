@@ -30,7 +30,7 @@ use crate::{
     gated::{Activation, gated},
     scalar::Scalar,
 };
-use product::Product;
+use product::{AllRows, Product};
 
 /// What a product's factors are rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,13 +116,14 @@ pub fn linear(x: &[f32], weight: Weight, out: &mut [f32], k: usize, n: usize, pr
 pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
     let m = x.len().checked_div(k).unwrap_or(0);
     assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
-    let mut products: Vec<Product> = vec![];
+    let all = AllRows::new(m);
+    let mut products: Vec<Product> = Vec::with_capacity(terms.len());
     for Term { weight, n, out } in terms.iter() {
         weight.check(*n, k);
         if k > 0 {
             assert_eq!(out.len(), m * n, "out is not [{m}, {n}]");
         }
-        products.push(Product::one_matrix(m, k, *n));
+        products.push(Product::one_matrix(&all, k, *n));
     }
     let (mut rounded, mut integers) = (vec![], vec![]);
     for (term, product) in terms.iter_mut().zip(&products) {
@@ -155,7 +156,8 @@ pub fn gated_linear(
         && !out.is_empty()
     {
         [gate, up].iter().for_each(|weight| weight.check(n, k));
-        let product = Product::one_matrix(x.len() / k, k, n);
+        let all = AllRows::new(x.len() / k);
+        let product = Product::one_matrix(&all, k, n);
         assert_eq!((x.len() % k, out.len()), (0, x.len() / k * n), "x is not [.., {k}] or out not [.., {n}]");
         if integer::multiply_gated(x, [gate, up], &product, activation, out) {
             return;

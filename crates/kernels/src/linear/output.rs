@@ -21,9 +21,14 @@ impl Output<'_> {
         unsafe { self.out.part(at, count) }
     }
 
-    /// Row `index` of the task's, from its column `offset` on.
+    /// Row `index` of the task's, from its column `offset` on: the first `count` of the values.
     #[inline(always)]
-    pub fn write(&self, index: usize, offset: usize, values: &[f32]) {
-        self.part(index, offset, values.len()).copy_from_slice(values);
+    pub fn write<const N: usize>(&self, index: usize, offset: usize, values: &[f32; N], count: usize) {
+        let to = self.part(index, offset, count);
+        match to.first_chunk_mut() {
+            // A few vectors, where a copy of any length is a call.
+            Some(to) => *to = *values,
+            None => to.copy_from_slice(&values[..count]),
+        }
     }
 }

@@ -1,26 +1,40 @@
 //! What is multiplied with what: every row of an output belongs to one of several matrices.
 
+use std::borrow::Cow;
+
 /// A product of rows of `x` with matrices `[n, k]`.
-pub(super) struct Product {
+pub(super) struct Product<'a> {
     pub k: usize,
     pub n: usize,
     /// The row of `x` behind each output row, sorted by matrix.
-    pub sources: Vec<u32>,
+    pub sources: Cow<'a, [u32]>,
     /// The output row of each of them.
-    pub targets: Vec<u32>,
+    pub targets: Cow<'a, [u32]>,
     /// Matrix `e` meets `sources[starts[e]..starts[e + 1]]`.
-    pub starts: Vec<usize>,
+    pub starts: Cow<'a, [usize]>,
 }
 
-impl Product {
-    /// All `m` rows of `x` with the same matrix.
-    pub fn one_matrix(m: usize, k: usize, n: usize) -> Product {
-        let rows: Vec<u32> = (0..m as u32).collect();
-        Product { k, n, sources: rows.clone(), targets: rows, starts: vec![0, m] }
+/// All rows of `x`, in their order.
+pub(super) struct AllRows {
+    rows: Vec<u32>,
+    starts: [usize; 2],
+}
+
+impl AllRows {
+    pub fn new(m: usize) -> AllRows {
+        AllRows { rows: (0..m as u32).collect(), starts: [0, m] }
+    }
+}
+
+impl<'a> Product<'a> {
+    /// All rows of `x` with the same matrix.
+    pub fn one_matrix(all: &'a AllRows, k: usize, n: usize) -> Product<'a> {
+        let rows = || Cow::Borrowed(&all.rows[..]);
+        Product { k, n, sources: rows(), targets: rows(), starts: Cow::Borrowed(&all.starts) }
     }
 
     /// Output row `r` belongs to matrix `matrices[r]` of `count` and row `r / per_row` of `x`.
-    pub fn grouped(matrices: &[u32], per_row: usize, count: usize, k: usize, n: usize) -> Product {
+    pub fn grouped(matrices: &[u32], per_row: usize, count: usize, k: usize, n: usize) -> Product<'a> {
         assert!(per_row > 0 && matrices.len().is_multiple_of(per_row), "{per_row} outputs per row of x");
         let mut starts = vec![0; count + 1];
         for &matrix in matrices {
@@ -37,7 +51,7 @@ impl Product {
             (sources[*at], targets[*at]) = ((r / per_row) as u32, r as u32);
             *at += 1;
         }
-        Product { k, n, sources, targets, starts }
+        Product { k, n, sources: sources.into(), targets: targets.into(), starts: starts.into() }
     }
 
     /// Matrices that meet any row, with the range of their rows in `sources` and `targets`.

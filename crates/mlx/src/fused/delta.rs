@@ -15,7 +15,7 @@ use crate::{
     Array, Input, Output,
     delta::{DeltaHeads, DeltaNet, DeltaRow},
     kernel::{apply, apply_many},
-    recurrence::{Inputs, Noted, Taken},
+    recurrence::{Inputs, Left, Noted, Taken},
 };
 
 /// What kernels need of a [`DeltaNet`].
@@ -33,10 +33,22 @@ struct Span {
     start: usize,
     tokens: usize,
     in_place: bool,
-    /// So many tokens of an earlier step are taken in first.
+    /// So many tokens of an earlier step are taken in first, by the state too unless it has them.
     before: Option<(usize, Noted)>,
+    has_them: bool,
     /// The last tokens, which do not get into the state; their inputs are noted here.
     ahead: Option<(usize, Arc<OnceLock<Inputs>>)>,
+}
+
+/// From so many tokens ahead on the state behind them is kept: most drafts that long are right as a whole, and taking all their
+/// tokens in once more would cost more than writing a state.
+const MANY_AHEAD: i32 = 4;
+
+impl Span {
+    /// Whether the state behind all its tokens is an output too.
+    fn keeps_all(&self) -> bool {
+        self.ahead.as_ref().is_some_and(|(ahead, _)| *ahead >= MANY_AHEAD as usize)
+    }
 }
 
 /// The inputs before the rows' own.
@@ -62,37 +74,39 @@ fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &
     let width = net.weights.conv1d.dim(1);
     let shape = [1, heads.value_heads, heads.value_dim, heads.key_dim];
     let (mut pasts, mut spans, mut noted) = (vec![], vec![], vec![]);
+    let (mut outputs, mut shared) = (vec![], vec![]);
     let mut end = start as usize;
     for row in rows.iter_mut() {
-        let Taken { conv, state, in_place, ahead: before } =
+        let Taken { conv, state, in_place, ahead: before, has_them } =
             row.past.take(&[width - 1, qkv.dim(1)], qkv.dtype(), &shape);
+        outputs.extend([&conv, &state].map(|past| like(past, past.shape().to_vec())));
+        if in_place {
+            // Behind the operation's own output.
+            shared.push((outputs.len(), PASTS + pasts.len() + 1));
+        }
+        if row.ahead >= MANY_AHEAD {
+            outputs.push(like(&state, shape.to_vec()));
+        }
         pasts.extend([conv, state]);
         let before = before.map(|(tokens, noted)| (tokens as usize, noted));
         let ahead = (row.ahead > 0).then(|| (row.ahead as usize, Arc::<OnceLock<Inputs>>::default()));
         noted.push(ahead.clone().map(|(_, inputs)| (row.ahead, Noted { net: parts.clone(), inputs })));
-        spans.push(Span { start: end, tokens: row.tokens as usize, in_place, before, ahead });
+        spans.push(Span { start: end, tokens: row.tokens as usize, in_place, before, has_them, ahead });
         end += row.tokens as usize;
     }
     let mut inputs = vec![qkv, b, a];
     inputs.extend(&pasts);
-    let mut outputs = vec![like(qkv, vec![end as i32 - start, heads.values()])];
-    outputs.extend(pasts.iter().map(|past| like(past, past.shape().to_vec())));
-    let shared: Vec<(usize, usize)> = spans
-        .iter()
-        .enumerate()
-        .filter(|(_, row)| row.in_place)
-        .map(|(i, _)| (2 + 2 * i, PASTS + 1 + 2 * i))
-        .collect();
+    outputs.insert(0, like(qkv, vec![end as i32 - start, heads.values()]));
     let results = apply_many("delta_net", &inputs, &outputs, &shared, move |inputs, outputs| {
         parts.run(&spans, inputs, outputs);
     });
     let mut results = results.into_iter();
     let out = results.next().unwrap_or_else(|| unreachable!("the first output"));
     for (row, noted) in rows.iter_mut().zip(noted) {
-        let (Some(conv), Some(state)) = (results.next(), results.next()) else {
-            unreachable!("two for each row")
-        };
-        row.past.put(conv, state, noted);
+        let mut next = || results.next().unwrap_or_else(|| unreachable!("of each row"));
+        let (conv, state) = (next(), next());
+        let behind = (row.ahead >= MANY_AHEAD).then(next);
+        row.past.put(Left { conv, state, ahead: noted, behind });
     }
     out
 }
@@ -103,7 +117,7 @@ pub(crate) fn settle(conv: &Array, state: &Array, tokens: i32, noted: Noted) -> 
     let outputs = [like(conv, conv.shape().to_vec()), like(state, state.shape().to_vec())];
     apply("settle", &[conv, state], outputs, move |inputs, outputs| {
         let before = Some((tokens as usize, noted.clone()));
-        let span = Span { start: 0, tokens: 0, in_place: false, before, ahead: None };
+        let span = Span { start: 0, tokens: 0, in_place: false, before, has_them: false, ahead: None };
         let mut row = Row { span: &span, past: inputs, next: outputs, out: &mut [] };
         noted.net.row(&mut row, [&[], &[], &[]]);
     })
@@ -135,12 +149,11 @@ impl DeltaParts {
         let (channels, gates) = (self.channels(), self.heads.value_heads as usize);
         let [qkv, b, a] = [QKV, B, A].map(|i| inputs[i].wide());
         write_wide(slice::from_mut(out), |out| {
-            let mut rest = &mut *out[0];
+            let (mut rest, mut nexts) = (&mut *out[0], nexts);
             let mut rows = vec![];
-            for ((span, past), next) in
-                spans.iter().zip(inputs[PASTS..].chunks_exact(2)).zip(nexts.chunks_exact_mut(2))
-            {
-                let out;
+            for (span, past) in spans.iter().zip(inputs[PASTS..].chunks_exact(2)) {
+                let (next, out);
+                (next, nexts) = nexts.split_at_mut(2 + usize::from(span.keeps_all()));
                 (out, rest) = rest.split_at_mut(span.tokens * self.heads.values() as usize);
                 rows.push(Row { span, past, next, out });
             }
@@ -165,9 +178,10 @@ impl DeltaParts {
 
     /// A row's inputs through convolution, norms, gates and delta rule.
     fn row(&self, row: &mut Row, [x, b, a]: [&[f32]; 3]) {
-        let Span { tokens, in_place, .. } = *row.span;
-        let [conv, state] = &mut *row.next else { unreachable!("two of a row") };
+        let Span { tokens, in_place, has_them, .. } = *row.span;
+        let [conv, state, behind @ ..] = &mut *row.next else { unreachable!("two of a row") };
         let state: &mut [f32] = state.values();
+        let behind = behind.first_mut().map(|behind| behind.values());
         if !in_place {
             state.copy_from_slice(row.past[1].values());
         }
@@ -184,13 +198,14 @@ impl DeltaParts {
             }
             let (mut g, mut beta) = (vec![0.0; a.len()], vec![0.0; b.len()]);
             kernels::delta_gates([a, b], &self.neg_exp_a, &self.dt_bias, &mut g, &mut beta);
+            let before = before.filter(|_| !has_them);
             let before = before.map_or_else(DeltaTokens::default, |(tokens, inputs)| DeltaTokens {
                 qkv: &inputs.qkv[..tokens * self.channels()],
                 g: &inputs.g[..tokens * self.heads.value_heads as usize],
                 beta: &inputs.beta[..tokens * self.heads.value_heads as usize],
             });
             let now = DeltaTokens { qkv, g: &g, beta: &beta };
-            kernels::gated_delta_ahead(self.shape(tokens), certain, [before, now], state, row.out);
+            kernels::gated_delta_ahead(self.shape(tokens), certain, [before, now], state, behind, row.out);
             if let Some((_, noted)) = &row.span.ahead {
                 let last = |values: &[f32]| values[values.len() / tokens * certain..].to_vec();
                 let inputs = Inputs { x: last(x), qkv: last(qkv), g: last(&g), beta: last(&beta) };

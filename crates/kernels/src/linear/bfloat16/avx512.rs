@@ -61,7 +61,7 @@ unsafe fn stream<U: Unpack, const M: usize>(task: &Task, weight: U) {
                 for j in 0..TILE {
                     outs[j] = reduce(sums[j][a]);
                 }
-                task.output.write(a, start, &outs[..count]);
+                task.output.write(a, start, &outs, count);
             }
         }
     }
@@ -90,8 +90,8 @@ unsafe fn panels<U: Unpack>(task: &Task, weight: U) {
                 let rows = &unpacked[(start - panel.start) * width..][..TILE * width];
                 // SAFETY: the caller's.
                 let outs = unsafe { tile(task, rows, i, inputs) };
-                for (a, outs) in outs.chunks_exact(TILE).take(inputs).enumerate() {
-                    task.output.write(i + a, start, &outs[..TILE.min(panel.end - start)]);
+                for (a, outs) in outs.as_chunks::<TILE>().0.iter().take(inputs).enumerate() {
+                    task.output.write(i + a, start, outs, TILE.min(panel.end - start));
                 }
             }
         }

@@ -71,6 +71,6 @@ fn tile<const M: usize>(task: &Task, rows: &[Line], count: usize, start: usize, 
         for j in 0..TILE {
             outs[j] = reduce(&sums[j][a]);
         }
-        task.output.write(i + a, start, &outs[..count]);
+        task.output.write(i + a, start, &outs, count);
     }
 }

@@ -250,10 +250,7 @@ impl<U: Unpack> Panel<'_, U> {
                 // SAFETY: sixteen f32 are sixteen u32.
                 let values = unsafe { &*sums.0.as_ptr().cast::<[f32; 16]>() };
                 let (row, column) = (first + group * TILE + row, self.start + 16 * half);
-                match count {
-                    16 => self.task.output.write(row, column, values),
-                    _ => self.task.output.write(row, column, &values[..count]),
-                }
+                self.task.output.write(row, column, values, count);
             }
         }
     }

@@ -24,15 +24,21 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Which input of a block stands in each place.
-    #[inline(always)]
-    fn order(self) -> [u8; BLOCK] {
-        let mut order = [0; BLOCK];
-        for (place, input) in order.iter_mut().enumerate() {
-            let (run, s, i) = (place / (4 * self.stride), place % (4 * self.stride) / 4, place % 4);
-            *input = (run * 4 * self.stride + s + i * self.stride) as u8;
-        }
-        order
+    fn order(self) -> &'static [u8; BLOCK] {
+        const ORDERS: [[u8; BLOCK]; 3] = [order(1), order(2), order(4)];
+        &ORDERS[self.stride.ilog2() as usize]
     }
+}
+
+const fn order(stride: usize) -> [u8; BLOCK] {
+    let mut order = [0; BLOCK];
+    let mut place = 0;
+    while place < BLOCK {
+        let (run, s, i) = (place / (4 * stride), place % (4 * stride) / 4, place % 4);
+        order[place] = (run * 4 * stride + s + i * stride) as u8;
+        place += 1;
+    }
+    order
 }
 
 /// What integers of a group stand for.
@@ -193,7 +199,7 @@ impl Rows<'_> {
                 let blocks = integers.as_chunks::<BLOCK>().0.iter().take(values.len().div_ceil(BLOCK));
                 for (b, integers) in blocks.enumerate() {
                     let at = 2 * (i * span / BLOCK + b) * rows + r;
-                    [lines[at], lines[at + rows]] = encode.lines(integers, &order);
+                    [lines[at], lines[at + rows]] = encode.lines(integers, order);
                 }
             }
         }

@@ -56,8 +56,11 @@ const STRETCH: usize = 512;
 const BLOCK: usize = 64;
 /// Rows of `x` that a task takes at once: with 2048 inputs, 1 MB.
 const ROWS: usize = 256;
-/// Multiply-adds worth handing to a thread.
-const TASK: usize = 1024 * 1024;
+/// Multiply-adds of a task: with more, threads would wait for the last one, and with less it costs more to begin than to do.
+const MOST_WORK: usize = 1024 * 1024;
+const LEAST_WORK: usize = 64 * 1024;
+/// Tasks for each thread, where there is work enough.
+const TASKS: usize = 4;
 
 /// A stretch of a panel of weights, unpacked.
 #[repr(C, align(64))]
@@ -174,7 +177,7 @@ struct Job<'a> {
     /// What the product gates, and how.
     gated: Option<(Source<'a>, Activation)>,
     inputs: &'a Inputs,
-    product: &'a Product,
+    product: &'a Product<'a>,
     out: Parts<'a, f32>,
 }
 
@@ -182,35 +185,44 @@ struct Job<'a> {
 fn run(jobs: Vec<Job>) {
     let (k, rows) = (jobs[0].product.k, jobs[0].product.sources.len());
     let work = jobs.iter().map(|job| rows * k * job.product.n).sum();
-    let parts = 4 * threads() * jobs.len();
-    let mut tasks = vec![];
+    let mut tasks = Vec::with_capacity(2 * TASKS * threads() * jobs.len());
     for Job { codes, gated, inputs, product, out } in &jobs {
         let n = product.n;
         for (e, range) in product.matrices() {
-            let most = (n / parts.div_ceil(product.starts.len() - 1)).max(1);
             for start in range.clone().step_by(ROWS) {
                 let rows = start..range.end.min(start + ROWS);
-                let columns = (TASK / (k * rows.len())).min(most).max(1).next_multiple_of(PANEL);
-                for column in (0..n).step_by(columns) {
+                for columns in cut(n, k * rows.len(), product.starts.len() - 1) {
                     tasks.push(Task {
                         codes,
                         gated: gated.as_ref().map(|(up, activation)| (up, *activation)),
-                        first: e * n + column,
-                        columns: columns.min(n - column),
+                        first: e * n + columns.start,
+                        columns: columns.len(),
                         inputs,
                         start: rows.start,
-                        output: Output { out, targets: &product.targets[rows.clone()], n, column },
+                        output: Output {
+                            out,
+                            targets: &product.targets[rows.clone()],
+                            n,
+                            column: columns.start,
+                        },
                         k,
                     });
                 }
             }
         }
     }
-    // Each thread goes on where it was: what it asked memory for is what it needs next.
-    let share = tasks.len().div_ceil(threads());
-    let order = (0..share).flat_map(|i| (i..tasks.len()).step_by(share));
-    let order: Vec<usize> = order.collect();
-    for_each(tasks.len(), work, |i| tasks[order[i]].run());
+    for_each(tasks.len(), work, |i| tasks[i].run());
+}
+
+/// Cuts `n` columns, each so many multiply-adds, into pieces of whole panels, as many for each thread and as even as may be. So
+/// many `matrices` are cut at once.
+fn cut(n: usize, work: usize, matrices: usize) -> impl Iterator<Item = Range<usize>> {
+    let panels = n.div_ceil(PANEL);
+    let most = (TASKS * threads()).div_ceil(matrices);
+    let pieces = (n * work / LEAST_WORK).min(most).next_multiple_of(threads().min(most));
+    let pieces = pieces.max(n * work / MOST_WORK).clamp(1, panels);
+    let bound = move |piece: usize| (piece * panels / pieces * PANEL).min(n);
+    (0..pieces).map(move |piece| bound(piece)..bound(piece + 1))
 }
 
 /// Some rows of a matrix against some of its rows of `x`.
@@ -241,7 +253,7 @@ impl Task<'_> {
                     gate(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    self.output.write(row, column, &sums[..columns.len()]);
+                    self.output.write(row, column, sums, columns.len());
                 }
             }
         });
@@ -293,5 +305,25 @@ fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
         #[cfg(target_arch = "x86_64")]
         Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
         _ => vectorize(portable::Add { stretch, tile, sums }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_cut_into_whole_panels_of_even_size() {
+        for (n, work, matrices) in
+            [(448, 448, 1), (16, 448, 1), (1000, 8 * 1024, 1), (248_320, 1024, 1), (512, 64, 128)]
+        {
+            let pieces: Vec<Range<usize>> = cut(n, work, matrices).collect();
+            assert_eq!((pieces[0].start, pieces[pieces.len() - 1].end), (0, n));
+            assert!(pieces.windows(2).all(|two| two[0].end == two[1].start && two[1].start % PANEL == 0));
+            let panels = pieces.iter().map(|piece| piece.len().div_ceil(PANEL));
+            let (least, most) = (panels.clone().min().unwrap_or(0), panels.max().unwrap_or(0));
+            assert!(least > 0 && most <= least + 1, "{least} to {most} panels of {n}");
+            assert!(most == 1 || pieces.iter().all(|piece| (piece.len() - PANEL) * work <= MOST_WORK));
+        }
     }
 }
