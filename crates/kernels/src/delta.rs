@@ -381,9 +381,9 @@ impl Token<'_> {
             let mut sums = [_mm512_setzero_ps(); TOGETHER];
             for at in (0..key_dim).step_by(LANES) {
                 let k = _mm512_loadu_ps(self.decayed.as_ptr().add(at));
-                for r in 0..TOGETHER {
+                for (r, sum) in sums.iter_mut().enumerate() {
                     let s = _mm512_loadu_ps(state.as_ptr().add(r * key_dim + at));
-                    sums[r] = _mm512_fmadd_ps(s, k, sums[r]);
+                    *sum = _mm512_fmadd_ps(s, k, *sum);
                 }
             }
             let v = _mm512_sub_ps(_mm512_loadu_ps(values.as_ptr()), reduce_all(&sums));
