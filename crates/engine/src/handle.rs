@@ -18,8 +18,8 @@ use crate::{
     speculate::{MAX_DEPTH, SELF, StepTimes},
 };
 
-/// Receives a request's events on the engine thread; must not block.
-pub type Sink = Box<dyn FnMut(Event) + Send>;
+/// Receives a request's events on the engine thread, those of a step together; must not block.
+pub type Sink = Box<dyn FnMut(Vec<Event>) + Send>;
 
 /// A request on its way to the engine thread.
 pub struct Submission {
@@ -27,6 +27,8 @@ pub struct Submission {
     /// Until the request has ended.
     place: Option<Arc<Place>>,
     sink: Sink,
+    /// What the sink has not been told yet.
+    untold: Vec<Event>,
     cancelled: Arc<AtomicBool>,
     pub meter: Meter,
 }
@@ -45,17 +47,32 @@ impl Submission {
         self.place.as_ref().map_or(0, |place| place.id)
     }
 
-    /// Hands an event to the caller. A caller that panics has lost its request, nothing more.
-    pub fn emit(&mut self, event: Event) {
+    /// Keeps an event for the caller until the step is over: to be told of each of a draft's tokens alone would wake it as
+    /// often.
+    pub fn note(&mut self, event: Event) {
         self.meter.told(&event);
+        self.untold.push(event);
+    }
+
+    /// Hands the caller what there is to tell. One that panics has lost its request, nothing more.
+    pub fn tell(&mut self) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let (sink, events) = (&mut self.sink, std::mem::take(&mut self.untold));
+        if catch_unwind(AssertUnwindSafe(|| sink(events))).is_err() {
+            self.cancel();
+        }
+    }
+
+    /// Hands the caller an event, behind all others.
+    pub fn emit(&mut self, event: Event) {
         if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
             // Whoever hears of the end may come again at once.
             self.place = None;
         }
-        let sink = &mut self.sink;
-        if catch_unwind(AssertUnwindSafe(|| sink(event))).is_err() {
-            self.cancel();
-        }
+        self.note(event);
+        self.tell();
     }
 }
 
@@ -156,19 +173,19 @@ impl Engine {
         self.shared.places.take()
     }
 
-    /// Queues a request in a place of its own: [`Engine::enter`] and [`Engine::submit_in`].
+    /// Queues a request in a place of its own, whose events come one by one: [`Engine::enter`] and [`Engine::submit_in`].
     ///
     /// # Errors
     /// Those of the two.
     pub fn submit(
         &self,
         request: Request,
-        sink: impl FnMut(Event) + Send + 'static,
+        mut sink: impl FnMut(Event) + Send + 'static,
     ) -> Result<Ticket, RequestError> {
-        self.submit_in(&self.enter()?, request, sink)
+        self.submit_in(&self.enter()?, request, move |events| events.into_iter().for_each(&mut sink))
     }
 
-    /// Queues a request; its events go to `sink` on the engine thread until `Finished` or `Failed`.
+    /// Queues a request; its events, those of a step together, go to `sink` on the engine thread until `Finished` or `Failed`.
     ///
     /// # Errors
     /// A request the model cannot run (empty, too long, unknown ids, parameters out of range), before
@@ -177,13 +194,13 @@ impl Engine {
         &self,
         place: &Arc<Place>,
         request: Request,
-        sink: impl FnMut(Event) + Send + 'static,
+        sink: impl FnMut(Vec<Event>) + Send + 'static,
     ) -> Result<Ticket, RequestError> {
         check(&request, self.info())?;
         let (cancelled, place) = (Arc::new(AtomicBool::new(false)), Some(place.clone()));
         let meter = Meter::new(self.shared.metrics.clone());
-        let submission =
-            Submission { request, place, sink: Box::new(sink), cancelled: cancelled.clone(), meter };
+        let (sink, untold) = (Box::new(sink), vec![]);
+        let submission = Submission { request, place, sink, untold, cancelled: cancelled.clone(), meter };
         self.shared
             .messages
             .send(Message::Submit(Box::new(submission)))

@@ -276,7 +276,7 @@ impl Sequence {
         for (position, values) in (at..).zip(values.chunks(vocab_size)) {
             if position == self.logits_reported {
                 self.logits_reported += 1;
-                self.emit(Event::Logits { position, values: values.to_vec() });
+                self.submission.note(Event::Logits { position, values: values.to_vec() });
             }
         }
     }
@@ -290,14 +290,14 @@ impl Sequence {
     ) -> Option<FinishReason> {
         if self.request.prompt_logprobs && self.generated() == 0 {
             let all = std::mem::take(&mut self.prompt_logprobs);
-            self.emit(Event::Prompt(all));
+            self.submission.note(Event::Prompt(all));
         }
         self.tokens.push(id);
         self.allowed.clear();
         if info.eos_ids.contains(&id) && !self.request.ignore_eos {
             return Some(FinishReason::Eos(id));
         }
-        self.emit(Event::Token { id, logprobs });
+        self.submission.note(Event::Token { id, logprobs });
         (self.generated() == self.limit).then_some(FinishReason::Length)
     }
 
@@ -316,6 +316,12 @@ impl Sequence {
         self.emit(Event::Finished { reason, usage });
     }
 
+    /// Tells the caller what a step brought.
+    pub fn tell(&mut self) {
+        self.submission.tell();
+    }
+
+    /// Tells the caller an event, behind all others.
     pub fn emit(&mut self, event: Event) {
         self.submission.emit(event);
     }

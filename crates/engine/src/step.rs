@@ -163,7 +163,10 @@ impl Step {
             };
             let hidden = row.hidden();
             match row.deliver(sequence, info) {
-                Ok(None) => collected.hidden.extend(hidden.map(|hidden| (sequence.id, hidden))),
+                Ok(None) => {
+                    sequence.tell();
+                    collected.hidden.extend(hidden.map(|hidden| (sequence.id, hidden)));
+                }
                 Ok(Some(reason)) => {
                     sequence.finish(reason);
                     collected.ended.push(sequences.remove(at));

@@ -11,10 +11,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Some choices generating side by side. Dropping it cancels them.
 pub struct Generation {
-    events: UnboundedReceiver<(usize, Event)>,
+    events: UnboundedReceiver<(usize, Vec<Event>)>,
     choices: Vec<Choice>,
     unfinished: usize,
-    ready: VecDeque<(usize, Step)>,
+    ready: VecDeque<Result<(usize, Step), RequestError>>,
 }
 
 /// What happened to one choice.
@@ -102,9 +102,9 @@ impl Generation {
         let (sender, events) = unbounded_channel();
         let submit = |(index, (request, decoder))| {
             let sender = sender.clone();
-            let sink = move |event| {
+            let sink = move |events| {
                 // Nobody listens once the client has gone; the ticket went with it.
-                let _ = sender.send((index, event));
+                let _ = sender.send((index, events));
             };
             let ticket = engine.submit_in(place, request, sink)?;
             Ok(Choice { ticket, decoder, held: Vec::new(), generated: 0 })
@@ -119,19 +119,21 @@ impl Generation {
     /// A choice failed. The others are no use to the caller then: drop the generation.
     pub async fn next(&mut self) -> Option<Result<(usize, Step), RequestError>> {
         loop {
-            if let Some((index, step)) = self.ready.pop_front() {
-                self.unfinished -= usize::from(matches!(step, Step::Finished(_)));
-                return Some(Ok((index, step)));
+            if let Some(next) = self.ready.pop_front() {
+                self.unfinished -= usize::from(matches!(next, Ok((_, Step::Finished(_)))));
+                return Some(next);
             }
             if self.unfinished == 0 {
                 return None;
             }
-            let Some((index, event)) = self.events.recv().await else {
+            let Some((index, events)) = self.events.recv().await else {
                 return Some(Err(RequestError::EngineStopped));
             };
-            match self.choices[index].steps(event) {
-                Ok(steps) => self.ready.extend(steps.into_iter().map(|step| (index, step))),
-                Err(error) => return Some(Err(error)),
+            for event in events {
+                match self.choices[index].steps(event) {
+                    Ok(steps) => self.ready.extend(steps.into_iter().map(|step| Ok((index, step)))),
+                    Err(error) => self.ready.push_back(Err(error)),
+                }
             }
         }
     }

@@ -70,7 +70,7 @@ pub fn round(
 
 /// What comes back of a request, with its number in the group.
 enum Told {
-    Token(usize, u32, Duration),
+    Tokens(usize, Vec<u32>, Duration),
     Finished { tokens: usize, drafted: usize, accepted: usize },
     Failed(RequestError),
 }
@@ -87,19 +87,26 @@ fn group(
     let mut tickets = vec![];
     for (i, prompt) in prompts.iter().enumerate() {
         let sender = sender.clone();
-        let sink = move |event| {
-            let told = match event {
-                Event::Token { id, .. } => Told::Token(i, id, started.elapsed()),
-                Event::Finished { usage, .. } => Told::Finished {
-                    tokens: usage.completion_tokens,
-                    drafted: usage.speculation.iter().map(|of| of.drafted).sum(),
-                    accepted: usage.speculation.iter().map(|of| of.accepted).sum(),
-                },
-                Event::Failed(error) => Told::Failed(error),
-                _ => return,
-            };
-            // A closed channel means that another request has failed.
-            drop(sender.send(told));
+        let sink = move |events| {
+            let (at, mut tokens, mut end) = (started.elapsed(), vec![], None);
+            for event in events {
+                match event {
+                    Event::Token { id, .. } => tokens.push(id),
+                    Event::Finished { usage, .. } => {
+                        end = Some(Told::Finished {
+                            tokens: usage.completion_tokens,
+                            drafted: usage.speculation.iter().map(|of| of.drafted).sum(),
+                            accepted: usage.speculation.iter().map(|of| of.accepted).sum(),
+                        });
+                    }
+                    Event::Failed(error) => end = Some(Told::Failed(error)),
+                    _ => {}
+                }
+            }
+            for told in [Told::Tokens(i, tokens, at)].into_iter().chain(end) {
+                // A closed channel means that another request has failed.
+                drop(sender.send(told));
+            }
         };
         let request = Request {
             sampling: case.sampling.clone(),
@@ -107,16 +114,16 @@ fn group(
             speculation: Some(way.clone()),
             ..Request::new(prompt.clone(), case.generate)
         };
-        tickets.push(engine.submit(request, sink)?);
+        tickets.push(engine.submit_in(&engine.enter()?, request, sink)?);
     }
     drop(sender);
     let mut answers = vec![vec![]; prompts.len()];
     let mut arrivals = vec![];
     for told in told {
         match told {
-            Told::Token(i, id, at) => {
-                answers[i].push(id);
-                arrivals.push((i, at.as_secs_f64()));
+            Told::Tokens(i, ids, at) => {
+                arrivals.extend(ids.iter().map(|_| (i, at.as_secs_f64())));
+                answers[i].extend(ids);
             }
             Told::Finished { tokens, drafted, accepted } => {
                 round.tokens += tokens.saturating_sub(1);
