@@ -223,11 +223,22 @@ impl Scaled<'_> {
     /// or, of equals, the lower its id.
     fn keys(&self, least: f32) -> Vec<u64> {
         let mut keys: Vec<u64> = vec![];
+        // Few tokens reach it, and a score is dear. No logit that does is below this one, though it may be rounded.
+        let around = least * self.temperature;
+        let least_logit = self.max + around - 1e-5 * (self.max.abs() - around);
         for (block, largest) in self.largest.iter().enumerate() {
-            if self.score(*largest) >= least {
-                let logits = self.logits[block * BLOCK..].iter().take(BLOCK).enumerate();
-                let tokens = logits.map(|(i, logit)| (self.score(*logit), block * BLOCK + i));
-                keys.extend(tokens.filter(|(s, _)| *s >= least).map(|(s, id)| rank(s) << 32 | id as u64));
+            if *largest >= least_logit {
+                let at = block * BLOCK;
+                vectorize(Above {
+                    logits: &self.logits[at..][..BLOCK.min(self.logits.len() - at)],
+                    least: least_logit,
+                    found: &mut |i: usize| {
+                        let (id, score) = (at + i, self.score(self.logits[at + i]));
+                        if score >= least {
+                            keys.push(rank(score) << 32 | id as u64);
+                        }
+                    },
+                });
             }
         }
         keys
@@ -293,6 +304,35 @@ impl Scaled<'_> {
         }
         let all = to == keys.len();
         (!all || before + self.probability(&keys[from..to]) >= enough).then_some(to)
+    }
+}
+
+/// Tells of each logit that is not below `least` where it is.
+struct Above<'a, F> {
+    logits: &'a [f32],
+    least: f32,
+    found: &'a mut F,
+}
+
+impl<F: FnMut(usize)> Work for Above<'_, F> {
+    #[inline(always)]
+    fn run(self) {
+        let (chunks, rest) = self.logits.as_chunks::<LANES>();
+        for (c, chunk) in chunks.iter().enumerate() {
+            let mut any = 0;
+            for i in 0..LANES {
+                any |= u32::from(chunk[i] >= self.least) << i;
+            }
+            while any != 0 {
+                (self.found)(c * LANES + any.trailing_zeros() as usize);
+                any &= any - 1;
+            }
+        }
+        for (i, logit) in rest.iter().enumerate() {
+            if *logit >= self.least {
+                (self.found)(chunks.len() * LANES + i);
+            }
+        }
     }
 }
 

@@ -238,7 +238,7 @@ pub struct BenchArgs {
     /// Prompt lengths in tokens, separated by commas [default: 128,512; with --speculate and --shape 128].
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub prompt: Vec<NonZeroUsize>,
-    /// New tokens of each request [default: 64; with --speculate at most 128].
+    /// New tokens of each request [default: 64; with --speculate at most 320].
     #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
     pub generate: Vec<NonZeroUsize>,
     /// Requests at once [default: 1,4; with --speculate 1,8].

@@ -522,7 +522,7 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
         (given, _) => given.iter().map(|size| size.get()).collect(),
     };
     let prompts = sizes(&args.prompt, &[128, 512], &[128]);
-    let generate = sizes(&args.generate, &[64], &[128]);
+    let generate = sizes(&args.generate, &[64], &[320]);
     let batches = sizes(&args.batch, &[1, 4], &[1, 8]);
     // All requests of a batch run together, unless somebody wanted fewer.
     let batch = batches.iter().copied().max().unwrap_or(1);

@@ -56,8 +56,9 @@ impl Ways {
 /// Lengths of drafts that tell most of a drafter.
 fn depths(drafter: &str) -> &'static [usize] {
     match drafter {
-        // Costs nothing, and is right for long or not at all.
-        "ngram" => &[4, 8, 16],
+        // Costs nothing, and is right for long or not at all. With the known token: one or two times as many as products take at
+        // once.
+        "ngram" => &[3, 7, 15],
         "mtp" => &[1, 2, 3, 5],
         // Costs the same at any depth.
         "block" => &[2, 4, 7],
@@ -85,7 +86,7 @@ mod tests {
             let found: Vec<String> = ways.of(&["ngram", "mtp"]).iter().map(ToString::to_string).collect();
             assert_eq!(found, expected);
         };
-        let all = ["off", "ngram:4", "ngram:8", "ngram:16", "mtp:1", "mtp:2", "mtp:3", "mtp:5", "auto"];
+        let all = ["off", "ngram:3", "ngram:7", "ngram:15", "mtp:1", "mtp:2", "mtp:3", "mtp:5", "auto"];
         check(Ways::All, &all);
         let listed = |text: &str| Ways::Listed(text.split(',').map(|way| way.parse().unwrap()).collect());
         check(listed("auto"), &["off", "auto"]);
