@@ -213,7 +213,9 @@ fn many_requests_of_one_group_do_not_hold_up_another() {
         .map(|_| {
             let (sender, events) = mpsc::channel();
             let long = Request { ignore_eos: true, ..Request::new(prompt(5), 60) };
-            let ticket = engine.submit_in(&place, long, move |event| drop(sender.send(event)));
+            let ticket = engine.submit_in(&place, long, move |events| {
+                events.into_iter().for_each(|event| drop(sender.send(event)));
+            });
             (ticket.expect("a valid request"), events)
         })
         .collect();

@@ -320,8 +320,8 @@ impl<F: FnMut(usize)> Work for Above<'_, F> {
         let (chunks, rest) = self.logits.as_chunks::<LANES>();
         for (c, chunk) in chunks.iter().enumerate() {
             let mut any = 0;
-            for i in 0..LANES {
-                any |= u32::from(chunk[i] >= self.least) << i;
+            for (i, logit) in chunk.iter().enumerate() {
+                any |= u32::from(*logit >= self.least) << i;
             }
             while any != 0 {
                 (self.found)(c * LANES + any.trailing_zeros() as usize);
