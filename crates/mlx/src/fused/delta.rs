@@ -42,7 +42,7 @@ struct Span {
 
 /// From so many tokens ahead on the state behind them is kept: most drafts that long are right as a whole, and taking all their
 /// tokens in once more would cost more than writing a state.
-const MANY_AHEAD: i32 = 4;
+const MANY_AHEAD: i32 = 3;
 
 impl Span {
     /// Whether the state behind all its tokens is an output too.
