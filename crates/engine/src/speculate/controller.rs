@@ -23,12 +23,14 @@ pub struct Odds {
 const PLACES: usize = 8;
 
 impl Odds {
-    /// Of a draft of `drafted` tokens the first `accepted` were right; what was known before counts `memory` as much.
+    /// Of a draft of `drafted` tokens the first `accepted` were right; what was known before counts `memory` as much, however many
+    /// of them share the last place: long drafts would have it forgotten that others were wrong.
     pub fn saw(&mut self, drafted: usize, accepted: usize, memory: f64) {
         for place in 0..drafted.min(accepted + 1) {
             let (judged, right) = &mut self.places[place.min(PLACES - 1)];
-            *judged = *judged * memory + 1.0;
-            *right = *right * memory + f64::from(place < accepted);
+            let kept = if place < PLACES { memory } else { 1.0 };
+            *judged = *judged * kept + 1.0;
+            *right = *right * kept + f64::from(place < accepted);
         }
     }
 

@@ -369,7 +369,10 @@ impl Speculator {
         for s in running.iter_mut().filter(|s| s.generated() > 0) {
             let generated = s.generated();
             let own = &mut s.speculating;
-            if let Some((drafted, accepted)) = own.judged.take() {
+            // Who drafts whatever there is tells nothing of places that are chosen.
+            if let Some((drafted, accepted)) = own.judged.take()
+                && own.is_auto()
+            {
                 let (drafter, grade) = own.source;
                 self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
             }
