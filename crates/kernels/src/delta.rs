@@ -246,6 +246,9 @@ impl Place {
         state: &mut [f32],
         write: impl Fn(usize, &[f32]),
     ) {
+        if range.is_empty() {
+            return;
+        }
         let Place { shape, head, first, by_channel, wide } = self;
         let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
         let rows = state.len() / key_dim;
