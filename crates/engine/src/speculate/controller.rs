@@ -100,6 +100,8 @@ pub struct Controller {
     pub costs: Costs,
     /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
     shared: Vec<(Grades, [f64; GRADES + 1])>,
+    /// By drafter: which share of the last drafts it made.
+    shares: Vec<f64>,
     /// Tokens of an answer, on average of the last ones, and of the last; 0 before the first.
     average_length: f64,
     last_length: f64,
@@ -118,6 +120,10 @@ const SHARED_MEMORY: f64 = 0.99;
 const TOKENS_OF_ROUND: f64 = 2.0;
 /// Weight of the latest answer's length.
 const LATEST: f64 = 0.2;
+/// Weight of the latest draft among those that are shared out.
+const LATEST_DRAFT: f64 = 0.02;
+/// A share is no less, lest a drafter's turn never come.
+const LEAST_SHARE: f64 = 0.05;
 /// Plain steps that drafts have brought and may cost again.
 const MOST_KEPT: f64 = 4.0;
 /// Tokens of an answer that is not short.
@@ -131,8 +137,9 @@ impl Controller {
         // Nobody knows how many drafts of each grade there are going to be.
         let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
         let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
+        let shares = vec![1.0; believed.len()];
         let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
-        Controller { costs, shared, average_length: 0.0, last_length: 0.0, purse: 1.0 }
+        Controller { costs, shared, shares, average_length: 0.0, last_length: 0.0, purse: 1.0 }
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
@@ -209,13 +216,14 @@ impl Controller {
         (pace.lost.max(0.0) + cost < may).then_some(Choice { drafter, depth, kept })
     }
 
-    /// Drafts that a sequence of so many tokens, which may get `most` more, is expected to ask for from here on. For these
-    /// a drafter that has to catch up first has to be worth it: a short answer does not wait for that.
-    pub fn drafts_to_come(&self, generated: usize, most: usize) -> f64 {
+    /// Drafts that a sequence of so many tokens, which may get `most` more, is expected to ask a drafter for from here on. For
+    /// these one that has to catch up first has to be worth it: neither a short answer waits for that, nor one that others draft
+    /// most of.
+    pub fn drafts_to_come(&self, drafter: usize, generated: usize, most: usize) -> f64 {
         let generated = generated as f64;
         // What has gone on for so long may go on as long.
         let tokens = (self.usual_length() - generated).max(generated).min(most as f64);
-        (tokens / TOKENS_OF_ROUND).max(1.0)
+        (tokens / TOKENS_OF_ROUND * self.shares[drafter].max(LEAST_SHARE)).max(1.0)
     }
 
     /// Tokens that a sequence of so many, which may get `most` more, gets from here on if it is as long as usual; no more
@@ -251,6 +259,9 @@ impl Controller {
     pub fn judged(&mut self, pace: &mut Pace, drafter: usize, grade: usize, drafted: usize, accepted: usize) {
         if pace.odds.len() <= drafter {
             pace.odds.resize(drafter + 1, Grades::default());
+        }
+        for (other, share) in self.shares.iter_mut().enumerate() {
+            *share += LATEST_DRAFT * (f64::from(other == drafter) - *share);
         }
         for grade in [grade, ANY_GRADE] {
             pace.odds[drafter][grade].saw(drafted, accepted, OWN_MEMORY);
@@ -450,9 +461,8 @@ mod tests {
     #[test]
     fn who_has_to_catch_up_is_asked_where_answers_are_long_enough() {
         let check = |usual: f64, generated: usize, most: usize, expected: f64| {
-            let controller =
-                Controller { average_length: usual, last_length: usual, ..Controller::new(costs(), vec![]) };
-            let drafts = controller.drafts_to_come(generated, most);
+            let controller = Controller { average_length: usual, last_length: usual, ..believing(0.5) };
+            let drafts = controller.drafts_to_come(0, generated, most);
             assert_eq!(drafts, expected, "{usual} {generated} {most}");
         };
         // Nobody knows yet how long answers are.
@@ -464,5 +474,9 @@ mod tests {
         check(200.0, 1, 10, 5.0);
         check(6.0, 1, 1000, 2.5);
         check(6.0, 5, 0, 1.0);
+        // Another one makes most of the drafts.
+        let mut controller = Controller::new(costs(), vec![[0.5; GRADES]; 2]);
+        (0..200).for_each(|_| controller.judged(&mut Pace::default(), 1, 0, 4, 4));
+        assert_eq!([0, 1].map(|drafter| controller.drafts_to_come(drafter, 200, 1000)), [5.0, 100.0]);
     }
 }

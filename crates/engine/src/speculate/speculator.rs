@@ -332,7 +332,7 @@ impl Speculator {
                 if debt > 0.0 && !self.controller.may_invest(s.generated()) {
                     continue;
                 }
-                cost[1] = debt / self.controller.drafts_to_come(s.generated(), s.most_drafted());
+                cost[1] = debt / self.controller.drafts_to_come(drafter, s.generated(), s.most_drafted());
                 let mut most = room;
                 if let Some(in_one) = entry.drafter.in_one() {
                     (most, cost) = (room.min(in_one), [0.0, cost[0] + cost[1]]);
