@@ -35,7 +35,7 @@ fn every_drafter_of_the_model_is_compared_with_plain_decoding() {
     let of = |name: &str, depths: &[usize]| depths.iter().map(|n| format!("{name}:{n}")).collect::<Vec<_>>();
     let ways = [
         vec!["off".to_owned()],
-        of("ngram", &[4, 8, 16]),
+        of("ngram", &[3, 7, 15]),
         of("mtp", &[1, 2, 3, 5]),
         of("self", &[2, 4, 8]),
         vec!["auto".to_owned()],
