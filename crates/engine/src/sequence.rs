@@ -276,7 +276,8 @@ impl Sequence {
         for (position, values) in (at..).zip(values.chunks(vocab_size)) {
             if position == self.logits_reported {
                 self.logits_reported += 1;
-                self.submission.note(Event::Logits { position, values: values.to_vec() });
+                // Many of them are large: each is the caller's as soon as it is there.
+                self.emit(Event::Logits { position, values: values.to_vec() });
             }
         }
     }

@@ -128,8 +128,7 @@ fn model(report: &Report, shape: &Shape) {
     let body = layers * hidden * (inputs.iter().sum::<usize>() + mixed + 3 * inner);
     let bytes = body * 9 / 16 + vocabulary * hidden * (2 * head_bits + 1) / 16;
     for m in [1, 2, 4, 8, 9, 12, 16, 24, 32, 48, 64] {
-        let long = vec![0.5f32; m * inner.max(mixed)];
-        let x = &long;
+        let x = vec![0.5f32; m * inner.max(mixed)];
         let mut out = vec![0.0f32; m * vocabulary];
         let mut outs = inputs.map(|n| vec![0.0f32; m * n]);
         report.line(&format!("{name} m={m}"), m * (body + vocabulary * hidden), bytes, || {
@@ -139,9 +138,9 @@ fn model(report: &Report, shape: &Shape) {
                     terms.map(|(w, out)| Term { weight: weight(w), n: w.2, out }).collect();
                 linears(&x[..m * hidden], hidden, &mut terms, Rounded);
                 linear(&x[..m * mixed], weight(output), &mut out[..m * hidden], mixed, hidden, Rounded);
-                let (x, to) = (&x[..m * hidden], &mut out[..m * inner]);
-                gated_linear(x, weight(gate), weight(up), Activation::Silu, to, hidden, inner, Rounded);
-                linear(&long[..m * inner], weight(down), &mut out[..m * hidden], inner, hidden, Rounded);
+                let (rows, to) = (&x[..m * hidden], &mut out[..m * inner]);
+                gated_linear(rows, weight(gate), weight(up), Activation::Silu, to, hidden, inner, Rounded);
+                linear(&x[..m * inner], weight(down), &mut out[..m * hidden], inner, hidden, Rounded);
             }
             linear(&x[..m * hidden], weight(&head), &mut out, hidden, vocabulary, Rounded);
         });

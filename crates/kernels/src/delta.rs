@@ -88,9 +88,6 @@ pub fn gated_delta_ahead<T: Scalar>(
         assert_eq!(tokens.beta.len(), heads, "beta of {shape:?}");
     }
     let count = before.count(shape) + shape.tokens;
-    if count == 0 {
-        return;
-    }
     let (out, state, behind) = (Parts::new(out), Parts::new(state), behind.map(Parts::new));
     let slice = shape.slice();
     let call = Call {

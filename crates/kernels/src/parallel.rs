@@ -173,23 +173,24 @@ impl Pool {
         }
     }
 
-    /// Thread `own` does what is left of its share, then of the others'.
-    fn take_part(&self, own: usize, Job { body, count, round }: Job) {
-        let threads = self.shares.len();
-        let indices = |take: &mut dyn FnMut(usize)| {
-            for thread in (own..threads).chain(0..own) {
-                let range = count * thread / threads..count * (thread + 1) / threads;
-                while let Some(i) = self.shares[thread].0.take(round, range.clone()) {
-                    take(i);
-                }
-            }
-        };
+    fn take_part(&self, own: usize, job: Job) {
         // SAFETY: the body outlives the job, which lasts while somebody takes part.
-        let body = unsafe { &*body };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| indices(&mut |i| body(i)))) {
+        let body = unsafe { &*job.body };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_indices(own, job, body))) {
             // Nobody needs the rest.
-            indices(&mut |_| ());
+            self.take_indices(own, job, |_| ());
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+    }
+
+    /// What is left of thread `own`'s share, then of the others'.
+    fn take_indices(&self, own: usize, Job { count, round, .. }: Job, body: impl Fn(usize)) {
+        let threads = self.shares.len();
+        for thread in (own..threads).chain(0..own) {
+            let range = count * thread / threads..count * (thread + 1) / threads;
+            while let Some(i) = self.shares[thread].0.take(round, range.clone()) {
+                body(i);
+            }
         }
     }
 

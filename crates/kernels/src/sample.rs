@@ -226,21 +226,16 @@ impl Scaled<'_> {
         // Few tokens reach it, and a score is dear. No logit that does is below this one, though it may be rounded.
         let around = least * self.temperature;
         let least_logit = self.max + around - 1e-5 * (self.max.abs() - around);
-        for (block, largest) in self.largest.iter().enumerate() {
-            if *largest >= least_logit {
-                let at = block * BLOCK;
-                vectorize(Above {
-                    logits: &self.logits[at..][..BLOCK.min(self.logits.len() - at)],
-                    least: least_logit,
-                    found: &mut |i: usize| {
-                        let (id, score) = (at + i, self.score(self.logits[at + i]));
-                        if score >= least {
-                            keys.push(rank(score) << 32 | id as u64);
-                        }
-                    },
-                });
-            }
-        }
+        vectorize(Above {
+            scaled: *self,
+            least: least_logit,
+            ids: &mut |id| {
+                let score = self.score(self.logits[id]);
+                if score >= least {
+                    keys.push(rank(score) << 32 | id as u64);
+                }
+            },
+        });
         keys
     }
 
@@ -307,30 +302,27 @@ impl Scaled<'_> {
     }
 }
 
-/// Tells of each logit that is not below `least` where it is.
+/// Calls `ids` with each token whose logit is not below `least`.
 struct Above<'a, F> {
-    logits: &'a [f32],
+    scaled: Scaled<'a>,
     least: f32,
-    found: &'a mut F,
+    ids: &'a mut F,
 }
 
 impl<F: FnMut(usize)> Work for Above<'_, F> {
     #[inline(always)]
     fn run(self) {
-        let (chunks, rest) = self.logits.as_chunks::<LANES>();
-        for (c, chunk) in chunks.iter().enumerate() {
-            let mut any = 0;
-            for (i, logit) in chunk.iter().enumerate() {
-                any |= u32::from(*logit >= self.least) << i;
-            }
-            while any != 0 {
-                (self.found)(c * LANES + any.trailing_zeros() as usize);
-                any &= any - 1;
-            }
-        }
-        for (i, logit) in rest.iter().enumerate() {
-            if *logit >= self.least {
-                (self.found)(chunks.len() * LANES + i);
+        let blocks = self.scaled.logits.chunks(BLOCK).zip(self.scaled.largest).enumerate();
+        for (block, (logits, _)) in blocks.filter(|(_, (_, largest))| **largest >= self.least) {
+            for (c, chunk) in logits.chunks(LANES).enumerate() {
+                let mut found = 0;
+                for (i, logit) in chunk.iter().enumerate() {
+                    found |= u32::from(*logit >= self.least) << i;
+                }
+                while found != 0 {
+                    (self.ids)(block * BLOCK + c * LANES + found.trailing_zeros() as usize);
+                    found &= found - 1;
+                }
             }
         }
     }

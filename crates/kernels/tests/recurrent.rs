@@ -58,7 +58,7 @@ fn keys<T: Scalar>(seed: u64, n: usize, key_dim: usize) -> Vec<T> {
     keys.into_iter().map(T::from_f32).collect()
 }
 
-/// The usual draft: its token is read off the state without a copy where its rows come in fours.
+/// The usual draft: its token is read off the state without a copy where its rows come in sixteens.
 #[test]
 fn one_token_ahead_leaves_the_state_as_it_was() {
     for (value_dim, key_dim) in [(64, 64), (36, 128), (37, 64), (64, 24)] {
@@ -68,6 +68,17 @@ fn one_token_ahead_leaves_the_state_as_it_was() {
             check_ahead(shape, before, certain, false, 5);
         }
     }
+}
+
+#[test]
+fn behind_no_tokens_is_the_state_itself() {
+    check_ahead(
+        DeltaShape { tokens: 0, key_heads: 2, value_heads: 4, key_dim: 64, value_dim: 37 },
+        0,
+        0,
+        false,
+        5,
+    );
 }
 
 fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed: u64) {

@@ -120,7 +120,7 @@ const SHARED_MEMORY: f64 = 0.99;
 const TOKENS_OF_ROUND: f64 = 2.0;
 /// Weight of the latest answer's length.
 const LATEST: f64 = 0.2;
-/// Weight of the latest draft among those that are shared out.
+/// Weight of the latest draft in the share that each drafter has of the last ones.
 const LATEST_DRAFT: f64 = 0.02;
 /// A share is no less, lest a drafter's turn never come.
 const LEAST_SHARE: f64 = 0.05;
@@ -329,6 +329,17 @@ mod tests {
 
     fn believing(believed: f64) -> Controller {
         Controller::new(costs(), vec![[believed; GRADES]])
+    }
+
+    #[test]
+    fn tokens_that_share_the_last_place_are_forgotten_by_drafts() {
+        let mut odds = Odds::default();
+        // At the last place three right ones and a wrong one, then 24 right ones.
+        odds.saw(31, PLACES + 2, 0.5);
+        assert_eq!(odds.places[PLACES - 1], (4.0, 3.0));
+        odds.saw(31, 31, 0.5);
+        assert_eq!(odds.places[PLACES - 1], (26.0, 25.5));
+        assert_eq!(odds.places[0], (1.5, 1.5));
     }
 
     #[test]

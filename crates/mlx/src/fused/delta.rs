@@ -38,18 +38,13 @@ struct Span {
     has_them: bool,
     /// The last tokens, which do not get into the state; their inputs are noted here.
     ahead: Option<(usize, Arc<OnceLock<Inputs>>)>,
+    /// Whether the state behind them is an output too.
+    keeps_all: bool,
 }
 
 /// From so many tokens ahead on the state behind them is kept: most drafts that long are right as a whole, and taking all their
 /// tokens in once more would cost more than writing a state.
 const MANY_AHEAD: i32 = 3;
-
-impl Span {
-    /// Whether the state behind all its tokens is an output too.
-    fn keeps_all(&self) -> bool {
-        self.ahead.as_ref().is_some_and(|(ahead, _)| *ahead >= MANY_AHEAD as usize)
-    }
-}
 
 /// The inputs before the rows' own.
 const QKV: usize = 0;
@@ -84,14 +79,17 @@ fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &
             // Behind the operation's own output.
             shared.push((outputs.len(), PASTS + pasts.len() + 1));
         }
-        if row.ahead >= MANY_AHEAD {
+        let keeps_all = row.ahead >= MANY_AHEAD;
+        if keeps_all {
             outputs.push(like(&state, shape.to_vec()));
         }
         pasts.extend([conv, state]);
         let before = before.map(|(tokens, noted)| (tokens as usize, noted));
         let ahead = (row.ahead > 0).then(|| (row.ahead as usize, Arc::<OnceLock<Inputs>>::default()));
-        noted.push(ahead.clone().map(|(_, inputs)| (row.ahead, Noted { net: parts.clone(), inputs })));
-        spans.push(Span { start: end, tokens: row.tokens as usize, in_place, before, has_them, ahead });
+        let note = ahead.clone().map(|(_, inputs)| (row.ahead, Noted { net: parts.clone(), inputs }));
+        noted.push((note, keeps_all));
+        let tokens = row.tokens as usize;
+        spans.push(Span { start: end, tokens, in_place, before, has_them, ahead, keeps_all });
         end += row.tokens as usize;
     }
     let mut inputs = vec![qkv, b, a];
@@ -102,11 +100,11 @@ fn some_rows([qkv, b, a]: [&Array; 3], start: i32, rows: &mut [DeltaRow], net: &
     });
     let mut results = results.into_iter();
     let out = results.next().unwrap_or_else(|| unreachable!("the first output"));
-    for (row, noted) in rows.iter_mut().zip(noted) {
+    for (row, (ahead, keeps_all)) in rows.iter_mut().zip(noted) {
         let mut next = || results.next().unwrap_or_else(|| unreachable!("of each row"));
         let (conv, state) = (next(), next());
-        let behind = (row.ahead >= MANY_AHEAD).then(next);
-        row.past.put(Left { conv, state, ahead: noted, behind });
+        let behind = keeps_all.then(next);
+        row.past.put(Left { conv, state, ahead, behind });
     }
     out
 }
@@ -117,7 +115,8 @@ pub(crate) fn settle(conv: &Array, state: &Array, tokens: i32, noted: Noted) -> 
     let outputs = [like(conv, conv.shape().to_vec()), like(state, state.shape().to_vec())];
     apply("settle", &[conv, state], outputs, move |inputs, outputs| {
         let before = Some((tokens as usize, noted.clone()));
-        let span = Span { start: 0, tokens: 0, in_place: false, before, has_them: false, ahead: None };
+        let (start, tokens, ahead) = (0, 0, None);
+        let span = Span { start, tokens, in_place: false, before, has_them: false, ahead, keeps_all: false };
         let mut row = Row { span: &span, past: inputs, next: outputs, out: &mut [] };
         noted.net.row(&mut row, [&[], &[], &[]]);
     })
@@ -153,7 +152,7 @@ impl DeltaParts {
             let mut rows = vec![];
             for (span, past) in spans.iter().zip(inputs[PASTS..].chunks_exact(2)) {
                 let (next, out);
-                (next, nexts) = nexts.split_at_mut(2 + usize::from(span.keeps_all()));
+                (next, nexts) = nexts.split_at_mut(2 + usize::from(span.keeps_all));
                 (out, rest) = rest.split_at_mut(span.tokens * self.heads.values() as usize);
                 rows.push(Row { span, past, next, out });
             }
