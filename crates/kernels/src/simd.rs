@@ -20,17 +20,20 @@ pub enum Vectors {
     Portable,
     Avx2,
     Avx512,
-    /// AVX-512 with dot products of bfloat16 and of bytes.
+    /// AVX-512 with dot products of bytes.
+    Avx512Vnni,
+    /// With those of bfloat16 too.
     Avx512Bf16,
     /// Intel's matrix tiles.
     Amx,
 }
 
 impl Vectors {
-    const ALL: [(&str, Vectors); 5] = [
+    const ALL: [(&str, Vectors); 6] = [
         ("portable", Vectors::Portable),
         ("avx2", Vectors::Avx2),
         ("avx512", Vectors::Avx512),
+        ("avx512vnni", Vectors::Avx512Vnni),
         ("avx512bf16", Vectors::Avx512Bf16),
         ("amx", Vectors::Amx),
     ];
@@ -74,16 +77,15 @@ fn detect() -> Vectors {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq");
-    // All processors with the first of these have the others, but for a few of 2020.
-    let bf16 = is_x86_feature_detected!("avx512bf16")
-        && is_x86_feature_detected!("avx512vnni")
-        && is_x86_feature_detected!("avx512vbmi");
-    match (avx2, avx512, bf16) {
-        (true, true, true) if crate::linear::tiles_allowed() => Vectors::Amx,
-        (true, true, true) => Vectors::Avx512Bf16,
-        (true, true, false) => Vectors::Avx512,
-        (true, false, _) => Vectors::Avx2,
-        _ => Vectors::Portable,
+    let vnni = is_x86_feature_detected!("avx512vnni");
+    let bf16 = is_x86_feature_detected!("avx512bf16");
+    match () {
+        () if !avx2 => Vectors::Portable,
+        () if !avx512 => Vectors::Avx2,
+        () if !vnni => Vectors::Avx512,
+        () if !bf16 => Vectors::Avx512Vnni,
+        () if !crate::linear::tiles_allowed() => Vectors::Avx512Bf16,
+        () => Vectors::Amx,
     }
 }
 
@@ -92,7 +94,9 @@ pub fn vectorize(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
     match vectors() {
         // SAFETY: the processor has the features of the family.
-        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512 => return unsafe { avx512(work) },
+        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512Vnni | Vectors::Avx512 => {
+            return unsafe { avx512(work) };
+        }
         // SAFETY: as above.
         Vectors::Avx2 => return unsafe { avx2(work) },
         Vectors::Portable => {}

@@ -2,11 +2,55 @@
 
 use std::ops::Range;
 
-use super::{Panel, codes::mask, inputs::Layout};
+use super::{
+    PANEL, Panel,
+    codes::mask,
+    inputs::{Layout, Tile},
+};
+#[cfg(target_arch = "x86_64")]
+use super::{blocks_avx2, blocks_avx512};
 use crate::{
-    linear::packed::Packed,
+    linear::{
+        lines::Line,
+        packed::{Packed, Packing},
+    },
     simd::{Vectors, Work, vectorize, vectors},
 };
+
+/// Sums of all products of 16 weight rows from this one on with a tile's rows, as this half of a panel.
+pub(super) type Multiply = unsafe fn(Packed, usize, usize, Tile, &mut [[f32; PANEL]]);
+
+/// Rows of `x` that AVX-512 multiplies with codes as they come out of memory; for more, it is cheaper to unpack them once.
+#[cfg(target_arch = "x86_64")]
+const FEW: usize = 64;
+/// The same where unpacked ones go through tiles.
+#[cfg(target_arch = "x86_64")]
+const FEW_FOR_TILES: usize = 12;
+
+/// 16 rows of a weight, and the half of a panel that they are.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<'a> {
+    pub packing: Packing,
+    pub groups: &'a [Line],
+    pub half: usize,
+}
+
+/// What multiplies so many rows of `x` with codes as they come, unless it is better to unpack these first. The processor has
+/// its features.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn packed_kernel(rows: usize) -> Option<Multiply> {
+    match vectors() {
+        Vectors::Amx => (rows <= FEW_FOR_TILES).then_some(blocks_avx512::multiply),
+        Vectors::Avx512Bf16 | Vectors::Avx512Vnni => (rows <= FEW).then_some(blocks_avx512::multiply),
+        Vectors::Avx512 | Vectors::Avx2 => Some(blocks_avx2::multiply),
+        Vectors::Portable => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn packed_kernel(_rows: usize) -> Option<Multiply> {
+    None
+}
 
 /// What a packed weight asks of `x`.
 pub(super) fn layout(weight: &Packed) -> Layout {
@@ -17,7 +61,7 @@ pub(super) fn layout(weight: &Packed) -> Layout {
 /// Unpacks `inputs` of `rows` rows from the `first` on, whole blocks; what the panel holds of other rows is left as it was.
 pub(super) fn unpack(weight: Packed, first: usize, rows: usize, inputs: Range<usize>, panel: &mut Panel) {
     #[cfg(target_arch = "x86_64")]
-    if vectors() >= Vectors::Avx512Bf16 {
+    if vectors() >= Vectors::Avx512 {
         // SAFETY: the processor has the features.
         return unsafe { super::blocks_avx512::unpack(weight, first, rows, inputs, panel) };
     }

@@ -2,32 +2,16 @@
 
 use std::{arch::x86_64::*, ops::Range};
 
-use super::{PANEL, Panel, avx512::add_group, codes_avx512::four, inputs::Tile};
-use crate::{
-    linear::{
-        lines::Line,
-        packed::{FloatType, Packed, Packing},
-    },
-    simd::{Vectors, vectors},
+use super::{PANEL, Panel, avx512::add_group, blocks::Lines, codes_avx512::four, inputs::Tile};
+use crate::linear::{
+    lines::Line,
+    packed::{FloatType, Packed, Packing},
 };
 
-/// Rows of `x` that codes are multiplied with as they come; for more, it is cheaper to unpack them once.
-const FEW: usize = 64;
-/// The same where unpacked ones go through tiles.
-const FEW_FOR_TILES: usize = 12;
 /// Rows of `x` at a time: with more their sums do not fit into registers.
 const MOST: usize = 8;
 /// How far ahead of where it reads memory is asked for what comes, in lines: more than a processor does by itself.
 const AHEAD: usize = 72;
-
-/// Whether so many rows of `x` are multiplied with codes as they come.
-pub(super) fn are_few(rows: usize) -> bool {
-    match vectors() {
-        Vectors::Amx => rows <= FEW_FOR_TILES,
-        Vectors::Avx512Bf16 => rows <= FEW,
-        _ => false,
-    }
-}
 
 /// See [`super::blocks::unpack`].
 ///
@@ -132,14 +116,6 @@ unsafe fn multiply_bits<const FOURS: usize>(
             }
         }
     }
-}
-
-/// 16 rows of a weight, and the half of a panel that they are.
-#[derive(Clone, Copy)]
-struct Lines<'a> {
-    packing: Packing,
-    groups: &'a [Line],
-    half: usize,
 }
 
 /// Of rows `r..r + M` of `x`, which are `ALL` of the tile's or not; each row's sum with upper bytes, and with lower ones, is

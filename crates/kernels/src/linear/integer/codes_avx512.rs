@@ -10,7 +10,7 @@ use crate::linear::{Floats, lines::transpose};
 
 /// # Safety
 /// The processor must have the features, and the weight these rows.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 pub(super) unsafe fn unpack(
     codes: &Codes,
     first: usize,
@@ -97,18 +97,23 @@ impl Lanes<'_> {
     #[inline(always)]
     unsafe fn stream(&self, inputs: &Range<usize>, panel: &mut Panel) {
         let (bits, row_bytes) = (self.codes.bits, 4 * self.codes.row_words);
-        let mut gather = [0u8; 64];
-        let mut shifts = [0u8; 64];
-        for i in 0..64 {
-            // Eight codes fill `bits` bytes.
-            gather[i] = (i / 8 * bits + i % 8) as u8;
-            shifts[i] = (i % 8 * bits) as u8;
+        // Sixteen codes begin with a 16-bit word, and fill less than eight.
+        let mut words = [0u16; 32];
+        // Eight of them fill `bits` bytes. The two bytes that a code is in, and where it begins in them.
+        let (mut places, mut shifts) = ([0u8; 64], [0u16; 32]);
+        for i in 0..32 {
+            words[i] = (i / 8 * bits + i % 8) as u16;
+            places[2 * i] = (i % 8 * bits / 8) as u8;
+            places[2 * i + 1] = places[2 * i] + 1;
+            shifts[i] = (i % 8 * bits % 8) as u16;
         }
         // SAFETY: the caller's; loads are masked to the row, stores stay within the inputs' fours.
         unsafe {
             let (gather, shifts) =
-                (_mm512_loadu_si512(gather.as_ptr().cast()), _mm512_loadu_si512(shifts.as_ptr().cast()));
-            let mask = _mm512_set1_epi8(((1 << bits) - 1) as i8);
+                (_mm512_loadu_si512(words.as_ptr().cast()), _mm512_loadu_si512(shifts.as_ptr().cast()));
+            let first = _mm512_loadu_si512(places.as_ptr().cast());
+            let second = _mm512_add_epi8(first, _mm512_set1_epi8(bits as i8));
+            let mask = _mm512_set1_epi16((1 << bits) - 1);
             let mut ahead = self.ahead(inputs);
             for chunk in inputs.clone().step_by(64) {
                 let count = (inputs.end - chunk).min(64);
@@ -118,8 +123,13 @@ impl Lanes<'_> {
                 for r in 0..16 {
                     ahead = ask(ahead);
                     let bytes = _mm512_maskz_loadu_epi8(valid, base.add(self.row(r) * row_bytes));
-                    let bytes = _mm512_permutexvar_epi8(gather, bytes);
-                    words[r] = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, bytes), mask);
+                    let sixteens = _mm512_permutexvar_epi16(gather, bytes);
+                    let mut eights = [first, second];
+                    for codes in &mut eights {
+                        let pairs = _mm512_shuffle_epi8(sixteens, *codes);
+                        *codes = _mm512_and_si512(_mm512_srlv_epi16(pairs, shifts), mask);
+                    }
+                    words[r] = _mm512_packus_epi16(eights[0], eights[1]);
                 }
                 let turned = transpose(words);
                 let to = panel.codes[(chunk - inputs.start) / 4..][..16].as_mut_ptr();

@@ -157,7 +157,7 @@ impl Inputs {
 
 /// Whether integers are stored as two bytes.
 fn as_bytes() -> bool {
-    vectors() >= Vectors::Avx512Bf16
+    vectors() >= Vectors::Avx512Vnni
 }
 
 /// A tile to be filled.

@@ -12,7 +12,7 @@ use crate::linear::lines::Line;
 ///
 /// # Safety
 /// The processor must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")]
 pub(super) unsafe fn fill(tile: Rows) {
     tile.fill(Bytes);
 }
@@ -32,10 +32,11 @@ impl Encode for Bytes {
     fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK]) -> [Line; 2] {
         // SAFETY: the processor has the features; lines are 64 aligned bytes.
         unsafe {
+            // Within each 16, so that shuffling lanes of 16 bytes is enough.
             let order = _mm512_loadu_si512(order.as_ptr().cast());
             split(integers).map(|bytes| {
                 let mut line = Line::ZERO;
-                _mm512_store_si512(line.0.as_mut_ptr().cast(), _mm512_permutexvar_epi8(order, bytes));
+                _mm512_store_si512(line.0.as_mut_ptr().cast(), _mm512_shuffle_epi8(bytes, order));
                 line
             })
         }

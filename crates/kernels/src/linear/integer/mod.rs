@@ -25,6 +25,8 @@ mod avx2;
 mod avx512;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod blocks_avx2;
+#[cfg(target_arch = "x86_64")]
 mod blocks_avx512;
 mod codes;
 #[cfg(target_arch = "x86_64")]
@@ -264,16 +266,15 @@ impl Task<'_> {
 
     /// Sums of a panel's columns for each row.
     fn multiply(&self, codes: &Source, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
-        #[cfg(target_arch = "x86_64")]
         if let Source::Blocks(packed) = codes
-            && blocks_avx512::are_few(sums.len())
+            && let Some(multiply) = blocks::packed_kernel(sums.len())
         {
             for half in 0..columns.len() / 16 {
                 let first = self.first + columns.start + 16 * half;
                 let tiles = self.inputs.tiles(self.start, sums.len());
                 for (tile, sums) in tiles.zip(sums.chunks_mut(inputs::TILE)) {
                     // SAFETY: the processor has the features.
-                    unsafe { blocks_avx512::multiply(*packed, first, half, tile, sums) };
+                    unsafe { multiply(*packed, first, half, tile, sums) };
                 }
             }
             return;
@@ -300,7 +301,9 @@ fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
         Vectors::Amx if tile.rows > tiles::FEW => unsafe { tiles::add(stretch, tile, sums) },
         // SAFETY: the processor has the features.
         #[cfg(target_arch = "x86_64")]
-        Vectors::Amx | Vectors::Avx512Bf16 => unsafe { avx512::add(stretch, tile, sums) },
+        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512Vnni => unsafe {
+            avx512::add(stretch, tile, sums)
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
