@@ -327,11 +327,12 @@ impl Token<'_> {
             }
         }
         let _ = wide;
-        let rows = state.chunks_exact_mut(key_dim).zip(values).skip(done);
-        if key_dim.is_multiple_of(LANES) {
-            rows.for_each(|(row, value)| *value = self.row::<OUT>(row, *value));
-        } else {
-            rows.for_each(|(row, value)| *value = self.ragged_row::<OUT>(row, *value));
+        // Not skipped to by the iterator: that would be left out of line, see [`Work`].
+        for (row, value) in state[done * key_dim..].chunks_exact_mut(key_dim).zip(&mut values[done..]) {
+            *value = match key_dim.is_multiple_of(LANES) {
+                true => self.row::<OUT>(row, *value),
+                false => self.ragged_row::<OUT>(row, *value),
+            };
         }
     }
 
