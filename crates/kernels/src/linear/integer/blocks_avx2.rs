@@ -54,18 +54,19 @@ unsafe fn multiply_bits<const BITS: usize>(
         // SAFETY: the features are the caller's.
         unsafe {
             match sums.len() {
-                4 => multiply_rows::<BITS, 4>(lines, tile, r, sums),
-                3 => multiply_rows::<BITS, 3>(lines, tile, r, sums),
-                2 => multiply_rows::<BITS, 2>(lines, tile, r, sums),
-                _ => multiply_rows::<BITS, 1>(lines, tile, r, sums),
+                4 => multiply_rows::<BITS, 4, false>(lines, tile, r, sums),
+                3 => multiply_rows::<BITS, 3, false>(lines, tile, r, sums),
+                2 => multiply_rows::<BITS, 2, true>(lines, tile, r, sums),
+                _ => multiply_rows::<BITS, 1, true>(lines, tile, r, sums),
             }
         }
     }
 }
 
-/// Of rows `r..r + M` of `x`, and of 8 weight rows at a time.
+/// Of rows `r..r + M` of `x`. With `HIGH`, codes that stand 4 bits above others are multiplied where they stand and summed up
+/// apart, which takes two sums for each row but no shifts.
 #[inline(always)]
-unsafe fn multiply_rows<const BITS: usize, const M: usize>(
+unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     Lines { packing, groups: lines, half }: Lines,
     tile: Tile,
     r: usize,
@@ -75,42 +76,52 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize>(
     let (rows, groups) = (tile.rows, lines.len() / width);
     assert!(sums.len() == M && r + M <= rows && tile.groups.len() == groups * rows);
     assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * rows);
-    // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words * fours` fours of
-    // each group are what its inputs are.
+    // Half a block of `x` at a time: so many words, eight fours of codes. Groups are whole halves.
+    let halves = words / BITS;
+    // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words` words of each group
+    // are what its inputs are.
     unsafe {
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
         for g in 0..groups {
             let line = lines.as_ptr().add(g * width);
-            for i in 0..width {
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(i + AHEAD).cast());
-            }
-            for part in 0..2 {
-                // Products of codes as they are, and of those that stand 4 bits higher.
-                let mut dots = [[_mm256_setzero_si256(); 2]; M];
-                for i in 0..words {
-                    let word = _mm256_load_si256(line.add(i).cast::<__m256i>().add(part));
+            // Of 8 weight rows, then of the other 8.
+            let mut dots = [[[_mm256_setzero_si256(); 2]; 2]; M];
+            for h in 0..halves {
+                let at = g * halves + h;
+                let x = tile.lines.as_ptr().add(at / 2 * 2 * rows + r).cast::<i32>().add(at % 2 * 8);
+                for i in 0..BITS {
+                    let word = line.add(h * BITS + i);
+                    _mm_prefetch::<_MM_HINT_T0>(word.wrapping_add(AHEAD).cast());
+                    let word = word.cast::<__m256i>();
+                    let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
                     for s in 0..fours {
-                        let place = (g * words + i) * fours + s;
-                        let x = tile
-                            .lines
-                            .as_ptr()
-                            .add(2 * (place / 16) * rows + r)
-                            .cast::<i32>()
-                            .add(place % 16);
-                        let [even, odd] = pairs::<BITS>(word, s);
-                        let chain = if BITS == 4 { s } else { 0 };
+                        let x = x.add(i * fours + s);
+                        let (first, second) =
+                            (pairs::<BITS, HIGH>(word[0], s), pairs::<BITS, HIGH>(word[1], s));
+                        let chain = if HIGH && BITS == 4 { s } else { 0 };
                         for m in 0..M {
-                            let first = _mm256_madd_epi16(even, _mm256_set1_epi32(*x.add(16 * m)));
-                            let second = _mm256_madd_epi16(odd, _mm256_set1_epi32(*x.add(16 * (rows + m))));
-                            dots[m][chain] =
-                                _mm256_add_epi32(dots[m][chain], _mm256_add_epi32(first, second));
+                            for p in 0..2 {
+                                let x = _mm256_set1_epi32(*x.add(16 * (p * rows + m)));
+                                let (first, second) =
+                                    (_mm256_madd_epi16(first[p], x), _mm256_madd_epi16(second[p], x));
+                                let [one, other] = &mut dots[m];
+                                one[chain] = _mm256_add_epi32(one[chain], first);
+                                other[chain] = _mm256_add_epi32(other[chain], second);
+                            }
                         }
                     }
                 }
-                let [scale, bias] = floats(packing.floats, line.add(words), part);
+            }
+            let place = line.add(words);
+            _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast());
+            for part in 0..2 {
+                let [scale, bias] = floats(packing.floats, place, part);
                 for m in 0..M {
                     let x = &*tile.groups.as_ptr().add(g * rows + r + m);
-                    let dot = _mm256_add_epi32(dots[m][0], _mm256_srai_epi32(dots[m][1], 4));
+                    let [mut dot, high] = dots[m][part];
+                    if HIGH {
+                        dot = _mm256_add_epi32(dot, _mm256_srai_epi32(high, 4));
+                    }
                     let dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(x.step));
                     let total = _mm256_fmadd_ps(scale, dot, totals[m][part]);
                     totals[m][part] = _mm256_fmadd_ps(bias, _mm256_set1_ps(x.sum), total);
@@ -125,16 +136,17 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize>(
     }
 }
 
-/// Of four `s` in each word the first and third code, and the second and fourth, as words of 16 bits; those of 4 bits that do
-/// not stand lowest in their byte are left where they stand, 16 times as large.
+/// Of four `s` in each word the first and third code, and the second and fourth, as words of 16 bits; with `HIGH`, those of 4 bits
+/// that stand 4 bits above others are 16 times as large.
 #[inline(always)]
-unsafe fn pairs<const BITS: usize>(word: __m256i, s: usize) -> [__m256i; 2] {
+unsafe fn pairs<const BITS: usize, const HIGH: bool>(word: __m256i, s: usize) -> [__m256i; 2] {
     // SAFETY: the features are the caller's.
     unsafe {
         let (word, mask) = match (BITS, s) {
-            (4, 0) => (word, 0x000f_000f),
-            (4, _) => (word, 0x00f0_00f0),
             (8, _) => (word, 0x00ff_00ff),
+            (4, 0) => (word, 0x000f_000f),
+            (4, _) if HIGH => (word, 0x00f0_00f0),
+            (4, _) => (_mm256_srli_epi32(word, 4), 0x000f_000f),
             (_, 0) => (word, 0x0003_0003),
             (_, 1) => (_mm256_srli_epi32(word, 2), 0x0003_0003),
             (_, 2) => (_mm256_srli_epi32(word, 4), 0x0003_0003),
