@@ -93,13 +93,11 @@ fn detect() -> Vectors {
 pub fn vectorize(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
     match vectors() {
-        // SAFETY: the processor has the features of the family.
-        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512Vnni | Vectors::Avx512 => {
-            return unsafe { avx512(work) };
-        }
-        // SAFETY: as above.
-        Vectors::Avx2 => return unsafe { avx2(work) },
         Vectors::Portable => {}
+        // SAFETY: the processor has the features of the family.
+        Vectors::Avx2 => return unsafe { avx2(work) },
+        // SAFETY: all others have those of AVX-512.
+        _ => return unsafe { avx512(work) },
     }
     work.run()
 }

@@ -106,17 +106,18 @@ impl Unpack for DenseRows<'_> {
     #[inline(always)]
     fn block(self, row: usize, block: usize) -> Block {
         let row = &self.values[row * self.k..][..self.k][block * BLOCK..];
-        let mut values = [0; BLOCK];
-        if let Some(whole) = row.first_chunk::<BLOCK>() {
-            for i in 0..BLOCK {
-                values[i] = whole[i].to_bits() as u32;
-            }
-        } else {
-            for (value, stored) in values.iter_mut().zip(row) {
-                *value = stored.to_bits() as u32;
+        let mut values = [bf16::ZERO; BLOCK];
+        match row.first_chunk::<BLOCK>() {
+            Some(whole) => values = *whole,
+            None => values[..row.len()].copy_from_slice(row),
+        }
+        let mut block = [Line::ZERO; 2];
+        for (line, pairs) in block.iter_mut().zip(values.as_chunks::<{ BLOCK / 2 }>().0) {
+            for (word, [low, high]) in line.0.iter_mut().zip(pairs.as_chunks::<2>().0) {
+                *word = u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16;
             }
         }
-        lines(pairs(&values))
+        block
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -2,65 +2,143 @@
 
 use std::arch::x86_64::*;
 
-use super::{PANEL, Stretch, inputs::Tile};
+use super::{
+    PANEL, Stretch,
+    inputs::{Group, Tile},
+};
+use crate::linear::lines::Line;
+
+/// Rows of `x` at a time: with more their sums do not fit into registers.
+pub(super) const MOST: usize = 4;
+/// Fours of codes for which `x` lies together whatever the group.
+const FOURS: usize = 4;
+
+/// Sums of a group of 16 weight rows with `M` rows of `x`: of 8 weight rows, then of the other 8.
+pub(super) type Dots<const M: usize> = [[[__m256i; 2]; 2]; M];
 
 /// # Safety
 /// The processor must have the features.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    for (r, sums) in sums.chunks_mut(2).enumerate() {
+    for (i, sums) in sums.chunks_mut(MOST).enumerate() {
+        let r = i * MOST;
         // SAFETY: the features are enabled.
         unsafe {
-            match sums {
-                [_, _] => rows::<2>(stretch, tile, 2 * r, sums),
-                _ => rows::<1>(stretch, tile, 2 * r, sums),
+            match sums.len() {
+                4 => rows::<4>(stretch, tile, r, sums),
+                3 => rows::<3>(stretch, tile, r, sums),
+                2 => rows::<2>(stretch, tile, r, sums),
+                _ => rows::<1>(stretch, tile, r, sums),
             }
         }
     }
 }
 
-/// Rows `r..r + M` of a tile; 16 weight rows at a time, as many sums as there are registers for.
+/// Rows `r..r + M` of a tile.
 #[inline(always)]
 unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mut [[f32; PANEL]]) {
     let Stretch { panel, start, groups, group } = stretch;
-    let rows = tile.rows;
-    // SAFETY: the features are the caller's; vectors are loaded from and stored to arrays that hold them.
+    let (rows, fours) = (tile.rows, group / 4);
+    assert!(r + M <= rows && sums.len() == M, "rows of the tile");
+    let blocks = start / 64 + (groups * group).div_ceil(64);
+    assert!(tile.lines.len() >= 2 * blocks * rows && tile.groups.len() >= (start / group + groups) * rows);
+    assert!(groups * fours <= panel.codes.len() && groups <= panel.scales.len());
+    // SAFETY: the features are the caller's; the asserts keep places within the tile and the panel.
     unsafe {
-        let low = _mm256_set1_epi32(0x00ff_00ff);
         for half in 0..2 {
             for g in 0..groups {
-                let x = &tile.groups[(start / group + g) * rows + r..][..M];
-                let mut dots = [[_mm256_setzero_si256(); 2]; M];
+                let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
+                let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
                 for m in 0..M {
-                    dots[m] = [_mm256_set1_epi32(x[m].correction); 2];
+                    let correction = _mm256_set1_epi32((*x.add(m)).correction);
+                    dots[m] = [[correction, dots[m][0][1]]; 2];
                 }
-                for q in g * group / 4..(g + 1) * group / 4 {
-                    let block = 2 * (start / 64 + q / 16) * rows + r;
-                    let codes = panel.codes[q][half].0.as_ptr();
-                    for part in 0..2 {
-                        let four = _mm256_load_si256(codes.add(8 * part).cast());
-                        let (even, odd) =
-                            (_mm256_and_si256(four, low), _mm256_and_si256(_mm256_srli_epi32(four, 8), low));
-                        for m in 0..M {
-                            let pair = |at: usize| _mm256_set1_epi32(tile.lines[at + m].0[q % 16] as i32);
-                            let first = _mm256_madd_epi16(even, pair(block));
-                            let second = _mm256_madd_epi16(odd, pair(block + rows));
-                            dots[m][part] = _mm256_add_epi32(dots[m][part], _mm256_add_epi32(first, second));
-                        }
+                for q in (g * fours..(g + 1) * fours).step_by(FOURS) {
+                    let codes = panel.codes.as_ptr().add(q).cast::<Line>().add(half);
+                    let x = tile.lines.as_ptr().add(2 * (start / 64 + q / 16) * rows + r);
+                    let x = x.cast::<i32>().add(q % 16);
+                    for i in 0..FOURS {
+                        let word = codes.add(2 * i).cast::<__m256i>();
+                        let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
+                        add_fours::<8, M, false>(&mut dots, word, 0, x.add(i), rows);
                     }
                 }
-                for m in 0..M {
-                    for part in 0..2 {
-                        let at =
-                            |values: &[[f32; 16]; 2]| _mm256_loadu_ps(values[half].as_ptr().add(8 * part));
+                for part in 0..2 {
+                    let scale = _mm256_load_ps(panel.scales[g][half].as_ptr().add(8 * part));
+                    let bias = _mm256_load_ps(panel.biases[g][half].as_ptr().add(8 * part));
+                    for m in 0..M {
                         let place = sums[m].as_mut_ptr().add(16 * half + 8 * part);
-                        let dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[m][part]), _mm256_set1_ps(x[m].step));
-                        let sum = _mm256_fmadd_ps(at(&panel.scales[g]), dot, _mm256_loadu_ps(place));
-                        let sum = _mm256_fmadd_ps(at(&panel.biases[g]), _mm256_set1_ps(x[m].sum), sum);
-                        _mm256_storeu_ps(place, sum);
+                        let total = _mm256_loadu_ps(place);
+                        let total = add_group::<false>(total, dots[m][part], [scale, bias], &*x.add(m));
+                        _mm256_storeu_ps(place, total);
                     }
                 }
             }
         }
+    }
+}
+
+/// Adds the products of fours `s` in words of 16 weight rows with `M` rows of `x`, which begin at `x` and whose first lines lie
+/// together, then the second ones of all `rows`. With `HIGH`, codes that stand 4 bits above others are multiplied where
+/// they stand and summed up apart: that takes two sums for each row, but no shifts.
+#[inline(always)]
+pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bool>(
+    dots: &mut Dots<M>,
+    word: [__m256i; 2],
+    s: usize,
+    x: *const i32,
+    rows: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let (first, second) = (pairs::<BITS, HIGH>(word[0], s), pairs::<BITS, HIGH>(word[1], s));
+        let chain = if HIGH && BITS == 4 { s } else { 0 };
+        for m in 0..M {
+            let [one, other] = &mut dots[m];
+            for p in 0..2 {
+                let x = _mm256_set1_epi32(*x.add(16 * (p * rows + m)));
+                one[chain] = _mm256_add_epi32(one[chain], _mm256_madd_epi16(first[p], x));
+                other[chain] = _mm256_add_epi32(other[chain], _mm256_madd_epi16(second[p], x));
+            }
+        }
+    }
+}
+
+/// Of four `s` in each word the first and third code, and the second and fourth, as words of 16 bits; with `HIGH`, those of 4 bits
+/// that stand 4 bits above others are 16 times as large.
+#[inline(always)]
+unsafe fn pairs<const BITS: usize, const HIGH: bool>(word: __m256i, s: usize) -> [__m256i; 2] {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        let (word, mask) = match (BITS, s) {
+            (8, _) => (word, 0x00ff_00ff),
+            (4, 0) => (word, 0x000f_000f),
+            (4, _) if HIGH => (word, 0x00f0_00f0),
+            (4, _) => (_mm256_srli_epi32(word, 4), 0x000f_000f),
+            (_, 0) => (word, 0x0003_0003),
+            (_, 1) => (_mm256_srli_epi32(word, 2), 0x0003_0003),
+            (_, 2) => (_mm256_srli_epi32(word, 4), 0x0003_0003),
+            _ => (_mm256_srli_epi32(word, 6), 0x0003_0003),
+        };
+        let mask = _mm256_set1_epi32(mask);
+        [_mm256_and_si256(word, mask), _mm256_and_si256(_mm256_srli_epi32(word, 8), mask)]
+    }
+}
+
+/// A group of one row of `x` and 8 weight rows, from its dots.
+#[inline(always)]
+pub(super) unsafe fn add_group<const HIGH: bool>(
+    total: __m256,
+    [mut dot, high]: [__m256i; 2],
+    [scale, bias]: [__m256; 2],
+    x: &Group,
+) -> __m256 {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        if HIGH {
+            dot = _mm256_add_epi32(dot, _mm256_srai_epi32(high, 4));
+        }
+        let dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(x.step));
+        _mm256_fmadd_ps(bias, _mm256_set1_ps(x.sum), _mm256_fmadd_ps(scale, dot, total))
     }
 }

@@ -3,14 +3,17 @@
 
 use std::arch::x86_64::*;
 
-use super::{PANEL, blocks::Lines, inputs::Tile};
+use super::{
+    PANEL,
+    avx2::{Dots, MOST, add_fours, add_group},
+    blocks::Lines,
+    inputs::Tile,
+};
 use crate::linear::{
     lines::Line,
     packed::{FloatType, Packed},
 };
 
-/// Rows of `x` at a time: with more their sums do not fit into registers.
-const MOST: usize = 4;
 /// How far ahead of where it reads memory is asked for what comes, in lines.
 const AHEAD: usize = 72;
 
@@ -63,8 +66,7 @@ unsafe fn multiply_bits<const BITS: usize>(
     }
 }
 
-/// Of rows `r..r + M` of `x`. With `HIGH`, codes that stand 4 bits above others are multiplied where they stand and summed up
-/// apart, which takes two sums for each row but no shifts.
+/// Of rows `r..r + M` of `x`; for `HIGH` see [`add_fours`].
 #[inline(always)]
 unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     Lines { packing, groups: lines, half }: Lines,
@@ -84,8 +86,7 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
         for g in 0..groups {
             let line = lines.as_ptr().add(g * width);
-            // Of 8 weight rows, then of the other 8.
-            let mut dots = [[[_mm256_setzero_si256(); 2]; 2]; M];
+            let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
             for h in 0..halves {
                 let at = g * halves + h;
                 let x = tile.lines.as_ptr().add(at / 2 * 2 * rows + r).cast::<i32>().add(at % 2 * 8);
@@ -95,36 +96,17 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
                     let word = word.cast::<__m256i>();
                     let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
                     for s in 0..fours {
-                        let x = x.add(i * fours + s);
-                        let (first, second) =
-                            (pairs::<BITS, HIGH>(word[0], s), pairs::<BITS, HIGH>(word[1], s));
-                        let chain = if HIGH && BITS == 4 { s } else { 0 };
-                        for m in 0..M {
-                            for p in 0..2 {
-                                let x = _mm256_set1_epi32(*x.add(16 * (p * rows + m)));
-                                let (first, second) =
-                                    (_mm256_madd_epi16(first[p], x), _mm256_madd_epi16(second[p], x));
-                                let [one, other] = &mut dots[m];
-                                one[chain] = _mm256_add_epi32(one[chain], first);
-                                other[chain] = _mm256_add_epi32(other[chain], second);
-                            }
-                        }
+                        add_fours::<BITS, M, HIGH>(&mut dots, word, s, x.add(i * fours + s), rows);
                     }
                 }
             }
             let place = line.add(words);
             _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast());
             for part in 0..2 {
-                let [scale, bias] = floats(packing.floats, place, part);
+                let scales = floats(packing.floats, place, part);
                 for m in 0..M {
                     let x = &*tile.groups.as_ptr().add(g * rows + r + m);
-                    let [mut dot, high] = dots[m][part];
-                    if HIGH {
-                        dot = _mm256_add_epi32(dot, _mm256_srai_epi32(high, 4));
-                    }
-                    let dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(x.step));
-                    let total = _mm256_fmadd_ps(scale, dot, totals[m][part]);
-                    totals[m][part] = _mm256_fmadd_ps(bias, _mm256_set1_ps(x.sum), total);
+                    totals[m][part] = add_group::<HIGH>(totals[m][part], dots[m][part], scales, x);
                 }
             }
         }
@@ -133,27 +115,6 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
                 _mm256_storeu_ps(sums[m].as_mut_ptr().add(16 * half + 8 * part), totals[m][part]);
             }
         }
-    }
-}
-
-/// Of four `s` in each word the first and third code, and the second and fourth, as words of 16 bits; with `HIGH`, those of 4 bits
-/// that stand 4 bits above others are 16 times as large.
-#[inline(always)]
-unsafe fn pairs<const BITS: usize, const HIGH: bool>(word: __m256i, s: usize) -> [__m256i; 2] {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        let (word, mask) = match (BITS, s) {
-            (8, _) => (word, 0x00ff_00ff),
-            (4, 0) => (word, 0x000f_000f),
-            (4, _) if HIGH => (word, 0x00f0_00f0),
-            (4, _) => (_mm256_srli_epi32(word, 4), 0x000f_000f),
-            (_, 0) => (word, 0x0003_0003),
-            (_, 1) => (_mm256_srli_epi32(word, 2), 0x0003_0003),
-            (_, 2) => (_mm256_srli_epi32(word, 4), 0x0003_0003),
-            _ => (_mm256_srli_epi32(word, 6), 0x0003_0003),
-        };
-        let mask = _mm256_set1_epi32(mask);
-        [_mm256_and_si256(word, mask), _mm256_and_si256(_mm256_srli_epi32(word, 8), mask)]
     }
 }
 

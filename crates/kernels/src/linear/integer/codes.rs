@@ -82,9 +82,12 @@ impl<'a> Codes<'a> {
     /// Unpacks `inputs` of `rows` rows from the `first` on; what the panel holds of other rows is left as it was.
     pub fn unpack(&self, first: usize, rows: usize, inputs: Range<usize>, panel: &mut Panel) {
         #[cfg(target_arch = "x86_64")]
-        if vectors() >= Vectors::Avx512 {
+        match vectors() {
+            Vectors::Portable => {}
             // SAFETY: the processor has the features; the rows exist.
-            return unsafe { super::codes_avx512::unpack(self, first, rows, inputs, panel) };
+            Vectors::Avx2 => return unsafe { super::codes_avx2::unpack(self, first, rows, inputs, panel) },
+            // SAFETY: as above.
+            _ => return unsafe { super::codes_avx512::unpack(self, first, rows, inputs, panel) },
         }
         vectorize(Unpack { codes: self, first, rows, inputs, panel });
     }

@@ -30,6 +30,8 @@ mod blocks_avx2;
 mod blocks_avx512;
 mod codes;
 #[cfg(target_arch = "x86_64")]
+mod codes_avx2;
+#[cfg(target_arch = "x86_64")]
 mod codes_avx512;
 mod inputs;
 #[cfg(target_arch = "x86_64")]
