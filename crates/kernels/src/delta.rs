@@ -1,14 +1,20 @@
 //! The gated delta rule, evaluated token by token in the same order in prefill and decode.
 
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "vectors of one family of instructions")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, reason = "vectors of one family of instructions")]
+mod avx512;
+
 use std::ops::Range;
 
 use crate::{
     lanes::{LANES, dot, reduce},
-    panel::wide_registers,
     parallel::{for_each_chunk, threads},
     scalar::Scalar,
     shared::{Aligned, Parts, prefetch, with_scratch},
-    simd::{Work, vectorize},
+    simd::{Vectors, Work, vectorize, vectors},
 };
 
 /// Sizes of one call; `value_heads` is a multiple of `key_heads`.
@@ -90,18 +96,8 @@ pub fn gated_delta_ahead<T: Scalar>(
     let count = before.count(shape) + shape.tokens;
     let (out, state, behind) = (Parts::new(out), Parts::new(state), behind.map(Parts::new));
     let slice = shape.slice();
-    let call = Call {
-        shape,
-        slice,
-        certain,
-        before,
-        tokens,
-        by_channel,
-        wide: wide_registers(),
-        out,
-        state,
-        behind,
-    };
+    let call =
+        Call { shape, slice, certain, before, tokens, by_channel, vectors: vectors(), out, state, behind };
     let work = 4 * count * shape.values() * key_dim;
     let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(slice)).collect();
     for_each_chunk(&mut tasks, 1, work, |_, task| {
@@ -144,7 +140,7 @@ const SLICE: usize = 4096;
 const ROWS: usize = 64;
 /// Keys for which there is room on the stack.
 const KEYS: usize = 128;
-/// Rows whose vectors are summed up together.
+/// Slices are so many rows, or a multiple: as many as AVX-512 sums up together.
 const TOGETHER: usize = LANES;
 
 /// What one call was given.
@@ -156,7 +152,7 @@ struct Call<'a, T> {
     before: DeltaTokens<'a>,
     tokens: DeltaTokens<'a>,
     by_channel: bool,
-    wide: bool,
+    vectors: Vectors,
     out: Parts<'a, T>,
     state: Parts<'a, f32>,
     behind: Option<Parts<'a, f32>>,
@@ -173,7 +169,8 @@ impl<T: Scalar> Work for Slice<'_, T> {
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
     fn run(self) {
-        let Call { shape, slice, certain, before, by_channel, wide, ref state, ref behind, .. } = *self.call;
+        let Call { shape, slice, certain, before, by_channel, vectors, ref state, ref behind, .. } =
+            *self.call;
         let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
         let per_head = value_dim.div_ceil(slice);
         let (head, first) = (self.task / per_head, self.task % per_head * slice);
@@ -181,7 +178,7 @@ impl<T: Scalar> Work for Slice<'_, T> {
         let at = (head * value_dim + first) * key_dim;
         // SAFETY: each row of a state belongs to one task.
         let state = unsafe { state.part(at, rows * key_dim) };
-        let place = Place { shape, head, first, by_channel, wide };
+        let place = Place { shape, head, first, by_channel, vectors };
         let earlier = before.count(shape);
         place.walk::<false, true>(0..earlier, before, state, |_, _| {});
         self.call.tokens::<true>(place, 0..certain, state);
@@ -223,14 +220,15 @@ struct Place {
     head: usize,
     first: usize,
     by_channel: bool,
-    wide: bool,
+    vectors: Vectors,
 }
 
 impl Place {
     /// Whether a token can go by without the state being written.
     #[inline(always)]
     fn can_spare_writes(self, rows: usize) -> bool {
-        self.wide && self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(TOGETHER)
+        let whole = self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(TOGETHER);
+        self.vectors > Vectors::Portable && whole
     }
 
     /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`. The state
@@ -246,7 +244,7 @@ impl Place {
         if range.is_empty() {
             return;
         }
-        let Place { shape, head, first, by_channel, wide } = self;
+        let Place { shape, head, first, by_channel, vectors } = self;
         let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
         let rows = state.len() / key_dim;
         // Decays of one token, and its decayed keys.
@@ -277,7 +275,7 @@ impl Place {
             }
             values[..rows].copy_from_slice(v);
             let token = Token { q, k, decay, decayed, beta: tokens.beta[at] };
-            token.step::<OUT, KEEP>(state, &mut values[..rows], wide);
+            token.step::<OUT, KEEP>(state, &mut values[..rows], vectors);
             write(at * value_dim + first, &values[..rows]);
         }
     }
@@ -308,25 +306,26 @@ impl Token<'_> {
     /// Rows of the state through the token; `values` become outputs, or nothing in particular without `OUT`. The state is
     /// not written without `KEEP`, where that [can be spared](Place::can_spare_writes).
     #[inline(always)]
-    #[allow(unsafe_code, reason = "entering functions compiled for AVX-512")]
-    fn step<const OUT: bool, const KEEP: bool>(&self, state: &mut [f32], values: &mut [f32], wide: bool) {
+    #[allow(unsafe_code, reason = "entering functions compiled for some instructions")]
+    fn step<const OUT: bool, const KEEP: bool>(
+        &self,
+        state: &mut [f32],
+        values: &mut [f32],
+        vectors: Vectors,
+    ) {
         let key_dim = self.k.len();
-        let mut done = 0;
-        #[cfg(target_arch = "x86_64")]
-        if wide && key_dim.is_multiple_of(LANES) {
-            // First all rows are read, then all are written: no row waits for the sums of the one before.
-            let values = values.as_chunks_mut::<TOGETHER>().0;
-            done = TOGETHER * values.len();
-            for (state, values) in state.chunks_exact(TOGETHER * key_dim).zip(&mut *values) {
-                // SAFETY: `wide` says that the processor has AVX-512; so many rows of whole vectors.
-                unsafe { self.read(state, values) };
-            }
-            for (state, values) in state.chunks_exact_mut(TOGETHER * key_dim).zip(values) {
-                // SAFETY: as above.
-                unsafe { self.write::<OUT, KEEP>(state, values) };
-            }
-        }
-        let _ = wide;
+        let done = match vectors {
+            _ if !key_dim.is_multiple_of(LANES) => 0,
+            Vectors::Portable => 0,
+            // SAFETY: the processor has the features, and rows are whole vectors.
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx2 => unsafe { avx2::step::<OUT, KEEP>(self, state, values) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            _ => unsafe { avx512::step::<OUT, KEEP>(self, state, values) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => 0,
+        };
         // Not skipped to by the iterator: that would be left out of line, see [`Work`].
         for (row, value) in state[done * key_dim..].chunks_exact_mut(key_dim).zip(&mut values[done..]) {
             *value = match key_dim.is_multiple_of(LANES) {
@@ -363,102 +362,6 @@ impl Token<'_> {
         }
         reduce(&sums)
     }
-
-    /// The first half of [`row`](Token::row), to the bit, for rows that share loads and the work of summing up: `values`
-    /// become deltas.
-    ///
-    /// # Safety
-    /// So many rows of whole vectors.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    #[allow(unsafe_code, reason = "loads of whole vectors")]
-    unsafe fn read(&self, state: &[f32], values: &mut [f32; TOGETHER]) {
-        use std::arch::x86_64::*;
-        let key_dim = self.decayed.len();
-        assert!(state.len() == TOGETHER * key_dim);
-        // SAFETY: all reads end at key_dim, of rows key_dim apart.
-        unsafe {
-            let mut sums = [_mm512_setzero_ps(); TOGETHER];
-            for at in (0..key_dim).step_by(LANES) {
-                let k = _mm512_loadu_ps(self.decayed.as_ptr().add(at));
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    let s = _mm512_loadu_ps(state.as_ptr().add(r * key_dim + at));
-                    *sum = _mm512_fmadd_ps(s, k, *sum);
-                }
-            }
-            let v = _mm512_sub_ps(_mm512_loadu_ps(values.as_ptr()), reduce_all(&sums));
-            _mm512_storeu_ps(values.as_mut_ptr(), _mm512_mul_ps(v, _mm512_set1_ps(self.beta)));
-        }
-    }
-
-    /// The second half: deltas become outputs.
-    ///
-    /// # Safety
-    /// So many rows of whole vectors.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-    unsafe fn write<const OUT: bool, const KEEP: bool>(
-        &self,
-        state: &mut [f32],
-        values: &mut [f32; TOGETHER],
-    ) {
-        use std::arch::x86_64::*;
-        let key_dim = self.k.len();
-        assert!(state.len() == TOGETHER * key_dim && self.q.len() == key_dim && self.decay.len() == key_dim);
-        let state = state.as_mut_ptr();
-        // SAFETY: all reads and writes end at key_dim, of rows key_dim apart.
-        unsafe {
-            let mut sums = [_mm512_setzero_ps(); TOGETHER];
-            for at in (0..key_dim).step_by(LANES) {
-                let k = _mm512_loadu_ps(self.k.as_ptr().add(at));
-                let q = _mm512_loadu_ps(self.q.as_ptr().add(at));
-                let decay = _mm512_loadu_ps(self.decay.as_ptr().add(at));
-                for r in 0..TOGETHER {
-                    let s = _mm512_mul_ps(_mm512_loadu_ps(state.add(r * key_dim + at)), decay);
-                    let s = _mm512_fmadd_ps(_mm512_set1_ps(values[r]), k, s);
-                    if KEEP {
-                        _mm512_storeu_ps(state.add(r * key_dim + at), s);
-                    }
-                    if OUT {
-                        sums[r] = _mm512_fmadd_ps(s, q, sums[r]);
-                    }
-                }
-            }
-            if OUT {
-                _mm512_storeu_ps(values.as_mut_ptr(), reduce_all(&sums));
-            }
-        }
-    }
-}
-
-/// [`reduce`] of each vector. Two that are half as wide become one, whose sums go on together.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn reduce_all(sums: &[std::arch::x86_64::__m512; TOGETHER]) -> std::arch::x86_64::__m512 {
-    use std::arch::x86_64::*;
-    // Lanes 8 apart; each half is a row.
-    let halves = |a: __m512, b: __m512| {
-        _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b))
-    };
-    // 4 apart; each quarter is a row.
-    let quarters = |r: usize| {
-        let (a, b) = (halves(sums[r], sums[r + 1]), halves(sums[r + 2], sums[r + 3]));
-        _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b))
-    };
-    // 2 apart; each quarter is of rows 4 apart.
-    let pairs = |r: usize| {
-        let (a, b) = (_mm512_castps_pd(quarters(r)), _mm512_castps_pd(quarters(r + 4)));
-        let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    };
-    let (a, b) = (pairs(0), pairs(8));
-    let turned = _mm512_add_ps(_mm512_shuffle_ps::<0x88>(a, b), _mm512_shuffle_ps::<0xdd>(a, b));
-    let rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_permutexvar_ps(rows, turned)
 }
 
 struct Widen<'a, T> {
@@ -486,11 +389,11 @@ mod tests {
         let (q, k, decay, state) = (numbers(1, 48), numbers(60, 48), numbers(120, 48), numbers(200, 39 * 48));
         let decayed: Vec<f32> = decay.iter().zip(&k).map(|(g, k)| g * k).collect();
         let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
-        let run = |wide: bool| {
+        let run = |vectors: Vectors| {
             let (mut state, mut values) = (state.clone(), numbers(900, 39));
-            token.step::<true, true>(&mut state, &mut values, wide);
+            token.step::<true, true>(&mut state, &mut values, vectors);
             (state, values)
         };
-        assert_eq!(run(wide_registers()), run(false));
+        assert_eq!(run(vectors()), run(Vectors::Portable));
     }
 }
