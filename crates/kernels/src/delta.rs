@@ -319,7 +319,7 @@ impl Token<'_> {
             Vectors::Portable => 0,
             // SAFETY: the processor has the features, and rows are whole vectors.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 | Vectors::Avx2Vnni => unsafe { avx2::step::<OUT, KEEP>(self, state, values) },
+            Vectors::Avx2 => unsafe { avx2::step::<OUT, KEEP>(self, state, values) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             _ => unsafe { avx512::step::<OUT, KEEP>(self, state, values) },

@@ -13,14 +13,12 @@ pub trait Work {
     fn run(self);
 }
 
-/// Families of vector instructions; each has what the ones before it have, but for [`Avx2Vnni`](Vectors::Avx2Vnni).
+/// Families of vector instructions; each has what the ones before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vectors {
     /// What the target has at least: SSE2 on x86-64, NEON on ARM.
     Portable,
     Avx2,
-    /// AVX2 with dot products of words, as processors without AVX-512 have them.
-    Avx2Vnni,
     Avx512,
     /// AVX-512 with dot products of bytes.
     Avx512Vnni,
@@ -31,10 +29,9 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    const ALL: [(&str, Vectors); 7] = [
+    const ALL: [(&str, Vectors); 6] = [
         ("portable", Vectors::Portable),
         ("avx2", Vectors::Avx2),
-        ("avx2vnni", Vectors::Avx2Vnni),
         ("avx512", Vectors::Avx512),
         ("avx512vnni", Vectors::Avx512Vnni),
         ("avx512bf16", Vectors::Avx512Bf16),
@@ -58,20 +55,7 @@ impl Vectors {
 /// used, for tests and for tracking down faults of a processor.
 pub fn vectors() -> Vectors {
     static VECTORS: OnceLock<Vectors> = OnceLock::new();
-    *VECTORS.get_or_init(|| match detect().min(limit().unwrap_or(Vectors::Amx)) {
-        Vectors::Avx2Vnni if !has_avx_vnni() => Vectors::Avx2,
-        vectors => vectors,
-    })
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx_vnni() -> bool {
-    is_x86_feature_detected!("avxvnni")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx_vnni() -> bool {
-    false
+    *VECTORS.get_or_init(|| detect().min(limit().unwrap_or(Vectors::Amx)))
 }
 
 /// What the environment names.
@@ -97,8 +81,7 @@ fn detect() -> Vectors {
     let bf16 = is_x86_feature_detected!("avx512bf16");
     match () {
         () if !avx2 => Vectors::Portable,
-        () if !avx512 && !has_avx_vnni() => Vectors::Avx2,
-        () if !avx512 => Vectors::Avx2Vnni,
+        () if !avx512 => Vectors::Avx2,
         () if !vnni => Vectors::Avx512,
         () if !bf16 => Vectors::Avx512Vnni,
         () if !crate::linear::tiles_allowed() => Vectors::Avx512Bf16,
@@ -112,7 +95,7 @@ pub fn vectorize(work: impl Work) {
     match vectors() {
         Vectors::Portable => {}
         // SAFETY: the processor has the features of the family.
-        Vectors::Avx2 | Vectors::Avx2Vnni => return unsafe { avx2(work) },
+        Vectors::Avx2 => return unsafe { avx2(work) },
         // SAFETY: all others have those of AVX-512.
         _ => return unsafe { avx512(work) },
     }

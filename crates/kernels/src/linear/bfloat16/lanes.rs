@@ -77,7 +77,7 @@ impl Rows<'_> {
         let sums = match vectors() {
             // SAFETY: the processor has the features.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 | Vectors::Avx2Vnni => unsafe { sums_avx2(weights, xs) },
+            Vectors::Avx2 => unsafe { sums_avx2(weights, xs) },
             _ => sums(weights, xs),
         };
         for a in 0..M {

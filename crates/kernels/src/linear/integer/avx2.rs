@@ -1,4 +1,4 @@
-//! The product with AVX2's multiplication of pairs of 16-bit integers. What is `VNNI` has an instruction that adds them up too.
+//! The product with AVX2's multiplication of pairs of 16-bit integers.
 
 use std::arch::x86_64::*;
 
@@ -20,29 +20,15 @@ pub(super) type Dots<const M: usize> = [[[__m256i; 2]; 2]; M];
 /// The processor must have the features.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    // SAFETY: the features are enabled.
-    unsafe { add_tile::<false>(stretch, tile, sums) }
-}
-
-/// # Safety
-/// The processor must have the features.
-#[target_feature(enable = "avx2,fma,avxvnni")]
-pub(super) unsafe fn add_vnni(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    // SAFETY: the features are enabled.
-    unsafe { add_tile::<true>(stretch, tile, sums) }
-}
-
-#[inline(always)]
-unsafe fn add_tile<const VNNI: bool>(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
     for (i, sums) in sums.chunks_mut(MOST).enumerate() {
         let r = i * MOST;
-        // SAFETY: the features are the caller's.
+        // SAFETY: the features are enabled.
         unsafe {
             match sums.len() {
-                4 => rows::<4, VNNI>(stretch, tile, r, sums),
-                3 => rows::<3, VNNI>(stretch, tile, r, sums),
-                2 => rows::<2, VNNI>(stretch, tile, r, sums),
-                _ => rows::<1, VNNI>(stretch, tile, r, sums),
+                4 => rows::<4>(stretch, tile, r, sums),
+                3 => rows::<3>(stretch, tile, r, sums),
+                2 => rows::<2>(stretch, tile, r, sums),
+                _ => rows::<1>(stretch, tile, r, sums),
             }
         }
     }
@@ -50,12 +36,7 @@ unsafe fn add_tile<const VNNI: bool>(stretch: Stretch, tile: Tile, sums: &mut [[
 
 /// Rows `r..r + M` of a tile.
 #[inline(always)]
-unsafe fn rows<const M: usize, const VNNI: bool>(
-    stretch: Stretch,
-    tile: Tile,
-    r: usize,
-    sums: &mut [[f32; PANEL]],
-) {
+unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mut [[f32; PANEL]]) {
     let Stretch { panel, start, groups, group } = stretch;
     let (rows, fours) = (tile.rows, group / 4);
     assert!(r + M <= rows && sums.len() == M, "rows of the tile");
@@ -79,7 +60,7 @@ unsafe fn rows<const M: usize, const VNNI: bool>(
                     for i in 0..FOURS {
                         let word = codes.add(2 * i).cast::<__m256i>();
                         let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
-                        add_fours::<8, M, false, VNNI>(&mut dots, word, 0, x.add(i), rows);
+                        add_fours::<8, M, false>(&mut dots, word, 0, x.add(i), rows);
                     }
                 }
                 for part in 0..2 {
@@ -101,7 +82,7 @@ unsafe fn rows<const M: usize, const VNNI: bool>(
 /// together, then the second ones of all `rows`. With `HIGH`, codes that stand 4 bits above others are multiplied where
 /// they stand and summed up apart: that takes two sums for each row, but no shifts.
 #[inline(always)]
-pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bool, const VNNI: bool>(
+pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bool>(
     dots: &mut Dots<M>,
     word: [__m256i; 2],
     s: usize,
@@ -116,21 +97,9 @@ pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bo
             let [one, other] = &mut dots[m];
             for p in 0..2 {
                 let x = _mm256_set1_epi32(*x.add(16 * (p * rows + m)));
-                one[chain] = add_pairs::<VNNI>(one[chain], first[p], x);
-                other[chain] = add_pairs::<VNNI>(other[chain], second[p], x);
+                one[chain] = _mm256_add_epi32(one[chain], _mm256_madd_epi16(first[p], x));
+                other[chain] = _mm256_add_epi32(other[chain], _mm256_madd_epi16(second[p], x));
             }
-        }
-    }
-}
-
-/// `sum` and the products of pairs of words.
-#[inline(always)]
-unsafe fn add_pairs<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        match VNNI {
-            true => _mm256_dpwssd_avx_epi32(sum, a, b),
-            false => _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)),
         }
     }
 }

@@ -35,15 +35,6 @@ pub(super) struct Lines<'a> {
     pub half: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
-impl<'a> Lines<'a> {
-    /// The 16 rows of `weight` from the `first` on, of which a tile's rows take all groups.
-    pub fn of(weight: Packed<'a>, first: usize, half: usize, tile: Tile) -> Lines<'a> {
-        let groups = weight.groups(first, 0..tile.groups.len() / tile.rows);
-        Lines { packing: weight.packing(), groups, half }
-    }
-}
-
 /// What multiplies so many rows of `x` with codes as they come, unless it is better to unpack these first. The processor has
 /// its features.
 #[cfg(target_arch = "x86_64")]
@@ -51,7 +42,6 @@ pub(super) fn packed_kernel(rows: usize) -> Option<Multiply> {
     match vectors() {
         Vectors::Amx => (rows <= FEW_FOR_TILES).then_some(blocks_avx512::multiply),
         Vectors::Avx512Bf16 | Vectors::Avx512Vnni => (rows <= FEW).then_some(blocks_avx512::multiply),
-        Vectors::Avx2Vnni => Some(blocks_avx2::multiply_vnni),
         Vectors::Avx512 | Vectors::Avx2 => Some(blocks_avx2::multiply),
         Vectors::Portable => None,
     }

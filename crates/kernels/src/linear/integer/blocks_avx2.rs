@@ -30,52 +30,37 @@ pub(super) unsafe fn multiply(
     sums: &mut [[f32; PANEL]],
 ) {
     // SAFETY: the features are enabled.
-    unsafe { multiply_lines::<false>(Lines::of(weight, first, half, tile), tile, sums) }
+    unsafe {
+        match weight.packing().bits {
+            2 => multiply_bits::<2>(weight, first, half, tile, sums),
+            4 => multiply_bits::<4>(weight, first, half, tile, sums),
+            _ => multiply_bits::<8>(weight, first, half, tile, sums),
+        }
+    }
 }
 
-/// [`multiply`], with AVX-VNNI.
-///
-/// # Safety
-/// The processor must have the features.
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub(super) unsafe fn multiply_vnni(
+#[inline(always)]
+unsafe fn multiply_bits<const BITS: usize>(
     weight: Packed,
     first: usize,
     half: usize,
     tile: Tile,
     sums: &mut [[f32; PANEL]],
 ) {
-    // SAFETY: the features are enabled.
-    unsafe { multiply_lines::<true>(Lines::of(weight, first, half, tile), tile, sums) }
-}
-
-#[inline(always)]
-unsafe fn multiply_lines<const VNNI: bool>(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        match lines.packing.bits {
-            2 => multiply_bits::<2, VNNI>(lines, tile, sums),
-            4 => multiply_bits::<4, VNNI>(lines, tile, sums),
-            _ => multiply_bits::<8, VNNI>(lines, tile, sums),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn multiply_bits<const BITS: usize, const VNNI: bool>(
-    lines: Lines,
-    tile: Tile,
-    sums: &mut [[f32; PANEL]],
-) {
+    let lines = Lines {
+        packing: weight.packing(),
+        groups: weight.groups(first, 0..tile.groups.len() / tile.rows),
+        half,
+    };
     for (pass, sums) in sums.chunks_mut(MOST).enumerate() {
         let r = pass * MOST;
         // SAFETY: the features are the caller's.
         unsafe {
             match sums.len() {
-                4 => multiply_rows::<BITS, 4, false, VNNI>(lines, tile, r, sums),
-                3 => multiply_rows::<BITS, 3, false, VNNI>(lines, tile, r, sums),
-                2 => multiply_rows::<BITS, 2, true, VNNI>(lines, tile, r, sums),
-                _ => multiply_rows::<BITS, 1, true, VNNI>(lines, tile, r, sums),
+                4 => multiply_rows::<BITS, 4, false>(lines, tile, r, sums),
+                3 => multiply_rows::<BITS, 3, false>(lines, tile, r, sums),
+                2 => multiply_rows::<BITS, 2, true>(lines, tile, r, sums),
+                _ => multiply_rows::<BITS, 1, true>(lines, tile, r, sums),
             }
         }
     }
@@ -83,7 +68,7 @@ unsafe fn multiply_bits<const BITS: usize, const VNNI: bool>(
 
 /// Of rows `r..r + M` of `x`; for `HIGH` see [`add_fours`].
 #[inline(always)]
-unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool, const VNNI: bool>(
+unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     Lines { packing, groups: lines, half }: Lines,
     tile: Tile,
     r: usize,
@@ -111,7 +96,7 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool, con
                     let word = word.cast::<__m256i>();
                     let word = [_mm256_load_si256(word), _mm256_load_si256(word.add(1))];
                     for s in 0..fours {
-                        add_fours::<BITS, M, HIGH, VNNI>(&mut dots, word, s, x.add(i * fours + s), rows);
+                        add_fours::<BITS, M, HIGH>(&mut dots, word, s, x.add(i * fours + s), rows);
                     }
                 }
             }

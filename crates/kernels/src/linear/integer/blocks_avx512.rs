@@ -73,19 +73,26 @@ pub(super) unsafe fn multiply(
     tile: Tile,
     sums: &mut [[f32; PANEL]],
 ) {
-    let lines = Lines::of(weight, first, half, tile);
     // SAFETY: the features are enabled.
     unsafe {
-        match lines.packing.bits {
-            2 => multiply_bits::<4>(lines, tile, sums),
-            4 => multiply_bits::<2>(lines, tile, sums),
-            _ => multiply_bits::<1>(lines, tile, sums),
+        match weight.packing().bits {
+            2 => multiply_bits::<4>(weight, first, half, tile, sums),
+            4 => multiply_bits::<2>(weight, first, half, tile, sums),
+            _ => multiply_bits::<1>(weight, first, half, tile, sums),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn multiply_bits<const FOURS: usize>(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
+unsafe fn multiply_bits<const FOURS: usize>(
+    weight: Packed,
+    first: usize,
+    half: usize,
+    tile: Tile,
+    sums: &mut [[f32; PANEL]],
+) {
+    let groups = weight.groups(first, 0..tile.groups.len() / tile.rows);
+    let lines = Lines { packing: weight.packing(), groups, half };
     // Codes come out of memory for the first pass, and out of a cache for the second.
     let most = tile.rows.div_ceil(tile.rows.div_ceil(MOST));
     for (pass, sums) in sums.chunks_mut(most).enumerate() {

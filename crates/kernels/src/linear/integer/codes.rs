@@ -84,10 +84,8 @@ impl<'a> Codes<'a> {
         #[cfg(target_arch = "x86_64")]
         match vectors() {
             Vectors::Portable => {}
-            Vectors::Avx2 | Vectors::Avx2Vnni => {
-                // SAFETY: the processor has the features; the rows exist.
-                return unsafe { super::codes_avx2::unpack(self, first, rows, inputs, panel) };
-            }
+            // SAFETY: the processor has the features; the rows exist.
+            Vectors::Avx2 => return unsafe { super::codes_avx2::unpack(self, first, rows, inputs, panel) },
             // SAFETY: as above.
             _ => return unsafe { super::codes_avx512::unpack(self, first, rows, inputs, panel) },
         }

@@ -309,9 +309,6 @@ fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2Vnni => unsafe { avx2::add_vnni(stretch, tile, sums) },
         _ => vectorize(portable::Add { stretch, tile, sums }),
     }
 }
