@@ -40,7 +40,7 @@ pub use handle::{Engine, Ticket};
 pub use memory::Memory;
 pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
 /// Counters, memory and speed of the process, for whoever measures an engine.
-pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads};
+pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads, vectors};
 pub use models::families;
 pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;

@@ -26,7 +26,7 @@ pub mod profile;
 pub mod quant;
 mod recurrence;
 
-pub use ::kernels::read_bandwidth;
+pub use ::kernels::{read_bandwidth, vectors};
 pub use array::{Array, Element};
 pub use bridge::Dtype;
 pub use delta::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, delta_net};

@@ -12,8 +12,8 @@ pub struct Machine {
     pub cores: usize,
     /// That compute.
     pub threads: usize,
-    /// The widest vector instructions of this processor that kernels could use.
-    pub vectors: String,
+    /// The family of vector instructions that kernels use.
+    pub vectors: &'static str,
     /// Gigabytes (10^9 bytes) per second that all threads read together.
     pub read_gb_s: Option<f64>,
 }
@@ -73,34 +73,11 @@ fn physical_cores(cpu_info: &str) -> Option<usize> {
     (!cores.is_empty()).then_some(cores.len())
 }
 
-fn vectors() -> String {
-    let names = [("avx512", have_avx512()), ("avx2", have_avx2()), ("neon", cfg!(target_arch = "aarch64"))];
-    let widest = names.into_iter().find(|(_, have)| *have).map_or("portable", |(name, _)| name);
-    let info = cpu_info();
-    let flags: Vec<&str> = field(&info, "flags").unwrap_or_default().split(' ').collect();
-    let more = [("avx512_bf16", "+bf16"), ("avx512_vnni", "+vnni"), ("amx_tile", "+amx")];
-    let more = more.into_iter().filter(|(flag, _)| flags.contains(flag)).map(|(_, name)| name);
-    std::iter::once(widest).chain(more).collect()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn have_avx512() -> bool {
-    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
-}
-
-#[cfg(target_arch = "x86_64")]
-fn have_avx2() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn have_avx512() -> bool {
-    false
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn have_avx2() -> bool {
-    false
+fn vectors() -> &'static str {
+    match engine::vectors().name() {
+        "portable" if cfg!(target_arch = "aarch64") => "neon",
+        name => name,
+    }
 }
 
 /// Bytes of memory of the machine, if the system says.
