@@ -122,7 +122,7 @@ impl Default for Options {
             precision: Precision::Rounded,
             threads: None,
             prefill_chunk: 512,
-            max_batch: 16,
+            max_batch: 64,
             queue_limit: 256,
             max_context: None,
             prefix_cache_bytes: 1 << 30,

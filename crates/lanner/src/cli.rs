@@ -359,7 +359,7 @@ pub struct ModelArgs {
     /// Most prompt tokens computed in one step [default: 512].
     #[arg(long, value_name = "TOKENS")]
     pub prefill_chunk: Option<usize>,
-    /// Most requests stepped together [default: 16].
+    /// Most requests stepped together [default: 64].
     #[arg(long, value_name = "REQUESTS")]
     pub max_batch: Option<usize>,
     /// Most requests that wait behind those; the server refuses more with 429 [default: 256].
