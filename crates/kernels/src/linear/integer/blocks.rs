@@ -10,11 +10,13 @@ use super::{
 #[cfg(target_arch = "x86_64")]
 use super::{blocks_avx2, blocks_avx512};
 use crate::{
-    linear::{
-        lines::Line,
-        packed::{Packed, Packing},
-    },
-    simd::{Vectors, Work, vectorize, vectors},
+    linear::packed::Packed,
+    simd::{Work, vectorize},
+};
+#[cfg(target_arch = "x86_64")]
+use crate::{
+    linear::{lines::Line, packed::Packing},
+    simd::{Vectors, vectors},
 };
 
 /// Sums of all products of 16 weight rows from this one on with a tile's rows, as this half of a panel.
@@ -28,6 +30,7 @@ const FEW: usize = 64;
 const FEW_FOR_TILES: usize = 12;
 
 /// 16 rows of a weight, and the half of a panel that they are.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub packing: Packing,

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use super::{Panel, inputs::Layout};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Vectors, vectors};
 use crate::{
     linear::{Affine, FloatFormat, Floats, Microscaled, Weight, affine, e4m3, float::e8m0},
-    simd::{Vectors, Work, vectorize, vectors},
+    simd::{Work, vectorize},
 };
 
 /// A weight whose codes are integers, or 4-bit floats that a table makes integers.
