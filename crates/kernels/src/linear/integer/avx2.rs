@@ -51,7 +51,7 @@ unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mu
                 let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
                 for m in 0..M {
                     let correction = _mm256_set1_epi32((*x.add(m)).correction);
-                    dots[m] = [[correction, dots[m][0][1]]; 2];
+                    dots[m] = [[correction, _mm256_setzero_si256()]; 2];
                 }
                 for q in (g * fours..(g + 1) * fours).step_by(FOURS) {
                     let codes = panel.codes.as_ptr().add(q).cast::<Line>().add(half);

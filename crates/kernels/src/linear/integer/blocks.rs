@@ -9,18 +9,18 @@ use super::{
 };
 #[cfg(target_arch = "x86_64")]
 use super::{blocks_avx2, blocks_avx512};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Vectors, vectors};
 use crate::{
-    linear::packed::Packed,
+    linear::{
+        lines::Line,
+        packed::{Packed, Packing},
+    },
     simd::{Work, vectorize},
 };
-#[cfg(target_arch = "x86_64")]
-use crate::{
-    linear::{lines::Line, packed::Packing},
-    simd::{Vectors, vectors},
-};
 
-/// Sums of all products of 16 weight rows from this one on with a tile's rows, as this half of a panel.
-pub(super) type Multiply = unsafe fn(Packed, usize, usize, Tile, &mut [[f32; PANEL]]);
+/// Sums of all products of 16 weight rows with a tile's rows, as half a panel.
+pub(super) type Multiply = unsafe fn(Lines, Tile, &mut [[f32; PANEL]]);
 
 /// Rows of `x` that AVX-512 multiplies with codes as they come out of memory; for more, it is cheaper to unpack them once.
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,6 @@ const FEW: usize = 64;
 const FEW_FOR_TILES: usize = 12;
 
 /// 16 rows of a weight, and the half of a panel that they are.
-#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub packing: Packing,

@@ -9,49 +9,29 @@ use super::{
     blocks::Lines,
     inputs::Tile,
 };
-use crate::linear::{
-    lines::Line,
-    packed::{FloatType, Packed},
-};
+use crate::linear::{lines::Line, packed::FloatType};
 
 /// How far ahead of where it reads memory is asked for what comes, in lines.
 const AHEAD: usize = 72;
 
-/// Sums of all products of 16 weight rows from the `first` on with a tile's rows, as half `half` of a panel.
+/// See [`super::blocks::Multiply`].
 ///
 /// # Safety
 /// The processor must have the features.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn multiply(
-    weight: Packed,
-    first: usize,
-    half: usize,
-    tile: Tile,
-    sums: &mut [[f32; PANEL]],
-) {
+pub(super) unsafe fn multiply(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
     // SAFETY: the features are enabled.
     unsafe {
-        match weight.packing().bits {
-            2 => multiply_bits::<2>(weight, first, half, tile, sums),
-            4 => multiply_bits::<4>(weight, first, half, tile, sums),
-            _ => multiply_bits::<8>(weight, first, half, tile, sums),
+        match lines.packing.bits {
+            2 => multiply_bits::<2>(lines, tile, sums),
+            4 => multiply_bits::<4>(lines, tile, sums),
+            _ => multiply_bits::<8>(lines, tile, sums),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn multiply_bits<const BITS: usize>(
-    weight: Packed,
-    first: usize,
-    half: usize,
-    tile: Tile,
-    sums: &mut [[f32; PANEL]],
-) {
-    let lines = Lines {
-        packing: weight.packing(),
-        groups: weight.groups(first, 0..tile.groups.len() / tile.rows),
-        half,
-    };
+unsafe fn multiply_bits<const BITS: usize>(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
     for (pass, sums) in sums.chunks_mut(MOST).enumerate() {
         let r = pass * MOST;
         // SAFETY: the features are the caller's.

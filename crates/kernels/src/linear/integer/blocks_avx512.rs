@@ -61,38 +61,24 @@ unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half
     }
 }
 
-/// Sums of all products of 16 weight rows from the `first` on with a tile's rows, as half `half` of a panel.
+/// See [`super::blocks::Multiply`].
 ///
 /// # Safety
 /// The processor must have the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn multiply(
-    weight: Packed,
-    first: usize,
-    half: usize,
-    tile: Tile,
-    sums: &mut [[f32; PANEL]],
-) {
+pub(super) unsafe fn multiply(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
     // SAFETY: the features are enabled.
     unsafe {
-        match weight.packing().bits {
-            2 => multiply_bits::<4>(weight, first, half, tile, sums),
-            4 => multiply_bits::<2>(weight, first, half, tile, sums),
-            _ => multiply_bits::<1>(weight, first, half, tile, sums),
+        match lines.packing.bits {
+            2 => multiply_bits::<4>(lines, tile, sums),
+            4 => multiply_bits::<2>(lines, tile, sums),
+            _ => multiply_bits::<1>(lines, tile, sums),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn multiply_bits<const FOURS: usize>(
-    weight: Packed,
-    first: usize,
-    half: usize,
-    tile: Tile,
-    sums: &mut [[f32; PANEL]],
-) {
-    let groups = weight.groups(first, 0..tile.groups.len() / tile.rows);
-    let lines = Lines { packing: weight.packing(), groups, half };
+unsafe fn multiply_bits<const FOURS: usize>(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
     // Codes come out of memory for the first pass, and out of a cache for the second.
     let most = tile.rows.div_ceil(tile.rows.div_ceil(MOST));
     for (pass, sums) in sums.chunks_mut(most).enumerate() {

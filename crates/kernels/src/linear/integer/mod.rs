@@ -272,11 +272,13 @@ impl Task<'_> {
             && let Some(multiply) = blocks::packed_kernel(sums.len())
         {
             for half in 0..columns.len() / 16 {
-                let first = self.first + columns.start + 16 * half;
+                let groups =
+                    packed.groups(self.first + columns.start + 16 * half, 0..self.k / codes.layout().group);
+                let lines = blocks::Lines { packing: packed.packing(), groups, half };
                 let tiles = self.inputs.tiles(self.start, sums.len());
                 for (tile, sums) in tiles.zip(sums.chunks_mut(inputs::TILE)) {
                     // SAFETY: the processor has the features.
-                    unsafe { multiply(*packed, first, half, tile, sums) };
+                    unsafe { multiply(lines, tile, sums) };
                 }
             }
             return;
