@@ -18,13 +18,13 @@ MERLIN = shapes.ROOT / "models/merlin"
 
 
 class Lanner:
-    name = "Lanner"
-
-    def __init__(self, shape, settings):
+    def __init__(self, shape, settings, int8):
+        self.name = "Lanner int8" if int8 else "Lanner"
         self.settings = settings
         model = ["--model", MERLIN] if shape is None else ["--shape", shape.name]
         self.command = [settings.lanner, "bench", *model, "--prompt", joined(settings.prompts), "--generate", settings.generate,
-                        "--batch", 1, "--repeats", settings.repeats, "--threads", settings.threads, "--json"]
+                        "--batch", 1, "--repeats", settings.repeats, "--threads", settings.threads, "--json",
+                        *(["--precision", "int8"] if int8 else [])]
 
     def measure(self):
         out = json.loads(machine.run(self.command, self.settings.cpus))
@@ -97,7 +97,9 @@ def create(wanted, shape, settings):
     """The engines in the order they take turns; `shape` is None for merlin, which llama.cpp has no file of."""
     engines = []
     if "lanner" in wanted:
-        engines.append(Lanner(shape, settings))
+        engines.append(Lanner(shape, settings, int8=False))
+    if "lanner-int8" in wanted:
+        engines.append(Lanner(shape, settings, int8=True))
     if "llama.cpp" in wanted and shape is not None:
         engines += [Llama(shape, settings, pure=False), Llama(shape, settings, pure=True)]
     if "mlx-lm" in wanted:

@@ -24,16 +24,22 @@ def spread(values):
 
 
 def ratios(summary):
-    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files."""
-    if "Lanner" not in summary:
-        return {}
+    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files. Those with `int8` have it in the name."""
     result = {}
-    for peer, names in (("llama.cpp", LLAMA), ("mlx-lm", ("mlx-lm",))):
-        for row, ours in summary["Lanner"].items():
-            theirs = [summary[name][row]["median"] for name in names if row in summary.get(name, {})]
-            if theirs:
-                result.setdefault(peer, {})[row] = ours["median"] / max(theirs)
+    for engine in ("Lanner", "Lanner int8"):
+        for peer, names in (("llama.cpp", LLAMA), ("mlx-lm", ("mlx-lm",))):
+            for row, ours in summary.get(engine, {}).items():
+                theirs = [summary[name][row]["median"] for name in names if row in summary.get(name, {})]
+                if theirs:
+                    name = f"{peer} int8" if engine.endswith("int8") else peer
+                    result.setdefault(name, {})[row] = ours["median"] / max(theirs)
     return result
+
+
+def over(peer):
+    """Which ratio it is."""
+    engine, peer = ("Lanner int8", peer.removesuffix(" int8")) if peer.endswith(" int8") else ("Lanner", peer)
+    return f"{engine} / {peer}"
 
 
 def table(report):
@@ -46,7 +52,7 @@ def table(report):
         f"one sequence at a time, on {settings['threads']} threads pinned to the same cores. {machine['cpu']}, Linux. "
         f"Made by `benchmarks/peers/run.py`; raw figures in [{report['shape']}.json]({report['shape']}.json).",
         "",
-        f"| | {' | '.join(engines)} |{''.join(f' Lanner / {peer} |' for peer in ratio)}",
+        f"| | {' | '.join(engines)} |{''.join(f' {over(peer)} |' for peer in ratio)}",
         f"|---|{'---|' * (len(engines) + len(ratio))}",
     ]
     for row in next(iter(summary.values())):
@@ -99,6 +105,9 @@ def notes(report):
     if "mlx-lm" in report["summary"]:
         prompt, generate = settings["mlx_tokens"]
         lines.append(f"mlx-lm, slow as it is, gets a prompt of {prompt} and generates {generate} tokens; they stand for every row.")
+    if "Lanner int8" in summary:
+        lines.append("Lanner int8: with `--precision int8`, which rounds activations to integers of 8 bits instead of 16, as llama.cpp "
+                     "does.")
     lines += [f"{name}: {version}." for name, version in report["versions"].items()]
     return [f"- {line}" for line in lines]
 

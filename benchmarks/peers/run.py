@@ -67,7 +67,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", nargs="?", choices=["prepare", "run"])
     parser.add_argument("--shapes", type=words, default=["qwen3.5-0.8b"], help=f"of {', '.join(DEFAULTS)}")
-    parser.add_argument("--engines", type=words, default=["lanner", "llama.cpp", "mlx-lm"])
+    parser.add_argument("--engines", type=words, default=["lanner", "llama.cpp", "mlx-lm"],
+                        help="of these and lanner-int8, which rounds activations to 8 bits")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1, help="measurements of Lanner and llama.cpp per round")
     parser.add_argument("--threads", type=int, default=2)
@@ -163,7 +164,7 @@ def check(args):
     for peer, row, before, now in report.differences(stored["ratios"], result["ratios"]):
         within = abs(now / before - 1) <= args.tolerance
         failed |= not within
-        print(f"Lanner / {peer}, {row}: {report.digits(before)}x stored, {report.digits(now)}x now{'' if within else ': DIFFERS'}")
+        print(f"{report.over(peer)}, {row}: {report.digits(before)}x stored, {report.digits(now)}x now{'' if within else ': DIFFERS'}")
     return failed
 
 

@@ -54,7 +54,7 @@ proptest! {
 fn check([tokens, per_row, experts, k, n]: [usize; 5], seed: u64, stack: Weight) {
     let x = noise::<f32>(seed + 9, tokens * k);
     let chosen = choices(seed, tokens * per_row, experts);
-    for precision in [Float32, Rounded] {
+    for precision in [Float32, Rounded, Int8] {
         let mut out = unwritten::<f32>(chosen.len() * n);
         grouped_linear(&x, stack, &chosen, per_row, &mut out, k, n, precision);
         for (r, (&expert, out)) in chosen.iter().zip(out.chunks(n)).enumerate() {
@@ -75,7 +75,7 @@ fn a_long_prompt_over_uneven_experts() {
     let x = noise::<f32>(2, 300 * k);
     let chosen: Vec<u32> =
         random_words(3, 300 * per_row).into_iter().map(|w| (w % 64 * (w % 7)) % 64).collect();
-    for precision in [Float32, Rounded] {
+    for precision in [Float32, Rounded, Int8] {
         let mut out = unwritten::<f32>(chosen.len() * n);
         grouped_linear(&x, weight, &chosen, per_row, &mut out, k, n, precision);
         for (r, out) in out.chunks(n).enumerate() {

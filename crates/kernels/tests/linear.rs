@@ -86,12 +86,18 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
     let packed = Packed::new(packing, k, &memory);
     for m in [1, 2, 3, 5, 8, 9, 13, 20, 70] {
         let x = noise::<f32>(m as u64, m * k);
-        let of = |weight| {
-            let mut out = unwritten(m * n);
-            linear(&x, weight, &mut out, k, n, Rounded);
-            bits(&out)
-        };
-        assert_eq!(of(Weight::Packed(packed)), of(Weight::Affine(affine)), "{packing:?}, {m} rows of {k}");
+        for precision in [Rounded, Int8] {
+            let of = |weight| {
+                let mut out = unwritten(m * n);
+                linear(&x, weight, &mut out, k, n, precision);
+                bits(&out)
+            };
+            assert_eq!(
+                of(Weight::Packed(packed)),
+                of(Weight::Affine(affine)),
+                "{packing:?}, {m} rows of {k}"
+            );
+        }
     }
     let indices = [n as u32 - 1, 0, 9];
     let (mut rows, mut expected) = (unwritten::<f32>(3 * k), unwritten::<f32>(3 * k));
@@ -129,23 +135,30 @@ fn check(m: usize, k: usize, n: usize, weight: Weight, unpacked: &[f32], expecte
         out
     };
     let alone = |precision| x.chunks(k).flat_map(|x| product(x, precision)).collect::<Vec<f32>>();
-    let (full, rounded) = (product(&x, Float32), product(&x, Rounded));
+    let [full, rounded, narrow] = [Float32, Rounded, Int8].map(|precision| product(&x, precision));
     let largest = unpacked.iter().fold(1.0f32, |most, w| most.max(w.abs()));
     let exact = exact_linear(&x, unpacked, k);
     close(&full, &exact, 2e-6 * k as f64 * largest as f64);
     assert_eq!(bits(&alone(Float32)), bits(&full));
     assert_eq!(bits(&alone(Rounded)), bits(&rounded));
+    assert_eq!(bits(&alone(Int8)), bits(&narrow));
     let rows = x.chunks(k);
-    let expected: Vec<f32> = match expected {
-        Expected::Exact => full,
-        Expected::Bfloat16 => rows.flat_map(|x| order::in_bfloat16(x, unpacked, k)).collect(),
+    let [expected, expected_narrow]: [Vec<f32>; 2] = match expected {
+        Expected::Exact => [full.clone(), full],
+        Expected::Bfloat16 => {
+            let rounded: Vec<f32> = rows.flat_map(|x| order::in_bfloat16(x, unpacked, k)).collect();
+            [rounded.clone(), rounded]
+        }
         Expected::Integers(weight) => {
             // Half a step of each number at most.
             close(&rounded, &exact, 2e-5 * k as f64 * largest as f64);
-            rows.flat_map(|x| order::in_integers(x, &weight, k)).collect()
+            close(&narrow, &exact, 4e-3 * k as f64 * largest as f64);
+            [32639.0, 127.0]
+                .map(|most| rows.clone().flat_map(|x| order::in_integers(x, &weight, k, most)).collect())
         }
     };
     assert_eq!(bits(&rounded), bits(&expected), "{}", vectors().name());
+    assert_eq!(bits(&narrow), bits(&expected_narrow), "8 bits, {}", vectors().name());
 }
 
 fn narrow<T: Scalar>(values: &[T]) -> Vec<f32> {
@@ -170,7 +183,7 @@ fn together_as_alone() {
     ];
     for rows in [1, 3, m] {
         let x = &x[..rows * k];
-        for precision in [Float32, Rounded] {
+        for precision in [Float32, Rounded, Int8] {
             let mut outs: Vec<Vec<f32>> = weights.iter().map(|(_, n)| unwritten(rows * n)).collect();
             let mut terms: Vec<Term> = weights
                 .iter()
@@ -205,7 +218,7 @@ fn gated_as_its_steps() {
     for (gate, up) in pairs {
         for (m, activation) in [(1, Activation::Silu), (19, Activation::GeluTanh), (300, Activation::Silu)] {
             let x = noise::<f32>(6, m * k);
-            for precision in [Float32, Rounded] {
+            for precision in [Float32, Rounded, Int8] {
                 let (mut gates, mut ups, mut expected) =
                     (unwritten(m * n), unwritten(m * n), unwritten::<f32>(m * n));
                 linear(&x, gate, &mut gates, k, n, precision);
@@ -233,7 +246,7 @@ fn scales_of_every_type() {
         linear(&x, Weight::Affine(weight), &mut out, k, n, precision);
         bits(&out)
     };
-    for precision in [Float32, Rounded] {
+    for precision in [Float32, Rounded, Int8] {
         let (wide, wide_biases) = (narrow(&scales), narrow(&biases));
         assert_eq!(
             product(Floats::Bf16(&scales), Floats::Bf16(&biases), precision),

@@ -349,8 +349,9 @@ pub struct ModelArgs {
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
     #[arg(long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
-    /// Whether matrix products on the CPU may round activations: to integers of 16 bits with a scale per group beside
-    /// quantised weights, to bfloat16 beside bfloat16 ones. Weights are never rounded [default: rounded].
+    /// Whether matrix products on the CPU may round activations: `rounded` to integers of 16 bits with a scale per group
+    /// beside quantised weights, to bfloat16 beside bfloat16 ones; `int8` to integers of 8 bits instead of 16, which is
+    /// faster and loses some accuracy. Weights are never rounded [default: rounded].
     #[arg(long, env = "LANNER_PRECISION")]
     pub precision: Option<Precision>,
     /// Threads that compute on the CPU [default: one for each physical core].
@@ -605,6 +606,7 @@ pub enum Device {
 pub enum Precision {
     Float32,
     Rounded,
+    Int8,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]

@@ -430,6 +430,7 @@ fn model_config(
         precision: match args.precision.or(file.precision) {
             Some(cli::Precision::Float32) => engine::Precision::Float32,
             Some(cli::Precision::Rounded) => engine::Precision::Rounded,
+            Some(cli::Precision::Int8) => engine::Precision::Int8,
             None => defaults.precision,
         },
         threads: args.threads.or(file.threads),

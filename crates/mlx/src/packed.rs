@@ -20,13 +20,13 @@ pub(crate) struct Packed {
 }
 
 impl Stored {
-    /// `matrix` in the order in which our kernels read it, where they run and can: affine, on the CPU, for rounded products.
+    /// `matrix` in the order in which our kernels read it, where they run and can: affine, on the CPU, unless in float32.
     /// Takes no more memory than before, but for a moment twice as much of this matrix.
     ///
     /// # Errors
     /// The matrix cannot be evaluated, or memory is exhausted.
     pub fn packed(matrix: Matrix) -> Result<Stored> {
-        let fits = !crate::on_gpu() && precision() == Precision::Rounded;
+        let fits = !crate::on_gpu() && precision() != Precision::Float32;
         match matrix {
             Matrix::Quantized(weight) if fits && weight.quantization.mode == Mode::Affine => {
                 let (outputs, inputs) = (weight.codes.dim(-2), weight.inputs());

@@ -30,6 +30,7 @@ use crate::{
     gated::{Activation, gated},
     scalar::Scalar,
 };
+use integer::Width;
 use product::{AllRows, Product};
 
 /// What a product's factors are rounded to.
@@ -41,6 +42,18 @@ pub enum Precision {
     /// the weight's codes are integers or 4-bit floats, and to bfloat16 where it is bfloat16 or 8-bit floats. Weights are
     /// never rounded, and nothing is where they are float32 or float16.
     Rounded,
+    /// As [`Precision::Rounded`], but to integers of 8 bits.
+    Int8,
+}
+
+impl Precision {
+    /// Of integers.
+    fn width(self) -> Width {
+        match self {
+            Precision::Int8 => Width::One,
+            Precision::Rounded | Precision::Float32 => Width::Two,
+        }
+    }
 }
 
 /// How a product is computed.
@@ -96,7 +109,7 @@ pub enum Weight<'a> {
     Dense(Floats<'a>),
     Affine(Affine<'a>),
     Microscaled(Microscaled<'a>),
-    /// For products in [`Precision::Rounded`] only.
+    /// Not for products in [`Precision::Float32`].
     Packed(Packed<'a>),
 }
 
@@ -135,7 +148,7 @@ pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
         }
     }
     bfloat16::multiply(x, rounded);
-    integer::multiply(x, integers);
+    integer::multiply(x, integers, precision.width());
 }
 
 /// `out = activation(x · gateᵀ) * (x · upᵀ)`: both weights `[n, k]`, `x` `[m, k]`, `out` `[m, n]`. To the bits of two products
@@ -159,7 +172,7 @@ pub fn gated_linear(
         let all = AllRows::new(x.len() / k);
         let product = Product::one_matrix(&all, k, n);
         assert_eq!((x.len() % k, out.len()), (0, x.len() / k * n), "x is not [.., {k}] or out not [.., {n}]");
-        if integer::multiply_gated(x, [gate, up], &product, activation, out) {
+        if integer::multiply_gated(x, [gate, up], &product, activation, out, precision.width()) {
             return;
         }
     }
@@ -193,7 +206,7 @@ pub fn grouped_linear(
     match weight.order(precision) {
         Order::Float32 => float32::multiply_any(x, weight, out, &product),
         Order::Bfloat16 => bfloat16::multiply(x, vec![(weight, &product, out)]),
-        Order::Integer => integer::multiply(x, vec![(weight, &product, out)]),
+        Order::Integer => integer::multiply(x, vec![(weight, &product, out)], precision.width()),
     }
 }
 
@@ -221,8 +234,8 @@ impl Weight<'_> {
     fn order(&self, precision: Precision) -> Order {
         match (precision, self) {
             (Precision::Float32, _) | (_, Weight::Dense(Floats::F32(_) | Floats::F16(_))) => Order::Float32,
-            (Precision::Rounded, weight) if integer::suits(weight) => Order::Integer,
-            (Precision::Rounded, _) => Order::Bfloat16,
+            (_, weight) if integer::suits(weight) => Order::Integer,
+            _ => Order::Bfloat16,
         }
     }
 }

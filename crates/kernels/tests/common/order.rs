@@ -12,10 +12,10 @@ pub fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
     weight.chunks(k).map(|row| dot(&blocks(row), &x)).collect()
 }
 
-/// One row of `x` with every row of a weight of integers.
-pub fn in_integers(x: &[f32], weight: &Integers, k: usize) -> Vec<f32> {
+/// One row of `x`, rounded to integers up to `most`, with every row of a weight of integers.
+pub fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> Vec<f32> {
     let group = weight.group;
-    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(integers).collect();
+    let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(|values| integers(values, most)).collect();
     let output = |row: usize| {
         let mut sum = 0.0f32;
         for (g, (step, integers)) in rounded.iter().enumerate() {
@@ -31,14 +31,14 @@ pub fn in_integers(x: &[f32], weight: &Integers, k: usize) -> Vec<f32> {
     (0..weight.codes.len() / k).map(output).collect()
 }
 
-/// A group's step and integers.
-fn integers(values: &[f32]) -> (f32, Vec<i64>) {
-    let most = values.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-    if most < 1e-30 {
+/// A group's step and integers up to `most`.
+fn integers(values: &[f32], most: f32) -> (f32, Vec<i64>) {
+    let largest = values.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
+    if largest < 1e-30 {
         return (0.0, vec![0; values.len()]);
     }
-    let inverse = 32639.0 / most;
-    (most / 32639.0, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
+    let inverse = most / largest;
+    (largest / most, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
 }
 
 /// Rounded, in lines of 32 numbers.

@@ -4,35 +4,47 @@ use std::arch::x86_64::*;
 
 use super::{PANEL, Stretch, inputs::Tile};
 
-/// Rows of `x` that share a load of codes.
-const MOST: usize = 4;
-
 /// # Safety
 /// The processor must have the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")]
 pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    for (i, sums) in sums.chunks_mut(MOST).enumerate() {
-        let r = i * MOST;
+    // Rows that share a load of codes: as many as have their sums in registers.
+    let most = if tile.planes == 1 { 6 } else { 4 };
+    for (i, sums) in sums.chunks_mut(most).enumerate() {
+        let r = i * most;
         // SAFETY: the features are enabled.
         unsafe {
-            match sums.len() {
-                4 => rows::<4>(stretch, tile, r, sums),
-                3 => rows::<3>(stretch, tile, r, sums),
-                2 => rows::<2>(stretch, tile, r, sums),
-                _ => rows::<1>(stretch, tile, r, sums),
+            match (tile.planes, sums.len()) {
+                (1, 6) => rows::<1, 6>(stretch, tile, r, sums),
+                (1, 5) => rows::<1, 5>(stretch, tile, r, sums),
+                (1, 4) => rows::<1, 4>(stretch, tile, r, sums),
+                (1, 3) => rows::<1, 3>(stretch, tile, r, sums),
+                (1, 2) => rows::<1, 2>(stretch, tile, r, sums),
+                (1, _) => rows::<1, 1>(stretch, tile, r, sums),
+                (_, 4) => rows::<2, 4>(stretch, tile, r, sums),
+                (_, 3) => rows::<2, 3>(stretch, tile, r, sums),
+                (_, 2) => rows::<2, 2>(stretch, tile, r, sums),
+                _ => rows::<2, 1>(stretch, tile, r, sums),
             }
         }
     }
 }
 
-/// Rows `r..r + M` of a tile.
+/// Rows `r..r + M` of a tile, whose integers have so many bytes.
 #[inline(always)]
-unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mut [[f32; PANEL]]) {
+unsafe fn rows<const BYTES: usize, const M: usize>(
+    stretch: Stretch,
+    tile: Tile,
+    r: usize,
+    sums: &mut [[f32; PANEL]],
+) {
     let Stretch { panel, start, groups, group } = stretch;
     let (rows, fours) = (tile.rows, group / 4);
-    assert!(r + M <= rows && sums.len() == M, "rows of the tile");
+    assert!(r + M <= rows && sums.len() == M && tile.planes == BYTES, "rows of the tile");
     let blocks = start / 64 + (groups * group).div_ceil(64);
-    assert!(tile.lines.len() >= 2 * blocks * rows && tile.groups.len() >= (start / group + groups) * rows);
+    assert!(
+        tile.lines.len() >= BYTES * blocks * rows && tile.groups.len() >= (start / group + groups) * rows
+    );
     assert!(groups * fours <= panel.codes.len() && groups <= panel.scales.len());
     // SAFETY: the features are the caller's; the asserts keep places within the tile and the panel.
     unsafe {
@@ -45,31 +57,28 @@ unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mu
         for g in 0..groups {
             let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
             // Sums of the products with upper and with lower bytes.
-            let mut dots = [[[_mm512_setzero_si512(); 2]; 2]; M];
+            let mut dots = [[[_mm512_setzero_si512(); BYTES]; 2]; M];
             for m in 0..M {
                 let correction = _mm512_set1_epi32((*x.add(m)).correction);
-                dots[m][0][1] = correction;
-                dots[m][1][1] = correction;
+                dots[m][0][BYTES - 1] = correction;
+                dots[m][1][BYTES - 1] = correction;
             }
             let (mut q, end) = (g * fours, (g + 1) * fours);
             while q < end {
                 let (block, from) = (start / 64 + q / 16, q % 16);
                 let count = (16 - from).min(end - q);
-                let upper = tile.lines.as_ptr().add(2 * block * rows + r).cast::<i32>().add(from);
-                let lower = upper.add(16 * rows);
+                let x = tile.lines.as_ptr().add(BYTES * block * rows + r).cast::<i32>().add(from);
                 let codes = panel.codes.as_ptr().add(q).cast::<__m512i>();
                 for i in 0..count {
                     let codes =
                         [_mm512_load_si512(codes.add(2 * i)), _mm512_load_si512(codes.add(2 * i + 1))];
                     for m in 0..M {
-                        let upper = _mm512_set1_epi32(*upper.add(16 * m + i));
-                        let lower = _mm512_set1_epi32(*lower.add(16 * m + i));
-                        for half in 0..2 {
-                            let [high, low] = dots[m][half];
-                            dots[m][half] = [
-                                _mm512_dpbusd_epi32(high, codes[half], upper),
-                                _mm512_dpbusd_epi32(low, codes[half], lower),
-                            ];
+                        for byte in 0..BYTES {
+                            let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m) + i));
+                            for half in 0..2 {
+                                let dot = dots[m][half][byte];
+                                dots[m][half][byte] = _mm512_dpbusd_epi32(dot, codes[half], x);
+                            }
                         }
                     }
                 }
@@ -93,17 +102,20 @@ unsafe fn rows<const M: usize>(stretch: Stretch, tile: Tile, r: usize, sums: &mu
     }
 }
 
-/// A group of one row of `x` and 16 weight rows, from its dots with upper and lower bytes.
+/// A group of one row of `x` and 16 weight rows, from its dots with upper and lower bytes, or with the only ones.
 #[inline(always)]
-pub(super) unsafe fn add_group(
+pub(super) unsafe fn add_group<const BYTES: usize>(
     total: __m512,
-    [upper, lower]: [__m512i; 2],
+    dots: [__m512i; BYTES],
     [scale, bias]: [__m512; 2],
     [step, sum]: [f32; 2],
 ) -> __m512 {
     // SAFETY: the features are the caller's.
     unsafe {
-        let dot = _mm512_add_epi32(_mm512_slli_epi32(upper, 8), lower);
+        let dot = match BYTES {
+            1 => dots[0],
+            _ => _mm512_add_epi32(_mm512_slli_epi32(dots[0], 8), dots[1]),
+        };
         let dot = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(step));
         _mm512_fmadd_ps(bias, _mm512_set1_ps(sum), _mm512_fmadd_ps(scale, dot, total))
     }

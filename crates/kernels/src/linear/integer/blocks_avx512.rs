@@ -69,16 +69,23 @@ unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half
 pub(super) unsafe fn multiply(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
     // SAFETY: the features are enabled.
     unsafe {
-        match lines.packing.bits {
-            2 => multiply_bits::<4>(lines, tile, sums),
-            4 => multiply_bits::<2>(lines, tile, sums),
-            _ => multiply_bits::<1>(lines, tile, sums),
+        match (lines.packing.bits, tile.planes) {
+            (2, 1) => multiply_bits::<4, 1>(lines, tile, sums),
+            (2, _) => multiply_bits::<4, 2>(lines, tile, sums),
+            (4, 1) => multiply_bits::<2, 1>(lines, tile, sums),
+            (4, _) => multiply_bits::<2, 2>(lines, tile, sums),
+            (_, 1) => multiply_bits::<1, 1>(lines, tile, sums),
+            _ => multiply_bits::<1, 2>(lines, tile, sums),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn multiply_bits<const FOURS: usize>(lines: Lines, tile: Tile, sums: &mut [[f32; PANEL]]) {
+unsafe fn multiply_bits<const FOURS: usize, const BYTES: usize>(
+    lines: Lines,
+    tile: Tile,
+    sums: &mut [[f32; PANEL]],
+) {
     // Codes come out of memory for the first pass, and out of a cache for the second.
     let most = tile.rows.div_ceil(tile.rows.div_ceil(MOST));
     for (pass, sums) in sums.chunks_mut(most).enumerate() {
@@ -86,28 +93,34 @@ unsafe fn multiply_bits<const FOURS: usize>(lines: Lines, tile: Tile, sums: &mut
         // SAFETY: the features are the caller's.
         unsafe {
             match (sums.len() == tile.rows, sums.len()) {
-                (true, 1) => multiply_rows::<FOURS, 1, 2, true>(lines, tile, r, sums),
-                (true, 2) => multiply_rows::<FOURS, 2, 2, true>(lines, tile, r, sums),
-                (true, 3) => multiply_rows::<FOURS, 3, 1, true>(lines, tile, r, sums),
-                (true, 4) => multiply_rows::<FOURS, 4, 1, true>(lines, tile, r, sums),
-                (true, 5) => multiply_rows::<FOURS, 5, 1, true>(lines, tile, r, sums),
-                (true, 6) => multiply_rows::<FOURS, 6, 1, true>(lines, tile, r, sums),
-                (true, 7) => multiply_rows::<FOURS, 7, 1, true>(lines, tile, r, sums),
-                (true, _) => multiply_rows::<FOURS, 8, 1, true>(lines, tile, r, sums),
-                (false, 4) => multiply_rows::<FOURS, 4, 1, false>(lines, tile, r, sums),
-                (false, 5) => multiply_rows::<FOURS, 5, 1, false>(lines, tile, r, sums),
-                (false, 6) => multiply_rows::<FOURS, 6, 1, false>(lines, tile, r, sums),
-                (false, 7) => multiply_rows::<FOURS, 7, 1, false>(lines, tile, r, sums),
-                (false, _) => multiply_rows::<FOURS, 8, 1, false>(lines, tile, r, sums),
+                (true, 1) => multiply_rows::<FOURS, BYTES, 1, 2, true>(lines, tile, r, sums),
+                (true, 2) => multiply_rows::<FOURS, BYTES, 2, 2, true>(lines, tile, r, sums),
+                (true, 3) => multiply_rows::<FOURS, BYTES, 3, 1, true>(lines, tile, r, sums),
+                (true, 4) => multiply_rows::<FOURS, BYTES, 4, 1, true>(lines, tile, r, sums),
+                (true, 5) => multiply_rows::<FOURS, BYTES, 5, 1, true>(lines, tile, r, sums),
+                (true, 6) => multiply_rows::<FOURS, BYTES, 6, 1, true>(lines, tile, r, sums),
+                (true, 7) => multiply_rows::<FOURS, BYTES, 7, 1, true>(lines, tile, r, sums),
+                (true, _) => multiply_rows::<FOURS, BYTES, 8, 1, true>(lines, tile, r, sums),
+                (false, 4) => multiply_rows::<FOURS, BYTES, 4, 1, false>(lines, tile, r, sums),
+                (false, 5) => multiply_rows::<FOURS, BYTES, 5, 1, false>(lines, tile, r, sums),
+                (false, 6) => multiply_rows::<FOURS, BYTES, 6, 1, false>(lines, tile, r, sums),
+                (false, 7) => multiply_rows::<FOURS, BYTES, 7, 1, false>(lines, tile, r, sums),
+                (false, _) => multiply_rows::<FOURS, BYTES, 8, 1, false>(lines, tile, r, sums),
             }
         }
     }
 }
 
-/// Of rows `r..r + M` of `x`, which are `ALL` of the tile's or not; each row's sum with upper bytes, and with lower ones, is
-/// `CHAINS` sums, lest the processor wait for the one before.
+/// Of rows `r..r + M` of `x`, which are `ALL` of the tile's or not and whose integers have so many `BYTES`; each row's sum with
+/// one of these is `CHAINS` sums, lest the processor wait for the one before.
 #[inline(always)]
-unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize, const ALL: bool>(
+unsafe fn multiply_rows<
+    const FOURS: usize,
+    const BYTES: usize,
+    const M: usize,
+    const CHAINS: usize,
+    const ALL: bool,
+>(
     Lines { packing, groups: lines, half }: Lines,
     tile: Tile,
     r: usize,
@@ -117,7 +130,8 @@ unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize,
     let rows = if ALL { M } else { tile.rows };
     let groups = lines.len() / width;
     assert!(sums.len() == M && r + M <= rows && tile.rows == rows && tile.groups.len() == groups * rows);
-    assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * rows);
+    assert!(tile.planes == BYTES);
+    assert!(tile.lines.len() >= BYTES * (groups * packing.group_size).div_ceil(64) * rows);
     // SAFETY: the features are the caller's; the asserts keep places within the tile, and `words * FOURS` fours of
     // each group are what its inputs are.
     unsafe {
@@ -125,20 +139,21 @@ unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize,
         let mut line = lines.as_ptr();
         let mut q = 0;
         for g in 0..groups {
-            let mut dots = [[[_mm512_setzero_si512(); 2]; CHAINS]; M];
+            let mut dots = [[[_mm512_setzero_si512(); BYTES]; CHAINS]; M];
             for i in (0..words).step_by(2) {
                 for j in 0..2 {
                     let word = ask(&*line.add(i + j));
                     for s in 0..FOURS {
                         let four = four::<FOURS>(word, s);
                         let q = q + (i + j) * FOURS + s;
-                        let x = tile.lines.as_ptr().add(2 * (q / 16) * rows + r).cast::<i32>().add(q % 16);
+                        let x = tile.lines.as_ptr().add(BYTES * (q / 16) * rows + r);
+                        let x = x.cast::<i32>().add(q % 16);
                         for m in 0..M {
-                            let upper = _mm512_set1_epi32(*x.add(16 * m));
-                            let lower = _mm512_set1_epi32(*x.add(16 * (rows + m)));
                             let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
-                            chain[0] = _mm512_dpbusd_epi32(chain[0], four, upper);
-                            chain[1] = _mm512_dpbusd_epi32(chain[1], four, lower);
+                            for byte in 0..BYTES {
+                                let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m)));
+                                chain[byte] = _mm512_dpbusd_epi32(chain[byte], four, x);
+                            }
                         }
                     }
                 }
@@ -147,12 +162,13 @@ unsafe fn multiply_rows<const FOURS: usize, const M: usize, const CHAINS: usize,
             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + AHEAD).cast());
             for m in 0..M {
                 let x = &*tile.groups.as_ptr().add(g * rows + r + m);
-                let [mut upper, mut lower] = dots[m][0];
+                let mut dot = dots[m][0];
                 if CHAINS == 2 {
-                    upper = _mm512_add_epi32(upper, dots[m][CHAINS - 1][0]);
-                    lower = _mm512_add_epi32(lower, dots[m][CHAINS - 1][1]);
+                    for byte in 0..BYTES {
+                        dot[byte] = _mm512_add_epi32(dot[byte], dots[m][CHAINS - 1][byte]);
+                    }
                 }
-                totals[m] = add_group(totals[m], [upper, lower], scales, [x.step, x.sum]);
+                totals[m] = add_group(totals[m], dot, scales, [x.step, x.sum]);
             }
             line = line.add(width);
             q += words * FOURS;

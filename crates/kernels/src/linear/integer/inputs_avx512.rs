@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 
 use super::{
     BLOCK,
-    inputs::{Encode, Group, Rows},
+    inputs::{Encode, Group, Rows, Width},
 };
 use crate::linear::lines::Line;
 
-/// As `Rows::run`, with integers as two bytes.
+/// As `Rows::run`, with integers as bytes.
 ///
 /// # Safety
 /// The processor must have the features.
@@ -17,35 +17,39 @@ pub(super) unsafe fn fill(tile: Rows) {
     tile.fill(Bytes);
 }
 
-/// Integers as an upper and a lower byte. Made where the processor has the features.
+/// Integers as one byte, or an upper and a lower one. Made where the processor has the features.
 #[derive(Clone, Copy)]
 struct Bytes;
 
 impl Encode for Bytes {
     #[inline(always)]
-    fn round(self, values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: Width) -> Group {
         // SAFETY: the processor has the features.
-        unsafe { round(values, integers, excess) }
+        unsafe { round(values, integers, excess, width) }
     }
 
     #[inline(always)]
-    fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK]) -> [Line; 2] {
+    fn lines(self, integers: &[i32; BLOCK], order: &[u8; BLOCK], width: Width) -> [Line; 2] {
         // SAFETY: the processor has the features; lines are 64 aligned bytes.
         unsafe {
             // Within each 16, so that shuffling lanes of 16 bytes is enough.
             let order = _mm512_loadu_si512(order.as_ptr().cast());
-            split(integers).map(|bytes| {
+            let line = |bytes: __m512i| {
                 let mut line = Line::ZERO;
                 _mm512_store_si512(line.0.as_mut_ptr().cast(), _mm512_shuffle_epi8(bytes, order));
                 line
-            })
+            };
+            match width {
+                Width::One => [line(lowest(integers)), Line::ZERO],
+                Width::Two => split(integers).map(line),
+            }
         }
     }
 }
 
 /// Integers for the numbers of one group, a multiple of 16 of them.
 #[inline(always)]
-unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
+unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Width) -> Group {
     let chunks = values.as_chunks::<16>().0;
     // SAFETY: the features are the caller's; vectors are loaded from and stored to arrays of 16.
     unsafe {
@@ -56,7 +60,7 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
             most = _mm512_max_ps(most, size);
         }
         let (most, finite) = (_mm512_reduce_max_ps(most), finite == 0xffff);
-        let Some(inverse) = Group::inverse(most, finite) else {
+        let Some(inverse) = Group::inverse(most, finite, width) else {
             integers.fill(0);
             return Group::nothing(finite);
         };
@@ -67,7 +71,7 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
             total = _mm512_add_epi32(total, rounded);
             _mm512_storeu_si512(integers.as_mut_ptr().cast(), rounded);
         }
-        Group::new(most, _mm512_reduce_add_epi32(total), excess)
+        Group::new(most, _mm512_reduce_add_epi32(total), excess, width)
     }
 }
 
@@ -76,16 +80,23 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32) -> Group {
 unsafe fn split(integers: &[i32; BLOCK]) -> [__m512i; 2] {
     // SAFETY: the features are the caller's; vectors are loaded from arrays of 16.
     unsafe {
-        let (mut upper, mut lower) = ([_mm_setzero_si128(); 4], [_mm_setzero_si128(); 4]);
-        for (i, integers) in integers.as_chunks::<16>().0.iter().enumerate() {
+        let mut above = [0; BLOCK];
+        for (above, integers) in above.as_chunks_mut::<16>().0.iter_mut().zip(integers.as_chunks::<16>().0) {
             let integers = _mm512_loadu_si512(integers.as_ptr().cast());
-            let above = _mm512_srai_epi32(_mm512_add_epi32(integers, _mm512_set1_epi32(128)), 8);
-            upper[i] = _mm512_cvtepi32_epi8(above);
-            lower[i] = _mm512_cvtepi32_epi8(integers);
+            let upper = _mm512_srai_epi32(_mm512_add_epi32(integers, _mm512_set1_epi32(128)), 8);
+            _mm512_storeu_si512(above.as_mut_ptr().cast(), upper);
         }
-        [upper, lower].map(|[a, b, c, d]| {
-            let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
-            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-        })
+        [lowest(&above), lowest(integers)]
+    }
+}
+
+/// The lowest byte of each.
+#[inline(always)]
+unsafe fn lowest(integers: &[i32; BLOCK]) -> __m512i {
+    // SAFETY: the features are the caller's; vectors are loaded from arrays of 16.
+    unsafe {
+        let bytes = |i: usize| _mm512_cvtepi32_epi8(_mm512_loadu_si512(integers[16 * i..].as_ptr().cast()));
+        let (low, high) = (_mm256_set_m128i(bytes(1), bytes(0)), _mm256_set_m128i(bytes(3), bytes(2)));
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
     }
 }

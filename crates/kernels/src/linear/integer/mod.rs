@@ -2,7 +2,8 @@
 //! exactly.
 //!
 //! Each row of `x` is cut into the weight's groups. A group is stored as integers of 16 bits with one step, a 32639th of
-//! its largest magnitude; what it rounds away is a few thousandths of what bfloat16 does. Then, for one output:
+//! its largest magnitude; what it rounds away is a few thousandths of what bfloat16 does. Or they are integers of 8 bits and
+//! the step is a 127th, which spares half the multiplications. Then, for one output:
 //!
 //! ```text
 //! sum = 0
@@ -51,6 +52,8 @@ use crate::{
 };
 use codes::Codes;
 use inputs::{Inputs, Layout, Tile};
+
+pub(super) use inputs::Width;
 
 /// Weight rows computed together.
 const PANEL: usize = 32;
@@ -138,7 +141,7 @@ pub(super) fn suits(weight: &Weight) -> bool {
 }
 
 /// Products that share `x` and which of its rows meet which matrix.
-pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>) {
+pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>, width: Width) {
     let Some(&(_, shape, _)) = products.first() else { return };
     let k = shape.k;
     let products = products.into_iter().map(|(weight, product, out)| (Source::of(&weight, k), product, out));
@@ -146,7 +149,7 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &Product, &mut [f32])>)
     let mut inputs: Vec<Inputs> = vec![];
     for (codes, ..) in &products {
         if inputs.iter().all(|inputs| inputs.layout != codes.layout()) {
-            inputs.push(Inputs::new(x, shape, codes.layout()));
+            inputs.push(Inputs::new(x, shape, codes.layout(), width));
         }
     }
     let inputs_of = |codes: &Source| inputs.iter().find(|inputs| inputs.layout == codes.layout());
@@ -165,12 +168,13 @@ pub(super) fn multiply_gated(
     product: &Product,
     activation: Activation,
     out: &mut [f32],
+    width: Width,
 ) -> bool {
     let [gate, up] = [gate, up].map(|weight| Source::of(&weight, product.k));
     if gate.layout() != up.layout() {
         return false;
     }
-    let inputs = &Inputs::new(x, product, gate.layout());
+    let inputs = &Inputs::new(x, product, gate.layout(), width);
     run(vec![Job { codes: gate, gated: Some((up, activation)), inputs, product, out: Parts::new(out) }]);
     true
 }

@@ -1,7 +1,7 @@
 //! The product with Intel's AMX.
 //!
 //! 16 lines of codes are a tile as they lie in the panel: a line for each four inputs, four bytes for each weight row.
-//! What it meets are the upper and the lower bytes of up to 16 rows of `x`. The sums of a group are stored and added to
+//! What it meets are the upper and the lower bytes of up to 16 rows of `x`, or its only ones. The sums of a group are stored and added to
 //! the rows' totals while the tiles multiply the next group. The eight tile registers keep their contents from one
 //! `asm!` to the next: no code but the tile kernels uses them.
 
@@ -28,7 +28,7 @@ pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]
     let Stretch { panel, start, groups, group } = stretch;
     let rows = tile.rows;
     let blocks = start / 64 + (groups * group).div_ceil(64);
-    assert!(rows <= 16 && sums.len() == rows && tile.lines.len() >= 2 * blocks * rows);
+    assert!(rows <= 16 && sums.len() == rows && tile.lines.len() >= tile.planes * blocks * rows);
     assert!(tile.groups.len() >= (start / group + groups) * rows);
     assert!(groups * group <= 4 * panel.codes.len() && groups <= panel.scales.len());
     // SAFETY: the caller's.
@@ -36,10 +36,13 @@ pub(super) unsafe fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]
     for half in 0..2 {
         // SAFETY: the caller's; the asserts keep places within the tile and the panel.
         unsafe {
-            match (rows == 16, tile.corrected) {
-                (true, false) => add_half::<true, false>(stretch, tile, half, sums),
-                (true, true) => add_half::<true, true>(stretch, tile, half, sums),
-                (false, _) => add_half::<false, true>(stretch, tile, half, sums),
+            match (tile.planes, rows == 16, tile.corrected) {
+                (1, true, false) => add_half::<1, true, false>(stretch, tile, half, sums),
+                (1, true, true) => add_half::<1, true, true>(stretch, tile, half, sums),
+                (1, false, _) => add_half::<1, false, true>(stretch, tile, half, sums),
+                (_, true, false) => add_half::<2, true, false>(stretch, tile, half, sums),
+                (_, true, true) => add_half::<2, true, true>(stretch, tile, half, sums),
+                (_, false, _) => add_half::<2, false, true>(stretch, tile, half, sums),
             }
         }
     }
@@ -60,6 +63,30 @@ macro_rules! multiply {
     };
 }
 
+/// Multiplies bytes of `x`, in 4, with codes, in 6, into a register of sums.
+macro_rules! multiply_one {
+    ($sums:literal, $x:expr, $codes:expr) => {
+        asm!(
+            "tileloadd tmm4, [{x} + {line}*1]",
+            "tileloadd tmm6, [{codes} + {line}*2]",
+            concat!("tdpbsud ", $sums, ", tmm4, tmm6"),
+            x = in(reg) $x, codes = in(reg) $codes, line = in(reg) 64usize,
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// Stores a register of sums and makes it zero.
+macro_rules! store_one {
+    ($sums:literal, $to:expr) => {
+        asm!(
+            concat!("tilestored [{at} + {line}*1], ", $sums),
+            concat!("tilezero ", $sums),
+            at = in(reg) $to, line = in(reg) 64usize, options(nostack),
+        )
+    };
+}
+
 /// Stores two registers of sums and makes them zero.
 macro_rules! store {
     ($upper:literal, $lower:literal, $to:expr) => {
@@ -74,9 +101,9 @@ macro_rules! store {
 }
 
 /// Adds half a panel's products to the rows' sums, which stay in registers all the while if the tile is `FULL`. Tiles are one
-/// group ahead of the vectors, in two pairs of registers in turn.
+/// group ahead of the vectors, in two pairs of registers in turn, or two single ones for integers of one of the `BYTES`.
 #[inline(always)]
-unsafe fn add_half<const FULL: bool, const CORRECTED: bool>(
+unsafe fn add_half<const BYTES: usize, const FULL: bool, const CORRECTED: bool>(
     stretch: Stretch,
     tile: Tile,
     half: usize,
@@ -96,10 +123,12 @@ unsafe fn add_half<const FULL: bool, const CORRECTED: bool>(
             for part in 0..group.div_ceil(64) {
                 let input = g * group + part * 64;
                 let block = start / 64 + input / 64;
-                let x = tile.lines[2 * block * rows..].as_ptr().cast::<u8>().wrapping_add(input % 64);
+                let x = tile.lines[BYTES * block * rows..].as_ptr().cast::<u8>().wrapping_add(input % 64);
                 let codes = panel.codes[input / 4..].as_ptr().cast::<u8>().wrapping_add(64 * half);
-                match g % 2 {
-                    0 => multiply!("tmm0", "tmm1", x, x.wrapping_add(64 * rows), codes),
+                match (BYTES, g % 2) {
+                    (1, 0) => multiply_one!("tmm0", x, codes),
+                    (1, _) => multiply_one!("tmm2", x, codes),
+                    (_, 0) => multiply!("tmm0", "tmm1", x, x.wrapping_add(64 * rows), codes),
                     _ => multiply!("tmm2", "tmm3", x, x.wrapping_add(64 * rows), codes),
                 }
             }
@@ -110,26 +139,29 @@ unsafe fn add_half<const FULL: bool, const CORRECTED: bool>(
                 multiply(g + 1);
             }
             let to = dots.add(g % 2);
-            match g % 2 {
-                0 => store!("tmm0", "tmm1", to),
+            match (BYTES, g % 2) {
+                (1, 0) => store_one!("tmm0", to),
+                (1, _) => store_one!("tmm2", to),
+                (_, 0) => store!("tmm0", "tmm1", to),
                 _ => store!("tmm2", "tmm3", to),
             }
             // Those just stored take a while to get to memory.
             if g > 0 {
-                add_dots::<FULL, CORRECTED>(&mut totals, dots.add((g - 1) % 2), stretch, tile, half, g - 1);
+                let (dots, g) = (dots.add((g - 1) % 2), g - 1);
+                add_dots::<BYTES, FULL, CORRECTED>(&mut totals, dots, stretch, tile, half, g);
             }
         }
         let last = groups - 1;
-        add_dots::<FULL, CORRECTED>(&mut totals, dots.add(last % 2), stretch, tile, half, last);
+        add_dots::<BYTES, FULL, CORRECTED>(&mut totals, dots.add(last % 2), stretch, tile, half, last);
         for r in 0..rows {
             _mm512_storeu_ps(sums[r].as_mut_ptr().add(16 * half), totals[r]);
         }
     }
 }
 
-/// Adds the dots of group `g` with upper and lower bytes.
+/// Adds the dots of group `g`.
 #[inline(always)]
-unsafe fn add_dots<const FULL: bool, const CORRECTED: bool>(
+unsafe fn add_dots<const BYTES: usize, const FULL: bool, const CORRECTED: bool>(
     totals: &mut [__m512; 16],
     dots: *const [[Line; 16]; 2],
     stretch: Stretch,
@@ -149,21 +181,24 @@ unsafe fn add_dots<const FULL: bool, const CORRECTED: bool>(
             // A loop is not sure to be unrolled, without which totals lie in memory.
             macro_rules! add_rows {
                 ($($r:literal)*) => {
-                    $(totals[$r] = add_row::<CORRECTED>(totals[$r], dots.add($r), scales, x.add($r));)*
+                    $(
+                        totals[$r] =
+                            add_row::<BYTES, CORRECTED>(totals[$r], dots.add($r), scales, x.add($r));
+                    )*
                 };
             }
             add_rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         } else {
             for r in 0..rows {
-                totals[r] = add_row::<CORRECTED>(totals[r], dots.add(r), scales, x.add(r));
+                totals[r] = add_row::<BYTES, CORRECTED>(totals[r], dots.add(r), scales, x.add(r));
             }
         }
     }
 }
 
-/// Adds a row's dots with upper bytes, and those with lower ones 16 lines behind them.
+/// Adds a row's dots: those with upper bytes, and those with lower ones 16 lines behind them, or those with its only ones.
 #[inline(always)]
-unsafe fn add_row<const CORRECTED: bool>(
+unsafe fn add_row<const BYTES: usize, const CORRECTED: bool>(
     total: __m512,
     dots: *const Line,
     scales: [__m512; 2],
@@ -171,12 +206,14 @@ unsafe fn add_row<const CORRECTED: bool>(
 ) -> __m512 {
     // SAFETY: the caller's; lines are 64 aligned bytes.
     unsafe {
-        let upper = _mm512_load_si512(dots.cast());
-        let mut lower = _mm512_load_si512(dots.add(16).cast());
-        if CORRECTED {
-            lower = _mm512_add_epi32(lower, _mm512_set1_epi32((*x).correction));
+        let mut sums = [_mm512_setzero_si512(); BYTES];
+        for byte in 0..BYTES {
+            sums[byte] = _mm512_load_si512(dots.add(16 * byte).cast());
         }
-        add_group(total, [upper, lower], scales, [(*x).step, (*x).sum])
+        if CORRECTED {
+            sums[BYTES - 1] = _mm512_add_epi32(sums[BYTES - 1], _mm512_set1_epi32((*x).correction));
+        }
+        add_group(total, sums, scales, [(*x).step, (*x).sum])
     }
 }
 
@@ -186,7 +223,7 @@ thread_local! {
 }
 
 /// Sets up this thread's registers: sums with upper and lower bytes of a group in 0 and 1, of the next in 2 and 3, bytes of `x`
-/// in 4 and 5, codes in 6. Sums are zero: storing them makes them so again.
+/// in 4 and 5, codes in 6. Of integers of one byte 0, 2, 4 and 6 are used. Sums are zero: storing them makes them so again.
 ///
 /// # Safety
 /// Tiles must be allowed.
