@@ -105,7 +105,7 @@ def notes(report):
     if "mlx-lm" in report["summary"]:
         prompt, generate = settings["mlx_tokens"]
         lines.append(f"mlx-lm, slow as it is, gets a prompt of {prompt} and generates {generate} tokens; they stand for every row.")
-    if "Lanner int8" in summary:
+    if "Lanner int8" in report["summary"]:
         lines.append("Lanner int8: with `--precision int8`, which rounds activations to integers of 8 bits instead of 16, as llama.cpp "
                      "does.")
     lines += [f"{name}: {version}." for name, version in report["versions"].items()]

@@ -85,7 +85,7 @@ def arguments():
     parser.add_argument("--check", type=absolute, metavar="JSON", help="measure again as stored there; fail if a ratio differs")
     parser.add_argument("--tolerance", type=float, default=0.15, help="how much a checked ratio may differ")
     args = parser.parse_args()
-    unknown = set(args.shapes) - set(DEFAULTS) | set(args.engines) - {"lanner", "llama.cpp", "mlx-lm"}
+    unknown = set(args.shapes) - set(DEFAULTS) | set(args.engines) - {"lanner", "lanner-int8", "llama.cpp", "mlx-lm"}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     return args
