@@ -42,7 +42,8 @@ pub enum Precision {
     /// the weight's codes are integers or 4-bit floats, and to bfloat16 where it is bfloat16 or 8-bit floats. Weights are
     /// never rounded, and nothing is where they are float32 or float16.
     Rounded,
-    /// As [`Precision::Rounded`], but to integers of 8 bits.
+    /// As [`Precision::Rounded`], but to integers of 8 bits instead of 16. Faster where processors multiply bytes: AVX-512 with
+    /// VNNI, AMX.
     Int8,
 }
 
