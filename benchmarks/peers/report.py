@@ -24,22 +24,21 @@ def spread(values):
 
 
 def ratios(summary):
-    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files. Those with `int8` have it in the name."""
+    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files. Other ways to run Lanner are named."""
     result = {}
     for engine in ("Lanner", "Lanner int8"):
         for peer, names in (("llama.cpp", LLAMA), ("mlx-lm", ("mlx-lm",))):
             for row, ours in summary.get(engine, {}).items():
                 theirs = [summary[name][row]["median"] for name in names if row in summary.get(name, {})]
                 if theirs:
-                    name = f"{peer} int8" if engine.endswith("int8") else peer
+                    name = peer if engine == "Lanner" else f"{engine} / {peer}"
                     result.setdefault(name, {})[row] = ours["median"] / max(theirs)
     return result
 
 
 def over(peer):
-    """Which ratio it is."""
-    engine, peer = ("Lanner int8", peer.removesuffix(" int8")) if peer.endswith(" int8") else ("Lanner", peer)
-    return f"{engine} / {peer}"
+    """Which ratio a key of `ratios` stands for."""
+    return peer if " / " in peer else f"Lanner / {peer}"
 
 
 def table(report):

@@ -351,7 +351,8 @@ pub struct ModelArgs {
     pub dtype: Option<Dtype>,
     /// Whether matrix products on the CPU may round activations: `rounded` to integers of 16 bits with a scale per group
     /// beside quantised weights, to bfloat16 beside bfloat16 ones; `int8` to integers of 8 bits instead of 16, which is
-    /// faster and loses some accuracy. Weights are never rounded [default: rounded].
+    /// less accurate, and faster where the processor multiplies bytes (AVX-512 with VNNI, AMX). Weights are never rounded
+    /// [default: rounded].
     #[arg(long, env = "LANNER_PRECISION")]
     pub precision: Option<Precision>,
     /// Threads that compute on the CPU [default: one for each physical core].

@@ -1,4 +1,4 @@
-//! `x · Wᵀ`, row-invariant: the formats a weight may have, and the two precisions in which products are computed.
+//! `x · Wᵀ`, row-invariant: the formats a weight may have, and the precisions in which products are computed.
 
 mod affine;
 #[allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]

@@ -56,34 +56,7 @@ unsafe fn rows<const BYTES: usize, const M: usize>(
         }
         for g in 0..groups {
             let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
-            // Sums of the products with upper and with lower bytes.
-            let mut dots = [[[_mm512_setzero_si512(); BYTES]; 2]; M];
-            for m in 0..M {
-                let correction = _mm512_set1_epi32((*x.add(m)).correction);
-                dots[m][0][BYTES - 1] = correction;
-                dots[m][1][BYTES - 1] = correction;
-            }
-            let (mut q, end) = (g * fours, (g + 1) * fours);
-            while q < end {
-                let (block, from) = (start / 64 + q / 16, q % 16);
-                let count = (16 - from).min(end - q);
-                let x = tile.lines.as_ptr().add(BYTES * block * rows + r).cast::<i32>().add(from);
-                let codes = panel.codes.as_ptr().add(q).cast::<__m512i>();
-                for i in 0..count {
-                    let codes =
-                        [_mm512_load_si512(codes.add(2 * i)), _mm512_load_si512(codes.add(2 * i + 1))];
-                    for m in 0..M {
-                        for byte in 0..BYTES {
-                            let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m) + i));
-                            for half in 0..2 {
-                                let dot = dots[m][half][byte];
-                                dots[m][half][byte] = _mm512_dpbusd_epi32(dot, codes[half], x);
-                            }
-                        }
-                    }
-                }
-                q += count;
-            }
+            let dots = dots::<BYTES, M>(stretch, tile, r, g);
             for half in 0..2 {
                 let scale = _mm512_load_ps(panel.scales[g][half].as_ptr());
                 let bias = _mm512_load_ps(panel.biases[g][half].as_ptr());
@@ -99,6 +72,52 @@ unsafe fn rows<const BYTES: usize, const M: usize>(
                 _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m][half]);
             }
         }
+    }
+}
+
+/// Sums of group `g`'s products of rows `r..r + M` with both halves of the panel: with upper and with lower bytes, or with the
+/// only ones.
+///
+/// # Safety
+/// As [`rows`], which keeps places within the tile and the panel.
+#[inline(always)]
+unsafe fn dots<const BYTES: usize, const M: usize>(
+    Stretch { panel, start, group, .. }: Stretch,
+    tile: Tile,
+    r: usize,
+    g: usize,
+) -> [[[__m512i; BYTES]; 2]; M] {
+    let (rows, fours) = (tile.rows, group / 4);
+    // SAFETY: the caller's.
+    unsafe {
+        let x = tile.groups.as_ptr().add((start / group + g) * rows + r);
+        let mut dots = [[[_mm512_setzero_si512(); BYTES]; 2]; M];
+        for m in 0..M {
+            let correction = _mm512_set1_epi32((*x.add(m)).correction);
+            dots[m][0][BYTES - 1] = correction;
+            dots[m][1][BYTES - 1] = correction;
+        }
+        let (mut q, end) = (g * fours, (g + 1) * fours);
+        while q < end {
+            let (block, from) = (start / 64 + q / 16, q % 16);
+            let count = (16 - from).min(end - q);
+            let x = tile.lines.as_ptr().add(BYTES * block * rows + r).cast::<i32>().add(from);
+            let codes = panel.codes.as_ptr().add(q).cast::<__m512i>();
+            for i in 0..count {
+                let codes = [_mm512_load_si512(codes.add(2 * i)), _mm512_load_si512(codes.add(2 * i + 1))];
+                for m in 0..M {
+                    for byte in 0..BYTES {
+                        let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m) + i));
+                        for half in 0..2 {
+                            let dot = dots[m][half][byte];
+                            dots[m][half][byte] = _mm512_dpbusd_epi32(dot, codes[half], x);
+                        }
+                    }
+                }
+            }
+            q += count;
+        }
+        dots
     }
 }
 

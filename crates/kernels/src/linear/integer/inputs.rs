@@ -150,7 +150,7 @@ impl Inputs {
                 )
             };
             let sources = &product.sources[start..end];
-            let rows = Rows { x, k: product.k, sources, layout, width, lines, groups };
+            let rows = Rows { x, k: product.k, sources, layout, width, planes, lines, groups };
             #[cfg(target_arch = "x86_64")]
             if as_bytes() {
                 // SAFETY: the processor has the features.
@@ -189,6 +189,7 @@ pub(super) struct Rows<'a> {
     pub sources: &'a [u32],
     pub layout: Layout,
     pub width: Width,
+    pub planes: usize,
     pub lines: &'a mut [Line],
     pub groups: &'a mut [Group],
 }
@@ -206,9 +207,8 @@ pub(super) trait Encode: Copy {
 impl Rows<'_> {
     #[inline(always)]
     pub fn fill(self, encode: impl Encode) {
-        let Rows { x, k, sources, layout, width, lines, groups } = self;
+        let Rows { x, k, sources, layout, width, planes, lines, groups } = self;
         let (rows, group, order) = (sources.len(), layout.group, layout.order());
-        let planes = lines.len() / (rows * k.div_ceil(BLOCK)).max(1);
         // A group of 128 fills two blocks, the others at most one.
         let span = group.max(BLOCK);
         let mut integers = [0i32; 2 * BLOCK];

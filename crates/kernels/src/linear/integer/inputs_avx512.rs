@@ -39,9 +39,13 @@ impl Encode for Bytes {
                 _mm512_store_si512(line.0.as_mut_ptr().cast(), _mm512_shuffle_epi8(bytes, order));
                 line
             };
+            let mut whole = [_mm512_setzero_si512(); 4];
+            for (whole, integers) in whole.iter_mut().zip(integers.as_chunks::<16>().0) {
+                *whole = _mm512_loadu_si512(integers.as_ptr().cast());
+            }
             match width {
-                Width::One => [line(lowest(integers)), Line::ZERO],
-                Width::Two => split(integers).map(line),
+                Width::One => [line(lowest(whole)), Line::ZERO],
+                Width::Two => split(whole).map(line),
             }
         }
     }
@@ -77,26 +81,30 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Width)
 
 /// Upper and lower bytes, both signed.
 #[inline(always)]
-unsafe fn split(integers: &[i32; BLOCK]) -> [__m512i; 2] {
-    // SAFETY: the features are the caller's; vectors are loaded from arrays of 16.
+unsafe fn split(integers: [__m512i; 4]) -> [__m512i; 2] {
+    // SAFETY: the features are the caller's.
     unsafe {
-        let mut above = [0; BLOCK];
-        for (above, integers) in above.as_chunks_mut::<16>().0.iter_mut().zip(integers.as_chunks::<16>().0) {
-            let integers = _mm512_loadu_si512(integers.as_ptr().cast());
-            let upper = _mm512_srai_epi32(_mm512_add_epi32(integers, _mm512_set1_epi32(128)), 8);
-            _mm512_storeu_si512(above.as_mut_ptr().cast(), upper);
+        let mut above = integers;
+        for integers in &mut above {
+            *integers = _mm512_srai_epi32(_mm512_add_epi32(*integers, _mm512_set1_epi32(128)), 8);
         }
-        [lowest(&above), lowest(integers)]
+        [lowest(above), lowest(integers)]
     }
 }
 
 /// The lowest byte of each.
 #[inline(always)]
-unsafe fn lowest(integers: &[i32; BLOCK]) -> __m512i {
-    // SAFETY: the features are the caller's; vectors are loaded from arrays of 16.
+unsafe fn lowest(integers: [__m512i; 4]) -> __m512i {
+    // SAFETY: the features are the caller's.
     unsafe {
-        let bytes = |i: usize| _mm512_cvtepi32_epi8(_mm512_loadu_si512(integers[16 * i..].as_ptr().cast()));
-        let (low, high) = (_mm256_set_m128i(bytes(1), bytes(0)), _mm256_set_m128i(bytes(3), bytes(2)));
+        let [a, b, c, d] = integers;
+        let [a, b, c, d] = [
+            _mm512_cvtepi32_epi8(a),
+            _mm512_cvtepi32_epi8(b),
+            _mm512_cvtepi32_epi8(c),
+            _mm512_cvtepi32_epi8(d),
+        ];
+        let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
     }
 }
