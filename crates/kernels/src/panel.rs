@@ -21,35 +21,48 @@ pub fn wide_registers() -> bool {
     false
 }
 
-/// Rows of floats, `stride` apart.
+/// Rows of numbers, `stride` apart.
 #[derive(Clone, Copy)]
-pub struct Rows<'a> {
-    pub values: &'a [f32],
+pub struct Rows<'a, T = f32> {
+    pub values: &'a [T],
     pub stride: usize,
 }
 
-/// `out[r] += sum_d a[r][d] * panel[d]`, `d` in order, for `R` rows, `depth` rows of the panel and its first `columns`
+impl<T> Rows<'_, T> {
+    /// What begins at column `at`.
+    #[inline(always)]
+    fn from(self, at: usize) -> Self {
+        Rows { values: &self.values[at..], ..self }
+    }
+}
+
+/// `out[r] += sum_d a[r][d] * b[d]`, `d` in order, for `R` rows, the first `depth` rows of `b` and its first `columns`
 /// columns, rounded up to whole lanes. Rows of `out` are `out_stride` apart.
 #[inline(always)]
-pub fn add_product<const R: usize>(
+pub fn add_product<const R: usize, T: Scalar>(
     out: &mut [f32],
     out_stride: usize,
     a: Rows,
-    panel: &[f32],
-    columns: usize,
+    b: Rows<T>,
+    [depth, columns]: [usize; 2],
     wide: bool,
 ) {
     if wide && columns > PANEL - LANES {
-        return tile::<R, 4>(out, out_stride, a, panel);
+        return tile::<R, 4, T>(out, out_stride, a, b, depth);
     }
     for at in (0..columns).step_by(LANES) {
-        tile::<R, 1>(&mut out[at..], out_stride, a, &panel[at..]);
+        tile::<R, 1, T>(&mut out[at..], out_stride, a, b.from(at), depth);
     }
 }
 
 #[inline(always)]
-fn tile<const R: usize, const N: usize>(out: &mut [f32], out_stride: usize, a: Rows, panel: &[f32]) {
-    let depth = panel.len().div_ceil(PANEL);
+fn tile<const R: usize, const N: usize, T: Scalar>(
+    out: &mut [f32],
+    out_stride: usize,
+    a: Rows,
+    b: Rows<T>,
+    depth: usize,
+) {
     let mut sums = [[[0.0; LANES]; N]; R];
     let mut left: [&[f32]; R] = [&[]; R];
     for r in 0..R {
@@ -59,10 +72,10 @@ fn tile<const R: usize, const N: usize>(out: &mut [f32], out_stride: usize, a: R
         }
     }
     for d in 0..depth {
-        let row = &panel[d * PANEL..][..N * LANES];
+        let row = &b.values[d * b.stride..][..N * LANES];
         let mut lanes: [Lanes; N] = [[0.0; LANES]; N];
         for (n, lanes) in lanes.iter_mut().enumerate() {
-            *lanes = load(row, n);
+            *lanes = load_scalar(row, n);
         }
         for r in 0..R {
             let x = [left[r][d]; LANES];
@@ -115,33 +128,38 @@ pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut
             for row in next.chunks_exact(dim).take(LANES) {
                 prefetch(&row[chunk * LANES..][..1]);
             }
-            transpose(&square, &mut to[at * LANES..], wide);
+            let columns = transposed(&square, wide);
+            for (to, column) in to.chunks_exact_mut(PANEL).zip(&columns) {
+                to[at * LANES..][..LANES].copy_from_slice(column);
+            }
         }
     }
 }
 
-/// Row `i` of `square` becomes column `i` of rows 64 apart.
+/// Columns become rows.
 #[inline(always)]
 #[allow(unsafe_code, reason = "shuffles that the compiler does not find")]
-fn transpose(square: &[Lanes; LANES], to: &mut [f32], wide: bool) {
+pub fn transposed(square: &[Lanes; LANES], wide: bool) -> [Lanes; LANES] {
     #[cfg(target_arch = "x86_64")]
     if wide {
         // SAFETY: `wide` says that the processor has AVX-512.
-        return unsafe { transpose_avx512(square, to) };
+        return unsafe { transposed_avx512(square) };
     }
     let _ = wide;
-    for (j, to) in to.chunks_mut(PANEL).enumerate() {
+    let mut columns = [[0.0; LANES]; LANES];
+    for (j, column) in columns.iter_mut().enumerate() {
         for i in 0..LANES {
-            to[i] = square[i][j];
+            column[i] = square[i][j];
         }
     }
+    columns
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
 #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-fn transpose_avx512(square: &[Lanes; LANES], to: &mut [f32]) {
+fn transposed_avx512(square: &[Lanes; LANES]) -> [Lanes; LANES] {
     use std::arch::x86_64::*;
     let mut a = [_mm512_setzero_ps(); LANES];
     for i in 0..LANES {
@@ -171,11 +189,12 @@ fn transpose_avx512(square: &[Lanes; LANES], to: &mut [f32]) {
         b[j + 4] = _mm512_shuffle_f32x4::<0x88>(third, fourth);
         b[j + 12] = _mm512_shuffle_f32x4::<0xdd>(third, fourth);
     }
-    assert!(to.len() >= (LANES - 1) * PANEL + LANES, "16 rows of a panel");
-    for (i, row) in b.into_iter().enumerate() {
-        // SAFETY: within `to`, as just checked.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(i * PANEL), row) };
+    let mut columns = [[0.0; LANES]; LANES];
+    for (column, lanes) in columns.iter_mut().zip(b) {
+        // SAFETY: 16 floats.
+        unsafe { _mm512_storeu_ps(column.as_mut_ptr(), lanes) };
     }
+    columns
 }
 
 #[cfg(test)]

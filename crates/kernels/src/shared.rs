@@ -63,9 +63,9 @@ pub struct Aligned<const N: usize>(pub [f32; N]);
 pub fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..values.len()).step_by((64 / size_of::<T>()).max(1)) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: within the slice; nothing is read but into the cache.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().add(at).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(values.as_ptr().add(at).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;

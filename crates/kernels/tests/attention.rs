@@ -10,12 +10,17 @@ use proptest::prelude::*;
 fn shapes() -> impl Strategy<Value = AttentionShape> {
     let past = prop_oneof![0usize..40, 200usize..600];
     let sizes = (1usize..9, past, 0usize..20, 1usize..4, 1usize..11);
-    let dims = (1usize..100, 1usize..100, prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]));
-    (sizes, dims).prop_map(|((tokens, past, room, kv_heads, group), (head_dim, value_dim, window))| {
-        let (heads, length) = (kv_heads * group, past + tokens);
-        let capacity = length + room;
-        AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
-    })
+    // Whole vectors are another path for few queries.
+    let dims =
+        prop_oneof![(1usize..100, 1usize..100), (1usize..8, 1usize..8).prop_map(|(k, v)| (16 * k, 16 * v))];
+    let window = prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]);
+    (sizes, dims, window).prop_map(
+        |((tokens, past, room, kv_heads, group), (head_dim, value_dim), window)| {
+            let (heads, length) = (kv_heads * group, past + tokens);
+            let capacity = length + room;
+            AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window }
+        },
+    )
 }
 
 /// `(softcap, whether there are sinks)`

@@ -1,20 +1,16 @@
 //! Some queries that share a key head, against one block of keys: a softmax of its own, to be merged with those of the
 //! other blocks.
 
-use super::{AttentionShape, BLOCK, Softmax};
+use std::ops::Range;
+
+use super::{AttentionShape, BLOCK, Head, Softmax};
 use crate::{
     lanes::{LANES, exp, fma, load, reduce, tanh},
-    panel::{PANEL, ROWS, Rows, add_product},
+    panel::{PANEL, ROWS, Rows, add_product, transposed},
+    scalar::Scalar,
+    shared::prefetch,
     simd::{Work, vectorize},
 };
-
-/// The keys and values of one key head, of whatever type, as panels of float32.
-pub trait Source: Sync {
-    /// Keys `from..to`, at most 64, as columns: `[head_dim, 64]`.
-    fn keys(&self, from: usize, to: usize, panel: &mut [f32]);
-    /// Values `from..to` as rows, `[value panels, to - from, 64]`.
-    fn values(&self, from: usize, to: usize, panels: &mut [f32]);
-}
 
 /// Queries `first..first + rows` of a key head: its query heads token by token.
 #[derive(Clone, Copy)]
@@ -66,9 +62,9 @@ impl Tile<'_> {
     }
 
     /// Queries `q` `[rows, head_dim]` against block `block` of the keys: into `partial`.
-    pub fn attend(
+    pub fn attend<T: Scalar>(
         &self,
-        source: &dyn Source,
+        head: &Head<T>,
         q: &[f32],
         block: usize,
         scratch: &mut [f32],
@@ -81,24 +77,51 @@ impl Tile<'_> {
         let start = base.max(first / PANEL * PANEL);
         scores.fill(0.0);
         partial.sums.fill(0.0);
-        for from in (start..end).step_by(PANEL) {
-            let to = (from + PANEL).min(end);
-            source.keys(from, to, panels);
-            let scores = &mut scores[from - base..];
-            vectorize(Scores { tile: *self, q, panel: panels, from, to, scores });
+        let few = self.rows <= FEW && head.whole();
+        if few {
+            vectorize(FewScores { tile: *self, q, head, base, keys: start..end, scores });
+        } else {
+            for from in (start..end).step_by(PANEL) {
+                let to = (from + PANEL).min(end);
+                head.keys(from, to, panels);
+                let scores = &mut scores[from - base..];
+                vectorize(Scores { tile: *self, q, panel: panels, from, to, scores });
+            }
         }
         vectorize(Numerators { tile: *self, base, scores, partial: &mut partial });
-        for from in (start..end).step_by(PANEL) {
-            let (from, to) = (from.max(first), (from + PANEL).min(end));
-            source.values(from, to, panels);
-            vectorize(Weighted {
-                tile: *self,
-                panels,
-                from,
-                to,
-                scores: &scores[from - base..],
-                partial: &mut partial,
-            });
+        let step = if few { LANES } else { PANEL };
+        for from in (start..end).step_by(step) {
+            let (from, to) = (from.max(first), (from + step).min(end));
+            if from >= to {
+                continue;
+            }
+            let scores = &scores[from - base..];
+            if few {
+                let values = Rows { values: &head.v.rows[from * head.v.stride..], stride: head.v.stride };
+                vectorize(Weighted {
+                    tile: *self,
+                    values,
+                    width: 1,
+                    ahead: true,
+                    from,
+                    to,
+                    scores,
+                    partial: &mut partial,
+                });
+            } else {
+                head.values(from, to, panels);
+                let values = Rows { values: &*panels, stride: PANEL };
+                vectorize(Weighted {
+                    tile: *self,
+                    values,
+                    width: to - from,
+                    ahead: false,
+                    from,
+                    to,
+                    scores,
+                    partial: &mut partial,
+                });
+            }
         }
     }
 
@@ -152,6 +175,9 @@ struct Scores<'a> {
     scores: &'a mut [f32],
 }
 
+/// Up to so many queries meet keys and values as they come out of memory; for more, these are laid out in panels first.
+const FEW: usize = 16;
+
 /// Rows of a panel that stay in the innermost cache while all queries pass.
 const DEPTH: usize = 64;
 
@@ -170,12 +196,50 @@ impl Work for Scores<'_> {
                 if first < self.to && last > self.from {
                     let scores = &mut self.scores[row * BLOCK..];
                     let columns = self.to.min(last) - self.from;
+                    let (panel, size) = (Rows { values: panel, stride: PANEL }, [depth, columns]);
                     match rows {
-                        ROWS => add_product::<ROWS>(scores, BLOCK, a, panel, columns, self.tile.wide),
-                        _ => add_product::<1>(scores, BLOCK, a, panel, columns, self.tile.wide),
+                        ROWS => add_product::<ROWS, f32>(scores, BLOCK, a, panel, size, self.tile.wide),
+                        _ => add_product::<1, f32>(scores, BLOCK, a, panel, size, self.tile.wide),
                     }
                 }
                 row += rows;
+            }
+        }
+    }
+}
+
+/// As [`Scores`] of all panels, for few queries, with keys as they come out of memory: to the same bits.
+struct FewScores<'a, T> {
+    tile: Tile<'a>,
+    q: &'a [f32],
+    head: &'a Head<'a, T>,
+    base: usize,
+    keys: Range<usize>,
+    /// `[rows, BLOCK]`, from key `base` on.
+    scores: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for FewScores<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        let FewScores { tile, q, head, base, keys, scores } = self;
+        for from in keys.clone().step_by(LANES) {
+            let to = (from + LANES).min(keys.end);
+            for chunk in 0..head.head_dim / LANES {
+                let columns = transposed(&head.square(from, to, chunk), tile.wide);
+                let columns = Rows { values: columns.as_flattened(), stride: LANES };
+                let mut row = 0;
+                while row < tile.rows {
+                    let q = Rows { values: &q[row * head.head_dim + chunk * LANES..], stride: head.head_dim };
+                    let scores = &mut scores[row * BLOCK + from - base..];
+                    if row + ROWS <= tile.rows {
+                        add_product::<ROWS, f32>(scores, BLOCK, q, columns, [LANES; 2], false);
+                        row += ROWS;
+                    } else {
+                        add_product::<1, f32>(scores, BLOCK, q, columns, [LANES; 2], false);
+                        row += 1;
+                    }
+                }
             }
         }
     }
@@ -246,10 +310,13 @@ impl Tile<'_> {
 }
 
 /// Values times weights; each sum in the order of the keys, of those the row sees alone.
-struct Weighted<'a, 'b> {
+struct Weighted<'a, 'b, T> {
     tile: Tile<'a>,
-    /// `[value panels, to - from, 64]`
-    panels: &'a [f32],
+    /// Rows of values; those of 64 columns on begin `width` times as many numbers on.
+    values: Rows<'a, T>,
+    width: usize,
+    /// Whether to ask memory for the values that follow.
+    ahead: bool,
     from: usize,
     to: usize,
     /// `[rows, BLOCK]`, from key `from` on.
@@ -257,11 +324,19 @@ struct Weighted<'a, 'b> {
     partial: &'a mut Partial<'b>,
 }
 
-impl Work for Weighted<'_, '_> {
+impl<T: Scalar> Work for Weighted<'_, '_, T> {
     #[inline(always)]
     fn run(mut self) {
         let Tile { rows, .. } = self.tile;
+        let Rows { values, stride } = self.values;
         for at in (0..self.tile.value_stride()).step_by(PANEL) {
+            for next in self.to - self.from..2 * (self.to - self.from) {
+                if self.ahead
+                    && let Some(next) = values.get(next * stride + at..)
+                {
+                    prefetch(&next[..PANEL.min(next.len())]);
+                }
+            }
             let mut row = 0;
             while row < rows {
                 if row + ROWS > rows {
@@ -292,25 +367,19 @@ impl Work for Weighted<'_, '_> {
     }
 }
 
-impl Weighted<'_, '_> {
+impl<T: Scalar> Weighted<'_, '_, T> {
     #[inline(always)]
     fn add<const R: usize>(&mut self, row: usize, at: usize, start: usize, end: usize) {
         if start >= end {
             return;
         }
         let stride = self.tile.value_stride();
-        let panel = &self.panels[at * (self.to - self.from)..];
-        let panel = &panel[(start - self.from) * PANEL..(end - self.from) * PANEL];
+        let Rows { values, stride: step } = self.values;
+        let values = Rows { values: &values[at * self.width + (start - self.from) * step..], stride: step };
         let a = Rows { values: &self.scores[row * BLOCK + start - self.from..], stride: BLOCK };
-        let columns = (stride - at).min(PANEL);
-        add_product::<R>(
-            &mut self.partial.sums[row * stride + at..],
-            stride,
-            a,
-            panel,
-            columns,
-            self.tile.wide,
-        );
+        let size = [end - start, (stride - at).min(PANEL)];
+        let sums = &mut self.partial.sums[row * stride + at..];
+        add_product::<R, T>(sums, stride, a, values, size, self.tile.wide);
     }
 }
 

@@ -5,12 +5,14 @@
 //! others are computed beside it, nor on who computes which block; but they do on where the blocks' edges lie.
 
 mod block;
+mod head;
 
-use block::{Source, Tile};
+use block::Tile;
+use head::{Head, Values};
 
 use crate::{
     lanes::LANES,
-    panel::{pack_columns, pack_rows, wide_registers},
+    panel::wide_registers,
     parallel::for_each_chunk,
     scalar::Scalar,
     shared::{Parts, with_scratch},
@@ -126,14 +128,6 @@ fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, soft
     }
     let mut tasks: Vec<usize> = (0..tiles).rev().collect();
     for_each_chunk(&mut tasks, 1, call.work(), |_, task| call.whole_tile(task[0], per_head, &out));
-}
-
-/// Rows of values `stride` apart, of which the first `dim` numbers count.
-#[derive(Clone, Copy)]
-struct Values<'a, T> {
-    rows: &'a [T],
-    stride: usize,
-    dim: usize,
 }
 
 /// What one call was given.
@@ -290,57 +284,6 @@ impl<T: Scalar> Call<'_, T> {
                 self.write(&tile, kv_head, tile.finish(total), out);
             });
         }
-    }
-}
-
-/// The keys and values of one key head.
-struct Head<'a, T> {
-    /// `[capacity, head_dim]`
-    k: &'a [T],
-    v: Values<'a, T>,
-    head_dim: usize,
-    wide: bool,
-}
-
-impl<T: Scalar> Source for Head<'_, T> {
-    fn keys(&self, from: usize, to: usize, panel: &mut [f32]) {
-        let rows = &self.k[from * self.head_dim..];
-        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel, wide: self.wide });
-    }
-
-    fn values(&self, from: usize, to: usize, panels: &mut [f32]) {
-        let Values { rows, stride, dim } = self.v;
-        vectorize(PackValues { rows: &rows[from * stride..], count: to - from, stride, dim, panels });
-    }
-}
-
-struct Keys<'a, T> {
-    rows: &'a [T],
-    count: usize,
-    dim: usize,
-    panel: &'a mut [f32],
-    wide: bool,
-}
-
-impl<T: Scalar> Work for Keys<'_, T> {
-    #[inline(always)]
-    fn run(self) {
-        pack_columns(self.rows, self.count, self.dim, self.panel, self.wide);
-    }
-}
-
-struct PackValues<'a, T> {
-    rows: &'a [T],
-    count: usize,
-    stride: usize,
-    dim: usize,
-    panels: &'a mut [f32],
-}
-
-impl<T: Scalar> Work for PackValues<'_, T> {
-    #[inline(always)]
-    fn run(self) {
-        pack_rows(self.rows, self.count, self.stride, self.dim, self.panels);
     }
 }
 

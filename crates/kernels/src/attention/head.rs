@@ -1,0 +1,91 @@
+//! The keys and values of one key head, of whatever type.
+
+use crate::{
+    lanes::{LANES, Lanes, load_scalar},
+    panel::{pack_columns, pack_rows},
+    scalar::Scalar,
+    shared::prefetch,
+    simd::{Work, vectorize},
+};
+
+/// Rows of values `stride` apart, of which the first `dim` numbers count.
+#[derive(Clone, Copy)]
+pub struct Values<'a, T> {
+    pub rows: &'a [T],
+    pub stride: usize,
+    pub dim: usize,
+}
+
+/// What queries that share a key head attend to.
+pub struct Head<'a, T> {
+    /// `[capacity, head_dim]`
+    pub k: &'a [T],
+    pub v: Values<'a, T>,
+    pub head_dim: usize,
+    pub wide: bool,
+}
+
+impl<T: Scalar> Head<'_, T> {
+    /// Whether keys and values are whole vectors.
+    pub fn whole(&self) -> bool {
+        [self.head_dim, self.v.dim].iter().all(|dim| dim.is_multiple_of(LANES))
+    }
+
+    /// Keys `from..to`, at most 64, as columns of a panel: `[head_dim, 64]`.
+    pub fn keys(&self, from: usize, to: usize, panel: &mut [f32]) {
+        let rows = &self.k[from * self.head_dim..];
+        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel, wide: self.wide });
+    }
+
+    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16; those that follow are asked for.
+    #[inline(always)]
+    pub fn square(&self, from: usize, to: usize, chunk: usize) -> [Lanes; LANES] {
+        let mut square = [[0.0; LANES]; LANES];
+        let keys = &self.k[from * self.head_dim..];
+        for i in 0..LANES {
+            if i < to - from {
+                square[i] = load_scalar(&keys[i * self.head_dim..][..self.head_dim], chunk);
+            }
+            if let Some(next) = keys.get((i + LANES) * self.head_dim + chunk * LANES..) {
+                prefetch(&next[..next.len().min(1)]);
+            }
+        }
+        square
+    }
+
+    /// Values `from..to` as rows of panels, `[value panels, to - from, 64]`.
+    pub fn values(&self, from: usize, to: usize, panels: &mut [f32]) {
+        let Values { rows, stride, dim } = self.v;
+        vectorize(PackValues { rows: &rows[from * stride..], count: to - from, stride, dim, panels });
+    }
+}
+
+struct Keys<'a, T> {
+    rows: &'a [T],
+    count: usize,
+    dim: usize,
+    panel: &'a mut [f32],
+    wide: bool,
+}
+
+impl<T: Scalar> Work for Keys<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        pack_columns(self.rows, self.count, self.dim, self.panel, self.wide);
+    }
+}
+
+struct PackValues<'a, T> {
+    rows: &'a [T],
+    count: usize,
+    stride: usize,
+    dim: usize,
+    panels: &'a mut [f32],
+}
+
+impl<T: Scalar> Work for PackValues<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        pack_rows(self.rows, self.count, self.stride, self.dim, self.panels);
+    }
+}
