@@ -9,7 +9,7 @@ use std::{
 use crate::{
     constrain::Constraint,
     memory::{Memory, megabytes},
-    options::Speculate,
+    options::{Precision, Speculate},
 };
 
 /// One generation: prompt token ids in, [`Event`]s out.
@@ -403,6 +403,8 @@ pub struct WeightSummary {
     pub parameters: usize,
     /// That of most bytes: `affine 4-bit, group 64`, `mxfp4`, `bfloat16`.
     pub format: String,
+    /// In which products with them are computed; `None` on a GPU, where it is MLX's.
+    pub precision: Option<Precision>,
     /// `None` if the model has experts and does not say how many of them a token takes.
     pub reads: Option<WeightReads>,
 }

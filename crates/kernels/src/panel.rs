@@ -56,6 +56,7 @@ pub fn add_product<const R: usize, T: Scalar>(
 }
 
 #[inline(always)]
+#[expect(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
 fn tile<const R: usize, const N: usize, T: Scalar>(
     out: &mut [f32],
     out_stride: usize,

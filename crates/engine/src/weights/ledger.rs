@@ -61,6 +61,7 @@ impl Ledger {
         WeightSummary {
             parameters: self.parameters,
             format: format.map_or_else(String::new, |(format, _)| format.clone()),
+            precision: (!mlx::on_gpu()).then(mlx::precision),
             reads: self.reads(config),
         }
     }

@@ -48,6 +48,14 @@ pub enum Precision {
 }
 
 impl Precision {
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Float32 => "float32",
+            Precision::Rounded => "rounded",
+            Precision::Int8 => "int8",
+        }
+    }
+
     /// Of integers.
     fn width(self) -> Width {
         match self {

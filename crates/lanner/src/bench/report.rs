@@ -1,6 +1,6 @@
 //! What a benchmark found, as JSON and as a table.
 
-use engine::{ModelInfo, WeightReads};
+use engine::{ModelInfo, Precision, WeightReads};
 use serde_json::{Value, json};
 
 use super::{
@@ -25,6 +25,8 @@ pub struct ModelReport {
     pub weight_bytes: usize,
     /// Of most weights.
     pub format: String,
+    /// In which products with them are computed; `None` on a GPU.
+    pub precision: Option<Precision>,
     pub reads: Option<WeightReads>,
 }
 
@@ -56,6 +58,7 @@ impl ModelReport {
             parameters: info.weights.parameters,
             weight_bytes: info.weight_bytes,
             format: info.weights.format.clone(),
+            precision: info.weights.precision,
             reads: info.weights.reads,
         }
     }
@@ -257,6 +260,7 @@ pub fn about(machine: &Machine, model: &ModelReport) -> Value {
             "parameters": model.parameters,
             "weight_bytes": model.weight_bytes,
             "quantization": model.format,
+            "precision": model.precision.map(Precision::name),
         },
     })
 }
@@ -264,10 +268,11 @@ pub fn about(machine: &Machine, model: &ModelReport) -> Value {
 /// What was measured and on what, in two lines.
 pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
     let made_up = if model.shape.is_some() { ", random weights" } else { "" };
+    let precision = model.precision.map_or(String::new(), |p| format!(", precision {}", p.name()));
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     [
         format!(
-            "{}: {:.1} million parameters, {}, {:.1} MB{made_up}",
+            "{}: {:.1} million parameters, {}, {:.1} MB{made_up}{precision}",
             model.name,
             model.parameters as f64 / 1e6,
             model.format,

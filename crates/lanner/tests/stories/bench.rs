@@ -69,6 +69,7 @@ fn figures_fit_each_other() {
     let report = json(&[&["--shape", &shape(), "--group-size", "32"], &sizes as &[&str]].concat(), &[]);
     assert_eq!(report["lanner"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["model"]["quantization"], "affine 4-bit, group 32");
+    assert_eq!(report["model"]["precision"], "rounded");
     assert_eq!(report["model"]["shape"], shape());
     let runs = report["runs"].as_array().unwrap();
     let found: Vec<[u64; 4]> = runs
