@@ -25,6 +25,7 @@ mod scalar;
 mod shared;
 mod simd;
 mod top_k;
+mod transpose;
 
 pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use bandwidth::read_bandwidth;

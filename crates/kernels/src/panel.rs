@@ -6,6 +6,7 @@ use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar},
     scalar::Scalar,
     shared::prefetch,
+    transpose::transpose,
 };
 
 /// Columns of a panel.
@@ -45,9 +46,8 @@ pub fn add_product<const R: usize, T: Scalar>(
     a: Rows,
     b: Rows<T>,
     [depth, columns]: [usize; 2],
-    wide: bool,
 ) {
-    if wide && columns > PANEL - LANES {
+    if wide_registers() && columns > PANEL - LANES {
         return tile::<R, 4, T>(out, out_stride, a, b, depth);
     }
     for at in (0..columns).step_by(LANES) {
@@ -116,7 +116,7 @@ const AHEAD: usize = 8;
 /// The first `count` rows, at most 64, of `dim` numbers as the columns of one panel, `[dim rounded up to 16, 64]`. Rows
 /// behind them will be asked for next.
 #[inline(always)]
-pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32], wide: bool) {
+pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
     for at in 0..count.div_ceil(LANES) {
         let next = &rows[((at + 1) * LANES * dim).min(rows.len())..];
         let rows = &rows[at * LANES * dim..((at + 1) * LANES).min(count) * dim];
@@ -129,73 +129,12 @@ pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut
             for row in next.chunks_exact(dim).take(LANES) {
                 prefetch(&row[chunk * LANES..][..1]);
             }
-            let columns = transposed(&square, wide);
-            for (to, column) in to.chunks_exact_mut(PANEL).zip(&columns) {
+            transpose(&mut square);
+            for (to, column) in to.chunks_exact_mut(PANEL).zip(&square) {
                 to[at * LANES..][..LANES].copy_from_slice(column);
             }
         }
     }
-}
-
-/// Columns become rows.
-#[inline(always)]
-#[allow(unsafe_code, reason = "shuffles that the compiler does not find")]
-pub fn transposed(square: &[Lanes; LANES], wide: bool) -> [Lanes; LANES] {
-    #[cfg(target_arch = "x86_64")]
-    if wide {
-        // SAFETY: `wide` says that the processor has AVX-512.
-        return unsafe { transposed_avx512(square) };
-    }
-    let _ = wide;
-    let mut columns = [[0.0; LANES]; LANES];
-    for (j, column) in columns.iter_mut().enumerate() {
-        for i in 0..LANES {
-            column[i] = square[i][j];
-        }
-    }
-    columns
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-#[inline]
-#[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-fn transposed_avx512(square: &[Lanes; LANES]) -> [Lanes; LANES] {
-    use std::arch::x86_64::*;
-    let mut a = [_mm512_setzero_ps(); LANES];
-    for i in 0..LANES {
-        // SAFETY: 16 floats.
-        a[i] = unsafe { _mm512_loadu_ps(square[i].as_ptr()) };
-    }
-    let mut b = a;
-    for i in 0..LANES / 2 {
-        b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-    }
-    // Now `a[4 i + j]`: element `j` of each 128 bits, of rows `4 i..4 i + 4`.
-    for i in 0..LANES / 4 {
-        for j in 0..2 {
-            let (low, high) = (_mm512_castps_pd(b[4 * i + j]), _mm512_castps_pd(b[4 * i + j + 2]));
-            a[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            a[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-    }
-    for j in 0..4 {
-        let first = _mm512_shuffle_f32x4::<0x88>(a[j], a[j + 4]);
-        let second = _mm512_shuffle_f32x4::<0x88>(a[j + 8], a[j + 12]);
-        let third = _mm512_shuffle_f32x4::<0xdd>(a[j], a[j + 4]);
-        let fourth = _mm512_shuffle_f32x4::<0xdd>(a[j + 8], a[j + 12]);
-        b[j] = _mm512_shuffle_f32x4::<0x88>(first, second);
-        b[j + 8] = _mm512_shuffle_f32x4::<0xdd>(first, second);
-        b[j + 4] = _mm512_shuffle_f32x4::<0x88>(third, fourth);
-        b[j + 12] = _mm512_shuffle_f32x4::<0xdd>(third, fourth);
-    }
-    let mut columns = [[0.0; LANES]; LANES];
-    for (column, lanes) in columns.iter_mut().zip(b) {
-        // SAFETY: 16 floats.
-        unsafe { _mm512_storeu_ps(column.as_mut_ptr(), lanes) };
-    }
-    columns
 }
 
 #[cfg(test)]
@@ -204,11 +143,11 @@ mod tests {
 
     #[test]
     fn rows_become_columns() {
-        for (wide, count) in [(false, 64), (wide_registers(), 64), (wide_registers(), 19)] {
+        for count in [64, 19] {
             let dim = 37;
             let rows: Vec<f32> = (0..count * dim).map(|i| i as f32).collect();
             let mut panel = vec![f32::NAN; 48 * PANEL];
-            pack_columns(&rows, count, dim, &mut panel, wide);
+            pack_columns(&rows, count, dim, &mut panel);
             for i in 0..count * dim {
                 assert_eq!(panel[i % dim * PANEL + i / dim], rows[i]);
             }

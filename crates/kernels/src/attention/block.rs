@@ -6,10 +6,11 @@ use std::ops::Range;
 use super::{AttentionShape, BLOCK, Head, Softmax};
 use crate::{
     lanes::{LANES, exp, fma, load, reduce, tanh},
-    panel::{PANEL, ROWS, Rows, add_product, transposed},
+    panel::{PANEL, ROWS, Rows, add_product},
     scalar::Scalar,
     shared::prefetch,
     simd::{Work, vectorize},
+    transpose::transpose,
 };
 
 /// Queries `first..first + rows` of a key head: its query heads token by token.
@@ -19,7 +20,6 @@ pub struct Tile<'a> {
     pub softmax: Softmax<'a>,
     pub first: usize,
     pub rows: usize,
-    pub wide: bool,
 }
 
 impl Tile<'_> {
@@ -198,8 +198,8 @@ impl Work for Scores<'_> {
                     let columns = self.to.min(last) - self.from;
                     let (panel, size) = (Rows { values: panel, stride: PANEL }, [depth, columns]);
                     match rows {
-                        ROWS => add_product::<ROWS, f32>(scores, BLOCK, a, panel, size, self.tile.wide),
-                        _ => add_product::<1, f32>(scores, BLOCK, a, panel, size, self.tile.wide),
+                        ROWS => add_product::<ROWS, f32>(scores, BLOCK, a, panel, size),
+                        _ => add_product::<1, f32>(scores, BLOCK, a, panel, size),
                     }
                 }
                 row += rows;
@@ -223,20 +223,22 @@ impl<T: Scalar> Work for FewScores<'_, T> {
     #[inline(always)]
     fn run(self) {
         let FewScores { tile, q, head, base, keys, scores } = self;
+        let mut square = [[0.0; LANES]; LANES];
         for from in keys.clone().step_by(LANES) {
             let to = (from + LANES).min(keys.end);
             for chunk in 0..head.head_dim / LANES {
-                let columns = transposed(&head.square(from, to, chunk), tile.wide);
-                let columns = Rows { values: columns.as_flattened(), stride: LANES };
+                head.square(from, to, chunk, &mut square);
+                transpose(&mut square);
+                let columns = Rows { values: square.as_flattened(), stride: LANES };
                 let mut row = 0;
                 while row < tile.rows {
                     let q = Rows { values: &q[row * head.head_dim + chunk * LANES..], stride: head.head_dim };
                     let scores = &mut scores[row * BLOCK + from - base..];
                     if row + ROWS <= tile.rows {
-                        add_product::<ROWS, f32>(scores, BLOCK, q, columns, [LANES; 2], false);
+                        add_product::<ROWS, f32>(scores, BLOCK, q, columns, [LANES; 2]);
                         row += ROWS;
                     } else {
-                        add_product::<1, f32>(scores, BLOCK, q, columns, [LANES; 2], false);
+                        add_product::<1, f32>(scores, BLOCK, q, columns, [LANES; 2]);
                         row += 1;
                     }
                 }
@@ -379,7 +381,7 @@ impl<T: Scalar> Weighted<'_, '_, T> {
         let a = Rows { values: &self.scores[row * BLOCK + start - self.from..], stride: BLOCK };
         let size = [end - start, (stride - at).min(PANEL)];
         let sums = &mut self.partial.sums[row * stride + at..];
-        add_product::<R, T>(sums, stride, a, values, size, self.tile.wide);
+        add_product::<R, T>(sums, stride, a, values, size);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keys and values of one key head, of whatever type.
 
 use crate::{
-    lanes::{LANES, Lanes, load_scalar},
+    lanes::{LANES, Lanes},
     panel::{pack_columns, pack_rows},
     scalar::Scalar,
     shared::prefetch,
@@ -22,7 +22,6 @@ pub struct Head<'a, T> {
     pub k: &'a [T],
     pub v: Values<'a, T>,
     pub head_dim: usize,
-    pub wide: bool,
 }
 
 impl<T: Scalar> Head<'_, T> {
@@ -34,23 +33,29 @@ impl<T: Scalar> Head<'_, T> {
     /// Keys `from..to`, at most 64, as columns of a panel: `[head_dim, 64]`.
     pub fn keys(&self, from: usize, to: usize, panel: &mut [f32]) {
         let rows = &self.k[from * self.head_dim..];
-        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel, wide: self.wide });
+        vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel });
     }
 
-    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16; those that follow are asked for.
+    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16, which are [`whole`](Head::whole), and zeros behind them; the keys
+    /// that follow are asked for.
     #[inline(always)]
-    pub fn square(&self, from: usize, to: usize, chunk: usize) -> [Lanes; LANES] {
-        let mut square = [[0.0; LANES]; LANES];
-        let keys = &self.k[from * self.head_dim..];
-        for i in 0..LANES {
-            if i < to - from {
-                square[i] = load_scalar(&keys[i * self.head_dim..][..self.head_dim], chunk);
-            }
-            if let Some(next) = keys.get((i + LANES) * self.head_dim + chunk * LANES..) {
+    pub fn square(&self, from: usize, to: usize, chunk: usize, square: &mut [Lanes; LANES]) {
+        let keys = &self.k[from * self.head_dim + chunk * LANES..];
+        for (i, lanes) in square.iter_mut().enumerate() {
+            if let Some(next) = keys.get((i + LANES) * self.head_dim..) {
                 prefetch(&next[..next.len().min(1)]);
             }
+            if i < to - from {
+                let mut row = [0.0; LANES];
+                let (values, _) = keys[i * self.head_dim..].as_chunks::<LANES>();
+                for j in 0..LANES {
+                    row[j] = values[0][j].to_f32();
+                }
+                *lanes = row;
+            } else {
+                *lanes = [0.0; LANES];
+            }
         }
-        square
     }
 
     /// Values `from..to` as rows of panels, `[value panels, to - from, 64]`.
@@ -65,13 +70,12 @@ struct Keys<'a, T> {
     count: usize,
     dim: usize,
     panel: &'a mut [f32],
-    wide: bool,
 }
 
 impl<T: Scalar> Work for Keys<'_, T> {
     #[inline(always)]
     fn run(self) {
-        pack_columns(self.rows, self.count, self.dim, self.panel, self.wide);
+        pack_columns(self.rows, self.count, self.dim, self.panel);
     }
 }
 

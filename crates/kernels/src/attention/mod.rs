@@ -12,7 +12,6 @@ use head::{Head, Values};
 
 use crate::{
     lanes::LANES,
-    panel::wide_registers,
     parallel::for_each_chunk,
     scalar::Scalar,
     shared::{Parts, with_scratch},
@@ -113,7 +112,7 @@ fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, soft
     if tokens == 0 {
         return;
     }
-    let call = Call { shape, q, k, v, softmax, wide: wide_registers() };
+    let call = Call { shape, q, k, v, softmax };
     let rows = tokens * heads / kv_heads;
     let per_head = rows.div_ceil(TILE_ROWS);
     let tiles = kv_heads * per_head;
@@ -137,7 +136,6 @@ struct Call<'a, T> {
     k: &'a [T],
     v: Values<'a, T>,
     softmax: Softmax<'a>,
-    wide: bool,
 }
 
 impl<T: Scalar> Call<'_, T> {
@@ -159,7 +157,7 @@ impl<T: Scalar> Call<'_, T> {
             ..self.softmax
         };
         let rows = (self.shape.tokens * group - first).min(most);
-        Tile { shape: self.shape, softmax, first, rows, wide: self.wide }
+        Tile { shape: self.shape, softmax, first, rows }
     }
 
     /// Blocks of keys that the tile sees.
@@ -174,12 +172,7 @@ impl<T: Scalar> Call<'_, T> {
             rows: &self.v.rows[kv_head * capacity * self.v.stride..][..capacity * self.v.stride],
             ..self.v
         };
-        Head {
-            k: &self.k[kv_head * capacity * head_dim..][..capacity * head_dim],
-            v,
-            head_dim,
-            wide: self.wide,
-        }
+        Head { k: &self.k[kv_head * capacity * head_dim..][..capacity * head_dim], v, head_dim }
     }
 
     /// Where row `row` of the tile stands among all tokens' heads.

@@ -3,6 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
+#[cfg(target_arch = "x86_64")]
+use crate::transpose::sixteen;
+
 /// 16 words, whatever they hold.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -26,46 +29,11 @@ pub(super) unsafe fn transposed(rows: &[Line; 16]) -> [Line; 16] {
         for i in 0..16 {
             r[i] = _mm512_load_si512(rows[i].0.as_ptr().cast());
         }
-        for (line, column) in turned.iter_mut().zip(transpose(r)) {
+        for (line, column) in turned.iter_mut().zip(sixteen(r)) {
             _mm512_store_si512(line.0.as_mut_ptr().cast(), column);
         }
     }
     turned
-}
-
-/// [`transposed`], in registers.
-///
-/// # Safety
-/// The processor must have AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) unsafe fn transpose(mut r: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        let mut t = r;
-        for i in 0..8 {
-            t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        for i in 0..4 {
-            r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-            r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-            r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-            r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-        }
-        // Each r[4 * g + c] now holds, in quarter q, column 4 * q + c of rows 4 * g to 4 * g + 3.
-        for c in 0..4 {
-            let low = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b10_00_10_00);
-            let high = _mm512_shuffle_i32x4(r[c], r[4 + c], 0b11_01_11_01);
-            let low2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b10_00_10_00);
-            let high2 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0b11_01_11_01);
-            t[c] = _mm512_shuffle_i32x4(low, low2, 0b10_00_10_00);
-            t[8 + c] = _mm512_shuffle_i32x4(low, low2, 0b11_01_11_01);
-            t[4 + c] = _mm512_shuffle_i32x4(high, high2, 0b10_00_10_00);
-            t[12 + c] = _mm512_shuffle_i32x4(high, high2, 0b11_01_11_01);
-        }
-        t
-    }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -6,6 +6,7 @@ use super::{
     PANEL, Panel,
     codes::{Codes, DOUBLED, scales},
 };
+use crate::transpose::eight;
 
 /// # Safety
 /// The processor must have the features, and the weight these rows.
@@ -69,7 +70,7 @@ impl Lanes<'_> {
                     _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(PANEL * row_words).cast());
                     words[r] = _mm256_maskload_epi32(row, valid);
                 }
-                let turned = transpose(words);
+                let turned = eight(words);
                 for i in 0..count {
                     for s in 0..FOURS {
                         let four = four::<FOURS>(turned[i], s);
@@ -114,7 +115,7 @@ impl Lanes<'_> {
                     }
                     words[r] = _mm256_packus_epi16(eights[0], eights[1]);
                 }
-                let turned = transpose(words);
+                let turned = eight(words);
                 for i in 0..(inputs.end - chunk).min(32) / 4 {
                     self.store(panel, (chunk - inputs.start) / 4 + i, turned[i]);
                 }
@@ -161,32 +162,5 @@ unsafe fn four<const FOURS: usize>(words: __m256i, s: usize) -> __m256i {
             2 => _mm256_and_si256(shifted, _mm256_set1_epi8(0x0f)),
             _ => _mm256_and_si256(shifted, _mm256_set1_epi8(0x03)),
         }
-    }
-}
-
-/// Word `i` of vector `j` becomes word `j` of vector `i`.
-#[inline(always)]
-unsafe fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
-    // SAFETY: the features are the caller's.
-    unsafe {
-        let mut t = r;
-        for i in 0..4 {
-            t[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-            t[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-        }
-        // Each u[4 * g + c] holds, in half h, column 4 * h + c of rows 4 * g to 4 * g + 3.
-        let mut u = t;
-        for g in 0..2 {
-            for c in 0..2 {
-                let (a, b) = (t[4 * g + c], t[4 * g + 2 + c]);
-                u[4 * g + 2 * c] = _mm256_unpacklo_epi64(a, b);
-                u[4 * g + 2 * c + 1] = _mm256_unpackhi_epi64(a, b);
-            }
-        }
-        for c in 0..4 {
-            t[c] = _mm256_permute2x128_si256::<0x20>(u[c], u[4 + c]);
-            t[4 + c] = _mm256_permute2x128_si256::<0x31>(u[c], u[4 + c]);
-        }
-        t
     }
 }

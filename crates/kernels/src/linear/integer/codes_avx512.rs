@@ -6,7 +6,7 @@ use super::{
     PANEL, Panel,
     codes::{Codes, DOUBLED, Scales},
 };
-use crate::linear::{Floats, lines::transpose};
+use crate::{linear::Floats, transpose::sixteen};
 
 /// # Safety
 /// The processor must have the features, and the weight these rows.
@@ -79,7 +79,7 @@ impl Lanes<'_> {
                     ahead = ask(ahead);
                     words[r] = _mm512_maskz_loadu_epi32(valid, place.add(self.row(r) * row_words));
                 }
-                let turned = transpose(words);
+                let turned = sixteen(words);
                 // A chunk never reaches over the end of a stretch.
                 let to = panel.codes[(chunk - start) * FOURS..][..16 * FOURS].as_mut_ptr();
                 for i in 0..16 {
@@ -131,7 +131,7 @@ impl Lanes<'_> {
                     }
                     words[r] = _mm512_packus_epi16(eights[0], eights[1]);
                 }
-                let turned = transpose(words);
+                let turned = sixteen(words);
                 let to = panel.codes[(chunk - inputs.start) / 4..][..16].as_mut_ptr();
                 for i in 0..16 {
                     _mm512_store_si512((*to.add(i))[self.half].0.as_mut_ptr().cast(), turned[i]);
@@ -168,7 +168,7 @@ impl Lanes<'_> {
                     let both = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(scales), biases);
                     lines[r] = _mm512_castps_si512(both);
                 }
-                let turned = transpose(lines);
+                let turned = sixteen(lines);
                 for g in 0..count {
                     let at = chunk - start + g;
                     _mm512_store_si512(panel.scales[at][half].as_mut_ptr().cast(), turned[g]);
