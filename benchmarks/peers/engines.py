@@ -28,7 +28,7 @@ class Lanner:
 
     def measure(self):
         out = json.loads(machine.run(self.command, self.settings.cpus))
-        self.version = f"{out['lanner']}, {out['machine']['vectors']}, {out['model']['quantization']}, precision {out['model']['precision']}"
+        self.version = f"{out['lanner']}, {out['machine']['vectors']}, {out['model']['quantization']}"
         first = out["runs"][0]
         known = first["weight_gb_s"] is not None
         self.weights = round(first["weight_gb_s"] * 1e9 / first["decode_tok_s"]["median"]) if known else None

@@ -1,6 +1,7 @@
 //! Products with panels: 64 columns of a matrix side by side, row behind row, as the registers want them.
 //!
-//! Every element of a product is one chain of fused multiply-adds, in the order of the panel's rows.
+//! Every element of a product is one chain of fused multiply-adds, in the order of the rows on the right, which may be a panel's or
+//! lie elsewhere.
 
 use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar},
@@ -47,7 +48,7 @@ pub fn add_product<const R: usize, T: Scalar>(
     b: Rows<T>,
     [depth, columns]: [usize; 2],
 ) {
-    if wide_registers() && columns > PANEL - LANES {
+    if columns > PANEL - LANES && wide_registers() {
         return tile::<R, 4, T>(out, out_stride, a, b, depth);
     }
     for at in (0..columns).step_by(LANES) {
@@ -129,8 +130,9 @@ pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut
             for row in next.chunks_exact(dim).take(LANES) {
                 prefetch(&row[chunk * LANES..][..1]);
             }
-            transpose(&mut square);
-            for (to, column) in to.chunks_exact_mut(PANEL).zip(&square) {
+            let mut columns = [[0.0; LANES]; LANES];
+            transpose(&square, &mut columns);
+            for (to, column) in to.chunks_exact_mut(PANEL).zip(&columns) {
                 to[at * LANES..][..LANES].copy_from_slice(column);
             }
         }

@@ -57,7 +57,8 @@ pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 #[repr(align(64))]
 pub struct Aligned<const N: usize>(pub [f32; N]);
 
-/// Asks for values that are needed soon, a few hundred bytes.
+/// Asks for values that are needed soon, a few hundred bytes, into the second cache: the first has room for few lines on their way
+/// (ADR 22).
 #[inline(always)]
 #[allow(unsafe_code, reason = "a hint to the cache")]
 pub fn prefetch<T>(values: &[T]) {

@@ -8,53 +8,64 @@ use crate::{
     simd::{Vectors, vectors},
 };
 
-/// Element `i` of row `j` becomes element `j` of row `i`.
+/// Element `i` of row `j` becomes element `j` of column `i`.
 #[inline(always)]
 #[allow(unsafe_code, reason = "entering functions compiled for some instructions")]
-pub fn transpose(square: &mut [Lanes; LANES]) {
+pub fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     match vectors() {
-        Vectors::Portable => portable(square),
+        Vectors::Portable => portable(rows, columns),
         // SAFETY: the processor has the feature.
         #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2 => unsafe { avx2(square) },
+        Vectors::Avx2 => unsafe { avx2(rows, columns) },
         // SAFETY: all others have AVX-512.
         #[cfg(target_arch = "x86_64")]
-        _ => unsafe { avx512(square) },
+        _ => unsafe { avx512(rows, columns) },
         #[cfg(not(target_arch = "x86_64"))]
-        _ => portable(square),
+        _ => portable(rows, columns),
     }
 }
 
 #[inline(always)]
-fn portable(square: &mut [Lanes; LANES]) {
-    let rows = *square;
-    for (j, column) in square.iter_mut().enumerate() {
+fn portable(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
+    for (j, column) in columns.iter_mut().enumerate() {
         for i in 0..LANES {
             column[i] = rows[i][j];
         }
     }
 }
 
-/// As four squares of eight, of which two change places.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
+#[allow(unsafe_code, reason = "vectors of one family of instructions")]
+fn avx2(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
+    // SAFETY: the feature is enabled.
+    unsafe {
+        corner::<0, 0>(rows, columns);
+        corner::<0, 8>(rows, columns);
+        corner::<8, 0>(rows, columns);
+        corner::<8, 8>(rows, columns);
+    }
+}
+
+/// Eight rows from `TOP` on, of each the eight numbers from `LEFT` on.
+///
+/// # Safety
+/// The processor must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
 #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-fn avx2(square: &mut [Lanes; LANES]) {
-    const HALF: usize = LANES / 2;
-    for [(top, left), (to_top, to_left)] in [[(0, 0); 2], [(HALF, HALF); 2], [(0, HALF), (HALF, 0)]] {
-        // SAFETY: halves of rows are 8 floats; the feature is enabled.
-        unsafe {
-            let (mut a, mut b) = ([_mm256_setzero_si256(); HALF], [_mm256_setzero_si256(); HALF]);
-            for i in 0..HALF {
-                a[i] = _mm256_loadu_si256(square[top + i].as_ptr().add(left).cast());
-                b[i] = _mm256_loadu_si256(square[to_top + i].as_ptr().add(to_left).cast());
-            }
-            let (a, b) = (eight(a), eight(b));
-            for i in 0..HALF {
-                _mm256_storeu_si256(square[top + i].as_mut_ptr().add(left).cast(), b[i]);
-                _mm256_storeu_si256(square[to_top + i].as_mut_ptr().add(to_left).cast(), a[i]);
-            }
+unsafe fn corner<const TOP: usize, const LEFT: usize>(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
+    const { assert!(TOP + 8 <= LANES && LEFT + 8 <= LANES) };
+    // SAFETY: halves of rows are 8 floats; the feature is the caller's.
+    unsafe {
+        let mut r = [_mm256_setzero_si256(); 8];
+        for i in 0..8 {
+            r[i] = _mm256_loadu_si256(rows[TOP + i].as_ptr().add(LEFT).cast());
+        }
+        let r = eight(r);
+        for i in 0..8 {
+            _mm256_storeu_si256(columns[LEFT + i].as_mut_ptr().add(TOP).cast(), r[i]);
         }
     }
 }
@@ -63,14 +74,14 @@ fn avx2(square: &mut [Lanes; LANES]) {
 #[target_feature(enable = "avx512f")]
 #[inline]
 #[allow(unsafe_code, reason = "loads and stores of whole vectors")]
-fn avx512(square: &mut [Lanes; LANES]) {
+fn avx512(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     // SAFETY: rows are 16 floats; the feature is enabled.
     unsafe {
-        let mut rows = [_mm512_setzero_si512(); LANES];
+        let mut r = [_mm512_setzero_si512(); LANES];
         for i in 0..LANES {
-            rows[i] = _mm512_loadu_si512(square[i].as_ptr().cast());
+            r[i] = _mm512_loadu_si512(rows[i].as_ptr().cast());
         }
-        for (column, lanes) in square.iter_mut().zip(sixteen(rows)) {
+        for (column, lanes) in columns.iter_mut().zip(sixteen(r)) {
             _mm512_storeu_si512(column.as_mut_ptr().cast(), lanes);
         }
     }
@@ -150,13 +161,13 @@ mod tests {
 
     #[test]
     fn rows_and_columns_change_places() {
-        let square: [Lanes; LANES] = std::array::from_fn(|i| std::array::from_fn(|j| (i * LANES + j) as f32));
+        let rows: [Lanes; LANES] = std::array::from_fn(|i| std::array::from_fn(|j| (i * LANES + j) as f32));
         for transpose in [portable, transpose] {
-            let mut columns = square;
-            transpose(&mut columns);
+            let mut columns = [[f32::NAN; LANES]; LANES];
+            transpose(&rows, &mut columns);
             for i in 0..LANES {
                 for j in 0..LANES {
-                    assert_eq!(columns[j][i], square[i][j], "row {i}, column {j}");
+                    assert_eq!(columns[j][i], rows[i][j], "row {i}, column {j}");
                 }
             }
         }

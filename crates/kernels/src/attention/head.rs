@@ -2,7 +2,7 @@
 
 use crate::{
     lanes::{LANES, Lanes},
-    panel::{pack_columns, pack_rows},
+    panel::{Rows, pack_columns, pack_rows},
     scalar::Scalar,
     shared::prefetch,
     simd::{Work, vectorize},
@@ -25,7 +25,7 @@ pub struct Head<'a, T> {
 }
 
 impl<T: Scalar> Head<'_, T> {
-    /// Whether keys and values are whole vectors.
+    /// Whether keys and values are whole vectors of 16.
     pub fn whole(&self) -> bool {
         [self.head_dim, self.v.dim].iter().all(|dim| dim.is_multiple_of(LANES))
     }
@@ -36,8 +36,8 @@ impl<T: Scalar> Head<'_, T> {
         vectorize(Keys { rows, count: to - from, dim: self.head_dim, panel });
     }
 
-    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16, which are [`whole`](Head::whole), and zeros behind them; the keys
-    /// that follow are asked for.
+    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16 whole ones, and zeros behind them; the keys that follow are asked
+    /// for.
     #[inline(always)]
     pub fn square(&self, from: usize, to: usize, chunk: usize, square: &mut [Lanes; LANES]) {
         let keys = &self.k[from * self.head_dim + chunk * LANES..];
@@ -46,6 +46,7 @@ impl<T: Scalar> Head<'_, T> {
                 prefetch(&next[..next.len().min(1)]);
             }
             if i < to - from {
+                // An array of its own, lest the compiler copy number by number.
                 let mut row = [0.0; LANES];
                 let (values, _) = keys[i * self.head_dim..].as_chunks::<LANES>();
                 for j in 0..LANES {
@@ -56,6 +57,11 @@ impl<T: Scalar> Head<'_, T> {
                 *lanes = [0.0; LANES];
             }
         }
+    }
+
+    /// Values from the `from`th on, as they lie in memory.
+    pub fn value_rows(&self, from: usize) -> Rows<'_, T> {
+        Rows { values: &self.v.rows[from * self.v.stride..], stride: self.v.stride }
     }
 
     /// Values `from..to` as rows of panels, `[value panels, to - from, 64]`.

@@ -6,6 +6,8 @@
 
 mod block;
 mod head;
+mod scores;
+mod weighted;
 
 use block::Tile;
 use head::{Head, Values};

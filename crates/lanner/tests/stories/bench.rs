@@ -70,6 +70,11 @@ fn figures_fit_each_other() {
     assert_eq!(report["lanner"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["model"]["quantization"], "affine 4-bit, group 32");
     assert_eq!(report["model"]["precision"], "rounded");
+    let other = [
+        &["--shape", &shape(), "--precision", "int8", "--repeats", "1"],
+        &["--prompt", "8", "--generate", "2"] as &[&str],
+    ];
+    assert_eq!(json(&other.concat(), &[])["model"]["precision"], "int8");
     assert_eq!(report["model"]["shape"], shape());
     let runs = report["runs"].as_array().unwrap();
     let found: Vec<[u64; 4]> = runs

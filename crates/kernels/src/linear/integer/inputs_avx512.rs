@@ -85,8 +85,8 @@ unsafe fn split(integers: [__m512i; 4]) -> [__m512i; 2] {
     // SAFETY: the features are the caller's.
     unsafe {
         let mut above = integers;
-        for integers in &mut above {
-            *integers = _mm512_srai_epi32(_mm512_add_epi32(*integers, _mm512_set1_epi32(128)), 8);
+        for upper in &mut above {
+            *upper = _mm512_srai_epi32(_mm512_add_epi32(*upper, _mm512_set1_epi32(128)), 8);
         }
         [lowest(above), lowest(integers)]
     }
