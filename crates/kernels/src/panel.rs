@@ -118,6 +118,7 @@ const AHEAD: usize = 8;
 /// behind them will be asked for next.
 #[inline(always)]
 pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
+    let mut columns = [[0.0; LANES]; LANES];
     for at in 0..count.div_ceil(LANES) {
         let next = &rows[((at + 1) * LANES * dim).min(rows.len())..];
         let rows = &rows[at * LANES * dim..((at + 1) * LANES).min(count) * dim];
@@ -130,7 +131,6 @@ pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut
             for row in next.chunks_exact(dim).take(LANES) {
                 prefetch(&row[chunk * LANES..][..1]);
             }
-            let mut columns = [[0.0; LANES]; LANES];
             transpose(&square, &mut columns);
             for (to, column) in to.chunks_exact_mut(PANEL).zip(&columns) {
                 to[at * LANES..][..LANES].copy_from_slice(column);
