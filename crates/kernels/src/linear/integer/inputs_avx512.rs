@@ -57,13 +57,14 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Width)
     let chunks = values.as_chunks::<16>().0;
     // SAFETY: the features are the caller's; vectors are loaded from and stored to arrays of 16.
     unsafe {
-        let (mut most, mut finite) = (_mm512_setzero_ps(), 0xffff);
+        // As integers, infinities and NaNs are the largest.
+        let mut most = _mm512_setzero_si512();
         for chunk in chunks {
-            let size = _mm512_abs_ps(_mm512_loadu_ps(chunk.as_ptr()));
-            finite &= _mm512_cmp_ps_mask::<_CMP_LE_OQ>(size, _mm512_set1_ps(f32::MAX));
-            most = _mm512_max_ps(most, size);
+            let bits = _mm512_castps_si512(_mm512_loadu_ps(chunk.as_ptr()));
+            most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(i32::MAX)));
         }
-        let (most, finite) = (_mm512_reduce_max_ps(most), finite == 0xffff);
+        let most = f32::from_bits(_mm512_reduce_max_epu32(most));
+        let finite = most.is_finite();
         let Some(inverse) = Group::inverse(most, finite, width) else {
             integers.fill(0);
             return Group::nothing(finite);
@@ -84,27 +85,36 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Width)
 unsafe fn split(integers: [__m512i; 4]) -> [__m512i; 2] {
     // SAFETY: the features are the caller's.
     unsafe {
-        let mut above = integers;
-        for upper in &mut above {
-            *upper = _mm512_srai_epi32(_mm512_add_epi32(*upper, _mm512_set1_epi32(128)), 8);
-        }
-        [lowest(above), lowest(integers)]
+        let words = halve(integers);
+        let upper = words.map(|words| _mm512_srai_epi16(_mm512_add_epi16(words, _mm512_set1_epi16(128)), 8));
+        let lower = words.map(|words| _mm512_and_si512(words, _mm512_set1_epi16(0xff)));
+        [in_order(_mm512_packs_epi16(upper[0], upper[1])), in_order(_mm512_packus_epi16(lower[0], lower[1]))]
     }
 }
 
-/// The lowest byte of each.
+/// The only bytes, signed.
 #[inline(always)]
 unsafe fn lowest(integers: [__m512i; 4]) -> __m512i {
     // SAFETY: the features are the caller's.
     unsafe {
-        let [a, b, c, d] = integers;
-        let [a, b, c, d] = [
-            _mm512_cvtepi32_epi8(a),
-            _mm512_cvtepi32_epi8(b),
-            _mm512_cvtepi32_epi8(c),
-            _mm512_cvtepi32_epi8(d),
-        ];
-        let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        let words = halve(integers);
+        in_order(_mm512_packs_epi16(words[0], words[1]))
+    }
+}
+
+/// Words of 16 bits: 16 bytes hold four integers of the first vector and four of the second, or of the third and the fourth.
+#[inline(always)]
+unsafe fn halve([a, b, c, d]: [__m512i; 4]) -> [__m512i; 2] {
+    // SAFETY: the features are the caller's.
+    unsafe { [_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d)] }
+}
+
+/// 16 bytes hold four of each of four vectors: makes them those of one after the other.
+#[inline(always)]
+unsafe fn in_order(bytes: __m512i) -> __m512i {
+    // SAFETY: the features are the caller's.
+    unsafe {
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_permutexvar_epi32(order, bytes)
     }
 }

@@ -51,7 +51,7 @@ use crate::{
     simd::{Vectors, vectorize, vectors},
 };
 use codes::Codes;
-use inputs::{Inputs, Layout, Tile};
+use inputs::{Inputs, Layout, TILE, Tile};
 
 pub(super) use inputs::Width;
 
@@ -61,8 +61,10 @@ const PANEL: usize = 32;
 const STRETCH: usize = 512;
 /// Inputs whose integers lie side by side.
 const BLOCK: usize = 64;
-/// Rows of `x` that a task takes at once: with 2048 inputs, 1 MB.
+/// Rows of `x` that a task takes at once: with 512 inputs, 256 KB.
 const ROWS: usize = 256;
+/// Panels a task multiplies with a stretch of these rows before the next stretch: their sums are up to 128 KB.
+const PANELS: usize = 4;
 /// Multiply-adds of a task: with more, threads would wait for the last one, and with less it costs more to begin than to do.
 const MOST_WORK: usize = 1024 * 1024;
 const LEAST_WORK: usize = 64 * 1024;
@@ -228,7 +230,7 @@ fn cut(n: usize, work: usize, matrices: usize) -> impl Iterator<Item = Range<usi
     let panels = n.div_ceil(PANEL);
     let most = (TASKS * threads()).div_ceil(matrices);
     let pieces = (n * work / LEAST_WORK).min(most).next_multiple_of(threads().min(most));
-    let pieces = pieces.max(n * work / MOST_WORK).clamp(1, panels);
+    let pieces = pieces.max((n * work / MOST_WORK).min(panels.div_ceil(PANELS))).clamp(1, panels);
     let bound = move |piece: usize| (piece * panels / pieces * PANEL).min(n);
     (0..pieces).map(move |piece| bound(piece)..bound(piece + 1))
 }
@@ -251,17 +253,22 @@ impl Task<'_> {
     fn run(&self) {
         let mut panel = UNPACKED.take().unwrap_or_else(|| Box::new(Panel::ZERO));
         let rows = self.output.targets.len();
-        with_scratch(2 * rows * PANEL, |sums| {
-            let (sums, ups) = sums.as_chunks_mut::<PANEL>().0.split_at_mut(rows);
-            for column in (0..self.columns).step_by(PANEL) {
-                let columns = column..self.columns.min(column + PANEL);
+        let panels = PANELS.min(self.columns.div_ceil(PANEL));
+        with_scratch(2 * rows * panels * PANEL, |sums| {
+            let (sums, ups) = sums.as_chunks_mut::<PANEL>().0.split_at_mut(rows * panels);
+            for column in (0..self.columns).step_by(panels * PANEL) {
+                let columns = column..self.columns.min(column + panels * PANEL);
+                let sums = &mut sums[..rows * columns.len().div_ceil(PANEL)];
                 self.multiply(self.codes, columns.clone(), &mut panel, sums);
                 if let Some((up, activation)) = self.gated {
+                    let ups = &mut ups[..sums.len()];
                     self.multiply(up, columns.clone(), &mut panel, ups);
                     gate(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
-                for (row, sums) in sums.iter().enumerate() {
-                    self.output.write(row, column, sums, columns.len());
+                for row in 0..rows {
+                    for (column, sums) in columns.clone().step_by(PANEL).zip(sums.chunks(rows)) {
+                        self.output.write(row, column, &sums[row], PANEL.min(columns.end - column));
+                    }
                 }
             }
         });
@@ -270,52 +277,61 @@ impl Task<'_> {
         tiles::release();
     }
 
-    /// Sums of a panel's columns for each row.
+    /// Sums of some columns, a panel's for each row, then the next one's.
     fn multiply(&self, codes: &Source, columns: Range<usize>, panel: &mut Panel, sums: &mut [[f32; PANEL]]) {
+        let rows = self.output.targets.len();
+        let panels = columns.clone().step_by(PANEL).map(|column| column..columns.end.min(column + PANEL));
         if let Source::Blocks(packed) = codes
-            && let Some(multiply) = blocks::packed_kernel(sums.len())
+            && let Some(multiply) = blocks::packed_kernel(rows)
         {
-            for half in 0..columns.len() / 16 {
-                let groups =
-                    packed.groups(self.first + columns.start + 16 * half, 0..self.k / codes.layout().group);
-                let lines = blocks::Lines { packing: packed.packing(), groups, half };
-                let tiles = self.inputs.tiles(self.start, sums.len());
-                for (tile, sums) in tiles.zip(sums.chunks_mut(inputs::TILE)) {
-                    // SAFETY: the processor has the features.
-                    unsafe { multiply(lines, tile, sums) };
+            for (columns, sums) in panels.zip(sums.chunks_mut(rows)) {
+                for half in 0..columns.len() / 16 {
+                    let first = self.first + columns.start + 16 * half;
+                    let groups = packed.groups(first, 0..self.k / codes.layout().group);
+                    let lines = blocks::Lines { packing: packed.packing(), groups, half };
+                    for (tile, sums) in self.tiles().zip(sums.chunks_mut(TILE)) {
+                        // SAFETY: the processor has the features.
+                        unsafe { multiply(lines, tile, sums) };
+                    }
                 }
             }
             return;
         }
         let group = codes.layout().group;
         sums.fill([0.0; PANEL]);
+        // What all panels multiply stays in the second cache.
         for start in (0..self.k).step_by(STRETCH) {
             let inputs = start..self.k.min(start + STRETCH);
             let groups = inputs.len() / group;
-            codes.unpack(self.first + columns.start, columns.len(), inputs, panel);
-            let stretch = Stretch { panel, start, groups, group };
-            for (tile, sums) in self.inputs.tiles(self.start, sums.len()).zip(sums.chunks_mut(inputs::TILE)) {
-                add(stretch, tile, sums);
+            for (columns, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
+                codes.unpack(self.first + columns.start, columns.len(), inputs.clone(), panel);
+                add(Stretch { panel, start, groups, group }, self.tiles(), sums);
             }
         }
     }
+
+    fn tiles(&self) -> impl Iterator<Item = Tile<'_>> {
+        self.inputs.tiles(self.start, self.output.targets.len())
+    }
 }
 
-/// Adds a stretch's products with up to 16 rows of `x` to the rows' sums.
-fn add(stretch: Stretch, tile: Tile, sums: &mut [[f32; PANEL]]) {
-    match vectors() {
+/// Adds a stretch's products with rows of `x` to the rows' sums.
+fn add<'a>(stretch: Stretch, tiles: impl Iterator<Item = Tile<'a>>, sums: &mut [[f32; PANEL]]) {
+    #[cfg(target_arch = "x86_64")]
+    if vectors() == Vectors::Amx {
         // SAFETY: the processor has tiles, and the system lets this process use them.
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Amx if tile.rows > tiles::FEW => unsafe { tiles::add(stretch, tile, sums) },
-        // SAFETY: the processor has the features.
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Amx | Vectors::Avx512Bf16 | Vectors::Avx512Vnni => unsafe {
-            avx512::add(stretch, tile, sums)
-        },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
-        _ => vectorize(portable::Add { stretch, tile, sums }),
+        return unsafe { tiles::add(stretch, tiles, sums) };
+    }
+    for (tile, sums) in tiles.zip(sums.chunks_mut(TILE)) {
+        match vectors() {
+            // SAFETY: the processor has the features.
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512Bf16 | Vectors::Avx512Vnni => unsafe { avx512::add(stretch, tile, sums) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
+            _ => vectorize(portable::Add { stretch, tile, sums }),
+        }
     }
 }
 
