@@ -85,9 +85,12 @@ unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: Width)
 unsafe fn split(integers: [__m512i; 4]) -> [__m512i; 2] {
     // SAFETY: the features are the caller's.
     unsafe {
-        let words = halve(integers);
-        let upper = words.map(|words| _mm512_srai_epi16(_mm512_add_epi16(words, _mm512_set1_epi16(128)), 8));
-        let lower = words.map(|words| _mm512_and_si512(words, _mm512_set1_epi16(0xff)));
+        let mut upper = halve(integers);
+        let mut lower = upper;
+        for half in 0..2 {
+            upper[half] = _mm512_srai_epi16(_mm512_add_epi16(upper[half], _mm512_set1_epi16(128)), 8);
+            lower[half] = _mm512_and_si512(lower[half], _mm512_set1_epi16(0xff));
+        }
         [in_order(_mm512_packs_epi16(upper[0], upper[1])), in_order(_mm512_packus_epi16(lower[0], lower[1]))]
     }
 }

@@ -65,7 +65,8 @@ const BLOCK: usize = 64;
 const ROWS: usize = 256;
 /// Panels a task multiplies with a stretch of these rows before the next stretch: their sums are up to 128 KB.
 const PANELS: usize = 4;
-/// Multiply-adds of a task: with more, threads would wait for the last one, and with less it costs more to begin than to do.
+/// Multiply-adds of a task: with more, threads would wait for the last one, and with less it costs more to begin than to do. Panels
+/// that share `x` stay together all the same.
 const MOST_WORK: usize = 1024 * 1024;
 const LEAST_WORK: usize = 64 * 1024;
 /// Tasks for each thread, where there is work enough.
@@ -352,5 +353,11 @@ mod tests {
             assert!(least > 0 && most <= least + 1, "{least} to {most} panels of {n}");
             assert!(most == 1 || pieces.iter().all(|piece| (piece.len() - PANEL) * work <= MOST_WORK));
         }
+    }
+
+    #[test]
+    fn many_rows_leave_panels_together_that_share_them() {
+        let pieces = cut(64 * PANELS * PANEL, ROWS * 4096, 1).count();
+        assert_eq!(pieces, (TASKS * threads()).clamp(64, 64 * PANELS));
     }
 }

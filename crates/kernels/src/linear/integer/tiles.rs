@@ -5,8 +5,8 @@
 //! the rows' totals while the tiles multiply the next group, be it of the next rows. The eight tile registers keep their contents from one
 //! `asm!` to the next: no code but the tile kernels uses them.
 //!
-//! While tiles multiply, and for some 100 ns after, vectors of 512 bits have one port for floating-point numbers and shifts instead of two. What
-//! need not go through it does not, and tiles and vectors take turns a few instructions at a time (ADR 13).
+//! While tiles multiply, and for some 100 ns after, vectors of 512 bits have one port for floating-point numbers instead of two, the one that
+//! shifts need too. What need not go through it does not, and tiles and vectors take turns a few instructions at a time (ADR 13).
 
 use std::{
     arch::{asm, x86_64::*},
@@ -16,7 +16,8 @@ use std::{
 };
 
 use super::{
-    PANEL, Stretch, avx512,
+    PANEL, Stretch,
+    avx512::{self, add_group},
     inputs::{Group, TILE, Tile},
 };
 use crate::linear::{lines::Line, tiles::Shapes};
@@ -150,28 +151,29 @@ impl Half<'_> {
         // The registers of an even group come after those of an odd one.
         let after =
             after.filter(|after| self.stretch.groups.is_multiple_of(2) && after.tile.rows == self.tile.rows);
-        let after = after.map(|after| after.place(0));
+        let (first, after) = ((!begun).then(|| self.place(0)), after.map(|after| after.place(0)));
         let Tile { planes, corrected, rows, .. } = self.tile;
         // SAFETY: the caller's.
         unsafe {
             match (planes, rows, corrected) {
-                (1, TILE, false) => self.add_as::<1, true, false>(begun, after, sums),
-                (1, TILE, true) => self.add_as::<1, true, true>(begun, after, sums),
-                (1, ..) => self.add_as::<1, false, true>(begun, after, sums),
-                (_, TILE, false) => self.add_as::<2, true, false>(begun, after, sums),
-                (_, TILE, true) => self.add_as::<2, true, true>(begun, after, sums),
-                _ => self.add_as::<2, false, true>(begun, after, sums),
+                (1, TILE, false) => self.add_as::<1, true, false>(first, after, sums),
+                (1, TILE, true) => self.add_as::<1, true, true>(first, after, sums),
+                (1, ..) => self.add_as::<1, false, true>(first, after, sums),
+                (_, TILE, false) => self.add_as::<2, true, false>(first, after, sums),
+                (_, TILE, true) => self.add_as::<2, true, true>(first, after, sums),
+                _ => self.add_as::<2, false, true>(first, after, sums),
             }
         }
         after.is_some()
     }
 
     /// The rows' sums stay in registers all the while if the tile is `FULL`. Tiles are one group ahead of the vectors, in two pairs of
-    /// registers in turn, or two single ones for integers of one of the `BYTES`.
+    /// registers in turn, or two single ones for integers of one of the `BYTES`. It begins with the `first` group if that is not begun
+    /// yet, and begins what comes `after`.
     #[inline(always)]
     unsafe fn add_as<const BYTES: usize, const FULL: bool, const CORRECTED: bool>(
         self,
-        begun: bool,
+        first: Option<Place>,
         after: Option<Place>,
         sums: &mut [[f32; PANEL]],
     ) {
@@ -185,8 +187,7 @@ impl Half<'_> {
             for r in 0..rows {
                 totals[r] = _mm512_loadu_ps(sums[r].as_ptr().add(16 * half));
             }
-            if !begun {
-                let first = self.place(0);
+            if let Some(first) = first {
                 multiply_upper!("tmm0", first);
                 if BYTES == 2 {
                     multiply_lower!("tmm1", first, 64 * rows);
@@ -195,9 +196,8 @@ impl Half<'_> {
             macro_rules! step {
                 ($g:expr, $upper:literal, $lower:literal, $next_upper:literal, $next_lower:literal) => {{
                     let g = $g;
-                    let to = dots.add(g % 2).cast::<[Line; TILE]>();
-                    // Those just stored take a while to get to memory.
-                    let before = dots.add(1 - g % 2);
+                    // Those just stored take a while to get to memory, so those before are added.
+                    let (to, before) = (dots.add(g % 2).cast::<[Line; TILE]>(), dots.add(1 - g % 2));
                     let next = if g + 1 < groups { Some(self.place(g + 1)) } else { after };
                     if let Some(next) = next {
                         multiply_upper!($next_upper, next);
@@ -280,13 +280,12 @@ impl Half<'_> {
 /// Moves the bytes of words up by one.
 const UP: [u32; 4] = [0x0201_0080, 0x0605_0480, 0x0a09_0880, 0x0e0d_0c80];
 
-/// Adds a row's dots: those with upper bytes, and those with lower ones 16 lines behind them, or those with its only ones. As
-/// [`avx512::add_group`], but for a shift.
+/// Adds a row's dots: those with upper bytes, and those with lower ones 16 lines behind them, or those with its only ones.
 #[inline(always)]
 unsafe fn add_row<const BYTES: usize, const CORRECTED: bool>(
     total: __m512,
     dots: *const Line,
-    [scale, bias]: [__m512; 2],
+    scales: [__m512; 2],
     x: *const Group,
     up: __m512i,
 ) -> __m512 {
@@ -294,15 +293,14 @@ unsafe fn add_row<const BYTES: usize, const CORRECTED: bool>(
     unsafe {
         let mut dot = _mm512_load_si512(dots.cast());
         if BYTES == 2 {
-            // Not a shift, which would take the port that multiplications need.
+            // Not with `add_group`'s shift, which would take the port that multiplications need.
             let lower = _mm512_load_si512(dots.add(TILE).cast());
             dot = _mm512_add_epi32(_mm512_shuffle_epi8(dot, up), lower);
         }
         if CORRECTED {
             dot = _mm512_add_epi32(dot, _mm512_set1_epi32((*x).correction));
         }
-        let dot = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps((*x).step));
-        _mm512_fmadd_ps(bias, _mm512_set1_ps((*x).sum), _mm512_fmadd_ps(scale, dot, total))
+        add_group(total, [dot], scales, [(*x).step, (*x).sum])
     }
 }
 
