@@ -4,6 +4,7 @@
 mod fetch;
 #[path = "../../crates/mlx/build/platform.rs"]
 mod platform;
+mod tidy;
 
 use std::{
     env, fs,
@@ -18,7 +19,9 @@ cargo run -p xtask -- COMMAND
 
   wheels [WORD]   fetch the pinned MLX wheels whose package or platform holds WORD (all without it); check each
                   one's sha256 and that everything the build looks for is where it looks
-  dist            build a relocatable tarball of this platform under target/dist";
+  dist            build a relocatable tarball of this platform under target/dist
+  tidy [RULE]     check structure, lengths and wording; print the faults of RULE (all without it) and how many
+                  each rule has";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -26,6 +29,8 @@ fn main() -> ExitCode {
         ["wheels"] => wheels(""),
         ["wheels", word] => wheels(word),
         ["dist"] => dist(),
+        ["tidy"] => tidy::run(Path::new("."), ""),
+        ["tidy", rule] => tidy::run(Path::new("."), rule),
         ["help"] | [] => {
             println!("{HELP}");
             Ok(())
