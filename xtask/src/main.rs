@@ -1,5 +1,6 @@
 //! Project chores that need more than Cargo: `cargo run -p xtask -- help`.
 
+mod deny;
 #[path = "../../crates/mlx/build/fetch.rs"]
 mod fetch;
 #[path = "../../crates/mlx/build/platform.rs"]
@@ -20,6 +21,7 @@ cargo run -p xtask -- COMMAND
   wheels [WORD]   fetch the pinned MLX wheels whose package or platform holds WORD (all without it); check each
                   one's sha256 and that everything the build looks for is where it looks
   dist            build a relocatable tarball of this platform under target/dist
+  deny            check licences, sources and duplicate versions of dependencies, offline, by deny.toml
   tidy [RULE]     check structure, lengths and wording; print the faults of RULE (all without it) and how many
                   each rule has";
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         ["wheels"] => wheels(""),
         ["wheels", word] => wheels(word),
         ["dist"] => dist(),
+        ["deny"] => deny::run(Path::new(".")),
         ["tidy"] => tidy::run(Path::new("."), ""),
         ["tidy", rule] => tidy::run(Path::new("."), rule),
         ["help"] | [] => {
