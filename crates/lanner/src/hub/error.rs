@@ -57,6 +57,8 @@ pub enum HubError {
     NotCached(String),
     #[error("parts of a repository cannot be removed alone; {0} can")]
     PartOnly(String),
+    #[error("{} is a link; its target is not removed: delete the link or the files yourself", .0.display())]
+    Linked(PathBuf),
     #[error("{0} is being downloaded by another program; try again when it has ended")]
     Busy(String),
 }

@@ -1,4 +1,5 @@
-//! Removing models from the cache, and the blobs that nothing needs any more.
+//! Removing models from the cache, and the blobs that nothing needs any more. Targets of links are
+//! never removed.
 
 use std::{
     collections::BTreeSet,
@@ -37,10 +38,11 @@ struct Snapshot {
     blobs: Vec<PathBuf>,
 }
 
-/// Finds what to remove: the repository, or with a revision that revision's snapshot.
+/// Finds what to remove: the repository, or with a revision that revision's snapshot. If the
+/// repository is a link, only the link is removed.
 ///
 /// # Errors
-/// It is not in the cache, or just being downloaded.
+/// It is not in the cache, is just being downloaded, or a folder on the way to the snapshot is a link.
 pub fn plan_removal(cache: &Cache, repo: &RepoName) -> Result<Removal, HubError> {
     let (folder, cache) = (repo.folder(), cache.repo(repo));
     if !cache.folder.is_dir() {
@@ -49,12 +51,16 @@ pub fn plan_removal(cache: &Cache, repo: &RepoName) -> Result<Removal, HubError>
     if is_locked(&cache.locks) {
         return Err(HubError::Busy(repo.id()));
     }
+    if repo.revision.is_some() {
+        no_links(&cache)?;
+    }
     let commits: Vec<String> = entries(&cache.folder.join("snapshots"))
         .filter_map(|path| path.file_name()?.to_str().map(str::to_owned))
         .filter(|name| is_commit(name))
         .collect();
     let Some(revision) = &repo.revision else {
-        let size = entries(&cache.blobs()).map(|path| own_size(&path)).sum();
+        let own = !is_link(&cache.folder) && !is_link(&cache.blobs());
+        let size = entries(&cache.blobs()).filter(|_| own).map(|path| own_size(&path)).sum();
         return Ok(Removal { cache, folder, snapshot: None, commits, size });
     };
     let commit = cache.commit(revision).ok_or_else(|| HubError::NotCached(repo.to_string()))?;
@@ -78,24 +84,50 @@ impl Removal {
     pub fn carry_out(&self, uses: &Uses) -> Result<(), HubError> {
         match &self.snapshot {
             None => {
-                gone(&self.cache.folder.join("refs"), |path| fs::remove_dir_all(path))?;
-                gone(&self.cache.folder.join("snapshots"), |path| fs::remove_dir_all(path))?;
-                gone(&self.cache.folder, |path| fs::remove_dir_all(path))?;
-                gone(&self.cache.locks, |path| fs::remove_dir_all(path))?;
+                if !is_link(&self.cache.folder) {
+                    remove_all(&self.cache.folder.join("refs"))?;
+                    remove_all(&self.cache.folder.join("snapshots"))?;
+                }
+                remove_all(&self.cache.folder)?;
+                if !self.cache.locks.parent().is_some_and(is_link) {
+                    remove_all(&self.cache.locks)?;
+                }
             }
             Some(snapshot) => {
                 snapshot.refs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
-                gone(&snapshot.path, |path| fs::remove_dir_all(path))?;
+                remove_all(&snapshot.path)?;
                 snapshot.blobs.iter().try_for_each(|path| gone(path, |path| fs::remove_file(path)))?;
-                let remove = |path: &Path| {
-                    if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
-                };
-                snapshot.notes.iter().try_for_each(|path| gone(path, remove))?;
+                snapshot.notes.iter().try_for_each(|path| remove_all(path))?;
             }
         }
         self.commits.iter().for_each(|commit| uses.forget(&self.folder, commit));
         Ok(())
     }
+}
+
+/// Folders of a repository from which files of a snapshot are removed.
+const PARTS: [&str; 5] = ["refs", "snapshots", "blobs", "trees", ".no_exist"];
+
+/// # Errors
+/// One of the folders is a link: its target may have other users.
+fn no_links(cache: &RepoCache) -> Result<(), HubError> {
+    let parts = PARTS.map(|part| cache.folder.join(part));
+    match [&cache.folder].into_iter().chain(&parts).find(|path| is_link(path)) {
+        Some(link) => Err(HubError::Linked(link.clone())),
+        None => Ok(()),
+    }
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+}
+
+/// Removes a file, a link (not its target) or a folder with its contents.
+fn remove_all(path: &Path) -> Result<(), HubError> {
+    gone(path, |path| match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    })
 }
 
 fn gone(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
@@ -134,7 +166,8 @@ fn is_locked(locks: &Path) -> bool {
     let held = |path: PathBuf| {
         File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
     };
-    entries(locks).any(held)
+    // Opening a FIFO would block.
+    entries(locks).filter(|path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file())).any(held)
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {

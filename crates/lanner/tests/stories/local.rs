@@ -246,6 +246,95 @@ fn rm_removes_what_nothing_else_needs() {
     world.fails(&["rm", "org/tiny", "--yes"], &["org/tiny is not in the cache"]);
 }
 
+/// A folder outside the cache.
+struct Outside(TempDir);
+
+impl Outside {
+    fn files(&self) -> usize {
+        fn count(folder: &Path) -> usize {
+            let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+            paths.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
+        }
+        count(self.0.path())
+    }
+
+    /// Moves a folder there and leaves a link.
+    fn take(path: &Path) -> Outside {
+        let outside = Outside(tempdir().unwrap());
+        let to = outside.0.path().join(path.file_name().unwrap());
+        fs::rename(path, &to).unwrap();
+        std::os::unix::fs::symlink(to, path).unwrap();
+        outside
+    }
+}
+
+#[test]
+fn rm_of_a_linked_repository_removes_only_the_link() {
+    let world = World::pulled(FakeHub::tiny());
+    let outside = Outside::take(&world.repo());
+    let before = outside.files();
+    world.fails(
+        &["rm", &format!("org/tiny@{}", world.hub.commit()), "--yes"],
+        &["models--org--tiny is a link"],
+    );
+    let (ok, _, stderr) = world.run_with(&["rm", "org/tiny", "--yes"], &[]);
+    assert!(ok && stderr.contains("removed org/tiny, 0 B freed"), "{stderr}");
+    assert_eq!(outside.files(), before);
+    assert!(world.repo().symlink_metadata().is_err());
+    world.fails(&["rm", "org/tiny", "--yes"], &["org/tiny is not in the cache"]);
+}
+
+#[test]
+fn rm_with_linked_folders_inside_keeps_their_targets() {
+    for part in ["refs", "snapshots", "blobs"] {
+        let world = World::pulled(FakeHub::tiny());
+        let outside = Outside::take(&world.repo().join(part));
+        let before = outside.files();
+        assert!(before > 0, "{part}");
+        world.fails(&["rm", "org/tiny@main", "--yes"], &[&format!("{part} is a link"), "not removed"]);
+        world.ok(&["rm", "org/tiny", "--yes"]);
+        assert!(!world.repo().exists(), "{part}");
+        assert_eq!(outside.files(), before, "{part}");
+    }
+}
+
+#[test]
+fn rm_of_a_linked_snapshot_keeps_its_target() {
+    let world = World::pulled(FakeHub::tiny());
+    let outside = Outside::take(&world.snapshot());
+    let before = outside.files();
+    world.ok(&["rm", "org/tiny@main", "--yes"]);
+    assert_eq!(outside.files(), before);
+    assert!(world.snapshot().symlink_metadata().is_err());
+
+    let world = World::pulled(FakeHub::tiny());
+    let locks = Outside::take(&world.repo().parent().unwrap().join(".locks"));
+    let before = locks.files();
+    world.ok(&["rm", "org/tiny", "--yes"]);
+    assert_eq!(locks.files(), before);
+}
+
+#[test]
+fn an_index_that_leaves_its_folder_is_not_loaded() {
+    let world = World::pulled(FakeHub::sharded());
+    let folder = tempdir().unwrap();
+    let (inside, secret) = (folder.path().join("model"), folder.path().join("model.safetensors"));
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("config.json"), golden("qwen3_5-hub", "config.json")).unwrap();
+    fs::write(&secret, golden("qwen3_5-hub", WEIGHTS)).unwrap();
+    for name in ["../model.safetensors", secret.to_str().unwrap(), "a/../../model.safetensors", "", "."] {
+        let index = serde_json::json!({ "weight_map": { "a": name } }).to_string();
+        fs::write(inside.join("model.safetensors.index.json"), &index).unwrap();
+        let ask = [&["run", "--model", inside.to_str().unwrap()], &ASK as &[&str]].concat();
+        world.fails(&ask, &["index.json", &format!("it names the file `{name}`"), "not in its folder"]);
+
+        let blob = world.hub.etag("model.safetensors.index.json");
+        fs::write(world.repo().join("blobs").join(blob), index).unwrap();
+        let ask = [&["run", "--model", "org/tiny"], &ASK as &[&str]].concat();
+        world.fails(&ask, &["index.json", &format!("names the file `{name}`"), "not in its folder"]);
+    }
+}
+
 /// Starts a pull and waits until its weights have begun to come.
 fn pull_in_background(world: &World) -> std::process::Child {
     let child = Command::new(env!("CARGO_BIN_EXE_lanner"))
