@@ -197,6 +197,29 @@ fn clearing_clears_the_disk() {
 }
 
 #[test]
+fn clear_and_shrink_keep_what_linked_folders_hold() {
+    let (place, elsewhere) = (Place::new("qwen3-a"), tempfile::tempdir().expect("a folder"));
+    ask(&place.warm(), &Random(7).tokens(300));
+    let own = place.files();
+    let folder = own[0].parent().expect("a folder").to_owned();
+    let moved = elsewhere.path().join("moved");
+    fs::rename(&folder, &moved).expect("moved");
+    std::os::unix::fs::symlink(&moved, &folder).expect("linked");
+    let held = || fs::read_dir(&moved).expect("a folder").count();
+    let before = held();
+
+    assert_eq!(disk_cache::list(place.disk.path()).expect("a folder").len(), 0);
+    assert_eq!(disk_cache::clear(place.disk.path()).expect("a folder"), (0, 0));
+    assert_eq!(held(), before);
+    // The engine runs without a disk cache and evicts nothing there.
+    let engine = place.start(place.with_disk(1));
+    ask(&engine, &Random(8).tokens(300));
+    engine.clear_cache().expect("runs");
+    drop(engine);
+    assert_eq!(held(), before);
+}
+
+#[test]
 fn a_folder_that_cannot_be_had_costs_nothing_else() {
     let place = Place::new("qwen3-a");
     let file = place.disk.path().join("file");

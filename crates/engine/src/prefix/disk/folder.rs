@@ -67,7 +67,7 @@ pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
     models.filter(|stored| !stored.as_ref().is_ok_and(|stored| stored.files == 0)).collect()
 }
 
-/// Removes all state in `root`, and nothing else; returns how many files and bytes.
+/// Removes all state in `root`, but not the targets of links; returns the number of files and bytes.
 ///
 /// # Errors
 /// A file cannot be removed, or the folder not read.
@@ -153,7 +153,12 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(folder)
+    builder.recursive(true).create(folder)?;
+    // Eviction must not delete files outside the cache.
+    match fs::symlink_metadata(folder)?.is_symlink() {
+        true => Err(io::Error::other(format!("{} is a link; remove it", folder.display()))),
+        false => Ok(()),
+    }
 }
 
 /// Files of state of one model, unfinished ones too.
@@ -183,14 +188,16 @@ impl Entry {
     }
 }
 
-/// Folders in `root` that have a fingerprint's name.
+/// Folders in `root` that have a fingerprint's name, without links.
 fn folders(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = vec![];
     for entry in existing(fs::read_dir(root))?.into_iter().flatten() {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_dir() {
-            found.push(path);
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_ours = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.push(entry.path());
         }
     }
     found.sort();
