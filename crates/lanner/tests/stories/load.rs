@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{client, serving::Serving};
 
 const STREAMS: u64 = 64;
-const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
+pub const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
 impl Serving {
     /// Tokens per second of so many equal streams, from the first to the last.
@@ -35,10 +35,10 @@ impl Serving {
 }
 
 /// Numbers that look random, the same in every run (xorshift64*, Vigna 2016).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -128,7 +128,7 @@ fn soak(server: &Serving, known: &(Value, String), time: Duration) -> Seen {
     seen.into_inner().unwrap()
 }
 
-fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
+pub fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| a.partial_cmp(b).unwrap());
     sorted[sorted.len() / 2]

@@ -28,6 +28,7 @@ mod quantize;
 mod replaying;
 mod server;
 mod serving;
+mod soak;
 mod speculating;
 mod speculation;
 mod survival;

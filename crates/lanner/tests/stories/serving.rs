@@ -1,6 +1,7 @@
 //! `lanner serve` as a program, to be measured or killed.
 
 use std::{
+    ffi::OsStr,
     io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Stdio},
@@ -19,7 +20,12 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(args: &[&str]) -> Serving {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lanner"))
+        Serving::start_program(env!("CARGO_BIN_EXE_lanner"), args)
+    }
+
+    /// As [`start`](Serving::start), with another build of the program.
+    pub fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> Serving {
+        let mut child = Command::new(program)
             .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
             .stderr(Stdio::piped())
             .spawn()
