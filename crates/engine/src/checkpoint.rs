@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use mlx::{load::Safetensors, quant::Quantization};
@@ -92,7 +92,7 @@ impl Checkpoint {
                 self.weight_paths()?.iter().map(|path| Ok(Safetensors::open(path)?)).collect()
             }
             Checkpoint::Builtin { weights, .. } => {
-                Ok(vec![Safetensors::from_static("built-in model.safetensors", weights)?])
+                Ok(vec![Safetensors::from_static("built-in model.safetensors", *weights)?])
             }
             Checkpoint::Random { .. } => Err(LoadError::Options("made-up weights are in no file".into())),
         }
@@ -112,11 +112,8 @@ fn without_quantization(config: &Value) -> Value {
 fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join("model.safetensors.index.json");
     if index.exists() {
-        let map = read_json(&index)?;
-        let map = map.get("weight_map").and_then(Value::as_object);
-        let map = map.ok_or_else(|| fail(&index, "there is no weight_map in it".into()))?;
-        let names: BTreeSet<&str> = map.values().filter_map(Value::as_str).collect();
-        return names.into_iter().map(|name| existing(folder.join(name), &index)).collect();
+        let names = indexed_names(&read_json(&index)?).map_err(|message| fail(&index, message))?;
+        return names.iter().map(|name| existing(folder.join(name), &index)).collect();
     }
     let entries = fs::read_dir(folder).map_err(|e| fail(folder, e.to_string()))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -139,6 +136,34 @@ fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
             "there are several safetensors files in it and no index: name the one to load".into(),
         )),
     }
+}
+
+/// File names in an index.
+///
+/// # Errors
+/// There is no `weight_map`, or it names a file outside the folder.
+pub fn indexed_names(index: &Value) -> std::result::Result<BTreeSet<String>, String> {
+    let map = index.get("weight_map").and_then(Value::as_object).ok_or("there is no weight_map in it")?;
+    let name = |(tensor, file): (&String, &Value)| match file.as_str() {
+        Some(name) if stays_inside(name) => Ok(name.to_owned()),
+        Some(name) => Err(format!(
+            "it names the file `{}`, which is not in its folder: take another copy of the model",
+            shown(name)
+        )),
+        None => Err(format!("it names no file for the tensor {}: download the model again", shown(tensor))),
+    };
+    map.iter().map(name).collect()
+}
+
+/// A name from an untrusted file, escaped and shortened for an error message.
+fn shown(name: &str) -> String {
+    name.chars().take(200).flat_map(char::escape_debug).collect()
+}
+
+/// Whether the path stays in a folder that it is joined to.
+fn stays_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 fn existing(path: PathBuf, index: &Path) -> Result<PathBuf> {

@@ -22,7 +22,7 @@ use super::{
     download::{Fetch, Patience, present},
     error::HubError,
     listing::{Listing, RemoteFile},
-    name::RepoName,
+    name::{RepoName, is_safe_path},
 };
 
 /// Files fetched at one time.
@@ -154,14 +154,24 @@ fn weights(
     paths.iter().map(|path| listing.file(repo, path)).collect()
 }
 
-/// The files that an index names.
+/// File names in an index.
+///
+/// # Errors
+/// It is not an index, or names a file outside its folder.
 pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: std::collections::BTreeMap<String, String>,
     }
     let index: Index = serde_json::from_slice(index).map_err(|error| format!("its index: {error}"))?;
-    Ok(index.weight_map.into_values().collect())
+    let names: BTreeSet<String> = index.weight_map.into_values().collect();
+    match names.iter().find(|name| !is_safe_path(name)) {
+        Some(name) => {
+            let name: String = name.chars().take(200).flat_map(char::escape_debug).collect();
+            Err(format!("its index names the file `{name}`, which is not in its folder"))
+        }
+        None => Ok(names),
+    }
 }
 
 fn sum(files: &[RemoteFile]) -> u64 {
