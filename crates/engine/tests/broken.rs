@@ -86,6 +86,24 @@ fn damaged_weight_files() {
 }
 
 #[test]
+fn an_index_that_names_no_file_of_its_folder_is_refused() {
+    let sharded = "qwen3_5-text-sharded";
+    let index = |text: &'static str| {
+        move |f: &Path| fs::write(f.join("model.safetensors.index.json"), text).expect("written")
+    };
+    let outside = |name: &str, json: &'static str| {
+        check(sharded, index(json), &["index.json: it names the file", name, "not in its folder"]);
+    };
+    outside("`../x.safetensors`", r#"{"weight_map": {"a": "../x.safetensors"}}"#);
+    outside("`/x.safetensors`", r#"{"weight_map": {"a": "/x.safetensors"}}"#);
+    outside("`a/../../x`", r#"{"weight_map": {"a": "a/../../x"}}"#);
+    outside("``", r#"{"weight_map": {"a": ""}}"#);
+    outside("`.`", r#"{"weight_map": {"a": "."}}"#);
+    check(sharded, index(r#"{"weight_map": {"a": 7}}"#), &["index.json: it names no file for the tensor a"]);
+    check(sharded, index(r#"{"weight_map": []}"#), &["index.json: there is no weight_map"]);
+}
+
+#[test]
 fn configs_that_do_not_fit() {
     check(
         HUB,
@@ -134,6 +152,20 @@ fn configs_that_do_not_fit() {
         HUB,
         |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(2147483647)),
         &["head_dim is 2147483647"],
+    );
+    let wide = |c: &mut Value| {
+        c["text_config"]["linear_num_value_heads"] = json!(8192);
+        c["text_config"]["linear_value_head_dim"] = json!(131072);
+    };
+    check(
+        HUB,
+        |f| edit_config(f, wide),
+        &["linear_num_value_heads is 8192", "together they must be at most"],
+    );
+    check(
+        "lfm2-a",
+        |f| edit_config(f, |c| c["block_ffn_dim_multiplier"] = json!(1e30)),
+        &["block_ffn_dim_multiplier is 1e+30", "at most 1000"],
     );
     check(HUB, |f| edit_config(f, |c| layers(c, 9)), &["the checkpoint has no tensor model.layers.4."]);
     check(

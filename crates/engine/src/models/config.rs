@@ -14,6 +14,7 @@ const SIZES: &[(&str, i64)] = &[
     ("moe_intermediate_size", SIZE),
     ("shared_expert_intermediate_size", SIZE),
     ("block_ff_dim", 1 << 20),
+    ("block_multiple_of", SIZE),
     ("num_hidden_layers", COUNT),
     ("num_attention_heads", COUNT),
     ("num_key_value_heads", COUNT),
@@ -59,6 +60,7 @@ const MAY_BE_ZERO: &[&str] = &[
     "n_shared_experts",
     "num_shared_experts",
     "q_lora_rank",
+    "block_multiple_of",
 ];
 
 /// Keys whose numbers must be above 0, and at most this.
@@ -72,6 +74,7 @@ const POSITIVE: &[(&str, f64)] = &[
     ("attn_logit_softcapping", 1e6),
     ("final_logit_softcapping", 1e6),
     ("swiglu_limit", 1e6),
+    ("block_ffn_dim_multiplier", 1e3),
 ];
 
 type Fits = fn(&Value) -> bool;
@@ -110,6 +113,21 @@ const MULTIPLES: &[(&str, &str)] = &[
     ("n_routed_experts", "n_group"),
     ("num_experts", "num_expert_group"),
 ];
+
+/// Pairs whose product is an axis of an array, or up to a quarter of one.
+const PRODUCTS: &[(&str, &str)] = &[
+    ("num_attention_heads", "head_dim"),
+    ("num_attention_heads", "global_head_dim"),
+    ("num_attention_heads", "v_head_dim"),
+    ("num_attention_heads", "qk_nope_head_dim"),
+    ("num_attention_heads", "qk_rope_head_dim"),
+    ("num_heads", "head_dim"),
+    ("linear_num_key_heads", "linear_key_head_dim"),
+    ("linear_num_value_heads", "linear_value_head_dim"),
+    ("n_shared_experts", "moe_intermediate_size"),
+    ("num_shared_experts", "moe_intermediate_size"),
+];
+const PRODUCT: i64 = 1 << 26;
 
 /// Keys that some families write in other words; the usual ones win where a file has both.
 const SYNONYMS: &[(&str, &str)] = &[
@@ -218,6 +236,11 @@ fn check_relations(config: &Value) -> Result<()> {
     for (key, value, of, divisor) in pairs(MULTIPLES) {
         let message = format!("{key} is {value}; it must be a multiple of {of}, {divisor}");
         refuse([(value % divisor != 0, message)])?;
+    }
+    for (key, value, other, times) in pairs(PRODUCTS) {
+        let message =
+            format!("{key} is {value} and {other} {times}; together they must be at most {PRODUCT}");
+        refuse([(value * times > PRODUCT, message)])?;
     }
     for (key, value, of, most) in pairs(AT_MOST) {
         refuse([(value > most, format!("{key} is {value}; it must be at most {of}, {most}"))])?;
