@@ -31,6 +31,8 @@ const FIXED: usize = 8 + 3 * 4 + 32;
 /// Headers that claim more are not ours.
 const MAX_DESCRIPTION: u32 = 16 << 20;
 const MAX_TOKENS: u32 = 16 << 20;
+/// Most bytes of all arrays; larger sums could overflow.
+const MAX_ARRAYS: usize = usize::MAX >> 16;
 /// Bytes that are read before they are hashed: few enough to be in the processor's cache still.
 const READ: usize = 128 << 10;
 
@@ -229,8 +231,12 @@ impl Piece {
         let sound = all().all(|form| {
             let elements =
                 form.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
-            form.dtype().is_some() && elements.is_some_and(|n| n <= usize::MAX >> 16)
+            // Packing works on rows: an array without axes has none.
+            let has_rows = form.bits.is_none() || !form.shape.is_empty();
+            form.dtype().is_some() && has_rows && elements.is_some_and(|n| n <= MAX_ARRAYS)
         });
+        let add = |sum: usize, form: &Form| sum.checked_add(form.bytes()).filter(|&sum| sum <= MAX_ARRAYS);
+        let sound = sound && all().try_fold(0, add).is_some();
         let runs = forms(run).all(|form| form.shape.len() == 3 && form.shape[1] as usize == tokens);
         let ends = checkpoint.iter().flatten().filter_map(|layer| layer.window);
         let windows = ends.into_iter().all(|[start, end]| {
