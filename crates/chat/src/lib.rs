@@ -10,6 +10,8 @@ mod detokenize;
 mod environment;
 mod error;
 mod filters;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod json;
 mod memo;
 mod pieces;

@@ -7,6 +7,8 @@ mod cache;
 mod checkpoint;
 mod constrain;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handle;
 mod logprobs;
 mod memory;

@@ -10,6 +10,8 @@ pub mod commands;
 pub mod config;
 mod conversation;
 mod draft;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod generate;
 pub mod hub;
 pub mod model;

@@ -34,11 +34,11 @@ impl Safetensors {
         Safetensors::new(name, Box::new(file))
     }
 
-    /// A file compiled into the program; `name` is for error messages.
+    /// A file in memory, such as one compiled into the program; `name` is for error messages.
     ///
     /// # Errors
     /// As [`open`](Safetensors::open).
-    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Safetensors> {
+    pub fn from_static(name: &str, bytes: impl AsRef<[u8]> + 'static) -> Result<Safetensors> {
         Safetensors::new(name.into(), Box::new(Cursor::new(bytes)))
     }
 

@@ -10,6 +10,8 @@ mod tree;
 
 /// What lies in a disk cache's folder, for whoever looks at it without an engine.
 pub mod disk_cache {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub use super::disk::read_whole;
     pub use super::disk::{StoredModel, clear, list};
 }
 

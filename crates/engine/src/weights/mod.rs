@@ -124,7 +124,7 @@ impl Weights {
     }
 
     /// A checkpoint of which only names, types and shapes are known: enough to see whether a model fits it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
         sanitize: impl Fn(&str) -> Option<String>,

@@ -7,6 +7,8 @@ mod choose;
 mod client;
 mod download;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod listing;
 mod name;
 mod pull;

@@ -349,6 +349,20 @@ impl Disk {
     }
 }
 
+/// Reads a state file completely: header, run and checkpoint.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn read_whole(path: &Path) -> Result<(), String> {
+    let (piece, mut arrays) = Piece::open(path)?;
+    arrays.run(&piece)?;
+    if piece.has_checkpoint() {
+        arrays.checkpoint(&piece)?;
+    }
+    match piece.header_bytes() as usize + piece.bytes().iter().sum::<usize>() < piece.position() {
+        true => Err(format!("{} holds fewer bytes than tokens", piece.name())),
+        false => Ok(()),
+    }
+}
+
 fn open(file: &Stored) -> Result<(Piece, file::Arrays), String> {
     let (piece, arrays) = Piece::open(&file.path)?;
     // Somebody may have put another file there since the index was made.

@@ -3,5 +3,5 @@
 mod request;
 mod response;
 
-pub use request::CompletionRequest;
+pub use request::{CompletionRequest, Completions};
 pub use response::CompletionWire;

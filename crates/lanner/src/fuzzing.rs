@@ -1,0 +1,97 @@
+//! Entry points for fuzzing the parsers of request bodies, of the hub's answers and of model files.
+//! Each takes bytes and returns `Ok` or an error; none may panic, hang or allocate more than its
+//! input justifies.
+
+use std::path::{Component, Path};
+
+use crate::{
+    hub::fuzzing as hub,
+    model::Conversation,
+    server::wire::{
+        self, Valid,
+        chat::ChatRequest,
+        completions::{CompletionRequest, Completions},
+        error::ApiError,
+    },
+};
+
+type Outcome = Result<(), String>;
+
+/// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
+pub fn http_request(body: &[u8]) -> Outcome {
+    let chat = wire::parse::<ChatRequest>(body).and_then(Valid::<Conversation>::try_from);
+    let completion = wire::parse::<CompletionRequest>(body).and_then(Valid::<Completions>::try_from);
+    let chat = chat.map(|valid| check(body, &valid));
+    let completion = completion.map(|valid| check(body, &valid));
+    match (chat, completion) {
+        (Err(chat), Err(completion)) => {
+            check_error(&chat);
+            check_error(&completion);
+            Err(format!("{}; {}", chat.body.message, completion.body.message))
+        }
+        (chat, completion) => {
+            chat.err().iter().chain(completion.err().iter()).for_each(check_error);
+            Ok(())
+        }
+    }
+}
+
+/// The hub's listing of a repository, and an index of shards in one: no file that they name lies
+/// outside its folder.
+pub fn hub_files(bytes: &[u8]) -> Outcome {
+    let names = hub::index(bytes);
+    let listed = hub::listing(bytes);
+    for name in names.iter().chain(&listed).flatten() {
+        let path = Path::new("/folder").join(name);
+        let leaves = path.components().any(|part| part == Component::ParentDir);
+        assert!(path.starts_with("/folder") && !leaves, "{name:?} lies outside its folder");
+    }
+    names.map(drop).or(listed.map(drop))
+}
+
+/// Checks that a weight file is as long as its header says.
+pub fn hub_header(bytes: &[u8]) -> Outcome {
+    hub::header(bytes)
+}
+
+fn check<P>(body: &[u8], valid: &Valid<P>) {
+    let generate = &valid.generate;
+    assert!((1..=16).contains(&generate.n) && generate.stop.iter().all(|stop| !stop.is_empty()));
+    // Equal bodies have equal fingerprints.
+    assert!(wire::fingerprint("route", body, false) == wire::fingerprint("route", body, false));
+}
+
+/// Errors are 4xx and have a message.
+fn check_error(error: &ApiError) {
+    assert!(error.status.is_client_error() && !error.body.message.is_empty(), "{error:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the committed seeds of a target; at least `least` of them must be accepted.
+    fn check(target: &str, run: impl Fn(&[u8]) -> Outcome, least: usize) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+        let (mut sound, mut errors) = (0, vec![]);
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match run(&std::fs::read(&path).unwrap()) {
+                Ok(()) => sound += 1,
+                Err(error) => errors.push(format!("{}: {error}", path.display())),
+            }
+        }
+        assert!(sound >= least, "{sound} of {target} are sound; others: {errors:#?}");
+    }
+
+    #[test]
+    fn seeds_of_requests_are_valid_or_refused() {
+        check("http_request", http_request, 8);
+    }
+
+    #[test]
+    fn seeds_of_hub_files_are_read_or_refused() {
+        check("safetensors_index", hub_files, 3);
+        check("safetensors_header", hub_header, 3);
+    }
+}

@@ -1,0 +1,8 @@
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = engine::fuzzing::safetensors_index(bytes);
+    let _ = lanner::fuzzing::hub_files(bytes);
+});
