@@ -1,5 +1,6 @@
 //! One sequence's row of a step: what it asked to have read back, and what the sequence gets of that.
 
+use kernels::Unchosen;
 use mlx::{Array, Dtype};
 
 use crate::{
@@ -129,18 +130,17 @@ impl Row {
         self.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
     }
 
-    /// `sampled` are the tokens chosen behind what is known and behind each of the draft, and whether their logits were
-    /// finite.
+    /// `sampled` are the tokens chosen behind what is known and behind each of the draft, or why there is none.
     ///
     /// # Errors
     /// Computing the step failed.
-    pub fn read(self, sampled: Vec<(u32, bool)>) -> mlx::Result<ReadRow> {
+    pub fn read(self, sampled: Vec<Result<u32, Unchosen>>) -> mlx::Result<ReadRow> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
         let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
         // A token of the draft is right if it is the one chosen where it stands.
-        let right = self.draft.iter().zip(&sampled).take_while(|(drafted, (chosen, _))| *drafted == chosen);
+        let right = self.draft.iter().zip(&sampled).take_while(|(drafted, chosen)| Ok(**drafted) == **chosen);
         let right = right.count();
-        let finite = sampled.iter().take(1 + right).all(|(_, finite)| *finite);
+        let finite = sampled.iter().take(1 + right).all(|chosen| *chosen != Err(Unchosen::NotFinite));
         Ok(ReadRow {
             sequence: self.sequence,
             finite: finite && sum.is_none_or(|sum| sum[0].is_finite()),
@@ -170,8 +170,7 @@ pub struct ReadRow {
     /// Tokens of the draft, and how many of them plain decoding would have chosen.
     drafted: usize,
     right: usize,
-    /// The tokens chosen, and whether the logits they were chosen from are finite.
-    sampled: Vec<(u32, bool)>,
+    sampled: Vec<Result<u32, Unchosen>>,
     hidden: Option<HiddenRow>,
     logprobs: Option<Vec<TokenLogprobs>>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
@@ -204,7 +203,7 @@ impl ReadRow {
     /// Hands the sequence what it gets; returns why it ends with that, if it does.
     ///
     /// # Errors
-    /// The logits behind a token that it gets were not finite.
+    /// The logits behind a token that it gets were not finite, or there was nothing to choose from.
     pub fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Result<Option<FinishReason>, RequestError> {
         if let Some((at, vocab_size, values)) = self.logits {
             let wrong = self.drafted - self.right;
@@ -220,10 +219,11 @@ impl ReadRow {
         s.unread -= 1;
         let mut logprobs = self.logprobs.unwrap_or_default().into_iter();
         let (mut taken, mut reason) = (0, None);
-        for (token, finite) in self.sampled.into_iter().take(1 + self.right) {
-            if !finite {
-                return Err(RequestError::NotFinite);
-            }
+        for chosen in self.sampled.into_iter().take(1 + self.right) {
+            let token = chosen.map_err(|unchosen| match unchosen {
+                Unchosen::NotFinite => RequestError::NotFinite,
+                Unchosen::NothingLeft => RequestError::NoCandidate { generated: s.generated() },
+            })?;
             s.suspect = false;
             taken += 1;
             reason = s.push(token, logprobs.next(), info);

@@ -1,13 +1,57 @@
 //! From logits to a token: a pure function of the logits, the tokens so far, the parameters and the position.
 //!
 //! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which draws from
-//! the softmax (Gumbel-max trick). Noise is keyed by token id, so whoever shares seed and position shares it.
+//! the softmax (Gumbel-max trick). Noise is keyed by token id: the same seed and position give the same noise, whatever
+//! the other parameters are.
 
 use std::{ops::Range, sync::Arc};
 
+use kernels::Unchosen;
 use mlx::{Array, Dtype, OutputSpec};
 
 use crate::{constrain::TokenSet, request::Sampling};
+
+/// Tokens on the device, and for each whether it is one.
+#[derive(Clone)]
+pub struct Chosen {
+    /// Uint32 `[n]`, each below the vocabulary's size, whatever the numbers were.
+    pub tokens: Array,
+    /// Float32 `[n]`, read by [`unchosen`].
+    pub faults: Array,
+}
+
+impl Chosen {
+    /// One behind the other.
+    pub fn concatenate(parts: Vec<Chosen>) -> Chosen {
+        let join = |arrays: Vec<&Array>| match &arrays[..] {
+            [one] => (*one).clone(),
+            all => Array::concatenate(all.iter().copied(), 0),
+        };
+        Chosen {
+            tokens: join(parts.iter().map(|part| &part.tokens).collect()),
+            faults: join(parts.iter().map(|part| &part.faults).collect()),
+        }
+    }
+}
+
+/// How each row's fault travels in a float32 array.
+const FAULTS: [(f32, Option<Unchosen>); 3] =
+    [(0.0, None), (1.0, Some(Unchosen::NotFinite)), (2.0, Some(Unchosen::NothingLeft))];
+
+/// Why a row whose fault is this number has no token; `None` if it has one.
+pub fn unchosen(fault: f32) -> Option<Unchosen> {
+    let known = FAULTS.iter().find(|(number, _)| *number == fault);
+    known.map_or(Some(Unchosen::NotFinite), |(_, unchosen)| *unchosen)
+}
+
+fn fault(unchosen: Option<Unchosen>) -> f32 {
+    FAULTS.iter().find(|(_, known)| *known == unchosen).map_or(f32::NAN, |(number, _)| *number)
+}
+
+/// Where float32 `x` is finite, as bool: what is not, is not 0 from itself.
+fn is_finite(x: &Array) -> Array {
+    (x - x).greater_equal(&Array::scalar(0.0, Dtype::Float32))
+}
 
 /// One sequence's sampler: its parameters, and what penalties need to know of its past.
 pub struct Sampler {
@@ -74,32 +118,31 @@ impl Sampler {
         self.bias.is_none() && !self.past.is_needed() && self.sampling.temperature == 0.0
     }
 
-    /// Tokens, uint32 `[1 + draft]`, at `position` of prompt plus output and behind each token of a draft that begins
+    /// Tokens `[1 + draft]` at `position` of prompt plus output and behind each token of a draft that begins
     /// there, from float32 logits `[1 + draft, vocab_size]`. Each is the token that would be chosen if what the draft has
     /// before it were the output. `allowed` is empty, or says for each which tokens may be chosen.
     ///
     /// Behind a draft [`judged`](Sampler::judged) is to be called.
-    pub fn sample(&mut self, logits: &Array, position: usize, draft: &[u32], allowed: &[TokenSet]) -> Array {
+    pub fn sample(&mut self, logits: &Array, position: usize, draft: &[u32], allowed: &[TokenSet]) -> Chosen {
         if let Some(choices) = self.choices(position, 1 + draft.len(), allowed) {
-            let [tokens, _] = choose(logits, choices);
-            return tokens;
+            return choose(logits, choices);
         }
-        let mut tokens = vec![];
+        let mut all = vec![];
         self.tried.clear();
         for (i, row) in (0..).zip(0..=draft.len()) {
             let logits = logits.slice(0, i, i + 1).reshape(&[-1]);
-            let token = self.sample_in_steps(&logits, position + row, allowed.get(row));
+            let chosen = self.sample_in_steps(&logits, position + row, allowed.get(row));
             match draft.get(row) {
                 Some(&drafted) => {
                     self.tried.push(self.past.clone());
                     self.past.push(&Array::from_slice(&[drafted], &[1]));
                 }
-                None if draft.is_empty() => self.past.push(&token),
+                None if draft.is_empty() => self.past.push(&chosen.tokens),
                 None => self.tried.push(self.past.clone()),
             }
-            tokens.push(token);
+            all.push(chosen);
         }
-        if tokens.len() == 1 { tokens.remove(0) } else { Array::concatenate(&tokens, 0) }
+        Chosen::concatenate(all)
     }
 
     /// Told how many tokens of the draft stay, and the token behind those.
@@ -126,17 +169,27 @@ impl Sampler {
         Some((0..rows).map(choice).collect())
     }
 
-    /// The token, uint32 `[1]`, at `position` from logits `[vocab_size]`.
-    fn sample_in_steps(&self, logits: &Array, position: usize, allowed: Option<&TokenSet>) -> Array {
-        let mut logits = self.adjusted(logits);
-        if let Some(allowed) = allowed.and_then(|allowed| allowed.array(logits.dim(0))) {
-            logits = allowed.select(&logits, &Array::scalar(f32::NEG_INFINITY, Dtype::Float32));
+    /// The token `[1]` at `position` from logits `[vocab_size]`.
+    fn sample_in_steps(&self, logits: &Array, position: usize, allowed: Option<&TokenSet>) -> Chosen {
+        let minus_infinity = Array::scalar(f32::NEG_INFINITY, Dtype::Float32);
+        let mut adjusted = self.adjusted(logits);
+        // What bias and penalties have made infinite is not to be chosen.
+        adjusted = is_finite(&adjusted).select(&adjusted, &minus_infinity);
+        if let Some(allowed) = allowed.and_then(|allowed| allowed.array(adjusted.dim(0))) {
+            adjusted = allowed.select(&adjusted, &minus_infinity);
         }
-        if self.sampling.temperature == 0.0 {
-            return logits.argmax(-1).reshape(&[1]);
-        }
-        // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
-        self.draw(&((&logits - logits.max(-1, true)) / self.sampling.temperature), position)
+        let token = match self.sampling.temperature {
+            0.0 => adjusted.argmax(-1).reshape(&[1]),
+            // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
+            temperature => self.draw(&((&adjusted - adjusted.max(-1, true)) / temperature), position),
+        };
+        let last = Array::from_slice(&[logits.dim(0) as u32 - 1], &[1]);
+        let token = token.minimum(&last);
+        let faults = [None, Some(Unchosen::NothingLeft), Some(Unchosen::NotFinite)];
+        let [none, nothing, odd] = faults.map(|unchosen| Array::scalar(fault(unchosen), Dtype::Float32));
+        let faults = is_finite(&adjusted.take(&token, 0)).select(&none, &nothing);
+        let faults = is_finite(&logits.sum(-1, true)).select(&faults, &odd);
+        Chosen { tokens: token, faults }
     }
 
     /// Logits after bias and penalties.
@@ -162,7 +215,7 @@ impl Sampler {
     fn draw(&self, logits: &Array, position: usize) -> Array {
         let Sampling { top_k, top_p, min_p, seed, .. } = *self.sampling;
         let vocab_size = logits.dim(0);
-        let noise = Array::gumbel(&[vocab_size], mix(seed, position as u64));
+        let noise = noise(vocab_size, seed, position);
         let minus_infinity = Array::scalar(f32::NEG_INFINITY, Dtype::Float32);
         let mut logits = logits.clone();
         if min_p > 0.0 {
@@ -197,8 +250,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// `None` if a logit is not finite.
-    fn token(&self, logits: &[f32]) -> Option<u32> {
+    fn token(&self, logits: &[f32]) -> Result<u32, Unchosen> {
         let sampling = kernels::Sampling {
             temperature: self.sampling.temperature,
             top_k: self.sampling.top_k,
@@ -216,27 +268,35 @@ impl Choice {
     }
 }
 
-/// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`, as one operation on the CPU; and a number for
-/// each, float32 `[n]`, that is not finite if one of its logits is not: then any token will do.
-pub fn choose(logits: &Array, choices: Vec<Choice>) -> [Array; 2] {
+/// A token for each row of float32 logits `[n, vocab_size]`, as one operation on the CPU.
+pub fn choose(logits: &Array, choices: Vec<Choice>) -> Chosen {
     let (rows, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
     assert_eq!(rows as usize, choices.len(), "a choice for each row of logits");
     let specs = [Dtype::Uint32, Dtype::Float32].map(|dtype| OutputSpec { shape: vec![rows], dtype });
-    mlx::apply("choose", &[logits], specs, move |inputs, outputs| {
+    let [tokens, faults] = mlx::apply("choose", &[logits], specs, move |inputs, outputs| {
         let logits: &[f32] = inputs[0].values();
-        let mut chosen = vec![None; choices.len()];
+        let mut chosen = vec![Ok(0); choices.len()];
         // Of each logit about as much work as so many multiplications: noise is made for it.
         kernels::for_each_chunk(&mut chosen, 1, 16 * logits.len(), |i, chosen| {
             chosen[0] = choices[i].token(&logits[i * vocab_size..][..vocab_size]);
         });
-        let [tokens, finite] = outputs else { unreachable!("two outputs") };
+        let [tokens, faults] = outputs else { unreachable!("two outputs") };
         for (to, token) in tokens.values::<u32>().iter_mut().zip(&chosen) {
             *to = token.unwrap_or(0);
         }
-        for (to, token) in finite.values::<f32>().iter_mut().zip(&chosen) {
-            *to = if token.is_some() { 0.0 } else { f32::NAN };
+        for (to, token) in faults.values::<f32>().iter_mut().zip(&chosen) {
+            *to = fault(token.err());
         }
-    })
+    });
+    Chosen { tokens, faults }
+}
+
+/// The likeliest token of each row of float32 logits `[n, vocab_size]`, by MLX's own operations.
+pub fn likeliest(logits: &Array) -> Chosen {
+    let faults = [None, Some(Unchosen::NotFinite)];
+    let [none, odd] = faults.map(|unchosen| Array::scalar(fault(unchosen), Dtype::Float32));
+    let faults = is_finite(&logits.sum(-1, false)).select(&none, &odd);
+    Chosen { tokens: logits.argmax(-1), faults }
 }
 
 /// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`: what these sequences' samplers would choose at
@@ -248,8 +308,7 @@ pub fn guess<'a>(
     let mut samplers: Vec<(&mut Sampler, Range<usize>)> = samplers.into_iter().collect();
     let choices = samplers.iter().map(|(sampler, at)| sampler.choices(at.start, at.len(), &[]));
     if let Some(choices) = choices.collect::<Option<Vec<_>>>() {
-        let [tokens, _] = choose(logits, choices.concat());
-        return tokens;
+        return choose(logits, choices.concat()).tokens;
     }
     if samplers.iter().all(|(sampler, _)| sampler.is_argmax()) {
         return logits.argmax(-1);
@@ -258,7 +317,7 @@ pub fn guess<'a>(
     for (sampler, at) in &mut samplers {
         for position in at {
             let row = tokens.len() as i32;
-            tokens.push(sampler.sample(&logits.slice(0, row, row + 1), position, &[], &[]));
+            tokens.push(sampler.sample(&logits.slice(0, row, row + 1), position, &[], &[]).tokens);
         }
     }
     Array::concatenate(&tokens, 0)
@@ -281,6 +340,19 @@ pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
     likely
 }
 
+/// Each token's noise at `position`, float32 `[vocab_size]`: on the CPU that of the kernel that chooses in one operation, on a
+/// GPU that of MLX.
+fn noise(vocab_size: i32, seed: u64, position: usize) -> Array {
+    if mlx::on_gpu() {
+        return Array::gumbel(&[vocab_size], mix(seed, position as u64));
+    }
+    let spec = OutputSpec { shape: vec![vocab_size], dtype: Dtype::Float32 };
+    let [noise] = mlx::apply("noise", &[], [spec], move |_, outputs| {
+        kernels::fill_gumbel(seed, position as u64, outputs[0].values());
+    });
+    noise
+}
+
 /// A seed for one position's noise (the finaliser of SplitMix64).
 fn mix(seed: u64, position: u64) -> u64 {
     let mut z = seed.wrapping_add((position + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -293,12 +365,18 @@ fn mix(seed: u64, position: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn by_kernel(sampler: &mut Sampler, logits: &Array, position: usize) -> Array {
+    fn by_kernel(sampler: &mut Sampler, logits: &Array, position: usize) -> Chosen {
         sampler.sample(&logits.reshape(&[1, -1]), position, &[], &[])
     }
 
-    fn in_steps(sampler: &mut Sampler, logits: &Array, position: usize) -> Array {
+    fn in_steps(sampler: &mut Sampler, logits: &Array, position: usize) -> Chosen {
         sampler.sample_in_steps(logits, position, None)
+    }
+
+    /// The token of a row, or why there is none.
+    fn read_one(chosen: &Chosen) -> Result<u32, Unchosen> {
+        let token = chosen.tokens.to_vec::<u32>().expect("a token")[0];
+        unchosen(chosen.faults.to_vec::<f32>().expect("a fault")[0]).map_or(Ok(token), Err)
     }
 
     fn draws(sampling: &Sampling, logits: &[f32], n: usize) -> Vec<u32> {
@@ -306,14 +384,14 @@ mod tests {
     }
 
     fn draws_by(
-        sample: fn(&mut Sampler, &Array, usize) -> Array,
+        sample: fn(&mut Sampler, &Array, usize) -> Chosen,
         sampling: &Sampling,
         logits: &[f32],
         n: usize,
     ) -> Vec<u32> {
         let array = Array::from_slice(logits, &[logits.len() as i32]);
         let mut sampler = Sampler::new(sampling, logits.len(), &[], &[]);
-        (0..n).map(|i| sample(&mut sampler, &array, i).to_vec::<u32>().expect("a token")[0]).collect()
+        (0..n).map(|i| read_one(&sample(&mut sampler, &array, i)).expect("a token")).collect()
     }
 
     fn check_frequencies(sampling: &Sampling, logits: &[f32], expected: &[f64]) {
@@ -408,8 +486,7 @@ mod tests {
     fn the_past_given_at_the_start_counts_like_the_past_sampled() {
         let sampling = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };
         let logits = Array::from_slice(&LOGITS, &[5]);
-        let token =
-            |sampler: &mut Sampler, i| by_kernel(sampler, &logits, i).to_vec::<u32>().expect("a token")[0];
+        let token = |sampler: &mut Sampler, i| read_one(&by_kernel(sampler, &logits, i)).expect("a token");
         let mut whole = Sampler::new(&sampling, 5, &[3], &[]);
         let all: Vec<u32> = (0..12).map(|i| token(&mut whole, i)).collect();
         let mut resumed = Sampler::new(&sampling, 5, &[3], &all[..6]);
@@ -424,7 +501,7 @@ mod tests {
         let logits: Vec<f32> = (0..12 * 5).map(|i| (i * 37 % 19) as f32 / 6.0).collect();
         let logits = Array::from_slice(&logits, &[12, 5]);
         let row = |i: i32| logits.slice(0, i, i + 1).reshape(&[-1]);
-        let read = |tokens: Array| tokens.to_vec::<u32>().expect("tokens");
+        let read = |chosen: Chosen| chosen.tokens.to_vec::<u32>().expect("tokens");
         for sampling in [penalised, sampled(1.0), Sampling { presence_penalty: 1.0, ..Sampling::default() }] {
             let mut plain = Sampler::new(&sampling, 5, &[3], &[]);
             let expected: Vec<u32> =
@@ -460,11 +537,60 @@ mod tests {
             let mut sampler = Sampler::new(&sampling, 5, &[], &[]);
             let logits = Array::from_slice(&LOGITS, &[1, 5]);
             for position in 0..40 {
-                let token = sampler
-                    .sample(&logits, position, &[], std::slice::from_ref(&allowed))
-                    .to_vec::<u32>()
-                    .expect("a token")[0];
+                let chosen = sampler.sample(&logits, position, &[], std::slice::from_ref(&allowed));
+                let token = read_one(&chosen).expect("a token");
                 assert!(token == 0 || token == 3, "{token}");
+            }
+        }
+    }
+
+    /// Penalties that change no logit, but have a token chosen in steps.
+    fn penalised(sampling: Sampling) -> Sampling {
+        Sampling { presence_penalty: f32::MIN_POSITIVE, ..sampling }
+    }
+
+    #[test]
+    fn penalised_requests_draw_from_the_noise_of_others() {
+        let logits: Vec<f32> = (0..300).map(|i| (i * 37 % 100) as f32 / 25.0).collect();
+        for sampling in [
+            sampled(1.0),
+            Sampling { seed: u64::MAX, ..sampled(0.7) },
+            Sampling { top_k: 40, top_p: 0.9, min_p: 0.02, ..sampled(1.3) },
+        ] {
+            let plain = draws(&sampling, &logits, 200);
+            assert_eq!(draws(&penalised(sampling.clone()), &logits, 200), plain, "with a penalty");
+            assert_eq!(draws_by(in_steps, &sampling, &logits, 200), plain, "in steps");
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_candidate_has_no_token_and_an_id_of_the_vocabulary() {
+        let check =
+            |sampling: &Sampling, logits: &[f32], allowed: &[u32], expected: Result<u32, Unchosen>| {
+                let array = Array::from_slice(logits, &[1, logits.len() as i32]);
+                let set = TokenSet::of(logits.len(), allowed.iter().copied());
+                for sampling in [sampling.clone(), penalised(sampling.clone())] {
+                    let mut sampler = Sampler::new(&sampling, logits.len(), &[1], &[]);
+                    let chosen = sampler.sample(&array, 1, &[], std::slice::from_ref(&set));
+                    assert_eq!(read_one(&chosen), expected, "{sampling:?} of {logits:?}");
+                    let id = chosen.tokens.to_vec::<u32>().expect("a token")[0];
+                    assert!((id as usize) < logits.len(), "{id}");
+                }
+            };
+        let biased =
+            |bias: f32| Sampling { logit_bias: (0..5).map(|id| (id, bias)).collect(), ..Sampling::default() };
+        for temperature in [0.0, 1e-30, 1.0, 100.0] {
+            for (top_k, top_p) in [(0, 1.0), (2, 1.0), (0, 0.5), (3, 0.9)] {
+                let with = |sampling: Sampling| Sampling { temperature, top_k, top_p, ..sampling };
+                let nothing = Err(Unchosen::NothingLeft);
+                check(&with(Sampling::default()), &LOGITS, &[], nothing);
+                check(&with(biased(f32::NEG_INFINITY)), &LOGITS, &[0, 1, 2, 3, 4], nothing);
+                check(&with(biased(f32::INFINITY)), &LOGITS, &[0, 1, 2, 3, 4], nothing);
+                check(&with(Sampling::default()), &LOGITS, &[3], Ok(3));
+                for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let logits = [1.0, odd, 0.0, 2.0, 3.0];
+                    check(&with(Sampling::default()), &logits, &[0, 2], Err(Unchosen::NotFinite));
+                }
             }
         }
     }

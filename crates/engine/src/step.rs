@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use kernels::Unchosen;
 use mlx::{Array, Dtype};
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     prefix::{Copied, Prefix},
     request::{Event, ModelInfo},
     row::{HiddenRow, Row},
-    sample::choose,
+    sample::{Chosen, choose, likeliest, unchosen},
     sequence::Sequence,
     speculate::Watched,
 };
@@ -30,8 +31,9 @@ pub struct Step {
 struct Sampled {
     /// The new tokens, uint32 `[n]`.
     tokens: Rc<Array>,
-    /// For each a number, float32 `[n]`, that is not finite if one of the logits it was chosen from is not.
-    sums: Array,
+    /// For each whether it is one, float32 `[n]`: see [`unchosen`].
+    faults: Array,
+    vocab_size: usize,
 }
 
 /// A token that was sampled and may not be read back yet.
@@ -186,7 +188,7 @@ impl Step {
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.sums]);
+        let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.faults]);
         sampled.chain(self.rows.iter().flat_map(Row::arrays))
     }
 }
@@ -295,9 +297,9 @@ impl Sampled {
         let choices = rows
             .iter()
             .map(|(s, row)| s.sampler.choices(s.computed - row.draft.len(), row.sampled(), &row.allowed));
-        let [tokens, sums] = match choices.collect::<Option<Vec<_>>>() {
+        let Chosen { tokens, faults } = match choices.collect::<Option<Vec<_>>>() {
             Some(choices) => choose(logits, choices.concat()),
-            None => [sample(logits, &mut rows), logits.sum(-1, false)],
+            None => sample(logits, &mut rows),
         };
         let tokens = Rc::new(tokens);
         let mut start = 0;
@@ -311,19 +313,24 @@ impl Sampled {
             s.unread += 1;
             start = end;
         }
-        Sampled { tokens, sums }
+        Sampled { tokens, faults, vocab_size: logits.dim(1) as usize }
     }
 
-    fn read(self) -> mlx::Result<Vec<(u32, bool)>> {
-        let (tokens, sums) = (self.tokens.to_vec::<u32>()?, self.sums.to_vec::<f32>()?);
-        Ok(tokens.into_iter().zip(sums.into_iter().map(f32::is_finite)).collect())
+    /// # Panics
+    /// If an id is none of the vocabulary: from here on it is an index wherever it goes.
+    fn read(self) -> mlx::Result<Vec<Result<u32, Unchosen>>> {
+        let (tokens, faults) = (self.tokens.to_vec::<u32>()?, self.faults.to_vec::<f32>()?);
+        let wrong = tokens.iter().find(|&&id| id as usize >= self.vocab_size);
+        assert!(wrong.is_none(), "token {wrong:?} was sampled of a vocabulary of {}", self.vocab_size);
+        let read = |(token, fault)| unchosen(fault).map_or(Ok(token), Err);
+        Ok(tokens.into_iter().zip(faults).map(read).collect())
     }
 }
 
-/// Each row's tokens by that row's own sampler, uint32 `[n]`.
-fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Array {
+/// Each row's tokens by that row's own sampler.
+fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Chosen {
     if rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty()) {
-        return logits.argmax(-1);
+        return likeliest(logits);
     }
     let mut start = 0;
     let own = |(s, row): &mut (&mut Sequence, &mut Row)| {
@@ -332,6 +339,5 @@ fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut Row)]) -> Array {
         start = end;
         s.sampler.sample(&logits, s.computed - row.draft.len(), &row.draft, &row.allowed)
     };
-    let tokens: Vec<Array> = rows.iter_mut().map(own).collect();
-    if tokens.len() == 1 { tokens[0].clone() } else { Array::concatenate(&tokens, 0) }
+    Chosen::concatenate(rows.iter_mut().map(own).collect())
 }

@@ -1,6 +1,32 @@
 //! Noise for sampling, a function of seed, position and token id: nothing is carried from draw to draw.
 
-use crate::lanes::{LANES, ln};
+use crate::{
+    lanes::{LANES, ln},
+    simd::{Work, vectorize},
+};
+
+/// Writes the noise of the tokens from 0 on at `position`: [`gumbel`] of each.
+pub fn fill_gumbel(seed: u64, position: u64, noise: &mut [f32]) {
+    vectorize(Fill { seed, position, noise });
+}
+
+struct Fill<'a> {
+    seed: u64,
+    position: u64,
+    noise: &'a mut [f32],
+}
+
+impl Work for Fill<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for (at, noise) in self.noise.chunks_mut(4 * LANES).enumerate() {
+            let made = gumbel_64(self.seed, self.position, (at * 4 * LANES) as u32);
+            for (id, noise) in noise.iter_mut().enumerate() {
+                *noise = made[id % 4][id / 4];
+            }
+        }
+    }
+}
 
 /// Standard Gumbel noise of token `id` at `position`: `-ln(-ln(1 - u))`, where `u` comes from word `id % 4` of
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with key `seed` and counter
@@ -75,6 +101,16 @@ mod tests {
                 let one = gumbel(seed, position, first + id);
                 assert_eq!(one.to_bits(), many[id as usize % 4][id as usize / 4].to_bits());
             }
+        }
+    }
+
+    #[test]
+    fn filled_noise_is_that_of_each_token() {
+        for n in [1, 63, 64, 65, 700] {
+            let mut noise = vec![0.0; n];
+            fill_gumbel(5 | 1 << 50, 9, &mut noise);
+            let same = |(id, noise): (u32, &f32)| noise.to_bits() == gumbel(5 | 1 << 50, 9, id).to_bits();
+            assert!((0..).zip(&noise).all(same), "{n} tokens");
         }
     }
 

@@ -32,7 +32,7 @@ pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv, conv_taps};
 pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_ahead};
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
-pub use gumbel::gumbel;
+pub use gumbel::{fill_gumbel, gumbel};
 pub use linear::{
     Affine, FloatFormat, FloatType, Floats, Microscaled, Packed, Packing, Precision, Term, Weight,
     gated_linear, grouped_linear, linear, linears,
@@ -42,7 +42,7 @@ pub use pack::pack_floats;
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use rope::{RopePairs, rope};
 pub use rows::affine_rows;
-pub use sample::{PastToken, Sampling, probability, sample};
+pub use sample::{PastToken, Sampling, Unchosen, probability, sample};
 pub use scalar::Scalar;
 pub use shared::with_scratch;
 pub use simd::{Vectors, vectors};

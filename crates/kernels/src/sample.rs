@@ -44,6 +44,15 @@ pub struct PastToken {
     pub generated: u32,
 }
 
+/// Why no token was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchosen {
+    /// A logit is not a finite number.
+    NotFinite,
+    /// No token has a finite logit once bias, penalties and `allowed` have been applied.
+    NothingLeft,
+}
+
 /// Tokens whose largest logit is remembered: few, lest the usual `top_k` ask for more largest logits than there are.
 const BLOCK: usize = 128;
 /// Tokens whose probabilities are summed in float32.
@@ -51,29 +60,32 @@ const SUMMED: usize = 256;
 /// Tokens looked at first where only `top_p` limits them.
 const FEW: usize = 64;
 
-/// The token at `position` of prompt plus output, or `None` if a logit is not finite.
+/// The token at `position` of prompt plus output: one of the vocabulary, allowed, and with a finite logit.
 ///
-/// In this order: bias and penalties; tokens that are not allowed go; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
+/// In this order: bias and penalties; tokens that are not allowed go, and those whose logit they made infinite; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
 /// `top_k`, `top_p` (probabilities renormalised over what the filters before it left; of equal ones the lower id comes
 /// first; the likeliest token always stays); then the largest sum of scaled logit and [`gumbel`] noise wins, which
 /// draws from the softmax of what is left. Of equals the lowest id wins. A token's noise does not depend on the filters.
-pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Option<u32> {
+///
+/// # Errors
+/// A logit is not finite, or nothing is left to choose from.
+pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Result<u32, Unchosen> {
     assert!(!logits.is_empty() && u32::try_from(logits.len()).is_ok(), "{} logits", logits.len());
     let blocks = logits.len().div_ceil(BLOCK);
     with_scratch(blocks, |largest| {
         let mut finite = true;
         vectorize(Largest { logits, largest, finite: &mut finite });
         if !finite {
-            return None;
+            return Err(Unchosen::NotFinite);
         }
         if !sampling.moves_logits() {
-            return Some(choose(logits, largest, sampling, position));
+            return choose(logits, largest, sampling, position);
         }
         with_scratch(logits.len(), |adjusted| {
             adjusted.copy_from_slice(logits);
             sampling.adjust(adjusted);
             vectorize(Largest { logits: adjusted, largest, finite: &mut finite });
-            Some(choose(adjusted, largest, sampling, position))
+            choose(adjusted, largest, sampling, position)
         })
     })
 }
@@ -104,6 +116,7 @@ impl Sampling<'_> {
         !self.bias.is_empty() || self.allowed.is_some() || (penalties && !self.past.is_empty())
     }
 
+    /// Tokens that cannot be chosen afterwards have a logit of minus infinity, all others a finite one.
     fn adjust(&self, logits: &mut [f32]) {
         for &(id, value) in self.bias {
             logits[id as usize] += value;
@@ -120,6 +133,11 @@ impl Sampling<'_> {
             if generated > 0 {
                 *logit = *logit - generated as f32 * self.frequency_penalty - self.presence_penalty;
             }
+        }
+        let moved = self.bias.iter().map(|(id, _)| *id).chain(self.past.iter().map(|token| token.id));
+        for id in moved {
+            let logit = &mut logits[id as usize];
+            *logit = if logit.is_finite() { *logit } else { f32::NEG_INFINITY };
         }
         let Some(allowed) = self.allowed else { return };
         for (word, logits) in allowed.iter().chain(iter::repeat(&0)).zip(logits.chunks_mut(32)) {
@@ -166,8 +184,22 @@ impl Work for Largest<'_> {
     }
 }
 
-fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
+/// Of logits that are finite, or minus infinity where a token is not to be chosen.
+fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> Result<u32, Unchosen> {
+    // Whatever the numbers were: no caller ever sees an id that is no token, or one that it has refused.
+    let token = likeliest(logits, largest, sampling, position);
+    match logits.get(token as usize) {
+        Some(logit) if logit.is_finite() => Ok(token),
+        _ => Err(Unchosen::NothingLeft),
+    }
+}
+
+/// `u32::MAX`, or a token that is not to be chosen, if there is none.
+fn likeliest(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
     let max = most(largest);
+    if max == f32::NEG_INFINITY {
+        return u32::MAX;
+    }
     if sampling.temperature == 0.0 {
         let at = largest.iter().position(|&l| l == max).unwrap_or(0) * BLOCK;
         return (at + logits[at..].iter().position(|&l| l == max).unwrap_or(0)) as u32;
@@ -176,7 +208,7 @@ fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -
     let scaled = Scaled { logits, largest, max, temperature: sampling.temperature, floor };
     let top_k = if sampling.top_k == 0 { logits.len() } else { sampling.top_k.min(logits.len()) };
     if top_k == logits.len() && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
-        let mut token = 0;
+        let mut token = u32::MAX;
         vectorize(Draw { scaled, seed: sampling.seed, position, token: &mut token });
         return token;
     }
@@ -382,13 +414,11 @@ impl Work for Draw<'_> {
                     lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
                 }
             }
+            let before = best;
             for lane in lanes {
-                if lane > best {
-                    best = lane;
-                    *self.token = u32::MAX;
-                }
+                best = if lane > best { lane } else { best };
             }
-            if *self.token == u32::MAX {
+            if best > before {
                 let first = sums.iter().position(|sum| *sum == best).unwrap_or(0);
                 *self.token = (at * DRAWN + first) as u32;
             }

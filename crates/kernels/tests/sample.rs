@@ -73,7 +73,7 @@ proptest! {
         let least = Sampling { top_p: top_p - 1e-6, ..sampling };
         let most = Sampling { top_p: if top_p < 1.0 { top_p + 1e-6 } else { top_p }, ..sampling };
         for position in 0..8 {
-            let expected = [&least, &sampling, &most].map(|sampling| Some(reference(&logits, sampling, position)));
+            let expected = [&least, &sampling, &most].map(|sampling| Ok(reference(&logits, sampling, position)));
             let got = sample(&logits, &sampling, position);
             prop_assert!(expected.contains(&got), "{got:?} for {expected:?}");
         }
@@ -188,11 +188,69 @@ fn logits_that_are_not_finite_are_found_anywhere() {
                 logits[at] = odd;
                 assert_eq!(
                     sample(&logits, &Sampling { temperature: 0.0, ..PLAIN }, 0),
-                    None,
+                    Err(Unchosen::NotFinite),
                     "{odd} at {at} of {n}"
                 );
             }
         }
-        assert!(sample(&vec![f32::MAX; n], &PLAIN, 0).is_some());
+        assert!(sample(&vec![f32::MAX; n], &PLAIN, 0).is_ok());
     }
+}
+
+/// Ways to choose: greedy, a draw from all tokens, and from those that filters keep.
+const WAYS: [Sampling; 6] = [
+    Sampling { temperature: 0.0, ..PLAIN },
+    PLAIN,
+    Sampling { temperature: 1e-45, ..PLAIN },
+    Sampling { top_k: 3, ..PLAIN },
+    Sampling { top_p: 0.9, ..PLAIN },
+    Sampling { top_k: 40, top_p: 0.9, min_p: 0.1, ..PLAIN },
+];
+
+#[test]
+fn a_token_whose_logit_became_infinite_is_never_chosen() {
+    let logits: Vec<f32> = noise::<f32>(3, 500).iter().map(|x| 4.0 * x).collect();
+    let every = |id: u32| PastToken { id, generated: 3 };
+    let all: Vec<PastToken> = (0..500).filter(|id| *id != 77).map(every).collect();
+    for way in WAYS {
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            for position in 0..20 {
+                let chosen = sample(&logits, &Sampling { bias: &[(5, value)], ..way }, position);
+                assert!(chosen.is_ok_and(|id| id != 5 && id < 500), "{value}: {chosen:?}");
+            }
+        }
+        // Positive logits overflow with the first, negative ones with the second.
+        for repetition_penalty in [1e-45, f32::INFINITY] {
+            let chosen = sample(&logits, &Sampling { repetition_penalty, past: &all, ..way }, 0);
+            let overflows = |id: u32| (logits[id as usize] > 0.0) == (repetition_penalty < 1.0);
+            assert!(chosen.is_ok_and(|id| id == 77 || !overflows(id)), "{chosen:?}");
+        }
+        // The penalties of all tokens but one overflow.
+        for sampling in [
+            Sampling { frequency_penalty: f32::MAX, past: &all, ..way },
+            Sampling { presence_penalty: f32::NEG_INFINITY, past: &all, ..way },
+        ] {
+            assert_eq!(sample(&logits, &sampling, 0), Ok(77), "{sampling:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_to_choose_from_is_an_error() {
+    let logits: Vec<f32> = noise(3, 500);
+    let banned: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let wrong: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::INFINITY)).collect();
+    for way in WAYS {
+        for sampling in [
+            Sampling { bias: &banned, ..way },
+            Sampling { bias: &wrong, ..way },
+            Sampling { allowed: Some(&[]), ..way },
+            Sampling { allowed: Some(&[0; 16]), ..way },
+            // What is allowed is what is banned.
+            Sampling { allowed: Some(&[1]), bias: &[(0, f32::NEG_INFINITY)], ..way },
+        ] {
+            assert_eq!(sample(&logits, &sampling, 0), Err(Unchosen::NothingLeft), "{sampling:?}");
+        }
+    }
+    assert_eq!(sample(&logits, &Sampling { temperature: f32::NAN, ..PLAIN }, 0), Err(Unchosen::NothingLeft));
 }

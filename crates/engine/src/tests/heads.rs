@@ -169,7 +169,7 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
         if ended || computed == prompt.len() + length {
             return Said { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
         }
-        let token = sampler.sample(&model.logits(&last), computed, &[], &[]);
+        let token = sampler.sample(&model.logits(&last), computed, &[], &[]).tokens;
         tokens.extend(token.to_vec::<u32>().expect("a token"));
     }
 }
