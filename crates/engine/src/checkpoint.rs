@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::{
     error::{LoadError, Result},
+    generation_config::GenerationConfig,
     models,
     weights::Random,
 };
@@ -56,16 +57,34 @@ impl Checkpoint {
         self.config().is_ok_and(|config| models::is_block(&config))
     }
 
-    /// generation_config.json, or `Null` if the model has none.
-    pub(crate) fn generation_config(&self) -> Result<Value> {
-        let optional = |path: PathBuf| if path.exists() { read_json(&path) } else { Ok(Value::Null) };
+    /// What generation_config.json says, if the model has one.
+    pub(crate) fn generation_config(&self) -> Result<GenerationConfig> {
+        let optional = |path: PathBuf| {
+            let config = path.exists().then(|| read_json(&path)).transpose()?;
+            GenerationConfig::of(&path.display().to_string(), config.as_ref())
+        };
         match self {
             Checkpoint::Folder(folder) => optional(folder.join("generation_config.json")),
             Checkpoint::File(file) => optional(file.with_file_name("generation_config.json")),
-            Checkpoint::Builtin { generation_config, .. } => generation_config
-                .map_or(Ok(Value::Null), |text| parse("built-in generation_config.json", text)),
-            Checkpoint::Random { .. } => Ok(Value::Null),
+            Checkpoint::Builtin { generation_config, .. } => {
+                let name = "built-in generation_config.json";
+                let config = generation_config.map(|text| parse(name, text)).transpose()?;
+                GenerationConfig::of(name, config.as_ref())
+            }
+            Checkpoint::Random { .. } => GenerationConfig::of("", None),
         }
+    }
+
+    /// Whether config.json or generation_config.json names an end-of-sequence token; files that cannot be read are left to
+    /// [`start`](crate::start) to complain of. mlx-lm takes the tokenizer's only where neither does.
+    pub fn names_eos(&self) -> bool {
+        let own = |config: &Value| {
+            let known = |config: &Value| config.get("eos_token_id").is_some_and(|ids| !ids.is_null());
+            known(models::text_config(config)) || known(config)
+        };
+        let (config, generation) = (self.config(), self.generation_config());
+        config.map_or(true, |config| own(&config))
+            || generation.map_or(true, |config| !config.eos_ids.is_empty())
     }
 
     /// How weights are made up, if they are.

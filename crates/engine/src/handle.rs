@@ -14,7 +14,8 @@ use crate::{
     metrics::{Meter, Metrics},
     options::Speculate,
     places::{Place, Places},
-    request::{CacheStats, Event, ModelInfo, Request, RequestError, Sampling},
+    request::{CacheStats, Event, ModelInfo, Request, RequestError},
+    sampling_range,
     speculate::{MAX_DEPTH, SELF, StepTimes},
 };
 
@@ -226,7 +227,9 @@ impl Engine {
 
     /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without, if it is
     /// asked to. Without one it guesses.
-    pub fn read(&self, text: Vec<u32>) {
+    pub fn read(&self, mut text: Vec<u32>) {
+        // A tokenizer may have more tokens than the model.
+        text.retain(|&id| (id as usize) < self.info().vocab_size);
         // One that has stopped has nothing to measure.
         let _ = self.shared.messages.send(Message::Text(text));
     }
@@ -283,7 +286,7 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     let biased = request.sampling.logit_bias.keys();
     match request.prompt.iter().chain(biased).find(|&&id| id as usize >= info.vocab_size) {
         Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
-        None => check_sampling(&request.sampling)?,
+        None => sampling_range::check(&request.sampling)?,
     }
     check_speculation(request, info)?;
     info.memory.check(request, info.context_length)
@@ -303,26 +306,4 @@ fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestE
         return Err(RequestError::DraftTooLong { depth, most: MAX_DEPTH });
     }
     Ok(())
-}
-
-fn check_sampling(s: &Sampling) -> Result<(), RequestError> {
-    let finite = |x: f32| x.is_finite();
-    let checks = [
-        ("temperature", s.temperature, s.temperature >= 0.0 && finite(s.temperature), "0 or more"),
-        ("top_p", s.top_p, s.top_p > 0.0 && s.top_p <= 1.0, "above 0 and at most 1"),
-        ("min_p", s.min_p, (0.0..=1.0).contains(&s.min_p), "between 0 and 1"),
-        (
-            "repetition_penalty",
-            s.repetition_penalty,
-            s.repetition_penalty > 0.0 && finite(s.repetition_penalty),
-            "above 0",
-        ),
-        ("presence_penalty", s.presence_penalty, finite(s.presence_penalty), "a finite number"),
-        ("frequency_penalty", s.frequency_penalty, finite(s.frequency_penalty), "a finite number"),
-    ];
-    let biases = s.logit_bias.values().map(|&b| ("logit_bias", b, !b.is_nan(), "a number"));
-    match checks.into_iter().chain(biases).find(|&(_, _, ok, _)| !ok) {
-        Some((name, value, _, must)) => Err(RequestError::BadSampling { name, value, must }),
-        None => Ok(()),
-    }
 }

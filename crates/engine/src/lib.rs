@@ -9,6 +9,7 @@ mod constrain;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod generation_config;
 mod handle;
 mod logprobs;
 mod memory;
@@ -25,6 +26,7 @@ mod room;
 mod row;
 mod run;
 mod sample;
+mod sampling_range;
 mod schedule;
 pub mod scripted;
 mod sequence;
@@ -51,6 +53,7 @@ pub use request::{
     CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Lossy, Miss, MissReason, ModelInfo,
     Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
 };
+pub use sampling_range::SamplingRange;
 /// Tables of what tends to follow, for drafts.
 pub use speculate::table as ngrams;
 pub use speculate::{Script, StepTimes};

@@ -37,6 +37,8 @@ pub struct Options {
     pub checkpoint_every: usize,
     /// Most bytes for weights, steps and state together; what is kept of past sequences makes room for running ones.
     pub memory_limit: Option<usize>,
+    /// End-of-sequence tokens of a model whose config.json and generation_config.json name none: those of its tokenizer.
+    pub eos_ids: Vec<u32>,
     /// What happens to a request that would fit under the memory limit, but not beside those that run.
     pub when_full: WhenFull,
     /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
@@ -129,6 +131,7 @@ impl Default for Options {
             disk_cache: None,
             checkpoint_every: 2048,
             memory_limit: None,
+            eos_ids: vec![],
             when_full: WhenFull::Wait,
             ngram_table: None,
             draft_model: None,

@@ -95,7 +95,8 @@ impl Priority {
     }
 }
 
-/// How a token is chosen from logits. The default is greedy, with every filter and penalty off.
+/// How a token is chosen from logits. The default is greedy, with every filter and penalty off. Which values may be asked
+/// for, [`SamplingRange`](crate::SamplingRange) says.
 ///
 /// The choice is a pure function of the logits, the tokens so far and these values: random numbers are
 /// keyed by `(seed, position)`, so the same request gives the same text whatever else is running.
@@ -321,14 +322,19 @@ pub enum RequestError {
     BadCheckpoint { position: usize, prompt: usize },
     #[error("token id {id} is outside the model's vocabulary of {vocab_size}")]
     TokenOutOfRange { id: u32, vocab_size: usize },
-    #[error("{name} is {value}; it must be {must}")]
-    BadSampling { name: &'static str, value: f32, must: &'static str },
+    #[error("{name} is {}; it must be {must}", short(*value))]
+    BadSampling { name: &'static str, value: f64, must: &'static str },
     #[error("there is no drafter `{name}` for this model; there are {known}{}", loaded_beside(name))]
     UnknownDrafter { name: String, known: String },
     #[error("a draft of {depth} tokens is too long; it has at most {most}")]
     DraftTooLong { depth: usize, most: usize },
     #[error("the constraint on the answer allows no token behind {generated} generated ones")]
     NothingAllowed { generated: usize },
+    #[error(
+        "no token can be chosen behind {generated} generated ones: logit_bias, the penalties and the constraint on the \
+         answer leave none with a finite logit; change them"
+    )]
+    NoCandidate { generated: usize },
     #[error("the model failed on this request: {0}")]
     Step(String),
     #[error("the model computed logits that are not numbers; its weights are broken or its type too narrow")]
@@ -341,14 +347,14 @@ pub enum RequestError {
     )]
     QueueFull { waiting: usize, retry_after: Duration },
     #[error(
-        "a prompt of {prompt} tokens with {max_tokens} new ones takes up to {} of memory, and the limit leaves {} for it; \
-         ask for at most {most} tokens in all, or raise the memory limit",
+        "a prompt of {prompt} tokens and max_tokens {max_tokens} need up to {} of memory, and under the memory limit {} are left for \
+         requests; ask for at most {most} tokens in all, or raise the limit",
         megabytes(*needs),
         megabytes(*room)
     )]
     NeverFits { prompt: usize, max_tokens: usize, needs: usize, room: usize, most: usize },
     #[error(
-        "the request takes up to {} of memory, and those that run leave {}; try again later",
+        "the request needs up to {} of memory, and requests that run leave {} under the memory limit; try again later",
         megabytes(*needs),
         megabytes(*free)
     )]
@@ -357,6 +363,12 @@ pub enum RequestError {
     OutOfMemory(String),
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
+}
+
+/// A number without a row of zeros.
+fn short(value: f64) -> String {
+    let plain = value == 0.0 || (1e-4..1e9).contains(&value.abs());
+    if plain { value.to_string() } else { format!("{value:?}") }
 }
 
 /// What drafters of this name lack, if they are no part of the model.
@@ -375,7 +387,7 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Longest prompt plus output, in tokens.
     pub context_length: usize,
-    /// From generation_config.json and config.json together.
+    /// From generation_config.json and config.json together; those of the tokenizer if neither names one.
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
     pub drafters: Vec<&'static str>,

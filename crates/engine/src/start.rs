@@ -13,13 +13,14 @@ use serde_json::Value;
 use crate::{
     checkpoint::Checkpoint,
     error::{LoadError, Result},
+    generation_config::GenerationConfig,
     handle::Engine,
     memory::{Memory, megabytes},
     models::{self, Block, Model},
     options::{Device, Dtype, Options, Progress, Speculate},
     places::Places,
     prefix::{Disk, by_checkpoint},
-    request::{ModelInfo, Sampling},
+    request::ModelInfo,
     run::run,
     speculate::{
         Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, block::BlockDrafter,
@@ -241,7 +242,8 @@ pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
         for key in ["tie_word_embeddings", "eos_token_id"] {
-            if let (false, Some(value)) = (merged.contains_key(key), config.get(key)) {
+            let lacks = merged.get(key).is_none_or(Value::is_null);
+            if let (true, Some(value)) = (lacks, config.get(key)) {
                 merged.insert(key.into(), value.clone());
             }
         }
@@ -252,7 +254,7 @@ pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
 fn model_info(
     model: &dyn Model,
     config: &Value,
-    generation: &Value,
+    generation: &GenerationConfig,
     options: &Options,
     weights: &Weights,
     draft: Option<&Draft>,
@@ -262,10 +264,7 @@ fn model_info(
     if context_length < 2 {
         return Err(LoadError::Options(format!("a context of {context_length} tokens holds no answer")));
     }
-    let mut eos_ids =
-        [token_ids(generation.get("eos_token_id")), token_ids(config.get("eos_token_id"))].concat();
-    eos_ids.sort();
-    eos_ids.dedup();
+    let eos_ids = eos_ids(config, generation, options, model.vocab_size())?;
     Ok(ModelInfo {
         model_type: config.get("model_type").and_then(Value::as_str).unwrap_or_default().into(),
         vocab_size: model.vocab_size(),
@@ -274,7 +273,7 @@ fn model_info(
         eos_ids,
         drafters: vec![],
         speculate: options.speculate.clone(),
-        default_sampling: default_sampling(generation),
+        default_sampling: generation.sampling.clone(),
         weight_bytes: weights.loaded_bytes(),
         weights: weights.summary(config),
     })
@@ -325,6 +324,32 @@ fn stretched_context(config: &Value) -> Option<usize> {
     Some((number("original_max_position_embeddings")? * number("factor")?) as usize)
 }
 
+/// Of generation_config.json and config.json together, or of the tokenizer.
+///
+/// # Errors
+/// generation_config.json names a token that the model does not have.
+fn eos_ids(
+    config: &Value,
+    generation: &GenerationConfig,
+    options: &Options,
+    vocab_size: usize,
+) -> Result<Vec<u32>> {
+    let is_known = |id: &u32| (*id as usize) < vocab_size;
+    if let Some(id) = generation.eos_ids.iter().find(|id| !is_known(id)) {
+        return Err(LoadError::File {
+            path: "generation_config.json".into(),
+            message: format!("eos_token_id is {id}, and the model has {vocab_size} tokens"),
+        });
+    }
+    let mut ids = [generation.eos_ids.clone(), token_ids(config.get("eos_token_id"))].concat();
+    if ids.is_empty() {
+        ids.extend(options.eos_ids.iter().filter(|id| is_known(id)));
+    }
+    ids.sort();
+    ids.dedup();
+    Ok(ids)
+}
+
 /// One token id or a list of them.
 fn token_ids(value: Option<&Value>) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -332,19 +357,5 @@ fn token_ids(value: Option<&Value>) -> Vec<u32> {
         Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
         Some(value) => id(value).into_iter().collect(),
         None => vec![],
-    }
-}
-
-fn default_sampling(generation: &Value) -> Sampling {
-    let number =
-        |key: &str, default: f32| generation.get(key).and_then(Value::as_f64).map_or(default, |n| n as f32);
-    let greedy = generation.get("do_sample") == Some(&Value::Bool(false));
-    Sampling {
-        temperature: if greedy { 0.0 } else { number("temperature", 1.0) },
-        top_k: generation.get("top_k").and_then(Value::as_u64).unwrap_or(0) as usize,
-        top_p: number("top_p", 1.0),
-        min_p: number("min_p", 0.0),
-        repetition_penalty: number("repetition_penalty", 1.0),
-        ..Sampling::default()
     }
 }

@@ -251,6 +251,47 @@ fn values_that_would_pass_for_left_out_ones() {
 }
 
 #[test]
+fn generation_configs_that_make_no_sense() {
+    let set = |text: &'static str, expected: &[&str]| {
+        let write = |f: &Path| fs::write(f.join("generation_config.json"), text).expect("written");
+        check(HUB, write, &[&["generation_config.json"], expected].concat());
+    };
+    set(r#"{"temperature": "warm"}"#, &["temperature is \"warm\"", "a number between 0 and 100"]);
+    set(r#"{"temperature": -1}"#, &["temperature is -1"]);
+    set(r#"{"temperature": NaN}"#, &["not valid JSON"]);
+    set(r#"{"top_p": 1.5}"#, &["top_p is 1.5", "above 0 and at most 1"]);
+    set(r#"{"top_k": -5}"#, &["top_k is -5"]);
+    set(r#"{"repetition_penalty": 1e300}"#, &["repetition_penalty is 1e"]);
+    set(r#"{"do_sample": "no"}"#, &["do_sample is \"no\"", "true or false"]);
+    set(r#"{"eos_token_id": "</s>"}"#, &["eos_token_id is \"</s>\"", "a token id or a list of them"]);
+    set(r#"{"eos_token_id": [1, -1]}"#, &["eos_token_id is [1,-1]"]);
+    set(r#"{"eos_token_id": 100000}"#, &["eos_token_id is 100000", "the model has"]);
+    set("[]", &["must be an object"]);
+}
+
+/// As mlx-lm has it.
+#[test]
+fn a_tokenizers_end_of_sequence_counts_where_the_model_names_none() {
+    let eos = |config: Value, generation: Option<Value>| {
+        let folder = checkpoint::folder(HUB);
+        edit_config(folder.path(), |c| {
+            c.as_object_mut().expect("an object").remove("eos_token_id");
+            c["text_config"]["eos_token_id"] = config;
+        });
+        for generation in generation {
+            fs::write(folder.path().join("generation_config.json"), generation.to_string()).expect("written");
+        }
+        let files = Checkpoint::Folder(folder.path().into());
+        let options = Options { device: Some(Device::Cpu), eos_ids: vec![7, 100_000], ..Options::default() };
+        (files.names_eos(), start(files, options, |_| {}).expect("loads").info().eos_ids.clone())
+    };
+    assert_eq!(eos(Value::Null, None), (false, vec![7]));
+    assert_eq!(eos(Value::Null, Some(json!({ "temperature": 0.5 }))), (false, vec![7]));
+    assert_eq!(eos(json!(2), None), (true, vec![2]));
+    assert_eq!(eos(Value::Null, Some(json!({ "eos_token_id": [3, 2] }))), (true, vec![2, 3]));
+}
+
+#[test]
 fn weights_in_two_files() {
     let folder = checkpoint::folder(HUB);
     let path = |name: &str| folder.path().join(name);

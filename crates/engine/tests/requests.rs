@@ -150,7 +150,85 @@ fn invalid_requests_are_refused_with_a_reason() {
     check(with(|s| s.min_p = 1.5), "min_p is 1.5");
     check(with(|s| s.repetition_penalty = 0.0), "repetition_penalty is 0");
     check(with(|s| s.logit_bias = [(999, 1.0)].into()), "token id 999");
+    check(
+        with(|s| s.logit_bias = [(5, f32::INFINITY)].into()),
+        "logit_bias is inf; it must be between -10000",
+    );
+    check(with(|s| s.logit_bias = [(5, f32::NEG_INFINITY)].into()), "logit_bias is -inf");
+    check(with(|s| s.logit_bias = [(5, 1e38)].into()), "logit_bias is 1e38");
+    check(
+        with(|s| s.repetition_penalty = 1e-38),
+        "repetition_penalty is 1e-38; it must be between 0.01 and 100",
+    );
+    check(with(|s| s.frequency_penalty = f32::MAX), "frequency_penalty is 3.4028235e38");
+    check(with(|s| s.temperature = 1e30), "temperature is 1e30");
     assert_eq!(tokens(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 3) })).len(), 3);
+}
+
+#[test]
+fn parameters_at_the_ends_of_their_ranges_give_tokens_of_the_vocabulary() {
+    let engine = model(Options::default());
+    let ban_all = |bias: f32| (0..320).map(|id| (id, bias)).collect();
+    let changes: [fn(&mut Sampling); 9] = [
+        |s| s.temperature = 100.0,
+        |s| s.temperature = 1e-45,
+        |s| s.top_p = 1e-45,
+        |s| (s.top_k, s.min_p) = (usize::MAX, 1.0),
+        |s| s.repetition_penalty = 0.01,
+        |s| s.repetition_penalty = 100.0,
+        |s| (s.presence_penalty, s.frequency_penalty) = (-100.0, 100.0),
+        |s| (s.presence_penalty, s.frequency_penalty) = (100.0, -100.0),
+        |s| (s.logit_bias, s.seed) = ([(5, 10_000.0), (6, -10_000.0)].into(), u64::MAX),
+    ];
+    for change in changes {
+        for temperature in [0.0, 1.0] {
+            let mut request = Request { logprobs: Some(usize::MAX), ..sampled(7, 12) };
+            request.sampling.temperature = temperature;
+            change(&mut request.sampling);
+            let got = tokens(submit(&engine, request.clone()));
+            assert!(got.len() == 30 && got.iter().all(|id| *id < 320), "{:?}: {got:?}", request.sampling);
+            // A bias that all tokens have changes nothing.
+            let Sampling { logit_bias, .. } = &mut request.sampling;
+            if logit_bias.is_empty() && temperature == 0.0 {
+                *logit_bias = ban_all(-10_000.0);
+                assert_eq!(tokens(submit(&engine, request)).len(), 30);
+            }
+        }
+    }
+}
+
+/// Allows only tokens that the model does not have.
+#[derive(Debug)]
+struct Beyond;
+
+impl Constraint for Beyond {
+    fn next(&self, _: &[u32]) -> Next {
+        Next::OneOf(TokenSet::of(400, [350]))
+    }
+}
+
+#[test]
+fn a_request_without_a_candidate_fails_alone() {
+    let engine = model(Options::default());
+    let good = submit(&engine, sampled(3, 30));
+    for presence_penalty in [0.0, 0.5] {
+        let sampling = Sampling { presence_penalty, ..sampled(1, 5).sampling };
+        let constraint: Option<std::sync::Arc<dyn Constraint>> = Some(std::sync::Arc::new(Beyond));
+        let (_ticket, events) = submit(&engine, Request { sampling, constraint, ..sampled(1, 5) });
+        let all: Vec<Event> = events.into_iter().collect();
+        assert!(matches!(all[..], [Event::Failed(RequestError::NoCandidate { generated: 0 })]), "{all:?}");
+    }
+    assert_eq!(tokens(good), tokens(submit(&engine, sampled(3, 30))));
+}
+
+#[test]
+fn penalised_requests_draw_from_the_noise_of_others() {
+    let engine = model(Options::default());
+    let with = |presence_penalty: f32| {
+        let sampling = Sampling { temperature: 1.0, seed: 11, presence_penalty, ..Sampling::default() };
+        tokens(submit(&engine, Request { sampling, ignore_eos: true, ..Request::new(prompt(20), 40) }))
+    };
+    assert_eq!(with(1e-30), with(0.0));
 }
 
 #[test]

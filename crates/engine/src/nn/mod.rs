@@ -5,7 +5,7 @@ mod moe;
 mod residual;
 pub mod rope;
 
-use mlx::{Array, Dtype};
+use mlx::{Array, Dtype, OutputSpec};
 pub use mlx::{Linear, Matrix, RmsNorm};
 
 pub use self::{
@@ -50,17 +50,40 @@ impl Stack {
 
 pub struct Embedding {
     table: Linear,
+    vocab_size: i32,
     dtype: Option<Dtype>,
 }
 
 impl Embedding {
-    pub fn new(table: Linear, dtype: Option<Dtype>) -> Embedding {
-        Embedding { table, dtype }
+    /// Of a table `[vocab_size, hidden_size]`.
+    pub fn new(table: Linear, vocab_size: i32, dtype: Option<Dtype>) -> Embedding {
+        Embedding { table, vocab_size, dtype }
     }
 
     /// Token ids `[tokens]` to `[tokens, hidden_size]`.
+    ///
+    /// # Panics
+    /// On the CPU, at once or where it is evaluated, if one is not below the vocabulary's size: MLX would read whatever
+    /// lies there.
+    #[track_caller]
     pub fn forward(&self, tokens: &Array) -> Array {
-        self.table.rows(tokens, self.dtype)
+        self.table.rows(&self.checked(tokens), self.dtype)
+    }
+
+    #[track_caller]
+    fn checked(&self, tokens: &Array) -> Array {
+        if mlx::on_gpu() {
+            return tokens.clone();
+        }
+        let (vocab_size, spec) =
+            (self.vocab_size as u32, OutputSpec { shape: tokens.shape().to_vec(), dtype: Dtype::Uint32 });
+        let [ids] = mlx::apply("token_ids", &[tokens], [spec], move |inputs, outputs| {
+            let ids: &[u32] = inputs[0].values();
+            let wrong = ids.iter().find(|&&id| id >= vocab_size);
+            assert!(wrong.is_none(), "token id {wrong:?} is outside the vocabulary of {vocab_size}");
+            outputs[0].values::<u32>().copy_from_slice(ids);
+        });
+        ids
     }
 
     /// The output head of models that tie it to the embedding.

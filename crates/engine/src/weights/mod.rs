@@ -245,7 +245,7 @@ impl Weights {
     /// An embedding table `[vocab_size, hidden_size]`.
     pub fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
         let table = self.layer(self.matrix(Place::One(name), &[vocab_size, hidden_size])?, None)?;
-        Ok(Embedding::new(table, self.store.types.activations))
+        Ok(Embedding::new(table, vocab_size, self.store.types.activations))
     }
 
     /// `count` matrices `[outputs, inputs]` under one name, stored stacked (`experts.up_proj.weight`) or one by one
