@@ -473,27 +473,27 @@ pub struct SamplingArgs {
     /// Most new tokens [default: the rest of the context].
     #[arg(long, value_name = "TOKENS")]
     pub max_tokens: Option<usize>,
-    /// 0 takes the likeliest token every time.
+    /// 0 takes the likeliest token every time; at most 100.
     #[arg(long, allow_negative_numbers = true)]
-    pub temperature: Option<f32>,
-    /// Keep the smallest set of likeliest tokens whose probabilities reach this.
+    pub temperature: Option<f64>,
+    /// Keep the smallest set of likeliest tokens whose probabilities reach this; above 0 and at most 1.
     #[arg(long, allow_negative_numbers = true)]
-    pub top_p: Option<f32>,
+    pub top_p: Option<f64>,
     /// Keep this many likeliest tokens; 0 keeps all.
     #[arg(long)]
     pub top_k: Option<usize>,
-    /// Drop tokens less likely than this times the likeliest.
+    /// Drop tokens less likely than this times the likeliest; between 0 and 1.
     #[arg(long, allow_negative_numbers = true)]
-    pub min_p: Option<f32>,
-    /// Make tokens seen in prompt or answer less likely; 1 is off.
+    pub min_p: Option<f64>,
+    /// Make tokens seen in prompt or answer less likely; between 0.01 and 100, 1 is off.
     #[arg(long, allow_negative_numbers = true)]
-    pub repetition_penalty: Option<f32>,
-    /// Subtracted once from the logit of every token already generated.
+    pub repetition_penalty: Option<f64>,
+    /// Subtracted once from the logit of every token already generated; between -100 and 100.
     #[arg(long, allow_negative_numbers = true)]
-    pub presence_penalty: Option<f32>,
-    /// Subtracted from a token's logit for each time it was generated.
+    pub presence_penalty: Option<f64>,
+    /// Subtracted from a token's logit for each time it was generated; between -100 and 100.
     #[arg(long, allow_negative_numbers = true)]
-    pub frequency_penalty: Option<f32>,
+    pub frequency_penalty: Option<f64>,
     /// The same seed gives the same answer [default: random].
     #[arg(long)]
     pub seed: Option<u64>,

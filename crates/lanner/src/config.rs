@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use engine::quantize::{Mode, Quantization, QuantizeError};
+use engine::{
+    SamplingRange,
+    quantize::{Mode, Quantization, QuantizeError},
+};
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
@@ -227,6 +230,9 @@ pub enum ConfigError {
     BitsOfNothing,
     #[error("there is no home, and so no place for the disk cache: name one with --cache-dir")]
     NoCacheDir,
+    /// Named as flags and keys of the config file are.
+    #[error("{0}")]
+    Sampling(engine::RequestError),
     #[error(transparent)]
     Format(#[from] QuantizeError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]
@@ -268,7 +274,7 @@ impl Config {
             cli::Command::Chat(mut args) => {
                 args.model.speculate = args.drafts.speculate;
                 let chat = ChatConfig {
-                    sampling: overrides(args.sampling, file.sampling),
+                    sampling: overrides(args.sampling, file.sampling)?,
                     conversation: conversation(args.conversation),
                     color,
                     history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
@@ -441,6 +447,8 @@ fn model_config(
         prefix_cache_bytes,
         disk_cache,
         checkpoint_every: defaults.checkpoint_every,
+        // The tokenizer's, once there is one.
+        eos_ids: vec![],
         memory_limit: args.memory_limit.or(file.memory_limit).map(|bytes| bytes.0).filter(|bytes| *bytes > 0),
         when_full: match args.when_full.or(file.when_full) {
             Some(cli::WhenFull::Refuse) => engine::WhenFull::Refuse,
@@ -492,7 +500,7 @@ fn run(args: RunArgs, file: SamplingArgs, color: bool) -> Result<(ModelArgs, Run
     };
     let run = RunConfig {
         prompt,
-        sampling: overrides(args.sampling, file),
+        sampling: overrides(args.sampling, file)?,
         ignore_eos: args.ignore_eos,
         stop: args.stop,
         json: args.json,
@@ -630,19 +638,34 @@ fn conversation(args: ConversationArgs) -> ConversationConfig {
     ConversationConfig { system: args.system, think }
 }
 
-fn overrides(args: SamplingArgs, file: SamplingArgs) -> Overrides {
-    Overrides {
+fn overrides(args: SamplingArgs, file: SamplingArgs) -> Result<Overrides, ConfigError> {
+    let number = |range: SamplingRange, flag: Option<f64>, file: Option<f64>| {
+        flag.or(file).map(|value| range.check(value)).transpose().map_err(ConfigError::Sampling)
+    };
+    Ok(Overrides {
         max_tokens: args.max_tokens.or(file.max_tokens),
-        temperature: args.temperature.or(file.temperature),
-        top_p: args.top_p.or(file.top_p),
+        temperature: number(SamplingRange::TEMPERATURE, args.temperature, file.temperature)?,
+        top_p: number(SamplingRange::TOP_P, args.top_p, file.top_p)?,
         top_k: args.top_k.or(file.top_k),
-        min_p: args.min_p.or(file.min_p),
-        repetition_penalty: args.repetition_penalty.or(file.repetition_penalty),
-        presence_penalty: args.presence_penalty.or(file.presence_penalty),
-        frequency_penalty: args.frequency_penalty.or(file.frequency_penalty),
+        min_p: number(SamplingRange::MIN_P, args.min_p, file.min_p)?,
+        repetition_penalty: number(
+            SamplingRange::REPETITION_PENALTY,
+            args.repetition_penalty,
+            file.repetition_penalty,
+        )?,
+        presence_penalty: number(
+            SamplingRange::PRESENCE_PENALTY,
+            args.presence_penalty,
+            file.presence_penalty,
+        )?,
+        frequency_penalty: number(
+            SamplingRange::FREQUENCY_PENALTY,
+            args.frequency_penalty,
+            file.frequency_penalty,
+        )?,
         seed: args.seed.or(file.seed),
         ..Overrides::default()
-    }
+    })
 }
 
 fn log_level(level: cli::LogLevel) -> LevelFilter {

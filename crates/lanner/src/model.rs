@@ -248,8 +248,18 @@ impl Prompt {
 /// One sentence that names the folder, file or tensor at fault.
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
     let source = Source::find(config.model.as_deref(), &config.hub)?;
-    let options = ngrams::options(config, &source)?;
-    load_engine(&source.name, checkpoint(source.place), &options)
+    let mut options = ngrams::options(config, &source)?;
+    let files = checkpoint(source.place.clone());
+    if !files.names_eos() {
+        options.eos_ids = tokenizer(&source.place).as_ref().map_or_else(|_| vec![], eos_ids);
+    }
+    load_engine(&source.name, files, &options)
+}
+
+/// The end-of-sequence token by tokenizer_config.json, if there is one.
+fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
+    let id = tokenizer.eos_token().and_then(|token| tokenizer.token_to_id(token));
+    id.into_iter().collect()
 }
 
 /// The engine alone, of a checkpoint called `name`.
@@ -337,12 +347,20 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while.
+    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while. Before, if it has to say which
+    /// token ends a sequence.
     fn load_both(
-        self,
+        mut self,
         checkpoint: Checkpoint,
         tokenizer: impl FnOnce() -> Result<Tokenizer, chat::Error> + Send,
     ) -> Result<(Engine, Tokenizer), OpenError> {
+        if !checkpoint.names_eos() {
+            let tokenizer = tokenizer()?;
+            self.options.eos_ids = eos_ids(&tokenizer);
+            let engine = self.load(checkpoint)?;
+            engine.read(tokenizer.encode(SHORT_TEXT, true)?);
+            return Ok((engine, tokenizer));
+        }
         let (engine, tokenizer) = thread::scope(|scope| {
             let tokenizer = scope.spawn(tokenizer);
             let engine = self.load(checkpoint);

@@ -15,9 +15,12 @@ use super::{
 use crate::{
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
-    generate::{Finish, Generation, Reason, Step},
+    generate::{Finish, Generation, Step},
     model::{self, Conversation, Model, Prompt, PromptError},
-    server::wire::usage::{self, Speculation},
+    server::wire::{
+        self,
+        usage::{self, Speculation},
+    },
     terminal::Printer,
 };
 
@@ -159,10 +162,7 @@ impl Answer {
             "reasoning": self.reasoning,
             "prompt_ids": prompt.ids,
             "ids": self.ids,
-            "finish_reason": match finish.reason {
-                Reason::Length => "length",
-                Reason::Stop | Reason::Cancelled => "stop",
-            },
+            "finish_reason": wire::finish_reason(finish.reason),
             "usage": {
                 "prompt_tokens": finish.prompt_tokens,
                 "completion_tokens": finish.completion_tokens,

@@ -37,9 +37,12 @@ fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
     let Some((all, whose)) = of else { return parts };
     let under = Memory { limit: Some(all.saturating_sub(kept)), ..memory.clone() };
     let most = under.most_tokens(info.context_length);
-    let rows = under.room().unwrap_or(0) / memory.state(most.max(1));
+    let requests = under.room().unwrap_or(0) / memory.state(most.max(1));
     let all = human(all);
-    format!("{parts}; {whose} has {all}: room for {rows} at a time of {most} tokens each")
+    format!(
+        "{parts}; {whose} has {all}: the longest request that fits has {most} tokens, prompt and answer, and {requests} of \
+         them fit at a time"
+    )
 }
 
 /// Serves until Ctrl-C.

@@ -385,7 +385,7 @@ fn event(data: &impl Serialize) -> Event {
     Event::default().json_data(data).unwrap_or_default()
 }
 
-/// Each prompt `n` times, with seeds that count up.
+/// Each prompt `n` times. Seeds count up over all choices, so that no two of them share their noise.
 fn requests(
     model: &Model,
     prompts: &[Prompt],
@@ -393,7 +393,7 @@ fn requests(
     deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
     let first = model.request(Vec::new(), &generate.overrides).sampling.seed;
-    let choice = |(prompt, index): (&Prompt, usize)| {
+    let choice = |(index, prompt): (usize, &Prompt)| {
         let mut request = model.request(prompt.ids.clone(), &generate.overrides);
         request.sampling.seed = first.wrapping_add(index as u64);
         request.ignore_eos = generate.ignore_eos;
@@ -404,7 +404,7 @@ fn requests(
         request.checkpoints = prompt.checkpoints.clone();
         Ok((request, model.decoder(prompt, generate.stop.clone())?))
     };
-    prompts.iter().flat_map(|prompt| (0..generate.n).map(move |index| (prompt, index))).map(choice).collect()
+    prompts.iter().flat_map(|prompt| vec![prompt; generate.n]).enumerate().map(choice).collect()
 }
 
 /// Why there is no prompt, as an answer to the client; `param` is the field that held it.

@@ -41,7 +41,11 @@ fn wrong_usage_is_explained() {
     check_failure(&["run", "--ids", "1 2", "hi"], &[], &["cannot be used with"]);
     check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
     check_failure(&["run", "hi", "--temperature", "hot"], &[], &["--temperature", "hot"]);
-    check_failure(&["run", "hi", "--temperature", "-1"], &[], &["temperature is -1; it must be 0 or more"]);
+    check_failure(
+        &["run", "hi", "--temperature", "-1"],
+        &[],
+        &["temperature is -1; it must be between 0 and 100"],
+    );
     check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
     check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
     let nothing = ["--disk-cache-bits: nothing is kept on the disk"];
@@ -91,6 +95,25 @@ fn the_usual_config_file_is_found() {
     check_failure(&["run", "hi"], &[("HOME", home.path().to_str().unwrap())], &["/from/home"]);
     let xdg = home.path().join(".config");
     check_failure(&["run", "hi"], &[("XDG_CONFIG_HOME", xdg.to_str().unwrap())], &["/from/home"]);
+}
+
+#[test]
+fn sampling_flags_out_of_range_are_refused_before_a_model_is_loaded() {
+    let (_folder, path) = config_file("[sampling]\nmin-p = 2.5\n");
+    for (args, expected) in [
+        (["--temperature", "1e300"], "temperature is 1e300; it must be between 0 and 100"),
+        (["--temperature", "-1"], "temperature is -1; it must be between 0 and 100"),
+        (["--top-p", "nan"], "top_p is NaN; it must be above 0 and at most 1"),
+        (["--repetition-penalty", "1e-38"], "repetition_penalty is 1e-38; it must be between 0.01 and 100"),
+        (["--presence-penalty", "inf"], "presence_penalty is inf; it must be between -100 and 100"),
+        (["--frequency-penalty", "-101"], "frequency_penalty is -101; it must be between -100 and 100"),
+        (["--config", path.to_str().unwrap()], "min_p is 2.5; it must be between 0 and 1"),
+    ] {
+        for command in ["run", "chat"] {
+            let ask: &[&str] = if command == "run" { &["run", "hi"] } else { &["chat"] };
+            check_failure(&[ask, &args, &["--model", "/no/such/model"]].concat(), &[], &[expected]);
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! `POST /v1/completions`, field by field.
 
+use lanner::config::ModelConfig;
 use serde_json::{Value, json};
 
-use super::server::{Setup, tokens};
+use super::{
+    checkpoint,
+    server::{IM_END, Setup, token, tokenizer_json, tokens},
+};
 
 #[test]
 fn a_completion_has_openai_s_shape() {
@@ -139,4 +143,45 @@ fn join(whole: Value, piece: &Value) -> Value {
         }
         (_, piece) => piece.clone(),
     }
+}
+
+#[test]
+fn every_choice_of_every_prompt_has_a_seed_of_its_own() {
+    let server = Setup::default().script(|request, n| {
+        let ids = tokens(&format!("seed {}", request.sampling.seed));
+        token(ids.get(n).copied().unwrap_or(IM_END))
+    });
+    let seeds = |body: &Value| -> Vec<String> {
+        let answer = server.complete(body).json();
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let body = json!({ "prompt": ["a", "a", "b"], "n": 2, "seed": 40, "max_tokens": 40 });
+    assert_eq!(seeds(&body), (40..46).map(|seed| format!("seed {seed}")).collect::<Vec<_>>());
+    let last = json!({ "prompt": "a", "n": 2, "seed": -1, "max_tokens": 40 });
+    assert_eq!(seeds(&last), [format!("seed {}", u64::MAX), "seed 0".into()]);
+}
+
+/// As mlx-lm has it.
+#[test]
+fn the_tokenizers_end_of_sequence_ends_answers_of_a_model_that_names_none() {
+    let folder = checkpoint::folder("qwen3_5-hub");
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let path = folder.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    config["eos_token_id"] = Value::Null;
+    config["text_config"]["eos_token_id"] = Value::Null;
+    write("config.json", config.to_string());
+    write("tokenizer.json", tokenizer_json());
+    write("tokenizer_config.json", json!({ "eos_token": { "content": "</think>" } }).to_string());
+    let usual = Setup::default();
+    let model = Some(folder.path().to_str().unwrap().to_owned());
+    let server = Setup { models: ModelConfig { model, ..usual.models }, ..Setup::default() }.merlin();
+    let end = |token: u32| {
+        let bias = json!({ token.to_string(): 10_000 });
+        let answer = server.complete(&json!({ "prompt": "a", "max_tokens": 3, "logit_bias": bias })).json();
+        (answer["choices"][0]["finish_reason"].clone(), answer["usage"]["completion_tokens"].clone())
+    };
+    assert_eq!(end(259), (json!("stop"), json!(1)));
+    assert_eq!(end(258), (json!("length"), json!(3)));
 }

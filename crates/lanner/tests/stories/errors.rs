@@ -93,6 +93,41 @@ fn wrong_chat_fields_are_named() {
 }
 
 #[test]
+fn numbers_out_of_range_are_answered_with_field_value_and_range() {
+    let server = Setup::default().says("x");
+    for (field, value, expected) in [
+        ("temperature", "1e300", "temperature is 1e300; it must be between 0 and 100"),
+        ("temperature", "-0.5", "temperature is -0.5; it must be between 0 and 100"),
+        ("top_p", "0", "top_p is 0; it must be above 0 and at most 1"),
+        ("min_p", "1e39", "min_p is 1e39; it must be between 0 and 1"),
+        ("repetition_penalty", "1e-38", "repetition_penalty is 1e-38; it must be between 0.01 and 100"),
+        ("presence_penalty", "-1e300", "presence_penalty is -1e300; it must be between -100 and 100"),
+        ("frequency_penalty", "100.5", "frequency_penalty is 100.5; it must be between -100 and 100"),
+        (
+            "logit_bias",
+            r#"{"5":1e300}"#,
+            "logit_bias of token 5 is 1e300; it must be between -10000 and 10000",
+        ),
+        ("logit_bias", r#"{"5":1,"05":1}"#, "logit_bias names token 5 twice"),
+        ("top_k", "-2", "top_k is -2; it must be 0 or more, or -1 for all tokens"),
+        ("timeout", "1e300", "timeout is 1e300; it must be above 0 and at most 1000000000 seconds"),
+    ] {
+        for (path, prompt) in [
+            ("/v1/completions", r#""prompt":"a""#),
+            ("/v1/chat/completions", r#""messages":[{"role":"user","content":"a"}]"#),
+        ] {
+            let body = format!("{{{prompt},\"{field}\":{value}}}");
+            let reply = client::post_raw(server.address, path, body.as_bytes());
+            assert_eq!(check(&reply, 400, field.into(), Value::Null), expected);
+        }
+    }
+    assert_eq!(server.asked(), 0);
+    let edges = json!({ "prompt": "a", "temperature": 100, "repetition_penalty": 0.01, "top_k": -1,
+                        "logit_bias": { "5": -10_000, "6": 10_000 }, "presence_penalty": -100 });
+    assert_eq!(server.complete(&edges).status, 200);
+}
+
+#[test]
 fn wrong_completion_fields_are_named() {
     let server = Setup::default().says("x");
     for (request, param) in [

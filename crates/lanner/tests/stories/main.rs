@@ -18,6 +18,7 @@ mod document;
 mod drafting;
 mod errors;
 mod fake_hub;
+mod fuzzing;
 mod load;
 mod local;
 mod memory;

@@ -205,3 +205,28 @@ fn keys_are_taken_only_where_they_keep_what_they_promise() {
     assert!(!replayed(&server.chat(&body)));
     assert!(!replayed(&server.chat(&body)));
 }
+
+#[test]
+fn a_request_is_the_same_in_whatever_order_its_fields_stand() {
+    let server = counting(Duration::ZERO);
+    let post = |body: &str| client::post_raw(server.address, "/v1/chat/completions", body.as_bytes());
+    let first = post(
+        r#"{"idempotency_key":"k","seed":7,"messages":[{"role":"user","content":"hi"}],"logit_bias":{"5":1,"6":2}}"#,
+    );
+    assert!(!replayed(&first));
+    for again in [
+        r#"{"messages":[{"content":"hi","role":"user"}],"logit_bias":{"6":2,"5":1},"idempotency_key":"k","seed":7}"#,
+        r#"{"logit_bias": {"6": 2, "5": 1}, "messages": [{"content": "hi", "role": "user"}], "n": null,
+            "idempotency_key": "k", "stream": false, "seed": 7}"#,
+    ] {
+        let again = post(again);
+        assert!(replayed(&again) && again.body == first.body);
+    }
+    assert_eq!(server.asked(), 1);
+    // Lists have an order.
+    let two = |first: &str, second: &str| {
+        let body = json!({ "prompt": [first, second], "seed": 7, "idempotency_key": "list" });
+        server.complete(&body).status
+    };
+    assert_eq!((two("a", "b"), two("b", "a")), (200, 400));
+}

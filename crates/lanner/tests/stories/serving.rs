@@ -25,8 +25,18 @@ impl Serving {
 
     /// As [`start`](Serving::start), with another build of the program.
     pub fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> Serving {
+        Serving::spawn(program, args, &[])
+    }
+
+    /// As [`start`](Serving::start), with these variables in the environment.
+    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Serving {
+        Serving::spawn(env!("CARGO_BIN_EXE_lanner"), args, variables)
+    }
+
+    fn spawn(program: impl AsRef<OsStr>, args: &[&str], variables: &[(&str, &str)]) -> Serving {
         let mut child = Command::new(program)
             .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
+            .envs(variables.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -5,11 +5,14 @@ pub mod completions;
 pub mod error;
 pub mod usage;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use engine::{ModelInfo, Priority, Speculate};
+use engine::{ModelInfo, Priority, SamplingRange, Speculate};
 use ring::digest::{SHA256, digest};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
 use serde_json::Value;
 
 use self::error::ApiError;
@@ -24,6 +27,8 @@ const MAX_TOP_LOGPROBS: usize = 20;
 const MAX_KEY_BYTES: usize = 128;
 /// In milliseconds.
 const MAX_TTL: u64 = 60_000;
+/// In seconds: some thirty years.
+const MAX_TIMEOUT: f64 = 1e9;
 /// What a request with an idempotency key may change when it is sent again: not what is generated, but how it is run and sent.
 const INCIDENTAL: [&str; 7] =
     ["idempotency_key", "cache_ttl_ms", "stream", "stream_options", "priority", "timeout", "speculation"];
@@ -103,6 +108,34 @@ enum Stop {
     Many(Vec<String>),
 }
 
+/// `logit_bias` as sent, in its order: a name may stand there twice.
+#[derive(Debug)]
+struct Biases(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for Biases {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Biases, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Biases;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of token ids and numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Biases, A::Error> {
+                let mut pairs = vec![];
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Biases(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
 /// Reads a body as JSON into `T`; fields that `T` does not have are ignored, and logged.
 ///
 /// # Errors
@@ -125,13 +158,19 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// Recognises a valid request of one route by all that its answer depends on. Who drafts changes no answer, unless that is
-/// `lossy`.
+/// Recognises a valid request of one route by all that its answer depends on, in whatever order its fields stand; a field
+/// that is null is one left out. Who drafts changes no answer, unless that is `lossy`.
 pub fn fingerprint(route: &str, body: &[u8], lossy: bool) -> Fingerprint {
-    let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
-    if let Some(fields) = body.as_object_mut() {
-        fields.retain(|name, _| !INCIDENTAL.contains(&name.as_str()));
-    }
+    let body = match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Object(mut fields)) => {
+            fields.retain(|name, value| !INCIDENTAL.contains(&name.as_str()) && !value.is_null());
+            let mut fields = Value::Object(fields);
+            fields.sort_all_objects();
+            format!("json {fields}")
+        }
+        // Fields that are ignored may hold what no `Value` can: numbers too large, arrays too deep.
+        _ => format!("bytes {}", String::from_utf8_lossy(body)),
+    };
     let hash = digest(&SHA256, format!("{route} {lossy} {body}").as_bytes());
     let mut bytes = [0; 32];
     bytes.copy_from_slice(hash.as_ref());
@@ -188,10 +227,11 @@ fn speculation(asked: Option<Speculation>) -> Result<Option<Speculate>, ApiError
 
 fn timeout(seconds: Option<f64>) -> Result<Option<Duration>, ApiError> {
     match seconds {
-        Some(seconds) if seconds <= 0.0 || seconds.is_nan() => {
-            Err(ApiError::invalid("timeout", format!("timeout is {seconds}; it must be above 0 seconds")))
+        Some(seconds) if !(seconds > 0.0 && seconds <= MAX_TIMEOUT) => {
+            let message =
+                format!("timeout is {seconds:?}; it must be above 0 and at most {MAX_TIMEOUT} seconds");
+            Err(ApiError::invalid("timeout", message))
         }
-        // For ever, as far as anyone can tell.
         seconds => Ok(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())),
     }
 }
@@ -242,17 +282,40 @@ fn alternatives(param: &'static str, count: usize) -> Result<usize, ApiError> {
     Err(ApiError::invalid(param, message))
 }
 
-fn logit_bias(biases: Option<BTreeMap<String, f32>>) -> Result<BTreeMap<u32, f32>, ApiError> {
-    let parse = |(id, bias): (String, f32)| match id.parse() {
-        Ok(id) => Ok((id, bias)),
-        Err(_) => Err(ApiError::invalid("logit_bias", format!("logit_bias: `{id}` is not a token id"))),
-    };
-    biases.unwrap_or_default().into_iter().map(parse).collect()
+/// A sampling parameter, in its range.
+fn number(range: SamplingRange, value: Option<f64>) -> Result<Option<f32>, ApiError> {
+    let checked = value.map(|value| range.check(value)).transpose();
+    checked.map_err(|error| ApiError::from_engine(&error, range.name))
+}
+
+fn logit_bias(biases: Option<Biases>) -> Result<BTreeMap<u32, f32>, ApiError> {
+    let wrong = |message: String| Err(ApiError::invalid("logit_bias", message));
+    let mut checked = BTreeMap::new();
+    for (name, value) in biases.map_or_else(Vec::new, |Biases(pairs)| pairs) {
+        let shown: String = name.chars().take(32).collect();
+        let Ok(id) = name.parse::<u32>() else {
+            return wrong(format!("logit_bias: `{shown}` is not a token id"));
+        };
+        let Ok(bias) = SamplingRange::LOGIT_BIAS.check(value) else {
+            let must = SamplingRange::LOGIT_BIAS.must;
+            return wrong(format!("logit_bias of token {id} is {value:?}; it must be {must}"));
+        };
+        if checked.insert(id, bias).is_some() {
+            return wrong(format!("logit_bias names token {id} twice"));
+        }
+    }
+    Ok(checked)
 }
 
 /// Some clients write -1 for "all".
-fn top_k(top_k: Option<i64>) -> Option<usize> {
-    top_k.map(|k| usize::try_from(k).unwrap_or(0))
+fn top_k(top_k: Option<i64>) -> Result<Option<usize>, ApiError> {
+    match top_k {
+        Some(k @ ..-1) => Err(ApiError::invalid(
+            "top_k",
+            format!("top_k is {k}; it must be 0 or more, or -1 for all tokens"),
+        )),
+        k => Ok(k.map(|k| usize::try_from(k).unwrap_or(0))),
+    }
 }
 
 /// Refuses fields that would change the answer and that we cannot honour.
@@ -263,10 +326,13 @@ fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
     }
 }
 
-fn finish_reason(reason: Reason) -> &'static str {
+/// How the end of an answer is called.
+pub fn finish_reason(reason: Reason) -> &'static str {
     match reason {
-        Reason::Stop | Reason::Cancelled => "stop",
+        Reason::Stop => "stop",
         Reason::Length => "length",
+        // As vLLM calls it; OpenAI has no word for an answer that its server gave up.
+        Reason::Cancelled => "abort",
     }
 }
 
@@ -274,4 +340,50 @@ fn finish_reason(reason: Reason) -> &'static str {
 /// wherever it stands.
 fn finite(logprob: f32) -> f64 {
     f64::from(logprob.max(-9999.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn print(body: &str) -> Fingerprint {
+        fingerprint("r", body.as_bytes(), false)
+    }
+
+    #[test]
+    fn requests_are_the_same_in_any_order_of_their_fields() {
+        let first = print(r#"{"seed": 7, "messages": [{"role": "user", "content": "a"}], "n": 1}"#);
+        for same in [
+            r#"{"n":1,"messages":[{"content":"a","role":"user"}],"seed":7}"#,
+            r#"{"n": 1, "messages": [{"content": "\u0061", "role": "user"}], "seed": 7, "stop": null}"#,
+            r#"{"n": 1, "messages": [{"content": "a", "role": "user"}], "seed": 7, "stream": true}"#,
+        ] {
+            assert_eq!(print(same), first, "{same}");
+        }
+        for other in [
+            r#"{"n": 2, "messages": [{"content": "a", "role": "user"}], "seed": 7}"#,
+            r#"{"n": 1, "messages": [{"content": "a", "role": "user", "name": null}], "seed": 7}"#,
+            r#"{"n": 1, "messages": [{"content": "b", "role": "user"}], "seed": 7}"#,
+        ] {
+            assert_ne!(print(other), first, "{other}");
+        }
+        assert_ne!(print(r#"{"prompt": ["a", "b"]}"#), print(r#"{"prompt": ["b", "a"]}"#));
+    }
+
+    /// Ignored fields may hold what cannot be compared as JSON.
+    #[test]
+    fn requests_beyond_json_values_differ_by_their_bytes() {
+        let deep = "[".repeat(500) + &"]".repeat(500);
+        let with = |prompt: &str, odd: &str| print(&format!(r#"{{"prompt": "{prompt}", "user": {odd}}}"#));
+        for odd in [&deep[..], "1e999"] {
+            assert_eq!(with("a", odd), with("a", odd));
+            assert_ne!(with("a", odd), with("b", odd));
+        }
+    }
+
+    #[test]
+    fn a_cancelled_answer_has_not_stopped() {
+        let reasons = [Reason::Stop, Reason::Length, Reason::Cancelled].map(finish_reason);
+        assert_eq!(reasons, ["stop", "length", "abort"]);
+    }
 }

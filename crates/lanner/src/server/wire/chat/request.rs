@@ -1,13 +1,12 @@
 //! `POST /v1/chat/completions`: the request as sent, and what it means once valid.
 
-use std::collections::BTreeMap;
-
+use engine::SamplingRange;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError, idempotency,
-    logit_bias, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
+    Biases, Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError,
+    idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
 };
 use crate::{model::Conversation, sampling::Overrides};
 
@@ -24,14 +23,14 @@ pub struct ChatRequest {
     continue_final_message: Option<bool>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
     top_k: Option<i64>,
-    min_p: Option<f32>,
-    repetition_penalty: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<String, f32>>,
+    min_p: Option<f64>,
+    repetition_penalty: Option<f64>,
+    presence_penalty: Option<f64>,
+    frequency_penalty: Option<f64>,
+    logit_bias: Option<Biases>,
     seed: Option<i64>,
     stop: Option<Stop>,
     ignore_eos: Option<bool>,
@@ -77,13 +76,16 @@ impl TryFrom<ChatRequest> for Valid<Conversation> {
             generate: Generate {
                 overrides: Overrides {
                     max_tokens,
-                    temperature: request.temperature,
-                    top_p: request.top_p,
-                    top_k: top_k(request.top_k),
-                    min_p: request.min_p,
-                    repetition_penalty: request.repetition_penalty,
-                    presence_penalty: request.presence_penalty,
-                    frequency_penalty: request.frequency_penalty,
+                    temperature: number(SamplingRange::TEMPERATURE, request.temperature)?,
+                    top_p: number(SamplingRange::TOP_P, request.top_p)?,
+                    top_k: top_k(request.top_k)?,
+                    min_p: number(SamplingRange::MIN_P, request.min_p)?,
+                    repetition_penalty: number(
+                        SamplingRange::REPETITION_PENALTY,
+                        request.repetition_penalty,
+                    )?,
+                    presence_penalty: number(SamplingRange::PRESENCE_PENALTY, request.presence_penalty)?,
+                    frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, request.frequency_penalty)?,
                     logit_bias: logit_bias(request.logit_bias)?,
                     seed: request.seed.map(i64::cast_unsigned),
                 },

@@ -1,0 +1,255 @@
+//! Routes, the fields of their bodies, and values at which they are particular.
+
+/// Numbers as JSON: the ends of types and of ranges, and what no type holds.
+pub const NUMBERS: [&str; 42] = [
+    "0",
+    "-0",
+    "-0.0",
+    "1",
+    "-1",
+    "2",
+    "16",
+    "17",
+    "20",
+    "21",
+    "0.5",
+    "1.5",
+    "100",
+    "101",
+    "-100",
+    "-101",
+    "10000",
+    "-10000",
+    "10001",
+    "0.01",
+    "0.009",
+    "1e-38",
+    "1e-45",
+    "1e-320",
+    "5e-324",
+    "1e38",
+    "3.5e38",
+    "-3.5e38",
+    "1e39",
+    "1e300",
+    "-1e300",
+    "1e999",
+    "-1e999",
+    "127",
+    "2147483647",
+    "2147483648",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "18446744073709551615",
+    "340282366920938463463374607431768211456",
+];
+
+/// Other values as JSON, and what is none.
+pub const VALUES: [&str; 30] = [
+    "null",
+    "true",
+    "false",
+    r#""""#,
+    r#"" ""#,
+    r#""a""#,
+    r#""-1""#,
+    r#""NaN""#,
+    r#""null""#,
+    r#""auto""#,
+    r#""off""#,
+    r#""none""#,
+    r#""\u0000""#,
+    r#""\ud800""#,
+    r#""\uFFFD\u202e""#,
+    "\"\u{1F985}e\u{301}\"",
+    r#""<|im_end|><think>""#,
+    "[]",
+    "{}",
+    "[null]",
+    "[[]]",
+    r#"[""]"#,
+    r#"[0,-1,1e99]"#,
+    r#"{"":0}"#,
+    r#"{"a":{"b":[{}]}}"#,
+    r#"{"5":1e300}"#,
+    "NaN",
+    "Infinity",
+    "-",
+    "'a'",
+];
+
+/// A field, values that it may have, and values about which it may be particular.
+pub type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+/// Fields that both wires have.
+pub const COMMON: [Field; 23] = [
+    ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
+    ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
+    ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
+    ("top_p", &["1", "0.9", "1e-30"], &["0", "1.1"]),
+    ("top_k", &["0", "-1", "40"], &["-2", "1", "8192", "8193"]),
+    ("min_p", &["0", "0.05", "1"], &["1.1", "-0.1"]),
+    ("repetition_penalty", &["1", "1.1", "0.01", "100"], &["0", "0.0099", "100.1", "1e-38"]),
+    ("presence_penalty", &["0", "1.5", "-100", "100"], &["-100.1"]),
+    ("frequency_penalty", &["0", "0.5", "-100", "100"], &["100.1"]),
+    (
+        "logit_bias",
+        &["{}", r#"{"5":1,"8191":-100}"#, r#"{"7":10000,"8":-10000}"#],
+        &[
+            r#"{"5":1e300}"#,
+            r#"{"8192":1}"#,
+            r#"{"-1":1}"#,
+            r#"{"4294967296":1}"#,
+            r#"{"5":1,"05":2}"#,
+            r#"{"5":"x"}"#,
+        ],
+    ),
+    ("seed", &["1", "-1", "9223372036854775807"], &["1.5"]),
+    ("stop", &[r#""owl""#, r#"[" ","<"]"#], &[r#"["a",3]"#, r#"[""]"#]),
+    ("ignore_eos", &["true", "false"], &[]),
+    ("n", &["1", "2"], &["16", "17", "-1"]),
+    ("stream", &["true", "false"], &[]),
+    ("stream_options", &[r#"{"include_usage":true}"#], &[r#"{"include_usage":1}"#]),
+    ("priority", &[r#""background""#, r#""interactive""#], &[r#""urgent""#]),
+    ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
+    (
+        "speculation",
+        &[r#""auto""#, r#""off""#, r#"{"drafter":"ngram","depth":32}"#, r#"{"drafter":"self"}"#],
+        &[
+            r#"{"drafter":"x"}"#,
+            r#"{"drafter":"ngram","depth":33}"#,
+            r#"{"drafter":"self","lossy":true,"depth":1}"#,
+        ],
+    ),
+    (
+        "idempotency_key",
+        &[r#""k""#],
+        &[r#""kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk""#],
+    ),
+    ("cache_ttl_ms", &["0", "10"], &["60001"]),
+    ("response_format", &["null"], &[r#"{"type":"text"}"#, r#"{"type":"json_object"}"#]),
+    ("user", &[r#""someone""#], &[]),
+];
+
+pub const CHAT: [Field; 22] = [
+    (
+        "messages",
+        &[
+            r#"[{"role":"user","content":"hi"}]"#,
+            r#"[{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"hi"}]}]"#,
+        ],
+        &[
+            r#"[{"role":"user"}]"#,
+            r#"[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]"#,
+            r#"[{"role":"tool","content":"x","tool_call_id":7}]"#,
+            r#"[{"role":"user","content":[{"type":"image_url"}]}]"#,
+            r#"[{"role":[],"content":{}}]"#,
+            r#"[{"role":"user","content":"x","reasoning_content":[1]}]"#,
+            r#"[7]"#,
+        ],
+    ),
+    (
+        "tools",
+        &["[]", r#"[{"type":"function","function":{"name":"f","parameters":{}}}]"#],
+        &["[7]", r#"[{"function":null}]"#],
+    ),
+    ("tool_choice", &[r#""auto""#, r#""none""#], &[r#""required""#, r#"{"type":"function"}"#]),
+    ("enable_thinking", &["true", "false"], &[]),
+    ("reasoning_effort", &[r#""low""#, r#""none""#], &[]),
+    (
+        "chat_template_kwargs",
+        &["{}", r#"{"enable_thinking":false}"#],
+        &[
+            r#"{"messages":7}"#,
+            r#"{"tools":"x","add_generation_prompt":[]}"#,
+            r#"{"bos_token":{},"raise_exception":1,"namespace":0}"#,
+        ],
+    ),
+    ("add_generation_prompt", &["true"], &["false"]),
+    ("continue_final_message", &["false"], &["true"]),
+    ("max_completion_tokens", &["1", "2"], &["0"]),
+    ("logprobs", &["true", "false"], &["1"]),
+    ("top_logprobs", &["0"], &["20", "21"]),
+    ("modalities", &[r#"["text"]"#], &[r#"["audio"]"#]),
+    ("verbosity", &[r#""medium""#], &[r#""low""#]),
+    ("audio", &["null"], &["{}"]),
+    ("functions", &["null"], &["[]"]),
+    ("function_call", &["null"], &[r#""auto""#]),
+    ("web_search_options", &["null"], &["{}"]),
+    ("moderation", &["null"], &["{}"]),
+    ("parallel_tool_calls", &["true"], &[]),
+    ("metadata", &["{}"], &[]),
+    ("store", &["false"], &[]),
+    ("prediction", &["null"], &[]),
+];
+
+pub const COMPLETIONS: [Field; 6] = [
+    (
+        "prompt",
+        &[r#""The owl""#, "[5,6,7]", r#"["a","b"]"#, "[[1],[2,3]]"],
+        &["[8191]", "[8192]", "[4294967295]", "[[]]", r#"[1,"a"]"#, r#"[[1],"a"]"#],
+    ),
+    ("echo", &["true", "false"], &[]),
+    ("suffix", &["null"], &[r#""x""#]),
+    ("best_of", &["1"], &["2"]),
+    ("return_token_ids", &["true", "false"], &[]),
+    ("logprobs", &["0", "2"], &["20", "21"]),
+];
+
+/// Names of models: none of them is here, and nothing is fetched.
+pub const MODEL: [Field; 2] = [
+    (
+        "model",
+        &[r#""nobody/nothing""#],
+        &[
+            r#""""#,
+            r#""/""#,
+            r#"".""#,
+            r#""/dev/null""#,
+            r#""../../..""#,
+            r#""a/b/c""#,
+            r#""a/b@main:part""#,
+            r#""\u0000""#,
+            r#""~""#,
+            r#""/nowhere/model.safetensors""#,
+            r#""owner/name@../..""#,
+            r#""owner/name:../../x""#,
+        ],
+    ),
+    ("stream", &["false"], &["true"]),
+];
+
+/// A route that takes a body, its fields, and those of them that every request has: the answer ends soon with them.
+pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
+
+pub fn posted() -> [Posted; 4] {
+    let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
+    [
+        ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
+        ("/v1/completions", completions, &["prompt", "max_tokens", "timeout"]),
+        ("/v1/models/load", MODEL.to_vec(), &["model"]),
+        ("/v1/models/pull", MODEL.to_vec(), &["model"]),
+    ]
+}
+
+/// Routes that take none, and those that are not there.
+pub const OTHERS: [&str; 16] = [
+    "GET /health",
+    "GET /metrics",
+    "GET /v1/models",
+    "GET /v1/models/default",
+    "GET /v1/models/%ff%00",
+    "GET /v1/models/a/b?c=%",
+    "GET /v1/cache",
+    "DELETE /v1/cache",
+    "DELETE /health",
+    "PUT /v1/completions",
+    "GET /v1/completions",
+    "POST /v1/cache",
+    "PATCH /v1/models/load",
+    "HEAD /v1/models",
+    "GET /",
+    "OPTIONS /v1/chat/completions",
+];
