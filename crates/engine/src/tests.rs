@@ -147,7 +147,7 @@ fn request(i: u32) -> Request {
     let sampling =
         Sampling { temperature: 1.0, seed: i as u64, repetition_penalty: 1.2, ..Sampling::default() };
     // Nobody may sample the poison: only prompts hold it.
-    let sampling = Sampling { logit_bias: [(POISON, -1e9)].into(), ..sampling };
+    let sampling = Sampling { logit_bias: [(POISON, -1e4)].into(), ..sampling };
     let prompt = (0..20 + 11 * i).map(|t| 20 + (t * 7 + i) % 290).collect();
     Request { sampling, logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) }
 }
@@ -250,7 +250,7 @@ fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
     let head: Vec<u32> = (0..150).map(|t| 20 + t % 290).collect();
     let with = |i: u32| {
         let sampling = Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() };
-        let sampling = Sampling { logit_bias: [(POISON, -1e9), (NAN_TOKEN, -1e9)].into(), ..sampling };
+        let sampling = Sampling { logit_bias: [(POISON, -1e4), (NAN_TOKEN, -1e4)].into(), ..sampling };
         let prompt = [&head[..], &[30 + i; 9]].concat();
         Request {
             sampling,

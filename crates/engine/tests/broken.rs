@@ -278,7 +278,7 @@ fn a_tokenizers_end_of_sequence_counts_where_the_model_names_none() {
             c.as_object_mut().expect("an object").remove("eos_token_id");
             c["text_config"]["eos_token_id"] = config;
         });
-        for generation in generation {
+        if let Some(generation) = generation {
             fs::write(folder.path().join("generation_config.json"), generation.to_string()).expect("written");
         }
         let files = Checkpoint::Folder(folder.path().into());

@@ -128,6 +128,15 @@ fn numbers_out_of_range_are_answered_with_field_value_and_range() {
 }
 
 #[test]
+fn long_values_of_the_wrong_type_are_not_echoed_whole() {
+    let server = Setup::default().says("x");
+    let reply = server.chat(&json!({ "temperature": "\u{1F985}".repeat(30_000) }));
+    let message = check(&reply, 400, "temperature".into(), Value::Null);
+    assert!(message.len() < 1_100 && message.contains("temperature"), "{message}");
+    assert!(message.contains("f64"), "the end is there, which says what is wanted: {message}");
+}
+
+#[test]
 fn wrong_completion_fields_are_named() {
     let server = Setup::default().says("x");
     for (request, param) in [

@@ -13,6 +13,9 @@ use serde::Serialize;
 /// When to try again where there was no memory: requests that run end in seconds, not in milliseconds.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
+/// Bytes of a longer message than any of ours.
+const MOST_MESSAGE: usize = 1000;
+
 /// Why a request was not answered; one sentence for a person, a `code` for a program.
 #[derive(Clone, Debug)]
 pub struct ApiError {
@@ -62,7 +65,7 @@ impl ApiError {
 
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         let r#type = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        let body = ErrorBody { message: message.into(), r#type, param: None, code: None };
+        let body = ErrorBody { message: cut(message.into()), r#type, param: None, code: None };
         ApiError { status, body, retry_after: None }
     }
 
@@ -110,6 +113,17 @@ impl ApiError {
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
     }
+}
+
+/// What a client sent comes back in errors about it, but not whole where it is long.
+fn cut(message: String) -> String {
+    if message.len() <= MOST_MESSAGE {
+        return message;
+    }
+    let part = |from: usize, to: usize| message.chars().skip(from).take(to - from).collect::<String>();
+    let chars = message.chars().count();
+    let head = chars.min(MOST_MESSAGE / 4);
+    format!("{} ... {}", part(0, head), part(head.max(chars.saturating_sub(MOST_MESSAGE / 8)), chars))
 }
 
 impl IntoResponse for ApiError {
