@@ -113,8 +113,9 @@ fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> b
     found.is_some()
 }
 
-/// The position, `least` or later, of a snapshot that `other` will store and that a sequence with the same first `shared`
-/// tokens can resume from; `None` if it will store none. Asks `other` for one where that costs it little.
+/// The position, `least` or later, of a snapshot that `other` will store and that a sequence with
+/// the same first `shared` tokens can resume from; `None` if it will store none. Asks `other` for one
+/// where that costs it little.
 fn promise(other: &mut Sequence, shared: usize, least: usize, by_checkpoint: bool) -> Option<usize> {
     let prefilling = other.computed < other.exact_tokens().len();
     if prefilling && other.computed < shared {

@@ -75,8 +75,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether config.json or generation_config.json names an end-of-sequence token; files that cannot be read are left to
-    /// [`start`](crate::start) to complain of. mlx-lm takes the tokenizer's only where neither does.
+    /// Whether config.json or generation_config.json names an end-of-sequence token. mlx-lm takes the
+    /// tokenizer's only where neither does. [`start`](crate::start) reports files that cannot be read.
     pub fn names_eos(&self) -> bool {
         let own = |config: &Value| {
             let known = |config: &Value| config.get("eos_token_id").is_some_and(|ids| !ids.is_null());

@@ -1,5 +1,5 @@
-//! generation_config.json: the end-of-sequence tokens and the sampling that a model suggests. A value that makes no sense
-//! is an error, never left out.
+//! generation_config.json: the end-of-sequence tokens and the sampling that a model suggests. A value
+//! out of range is an error, never ignored.
 
 use serde_json::Value;
 

@@ -37,7 +37,8 @@ pub struct Options {
     pub checkpoint_every: usize,
     /// Most bytes for weights, steps and state together; what is kept of past sequences makes room for running ones.
     pub memory_limit: Option<usize>,
-    /// End-of-sequence tokens of a model whose config.json and generation_config.json name none: those of its tokenizer.
+    /// The tokenizer's end-of-sequence tokens, for a model whose config.json and generation_config.json
+    /// name none.
     pub eos_ids: Vec<u32>,
     /// What happens to a request that would fit under the memory limit, but not beside those that run.
     pub when_full: WhenFull,

@@ -95,8 +95,8 @@ impl Priority {
     }
 }
 
-/// How a token is chosen from logits. The default is greedy, with every filter and penalty off. Which values may be asked
-/// for, [`SamplingRange`](crate::SamplingRange) says.
+/// How a token is chosen from logits. The default is greedy, with every filter and penalty off.
+/// [`SamplingRange`](crate::SamplingRange) bounds the values.
 ///
 /// The choice is a pure function of the logits, the tokens so far and these values: random numbers are
 /// keyed by `(seed, position)`, so the same request gives the same text whatever else is running.
@@ -387,7 +387,7 @@ pub struct ModelInfo {
     pub vocab_size: usize,
     /// Longest prompt plus output, in tokens.
     pub context_length: usize,
-    /// From generation_config.json and config.json together; those of the tokenizer if neither names one.
+    /// From generation_config.json and config.json together; the tokenizer's if neither names one.
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
     pub drafters: Vec<&'static str>,

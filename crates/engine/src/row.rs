@@ -130,7 +130,8 @@ impl Row {
         self.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
     }
 
-    /// `sampled` are the tokens chosen behind what is known and behind each of the draft, or why there is none.
+    /// `sampled` are the tokens chosen after what is known and after each of the draft, or why there
+    /// is none.
     ///
     /// # Errors
     /// Computing the step failed.

@@ -340,8 +340,8 @@ pub fn probabilities(logits: &Array, chosen: &Array) -> Array {
     likely
 }
 
-/// Each token's noise at `position`, float32 `[vocab_size]`: on the CPU that of the kernel that chooses in one operation, on a
-/// GPU that of MLX.
+/// Each token's noise at `position`, float32 `[vocab_size]`: on the CPU the same as in [`choose`], on a
+/// GPU MLX's.
 fn noise(vocab_size: i32, seed: u64, position: usize) -> Array {
     if mlx::on_gpu() {
         return Array::gumbel(&[vocab_size], mix(seed, position as u64));

@@ -1,5 +1,5 @@
-//! Which values sampling parameters may have: wide enough for every use, and narrow enough that no arithmetic on the
-//! logits of a sound model overflows float32.
+//! Ranges of sampling parameters: wide enough for every use, and narrow enough that no arithmetic on
+//! the logits of a sound model overflows float32.
 
 use crate::request::{RequestError, Sampling};
 

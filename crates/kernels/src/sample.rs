@@ -60,7 +60,7 @@ const SUMMED: usize = 256;
 /// Tokens looked at first where only `top_p` limits them.
 const FEW: usize = 64;
 
-/// The token at `position` of prompt plus output: one of the vocabulary, allowed, and with a finite logit.
+/// The token at `position` of prompt plus output: in the vocabulary, allowed, with a finite logit.
 ///
 /// In this order: bias and penalties; tokens that are not allowed go, and those whose logit they made infinite; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
 /// `top_k`, `top_p` (probabilities renormalised over what the filters before it left; of equal ones the lower id comes
@@ -116,7 +116,7 @@ impl Sampling<'_> {
         !self.bias.is_empty() || self.allowed.is_some() || (penalties && !self.past.is_empty())
     }
 
-    /// Tokens that cannot be chosen afterwards have a logit of minus infinity, all others a finite one.
+    /// Afterwards tokens that cannot be chosen have a logit of minus infinity, others a finite one.
     fn adjust(&self, logits: &mut [f32]) {
         for &(id, value) in self.bias {
             logits[id as usize] += value;
@@ -186,7 +186,7 @@ impl Work for Largest<'_> {
 
 /// Of logits that are finite, or minus infinity where a token is not to be chosen.
 fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> Result<u32, Unchosen> {
-    // Whatever the numbers were: no caller ever sees an id that is no token, or one that it has refused.
+    // Whatever the numbers are, no caller sees an id outside the vocabulary or the mask.
     let token = likeliest(logits, largest, sampling, position);
     match logits.get(token as usize) {
         Some(logit) if logit.is_finite() => Ok(token),

@@ -347,8 +347,8 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while. Before, if it has to say which
-    /// token ends a sequence.
+    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while. Reads it
+    /// before them if it has to say which token ends a sequence.
     fn load_both(
         mut self,
         checkpoint: Checkpoint,

@@ -63,8 +63,8 @@ impl Embedding {
     /// Token ids `[tokens]` to `[tokens, hidden_size]`.
     ///
     /// # Panics
-    /// On the CPU, at once or where it is evaluated, if one is not below the vocabulary's size: MLX would read whatever
-    /// lies there.
+    /// On the CPU, at once or when it is evaluated, if an id is outside the vocabulary: MLX would read
+    /// out of bounds.
     #[track_caller]
     pub fn forward(&self, tokens: &Array) -> Array {
         self.table.rows(&self.checked(tokens), self.dtype)

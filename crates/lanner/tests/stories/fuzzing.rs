@@ -1,8 +1,8 @@
-//! Requests that nobody means, to every route of a real server: valid ones, changed field by field. Whatever is sent, the
-//! server answers in JSON, blames the right side, and holds afterwards what it held before.
+//! A structure-aware fuzzer of every route of a real server: valid requests, changed field by field.
+//! Whatever is sent, the server answers in JSON, blames the right side, and releases what it took.
 //!
-//! A few thousand requests; `LANNER_FUZZ=1000000` makes it that many, which takes some ten minutes with `--release`. A
-//! number in `LANNER_FUZZ_SEED` begins elsewhere.
+//! A few thousand requests; `LANNER_FUZZ=1000000` sends that many, which asks for `--release`.
+//! `LANNER_FUZZ_SEED` begins elsewhere.
 
 mod connection;
 mod fields;

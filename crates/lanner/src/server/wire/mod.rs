@@ -158,8 +158,8 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     })
 }
 
-/// Recognises a valid request of one route by all that its answer depends on, in whatever order its fields stand; a field
-/// that is null is one left out. Who drafts changes no answer, unless that is `lossy`.
+/// Recognises a valid request of one route by all that its answer depends on. The order of fields does
+/// not matter, and a null field is one left out. Drafts change no answer, unless they are `lossy`.
 pub fn fingerprint(route: &str, body: &[u8], lossy: bool) -> Fingerprint {
     let body = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Object(mut fields)) => {
