@@ -1,4 +1,6 @@
 // Creating, reading and evaluating arrays; devices and memory.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <variant>
@@ -135,6 +137,25 @@ void async_eval(const Arrays& list) { on_gpu() ? mx::async_eval(list.list) : mx:
 bool is_ready(const array& a) { return !on_gpu() && a.is_available() && a.flags().row_contiguous; }
 
 rust::String mlx_version() { return mx::version(); }
+
+// Empty if the loader does not tell.
+rust::String library_path() {
+  Dl_info info;
+  const bool found = dladdr(reinterpret_cast<const void*>(&mx::version), &info) != 0 && info.dli_fname != nullptr;
+  return found ? rust::String::lossy(info.dli_fname) : rust::String();
+}
+
+// Of the default device, a GPU: its name, and its architecture where that is told apart.
+rust::String device_name() {
+  std::string name = "gpu";
+  const auto& info = mx::device_info();
+  for (const char* key : {"device_name", "architecture"}) {
+    const auto found = info.find(key);
+    if (found == info.end()) continue;
+    if (const auto* text = std::get_if<std::string>(&found->second)) name += " " + *text;
+  }
+  return rust::String::lossy(name);
+}
 
 bool gpu_available() { return mx::is_available(mx::Device::gpu); }
 

@@ -62,6 +62,8 @@ void eval(const Arrays& list);
 void async_eval(const Arrays& list);
 bool is_ready(const array& a);
 rust::String mlx_version();
+rust::String library_path();
+rust::String device_name();
 bool gpu_available();
 void use_gpu(bool gpu);
 bool on_gpu();

@@ -43,6 +43,20 @@ pub fn version() -> String {
     bridge::mlx_version()
 }
 
+/// The file of the MLX library that is loaded, if the loader tells.
+pub fn library_path() -> Option<std::path::PathBuf> {
+    Some(bridge::library_path()).filter(|path| !path.is_empty()).map(Into::into)
+}
+
+/// What this thread's device is called: GPUs of other names may compute other bits. Of the CPU that is a matter of its
+/// [vectors](kernels::vectors) alone.
+pub fn device_name() -> String {
+    match on_gpu() {
+        true => bridge::device_name().unwrap_or_else(|_| "gpu".into()),
+        false => "cpu".into(),
+    }
+}
+
 pub fn gpu_available() -> bool {
     bridge::gpu_available()
 }

@@ -39,6 +39,13 @@ struct Ahead<T> {
     inputs: T,
 }
 
+/// Tokens that a recurrence takes in at once, of so many with those `ahead`. A few before a draft wait with it: computing
+/// their state apart would cost more than computing it later.
+fn certain(tokens: i32, ahead: i32) -> i32 {
+    const FEW: i32 = 16;
+    if ahead > 0 && tokens - ahead > FEW { tokens - ahead } else { 0 }
+}
+
 /// What a kernel notes of the tokens ahead while it runs.
 #[derive(Clone)]
 pub(crate) struct Noted {
@@ -136,10 +143,19 @@ impl Recurrence {
         let past = self.conv.take();
         let past = past.unwrap_or_else(|| Array::zeros(&[weight.dim(1) - 1, x.dim(1)], x.dtype()));
         let (out, next) = fast::causal_conv(x, weight, &past, silu);
-        if ahead > 0 {
-            self.conv_ahead = Some(Ahead { tokens: x.dim(0), inputs: x.clone() });
-        }
-        self.conv = Some(if ahead > 0 { past } else { next });
+        let certain = certain(x.dim(0), ahead);
+        self.conv_ahead = (ahead > 0).then(|| Ahead {
+            tokens: x.dim(0) - certain,
+            inputs: if certain > 0 { x.slice(0, certain, x.dim(0)).contiguous() } else { x.clone() },
+        });
+        self.conv = Some(match ahead > 0 {
+            true if certain > 0 => {
+                let kept = past.dim(0);
+                Array::concatenate([&past, x], 0).slice(0, certain, certain + kept).contiguous()
+            }
+            true => past,
+            false => next,
+        });
         out
     }
 
@@ -151,6 +167,18 @@ impl Recurrence {
             .state
             .take()
             .unwrap_or_else(|| Rc::new(Array::zeros(&[1, v.dim(2), v.dim(3), k.dim(3)], Dtype::Float32)));
+        let certain = certain(k.dim(1), ahead);
+        if certain > 0 {
+            // The state is to be that before the tokens ahead; each token's own arithmetic is the same in two parts.
+            let part = |from, to| [q, k, v, g, beta].map(|x| x.slice(1, from, to).contiguous());
+            let [q, k, v, g, beta] = part(0, certain);
+            let (first, before) = fast::gated_delta([&q, &k, &v], &g, &beta, &past);
+            let [q, k, v, g, beta] = part(certain, k.dim(1) + ahead);
+            let (last, _) = fast::gated_delta([&q, &k, &v], &g, &beta, &before);
+            self.state_ahead = Some(Ahead { tokens: ahead, inputs: [k, v, g, beta] });
+            self.state = Some(Rc::new(before));
+            return Array::concatenate([&first, &last], 1);
+        }
         let (out, next) = fast::gated_delta([q, k, v], g, beta, &past);
         if ahead > 0 {
             let inputs = [k, v, g, beta].map(Array::clone);
