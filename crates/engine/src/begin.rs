@@ -12,7 +12,7 @@ const WORTH_WAITING: usize = 32;
 
 impl Runner {
     /// Lets admitted sequences begin, except those that have more in common with what a sequence before them is just
-    /// computing than with what is stored: these wait for it.
+    /// computing than with what is stored: these wait for it. So do those whose state is being read from the disk.
     ///
     /// Nobody waits long: only for a sequence that has begun itself, up to a position that it is on its way to, and once
     /// for each. If that one fails or goes, so does the reason to wait.
@@ -20,41 +20,63 @@ impl Runner {
         for i in 0..self.running.len() {
             let (before, rest) = self.running.split_at_mut(i);
             let sequence = &mut rest[0];
-            if sequence.begun || waits(sequence, before, &self.prefix) {
+            if sequence.begun || (!sequence.is_resuming() && waits(sequence, before, &mut self.prefix)) {
                 continue;
             }
             let prefix = &mut self.prefix;
-            let resume = || {
-                sequence.begin(prefix);
-                Ok(())
-            };
-            if let Err(error) = guarded(resume) {
+            if let Err(error) = guarded(|| sequence.begin(prefix)) {
                 tracing::error!("the prefix cache failed and is emptied: {error}");
                 // Without what is stored the sequence is as good as new.
                 self.prefix.fail();
-                sequence.cold = true;
-                sequence.caches = self.model.make_caches();
-                sequence.begin(&mut self.prefix);
+                sequence.begin_cold(&*self.model, &mut self.prefix);
             }
         }
     }
 
-    /// Stores what sequences that ended leave behind, once nothing that they are part of is being computed.
+    /// Stores what sequences that ended leave behind, once nothing that they are part of is being computed; as much of it
+    /// as the time between two steps allows.
     pub fn keep_ended(&mut self) {
-        if self.ended.is_empty() {
-            return;
+        if !self.prefix.is_on() {
+            self.ended.clear();
         }
-        if self.prefix.is_on() {
+        let in_flight = self.launched.as_ref().is_some_and(|step| {
+            step.sequences().any(|id| self.ended.iter().any(|sequence| sequence.id == id))
+        });
+        if in_flight {
             // May fail, and drop them.
             self.collect_launched(&[]);
         }
-        for sequence in std::mem::take(&mut self.ended) {
-            let prefix = &self.prefix;
-            match guarded(|| copy(&sequence, prefix)) {
-                Ok(copied) => copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied)),
+        while let Some(sequence) = self.ended.first_mut() {
+            let prefix = &mut self.prefix;
+            match guarded(|| sequence.copy_all(prefix)) {
+                Ok(false) => return,
+                Ok(true) => {
+                    let mut sequence = self.ended.remove(0);
+                    let copied = sequence.take_copied();
+                    copied.into_iter().for_each(|copied| self.store(&sequence.tokens, copied));
+                }
                 // One reuse less.
-                Err(error) => tracing::warn!("the state of a sequence that ended was not copied: {error}"),
+                Err(error) => {
+                    tracing::warn!("the state of a sequence that ended was not copied: {error}");
+                    self.ended.remove(0);
+                }
             }
+        }
+    }
+
+    /// Stores all of what sequences that ended leave behind.
+    pub fn keep_all_ended(&mut self) {
+        while !self.ended.is_empty() {
+            self.prefix.start_slice();
+            self.keep_ended();
+        }
+    }
+
+    /// Takes in what was read from the disk, and hands over what is to be written.
+    pub fn work_on_disk(&mut self) {
+        let prefix = &mut self.prefix;
+        if let Err(error) = guarded(|| prefix.work()) {
+            tracing::warn!("the disk cache goes on without some state: {error}");
         }
     }
 
@@ -71,20 +93,13 @@ impl Runner {
     }
 }
 
-/// The whole state of a sequence that ended, as far as it is certain.
-fn copy(sequence: &Sequence, prefix: &Prefix) -> mlx::Result<Option<Copied>> {
-    let computed = sequence.computed;
-    let exact = sequence.exact_tokens().len();
-    if !sequence.begun || !sequence.sound || computed == 0 || computed > exact {
-        return Ok(None);
-    }
-    let copied = prefix.copy(&sequence.tokens[..computed], &sequence.caches, sequence.lossy);
-    copied.iter().try_for_each(|copied| mlx::eval(copied.arrays()))?;
-    Ok(copied)
+/// Whether a sequence waits for one of those before it, or for the disk.
+fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &mut Prefix) -> bool {
+    waits_for_another(sequence, before, prefix) || sequence.waits_for_disk(prefix)
 }
 
 /// Whether a sequence waits for one of those before it.
-fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> bool {
+fn waits_for_another(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> bool {
     if !prefix.is_on() || sequence.suspect || sequence.request.wants_prompt_logits() {
         return false;
     }
@@ -106,7 +121,7 @@ fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> b
     let mut worth: Vec<_> = others.filter(|(shared, _)| *shared >= stored + WORTH_WAITING).collect();
     worth.sort_by_key(|(shared, _)| std::cmp::Reverse(*shared));
     let found = worth.into_iter().find_map(|(shared, other)| {
-        Some((other.id, promise(other, shared, stored + WORTH_WAITING, prefix.by_checkpoint())?))
+        Some((other.id, promise(other, shared, stored + WORTH_WAITING, prefix)?))
     });
     sequence.waiting = found;
     sequence.waited.extend(found.map(|(id, _)| id));
@@ -114,16 +129,20 @@ fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> b
 }
 
 /// The position, `least` or later, of a snapshot that `other` will store and that a sequence with
-/// the same first `shared` tokens can resume from; `None` if it will store none. Asks `other` for one
-/// where that costs it little.
-fn promise(other: &mut Sequence, shared: usize, least: usize, by_checkpoint: bool) -> Option<usize> {
+/// the same first `shared` tokens can resume from; `None` if it will store none, or if that does
+/// not fit into the cache. Asks `other` for one where that costs it little.
+fn promise(other: &mut Sequence, shared: usize, least: usize, prefix: &Prefix) -> Option<usize> {
+    let shared = shared.min(prefix.most());
+    if shared < least {
+        return None;
+    }
     let prefilling = other.computed < other.exact_tokens().len();
     if prefilling && other.computed < shared {
         other.keep_at.insert(shared);
         return Some(shared);
     }
-    let coming = other.keep_at.iter().copied().chain(other.keeping);
-    match by_checkpoint {
+    let coming = other.keep_at.iter().chain(&other.keeping).copied();
+    match prefix.by_checkpoint() {
         true => coming.filter(|at| (least..=shared).contains(at)).max(),
         // Its state anywhere behind holds what is shared.
         false => coming.filter(|&at| at >= shared).min().or_else(|| {

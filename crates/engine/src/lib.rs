@@ -48,7 +48,7 @@ pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads, 
 pub use models::families;
 pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;
-pub use prefix::disk_cache;
+pub use prefix::{StateSize, disk_cache};
 pub use request::{
     CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Lossy, Miss, MissReason, ModelInfo,
     Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,

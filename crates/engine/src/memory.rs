@@ -8,6 +8,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Block, Model},
+    prefix::StateSize,
     request::{Request, RequestError},
     speculate::{MAX_AHEAD, block::WAITING, draft_model::MARKS, mtp::WINDOW},
 };
@@ -41,6 +42,8 @@ pub struct Memory {
     pub sequence: usize,
     /// Logits of a step's prompt tokens, for requests that want them.
     pub prompt_logits: usize,
+    /// What a sequence's state takes once it is stored; `None`: not known before one has run.
+    pub stored: Option<StateSize>,
     /// Most for the state of past sequences, where running ones leave as much.
     pub prefix_cache: usize,
     /// Most for what a draft model keeps of past sequences.
@@ -72,7 +75,9 @@ impl Memory {
             prefix_cache: options.prefix_cache_bytes,
             ..Memory::default()
         };
-        memory.add_caches(&caches_of_one_token(model), chunk);
+        let caches = caches_of_one_token(model);
+        memory.add_caches(&caches, chunk);
+        memory.stored = StateSize::of(&caches[..model.make_caches().len()]);
         if model.mtp().is_some() {
             memory.sequence += waiting_hidden(config, chunk);
         }

@@ -256,6 +256,8 @@ pub enum MissReason {
     Differs,
     /// What lies behind this position was stored, and had to make room.
     Evicted,
+    /// What lies behind this position was never stored: with all before it, it takes more than the cache may hold.
+    TooLarge,
     /// More is stored, but the model's state can only be resumed where it was kept: this is the last such position.
     NoCheckpoint,
     /// All of the prompt's logits are wanted, so all of it is computed.
@@ -265,9 +267,10 @@ pub enum MissReason {
 }
 
 impl MissReason {
-    pub const ALL: [MissReason; 5] = [
+    pub const ALL: [MissReason; 6] = [
         MissReason::Differs,
         MissReason::Evicted,
+        MissReason::TooLarge,
         MissReason::NoCheckpoint,
         MissReason::LogitsWanted,
         MissReason::Disabled,
@@ -295,6 +298,8 @@ pub struct CacheStats {
     pub reusable_tokens: usize,
     /// Entries and checkpoints that made room for others.
     pub evictions: usize,
+    /// Bytes of state that were copied to be stored.
+    pub copied_bytes: usize,
     /// Most bytes on the disk; 0 if nothing is kept there.
     pub disk_budget_bytes: usize,
     /// Those of this model's state, and its files.

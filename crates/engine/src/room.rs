@@ -71,9 +71,9 @@ impl Runner {
         self.info.memory.needs(request, self.info.context_length)
     }
 
-    /// Bytes that running sequences leave of the limit.
+    /// Bytes that sequences leave of the limit which run, or have ended and are being copied.
     fn free(&self) -> Option<usize> {
-        let taken: usize = self.running.iter().map(|s| self.needs(&s.request)).sum();
+        let taken: usize = self.running.iter().chain(&self.ended).map(|s| self.needs(&s.request)).sum();
         Some(self.info.memory.room()?.saturating_sub(taken))
     }
 }

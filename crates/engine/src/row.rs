@@ -25,9 +25,9 @@ pub struct Row {
     pub samples: bool,
     /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if a number before it is not.
     sum: Option<Array>,
-    /// Whether the sequence's state was to be copied; there may have been no room for it.
-    keeps: bool,
-    copied: Option<Copied>,
+    /// Positions at which the sequence's state was to be copied, whether or not there was anything to copy.
+    keeps: Vec<usize>,
+    copied: Vec<Copied>,
     pub logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
@@ -72,8 +72,8 @@ impl Row {
             draft,
             allowed: vec![],
             sum: None,
-            keeps: false,
-            copied: None,
+            keeps: vec![],
+            copied: vec![],
             logprobs: None,
             prompt_logprobs: None,
             logits: None,
@@ -102,9 +102,17 @@ impl Row {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
         }
-        self.keeps = s.is_due();
-        if self.keeps {
-            self.copied = prefix.copy(&s.tokens[..s.computed], &s.caches, s.lossy);
+        self.keeps = s.due();
+        let worth = s.computed <= s.exact_tokens().len()
+            && prefix.is_worth_copying(&s.exact_tokens()[..s.computed], s.copied);
+        let here = (worth && !self.keeps.contains(&s.computed)).then_some(s.computed);
+        for at in self.keeps.iter().copied().chain(here) {
+            let back = s.computed - at;
+            let Some(copied) = prefix.copy(&s.tokens[..at], &s.caches, back, s.copied, s.lossy) else {
+                continue;
+            };
+            s.copied.copied = s.copied.copied.max(copied.position());
+            self.copied.push(copied);
         }
     }
 
@@ -166,8 +174,8 @@ pub struct ReadRow {
     pub sequence: u64,
     /// Whether what the row looked at was numbers.
     finite: bool,
-    keeps: bool,
-    copied: Option<Copied>,
+    keeps: Vec<usize>,
+    copied: Vec<Copied>,
     /// Tokens of the draft, and how many of them plain decoding would have chosen.
     drafted: usize,
     right: usize,
@@ -179,15 +187,17 @@ pub struct ReadRow {
 }
 
 impl ReadRow {
-    /// The state to store, if it is sound.
-    pub fn take_copied(&mut self, s: &mut Sequence) -> Option<(Vec<u32>, Copied)> {
+    /// The state to store, if it is sound: the tokens that it stands behind, and copies.
+    pub fn take_copied(&mut self, s: &mut Sequence) -> Vec<(Vec<u32>, Copied)> {
         s.sound &= self.finite;
-        let copied = self.copied.take();
-        if self.keeps {
-            s.keeping = None;
-        }
-        let copied = copied.filter(|_| s.sound)?;
-        Some((s.tokens[..copied.position()].to_vec(), copied))
+        let copied = std::mem::take(&mut self.copied);
+        s.keeping.retain(|at| !self.keeps.contains(at));
+        let copied = copied.into_iter().filter(|_| s.sound);
+        let with_tokens = copied.map(|copied| {
+            s.copied.stored = s.copied.stored.max(copied.position());
+            (s.tokens[..copied.length()].to_vec(), copied)
+        });
+        with_tokens.collect()
     }
 
     /// What drafters are to see: the hidden states of tokens that are there to stay.

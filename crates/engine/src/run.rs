@@ -3,8 +3,8 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
-    sync::mpsc::Receiver,
-    time::Instant,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -21,6 +21,9 @@ use crate::{
     speculate::{Clock, Speculator, Watched},
     step::Step,
 };
+
+/// How soon what a disk has done is noticed where there is nothing else to do.
+const DISK_WAIT: Duration = Duration::from_millis(2);
 
 /// Serves requests until it is told to stop.
 pub fn run(
@@ -71,7 +74,7 @@ impl Runner {
         speculator: Speculator,
     ) -> Runner {
         Runner {
-            prefix: Prefix::new(&options, &model.make_caches(), disk),
+            prefix: Prefix::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
             holding: Holding::new(options.metrics.clone()),
             told: None,
             model,
@@ -91,10 +94,12 @@ impl Runner {
 
     /// Everything between two looks at what has come.
     pub fn round(&mut self) {
+        self.prefix.start_slice();
         self.drop_cancelled();
         self.drop_late(Instant::now());
         self.step();
         self.keep_ended();
+        self.work_on_disk();
         self.tell_holding();
     }
 
@@ -108,12 +113,17 @@ impl Runner {
 
     /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
     pub fn admit(&mut self, messages: &Receiver<Message>) -> bool {
-        let idle = self.running.is_empty() && !self.is_waited_for() && self.launched.is_none();
-        let first = if idle { messages.recv().ok() } else { None };
+        let nothing_runs = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
+        let idle = nothing_runs && !self.is_waited_for();
+        let first = match self.prefix.awaits_disk() {
+            true if idle || self.only_waits_for_disk() => messages.recv_timeout(DISK_WAIT),
+            false if idle => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            _ => Err(RecvTimeoutError::Timeout),
+        };
         if idle {
             self.clock.restart();
         }
-        if idle && first.is_none() {
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return false;
         }
         for message in first.into_iter().chain(messages.try_iter()) {
@@ -140,6 +150,9 @@ impl Runner {
             let may = |p| p != Priority::Background || background < (places - 1).max(1);
             let Some(submission) = self.held.take().or_else(|| self.queue.pop(may)) else { break };
             if !self.has_room(&submission.request) {
+                self.keep_all_ended();
+            }
+            if !self.has_room(&submission.request) {
                 self.hold(submission);
                 if self.held.is_some() {
                     break;
@@ -155,6 +168,12 @@ impl Runner {
         true
     }
 
+    /// Whether there is no step until something was read from a disk.
+    fn only_waits_for_disk(&self) -> bool {
+        let waits = |sequence: &Sequence| !sequence.begun && !sequence.is_resuming();
+        self.launched.is_none() && self.ended.is_empty() && self.running.iter().all(waits)
+    }
+
     fn is_waited_for(&self) -> bool {
         self.held.is_some() || !self.queue.is_empty()
     }
@@ -168,6 +187,7 @@ impl Runner {
 
     /// Ends every request, and leaves nothing on the device.
     fn cancel_all(mut self) {
+        self.keep_all_ended();
         self.running.iter().for_each(Sequence::cancel);
         self.queue.iter().chain(&self.held).for_each(Submission::cancel);
         self.drop_cancelled();

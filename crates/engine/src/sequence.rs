@@ -7,7 +7,7 @@ use crate::{
     constrain::TokenSet,
     handle::Submission,
     models::Model,
-    prefix::{Begun, Prefix},
+    prefix::{Begun, Copied, CopiedSoFar, Copying, Fetch, Prefix, Resume},
     request::{
         CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, TokenLogprobs, Usage,
     },
@@ -52,8 +52,15 @@ pub struct Sequence {
     pub cold: bool,
     /// Positions at which to copy its state for others; no step goes across one.
     pub keep_at: BTreeSet<usize>,
-    /// The position whose copy is on its way.
-    pub keeping: Option<usize>,
+    /// The positions whose copies are on their way.
+    pub keeping: Vec<usize>,
+    /// What has been copied of its state, and that which is on its way into its caches: then it has not begun yet.
+    pub copied: CopiedSoFar,
+    resume: Option<Resume>,
+    /// Copies of all its state, once it has ended.
+    copying: Option<Copying>,
+    /// What it waits for that is read from the disk.
+    fetch: Fetch,
     /// Whether all its numbers have been finite so far; others may only go on from such state.
     pub sound: bool,
     report: Option<CacheReport>,
@@ -98,7 +105,11 @@ impl Sequence {
             lossy: false,
             cold: false,
             keep_at: BTreeSet::new(),
-            keeping: None,
+            keeping: vec![],
+            copied: CopiedSoFar::default(),
+            resume: None,
+            copying: None,
+            fetch: Fetch::default(),
             sound: true,
             report: None,
             waiting: None,
@@ -112,21 +123,54 @@ impl Sequence {
         }
     }
 
-    /// Resumes from what past sequences left behind.
+    /// Resumes from what past sequences left behind, as far as the time between two steps allows: it has begun once all of
+    /// that is copied.
+    ///
+    /// # Errors
+    /// There is no memory for it.
     #[track_caller]
-    pub fn begin(&mut self, prefix: &mut Prefix) {
+    pub fn begin(&mut self, prefix: &mut Prefix) -> mlx::Result<()> {
+        if self.resume.is_none() {
+            self.attach(prefix);
+        }
+        let done = match &mut self.resume {
+            Some(resume) => resume.go_on(&mut self.caches, &mut prefix.left)?,
+            None => true,
+        };
+        if done {
+            (self.begun, self.resume) = (true, None);
+        }
+        Ok(())
+    }
+
+    /// Whether it is on its way to begin, and needs nothing else for that.
+    pub fn is_resuming(&self) -> bool {
+        self.resume.is_some()
+    }
+
+    #[track_caller]
+    fn attach(&mut self, prefix: &mut Prefix) {
         let exact = self.exact_tokens().len();
         let begun = match self.cold {
             true => Begun::cold(MissReason::Disabled),
-            false => prefix.begin(&self.request, &self.tokens[..exact], &mut self.caches),
+            false => prefix.attach(&self.request, &self.tokens[..exact], &self.caches),
         };
-        (self.begun, self.resumed) = (true, begun.position > 0);
+        (self.resume, self.resumed) = (begun.resume, begun.position > 0);
         (self.computed, self.keep_at) = (begun.position, begun.keep_at);
+        self.copied = CopiedSoFar { stored: begun.position, copied: begun.position };
         self.lossy |= begun.lossy;
         if self.report.is_none() {
             self.report = Some(begun.report);
             self.submission.meter.began(self.request.prompt.len(), &begun.report);
         }
+    }
+
+    /// Begins anew, without anything of past sequences.
+    pub fn begin_cold(&mut self, model: &dyn Model, prefix: &mut Prefix) {
+        (self.cold, self.resume) = (true, None);
+        self.caches = model.make_caches();
+        self.attach(prefix);
+        self.begun = true;
     }
 
     /// What the sequence could do in the next step.
@@ -137,7 +181,9 @@ impl Sequence {
             Want::Decode(self.draft.len())
         } else if self.computed < self.tokens.len() {
             let ends = [self.exact_tokens().len(), self.tokens.len()].into_iter();
-            let ends = ends.chain(self.keep_at.iter().copied());
+            // The state before the prompt's last token is copied from a step across it.
+            let behind = |at: usize| if at == self.before_last() { at + 1 } else { at };
+            let ends = ends.chain(self.keep_at.iter().map(|&at| behind(at)));
             let end = ends.filter(|&at| at > self.computed).min().unwrap_or(self.tokens.len());
             Want::Prefill(end.min(self.tokens.len()) - self.computed)
         } else if self.generated() + self.unread < self.limit {
@@ -151,6 +197,19 @@ impl Sequence {
     /// those of the prompt if layers are left out behind it.
     pub fn exact_tokens(&self) -> &[u32] {
         if self.speculating.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
+    }
+
+    /// The position before the last token of the prompt.
+    fn before_last(&self) -> usize {
+        self.request.prompt.len() - 1
+    }
+
+    /// Of so many tokens in its next step the last ones that may have to be forgotten again: its draft, or the prompt's last
+    /// token, if the state before it is to be copied behind it.
+    pub fn ahead(&self, tokens: usize) -> usize {
+        let (last, end) = (self.before_last(), self.computed + tokens);
+        let across = self.computed < last && end == last + 1 && self.keep_at.contains(&last);
+        self.draft.len().max(usize::from(across))
     }
 
     /// Layers that its next step goes without.
@@ -229,18 +288,51 @@ impl Sequence {
         self.tokens.len() - self.request.prompt.len()
     }
 
-    /// Whether to copy its state for others where it is now.
-    pub fn is_due(&mut self) -> bool {
-        let due = self.keep_at.remove(&self.computed);
-        if due {
-            self.keeping = Some(self.computed);
-        }
+    /// The positions, ascending, at which its state is to be copied for others where it is now: it may be one behind them.
+    pub fn due(&mut self) -> Vec<usize> {
+        let last = self.before_last();
+        let before = (self.computed == last + 1 && self.keep_at.remove(&last)).then_some(last);
+        let here = self.keep_at.remove(&self.computed).then_some(self.computed);
+        let due: Vec<usize> = before.into_iter().chain(here).collect();
+        self.keeping.extend(&due);
         due
+    }
+
+    /// Whether it waits for state that is read from the disk.
+    pub fn waits_for_disk(&mut self, prefix: &mut Prefix) -> bool {
+        let exact = self.exact_tokens().len();
+        !self.cold && prefix.fetch(&self.request, &self.tokens[..exact], &mut self.fetch)
+    }
+
+    /// Copies its state once it has ended, as far as it is certain and the time between two steps allows; `true` once all
+    /// is copied.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    #[track_caller]
+    pub fn copy_all(&mut self, prefix: &mut Prefix) -> mlx::Result<bool> {
+        let (computed, exact) = (self.computed, self.exact_tokens().len());
+        if !self.begun || !self.sound || computed == 0 || computed > exact {
+            return Ok(true);
+        }
+        if self.copying.is_none() {
+            let so_far = CopiedSoFar::default();
+            self.copying = prefix.copying(&self.tokens[..computed], &self.caches, 0, so_far, self.lossy);
+        }
+        match &mut self.copying {
+            Some(copying) => copying.go_on(&self.caches, &mut prefix.left),
+            None => Ok(true),
+        }
+    }
+
+    /// What [`copy_all`](Sequence::copy_all) has copied.
+    pub fn take_copied(&mut self) -> Option<Copied> {
+        self.copying.take().map(Copying::into_copied)
     }
 
     /// Whether state behind `position` is on its way to where others find it.
     pub fn will_keep(&self, position: usize) -> bool {
-        self.keep_at.contains(&position) || self.keeping == Some(position)
+        self.keep_at.contains(&position) || self.keeping.contains(&position)
     }
 
     pub fn cancel(&self) {
@@ -255,8 +347,11 @@ impl Sequence {
     /// comes next is the same token as before, because output depends on the request alone.
     pub fn restart(&mut self, model: &dyn Model, info: &ModelInfo) {
         (self.suspect, self.begun, self.sound) = (true, false, true);
-        (self.keeping, self.waiting, self.lent) = (None, None, false);
+        (self.resume, self.waiting, self.lent) = (None, None, false);
+        self.fetch = Fetch::default();
         self.keep_at.clear();
+        self.keeping.clear();
+        self.copied = CopiedSoFar::default();
         (self.computed, self.unread, self.last) = (0, 0, None);
         self.draft.clear();
         self.allowed.clear();

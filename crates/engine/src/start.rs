@@ -1,6 +1,7 @@
 //! Loading a model on a thread of its own and handing out the engine.
 
 use std::{
+    io,
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
@@ -17,9 +18,9 @@ use crate::{
     handle::Engine,
     memory::{Memory, megabytes},
     models::{self, Block, Model},
-    options::{Device, Dtype, Options, Progress, Speculate},
+    options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
     places::Places,
-    prefix::{Disk, by_checkpoint},
+    prefix::{Disk, Fingerprint, by_checkpoint},
     request::ModelInfo,
     run::run,
     speculate::{
@@ -93,6 +94,8 @@ fn load(
     mlx::set_precision(options.precision);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
     let generation = checkpoint.generation_config()?;
+    // Hashes the weights while they are loaded.
+    let fingerprint = start_fingerprint(checkpoint, options);
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
     let Loaded { model, config, weights } = load_model(checkpoint, options, Box::new(report))?;
     let draft = options.draft_model.as_ref().map(|draft| load_draft(draft, options, &*model, &config));
@@ -107,7 +110,7 @@ fn load(
     if let Some(mtp) = MtpDrafter::new(model.clone()) {
         more.push(Box::new(mtp));
     }
-    let disk = open_disk(checkpoint, options, &*model);
+    let disk = fingerprint.and_then(|fingerprint| open_disk(fingerprint, options, &*model));
     let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
     if let Some(itself) = Itself::new(model.clone(), profile) {
         more.push(Box::new(itself));
@@ -205,14 +208,22 @@ fn open_weights(
     }
 }
 
-/// The disk tier of the prefix cache, if it is wanted and can be had: an engine without is slower, not wrong.
-fn open_disk(checkpoint: &Checkpoint, options: &Options, model: &dyn Model) -> Option<Disk> {
+/// Which state on the disk would be this model's, if a disk tier of the prefix cache is wanted and can be had: an engine
+/// without is slower, not wrong.
+fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Fingerprint> {
     let place = options.disk_cache.as_ref().filter(|_| options.prefix_cache_bytes > 0)?;
-    let opened = Disk::open(place, checkpoint, options, by_checkpoint(&model.make_caches()));
-    opened.unwrap_or_else(|error| {
-        tracing::warn!("there is no disk cache in {}: {error}", place.folder.display());
-        None
-    })
+    Fingerprint::start(place, checkpoint, options).unwrap_or_else(|error| no_disk(place, &error))
+}
+
+fn open_disk(fingerprint: Fingerprint, options: &Options, model: &dyn Model) -> Option<Disk> {
+    let place = options.disk_cache.as_ref()?;
+    let opened = Disk::open(place, fingerprint, by_checkpoint(&model.make_caches()));
+    opened.map(Some).unwrap_or_else(|error| no_disk(place, &error))
+}
+
+fn no_disk<T>(place: &DiskCache, error: &io::Error) -> Option<T> {
+    tracing::warn!("there is no disk cache in {}: {error}", place.folder.display());
+    None
 }
 
 fn choose_device(device: Option<Device>) -> Result<()> {

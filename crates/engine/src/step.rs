@@ -221,7 +221,7 @@ impl Forward {
             let end = start + rows.iter().map(|(_, n)| *n as i32).sum::<i32>();
             let mut batch = Batch::new(rows.iter_mut().map(|(s, tokens)| Part {
                 tokens: *tokens,
-                ahead: s.draft.len(),
+                ahead: s.ahead(*tokens),
                 past: s.computed,
                 caches: &mut s.caches,
             }));

@@ -39,8 +39,6 @@ fn what_is_on_the_disk_is_not_written_again() {
     let place = Place::new("qwen3_5-text-sharded");
     let prompt = Random(2).tokens(600);
     ask(&place.warm(), &prompt);
-    // It gets a checkpoint where the answer left the prompt, and that is all.
-    assert_eq!(ask(&place.warm(), &prompt).usage.cached_tokens, 500);
     let first = place.files();
     for _ in 0..3 {
         assert_eq!(ask(&place.warm(), &prompt).usage.cached_tokens, 599);

@@ -5,7 +5,7 @@
 mod asking;
 mod checkpoint;
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use asking::{Random, answer, any_request, request, submit};
 use engine::*;
@@ -368,4 +368,37 @@ fn what_made_room_is_missed_by_name() {
     assert!(stats.evictions > 0, "{stats:?}");
     let back = usage(&engine, request(prompt, 2));
     assert_eq!(miss(&back), Some((MissReason::Evicted, back.cached_tokens)));
+}
+
+#[test]
+fn identical_prompt_resumes_before_its_last_token_in_no_step_more() {
+    for golden in MODELS {
+        let metrics: Arc<Metrics> = Arc::default();
+        let mut random = Random(11);
+        for length in [2, 17, 300, 900] {
+            let prompt = random.tokens(length);
+            let asked = |checkpoints: Vec<usize>| Request {
+                checkpoints,
+                speculation: Some(Speculate::Off),
+                ..request(prompt.clone(), 20)
+            };
+            let alone = answer(submit(&load(golden, cold()), asked(vec![])));
+            // As completions, and as a chat whose history ends some tokens before the prompt does.
+            for checkpoints in [vec![], vec![length / 2]] {
+                let options = Options { metrics: metrics.clone(), prefill_chunk: 1000, ..Options::default() };
+                let engine = load(golden, options);
+                let before = metrics.prompt_steps.get();
+                let first = answer(submit(&engine, asked(checkpoints.clone())));
+                let steps = metrics.prompt_steps.get() - before;
+                assert!(steps <= 1 + checkpoints.len() as u64, "{golden}: {length} tokens in {steps} steps");
+                let again = answer(submit(&engine, asked(checkpoints)));
+                assert!(first.tokens == alone.tokens && again.tokens == alone.tokens, "{golden}, {length}");
+                assert_eq!((again.usage.cached_tokens, miss(&again.usage)), (length - 1, None), "{golden}");
+                // An answer whose prompt goes on where the first one ended.
+                let longer = [&prompt[..], &[9, 8, 7]].concat();
+                let next = usage(&engine, request(longer, 2));
+                assert!(next.cached_tokens >= length - 1, "{golden}: {next:?}");
+            }
+        }
+    }
 }

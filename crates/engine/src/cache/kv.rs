@@ -45,12 +45,17 @@ impl Kv {
         [&self.keys, &self.values].map(|buffer| buffer.copy(from - self.start, to - self.start))
     }
 
-    /// A copy of what queries behind this point see, and a few tokens more.
+    /// A copy of what queries behind all but the last `back` tokens see, and a few tokens more.
+    ///
+    /// # Panics
+    /// If the window has moved past that point: a bug of ours.
     #[track_caller]
-    pub fn keep(&self) -> Window {
-        let start = self.start.max(self.reach(self.length));
-        let [keys, values] = self.copy(start, self.length);
-        Window { keys, values, start, length: self.length }
+    pub fn keep(&self, back: i32) -> Window {
+        let length = self.length - back;
+        assert!(self.first_needed(length) >= self.start, "{back} tokens back from {}", self.length);
+        let start = self.start.max(self.reach(length));
+        let [keys, values] = self.copy(start, length);
+        Window { keys, values, start, length }
     }
 
     /// Goes on behind tokens `start..length`, whose keys and values are given in parts; with room for `room` more.

@@ -81,12 +81,20 @@ impl Cache {
         }
     }
 
-    /// The state at this point, for sequences to come; `None` of a cache that is [growing](Cache::as_growing).
+    /// The state `back` tokens before this point, for sequences to come; `None` of a cache that is
+    /// [growing](Cache::as_growing).
+    ///
+    /// # Panics
+    /// If those tokens were not ahead in the last step: a bug of ours.
     #[track_caller]
-    pub fn keep(&self) -> Option<Kept> {
+    pub fn keep(&self, back: usize) -> Option<Kept> {
         match self {
-            Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep())),
-            Cache::Recurrent(recurrent) => Some(Kept::Recurrent(recurrent.settled())),
+            Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep(back as i32))),
+            Cache::Recurrent(recurrent) => {
+                let mut recurrent = recurrent.clone();
+                recurrent.forget(back as i32);
+                Some(Kept::Recurrent(recurrent.settled()))
+            }
         }
     }
 

@@ -53,14 +53,14 @@ fn a_kept_window_goes_on_with_the_same_bits() {
     let mut cache = Cache::window(WINDOW);
     let mut whole = feed(&mut cache, &inputs, 0, 30, 7);
     for (from, to) in [(30, 299), (299, 555), (555, 1100)] {
-        let (kept, room) = (cache.keep().expect("a window"), from % 3);
+        let (kept, room) = (cache.keep(0).expect("a window"), from % 3);
         let going_on = feed(&mut cache, &inputs, from, to, 9);
         whole.extend(&going_on);
         let mut resumed = Cache::window(WINDOW);
         resumed.resume(&kept, room);
         let rest = feed(&mut resumed, &inputs, from, 1500, 5);
         assert!(rest[..going_on.len()] == going_on, "behind {from}");
-        let again = resumed.keep().expect("a window");
+        let again = resumed.keep(0).expect("a window");
         assert!(again.arrays().all(|array| array.dim(1) < 500), "not everything is kept");
     }
     let mut cold = Cache::window(WINDOW);

@@ -4,7 +4,9 @@
 //! cannot be cut out of later ones (recurrences, convolutions, windows) as checkpoints. A sequence that resumes computes
 //! the very bits of one that began at its first token. Running sequences own their state: everything here is a copy.
 
+mod copy;
 mod disk;
+mod size;
 mod state;
 mod tree;
 
@@ -15,18 +17,20 @@ pub mod disk_cache {
     pub use super::disk::{StoredModel, clear, list};
 }
 
-use std::collections::BTreeSet;
+use std::{cell::OnceCell, collections::BTreeSet, thread, time::Duration};
 
 use mlx::Array;
 
+pub use self::{
+    copy::{Copied, Copying},
+    disk::{Disk, Fingerprint, write_whole},
+    size::StateSize,
+    state::Resume,
+    tree::common,
+};
 use self::{
-    disk::Restored,
     state::{Checkpoint, Run},
     tree::{Found, Tree},
-};
-pub use self::{
-    disk::{Disk, write_whole},
-    tree::common,
 };
 
 use crate::{
@@ -37,6 +41,10 @@ use crate::{
 
 /// Tokens that a checkpoint must save to be worth a step that ends there.
 const WORTH_SAVING: usize = 16;
+/// Tokens of a stored run of keys and values that can be resumed anywhere: each can be evicted by itself.
+const SPAN: usize = 256;
+/// Bytes that may be copied between two steps, beside what the steps themselves leave behind: some ten milliseconds.
+const SLICE: usize = 32 << 20;
 
 pub struct Prefix {
     tree: Tree<Run, Checkpoint>,
@@ -44,28 +52,27 @@ pub struct Prefix {
     disk: Option<Disk>,
     /// Most bytes of state; 0 stores nothing.
     budget: usize,
+    /// Bytes of state, once a sequence has shown it.
+    size: OnceCell<StateSize>,
     /// Whether a part of the model's state can be resumed at checkpoints alone.
     by_checkpoint: bool,
     /// Tokens between checkpoints of long prompts.
     every: usize,
+    /// Most tokens of a prompt in a step.
+    chunk: usize,
+    /// Bytes that may still be copied before the next step.
+    pub left: usize,
     stats: CacheStats,
     /// How often what is held may have changed.
     pub changes: u64,
 }
 
-/// State on its way: copied in a step, stored once that step has been read.
-pub struct Copied {
-    /// What tokens `from..position` have.
-    from: usize,
-    position: usize,
-    run: Option<Run>,
-    checkpoint: Option<Checkpoint>,
-}
-
 /// How a sequence begins.
 pub struct Begun {
-    /// Tokens whose state is in the caches.
+    /// Tokens whose state is in the caches, or will be.
     pub position: usize,
+    /// What has to be copied into the caches first.
+    pub resume: Option<Resume>,
     /// Where its state is to be copied on the way.
     pub keep_at: BTreeSet<usize>,
     /// Whether any of the state is not what the model computes.
@@ -73,14 +80,34 @@ pub struct Begun {
     pub report: CacheReport,
 }
 
+/// What a sequence waits for that is read from the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fetch {
+    waits_for: Option<u64>,
+    /// Whether it has asked itself: it does so once, whatever becomes of what was read.
+    own: bool,
+}
+
+/// What a sequence has copied already, so that nothing is copied twice while a copy is on its way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopiedSoFar {
+    /// Tokens that are stored, as far as the sequence knows.
+    pub stored: usize,
+    /// Those, and tokens of copies on their way.
+    pub copied: usize,
+}
+
 impl Prefix {
-    /// For sequences that begin with `caches`.
-    pub fn new(options: &Options, caches: &[Cache], disk: Option<Disk>) -> Prefix {
+    /// For sequences that begin with `caches`, whose state has a `size`; `None` if that is not known yet.
+    pub fn new(options: &Options, caches: &[Cache], size: Option<StateSize>, disk: Option<Disk>) -> Prefix {
         let by_checkpoint = by_checkpoint(caches);
         Prefix {
             tree: Tree::new(by_checkpoint),
             disk,
             budget: options.prefix_cache_bytes,
+            size: size.map_or_else(OnceCell::new, OnceCell::from),
+            chunk: options.prefill_chunk.max(1),
+            left: SLICE,
             by_checkpoint,
             every: options.checkpoint_every,
             stats: CacheStats { budget_bytes: options.prefix_cache_bytes, ..CacheStats::default() },
@@ -96,17 +123,85 @@ impl Prefix {
         self.by_checkpoint
     }
 
+    /// Most tokens of a sequence whose state fits into the budget.
+    pub fn most(&self) -> usize {
+        self.size.get().map_or(usize::MAX, |size| size.tokens_within(self.budget))
+    }
+
     /// The position that a sequence of `tokens` could resume from now. The last token is always computed: it gives the
     /// logits of the next.
     pub fn resumable(&self, tokens: &[u32]) -> usize {
         let limit = tokens.len() - 1;
-        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, limit).1);
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, limit.min(self.most())).1);
         self.tree.resumable(&self.tree.find(tokens), limit).max(on_disk)
     }
 
+    /// Whether a sequence of `tokens` is to wait for state that is being read from the disk; begins to read it if need
+    /// be, once for each sequence.
+    pub fn fetch(&mut self, request: &Request, tokens: &[u32], fetch: &mut Fetch) -> bool {
+        if !self.is_on() || request.wants_prompt_logits() {
+            return false;
+        }
+        let limit = (tokens.len() - 1).min(self.most());
+        let Some(disk) = &mut self.disk else { return false };
+        let found = self.tree.find(tokens);
+        let beyond = self.tree.resumable(&found, limit);
+        if let Some(id) = disk.reading() {
+            if disk.has_more(tokens, limit, beyond) {
+                fetch.waits_for = Some(id);
+            }
+            return fetch.waits_for == Some(id);
+        }
+        if !fetch.own {
+            fetch.waits_for = disk.start_reading(tokens, limit, found.stored, beyond);
+            fetch.own = fetch.waits_for.is_some();
+            return fetch.own;
+        }
+        false
+    }
+
+    /// Begins a time between two steps.
+    pub fn start_slice(&mut self) {
+        self.left = SLICE;
+    }
+
+    /// Whether state is being read from the disk or written to it.
+    pub fn awaits_disk(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::is_busy)
+    }
+
+    /// Takes in what was read from the disk and hands over what is to be written, as far as the time between two steps
+    /// allows.
+    ///
+    /// # Errors
+    /// There is no memory for what was read.
+    pub fn work(&mut self) -> mlx::Result<()> {
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        for read in disk.take_read(&mut self.left, &self.tree)? {
+            self.changes += 1;
+            let tokens = &read.tokens[..read.end];
+            self.tree.insert(tokens, read.from, read.run, read.checkpoint);
+        }
+        disk.save_some(&self.tree, &mut self.left)
+    }
+
     /// Puts what is stored of `tokens` into new `caches`.
+    ///
+    /// # Errors
+    /// There is no memory for it.
     #[track_caller]
-    pub fn begin(&mut self, request: &Request, tokens: &[u32], caches: &mut [Cache]) -> Begun {
+    pub fn begin(&mut self, request: &Request, tokens: &[u32], caches: &mut [Cache]) -> mlx::Result<Begun> {
+        let mut begun = self.attach(request, tokens, caches);
+        if let Some(mut resume) = begun.resume.take() {
+            let mut all = usize::MAX;
+            resume.go_on(caches, &mut all)?;
+        }
+        Ok(begun)
+    }
+
+    /// Finds what is stored of `tokens`, which has to be [copied](Resume::go_on) into new `caches` before they are used.
+    #[track_caller]
+    pub fn attach(&mut self, request: &Request, tokens: &[u32], caches: &[Cache]) -> Begun {
         let limit = tokens.len() - 1;
         self.changes += 1;
         if !self.is_on() {
@@ -114,11 +209,20 @@ impl Prefix {
         }
         let wants_logits = request.wants_prompt_logits();
         let on_disk = self.disk.as_ref().map(|disk| disk.find(tokens, limit).0).unwrap_or_default();
-        let from_disk = !wants_logits && self.restore(tokens, limit);
         let found = self.tree.find(tokens);
         let known = found.or_longer(&on_disk);
         let reusable = known.known.min(limit);
         let position = if wants_logits { 0 } else { self.tree.resumable(&found, limit) };
+        let (mut lossy, mut from_disk, mut resume) = (false, false, None);
+        if position > 0 {
+            let runs: Vec<(&Run, usize)> = self.tree.spans(&found, position).collect();
+            let checkpoint = self.tree.checkpoint(&found, position);
+            resume = Some(Resume::new(&runs, checkpoint, caches, tokens.len() - position));
+            lossy = runs.iter().any(|(run, _)| run.lossy) || checkpoint.is_some_and(|kept| kept.lossy);
+            let fresh = runs.iter().map(|(run, _)| &run.from_disk);
+            let fresh = fresh.chain(checkpoint.map(|kept| &kept.from_disk));
+            from_disk = fresh.fold(false, |any, fresh| any | fresh.replace(false));
+        }
         let report = CacheReport {
             source: (position > 0).then_some(if from_disk { CacheSource::Disk } else { CacheSource::Ram }),
             reused: position,
@@ -131,91 +235,120 @@ impl Prefix {
         self.tree.touch(&found, position);
         self.disk.iter_mut().for_each(|disk| disk.touch(tokens, position));
         self.count(tokens.len(), &report);
-        let mut lossy = false;
-        if position > 0 {
-            let room = tokens.len() - position;
-            let runs: Vec<(&Run, usize)> = self.tree.spans(&found, position).collect();
-            let checkpoint = self.tree.checkpoint(&found, position);
-            Run::resume(&runs, caches, room);
-            checkpoint.into_iter().for_each(|checkpoint| checkpoint.resume(caches, room));
-            lossy = runs.iter().any(|(run, _)| run.lossy) || checkpoint.is_some_and(|kept| kept.lossy);
-        }
-        // Not before the sequence has copies of what was read.
+        // What was found stays until it is copied: the sequence holds it too.
         self.stats.evictions += self.tree.shrink(self.budget);
-        Begun { position, keep_at: self.keep_at(request, tokens.len(), position, reusable), lossy, report }
-    }
-
-    /// Brings in what the disk has more of `tokens` than memory; `false` if nothing.
-    #[track_caller]
-    fn restore(&mut self, tokens: &[u32], limit: usize) -> bool {
-        let Some(disk) = &mut self.disk else { return false };
-        let found = self.tree.find(tokens);
-        let beyond = self.tree.resumable(&found, limit);
-        let Some(restored) = disk.restore(tokens, limit, found.stored, beyond) else { return false };
-        let arrays = restored.runs.iter().flat_map(|(_, run)| run.arrays());
-        if let Err(error) = mlx::eval(arrays.chain(restored.checkpoint.iter().flat_map(Checkpoint::arrays))) {
-            tracing::warn!("state from the disk cache does not fit into memory: {error}");
-            return false;
+        Begun {
+            position,
+            resume,
+            keep_at: self.keep_at(request, tokens.len(), position, reusable),
+            lossy,
+            report,
         }
-        let Restored { position, runs, checkpoint } = restored;
-        let ends: Vec<usize> = runs.iter().skip(1).map(|(from, _)| *from).chain([position]).collect();
-        for ((from, run), end) in runs.into_iter().zip(ends) {
-            self.tree.insert(&tokens[..end], from, Some(run), None);
-        }
-        self.tree.insert(&tokens[..position], position, None, checkpoint)
     }
 
     /// Where the state of a sequence that resumes at `position` is worth a copy; `branch` is where it leaves others.
     fn keep_at(&self, request: &Request, length: usize, position: usize, branch: usize) -> BTreeSet<usize> {
+        let end = request.prompt.len();
         if !self.by_checkpoint {
             // Keys and values at the end hold those of every position before.
-            return [request.prompt.len()].into();
+            return [end].into();
         }
+        let most = self.most();
         let named = request.checkpoints.iter().copied();
-        // Costs no step of its own; who names no position may still come back with more behind this prompt.
-        let end = request.checkpoints.is_empty().then_some(request.prompt.len());
         let branch = (branch >= position + WORTH_SAVING).then_some(branch);
         let sparse = (1..).map(|i| i * self.every).take_while(|&at| self.every > 0 && at < length);
-        let all = named.chain(end).chain(branch).chain(sparse);
-        all.filter(|&at| at > position && at <= length).collect()
+        // As much as fits of what does not, where a step ends anyway.
+        let largest = most.saturating_sub(position) / self.chunk * self.chunk + position;
+        let largest = (most < end && largest >= position + WORTH_SAVING).then_some(largest);
+        let all = named.chain(branch).chain(sparse).chain(largest).filter(|&at| at <= most);
+        // Costs no step of its own. Who sends the same again goes on before the last token, whose logits are needed; who
+        // comes back with more behind this prompt computes that token too. What does not fit is noted at the end.
+        let end = if end <= most && end > 1 { end - 1 } else { end };
+        all.chain([end]).filter(|&at| at > position && at <= length).collect()
     }
 
-    /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold; `lossy` if that came of
-    /// state that was. The copies are to be evaluated, and then [stored](Prefix::store). `None` if there is nothing to
-    /// store, or no room for it.
+    /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold but for their last `back`
+    /// tokens; `lossy` if that came of state that was. The copies are to be evaluated, and then
+    /// [stored](Prefix::store). `None` if there is nothing to store.
     #[track_caller]
-    pub fn copy(&self, tokens: &[u32], caches: &[Cache], lossy: bool) -> Option<Copied> {
+    pub fn copy(
+        &self,
+        tokens: &[u32],
+        caches: &[Cache],
+        back: usize,
+        so_far: CopiedSoFar,
+        lossy: bool,
+    ) -> Option<Copied> {
+        Some(self.copying(tokens, caches, back, so_far, lossy)?.at_once(caches))
+    }
+
+    /// As [`copy`](Prefix::copy), to be done in slices.
+    #[track_caller]
+    pub fn copying(
+        &self,
+        tokens: &[u32],
+        caches: &[Cache],
+        back: usize,
+        so_far: CopiedSoFar,
+        lossy: bool,
+    ) -> Option<Copying> {
         if !self.is_on() {
             return None;
         }
-        let (found, position) = (self.tree.find(tokens), tokens.len());
-        let from = found.stored;
-        let run = (from < position).then(|| Run::copy(caches, from, position, lossy));
-        let has_checkpoint = self.tree.checkpoint(&found, position).is_some();
-        let checkpoint = (self.by_checkpoint && !has_checkpoint).then(|| Checkpoint::keep(caches, lossy));
-        let copied = Copied { from, position, run, checkpoint };
-        let bytes: usize = copied.arrays().map(Array::nbytes).sum();
-        let something = copied.run.is_some() || copied.checkpoint.is_some();
-        (something && bytes <= self.budget).then_some(copied)
+        if self.size.get().is_none() {
+            // Of no other size while the model is the same.
+            StateSize::of(caches).into_iter().for_each(|size| _ = self.size.set(size));
+        }
+        let (found, length, most) = (self.tree.find(tokens), tokens.len(), self.most());
+        // A part of a checkpoint is of no use.
+        let position = if self.by_checkpoint && length > most { 0 } else { length.min(most) };
+        let on_its_way = found.stored >= so_far.stored;
+        let from = if on_its_way { found.stored.max(so_far.copied) } else { found.stored };
+        let spans: Vec<[usize; 2]> = match self.by_checkpoint {
+            true if from < position => vec![[from, position]],
+            // What was evicted meanwhile is copied again once, when the sequence ends.
+            false if on_its_way => spans(from, position),
+            _ => vec![],
+        };
+        let checkpoint =
+            self.by_checkpoint && position > 0 && self.tree.checkpoint(&found, position).is_none();
+        let news = position < length && (found.known < length || found.stored + found.too_large < length);
+        let something = !spans.is_empty() || checkpoint || news;
+        something.then(|| Copying::new([length, position], spans, checkpoint, caches, back, lossy))
+    }
+
+    /// Whether a sequence of `tokens` has so many that are neither stored nor on their way that they are worth a copy
+    /// before its prompt ends; never where only checkpoints can be resumed.
+    pub fn is_worth_copying(&self, tokens: &[u32], so_far: CopiedSoFar) -> bool {
+        if self.by_checkpoint || !self.is_on() || tokens.len() < so_far.copied + SPAN {
+            return false;
+        }
+        let end = tokens.len().min(self.most());
+        let stored = self.tree.find(tokens).stored;
+        // What was evicted meanwhile is not copied again and again.
+        stored >= so_far.stored && end >= stored.max(so_far.copied) + SPAN
     }
 
     /// Stores copies of the state behind the first of `tokens`.
     pub fn store(&mut self, tokens: &[u32], copied: Copied) {
         self.changes += 1;
-        let Copied { from, position, run, checkpoint } = copied;
-        self.tree.insert(&tokens[..position], from, run, checkpoint);
-        self.save(&tokens[..position]);
-        self.stats.evictions += self.tree.shrink(self.budget);
-    }
-
-    /// Has the disk keep what memory holds of `tokens`.
-    fn save(&mut self, tokens: &[u32]) {
-        let Some(disk) = &mut self.disk else { return };
-        let found = self.tree.find(tokens);
-        let runs: Vec<(&Run, usize)> = self.tree.spans(&found, tokens.len()).collect();
-        if let Err(error) = disk.save(tokens, &runs, self.tree.checkpoint(&found, tokens.len())) {
-            tracing::warn!("state is not written to the disk cache: {error}");
+        self.stats.copied_bytes += copied.arrays().map(Array::nbytes).sum::<usize>();
+        let (length, position) = (copied.length(), copied.position());
+        let Copied { runs, checkpoint, .. } = copied;
+        let ends: Vec<usize> = runs.iter().skip(1).map(|(from, _)| *from).chain([position]).collect();
+        for ((from, run), end) in runs.into_iter().zip(ends) {
+            self.tree.insert(&tokens[..end], from, Some(run), None);
         }
+        self.tree.insert(&tokens[..position], position, None, checkpoint);
+        if position < length {
+            self.tree.set_too_large(&tokens[..length]);
+        }
+        if position > 0
+            && let Some(disk) = &mut self.disk
+        {
+            disk.save(&tokens[..position]);
+        }
+        self.stats.evictions += self.tree.shrink(self.budget);
     }
 
     /// Keeps at most `bytes` from here on, and never more than it was made for.
@@ -274,19 +407,7 @@ impl Begun {
     pub fn cold(reason: MissReason) -> Begun {
         let miss = Some(Miss { reason, position: 0 });
         let report = CacheReport { miss, ..CacheReport::default() };
-        Begun { position: 0, keep_at: BTreeSet::new(), lossy: false, report }
-    }
-}
-
-impl Copied {
-    pub fn position(&self) -> usize {
-        self.position
-    }
-
-    /// To be evaluated before they are stored.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let run = self.run.iter().flat_map(Run::arrays);
-        run.chain(self.checkpoint.iter().flat_map(Checkpoint::arrays))
+        Begun { position: 0, resume: None, keep_at: BTreeSet::new(), lossy: false, report }
     }
 }
 
@@ -295,15 +416,51 @@ pub fn by_checkpoint(caches: &[Cache]) -> bool {
     caches.iter().any(|cache| cache.as_growing().is_none())
 }
 
+/// Runs of tokens `from..to`, each to the next multiple of [`SPAN`].
+fn spans(from: usize, to: usize) -> Vec<[usize; 2]> {
+    let mut spans = vec![];
+    let mut at = from;
+    while at < to {
+        let end = (at / SPAN * SPAN + SPAN).min(to);
+        spans.push([at, end]);
+        at = end;
+    }
+    spans
+}
+
 /// Why a sequence that resumes at `position` does not resume at `limit`: of several reasons what cost most tokens.
 fn miss(found: &Found, position: usize, limit: usize) -> Option<Miss> {
     let (stored, known) = (found.stored.min(limit), found.known.min(limit));
     let differs = if found.differs { limit - known } else { 0 };
+    let too_large_from = found.too_large_from.max(stored);
+    let too_large = found.too_large.min(known.saturating_sub(too_large_from));
     let reasons = [
         (differs, MissReason::Differs, known),
-        (known - stored, MissReason::Evicted, stored),
+        (known - stored - too_large, MissReason::Evicted, stored),
+        (too_large, MissReason::TooLarge, too_large_from),
         (stored - position, MissReason::NoCheckpoint, position),
     ];
     let (cost, reason, position) = reasons.into_iter().max_by_key(|(cost, ..)| *cost)?;
     (cost > 0).then_some(Miss { reason, position })
 }
+
+impl Drop for Prefix {
+    /// Hands over what is still to be written.
+    fn drop(&mut self) {
+        let Some(disk) = self.disk.as_mut().filter(|_| !thread::panicking()) else { return };
+        while disk.is_saving() {
+            let mut all = usize::MAX;
+            match disk.save_some(&self.tree, &mut all) {
+                Ok(()) if disk.is_saving() => thread::sleep(Duration::from_millis(1)),
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::warn!("state is not written to the disk cache: {error}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -47,6 +47,8 @@ struct Node<S, C> {
     children: BTreeMap<u32, usize>,
     /// `None` once evicted; so are all below it then.
     span: Option<S>,
+    /// Why there is no span: it did not fit into the cache, not even alone.
+    too_large: bool,
     checkpoint: Option<C>,
     /// The clock when it was last used.
     used: u64,
@@ -63,6 +65,9 @@ pub struct Found {
     pub known: usize,
     /// That sequence has another token there; it does not just end.
     pub differs: bool,
+    /// Known tokens that were never stored because they did not fit, and the position of the first.
+    pub too_large: usize,
+    pub too_large_from: usize,
 }
 
 impl Found {
@@ -70,7 +75,14 @@ impl Found {
     pub fn or_longer(&self, other: &Found) -> Found {
         let longer = if other.known > self.known { other } else { self };
         let stored = self.stored.max(other.stored);
-        Found { path: vec![], stored, known: longer.known, differs: longer.differs }
+        Found {
+            path: vec![],
+            stored,
+            known: longer.known,
+            differs: longer.differs,
+            too_large: self.too_large,
+            too_large_from: self.too_large_from,
+        }
     }
 }
 
@@ -84,6 +96,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
             tokens: vec![],
             children: BTreeMap::new(),
             span: None,
+            too_large: false,
             checkpoint: None,
             used: 0,
         };
@@ -104,6 +117,11 @@ impl<S: Span, C: Weight> Tree<S, C> {
             if stored {
                 found.stored = found.known;
                 found.path.push(child);
+            } else if node.too_large {
+                if found.too_large == 0 {
+                    found.too_large_from = found.known - common;
+                }
+                found.too_large += common;
             }
             if common < node.tokens.len() {
                 found.differs = found.known < tokens.len();
@@ -176,6 +194,18 @@ impl<S: Span, C: Weight> Tree<S, C> {
         true
     }
 
+    /// Remembers that of `tokens` those that are not stored do not fit.
+    pub fn set_too_large(&mut self, tokens: &[u32]) {
+        let stored = self.find(tokens).stored;
+        self.insert(tokens, stored, None, None);
+        let (mut at, mut position) = (ROOT, 0);
+        while let Some(first) = tokens.get(position) {
+            at = self.nodes[at].children[first];
+            position = self.nodes[at].end();
+            self.nodes[at].too_large = self.nodes[at].span.is_none();
+        }
+    }
+
     /// Evicts the spans and checkpoints that are not to be kept, and all that lies below such a span.
     pub fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_checkpoint: impl Fn(&C) -> bool) {
         let mut open = vec![(ROOT, true)];
@@ -213,6 +243,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
             tokens: tokens.to_vec(),
             children: BTreeMap::new(),
             span: None,
+            too_large: false,
             checkpoint: None,
             used: self.clock,
         };
@@ -240,6 +271,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
         self.hollow -= self.nodes[i].tokens.len();
         self.bytes += span.bytes();
         self.nodes[i].span = Some(span);
+        self.nodes[i].too_large = false;
     }
 
     /// The node of the first `at` tokens of node `i`, which is `i` itself if it has no more.
@@ -253,6 +285,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
         let before = lower.span.as_ref().map_or(0, S::bytes);
         let spans = lower.span.take().map(|span| span.split(at));
         let (parent, start, used, first) = (lower.parent, lower.start, lower.used, lower.tokens[0]);
+        let too_large = lower.too_large;
         let (above, below) = spans.map_or((None, None), |[above, below]| (Some(above), Some(below)));
         self.bytes -= before;
         self.bytes += above.as_ref().map_or(0, S::bytes) + below.as_ref().map_or(0, S::bytes);
@@ -260,7 +293,8 @@ impl<S: Span, C: Weight> Tree<S, C> {
         lower.start += at;
         let key = head[0];
         let children = BTreeMap::from([(first, i)]);
-        let upper = Node { parent, start, tokens: head, children, span: above, checkpoint: None, used };
+        let upper =
+            Node { parent, start, tokens: head, children, span: above, too_large, checkpoint: None, used };
         let upper = self.place(upper);
         self.nodes[i].parent = upper;
         self.nodes[parent].children.insert(key, upper);

@@ -17,7 +17,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::Model,
-    prefix::{Copied, Prefix, common},
+    prefix::{Copied, CopiedSoFar, Prefix, common},
     request::{Priority, Request, Sampling},
     run::guarded,
     sample::{Sampler, guess},
@@ -71,7 +71,7 @@ impl DraftModel {
     pub fn new(model: Rc<dyn Model>, costs: Costs, options: &Options, prefix_bytes: usize) -> DraftModel {
         let options = Options { prefix_cache_bytes: prefix_bytes, ..options.clone() };
         DraftModel {
-            prefix: Prefix::new(&options, &model.make_caches(), None),
+            prefix: Prefix::new(&options, &model.make_caches(), None, None),
             chunk: options.prefill_chunk.max(1),
             model,
             costs,
@@ -99,21 +99,25 @@ impl DraftModel {
     /// The sequence's state behind as many of `tokens` as there is; never behind the last, which gives the logits of the
     /// next.
     #[track_caller]
-    fn resume(&mut self, asked: &Asked) -> Behind {
+    fn resume(&mut self, asked: &Asked) -> mlx::Result<Behind> {
         let known = self.sequences.remove(&asked.sequence);
         if let Some(behind) = known.and_then(|behind| behind.back_to(asked.tokens)) {
-            return behind;
+            return Ok(behind);
         }
         let mut caches = self.model.make_caches();
         let request = Request::new(asked.tokens[..asked.prompt].to_vec(), 1);
-        let begun = self.prefix.begin(&request, asked.tokens, &mut caches);
-        Behind {
+        let mut begun = self.prefix.begin(&request, asked.tokens, &mut caches)?;
+        // It computes nothing ahead: a copy before the prompt's last token would cost a step.
+        if begun.keep_at.remove(&(asked.prompt - 1)) {
+            begun.keep_at.insert(asked.prompt);
+        }
+        Ok(Behind {
             caches,
             tokens: asked.tokens[..begun.position].to_vec(),
             certain: begun.position,
             marks: vec![],
             keep_at: begun.keep_at,
-        }
+        })
     }
 
     fn draft(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
@@ -122,7 +126,7 @@ impl DraftModel {
             if !self.follows(asked.tokens) {
                 continue;
             }
-            let (behind, sampler) = (self.resume(asked), self.sampler(asked));
+            let (behind, sampler) = (self.resume(asked)?, self.sampler(asked));
             rows.push(Row { asked, behind, last: None, sampler, drafted: vec![] });
         }
         self.catch_up(&mut rows)?;
@@ -184,7 +188,8 @@ impl DraftModel {
                     *last = Some(hidden.slice(0, end - 1, end));
                 }
                 if behind.keep_at.remove(&behind.certain)
-                    && let Some(copy) = self.prefix.copy(&behind.tokens, &behind.caches, false)
+                    && let Some(copy) =
+                        self.prefix.copy(&behind.tokens, &behind.caches, 0, CopiedSoFar::default(), false)
                 {
                     arrays.extend(copy.arrays().cloned());
                     copied.push((behind.tokens.clone(), copy));
@@ -238,7 +243,10 @@ impl DraftModel {
         let Some(behind) = behind.back(certain.len()).filter(|behind| !behind.tokens.is_empty()) else {
             return Ok(());
         };
-        let Some(copied) = self.prefix.copy(&behind.tokens, &behind.caches, false) else { return Ok(()) };
+        let Some(copied) = self.prefix.copy(&behind.tokens, &behind.caches, 0, CopiedSoFar::default(), false)
+        else {
+            return Ok(());
+        };
         mlx::eval(copied.arrays())?;
         self.store(vec![(behind.tokens, copied)]);
         Ok(())

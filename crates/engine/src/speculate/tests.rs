@@ -130,7 +130,7 @@ pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
 /// Everything in caches behind `length` tokens, as bits.
 pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     let growing = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, length as i32));
-    let kept: Vec<Kept> = caches.iter().filter_map(Cache::keep).collect();
+    let kept: Vec<Kept> = caches.iter().filter_map(|cache| cache.keep(0)).collect();
     let growing: Vec<Array> = growing.flatten().collect();
     let arrays = growing.iter().chain(kept.iter().flat_map(Kept::arrays));
     arrays.flat_map(|x| x.to_f32().expect("evaluates")).map(f32::to_bits).collect()

@@ -48,8 +48,11 @@ impl Place {
         self.start(self.with_disk(1 << 30))
     }
 
+    /// Files of state.
     pub fn files(&self) -> Vec<PathBuf> {
-        files(self.disk.path())
+        let mut files = files(self.disk.path());
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "state"));
+        files
     }
 }
 

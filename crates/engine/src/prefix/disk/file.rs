@@ -82,16 +82,31 @@ struct Form {
 }
 
 /// The arrays' bytes, not packed yet: what crosses to the thread that writes.
+#[derive(Default)]
 pub struct Contents {
-    run: Vec<Vec<u8>>,
-    checkpoint: Vec<Vec<u8>>,
+    pub run: Vec<Vec<u8>>,
+    pub checkpoint: Vec<Vec<u8>>,
+}
+
+/// An array's bytes: what crosses from the thread that reads.
+pub struct RawArray {
+    shape: Vec<i32>,
+    dtype: Dtype,
+    bytes: Vec<u8>,
+}
+
+/// A section's layers as they were read: the first position and the end of a window, and both sides.
+pub type RawLayer = (Option<[i32; 2]>, [Option<RawArray>; 2]);
+
+/// A section of a file, checked, in bytes.
+pub struct RawSection {
+    pub layers: Vec<RawLayer>,
+    /// Even a checkpoint without keys may have been computed behind packed ones.
+    pub lossy: bool,
 }
 
 impl Piece {
-    /// What to write of a sequence of `tokens`, and the bytes of its arrays.
-    ///
-    /// # Errors
-    /// Evaluating the arrays failed.
+    /// What to write of a sequence of `tokens`.
     pub fn of(
         [fingerprint, model]: [&str; 2],
         bits: Option<CacheBits>,
@@ -99,14 +114,7 @@ impl Piece {
         from: usize,
         run: Option<&Run>,
         checkpoint: Option<&Checkpoint>,
-    ) -> mlx::Result<(Piece, Contents)> {
-        let bytes = |arrays: Vec<&Array>| -> mlx::Result<Vec<Vec<u8>>> {
-            arrays.into_iter().map(Array::to_bytes).collect()
-        };
-        let contents = Contents {
-            run: bytes(run.map_or(vec![], |run| run.arrays().collect()))?,
-            checkpoint: bytes(checkpoint.map_or(vec![], |checkpoint| checkpoint.arrays().collect()))?,
-        };
+    ) -> Piece {
         let layer = |window, bits, arrays: [Option<&Array>; 2]| Layer {
             window,
             arrays: arrays.map(|array| array.map(|array| Form::of(array, bits))),
@@ -125,7 +133,7 @@ impl Piece {
             checkpoint: checkpoint.map(|checkpoint| checkpoint.layers.iter().map(kept).collect()),
             checksums: [String::new(), String::new()],
         };
-        Ok((Piece { tokens: tokens.to_vec(), description }, contents))
+        Piece { tokens: tokens.to_vec(), description }
     }
 
     /// The file's name: a hash of what it holds the state of.
@@ -151,6 +159,12 @@ impl Piece {
     pub fn bytes(&self) -> [usize; 2] {
         let checkpoint = self.description.checkpoint.as_deref().unwrap_or_default();
         [&self.description.run[..], checkpoint].map(|layers| forms(layers).map(Form::bytes).sum())
+    }
+
+    /// Bytes that the arrays of the run, and of the checkpoint, take in memory.
+    pub fn unpacked_bytes(&self) -> [usize; 2] {
+        let checkpoint = self.description.checkpoint.as_deref().unwrap_or_default();
+        [&self.description.run[..], checkpoint].map(|layers| forms(layers).map(Form::unpacked_bytes).sum())
     }
 
     /// Most bytes of the file that are not arrays.
@@ -266,56 +280,44 @@ impl Arrays {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn run(&mut self, piece: &Piece) -> Result<Run, String> {
+    pub fn run(&mut self, piece: &Piece) -> Result<RawSection, String> {
         let layers = self.section(&piece.description.run, 0, &piece.description.checksums[0])?;
-        let layers = layers.into_iter().map(|(_, sides)| sides).collect();
-        Ok(Run { layers, lossy: piece.description.bits.is_some() })
+        Ok(RawSection { layers, lossy: piece.description.bits.is_some() })
     }
 
     /// The checkpoint, checked.
     ///
     /// # Errors
     /// There is none, or what is wrong with it.
-    pub fn checkpoint(&mut self, piece: &Piece) -> Result<Checkpoint, String> {
+    pub fn checkpoint(&mut self, piece: &Piece) -> Result<RawSection, String> {
         let layers = piece.description.checkpoint.as_deref().ok_or("it has no checkpoint")?;
         let layers = self.section(layers, piece.bytes()[0], &piece.description.checksums[1])?;
-        Ok(Checkpoint {
-            layers: layers.into_iter().map(|(window, sides)| Kept::from_parts(window, sides)).collect(),
-            // Even one without keys may have been computed behind packed ones.
-            lossy: piece.description.bits.is_some(),
-        })
+        Ok(RawSection { layers, lossy: piece.description.bits.is_some() })
     }
 
-    /// Straight into arrays, no second copy, unless they are packed.
-    #[expect(clippy::type_complexity, reason = "named nowhere else")]
-    fn section(
-        &mut self,
-        layers: &[Layer],
-        offset: usize,
-        checksum: &str,
-    ) -> Result<Vec<(Option<[i32; 2]>, [Option<Array>; 2])>, String> {
+    fn section(&mut self, layers: &[Layer], offset: usize, checksum: &str) -> Result<Vec<RawLayer>, String> {
         self.file.seek(SeekFrom::Start(self.start + offset as u64)).map_err(|e| e.to_string())?;
         let mut hash = blake3::Hasher::new();
-        let mut read = |bytes: &mut [u8]| {
-            bytes.chunks_mut(READ).try_for_each(|bytes| {
-                self.file.read_exact(bytes)?;
+        let mut read = |length: usize| -> Result<Vec<u8>, String> {
+            let mut bytes = zeros(length)?;
+            for bytes in bytes.chunks_mut(READ) {
+                self.file.read_exact(bytes).map_err(|e| e.to_string())?;
                 hash.update(bytes);
-                Ok(())
-            })
+            }
+            Ok(bytes)
         };
-        let mut array = |form: &Form| {
+        let mut array = |form: &Form| -> Result<RawArray, String> {
             let dtype = form.dtype().ok_or("its types are wrong")?;
-            let filled = Array::fill_with(&form.shape, dtype, |bytes| {
-                let done = match form.bits {
-                    None => read(bytes),
-                    Some(bits) => {
-                        let mut packed = vec![0; form.bytes()];
-                        read(&mut packed).map(|()| pack::unpack(&packed, form.row(), bits, dtype, bytes))
-                    }
-                };
-                done.map_err(|e: io::Error| mlx::Error::File { file: "state".into(), message: e.to_string() })
-            });
-            filled.map_err(|e| e.to_string())
+            let stored = read(form.bytes())?;
+            let bytes = match form.bits {
+                None => stored,
+                Some(bits) => {
+                    let mut bytes = zeros(form.unpacked_bytes())?;
+                    pack::unpack(&stored, form.row(), bits, dtype, &mut bytes);
+                    bytes
+                }
+            };
+            Ok(RawArray { shape: form.shape.clone(), dtype, bytes })
         };
         let mut all = vec![];
         for layer in layers {
@@ -328,6 +330,46 @@ impl Arrays {
             false => Err("its arrays are broken".into()),
         }
     }
+}
+
+impl RawArray {
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Keeps tokens `from..to` of `[kv_heads, tokens, dim]`.
+    pub fn keep(&mut self, from: usize, to: usize) {
+        let [heads, tokens, dim] = self.shape[..] else { return };
+        if from == 0 && to == tokens as usize {
+            return;
+        }
+        let row = dim as usize * self.dtype.size();
+        let length = (to - from) * row;
+        for head in 0..heads as usize {
+            let start = (head * tokens as usize + from) * row;
+            self.bytes.copy_within(start..start + length, head * length);
+        }
+        self.bytes.truncate(heads as usize * length);
+        self.shape[1] = (to - from) as i32;
+    }
+
+    /// # Errors
+    /// There is no memory for it.
+    pub fn into_array(self) -> mlx::Result<Array> {
+        Array::fill_with(&self.shape, self.dtype, |bytes| {
+            bytes.copy_from_slice(&self.bytes);
+            Ok(())
+        })
+    }
+}
+
+/// # Errors
+/// There is no memory for so many.
+fn zeros(length: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![];
+    bytes.try_reserve_exact(length).map_err(|_| format!("{length} bytes of it do not fit into memory"))?;
+    bytes.resize(length, 0);
+    Ok(bytes)
 }
 
 impl Contents {
@@ -365,11 +407,19 @@ impl Form {
 
     /// In the file.
     fn bytes(&self) -> usize {
-        let elements: usize = self.shape.iter().map(|&d| d as usize).product();
         match self.bits {
-            None => elements * self.dtype().map_or(0, Dtype::size),
-            Some(bits) => elements / self.row().max(1) * pack::row_bytes(self.row(), bits),
+            None => self.unpacked_bytes(),
+            Some(bits) => self.elements() / self.row().max(1) * pack::row_bytes(self.row(), bits),
         }
+    }
+
+    /// In memory.
+    fn unpacked_bytes(&self) -> usize {
+        self.elements() * self.dtype().map_or(0, Dtype::size)
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().map(|&d| d as usize).product()
     }
 
     /// Numbers of one head and token.
@@ -390,4 +440,39 @@ fn header_checksum(fixed: &[u8], description: &[u8], tokens: &[u8]) -> blake3::H
 
 fn token_bytes(tokens: &[u32]) -> Vec<u8> {
     tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A piece of a sequence, and what it holds.
+    pub fn piece(tokens: &[u32]) -> (Piece, Contents) {
+        let form = Form { shape: vec![2, tokens.len() as i32, 4], dtype: "float32".into(), bits: None };
+        let bytes = (0..form.bytes()).map(|i| i as u8).collect::<Vec<u8>>();
+        let description = Description {
+            fingerprint: "a".repeat(64),
+            model: "a model".into(),
+            from: 0,
+            bits: None,
+            run: vec![Layer { window: None, arrays: [Some(form), None] }],
+            checkpoint: None,
+            checksums: [String::new(), String::new()],
+        };
+        (Piece { tokens: tokens.to_vec(), description }, Contents { run: vec![bytes], checkpoint: vec![] })
+    }
+
+    #[test]
+    fn raw_array_keeps_the_tokens_asked_for() {
+        let (piece, contents) = piece(&[5, 6, 7]);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        piece.write(contents, &mut file.as_file()).expect("writes");
+        let (piece, mut arrays) = Piece::open(file.path()).expect("opens");
+        let mut run = arrays.run(&piece).expect("reads");
+        let array = run.layers[0].1[0].as_mut().expect("an array");
+        array.keep(1, 3);
+        assert_eq!(array.shape, [2, 2, 4]);
+        // Of each head, without the first token's 16 bytes.
+        assert_eq!(array.bytes, (16..48).chain(64..96).collect::<Vec<u8>>());
+    }
 }

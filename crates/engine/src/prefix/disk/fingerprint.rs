@@ -1,83 +1,104 @@
-//! What decides which bits state has, besides the tokens, in one hash: the model, the program, how it computes and what
-//! is kept of that.
+//! What decides which bits state has, besides the tokens, in one hash: the model, the program and MLX's library, the
+//! device, how all that computes and what is kept of it.
 
 use std::{
-    env,
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-    path::Path,
-    time::SystemTime,
+    env, io,
+    path::{Path, PathBuf},
+    thread::{self, JoinHandle},
 };
 
-use crate::{CacheBits, Checkpoint, Options};
+use super::digests::Digests;
+use crate::{CacheBits, Checkpoint, DiskCache, Options};
 
-/// Of a weight file so many parts of so many bytes are read, evenly spread; all of it would take as long as loading it.
-const PARTS: u64 = 256;
-const PART: u64 = 4096;
+/// A hash that is being computed on a thread of its own: all weights have to be read for it, unless that was done before.
+pub struct Fingerprint(JoinHandle<io::Result<[String; 2]>>);
 
-/// The hash, and a name for people. `None` of a model that is made up: it is measured, not asked.
-///
-/// # Errors
-/// The program's own file or a weight file cannot be read.
-pub fn fingerprint(
-    checkpoint: &Checkpoint,
-    options: &Options,
-    bits: Option<CacheBits>,
-) -> io::Result<Option<(String, String)>> {
-    let mut hash = blake3::Hasher::new();
-    let name = match checkpoint {
-        Checkpoint::Random { .. } => return Ok(None),
-        Checkpoint::Builtin { weights, .. } => {
-            hash.update(weights);
-            "built-in".into()
-        }
-        Checkpoint::Folder(path) | Checkpoint::File(path) => {
-            for path in checkpoint.weight_paths().map_err(io::Error::other)? {
-                weights(&path, &mut hash)?;
+impl Fingerprint {
+    /// Of a model as the calling thread, whose device it is computed on, is going to compute it. `None` of one that is made
+    /// up: it is measured, not asked.
+    ///
+    /// # Errors
+    /// The model's config.json cannot be read, or the system has no thread left.
+    pub fn start(
+        place: &DiskCache,
+        checkpoint: &Checkpoint,
+        options: &Options,
+    ) -> io::Result<Option<Fingerprint>> {
+        let name = match checkpoint {
+            Checkpoint::Random { .. } => return Ok(None),
+            Checkpoint::Builtin { .. } => "built-in".into(),
+            Checkpoint::Folder(path) | Checkpoint::File(path) => {
+                path.file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
-            path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-        }
-    };
-    let config = checkpoint.config().map_err(io::Error::other)?;
-    let model_type = config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default();
-    let label = format!("{name} ({model_type})");
+        };
+        let config = checkpoint.config().map_err(io::Error::other)?;
+        let model_type = config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let label = format!("{name} ({model_type})");
+        let computed = computed(&config, options);
+        let (bits, root, checkpoint) = (place.bits, place.folder.clone(), checkpoint.clone());
+        let work = move || Ok([hash(&computed, bits, &root, &checkpoint)?, label]);
+        let thread = thread::Builder::new().name("lanner-fingerprint".into()).spawn(work)?;
+        Ok(Some(Fingerprint(thread)))
+    }
+
+    /// The hash, and a name for people.
+    ///
+    /// # Errors
+    /// The program's own file, MLX's library or a weight file cannot be read.
+    pub fn finish(self) -> io::Result<[String; 2]> {
+        self.0.join().unwrap_or_else(|panic| Err(io::Error::other(mlx::panic_message(&*panic))))
+    }
+}
+
+/// How a model is computed on this thread.
+fn computed(config: &serde_json::Value, options: &Options) -> String {
     // Products of dense bfloat16 weights differ between families of vectors.
-    let computed = format!(
+    format!(
         "{config} {:?} {:?} {} {} {}",
         options.dtype,
         options.precision,
         kernels::vectors().name(),
-        mlx::on_gpu(),
+        mlx::device_name(),
         mlx::version(),
-    );
+    )
+}
+
+fn hash(computed: &str, bits: Option<CacheBits>, root: &Path, checkpoint: &Checkpoint) -> io::Result<String> {
+    let mut hash = blake3::Hasher::new();
     hash.update(computed.as_bytes());
     // Who asked for exact state must never find any other, and nobody coarser state than asked for.
     hash.update(&[bits.map_or(0, u8::from)]);
-    // Another build may add in another order.
-    hash.update_reader(File::open(program()?)?)?;
-    Ok(Some((hash.finalize().to_hex().to_string(), label)))
-}
-
-/// The running program, even if its file has been replaced.
-fn program() -> io::Result<std::path::PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { env::current_exe() }
-}
-
-/// Size, time, and parts of the file, its beginning and end among them.
-fn weights(path: &Path, hash: &mut blake3::Hasher) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
-    let (length, modified) = (metadata.len(), metadata.modified()?);
-    let modified = modified.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-    hash.update(&length.to_le_bytes()).update(&modified.to_le_bytes());
-    let mut header = [0; 8];
-    file.read_exact(&mut header)?;
-    // The header whole: it names what the parts are parts of.
-    hash.update(&header);
-    hash.update_reader((&mut file).take(u64::from_le_bytes(header).min(length)))?;
-    for i in 0..PARTS {
-        file.seek(SeekFrom::Start(length.saturating_sub(PART) * i / (PARTS - 1)))?;
-        hash.update_reader((&mut file).take(PART))?;
+    let mut digests = Digests::open(root);
+    if let Checkpoint::Builtin { weights, .. } = checkpoint {
+        hash.update(weights);
     }
-    Ok(())
+    let weights = checkpoint.weight_paths().map_err(io::Error::other)?;
+    // Another build of the program, or of MLX, may add in another order.
+    for path in weights.into_iter().chain(mlx::library_path()) {
+        hash.update(digests.of(&path)?.as_bytes());
+    }
+    match program() {
+        // Even if its file has been replaced: the path leads to the running one, which is not the one of that name.
+        Program::Running(path) => _ = hash.update_reader(std::fs::File::open(path)?)?,
+        Program::File(path) => _ = hash.update(digests.of(&path)?.as_bytes()),
+    }
+    // Without, the next start takes longer.
+    let saved = super::folder::create_folder(root).and_then(|()| digests.save());
+    saved.unwrap_or_else(|error| {
+        tracing::debug!("digests of weights are not remembered in {}: {error}", root.display());
+    });
+    Ok(hash.finalize().to_hex().to_string())
+}
+
+enum Program {
+    Running(PathBuf),
+    File(PathBuf),
+}
+
+fn program() -> Program {
+    match env::current_exe() {
+        // Linux names a file that was removed or replaced so.
+        Ok(path) if !path.to_string_lossy().ends_with(" (deleted)") => Program::File(path),
+        _ => Program::Running("/proc/self/exe".into()),
+    }
 }

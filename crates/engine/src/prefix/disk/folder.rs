@@ -2,13 +2,14 @@
 //! modified last, so that servers which share a folder agree on what is oldest.
 
 use std::{
-    fs::{self, File},
+    collections::HashSet,
+    fs::{self, File, Metadata},
     io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use super::file::Piece;
+use super::{digests, file::Piece};
 use crate::CacheBits;
 
 /// The end of a file that is still being written, and locked by who writes it.
@@ -18,9 +19,14 @@ const FINISHED: &str = "state";
 /// A file of state, or what is left of one.
 pub struct Entry {
     pub path: PathBuf,
+    /// That it takes on the disk, at most its length.
     pub bytes: u64,
+    length: u64,
     used: SystemTime,
 }
+
+/// Files that are as long as their headers say, with their lengths: looked at once.
+pub type Checked = HashSet<(PathBuf, u64)>;
 
 /// What the disk tier holds of one model, as computed on one machine by one build.
 #[derive(Clone, Debug)]
@@ -73,6 +79,7 @@ pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
 /// A file cannot be removed, or the folder not read.
 pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
     let (mut files, mut bytes) = (0, 0);
+    digests::forget(root)?;
     for folder in folders(root)? {
         for entry in entries(&folder)? {
             remove(&entry.path)?;
@@ -86,15 +93,24 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
     Ok((files, bytes))
 }
 
-/// Removes what was not used for longest until at most `bytes` are left in `root`; returns what went.
-pub fn shrink(root: &Path, bytes: u64) -> io::Result<Vec<PathBuf>> {
+/// Removes what was not used for longest until at most `bytes` are left in `root`; returns what went. Files that are not
+/// as long as their headers say go first, whenever they were used: they make nobody else go.
+pub fn shrink(root: &Path, bytes: u64, checked: &mut Checked) -> io::Result<Vec<PathBuf>> {
     let mut all: Vec<Entry> = vec![];
     for folder in folders(root)? {
         all.extend(entries(&folder)?);
     }
-    let mut held: u64 = all.iter().map(|entry| entry.bytes).sum();
-    all.sort_by_key(|entry| entry.used);
+    let held = |all: &[Entry]| -> u64 { all.iter().map(|entry| entry.bytes).sum() };
+    if held(&all) <= bytes {
+        return Ok(vec![]);
+    }
     let mut gone = vec![];
+    for entry in all.extract_if(.., |entry| entry.is_finished() && !entry.is_sound(checked)) {
+        remove(&entry.path)?;
+        gone.push(entry.path);
+    }
+    let mut held = held(&all);
+    all.sort_by_key(|entry| entry.used);
     for entry in all {
         if held <= bytes {
             break;
@@ -105,6 +121,7 @@ pub fn shrink(root: &Path, bytes: u64) -> io::Result<Vec<PathBuf>> {
             gone.push(entry.path);
         }
     }
+    checked.retain(|(path, _)| !gone.contains(path));
     Ok(gone)
 }
 
@@ -171,7 +188,10 @@ pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
         let Some(metadata) = fs::symlink_metadata(&path).ok().filter(|data| ours && data.is_file()) else {
             continue;
         };
-        found.push(Entry { bytes: metadata.len(), used: metadata.modified()?, path });
+        let (length, allocated) = (metadata.len(), allocated(&metadata));
+        // Not every file system tells, and none gives a file of state no room at all.
+        let bytes = if allocated == 0 { length } else { length.min(allocated) };
+        found.push(Entry { bytes, length, used: metadata.modified()?, path });
     }
     Ok(found)
 }
@@ -186,6 +206,25 @@ impl Entry {
     pub fn is_finished(&self) -> bool {
         self.path.extension().is_some_and(|extension| extension == FINISHED)
     }
+
+    /// Whether its length is what its header says.
+    fn is_sound(&self, checked: &mut Checked) -> bool {
+        let key = (self.path.clone(), self.length);
+        let sound = checked.contains(&key) || Piece::open(&self.path).is_ok();
+        if sound {
+            checked.insert(key);
+        }
+        sound
+    }
+}
+
+/// Bytes that a file has on the disk.
+fn allocated(metadata: &Metadata) -> u64 {
+    #[cfg(unix)]
+    let bytes = std::os::unix::fs::MetadataExt::blocks(metadata) * 512;
+    #[cfg(not(unix))]
+    let bytes = metadata.len();
+    bytes
 }
 
 /// Folders in `root` that have a fingerprint's name, without links.
@@ -227,5 +266,62 @@ fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of state of another model, as long as its header says, and the folder it lies in.
+    fn state(root: &Path) -> PathBuf {
+        let folder = root.join("a".repeat(64));
+        create_folder(&folder).expect("a folder");
+        let path = folder.join("one.state");
+        let (piece, contents) = super::super::file::tests::piece(&[1, 2, 3]);
+        write(&path, |file| piece.write(contents, file)).expect("writes");
+        path
+    }
+
+    #[test]
+    fn shrink_removes_a_sparse_file_that_claims_to_be_huge_and_nothing_else() {
+        let root = tempfile::tempdir().expect("a folder");
+        let own = state(root.path());
+        for (holds, length) in [(&b""[..], 1 << 40), (b"LANSTATE and no more", 1 << 40)] {
+            let huge = own.with_file_name("huge.state");
+            fs::write(&huge, holds).expect("writes");
+            let file = File::options().write(true).open(&huge).expect("a file");
+            if file.set_len(length).is_err() {
+                eprintln!("skipped: this file system has no sparse files");
+                return;
+            }
+            let mut checked = Checked::new();
+            for budget in [1 << 30, 1 << 20] {
+                shrink(root.path(), budget, &mut checked).expect("shrinks");
+                assert!(own.exists(), "{budget}");
+            }
+            // It is the newest, and the budget leaves room for one small file.
+            let budget = fs::metadata(&own).expect("a file").len();
+            shrink(root.path(), budget, &mut checked).expect("shrinks");
+            assert!(own.exists() && !huge.exists());
+        }
+        // A file that was sound, and is not as long any more.
+        let mut checked = Checked::new();
+        shrink(root.path(), 0, &mut checked).expect("shrinks");
+        assert!(!own.exists());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn clear_does_not_follow_a_link_out_of_the_root() {
+        let (root, outside) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let elsewhere = state(outside.path());
+        let target = elsewhere.parent().expect("a folder");
+        std::os::unix::fs::symlink(target, root.path().join("b".repeat(64))).expect("a link");
+        assert_eq!(clear(root.path()).expect("clears"), (0, 0));
+        assert!(elsewhere.exists() && list(root.path()).expect("lists").is_empty());
+        shrink(root.path(), 0, &mut Checked::new()).expect("shrinks");
+        assert!(elsewhere.exists());
     }
 }

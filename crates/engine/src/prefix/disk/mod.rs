@@ -1,32 +1,41 @@
 //! The disk tier: what the prefix cache stores in memory is written behind, and read back after a restart or when it has
 //! had to make room. A file is one piece of a sequence: a run of tokens, a checkpoint behind it, or both; the index of
-//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread never writes state.
+//! what is in which file is in memory. Nothing is used that is not checked, and the engine's thread neither reads nor writes
+//! files of state: it copies bytes from and to arrays, in slices between steps.
 
+mod digests;
 mod file;
 mod fingerprint;
 mod folder;
 mod pack;
+mod reader;
+mod restore;
+mod saving;
 mod writer;
 
 use std::{
     cell::Cell,
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
 };
 
+pub use self::fingerprint::Fingerprint;
 pub use self::folder::{StoredModel, clear, list, write as write_whole};
 use self::{
     file::Piece,
+    reader::{Read, Reader, Section, Wanted},
+    restore::{Building, Restore, Restored},
+    saving::Saving,
     writer::{Report, Write, Writer},
 };
 use super::{
     state::{Checkpoint, Run},
     tree::{Found, Span, Tree, Weight},
 };
-use crate::{CacheBits, DiskCache, Options};
+use crate::{CacheBits, DiskCache};
 
 /// Tokens more than memory holds that are worth reading files for.
 const WORTH_READING: usize = 32;
@@ -44,6 +53,13 @@ pub struct Disk {
     /// Of the tree's, by path.
     files: HashMap<PathBuf, Rc<Stored>>,
     writer: Writer,
+    reader: Reader,
+    /// Sequences whose state in memory is still to be written.
+    pending: VecDeque<Vec<u32>>,
+    saving: Option<Saving>,
+    restore: Option<Restore>,
+    /// Id of the next restore.
+    next: u64,
     /// Files that were removed because they did not hold what they should.
     pub rejected: usize,
 }
@@ -75,44 +91,40 @@ struct End {
     bytes: usize,
 }
 
-/// State that was read back, of what memory lacked of the tokens up to `position`.
-pub struct Restored {
-    pub position: usize,
-    /// Each with the position of its first token, one behind the other: as they lay in files, not joined.
-    pub runs: Vec<(usize, Run)>,
-    pub checkpoint: Option<Checkpoint>,
-}
-
 impl Disk {
     /// Where what belongs to this model alone, as computed here, is kept.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What `place` holds for this model, computed as `options` say by this program. Broken files are removed.
+    /// What `place` holds for the model of this fingerprint. Broken files are removed.
     ///
     /// # Errors
     /// The folder cannot be made or read, or the model's files not be hashed.
-    pub fn open(
-        place: &DiskCache,
-        checkpoint: &crate::Checkpoint,
-        options: &Options,
-        by_checkpoint: bool,
-    ) -> io::Result<Option<Disk>> {
-        let found = fingerprint::fingerprint(checkpoint, options, place.bits)?;
-        let Some((hash, label)) = found else { return Ok(None) };
-        Disk::open_model(place, [hash, label], by_checkpoint).map(Some)
-    }
-
-    fn open_model(place: &DiskCache, model: [String; 2], by_checkpoint: bool) -> io::Result<Disk> {
+    pub fn open(place: &DiskCache, fingerprint: Fingerprint, by_checkpoint: bool) -> io::Result<Disk> {
+        let model = fingerprint.finish()?;
         let folder = place.folder.join(&model[0]);
         folder::create_folder(&folder)?;
         folder::tidy(&folder);
-        folder::shrink(&place.folder, place.bytes as u64)?;
+        folder::shrink(&place.folder, place.bytes as u64, &mut folder::Checked::new())?;
         let writer = Writer::start(place.folder.clone(), folder.clone(), place.bytes as u64)?;
         let (tree, files) = (Tree::new(by_checkpoint), HashMap::new());
         let (bits, budget) = (place.bits, place.bytes);
-        let mut disk = Disk { folder, model, bits, budget, tree, files, writer, rejected: 0 };
+        let mut disk = Disk {
+            folder,
+            model,
+            bits,
+            budget,
+            tree,
+            files,
+            writer,
+            reader: Reader::start()?,
+            pending: VecDeque::new(),
+            saving: None,
+            restore: None,
+            next: 0,
+            rejected: 0,
+        };
         disk.read_index()?;
         Ok(disk)
     }
@@ -172,56 +184,123 @@ impl Disk {
         (found, position)
     }
 
-    /// Reads back what lets a sequence of `tokens` go on, at `limit` at most, well behind `beyond`; memory has the keys
-    /// and values of its first `have`. Broken files are removed on the way, and what is left is tried.
-    #[track_caller]
-    pub fn restore(&mut self, tokens: &[u32], limit: usize, have: usize, beyond: usize) -> Option<Restored> {
+    /// Whether it has what lets a sequence of `tokens` go on, at `limit` at most, well behind `beyond`.
+    pub fn has_more(&self, tokens: &[u32], limit: usize, beyond: usize) -> bool {
+        let (found, position) = self.find(tokens, limit);
+        position >= beyond + WORTH_READING
+            && self.chain(&found, position).iter().all(|file| file.written.get())
+    }
+
+    /// What is being read.
+    pub fn reading(&self) -> Option<u64> {
+        self.restore.as_ref().map(|restore| restore.id)
+    }
+
+    pub fn is_saving(&self) -> bool {
+        (self.saving.is_some() || !self.pending.is_empty()) && self.writer.is_alive()
+    }
+
+    /// Whether something waits for a disk.
+    pub fn is_busy(&self) -> bool {
+        self.restore.is_some() || self.is_saving()
+    }
+
+    /// Begins to read what lets a sequence of `tokens` go on, at `limit` at most, well behind `beyond`; memory has the keys
+    /// and values of its first `have`. `None` if there is nothing to read.
+    pub fn start_reading(&mut self, tokens: &[u32], limit: usize, have: usize, beyond: usize) -> Option<u64> {
+        self.next += 1;
+        let restore = Restore { id: self.next, tokens: tokens.to_vec(), limit, position: 0, building: None };
+        self.read(restore, have, beyond);
+        self.reading()
+    }
+
+    fn read(&mut self, mut restore: Restore, have: usize, beyond: usize) {
         self.hear();
-        loop {
-            let (found, position) = self.find(tokens, limit);
-            if position < beyond + WORTH_READING {
-                return None;
-            }
-            if self.chain(&found, position).iter().any(|file| !file.written.get()) {
-                return None;
-            }
-            match self.read(&found, have.min(position), position) {
-                Ok(restored) => return Some(restored),
-                // Another server may have made room.
-                Err((path, _)) if !path.exists() => self.forget(&[path].into()),
-                Err((path, error)) => self.reject(&path, &error),
-            }
+        if self.has_more(&restore.tokens, restore.limit, beyond) {
+            let found;
+            (found, restore.position) = self.find(&restore.tokens, restore.limit);
+            let wanted = self.wanted(&found, have.min(restore.position), restore.position);
+            self.reader.read(restore.id, wanted);
+            self.restore = Some(restore);
         }
     }
 
-    fn read(&self, found: &Found, from: usize, position: usize) -> Result<Restored, (PathBuf, String)> {
-        // Files, which of their tokens are wanted, and where the first of those stands.
-        let mut wanted: Vec<(Rc<Stored>, [usize; 2], usize)> = vec![];
+    /// What files have of tokens `from..position`, and of a checkpoint behind them.
+    fn wanted(&self, found: &Found, from: usize, position: usize) -> Vec<Wanted> {
+        let mut wanted: Vec<Wanted> = vec![];
         let mut end = 0;
         for (part, tokens) in self.tree.spans(found, position) {
             let start = end;
             end += tokens;
-            let own = [part.from + from.saturating_sub(start), part.from + tokens];
-            match wanted.last_mut() {
-                _ if end <= from => {}
-                Some((file, range, _)) if Rc::ptr_eq(file, &part.file) && range[1] == own[0] => {
-                    range[1] = own[1]
+            if end <= from {
+                continue;
+            }
+            let skipped = from.saturating_sub(start);
+            let section = Section::Run { first: part.from + skipped, start: start + skipped, end };
+            match wanted.last_mut().map(|last| (&last.path, &mut last.section)) {
+                // What two nodes have of one file is read once.
+                Some((path, Section::Run { first, start, end: last }))
+                    if *path == part.file.path && *first + *last - *start == part.from + skipped =>
+                {
+                    *last = end;
                 }
-                _ => wanted.push((part.file.clone(), own, start.max(from))),
+                _ => wanted.push(Wanted { path: part.file.path.clone(), from: part.file.from, section }),
             }
         }
-        let failed = |file: &Stored, error| (file.path.clone(), error);
-        let read = |(file, range, start): (Rc<Stored>, _, _)| {
-            let run = open(&file).and_then(|(piece, mut arrays)| arrays.run(&piece));
-            let run = run.map_err(|error| failed(&file, error))?;
-            Ok((start, Run::joined(&[(&run, range)])))
-        };
-        let runs = wanted.into_iter().map(read).collect::<Result<_, _>>()?;
-        let checkpoint = self.tree.checkpoint(found, position).map(|end| {
-            let read = open(&end.file).and_then(|(piece, mut arrays)| arrays.checkpoint(&piece));
-            read.map_err(|error| failed(&end.file, error))
-        });
-        Ok(Restored { position, runs, checkpoint: checkpoint.transpose()? })
+        wanted.extend(self.tree.checkpoint(found, position).map(|end| Wanted {
+            path: end.file.path.clone(),
+            from: end.file.from,
+            section: Section::Checkpoint,
+        }));
+        wanted
+    }
+
+    /// State that was read and made into arrays, of which at most `left` bytes are copied. Broken files are removed on the
+    /// way, and what is left is tried; `memory` says what else there is.
+    ///
+    /// # Errors
+    /// There is no memory for it: it is not read any further.
+    pub fn take_read(
+        &mut self,
+        left: &mut usize,
+        memory: &Tree<Run, Checkpoint>,
+    ) -> mlx::Result<Vec<Restored>> {
+        let mut restored = vec![];
+        while let Some(restore) = &mut self.restore {
+            if let Some(building) = &mut restore.building {
+                match building.go_on(left) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(restored),
+                    Err(error) => {
+                        self.restore = None;
+                        return Err(error);
+                    }
+                }
+                let built = restore.building.take();
+                restored.extend(built.map(|built| built.into_restored(&restore.tokens, restore.position)));
+            }
+            match self.reader.take(restore.id) {
+                Ok(None) => return Ok(restored),
+                Ok(Some(Read::Section(section, raw))) => restore.building = Some(Building::new(section, raw)),
+                Ok(Some(Read::Failed(path, error))) => self.read_again(&path, &error, memory),
+                Ok(Some(Read::Done)) | Err(()) => self.restore = None,
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Without a file that could not be read, whatever else lets the sequence go on.
+    fn read_again(&mut self, path: &Path, error: &str, memory: &Tree<Run, Checkpoint>) {
+        match path.exists() {
+            true => self.reject(path, error),
+            // Another server may have made room.
+            false => self.forget(&[path.to_owned()].into()),
+        }
+        if let Some(restore) = self.restore.take() {
+            let found = memory.find(&restore.tokens);
+            let beyond = memory.resumable(&found, restore.limit);
+            self.read(restore, found.stored, beyond);
+        }
     }
 
     /// Counts as used what a sequence's first `position` tokens have here.
@@ -239,51 +318,77 @@ impl Disk {
         }
     }
 
-    /// Has written what is not on the disk yet of `tokens`, which memory holds whole: `runs` and how many tokens of each
-    /// count, and perhaps a checkpoint at the end. Nothing happens if too much waits already.
+    /// Notes that memory's state of `tokens` is to be written.
+    pub fn save(&mut self, tokens: &[u32]) {
+        if let Some(last) = self.pending.back_mut().filter(|last| tokens.starts_with(last)) {
+            *last = tokens.to_vec();
+        } else {
+            self.pending.push_back(tokens.to_vec());
+        }
+    }
+
+    /// Hands over what is to be written of what `memory` holds, of which at most `left` bytes are copied: nothing while too
+    /// much waits for the disk already.
     ///
     /// # Errors
     /// Evaluating the arrays failed.
     #[track_caller]
-    pub fn save(
-        &mut self,
-        tokens: &[u32],
-        runs: &[(&Run, usize)],
-        checkpoint: Option<&Checkpoint>,
-    ) -> mlx::Result<()> {
+    pub fn save_some(&mut self, memory: &Tree<Run, Checkpoint>, left: &mut usize) -> mlx::Result<()> {
         self.hear();
-        let (found, position) = (self.tree.find(tokens), tokens.len());
-        let from = found.stored;
-        let checkpoint = checkpoint.filter(|_| self.tree.checkpoint(&found, position).is_none());
-        if from == position && checkpoint.is_none() {
-            return Ok(());
-        }
-        let mut start = 0;
-        let mut missing = vec![];
-        for &(run, length) in runs {
-            if start + length > from {
-                missing.push((run, [from.saturating_sub(start), length]));
+        while *left > 0 && self.is_saving() {
+            let Some(mut saving) = self.saving.take().or_else(|| self.next_piece(memory)) else {
+                self.pending.pop_front();
+                continue;
+            };
+            let done = match self.writer.has_room(saving.bytes()) {
+                true => saving.go_on(left).inspect_err(|_| _ = self.pending.pop_front())?,
+                false => false,
+            };
+            if !done {
+                self.saving = Some(saving);
+                return Ok(());
             }
-            start += length;
-        }
-        let weight = |&(run, [a, b]): &(&Run, [usize; 2])| run.bytes_of(b - a);
-        let bytes = missing.iter().map(weight).sum::<usize>() + checkpoint.map_or(0, Weight::bytes);
-        if start < position || bytes > self.budget || !self.writer.has_room(bytes) {
-            return Ok(());
-        }
-        let run = (from < position).then(|| Run::joined(&missing));
-        let [hash, label] = &self.model;
-        let (piece, contents) = Piece::of([hash, label], self.bits, tokens, from, run.as_ref(), checkpoint)?;
-        let path = self.folder.join(piece.name());
-        let above = self.chain(&found, from).iter().map(|file| file.path.clone()).collect();
-        if self.index(&piece, path.clone(), false) {
-            self.writer.write(Write { path, piece, contents, above });
+            let (piece, contents) = saving.into_parts();
+            let from = piece.description.from;
+            let path = self.folder.join(piece.name());
+            let found = self.tree.find(&piece.tokens);
+            let above = self.chain(&found, from).iter().map(|file| file.path.clone()).collect();
+            if self.index(&piece, path.clone(), false) {
+                self.writer.write(Write { path, piece, contents, above });
+            }
         }
         Ok(())
     }
 
+    /// The next piece of the sequence that has waited longest, as its state lies in `memory`; `None` if it is written, or
+    /// not in memory any more.
+    #[track_caller]
+    fn next_piece(&self, memory: &Tree<Run, Checkpoint>) -> Option<Saving> {
+        let tokens = self.pending.front()?;
+        let (held, own) = (memory.find(tokens), self.tree.find(tokens));
+        let mut end = 0;
+        for (run, length) in memory.spans(&held, tokens.len()) {
+            let start = end;
+            end += length;
+            let from = own.stored.max(start).min(end);
+            let checkpoint = memory.checkpoint(&held, end);
+            let checkpoint = checkpoint.filter(|_| self.tree.checkpoint(&own, end).is_none());
+            if from == end && checkpoint.is_none() {
+                continue;
+            }
+            let run = (from < end).then(|| run.part(from - start, length));
+            let [hash, label] = &self.model;
+            let piece = Piece::of([hash, label], self.bits, &tokens[..end], from, run.as_ref(), checkpoint);
+            let bytes: usize = piece.bytes().iter().sum();
+            return (bytes <= self.budget).then(|| Saving::new(piece, run, checkpoint.cloned()));
+        }
+        None
+    }
+
     /// Removes all of this model's files, then calls.
     pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
+        (self.restore, self.saving) = (None, None);
+        self.pending.clear();
         self.tree.clear();
         self.files.clear();
         self.writer.clear(done);
@@ -361,14 +466,6 @@ pub fn read_whole(path: &Path) -> Result<(), String> {
         true => Err(format!("{} holds fewer bytes than tokens", piece.name())),
         false => Ok(()),
     }
-}
-
-fn open(file: &Stored) -> Result<(Piece, file::Arrays), String> {
-    let (piece, arrays) = Piece::open(&file.path)?;
-    // Somebody may have put another file there since the index was made.
-    let same = file.path.file_name().is_some_and(|name| *name == *piece.name())
-        && piece.description.from == file.from;
-    if same { Ok((piece, arrays)) } else { Err("it is another piece".into()) }
 }
 
 impl Span for Part {

@@ -60,12 +60,13 @@ impl Writer {
         let (reporter, reports) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let left = waiting.clone();
+        let mut checked = folder::Checked::new();
         let work = move || {
             for job in queue {
                 let report = match job {
                     Job::Write(write) => {
                         let bytes = write.contents.bytes();
-                        let report = store(*write, &root, budget);
+                        let report = store(*write, &root, budget, &mut checked);
                         left.fetch_sub(bytes, Ordering::Relaxed);
                         report
                     }
@@ -97,6 +98,11 @@ impl Writer {
     pub fn has_room(&self, bytes: usize) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);
         waiting == 0 || waiting + bytes <= MOST_WAITING
+    }
+
+    /// Whether what is handed over will be written.
+    pub fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     pub fn write(&self, write: Write) {
@@ -136,12 +142,12 @@ impl Drop for Writer {
     }
 }
 
-fn store(write: Write, root: &Path, budget: u64) -> Vec<Report> {
+fn store(write: Write, root: &Path, budget: u64, checked: &mut folder::Checked) -> Vec<Report> {
     let Write { path, piece, contents, above } = write;
     // Before room is made, so that it is not made of them.
     folder::touch(&above);
     let room = budget.saturating_sub(piece.bytes().iter().sum::<usize>() as u64 + piece.header_bytes());
-    let gone = match folder::shrink(root, room) {
+    let gone = match folder::shrink(root, room, checked) {
         Ok(gone) => gone,
         Err(error) => {
             tracing::warn!("the disk cache cannot make room in {}: {error}", root.display());

@@ -71,6 +71,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
         self.drop_checkpoint(i);
         if let Some(span) = self.nodes[i].span.take() {
             self.bytes -= span.bytes();
+            self.nodes[i].too_large = false;
             self.hollow += self.nodes[i].tokens.len();
         }
     }

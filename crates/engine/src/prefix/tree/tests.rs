@@ -93,6 +93,34 @@ fn the_least_valuable_goes_first_and_is_remembered() {
 }
 
 #[test]
+fn too_large_tokens_are_told_from_evicted_ones() {
+    let mut tree = Runs::new(false);
+    put(&mut tree, &[1, 2, 3], false);
+    tree.set_too_large(&[1, 2, 3, 4, 5]);
+    tree.set_too_large(&[1, 9]);
+    let check = |tree: &Runs, tokens: &[u32], expected: [usize; 4]| {
+        let found = tree.find(tokens);
+        assert_eq!(
+            [found.stored, found.known, found.too_large, found.too_large_from],
+            expected,
+            "{tokens:?}"
+        );
+    };
+    check(&tree, &[1, 2, 3, 4, 5, 6], [3, 5, 2, 3]);
+    check(&tree, &[1, 2, 3, 4], [3, 4, 1, 3]);
+    check(&tree, &[1, 9], [1, 2, 1, 1]);
+    check(&tree, &[1, 2, 3], [3, 3, 0, 0]);
+    assert_eq!(tree.bytes(), 30);
+    // What fits after all is stored, and evicted like anything else.
+    assert!(put(&mut tree, &[1, 2, 3, 4], false));
+    check(&tree, &[1, 2, 3, 4, 5], [4, 5, 1, 4]);
+    tree.shrink(0);
+    check(&tree, &[1, 2, 3, 4, 5], [0, 5, 1, 4]);
+    tree.set_too_large(&[1, 2, 3, 4]);
+    check(&tree, &[1, 2, 3, 4, 5], [0, 5, 5, 0]);
+}
+
+#[test]
 fn a_checkpoint_that_saves_little_goes_before_what_saves_much() {
     let mut tree = Runs::new(true);
     let tokens: Vec<u32> = (0..100).collect();
@@ -111,6 +139,7 @@ enum Act {
     Use(Vec<u32>),
     Shrink(usize),
     Forget(usize),
+    TooLarge(Vec<u32>),
     /// Only spans of other lengths, and checkpoints at other positions.
     Retain(usize),
 }
@@ -125,6 +154,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => tokens().prop_map(Act::Use),
         1 => (0usize..600).prop_map(Act::Shrink),
         1 => (0usize..30).prop_map(Act::Forget),
+        1 => tokens().prop_map(Act::TooLarge),
         1 => (1usize..8).prop_map(Act::Retain),
     ]
 }
@@ -137,6 +167,7 @@ fn audit(tree: &Runs) {
         let node = &tree.nodes[i];
         bytes +=
             node.span.as_ref().map_or(0, Span::bytes) + node.checkpoint.as_ref().map_or(0, Weight::bytes);
+        assert!(node.span.is_none() || !node.too_large);
         if node.span.is_none() {
             hollow += node.tokens.len();
             assert!(
@@ -188,6 +219,15 @@ proptest! {
                 Act::Forget(tokens) => {
                     tree.forget(tokens);
                     prop_assert!(tree.hollow <= tokens);
+                }
+                Act::TooLarge(tokens) => {
+                    let stored = tree.find(&tokens).stored;
+                    tree.set_too_large(&tokens);
+                    let found = tree.find(&tokens);
+                    prop_assert_eq!((found.stored, found.known), (stored, tokens.len()));
+                    prop_assert_eq!(found.too_large, tokens.len() - stored);
+                    list.push((tokens, false));
+                    evicted = true;
                 }
                 Act::Retain(length) => {
                     evicted = true;

@@ -166,6 +166,7 @@ pub fn reason(reason: MissReason) -> &'static str {
     match reason {
         MissReason::Differs => "differs",
         MissReason::Evicted => "evicted",
+        MissReason::TooLarge => "too_large",
         MissReason::NoCheckpoint => "no_checkpoint",
         MissReason::LogitsWanted => "logprobs",
         MissReason::Disabled => "disabled",

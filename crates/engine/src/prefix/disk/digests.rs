@@ -1,0 +1,176 @@
+//! BLAKE3 of whole files, remembered beside the state of the models that they belong to: hashing weights takes as long as
+//! reading them. A file is known again by its path, device, inode, size and times.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, Metadata},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::folder;
+
+/// In the folder of the disk cache.
+const FILE: &str = "digests.json";
+/// A file that changed less long ago might change again and keep its times: clocks of file systems tick.
+const SETTLED: Duration = Duration::from_millis(100);
+
+pub struct Digests {
+    file: PathBuf,
+    /// By path.
+    known: BTreeMap<String, Known>,
+    changed: bool,
+    /// Bytes that had to be read.
+    #[cfg(test)]
+    pub hashed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Known {
+    digest: String,
+    stamp: Stamp,
+}
+
+/// What changes with a file's contents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Stamp {
+    bytes: u64,
+    /// Nanoseconds since 1970.
+    modified: u64,
+    /// When contents or metadata changed last, device and inode; 0 where the system does not tell.
+    changed: u64,
+    device: u64,
+    inode: u64,
+}
+
+impl Digests {
+    /// Those that are remembered in the disk cache's folder `root`; a file that cannot be read remembers nothing.
+    pub fn open(root: &Path) -> Digests {
+        let file = root.join(FILE);
+        let known = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Digests {
+            file,
+            known: known.unwrap_or_default(),
+            changed: false,
+            #[cfg(test)]
+            hashed: 0,
+        }
+    }
+
+    /// The digest of all of a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or changes meanwhile.
+    pub fn of(&mut self, path: &Path) -> io::Result<String> {
+        let path = fs::canonicalize(path)?;
+        let name = path.to_string_lossy().into_owned();
+        let stamp = Stamp::of(&fs::metadata(&path)?)?;
+        if let Some(known) = self.known.get(&name).filter(|known| known.stamp == stamp) {
+            return Ok(known.digest.clone());
+        }
+        let mut hash = blake3::Hasher::new();
+        hash.update_reader(File::open(&path)?)?;
+        #[cfg(test)]
+        {
+            self.hashed += stamp.bytes;
+        }
+        if Stamp::of(&fs::metadata(&path)?)? != stamp {
+            return Err(io::Error::other(format!("{name} changes while it is read")));
+        }
+        let digest = hash.finalize().to_hex().to_string();
+        if stamp.is_settled() {
+            self.known.insert(name, Known { digest: digest.clone(), stamp });
+            self.changed = true;
+        }
+        Ok(digest)
+    }
+
+    /// Remembers what was hashed, and forgets files that are gone.
+    ///
+    /// # Errors
+    /// The folder cannot be written to.
+    pub fn save(mut self) -> io::Result<()> {
+        if !self.changed {
+            return Ok(());
+        }
+        self.known.retain(|path, _| Path::new(path).exists());
+        let text = serde_json::to_vec_pretty(&self.known)?;
+        folder::write(&self.file, |file| file.write_all(&text))
+    }
+}
+
+/// Forgets all of them.
+///
+/// # Errors
+/// The file cannot be removed.
+pub fn forget(root: &Path) -> io::Result<()> {
+    folder::remove(&root.join(FILE))
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> io::Result<Stamp> {
+        let modified = metadata.modified()?.duration_since(SystemTime::UNIX_EPOCH);
+        let stamp = Stamp {
+            bytes: metadata.len(),
+            modified: modified.map_or(0, |time| time.as_nanos() as u64),
+            changed: 0,
+            device: 0,
+            inode: 0,
+        };
+        #[cfg(unix)]
+        let stamp = {
+            use std::os::unix::fs::MetadataExt;
+            let changed = metadata.ctime() as u64 * 1_000_000_000 + metadata.ctime_nsec() as u64;
+            Stamp { changed, device: metadata.dev(), inode: metadata.ino(), ..stamp }
+        };
+        Ok(stamp)
+    }
+
+    fn is_settled(&self) -> bool {
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_nanos(self.changed.max(self.modified));
+        SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn digest_of_an_unchanged_file_is_remembered_and_of_a_changed_one_is_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("weights");
+        let check = |hashed: u64| {
+            let mut digests = Digests::open(root.path());
+            let digest = digests.of(&path).expect("a digest");
+            assert_eq!(digest, blake3::hash(&fs::read(&path).expect("a file")).to_hex().to_string());
+            assert_eq!(digests.hashed, hashed);
+            digests.save().expect("saves");
+        };
+        fs::write(&path, "one").expect("writes");
+        thread::sleep(2 * SETTLED);
+        check(3);
+        check(0);
+        // Neither size, name nor time of modification tell.
+        let time = fs::metadata(&path).and_then(|data| data.modified()).expect("a time");
+        fs::write(&path, "two").expect("writes");
+        let file = File::options().write(true).open(&path).expect("a file");
+        file.set_modified(time).expect("a time");
+        // Not remembered: it might change again within a tick of the clock.
+        check(3);
+        check(3);
+        thread::sleep(2 * SETTLED);
+        check(3);
+        check(0);
+        // Damage costs time alone.
+        fs::write(root.path().join(FILE), "{\"a\":").expect("writes");
+        check(3);
+        forget(root.path()).expect("removes");
+        check(3);
+    }
+}

@@ -1,0 +1,84 @@
+use mlx::{Array, Dtype, Softmax};
+
+use super::*;
+
+const TOKENS: i32 = 600;
+
+/// Caches of two layers that grow, a window and a recurrence, behind so many tokens.
+fn caches() -> Vec<Cache> {
+    let noise = |shape: &[i32], seed| Array::gumbel(shape, seed).astype(Dtype::Float32);
+    let mut caches = vec![Cache::kv(), Cache::window(40), Cache::recurrent(), Cache::kv()];
+    for (seed, cache) in (0..).zip(&mut caches) {
+        match cache {
+            Cache::Kv(kv) => {
+                let [q, k, v] = [1, 2, 3].map(|i| noise(&[TOKENS, 2, 8], 10 * seed + i));
+                let out = kv.attend(&q, [&k, &v], &Softmax::scaled(0.3));
+                mlx::eval([&out]).expect("runs");
+            }
+            Cache::Recurrent(recurrent) => {
+                let [x, weight] = [noise(&[TOKENS, 6], 90), noise(&[6, 4], 91)];
+                mlx::eval([&recurrent.causal_conv(&x, 0, &weight, true)]).expect("runs");
+            }
+        }
+    }
+    caches
+}
+
+/// What layers hold of `tokens`, as numbers.
+fn numbers(prefix: &mut Prefix, caches: &[Cache], tokens: &[u32], slice: usize) -> (Vec<Vec<f32>>, usize) {
+    let request = Request::new(tokens.to_vec(), 1);
+    let mut resumed: Vec<Cache> = caches
+        .iter()
+        .map(|cache| match cache {
+            Cache::Kv(kv) => kv.window().map_or_else(Cache::kv, Cache::window),
+            Cache::Recurrent(_) => Cache::recurrent(),
+        })
+        .collect();
+    let mut begun = prefix.attach(&request, tokens, &resumed);
+    assert_eq!(begun.position, TOKENS as usize);
+    let resume = begun.resume.as_mut().expect("something to resume");
+    let mut slices = 1;
+    while !resume.go_on(&mut resumed, &mut { slice }).expect("runs") {
+        slices += 1;
+    }
+    let numbers = |array: &Array| match array.ndim() {
+        3 => mlx::cut(array, 0, array.dim(1).min(TOKENS)).to_vec::<f32>().expect("runs"),
+        _ => array.to_vec::<f32>().expect("runs"),
+    };
+    (resumed.iter().flat_map(|cache| cache.arrays().map(numbers).collect::<Vec<_>>()).collect(), slices)
+}
+
+#[test]
+fn state_copied_in_slices_is_that_copied_at_once() {
+    let caches = caches();
+    let tokens: Vec<u32> = (0..TOKENS as u32).collect();
+    let asked = [&tokens[..], &[7, 7]].concat();
+    let new = || Prefix::new(&Options::default(), &caches, None, None);
+    let mut at_once = new();
+    let copied = at_once.copy(&tokens, &caches, 0, CopiedSoFar::default(), false).expect("something");
+    mlx::eval(copied.arrays()).expect("runs");
+    at_once.store(&tokens, copied);
+
+    let mut sliced = new();
+    let mut copying = sliced.copying(&tokens, &caches, 0, CopiedSoFar::default(), false).expect("something");
+    let mut slices = 1;
+    while !copying.go_on(&caches, &mut 1).expect("runs") {
+        slices += 1;
+    }
+    assert!(slices >= 2, "a layer at a time: {slices}");
+    sliced.store(&tokens, copying.into_copied());
+
+    let (expected, _) = numbers(&mut at_once, &caches, &asked, usize::MAX);
+    let (got, slices) = numbers(&mut sliced, &caches, &asked, 1);
+    assert!(expected == got && !got.is_empty());
+    assert!(slices >= 3, "a cache at a time: {slices}");
+}
+
+#[test]
+fn spans_end_at_multiples_of_their_length() {
+    let check = |from, to, expected: &[[usize; 2]]| assert_eq!(spans(from, to), expected);
+    check(5, 5, &[]);
+    check(0, SPAN, &[[0, SPAN]]);
+    check(10, SPAN + 1, &[[10, SPAN], [SPAN, SPAN + 1]]);
+    check(SPAN, 3 * SPAN, &[[SPAN, 2 * SPAN], [2 * SPAN, 3 * SPAN]]);
+}
