@@ -311,7 +311,8 @@ fn a_cancelled_request_leaves_what_it_computed() {
     running.ticket.cancel();
     let got = answer(running);
     let next = [&prompt[..], &got.ids()[..2], &[7, 8]].concat();
-    assert!(usage(&engine, request(next, 2)).cached_tokens >= 400);
+    // A snapshot lies before the prompt's last token.
+    assert!(usage(&engine, request(next, 2)).cached_tokens >= 399);
 }
 
 #[test]
