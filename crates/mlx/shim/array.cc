@@ -129,11 +129,6 @@ rust::Slice<const std::uint8_t> bytes_of(const array& a) {
 
 Out scalar(float value, Dtype dtype) { return wrap(array(value, to_mlx(dtype))); }
 
-void eval(const Arrays& list) { mx::eval(list.list); }
-
-// On the CPU nothing is left running: kernels that write in place run at once, on the calling thread.
-void async_eval(const Arrays& list) { on_gpu() ? mx::async_eval(list.list) : mx::eval(list.list); }
-
 bool is_ready(const array& a) { return !on_gpu() && a.is_available() && a.flags().row_contiguous; }
 
 rust::String mlx_version() { return mx::version(); }

@@ -64,6 +64,13 @@ class RustKernel : public mx::Primitive {
 
   const char* name() const override { return name_.c_str(); }
 
+  // Outputs that take over an input's memory are none.
+  size_t allocates(const std::vector<array>& outputs) const {
+    size_t bytes = 0;
+    for (size_t i = 0; i < outputs.size(); ++i) bytes += shared_.at(i) < 0 ? outputs[i].nbytes() : 0;
+    return bytes;
+  }
+
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     if (!failure_.empty()) throw std::runtime_error(failure_);
     std::vector<Memory> ins, outs;
@@ -137,6 +144,11 @@ std::unique_ptr<Arrays> run_now(
 }
 
 }  // namespace
+
+std::optional<size_t> kernel_allocates(const array& a) {
+  const auto* kernel = dynamic_cast<const RustKernel*>(&a.primitive());
+  return kernel ? std::optional(kernel->allocates(a.outputs())) : std::nullopt;
+}
 
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared) {

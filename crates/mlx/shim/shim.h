@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "mlx/mlx.h"
 #include "rust/cxx.h"
@@ -58,8 +59,6 @@ Out empty(Ints shape, Dtype dtype);
 rust::Slice<std::uint8_t> bytes_mut(array& a);
 rust::Slice<const std::uint8_t> bytes_of(const array& a);
 Out scalar(float value, Dtype dtype);
-void eval(const Arrays& list);
-void async_eval(const Arrays& list);
 bool is_ready(const array& a);
 rust::String mlx_version();
 rust::String library_path();
@@ -74,6 +73,15 @@ void set_cache_limit(size_t bytes);
 void set_memory_limit(size_t bytes);
 void wire_memory(size_t bytes);
 void clear_cache();
+
+// streams.cc
+void lease_streams();
+void return_streams();
+
+// eval.cc
+void set_run_ahead(size_t bytes);
+void eval(const Arrays& list);
+void async_eval(const Arrays& list);
 
 // ops.cc
 Out exp(const array& a);
@@ -139,6 +147,8 @@ Out dequantize(const Arrays& w, std::int32_t group_size, std::int32_t bits, rust
 std::unique_ptr<Arrays> quantize(const array& w, std::int32_t group_size, std::int32_t bits, rust::Str mode);
 
 // kernel.cc
+// Bytes that a kernel of ours allocates when it computes `a`; nothing of any other operation.
+std::optional<size_t> kernel_allocates(const array& a);
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared);
 

@@ -70,8 +70,6 @@ mod ffi {
         fn bytes_mut(a: Pin<&mut RawArray>) -> Result<&mut [u8]>;
         fn bytes_of(a: &RawArray) -> Result<&[u8]>;
         fn scalar(value: f32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
-        fn eval(list: &Arrays) -> Result<()>;
-        fn async_eval(list: &Arrays) -> Result<()>;
         /// Whether kernels that take it may run at once: its contents are there, on the CPU, row-major.
         fn is_ready(a: &RawArray) -> bool;
         fn mlx_version() -> String;
@@ -87,6 +85,15 @@ mod ffi {
         fn set_memory_limit(bytes: usize) -> Result<()>;
         fn wire_memory(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;
+
+        // streams.cc
+        fn lease_streams() -> Result<()>;
+        fn return_streams();
+
+        // eval.cc
+        fn set_run_ahead(bytes: usize);
+        fn eval(list: &Arrays) -> Result<()>;
+        fn async_eval(list: &Arrays) -> Result<()>;
 
         // ops.cc: unary
         fn exp(a: &RawArray) -> Result<UniquePtr<RawArray>>;

@@ -38,6 +38,14 @@ pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()>
     Ok(bridge::async_eval(&list(arrays))?)
 }
 
+/// Bounds how far this thread's evaluations on the CPU run ahead: outputs of at most `bytes` are allocated before what
+/// they are computed from is; one operation that takes more goes alone. Without a bound MLX lets a hundred operations
+/// wait for a busy processor, with their outputs, so that the memory of a graph depends on the machine's load. On a GPU
+/// MLX decides.
+pub fn set_run_ahead(bytes: usize) {
+    bridge::set_run_ahead(bytes);
+}
+
 /// Version of the MLX library found by the loader, e.g. `0.32.4`.
 pub fn version() -> String {
     bridge::mlx_version()

@@ -25,6 +25,7 @@ mod precision;
 pub mod profile;
 pub mod quant;
 mod recurrence;
+mod streams;
 
 pub use ::kernels::{read_bandwidth, vectors};
 pub use array::{Array, Element};
@@ -39,6 +40,7 @@ pub use layers::{Linear, RmsNorm};
 pub use matrix::Matrix;
 pub use precision::{Precision, precision, set_precision};
 pub use recurrence::Recurrence;
+pub use streams::Streams;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,40 @@
+//! Memory of a graph on a busy machine. A test binary of its own, with one test: the peak is the process's.
+
+use std::{thread, time::Duration};
+
+use mlx::{Array, Dtype, OutputSpec, apply};
+
+const COLUMNS: i32 = 1 << 18;
+const BYTES: usize = COLUMNS as usize * 4;
+const OPERATIONS: usize = 60;
+
+/// A chain of operations, each with an output of its own, after one during which the stream stands still.
+fn chain() -> Array {
+    let x = &Array::zeros(&[1, COLUMNS], Dtype::Float32) + 1.0;
+    let output = OutputSpec { shape: vec![1, COLUMNS], dtype: Dtype::Float32 };
+    let [mut x] = apply("slow", &[&x], [output], |inputs, outputs| {
+        thread::sleep(Duration::from_millis(200));
+        outputs[0].values::<f32>().copy_from_slice(inputs[0].values());
+    });
+    for _ in 0..OPERATIONS {
+        let [head, tail] = [x.slice(1, 0, 100), x.slice(1, 100, COLUMNS)];
+        x = Array::concatenate([&tail, &head], 1);
+    }
+    x.slice(1, 0, 8)
+}
+
+#[test]
+fn evaluation_within_a_bound_takes_no_more_memory_when_the_stream_is_late() {
+    mlx::use_gpu(false).expect("there is a CPU");
+    let expected = chain().to_vec::<f32>().expect("evaluates");
+    for pieces in [1, 4] {
+        mlx::set_run_ahead(pieces * BYTES);
+        let held = mlx::active_memory();
+        mlx::reset_peak_memory();
+        assert_eq!(chain().to_vec::<f32>().expect("evaluates"), expected);
+        let taken = mlx::peak_memory() - held;
+        // What an operation reads is there beside what runs ahead.
+        let most = (pieces + 1) * BYTES + 10_000;
+        assert!(taken <= most, "{taken} bytes, where {pieces} pieces of {BYTES} may run ahead");
+    }
+}
