@@ -2,9 +2,10 @@
 //! what one that ended leaves behind.
 
 use crate::{
+    fault,
     prefix::{Copied, Prefix, common},
-    run::{Runner, guarded},
-    sequence::Sequence,
+    run::{Runner, failure, guarded},
+    sequence::{End, Sequence},
 };
 
 /// Tokens that waiting for another's state must save.
@@ -17,18 +18,35 @@ impl Runner {
     /// Nobody waits long: only for a sequence that has begun itself, up to a position that it is on its way to, and once
     /// for each. If that one fails or goes, so does the reason to wait.
     pub fn begin(&mut self) {
+        let mut failed = vec![];
         for i in 0..self.running.len() {
             let (before, rest) = self.running.split_at_mut(i);
             let sequence = &mut rest[0];
             if sequence.begun || (!sequence.is_resuming() && waits(sequence, before, &mut self.prefix)) {
                 continue;
             }
-            let prefix = &mut self.prefix;
-            if let Err(error) = guarded(|| sequence.begin(prefix)) {
-                tracing::error!("the prefix cache failed and is emptied: {error}");
-                // Without what is stored the sequence is as good as new.
-                self.prefix.fail();
-                sequence.begin_cold(&*self.model, &mut self.prefix);
+            let (prefix, model) = (&mut self.prefix, &*self.model);
+            let resume = || {
+                fault::point("attach");
+                sequence.begin(prefix)
+            };
+            let Err(error) = guarded(resume) else { continue };
+            tracing::error!("the prefix cache failed and is emptied: {error}");
+            // Without what is stored the sequence is as good as new.
+            let anew = || {
+                prefix.fail();
+                fault::point("attach");
+                sequence.begin_cold(model, prefix);
+                Ok(())
+            };
+            if let Err(message) = guarded(anew) {
+                failed.push((sequence.id, message));
+            }
+        }
+        for (id, message) in failed {
+            if let Some(at) = self.running.iter().position(|s| s.id == id) {
+                let sequence = self.running.remove(at);
+                self.end(sequence, End::Failed(failure(message)));
             }
         }
     }
@@ -83,6 +101,7 @@ impl Runner {
     /// Stores what was copied. A bug of ours in there costs what is stored, and nobody's answer.
     pub fn store(&mut self, tokens: &[u32], copied: Copied) {
         let store = || {
+            fault::point("store");
             self.prefix.store(tokens, copied);
             Ok(())
         };

@@ -1,5 +1,7 @@
 //! Why a model could not be loaded.
 
+use crate::memory::megabytes;
+
 /// One sentence that names the file, tensor or key at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -23,6 +25,14 @@ pub enum LoadError {
     UnusedTensors { first: String, count: usize },
     #[error(transparent)]
     Mlx(#[from] mlx::Error),
+    #[error(
+        "loading it takes up to {} of memory, and what runs leaves {} of the limit of {}; raise the memory limit, or load it when \
+         fewer requests run",
+        megabytes(*needs),
+        megabytes(*free),
+        megabytes(*limit)
+    )]
+    MemoryFull { needs: usize, free: usize, limit: usize },
     #[error("the model failed while loading: {0}")]
     Panicked(String),
 }

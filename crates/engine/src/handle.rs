@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    heartbeat::{Health, Heartbeat},
     metrics::{Meter, Metrics},
     options::Speculate,
     places::{Place, Places},
@@ -31,7 +32,19 @@ pub struct Submission {
     /// What the sink has not been told yet.
     untold: Vec<Event>,
     cancelled: Arc<AtomicBool>,
+    /// It was told its end.
+    ended: bool,
     pub meter: Meter,
+}
+
+impl Drop for Submission {
+    /// Whatever becomes of it, its caller hears of an end.
+    fn drop(&mut self) {
+        if !self.ended {
+            let lost = || RequestError::Step("the engine failed while it worked on it".into());
+            self.emit(Event::Failed(if thread::panicking() { lost() } else { RequestError::EngineStopped }));
+        }
+    }
 }
 
 impl Submission {
@@ -68,9 +81,13 @@ impl Submission {
 
     /// Hands the caller an event, behind all others.
     pub fn emit(&mut self, event: Event) {
+        if self.ended {
+            return;
+        }
         if matches!(event, Event::Finished { .. } | Event::Failed(_)) {
             // Whoever hears of the end may come again at once.
             self.place = None;
+            self.ended = true;
         }
         self.note(event);
         self.tell();
@@ -88,6 +105,8 @@ pub enum Message {
     Text(Vec<u32>),
     /// What steps and drafts have taken.
     StepTimes(mpsc::Sender<StepTimes>),
+    /// Another engine takes memory, or gives it back.
+    MemoryChanged,
     /// Cancel everything and end.
     Stop,
 }
@@ -106,6 +125,7 @@ struct Shared {
     thread_id: ThreadId,
     places: Arc<Places>,
     metrics: Arc<Metrics>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 impl Drop for Shared {
@@ -133,6 +153,7 @@ impl Engine {
         info: ModelInfo,
         places: Arc<Places>,
         metrics: Arc<Metrics>,
+        heartbeat: Arc<Heartbeat>,
         messages: mpsc::Sender<Message>,
         thread: JoinHandle<()>,
     ) -> Engine {
@@ -145,6 +166,7 @@ impl Engine {
                 thread_id,
                 places,
                 metrics,
+                heartbeat,
             }),
         }
     }
@@ -164,6 +186,11 @@ impl Engine {
     /// What this engine, and those that count with it, have done. Never waits, and holds when the engine has stopped.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
+    }
+
+    /// Whether the engine's thread does its work. Never waits.
+    pub fn health(&self) -> Health {
+        self.shared.heartbeat.health()
     }
 
     /// A place for a request, or for several that belong together, such as the choices of one answer.
@@ -201,12 +228,18 @@ impl Engine {
         let (cancelled, place) = (Arc::new(AtomicBool::new(false)), Some(place.clone()));
         let meter = Meter::new(self.shared.metrics.clone());
         let (sink, untold) = (Box::new(sink), vec![]);
-        let submission = Submission { request, place, sink, untold, cancelled: cancelled.clone(), meter };
-        self.shared
-            .messages
-            .send(Message::Submit(Box::new(submission)))
-            .map_err(|_| RequestError::EngineStopped)?;
-        Ok(Ticket { cancelled })
+        let (ticket, ended) = (Ticket { cancelled: cancelled.clone() }, false);
+        let submission = Submission { request, place, sink, untold, cancelled, ended, meter };
+        match self.shared.messages.send(Message::Submit(Box::new(submission))) {
+            Ok(()) => Ok(ticket),
+            Err(mpsc::SendError(message)) => {
+                // Who is refused hears of it here and not by an event.
+                if let Message::Submit(mut submission) = message {
+                    submission.ended = true;
+                }
+                Err(RequestError::EngineStopped)
+            }
+        }
     }
 
     /// What the prefix cache holds and has done; waits for at most a step.

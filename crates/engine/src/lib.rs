@@ -1,16 +1,20 @@
 //! Tokens in, tokens out: one thread owns the model and steps many requests together. No HTTP, no text, no
 //! async.
 
+mod account;
 mod batch;
 mod begin;
 mod cache;
 mod checkpoint;
 mod constrain;
 mod error;
+mod fault;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod generation_config;
 mod handle;
+mod heartbeat;
+mod load_room;
 mod logprobs;
 mod memory;
 mod metrics;
@@ -37,10 +41,12 @@ mod step;
 mod tests;
 mod weights;
 
+pub use account::{MemoryAccount, MemoryClass};
 pub use checkpoint::Checkpoint;
 pub use constrain::{Constraint, Next, TokenSet};
 pub use error::LoadError;
 pub use handle::{Engine, Ticket};
+pub use heartbeat::Health;
 pub use memory::Memory;
 pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
 /// Counters, memory and speed of the process, for whoever measures an engine.

@@ -22,6 +22,13 @@ const GROWING: usize = 6;
 const BEHIND_WINDOW: usize = 1024;
 /// A draft model keeps this part as much of past sequences as the model itself may.
 const DRAFT_CACHE: usize = 8;
+/// Loading takes this part of the weights more, for a while.
+const LOADING: usize = 10;
+/// Outputs run ahead by at most this part of a layer's activations.
+const AHEAD_PART: usize = 4;
+/// Bytes of outputs that may always run ahead: waiting for the stream after each operation of a tiny model would cost
+/// more time than it saves memory.
+const LEAST_AHEAD: usize = 64 << 10;
 const MEGABYTE: f64 = 1e6;
 
 /// Where a model's memory goes, in bytes, and what fits: upper bounds, but for what a step takes.
@@ -65,10 +72,10 @@ impl Memory {
         let mut memory = Memory {
             limit: options.memory_limit,
             weights,
-            step: 4 * (options.max_batch.max(1) + MAX_AHEAD) * logits
+            step: sampling(logits, options)
                 + match options.memory_limit {
                     None => estimated_step(config, chunk),
-                    Some(_) => measured_step(model, chunk)?,
+                    Some(_) => measured_step(model, config, options)?,
                 },
             // The logits, those read back, and what becomes of them on the way.
             prompt_logits: 3 * chunk * logits,
@@ -141,6 +148,13 @@ impl Memory {
         self.sequence + (self.token + self.growing) * room(tokens) + windows.sum::<usize>()
     }
 
+    /// Upper estimate of the bytes that loading `weights` bytes takes, including a measured step.
+    pub(crate) fn to_load(weights: usize, vocab_size: usize, config: &Value, options: &Options) -> usize {
+        let logits = vocab_size * size_of::<f32>();
+        let step = 2 * estimated_step(config, step_tokens(options));
+        weights + weights / LOADING + sampling(logits, options) + step
+    }
+
     /// Bytes for the state of sequences, running and past, under the limit.
     pub fn room(&self) -> Option<usize> {
         self.limit.map(|limit| limit.saturating_sub(self.weights + self.step))
@@ -159,7 +173,11 @@ impl Memory {
 
     /// Most bytes that a request takes while it runs, in a context of `context` tokens.
     pub(crate) fn needs(&self, request: &Request, context: usize) -> usize {
-        let tokens = request.prompt.len().saturating_add(request.max_tokens).min(context);
+        self.needs_of(request, request.prompt.len().saturating_add(request.max_tokens).min(context))
+    }
+
+    /// Most bytes that a request takes until its prompt and output have `tokens` tokens.
+    pub(crate) fn needs_of(&self, request: &Request, tokens: usize) -> usize {
         self.state(tokens) + if request.wants_prompt_logits() { self.prompt_logits } else { 0 }
     }
 
@@ -206,9 +224,23 @@ fn waiting_hidden(config: &Value, chunk: usize) -> usize {
     (WINDOW + chunk) * hidden * size_of::<f32>()
 }
 
-/// What the activations of a step of `chunk` tokens are likely to take: those of four layers, as operations are begun ahead of what
-/// is computed.
-fn estimated_step(config: &Value, chunk: usize) -> usize {
+/// What sampling takes for the rows of a step and their drafts.
+fn sampling(logits: usize, options: &Options) -> usize {
+    4 * (options.max_batch.max(1) + MAX_AHEAD) * logits
+}
+
+/// Most tokens in a step: a part of prompts, a token of each other row, and drafts.
+fn step_tokens(options: &Options) -> usize {
+    options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_AHEAD
+}
+
+/// What the activations of a step of `tokens` are likely to take: those of four layers, as operations are begun ahead of
+/// what is computed.
+fn estimated_step(config: &Value, tokens: usize) -> usize {
+    4 * layer_activations(config, tokens)
+}
+
+fn layer_activations(config: &Value, tokens: usize) -> usize {
     let number = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0) as usize;
     let hidden = number("hidden_size");
     let heads = number("num_attention_heads") * number("head_dim");
@@ -216,24 +248,40 @@ fn estimated_step(config: &Value, chunk: usize) -> usize {
         + 2 * number("linear_num_key_heads") * number("linear_key_head_dim");
     let experts = number("num_experts_per_tok") * (3 * number("moe_intermediate_size") + 2 * hidden);
     let layer = experts.max(3 * number("intermediate_size")) + 4 * heads.max(linear) + 8 * hidden;
-    4 * chunk * layer * size_of::<f32>()
+    tokens * layer * size_of::<f32>()
 }
 
-/// What steps of `chunk` tokens have taken, and as much for what a next one has begun: where operations of MLX's graph wait for a
-/// busy processor, their outputs do.
-fn measured_step(model: &dyn Model, chunk: usize) -> mlx::Result<usize> {
-    let (mut caches, mut most) = (model.make_caches(), 0);
-    let tokens = Array::from_slice(&vec![0u32; chunk], &[chunk as i32]);
-    // The second has a past.
-    for past in [0, chunk] {
+/// What the widest steps take, of sequences without and with a past. How far operations run ahead of what is computed
+/// hangs on how busy the machine is, so that is bounded from here on, by a part of a layer's activations, and counted in full: a
+/// step on a busy machine takes no more than this.
+fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::Result<usize> {
+    let tokens = step_tokens(options);
+    let ahead = (layer_activations(config, tokens) / AHEAD_PART).max(LEAST_AHEAD);
+    mlx::set_run_ahead(ahead);
+    // Two rows, whose parts of what is computed are joined.
+    let rows = [tokens.div_ceil(2), (tokens / 2).max(1)];
+    let ids = Array::from_slice(&vec![0u32; rows[0] + rows[1]], &[(rows[0] + rows[1]) as i32]);
+    let mut caches = rows.map(|_| model.make_caches());
+    let state = |caches: &[Vec<Cache>; 2]| -> usize {
+        caches.iter().flatten().flat_map(Cache::arrays).map(Array::nbytes).sum()
+    };
+    let (mut most, mut held) = (0, 0);
+    for steps in 0..2 {
         let before = mlx::active_memory();
         mlx::reset_peak_memory();
-        let mut batch = Batch::new([Part { tokens: chunk, ahead: 0, past, caches: &mut caches }]);
-        let hidden = model.forward(&tokens, &mut batch);
+        let parts = caches.iter_mut().zip(rows);
+        let parts = parts.map(|(caches, tokens)| Part { tokens, ahead: 0, past: steps * tokens, caches });
+        let mut batch = Batch::new(parts);
+        let hidden = model.forward(&ids, &mut batch);
         mlx::eval(batch.cache_arrays().chain([&hidden]))?;
-        most = most.max(mlx::peak_memory().saturating_sub(before));
+        // What the sequences have more of now is counted with them.
+        let holds = state(&caches);
+        let grown = holds.saturating_sub(held);
+        held = holds;
+        most = most.max(mlx::peak_memory().saturating_sub(before + grown));
     }
-    Ok(2 * most)
+    // On a GPU as much again for what a next step has begun.
+    Ok(if mlx::on_gpu() { 2 * most } else { most + ahead })
 }
 
 /// Whether a failure of a step says that there was no memory for it.

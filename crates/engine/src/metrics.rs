@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    account::MemoryAccount,
     request::{CacheReport, CacheSource, CacheStats, Event, FinishReason, MissReason},
     step::Load,
 };
@@ -49,6 +50,8 @@ pub struct Metrics {
     pub plain_steps: Counter,
     pub verifying_steps: Counter,
     pub failed_steps: Counter,
+    /// Sequences whose state made room for others', and was computed again.
+    pub preemptions: Counter,
     /// Rows of all steps, and their tokens, drafted ones included.
     pub step_rows: Counter,
     pub step_tokens: Counter,
@@ -59,6 +62,8 @@ pub struct Metrics {
     /// What MLX holds in this process, and the most it has held, in bytes.
     pub memory: Gauge,
     pub most_memory: Gauge,
+    /// What memory was promised to, by class.
+    pub account: Arc<MemoryAccount>,
     drafts: Mutex<Vec<Arc<Drafts>>>,
 }
 
@@ -118,12 +123,14 @@ impl Default for Metrics {
             plain_steps: counter(),
             verifying_steps: counter(),
             failed_steps: counter(),
+            preemptions: counter(),
             step_rows: counter(),
             step_tokens: counter(),
             step_time: counter(),
             draft_time: counter(),
             memory: gauge(),
             most_memory: gauge(),
+            account: Arc::default(),
             drafts: Mutex::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! How to run a model; fixed for the life of an engine.
 
-use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 pub use mlx::Precision;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,10 @@ pub struct Options {
     pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.
     pub speculate: Speculate,
-    /// Where the engine counts what it does; engines loaded with the same options count together.
+    /// No step counts as stuck earlier; one that takes ten times as long as any before it does.
+    pub stuck_after: Duration,
+    /// Where the engine counts what it does; engines loaded with the same options count together, and share the memory
+    /// limit.
     pub metrics: Arc<Metrics>,
 }
 
@@ -137,6 +140,7 @@ impl Default for Options {
             ngram_table: None,
             draft_model: None,
             speculate: Speculate::Auto,
+            stuck_after: Duration::from_secs(60),
             metrics: Arc::default(),
         }
     }

@@ -97,8 +97,9 @@ impl Row {
         row
     }
 
-    /// Copies the sequence's state if that is due; `last` is the hidden state behind its last token, `[1, hidden_size]`.
-    pub fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &Prefix) {
+    /// Copies the sequence's state if that is due, and if it takes no more than `room` bytes; returns what it takes. `last`
+    /// is the hidden state behind its last token, `[1, hidden_size]`.
+    pub fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &Prefix, room: usize) -> usize {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
         }
@@ -106,14 +107,22 @@ impl Row {
         let worth = s.computed <= s.exact_tokens().len()
             && prefix.is_worth_copying(&s.exact_tokens()[..s.computed], s.copied);
         let here = (worth && !self.keeps.contains(&s.computed)).then_some(s.computed);
+        let mut taken = 0;
         for at in self.keeps.iter().copied().chain(here) {
             let back = s.computed - at;
             let Some(copied) = prefix.copy(&s.tokens[..at], &s.caches, back, s.copied, s.lossy) else {
                 continue;
             };
+            let bytes: usize = copied.arrays().map(Array::nbytes).sum();
+            // Rows of one step are copied together.
+            if taken + bytes > room {
+                continue;
+            }
+            taken += bytes;
             s.copied.copied = s.copied.copied.max(copied.position());
             self.copied.push(copied);
         }
+        taken
     }
 
     /// Keeps what drafters want to see: of the step's hidden states those of the row, whose last token ends at `end`.

@@ -9,37 +9,57 @@ use std::{
 
 use crate::{
     Options,
+    account::{MemoryClass, Reservation},
+    fault,
     handle::{Message, Submission},
+    heartbeat::Heartbeat,
     memory::is_out_of_memory,
     metrics::Holding,
     models::Model,
     prefix::{Disk, Prefix},
     queue::Queue,
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
+    room::{Deferred, Waiting},
     schedule::{Want, plan},
-    sequence::Sequence,
+    sequence::{End, Sequence},
     speculate::{Clock, Speculator, Watched},
     step::Step,
 };
 
 /// How soon what a disk has done is noticed where there is nothing else to do.
 const DISK_WAIT: Duration = Duration::from_millis(2);
+/// How long it waits for messages when nothing runs and what waits has no room, as another engine may hold the memory.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// After this many failed rounds in a row all waiting requests fail too.
+const MOST_FAILED: usize = 8;
 
-/// Serves requests until it is told to stop.
+/// Serves requests until it is told to stop. A panic in a round costs the request that it is about, or those that run one
+/// restart, and never the thread.
 pub fn run(
     model: Rc<dyn Model>,
     info: ModelInfo,
     options: Options,
     disk: Option<Disk>,
     speculator: Speculator,
+    heartbeat: &Heartbeat,
     messages: Receiver<Message>,
 ) {
+    let _ends = Ends(heartbeat);
     let mut runner = Runner::new(model, info, options, disk, speculator);
     runner.tell_holding();
-    while runner.admit(&messages) {
-        runner.round();
+    while runner.turn(&messages, heartbeat) {}
+    if let Err(error) = contained(|| runner.cancel_all()) {
+        tracing::error!("the engine did not end as it should: {error}");
     }
-    runner.cancel_all();
+}
+
+/// Says that the thread has ended, whatever ended it.
+struct Ends<'a>(&'a Heartbeat);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.ended();
+    }
 }
 
 pub struct Runner {
@@ -49,20 +69,24 @@ pub struct Runner {
     pub running: Vec<Sequence>,
     /// Ended, and their state not yet stored.
     pub ended: Vec<Sequence>,
-    queue: Queue<Submission>,
-    /// Its turn has come, and there is no room for it yet.
-    pub held: Option<Submission>,
+    pub queue: Queue<Submission>,
+    /// Their turn has come, and there is no room for them yet.
+    pub held: Vec<Deferred>,
     pub prefix: Prefix,
     /// The step the device is working on while the next one is built.
     pub launched: Option<Step>,
     /// Id of the next sequence.
     next: u64,
+    /// Rounds that have failed in a row.
+    failed: usize,
     pub speculator: Speculator,
     watched: Watched,
     pub clock: Clock,
     /// What is told of what the prefix cache holds, and as of which change.
     holding: Holding,
     told: Option<u64>,
+    /// What the prefix cache holds, as others see it.
+    pub cache_memory: Option<Reservation>,
 }
 
 impl Runner {
@@ -77,26 +101,53 @@ impl Runner {
             prefix: Prefix::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
             holding: Holding::new(options.metrics.clone()),
             told: None,
+            cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
             model,
             info,
             options,
             running: vec![],
             ended: vec![],
             queue: Queue::new(),
-            held: None,
+            held: vec![],
             launched: None,
             next: 0,
+            failed: 0,
             watched: speculator.watched(),
             speculator,
             clock: Clock::default(),
         }
     }
 
+    /// Takes in what has come and does a round; `false` at the end.
+    pub fn turn(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
+        let round = || {
+            let goes_on = self.receive(messages, heartbeat);
+            if goes_on {
+                self.admit();
+                self.round();
+            }
+            Ok(goes_on)
+        };
+        match guarded(round) {
+            Ok(goes_on) => {
+                self.failed = 0;
+                goes_on
+            }
+            Err(message) => {
+                self.failed += 1;
+                self.recover(&message);
+                true
+            }
+        }
+    }
+
     /// Everything between two looks at what has come.
-    pub fn round(&mut self) {
+    fn round(&mut self) {
+        fault::point("round");
         self.prefix.start_slice();
         self.drop_cancelled();
         self.drop_late(Instant::now());
+        self.grow();
         self.step();
         self.keep_ended();
         self.work_on_disk();
@@ -107,18 +158,32 @@ impl Runner {
     fn tell_holding(&mut self) {
         self.options.metrics.saw_memory();
         if self.told.replace(self.prefix.changes) != Some(self.prefix.changes) {
-            self.holding.is(self.prefix.stats());
+            let stats = self.prefix.stats();
+            // Without a limit: the cache makes room for the other classes.
+            self.cache_memory.iter_mut().for_each(|memory| _ = memory.resize(stats.bytes, None));
+            self.holding.is(stats);
         }
     }
 
-    /// Takes in what has come and admits what has waited longest; waits if there is nothing else to do. `false` at the end.
-    pub fn admit(&mut self, messages: &Receiver<Message>) -> bool {
-        let nothing_runs = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
-        let idle = nothing_runs && !self.is_waited_for();
-        let first = match self.prefix.awaits_disk() {
-            true if idle || self.only_waits_for_disk() => messages.recv_timeout(DISK_WAIT),
-            false if idle => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            _ => Err(RecvTimeoutError::Timeout),
+    /// Takes in what has come; waits if there is nothing else to do. `false` at the end.
+    fn receive(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
+        fault::point("receive");
+        let idle = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
+        let wait = match self.prefix.awaits_disk() {
+            true if idle || self.only_waits_for_disk() => Some(DISK_WAIT),
+            _ if idle && self.is_waited_for() => Some(LOOK_AGAIN),
+            _ => None,
+        };
+        let first = match wait {
+            Some(wait) => {
+                heartbeat.idle();
+                messages.recv_timeout(wait)
+            }
+            None if idle => {
+                heartbeat.idle();
+                messages.recv().map_err(RecvTimeoutError::from)
+            }
+            None => Err(RecvTimeoutError::Timeout),
         };
         if idle {
             self.clock.restart();
@@ -126,6 +191,7 @@ impl Runner {
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return false;
         }
+        heartbeat.working();
         for message in first.into_iter().chain(messages.try_iter()) {
             match message {
                 Message::Submit(submission) => {
@@ -139,33 +205,49 @@ impl Runner {
                 }
                 Message::Text(text) => self.speculator.read(&text),
                 Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
+                // Rounds look at what there is room for.
+                Message::MemoryChanged => {}
                 Message::Stop => return false,
             }
         }
+        true
+    }
+
+    /// Admits what has waited longest, as far as there is room for it.
+    fn admit(&mut self) {
         let places = self.options.max_batch.max(1);
         while self.running.len() < places {
-            let background = |s: &&Sequence| s.request.priority == Priority::Background;
-            let background = self.running.iter().filter(background).count();
-            // Long background work must leave a place for whoever comes.
-            let may = |p| p != Priority::Background || background < (places - 1).max(1);
-            let Some(submission) = self.held.take().or_else(|| self.queue.pop(may)) else { break };
-            if !self.has_room(&submission.request) {
-                self.keep_all_ended();
-            }
-            if !self.has_room(&submission.request) {
-                self.hold(submission);
-                if self.held.is_some() {
-                    break;
+            let Some((next, memory)) = self.next_waiting(places) else { break };
+            match next {
+                Waiting::New(submission) => self.begin_sequence(*submission, memory),
+                Waiting::Paused(mut sequence) => {
+                    (sequence.room, sequence.memory) =
+                        (self.first_tokens(&sequence.tokens, &sequence.request), memory);
+                    self.running.push(*sequence);
                 }
-                continue;
             }
-            let speculating = self.speculate_on(&submission.request);
-            let sequence = Sequence::new(self.next, submission, &*self.model, &self.info, speculating);
-            self.running.push(sequence);
-            self.next += 1;
         }
         self.share_room();
-        true
+    }
+
+    fn begin_sequence(&mut self, mut submission: Submission, memory: Reservation) {
+        let room = self.first_tokens(&submission.request.prompt, &submission.request);
+        let prepare = || {
+            fault::point("admit");
+            let speculating = self.speculate_on(&submission.request);
+            let state = Sequence::state(&submission.request, &*self.model, &self.info);
+            Ok((speculating, state))
+        };
+        match guarded(prepare) {
+            Ok((speculating, state)) => {
+                let mut sequence =
+                    Sequence::new(self.next, submission, state, &self.info, speculating, memory);
+                sequence.room = room;
+                self.running.push(sequence);
+                self.next += 1;
+            }
+            Err(message) => submission.emit(Event::Failed(failure(message))),
+        }
     }
 
     /// Whether there is no step until something was read from a disk.
@@ -175,47 +257,89 @@ impl Runner {
     }
 
     fn is_waited_for(&self) -> bool {
-        self.held.is_some() || !self.queue.is_empty()
+        !self.held.is_empty() || !self.queue.is_empty()
     }
 
-    /// Takes out of those that wait the ones that `leaves` names.
-    fn leaving(&mut self, leaves: impl Fn(&Submission) -> bool) -> Vec<Submission> {
+    /// Takes out of those that wait the ones that `leaves` names, and ends them.
+    fn leaving(&mut self, leaves: impl Fn(&Submission) -> bool, end: impl Fn(&Submission) -> End) {
         let mut left = self.queue.extract(&leaves);
-        left.extend(self.held.take_if(|held| leaves(held)));
-        left
+        for deferred in self.held.extract_if(.., |held| leaves(held.what.submission())).collect::<Vec<_>>() {
+            match deferred.what {
+                Waiting::New(submission) => left.push(*submission),
+                Waiting::Paused(sequence) => {
+                    let end = end(sequence.submission());
+                    self.end(*sequence, end);
+                }
+            }
+        }
+        for mut submission in left {
+            let event = match end(&submission) {
+                End::Finished(reason) => {
+                    let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
+                    Event::Finished { reason, usage }
+                }
+                End::Failed(error) => Event::Failed(error),
+            };
+            submission.emit(event);
+        }
+    }
+
+    /// The one place where a sequence ends: its caller is told, drafters forget it, its memory is free with it. What one
+    /// that did not fail has computed may go on in the prefix cache.
+    pub fn end(&mut self, mut sequence: Sequence, end: End) {
+        let whole = !matches!(&end, End::Failed(error) if *error != RequestError::TimeIsUp);
+        let finished = matches!(end, End::Finished(_));
+        let speculator = &mut self.speculator;
+        let told = contained(|| {
+            fault::point("end");
+            sequence.end(end);
+            if finished {
+                speculator.learn_from(&sequence);
+            }
+        });
+        self.forget(sequence.id);
+        match told {
+            Ok(()) if whole => self.ended.push(sequence),
+            Ok(()) => {}
+            Err(error) => {
+                tracing::error!("a sequence did not end as it should: {error}");
+                sequence.end(End::Failed(failure(error)));
+            }
+        }
+    }
+
+    /// Has drafters forget a sequence that ends or begins again.
+    pub fn forget(&mut self, sequence: u64) {
+        let speculator = &mut self.speculator;
+        if let Err(error) = contained(|| speculator.forget(sequence)) {
+            tracing::error!("a drafter could not forget a sequence: {error}");
+        }
     }
 
     /// Ends every request, and leaves nothing on the device.
     fn cancel_all(mut self) {
         self.keep_all_ended();
         self.running.iter().for_each(Sequence::cancel);
-        self.queue.iter().chain(&self.held).for_each(Submission::cancel);
+        let held = self.held.iter().map(|held| held.what.submission());
+        self.queue.iter().chain(held).for_each(Submission::cancel);
         self.drop_cancelled();
         self.collect_launched(&[]);
     }
 
     fn drop_cancelled(&mut self) {
-        for mut sequence in self.running.extract_if(.., |s| s.is_cancelled()) {
-            sequence.finish(FinishReason::Cancelled);
-            self.speculator.ended(&sequence);
-            self.ended.push(sequence);
+        let cancelled = || End::Finished(FinishReason::Cancelled);
+        for sequence in self.running.extract_if(.., |s| s.is_cancelled()).collect::<Vec<_>>() {
+            self.end(sequence, cancelled());
         }
-        for mut submission in self.leaving(Submission::is_cancelled) {
-            let usage = Usage { prompt_tokens: submission.request.prompt.len(), ..Usage::default() };
-            submission.emit(Event::Finished { reason: FinishReason::Cancelled, usage });
-        }
+        self.leaving(Submission::is_cancelled, |_| cancelled());
     }
 
     /// Fails those whose time is up; what they held is free again.
     fn drop_late(&mut self, now: Instant) {
-        for mut sequence in self.running.extract_if(.., |s| s.request.is_late(now)) {
-            sequence.emit(Event::Failed(RequestError::TimeIsUp));
-            self.speculator.forget(sequence.id);
-            self.ended.push(sequence);
+        for sequence in self.running.extract_if(.., |s| s.request.is_late(now)).collect::<Vec<_>>() {
+            self.end(sequence, End::Failed(RequestError::TimeIsUp));
         }
-        for mut submission in self.leaving(|submission| submission.request.is_late(now)) {
-            submission.emit(Event::Failed(RequestError::TimeIsUp));
-        }
+        self.leaving(|submission| submission.request.is_late(now), |_| End::Failed(RequestError::TimeIsUp));
     }
 
     /// Launches the next step, then reads the one before it: the device works while tokens are handed out.
@@ -260,6 +384,7 @@ impl Runner {
     }
 
     fn plan(&self) -> Vec<(usize, usize)> {
+        fault::point("plan");
         // A suspect runs alone.
         let suspect = self.running.iter().position(|s| s.suspect);
         let want = |(i, sequence): (usize, &Sequence)| match suspect {
@@ -285,10 +410,11 @@ impl Runner {
         let (running, ended, info) = (&mut self.running, &mut self.ended, &self.info);
         match guarded(|| step.collect(running, ended, info)) {
             Ok(collected) => {
-                self.learn(load, behind.is_empty());
+                if let Err(error) = contained(|| self.learn(load, behind.is_empty())) {
+                    self.stop_speculating(&error);
+                }
                 self.show(collected.hidden);
-                collected.ended.iter().for_each(|s| self.speculator.ended(s));
-                self.ended.extend(collected.ended);
+                collected.ended.into_iter().for_each(|(sequence, end)| self.end(sequence, end));
                 collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
                 true
             }
@@ -300,32 +426,82 @@ impl Runner {
     }
 
     /// A step failed while these sequences were on the device: MLX does not tell a step's failure from that of the one
-    /// behind it. If that was for want of memory, they fail. Else one alone is to blame itself; several start over, one at
-    /// a time, until the guilty one is alone.
+    /// behind it. One alone is to blame itself; several start over, one at a time, until the guilty one is alone. If it
+    /// was for want of memory, what is kept of past sequences makes room.
     fn fail(&mut self, mut involved: Vec<u64>, message: String) {
         involved.sort_unstable();
         involved.dedup();
         tracing::error!(sequences = involved.len(), "step failed: {message}");
         self.options.metrics.failed_steps.add(1);
-        if is_out_of_memory(&message) {
-            self.run_out(&involved, &message);
-        } else if let [only] = involved[..]
+        let out_of_memory = is_out_of_memory(&message);
+        if out_of_memory {
+            self.prefix.limit(self.prefix.stats().bytes / 2);
+        }
+        if let [only] = involved[..]
             && let Some(at) = self.running.iter().position(|s| s.id == only)
         {
             // What it resumed from might be to blame, so it gets one more chance without.
             let sequence = &mut self.running[at];
-            match sequence.resumed && !sequence.cold {
+            match sequence.resumed && !sequence.cold && !out_of_memory {
                 true => sequence.cold = true,
-                false => self.running.remove(at).emit(Event::Failed(RequestError::Step(message))),
+                false => {
+                    let sequence = self.running.remove(at);
+                    self.end(sequence, End::Failed(failure(message)));
+                }
             }
         }
         self.ended.clear();
-        // A later step may have been built on the failed one's state, for any of them.
-        let (model, info) = (&*self.model, &self.info);
-        self.running.iter_mut().for_each(|s| s.restart(model, info));
-        self.running.iter().for_each(|s| self.speculator.forget(s.id));
+        self.restart_all();
+    }
+
+    /// Has all that run begin again: a later step may have been built on a failed one's state, for any of them.
+    fn restart_all(&mut self) {
+        for mut sequence in std::mem::take(&mut self.running) {
+            self.forget(sequence.id);
+            let (model, info) = (&*self.model, &self.info);
+            let restart = || {
+                fault::point("restart");
+                sequence.restart(model, info);
+            };
+            match contained(restart) {
+                Ok(()) => self.running.push(sequence),
+                Err(message) => self.end(sequence, End::Failed(failure(message))),
+            }
+        }
         self.clock.restart();
     }
+
+    /// A round panicked where nothing says which sequence it was about. All begin again, one at a time; if that was so
+    /// already, the one that ran alone is to blame.
+    fn recover(&mut self, message: &str) {
+        tracing::error!("a round of the engine failed: {message}");
+        self.options.metrics.failed_steps.add(1);
+        let work = || {
+            self.launched.take().into_iter().for_each(Step::abandon);
+            self.ended.clear();
+            // It may have been at work.
+            self.prefix.fail();
+            let suspect = self.running.iter().position(|s| s.suspect);
+            if let Some(at) = suspect {
+                let sequence = self.running.remove(at);
+                self.end(sequence, End::Failed(failure(message.into())));
+            }
+            self.restart_all();
+            if self.failed >= MOST_FAILED {
+                self.leaving(|_| true, |_| End::Failed(failure(message.into())));
+            }
+        };
+        if let Err(error) = contained(work) {
+            tracing::error!("what runs is given up: {error}");
+            // Their callers hear of it when they are dropped.
+            (self.running, self.ended, self.launched) = (vec![], vec![], None);
+        }
+    }
+}
+
+/// What a request that fails with `message` is told.
+pub fn failure(message: String) -> RequestError {
+    if is_out_of_memory(&message) { RequestError::OutOfMemory(message) } else { RequestError::Step(message) }
 }
 
 /// Runs one step's work; a panic in it is an error like any other.
@@ -334,4 +510,12 @@ pub fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
         Ok(result) => result.map_err(|e| e.to_string()),
         Err(panic) => Err(mlx::panic_message(&*panic)),
     }
+}
+
+/// As [`guarded`], of work that fails by a panic alone.
+pub fn contained(work: impl FnOnce()) -> Result<(), String> {
+    guarded(|| {
+        work();
+        Ok(())
+    })
 }

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     handle::{Engine, Message, Submission},
+    heartbeat::Heartbeat,
     places::Places,
     request::{
         CacheReport, CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage,
@@ -34,6 +35,8 @@ pub fn scripted(
 ) -> Engine {
     let (sender, messages) = mpsc::channel();
     let given = info.clone();
+    let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
+    let beats = heartbeat.clone();
     let thread = thread::spawn(move || {
         for message in messages {
             let submission = match message {
@@ -43,18 +46,30 @@ pub fn scripted(
                     let _ = answer.send(CacheStats::default());
                     continue;
                 }
-                Message::Text(_) => continue,
+                Message::Text(_) | Message::MemoryChanged => continue,
                 Message::StepTimes(answer) => {
                     let _ = answer.send(StepTimes::default());
                     continue;
                 }
-                Message::Stop => return,
+                Message::Stop => return beats.ended(),
             };
             let (info, script) = (given.clone(), script.clone());
             thread::spawn(move || run(submission, &info, delay, script));
         }
     });
-    Engine::new(info, Places::new(places, 0), Arc::default(), sender, thread)
+    Engine::new(info, Places::new(places, 0), Arc::default(), heartbeat, sender, thread)
+}
+
+/// An engine whose thread hangs in its first step until the engine is dropped.
+pub fn stuck(info: ModelInfo) -> Engine {
+    let (sender, messages) = mpsc::channel();
+    let heartbeat = Arc::new(Heartbeat::new(Duration::ZERO));
+    heartbeat.working();
+    let stop = |message: &Message| matches!(message, Message::Stop);
+    // Requests are kept, as by one that hangs.
+    let thread =
+        thread::spawn(move || drop(messages.into_iter().take_while(|m| !stop(m)).collect::<Vec<_>>()));
+    Engine::new(info, Places::new(1, 0), Arc::default(), heartbeat, sender, thread)
 }
 
 fn run(

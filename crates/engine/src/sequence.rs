@@ -3,19 +3,33 @@
 use std::collections::BTreeSet;
 
 use crate::{
+    account::Reservation,
     cache::{Cache, RotatedOut},
     constrain::TokenSet,
     handle::Submission,
     models::Model,
     prefix::{Begun, Copied, CopiedSoFar, Copying, Fetch, Prefix, Resume},
     request::{
-        CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, TokenLogprobs, Usage,
+        CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, RequestError, TokenLogprobs,
+        Usage,
     },
     sample::Sampler,
     schedule::Want,
     speculate::Speculating,
     step::Last,
 };
+
+/// How a sequence ends.
+pub enum End {
+    Finished(FinishReason),
+    Failed(RequestError),
+}
+
+/// What a sequence begins with.
+pub struct State {
+    caches: Vec<Cache>,
+    sampler: Sampler,
+}
 
 pub struct Sequence {
     pub id: u64,
@@ -70,6 +84,9 @@ pub struct Sequence {
     pub waited: Vec<u64>,
     /// A step with this sequence in it failed; it runs alone until it has proved itself.
     pub suspect: bool,
+    /// What it may take of the memory limit, and up to how many tokens that is enough.
+    pub memory: Reservation,
+    pub room: usize,
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Positions whose logits were reported.
     logits_reported: usize,
@@ -77,12 +94,20 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// What a sequence for this request begins with.
+    #[track_caller]
+    pub fn state(request: &Request, model: &dyn Model, info: &ModelInfo) -> State {
+        let sampler = Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]);
+        State { caches: model.make_caches(), sampler }
+    }
+
     pub fn new(
         id: u64,
         mut submission: Submission,
-        model: &dyn Model,
+        State { caches, sampler }: State,
         info: &ModelInfo,
         speculating: Speculating,
+        memory: Reservation,
     ) -> Sequence {
         submission.meter.admitted();
         let request = submission.request.clone();
@@ -91,8 +116,8 @@ impl Sequence {
             id,
             tokens: request.prompt.clone(),
             computed: 0,
-            caches: model.make_caches(),
-            sampler: Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]),
+            caches,
+            sampler,
             last: None,
             unread: 0,
             draft: vec![],
@@ -115,6 +140,8 @@ impl Sequence {
             waiting: None,
             waited: vec![],
             suspect: false,
+            memory,
+            room: 0,
             prompt_logprobs: vec![None],
             logits_reported: 0,
             vocab_size: info.vocab_size,
@@ -255,6 +282,24 @@ impl Sequence {
         }
     }
 
+    /// Shortens the draft so that no step goes across a position at which its state is to be copied.
+    pub fn cut_draft(&mut self) {
+        if let Some(&at) = self.keep_at.range(self.computed + 1..).next() {
+            self.draft.truncate(at.saturating_sub(self.computed + 2));
+            self.allowed.truncate(self.draft.len() + 1);
+        }
+    }
+
+    /// Whether its reservation may be too small for `ahead` more tokens.
+    pub fn needs_room(&self, ahead: usize) -> bool {
+        self.tokens.len() + self.unread + ahead > self.room && self.room < self.most_tokens()
+    }
+
+    /// Tokens of prompt and output when it ends, at the latest.
+    pub fn most_tokens(&self) -> usize {
+        self.request.prompt.len() + self.limit
+    }
+
     /// What may come behind the known tokens and `draft`.
     fn next_allowed(&self, draft: &[u32]) -> Option<TokenSet> {
         let constraint = self.request.constraint.as_ref()?;
@@ -332,7 +377,11 @@ impl Sequence {
 
     /// Whether state behind `position` is on its way to where others find it.
     pub fn will_keep(&self, position: usize) -> bool {
-        self.keep_at.contains(&position) || self.keeping.contains(&position)
+        (position > self.computed && self.keep_at.contains(&position)) || self.keeping.contains(&position)
+    }
+
+    pub fn submission(&self) -> &Submission {
+        &self.submission
     }
 
     pub fn cancel(&self) {
@@ -346,7 +395,13 @@ impl Sequence {
     /// Forgets all state and computes prompt and output again: after a failed step nothing else is certain. What
     /// comes next is the same token as before, because output depends on the request alone.
     pub fn restart(&mut self, model: &dyn Model, info: &ModelInfo) {
-        (self.suspect, self.begun, self.sound) = (true, false, true);
+        self.suspect = true;
+        self.reset(model, info);
+    }
+
+    /// Forgets all state; it is computed again from the tokens.
+    pub fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
+        (self.begun, self.sound) = (false, true);
         (self.resume, self.waiting, self.lent) = (None, None, false);
         self.fetch = Fetch::default();
         self.keep_at.clear();
@@ -397,7 +452,15 @@ impl Sequence {
         (self.generated() == self.limit).then_some(FinishReason::Length)
     }
 
-    pub fn finish(&mut self, reason: FinishReason) {
+    /// Tells the caller of the end.
+    pub fn end(&mut self, end: End) {
+        match end {
+            End::Finished(reason) => self.finish(reason),
+            End::Failed(error) => self.emit(Event::Failed(error)),
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
         let report = self.report.unwrap_or_default();
         let compressed = self.lossy.then_some(Lossy::CompressedCache);
         let skipped = self.speculating.is_lossy().then_some(Lossy::SkippedLayers);
@@ -418,7 +481,7 @@ impl Sequence {
     }
 
     /// Tells the caller an event, behind all others.
-    pub fn emit(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.submission.emit(event);
     }
 }

@@ -5,17 +5,20 @@ use std::{
     num::NonZeroUsize,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
 };
 
 use serde_json::Value;
 
 use crate::{
+    account::Reservation,
     checkpoint::Checkpoint,
     error::{LoadError, Result},
     generation_config::GenerationConfig,
-    handle::Engine,
+    handle::{Engine, Message},
+    heartbeat::Heartbeat,
+    load_room::LoadRoom,
     memory::{Memory, megabytes},
     models::{self, Block, Model},
     options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
@@ -64,16 +67,27 @@ fn start_with(
     let (ready, loaded) = mpsc::channel();
     let (sender, messages) = mpsc::channel();
     let (places, metrics) = (Places::new(options.max_batch, options.queue_limit), options.metrics.clone());
+    let heartbeat = Arc::new(Heartbeat::new(options.stuck_after));
+    let (beats, waker) = (heartbeat.clone(), sender.clone());
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
+        // Handed on when nothing is left that could compute on them.
+        let _streams = match mlx::Streams::lease() {
+            Ok(streams) => streams,
+            Err(error) => return drop(ready.send(Err(error.into()))),
+        };
         let result = catch_unwind(AssertUnwindSafe(|| load(&checkpoint, &options, script, progress)))
             .unwrap_or_else(|panic| Err(LoadError::Panicked(mlx::panic_message(&*panic))));
         match result {
-            Ok(Ready { model, info, disk, speculator }) => {
+            Ok(Ready { model, info, disk, speculator, memory }) => {
+                let account = options.metrics.account.clone();
+                let _registration = account.register(move || _ = waker.send(Message::MemoryChanged));
                 // The caller may have given up waiting; then there is nobody to serve.
                 if ready.send(Ok(info.clone())).is_ok() {
-                    run(model, info, options, disk, speculator, messages);
+                    run(model, info, options, disk, speculator, &beats, messages);
                 }
+                drop(memory);
+                account.wake_engines();
             }
             Err(error) => drop(ready.send(Err(error))),
         }
@@ -81,7 +95,7 @@ fn start_with(
     let thread =
         thread.spawn(work).map_err(|e| LoadError::Panicked(format!("no thread for the engine: {e}")))?;
     let info = loaded.recv().map_err(|_| LoadError::Panicked("the engine thread ended".into()))??;
-    Ok(Engine::new(info, places, metrics, sender, thread))
+    Ok(Engine::new(info, places, metrics, heartbeat, sender, thread))
 }
 
 fn load(
@@ -97,10 +111,16 @@ fn load(
     // Hashes the weights while they are loaded.
     let fingerprint = start_fingerprint(checkpoint, options);
     let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
-    let Loaded { model, config, weights } = load_model(checkpoint, options, Box::new(report))?;
-    let draft = options.draft_model.as_ref().map(|draft| load_draft(draft, options, &*model, &config));
-    let draft = draft.transpose().map_err(|error| LoadError::Options(format!("the draft model: {error}")))?;
+    let mut room = LoadRoom::new(options);
+    let Loaded { model, config, weights } = load_model(checkpoint, options, &mut room, Box::new(report))?;
+    let draft = options.draft_model.as_ref();
+    let draft = draft.map(|draft| load_draft(draft, options, &mut room, &*model, &config)).transpose();
+    let draft = draft.map_err(|error| match error {
+        full @ LoadError::MemoryFull { .. } => full,
+        error => LoadError::Options(format!("the draft model: {error}")),
+    })?;
     let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
+    let memory = room.settle(&info.memory)?;
     let costs = match options.speculate {
         // Who asks for a drafter by name is not asked what it costs.
         Speculate::Auto => measure(&*model)?,
@@ -128,7 +148,7 @@ fn load(
     }
     let speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
     info.drafters = speculator.names();
-    Ok(Ready { model, info, disk, speculator })
+    Ok(Ready { model, info, disk, speculator, memory })
 }
 
 /// All that an engine's thread runs.
@@ -137,6 +157,8 @@ struct Ready {
     info: ModelInfo,
     disk: Option<Disk>,
     speculator: Speculator,
+    /// For weights, steps and drafters.
+    memory: Vec<Reservation>,
 }
 
 /// A model with what it was made of.
@@ -157,6 +179,7 @@ enum Draft {
 fn load_model(
     checkpoint: &Checkpoint,
     options: &Options,
+    room: &mut LoadRoom,
     report: Box<dyn FnMut(usize, usize)>,
 ) -> Result<Loaded> {
     let config = checkpoint.config()?;
@@ -164,6 +187,7 @@ fn load_model(
     let text = with_top_level_keys(models::text_config(&config), &config);
     let sanitize = |name: &str| (family.sanitize)(&text, name);
     let weights = open_weights(checkpoint, options, &config, sanitize, report)?;
+    room.make(&weights, &text)?;
     let model: Rc<dyn Model> = (family.load)(&text, &weights)?.into();
     weights.all_used()?;
     Ok(Loaded { model, config: text, weights })
@@ -174,16 +198,18 @@ fn load_model(
 fn load_draft(
     checkpoint: &Checkpoint,
     options: &Options,
+    room: &mut LoadRoom,
     target: &dyn Model,
     config: &Value,
 ) -> Result<Draft> {
     let own = checkpoint.config()?;
     if !models::is_block(&own) {
-        return Ok(Draft::Model(load_model(checkpoint, options, Box::new(|_, _| {}))?));
+        return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}))?));
     }
     let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
     let sanitize = |name: &str| Some(name.to_string());
     let weights = open_weights(checkpoint, options, &own, sanitize, Box::new(|_, _| {}))?;
+    room.make(&weights, &own)?;
     let block = Block::load(&own, &weights, target, hidden_size)?;
     weights.all_used()?;
     Ok(Draft::Block(block, weights.loaded_bytes()))

@@ -10,10 +10,10 @@ use crate::{
     logprobs::Logprobs,
     models::Model,
     prefix::{Copied, Prefix},
-    request::{Event, ModelInfo},
+    request::ModelInfo,
     row::{HiddenRow, Row},
     sample::{Chosen, choose, likeliest, unchosen},
-    sequence::Sequence,
+    sequence::{End, Sequence},
     speculate::Watched,
 };
 
@@ -61,8 +61,8 @@ pub struct Load {
 /// What a step that was read leaves behind.
 #[derive(Default)]
 pub struct Collected {
-    /// Sequences that ended with it.
-    pub ended: Vec<Sequence>,
+    /// Sequences that end with it, and how; they are to be told.
+    pub ended: Vec<(Sequence, End)>,
     /// What drafters are to see of sequences that go on.
     pub hidden: Vec<(u64, HiddenRow)>,
     /// State to store: the tokens that it stands behind, and copies.
@@ -92,12 +92,12 @@ impl Step {
         let Forward { hidden, layers, cache_arrays } =
             Forward::of(model, &mut chosen, &counts, watched, !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);
-        let mut start = 0;
+        let (mut start, mut room) = (0, prefix.budget());
         for (sequence, &n) in chosen.iter_mut().zip(&counts) {
             let mut row = Row::build(model, sequence, &hidden, start, n);
             start += n as i32;
             if prefix.is_on() {
-                row.keep(sequence, &hidden.slice(0, start - 1, start), prefix);
+                room -= row.keep(sequence, &hidden.slice(0, start - 1, start), prefix, room);
             }
             row.show(sequence, watched.last.then_some(&hidden), &layers, start);
             ends.extend(start - row.sampled() as i32..start);
@@ -169,11 +169,8 @@ impl Step {
                     sequence.tell();
                     collected.hidden.extend(hidden.map(|hidden| (sequence.id, hidden)));
                 }
-                Ok(Some(reason)) => {
-                    sequence.finish(reason);
-                    collected.ended.push(sequences.remove(at));
-                }
-                Err(error) => sequences.remove(at).emit(Event::Failed(error)),
+                Ok(Some(reason)) => collected.ended.push((sequences.remove(at), End::Finished(reason))),
+                Err(error) => collected.ended.push((sequences.remove(at), End::Failed(error))),
             }
         }
         Ok(collected)

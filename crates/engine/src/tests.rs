@@ -4,6 +4,7 @@
 pub mod checkpoint;
 mod heads;
 mod real_configs;
+mod rounds;
 
 use std::{
     cell::Cell,
@@ -13,6 +14,7 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
+    time::Duration,
 };
 
 use mlx::{Array, Dtype, OutputSpec};
@@ -21,6 +23,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     handle::Engine,
+    heartbeat::Heartbeat,
     models::{self, Model},
     options::Options,
     places::Places,
@@ -118,8 +121,8 @@ fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     model
 }
 
-fn engine(panics_at: Option<usize>) -> Engine {
-    let info = ModelInfo {
+fn info() -> ModelInfo {
+    ModelInfo {
         model_type: "qwen3_5".into(),
         vocab_size: 320,
         context_length: 2048,
@@ -130,17 +133,30 @@ fn engine(panics_at: Option<usize>) -> Engine {
         weight_bytes: 0,
         weights: WeightSummary::default(),
         memory: Memory::default(),
-    };
+    }
+}
+
+fn engine(panics_at: Option<usize>) -> Engine {
+    engine_with(panics_at, || ())
+}
+
+/// `begin` is called on the engine's thread first.
+fn engine_with(panics_at: Option<usize>, begin: impl FnOnce() + Send + 'static) -> Engine {
     let (sender, messages) = mpsc::channel();
+    let info = info();
     let given = info.clone();
+    let beats = Arc::new(Heartbeat::new(Duration::from_secs(60)));
+    let own = beats.clone();
     let thread = thread::spawn(move || {
+        let _streams = mlx::Streams::lease().expect("streams");
+        begin();
         let model: Rc<dyn Model> =
             Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
         let speculator = Speculator::new(&options, vec![], Costs::new(vec![])).expect("off");
-        run(model, given, options, None, speculator, messages);
+        run(model, given, options, None, speculator, &own, messages);
     });
-    Engine::new(info, Places::new(8, 100), Arc::default(), sender, thread)
+    Engine::new(info, Places::new(8, 100), Arc::default(), beats, sender, thread)
 }
 
 fn request(i: u32) -> Request {

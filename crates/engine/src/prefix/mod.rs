@@ -119,6 +119,11 @@ impl Prefix {
         self.budget > 0
     }
 
+    /// Most bytes that it holds, and as many again that are on their way.
+    pub fn budget(&self) -> usize {
+        self.budget
+    }
+
     pub fn by_checkpoint(&self) -> bool {
         self.by_checkpoint
     }

@@ -4,9 +4,10 @@
 use std::time::Instant;
 
 use crate::{
-    request::{Event, Request, RequestError},
+    request::{Request, RequestError},
     row::HiddenRow,
     run::{Runner, guarded},
+    sequence::{End, Sequence},
     step::Load,
 };
 
@@ -96,6 +97,7 @@ impl Runner {
             self.running.iter_mut().filter(|s| s.lent).for_each(|s| s.restart(model, info));
             self.stop_speculating(&error);
         }
+        self.running.iter_mut().for_each(Sequence::cut_draft);
         self.clock.drafting += started.elapsed().as_secs_f64() * 1e3;
     }
 
@@ -110,9 +112,8 @@ impl Runner {
             }
         }
         for (i, error) in stuck.into_iter().rev() {
-            let mut s = self.running.remove(i);
-            self.speculator.forget(s.id);
-            s.emit(Event::Failed(error));
+            let sequence = self.running.remove(i);
+            self.end(sequence, End::Failed(error));
         }
     }
 
@@ -151,12 +152,13 @@ impl Runner {
     }
 
     /// A drafter failed: sequences that run go on without any.
-    fn stop_speculating(&mut self, error: &str) {
+    pub fn stop_speculating(&mut self, error: &str) {
         tracing::error!("a drafter failed: {error}");
         for s in &mut self.running {
             s.draft.clear();
             s.speculating.stop();
-            self.speculator.forget(s.id);
         }
+        let running: Vec<u64> = self.running.iter().map(|s| s.id).collect();
+        running.into_iter().for_each(|id| self.forget(id));
     }
 }

@@ -407,12 +407,11 @@ impl Speculator {
         self.drafters.iter_mut().for_each(|entry| entry.drafter.read(text));
     }
 
-    /// A sequence has ended.
-    pub fn ended(&mut self, s: &Sequence) {
+    /// A sequence has ended; it is to be [forgotten](Speculator::forget) too.
+    pub fn learn_from(&mut self, s: &Sequence) {
         if s.speculating.is_auto() {
             self.controller.ended(&s.speculating.pace, s.generated());
         }
-        self.forget(s.id);
     }
 
     /// A sequence begins again, or has failed.

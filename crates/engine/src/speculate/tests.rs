@@ -11,6 +11,7 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
+    time::Duration,
 };
 
 use mlx::Array;
@@ -21,6 +22,7 @@ use crate::{
     batch::{Batch, Part},
     cache::{Cache, Kept},
     handle::{Engine, Message, Ticket},
+    heartbeat::Heartbeat,
     models::Model,
     options::Speculate,
     places::Places,
@@ -54,6 +56,7 @@ fn script(right: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
 pub struct Bench {
     runner: Runner,
     engine: Engine,
+    heartbeat: Arc<Heartbeat>,
     messages: Receiver<Message>,
 }
 
@@ -77,11 +80,23 @@ impl Bench {
             memory: crate::Memory::default(),
         };
         let (sender, messages) = mpsc::channel();
-        let engine =
-            Engine::new(info.clone(), Places::new(8, 100), Arc::default(), sender, thread::spawn(|| {}));
+        let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
+        let engine = Engine::new(
+            info.clone(),
+            Places::new(8, 100),
+            Arc::default(),
+            heartbeat.clone(),
+            sender,
+            thread::spawn(|| {}),
+        );
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
         let speculator = Speculator::new(&options, vec![drafter], Costs::new(vec![])).expect("off");
-        Bench { runner: Runner::new(model.into(), info, options, None, speculator), engine, messages }
+        Bench {
+            runner: Runner::new(model.into(), info, options, None, speculator),
+            engine,
+            heartbeat,
+            messages,
+        }
     }
 
     pub fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
@@ -107,8 +122,7 @@ impl Bench {
     /// Runs until nothing is left to do, and has `look` at everything behind each step.
     pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
-            assert!(self.runner.admit(&self.messages));
-            self.runner.round();
+            assert!(self.runner.turn(&self.messages, &self.heartbeat));
             look(&mut self.runner);
             self.runner.keep_ended();
             if self.runner.running.is_empty() && self.runner.launched.is_none() {

@@ -117,6 +117,11 @@ impl Weights {
         Ok(Weights { store: Rc::new(store), prefix: String::new() })
     }
 
+    /// Bytes of all tensors as they are stored; 0 of weights that are made up.
+    pub fn total_bytes(&self) -> usize {
+        self.store.loaded.borrow().total
+    }
+
     /// Weights that are made up as they are asked for.
     pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
         let store = Store { random: Some(random), ..Store::empty(types, 0, progress) };

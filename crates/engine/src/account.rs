@@ -1,0 +1,179 @@
+//! One account of memory for the engines that share a limit: what each class has been promised, in bytes. Pure
+//! bookkeeping; the prefix cache is told of here and makes room for all others.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryClass {
+    Weights,
+    /// What computing a step takes beside weights and state.
+    Step,
+    /// State of running sequences, that of their drafters included.
+    Sequences,
+    /// What a draft model keeps of past sequences.
+    Drafters,
+    /// A model that is being loaded.
+    Loading,
+    /// State of past sequences: whatever the others leave.
+    PrefixCache,
+}
+
+impl MemoryClass {
+    pub const ALL: [MemoryClass; 6] = [
+        MemoryClass::Weights,
+        MemoryClass::Step,
+        MemoryClass::Sequences,
+        MemoryClass::Drafters,
+        MemoryClass::Loading,
+        MemoryClass::PrefixCache,
+    ];
+}
+
+/// Shared by the engines of a process that count together.
+#[derive(Default)]
+pub struct MemoryAccount(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    bytes: [usize; MemoryClass::ALL.len()],
+    /// Wake engines, by their names, so that their caches make room.
+    engines: BTreeMap<u64, Box<dyn Fn() + Send>>,
+    next: u64,
+}
+
+impl std::fmt::Debug for MemoryAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MemoryAccount").field(&self.lock().bytes).finish()
+    }
+}
+
+/// Bytes reserved from an account until this is dropped.
+pub struct Reservation {
+    account: Arc<MemoryAccount>,
+    class: MemoryClass,
+    bytes: usize,
+}
+
+/// An engine that is woken when another takes memory, until this is dropped.
+pub struct Registration {
+    account: Arc<MemoryAccount>,
+    name: u64,
+}
+
+impl MemoryAccount {
+    /// Takes `bytes`, if they fit into `limit` beside all others'.
+    ///
+    /// # Errors
+    /// They do not; these many bytes are free.
+    pub fn reserve(
+        self: &Arc<Self>,
+        class: MemoryClass,
+        bytes: usize,
+        limit: Option<usize>,
+    ) -> Result<Reservation, usize> {
+        let mut reservation = Reservation { account: self.clone(), class, bytes: 0 };
+        reservation.resize(bytes, limit).map(|()| reservation)
+    }
+
+    /// Bytes of a class.
+    pub fn bytes(&self, class: MemoryClass) -> usize {
+        self.lock().bytes[class as usize]
+    }
+
+    /// Bytes that are promised, those of prefix caches not among them.
+    pub fn promised(&self) -> usize {
+        self.lock().promised()
+    }
+
+    /// Has engines look at what their caches may hold.
+    pub fn wake_engines(&self) {
+        self.lock().engines.values().for_each(|wake| wake());
+    }
+
+    pub fn register(self: &Arc<Self>, wake: impl Fn() + Send + 'static) -> Registration {
+        let mut state = self.lock();
+        state.next += 1;
+        let name = state.next;
+        state.engines.insert(name, Box::new(wake));
+        Registration { account: self.clone(), name }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn promised(&self) -> usize {
+        self.bytes.iter().sum::<usize>() - self.bytes[MemoryClass::PrefixCache as usize]
+    }
+}
+
+impl Reservation {
+    /// # Errors
+    /// More does not fit into `limit`, and nothing has changed; these many bytes are free.
+    pub fn resize(&mut self, bytes: usize, limit: Option<usize>) -> Result<(), usize> {
+        let mut state = self.account.lock();
+        let others = state.promised() - if self.class == MemoryClass::PrefixCache { 0 } else { self.bytes };
+        let free = limit.map_or(usize::MAX, |limit| limit.saturating_sub(others));
+        if bytes > self.bytes && bytes > free {
+            return Err(free);
+        }
+        let held = &mut state.bytes[self.class as usize];
+        *held = *held + bytes - self.bytes;
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // Less always fits.
+        _ = self.resize(0, None);
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.account.lock().engines.remove(&self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reservations_beyond_the_limit_are_refused_and_change_nothing() {
+        let account = Arc::new(MemoryAccount::default());
+        let weights = account.reserve(MemoryClass::Weights, 60, Some(100)).unwrap();
+        let mut sequence = account.reserve(MemoryClass::Sequences, 30, Some(100)).unwrap();
+        assert_eq!(account.reserve(MemoryClass::Loading, 11, Some(100)).err(), Some(10));
+        assert_eq!(sequence.resize(41, Some(100)), Err(40));
+        assert_eq!((account.promised(), sequence.bytes()), (90, 30));
+        sequence.resize(40, Some(100)).unwrap();
+        // What cannot be helped is not made worse, and less is always possible.
+        sequence.resize(35, Some(50)).unwrap();
+        drop(weights);
+        assert_eq!((account.promised(), account.bytes(MemoryClass::Sequences)), (35, 35));
+    }
+
+    #[test]
+    fn prefix_cache_bytes_are_counted_and_block_no_reservation() {
+        let account = Arc::new(MemoryAccount::default());
+        let mut cache = account.reserve(MemoryClass::PrefixCache, 0, None).unwrap();
+        cache.resize(500, None).unwrap();
+        assert_eq!((account.bytes(MemoryClass::PrefixCache), account.promised()), (500, 0));
+        assert!(account.reserve(MemoryClass::Sequences, 100, Some(100)).is_ok());
+        drop(cache);
+        assert_eq!(account.bytes(MemoryClass::PrefixCache), 0);
+    }
+}

@@ -1,0 +1,369 @@
+//! Rounds of the engine, one by one: who is let in, who makes room, how sequences end, and what becomes of panics.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use super::*;
+use crate::{
+    fault,
+    handle::Message,
+    request::Priority,
+    run::Runner,
+    speculate::{Asked, Draft, Drafter, Hidden, Scripted, Seen},
+};
+
+/// An engine without a thread: the test runs its rounds.
+struct Rig {
+    runner: Runner,
+    engine: Engine,
+    heartbeat: Arc<Heartbeat>,
+    messages: Receiver<Message>,
+}
+
+type Running = (Ticket, Receiver<Event>);
+
+impl Rig {
+    fn new(golden: &str, options: Options, memory: Memory, drafters: Vec<Box<dyn Drafter>>) -> Rig {
+        Rig::faulty(golden, options, memory, drafters, None)
+    }
+
+    /// Building the step with the number `panics_at` panics.
+    fn faulty(
+        golden: &str,
+        options: Options,
+        memory: Memory,
+        drafters: Vec<Box<dyn Drafter>>,
+        panics_at: Option<usize>,
+    ) -> Rig {
+        let types = Types { activations: Some(Dtype::Float32), weights: None };
+        let model = Faulty {
+            model: load_golden(golden, types),
+            panics_at: Cell::new(panics_at),
+            steps: Cell::new(0),
+        };
+        let options = Options { prefill_chunk: 16, memory_limit: memory.limit, ..options };
+        let info = ModelInfo { vocab_size: model.vocab_size(), context_length: 1000, memory, ..info() };
+        let (sender, messages) = mpsc::channel();
+        let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
+        let (places, thread) = (Places::new(8, 100), thread::spawn(|| {}));
+        let engine = Engine::new(info.clone(), places, Arc::default(), heartbeat.clone(), sender, thread);
+        let speculator = Speculator::new(&options, drafters, Costs::new(vec![])).expect("a drafter");
+        Rig {
+            runner: Runner::new(Rc::new(model), info, options, None, speculator),
+            engine,
+            heartbeat,
+            messages,
+        }
+    }
+
+    fn plain(memory: Memory) -> Rig {
+        let options = Options { speculate: Speculate::Off, prefix_cache_bytes: 0, ..Options::default() };
+        Rig::new("qwen3_5-hub", options, memory, vec![])
+    }
+
+    fn submit(&self, request: Request) -> Running {
+        submit(&self.engine, request)
+    }
+
+    fn round(&mut self) {
+        assert!(self.runner.turn(&self.messages, &self.heartbeat));
+    }
+
+    /// Rounds until nothing runs or waits.
+    fn finish(&mut self) {
+        while !self.runner.running.is_empty()
+            || !self.runner.held.is_empty()
+            || self.runner.launched.is_some()
+        {
+            self.round();
+        }
+    }
+
+    fn runs(&self, length: usize) -> bool {
+        self.runner.running.iter().any(|s| s.request.prompt.len() == length)
+    }
+}
+
+/// A megabyte for each token, and room for `tokens` of them: far more than is really taken.
+fn room_for(tokens: usize) -> Memory {
+    Memory { limit: Some(tokens << 20), token: 1 << 20, ..Memory::default() }
+}
+
+fn prompt(length: usize) -> Vec<u32> {
+    (0..length as u32).map(|t| 20 + (t * 7) % 200).collect()
+}
+
+fn plain(length: usize, max_tokens: usize, priority: Priority) -> Request {
+    // Tokens that make a step fail must not be sampled.
+    let sampling = Sampling { logit_bias: [(POISON, -1e9), (NAN_TOKEN, -1e9)].into(), ..Sampling::default() };
+    Request { ignore_eos: true, priority, sampling, ..Request::new(prompt(length), max_tokens) }
+}
+
+fn tokens((_ticket, events): &Running) -> Vec<u32> {
+    let token = |event| match event {
+        Event::Token { id, .. } => Some(id),
+        Event::Failed(error) => panic!("{error}"),
+        _ => None,
+    };
+    events.try_iter().filter_map(token).collect()
+}
+
+fn has_ended((_, events): &Running) -> bool {
+    events.try_iter().any(|event| matches!(event, Event::Finished { .. }))
+}
+
+#[test]
+fn interactive_request_after_a_held_background_one_is_admitted_at_once() {
+    // State is rounded up to 512 tokens for each of them.
+    let mut rig = Rig::plain(room_for(1200));
+    let _first = rig.submit(plain(10, 60, Priority::Background));
+    rig.round();
+    let _held = rig.submit(plain(300, 200, Priority::Background));
+    rig.round();
+    assert!(rig.runs(10) && !rig.runs(300), "there is no room for it");
+    let urgent = rig.submit(plain(20, 3, Priority::Interactive));
+    rig.round();
+    assert!(rig.runs(20), "which fits");
+    rig.finish();
+    assert!(has_ended(&urgent) && has_ended(&_held));
+}
+
+#[test]
+fn held_request_is_not_overtaken_for_ever() {
+    let mut rig = Rig::plain(room_for(1100));
+    let first = rig.submit(plain(20, 4, Priority::Interactive));
+    rig.round();
+    // It takes all there is.
+    let held = rig.submit(plain(300, 200, Priority::Background));
+    let mut urgent = vec![first];
+    for i in 0..200 {
+        if i % 2 == 0 {
+            urgent.push(rig.submit(plain(20, 4, Priority::Interactive)));
+        }
+        rig.round();
+        if rig.runs(300) {
+            assert!(urgent.len() > 5, "some have overtaken it");
+            rig.finish();
+            assert!(has_ended(&held) && urgent.iter().all(has_ended));
+            return;
+        }
+    }
+    panic!("{} have overtaken it", urgent.len());
+}
+
+#[test]
+fn requests_that_may_take_the_whole_context_run_together_and_outgrow_the_limit() {
+    let requests = || [30, 40, 50].map(|length| plain(length, 1000 - length, Priority::Normal));
+    let mut free = Rig::plain(Memory::default());
+    let running = requests().map(|request| free.submit(request));
+    free.round();
+    free.finish();
+    let expected = running.each_ref().map(tokens);
+
+    // Room for one whole context, with what is left for growing, and for three beginnings.
+    let mut rig = Rig::plain(room_for(2400));
+    let running = requests().map(|request| rig.submit(request));
+    rig.round();
+    assert_eq!(rig.runner.running.len(), 3);
+    rig.finish();
+    assert!(rig.runner.options.metrics.preemptions.get() > 0, "they had to make room");
+    for (running, expected) in running.iter().zip(&expected) {
+        assert_eq!(&tokens(running), expected, "answers do not change");
+    }
+    assert_eq!(rig.runner.options.metrics.account.promised(), 0, "and all is given back");
+}
+
+#[test]
+fn background_sequence_makes_room_for_an_interactive_one_that_grows() {
+    let mut rig = Rig::plain(room_for(1600));
+    let urgent = rig.submit(plain(30, 900, Priority::Interactive));
+    let background = rig.submit(plain(40, 900, Priority::Background));
+    rig.round();
+    assert_eq!(rig.runner.running.len(), 2);
+    while rig.runner.options.metrics.preemptions.get() == 0 {
+        assert!(!has_ended(&urgent), "it has outgrown what there is");
+        rig.round();
+    }
+    assert!(rig.runs(30) && !rig.runs(40));
+    rig.finish();
+    assert!(has_ended(&urgent) && has_ended(&background));
+}
+
+#[test]
+fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
+    let (request, length) = (plain(100, 200, Priority::Normal), 200);
+    let options = Options { speculate: Speculate::Off, ..Options::default() };
+    let mut rig = Rig::new("qwen3-a", options.clone(), Memory::default(), vec![]);
+    let running = rig.submit(request.clone());
+    rig.round();
+    rig.finish();
+    let answer = tokens(&running);
+    assert_eq!(answer.len(), length);
+
+    let script = Script {
+        answers: vec![(request.prompt.clone(), answer.clone())],
+        right: 1.0,
+        vocab_size: 250,
+        seed: 1,
+    };
+    let speculate = Speculate::Fixed { drafter: "scripted".into(), depth: Some(4) };
+    let options = Options { speculate, ..options };
+    let mut rig = Rig::new("qwen3-a", options, Memory::default(), vec![Box::new(Scripted(script))]);
+    let first = rig.submit(request.clone());
+    while rig.runner.running.first().is_none_or(|s| s.generated() < 60) {
+        rig.round();
+    }
+    let second = Request {
+        prompt: [&request.prompt[..], &answer[..50], &[30, 31]].concat(),
+        ..plain(1, 3, Priority::Normal)
+    };
+    let second = rig.submit(second);
+    for _ in 0..12 {
+        rig.round();
+    }
+    assert!(!has_ended(&first) && has_ended(&second));
+}
+
+/// Remembers which sequences it has seen and not forgotten.
+#[derive(Clone, Default)]
+struct Memorising(Rc<RefCell<BTreeSet<u64>>>);
+
+impl Drafter for Memorising {
+    fn name(&self) -> &'static str {
+        "memorising"
+    }
+
+    fn hidden(&self) -> Hidden<'_> {
+        Hidden::Final
+    }
+
+    fn see(&mut self, seen: &Seen) {
+        self.0.borrow_mut().insert(seen.sequence);
+    }
+
+    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+        Ok(vec![Draft::default(); asked.len()])
+    }
+
+    fn forget(&mut self, sequence: u64) {
+        self.0.borrow_mut().remove(&sequence);
+    }
+}
+
+#[test]
+fn drafters_keep_nothing_of_sequences_however_they_end() {
+    let drafter = Memorising::default();
+    let speculate = Speculate::Fixed { drafter: "memorising".into(), depth: Some(2) };
+    let options = Options { speculate, ..Options::default() };
+    let mut rig = Rig::new("qwen3_5-hub", options, Memory::default(), vec![Box::new(drafter.clone())]);
+    let with = |last: u32| Request {
+        prompt: [prompt(40), vec![last; 3]].concat(),
+        ..plain(1, 12, Priority::Normal)
+    };
+    let late = Request {
+        deadline: Some(Instant::now() + Duration::from_millis(1)),
+        ..plain(90, 900, Priority::Normal)
+    };
+    let cases =
+        [("finished", with(30)), ("not a number", with(NAN_TOKEN)), ("failed", with(POISON)), ("late", late)];
+    for (what, request) in cases {
+        let _running = rig.submit(request);
+        rig.round();
+        thread::sleep(Duration::from_millis(2));
+        rig.finish();
+        assert!(drafter.0.borrow().is_empty(), "{what}: {:?}", drafter.0);
+    }
+    let (ticket, _events) = rig.submit(with(31));
+    (0..5).for_each(|_| rig.round());
+    assert!(!drafter.0.borrow().is_empty(), "it has seen something");
+    ticket.cancel();
+    rig.finish();
+    assert!(drafter.0.borrow().is_empty(), "cancelled");
+}
+
+/// Three requests through an engine whose thread panics at a place: their ends, and what one more is told.
+fn panicking(place: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
+    let engine = engine_with(None, move || fault::panic_at(place, after, times));
+    let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
+    let told_all = running.into_iter().map(told).collect();
+    (told_all, told(submit(&engine, request(3))))
+}
+
+#[test]
+fn panics_anywhere_in_a_round_cost_at_most_the_guilty_request() {
+    let good = engine(None);
+    let alone: Vec<_> = (0..4).map(|i| told(submit(&good, request(i)))).collect();
+    // How often it panics, and how many requests that may cost.
+    let places = [
+        ("receive", 1, 0),
+        ("admit", 1, 1),
+        ("round", 1, 0),
+        ("round", 2, 1),
+        ("plan", 1, 0),
+        ("plan", 3, 2),
+        ("attach", 1, 0),
+        ("attach", 2, 1),
+        ("store", 1, 0),
+        ("end", 1, 1),
+    ];
+    for (place, times, cost) in places {
+        for after in [0, 2] {
+            let (told, last) = panicking(place, after, times);
+            let failed: Vec<usize> = (0..3).filter(|&i| told[i] != alone[i]).collect();
+            assert!(failed.len() <= cost, "{place} {after}: {failed:?} failed");
+            for i in failed {
+                let end = told[i].last().expect("an end");
+                assert!(end.contains("Failed") && end.contains("on purpose"), "{place} {after}: {end}");
+            }
+            assert_eq!(last, alone[3], "{place} {after}: the engine goes on");
+        }
+    }
+}
+
+#[test]
+fn panic_while_sequences_restart_costs_one_of_them() {
+    let options = || Options { speculate: Speculate::Off, ..Options::default() };
+    let requests = || (0..3).map(|i| plain(20 + 11 * i, 12, Priority::Normal));
+    let mut good = Rig::new("qwen3_5-hub", options(), Memory::default(), vec![]);
+    let running: Vec<_> = requests().map(|request| good.submit(request)).collect();
+    good.round();
+    good.finish();
+    let expected: Vec<_> = running.iter().map(tokens).collect();
+
+    let mut rig = Rig::faulty("qwen3_5-hub", options(), Memory::default(), vec![], Some(3));
+    fault::panic_at("restart", 1, 1);
+    let running: Vec<_> = requests().map(|request| rig.submit(request)).collect();
+    rig.round();
+    rig.finish();
+    let ends: Vec<Vec<Event>> = running.iter().map(|(_, events)| events.try_iter().collect()).collect();
+    let failed = |events: &Vec<Event>| matches!(events.last(), Some(Event::Failed(RequestError::Step(_))));
+    assert_eq!(ends.iter().filter(|events| failed(events)).count(), 1);
+    for (events, expected) in ends.iter().zip(&expected).filter(|(events, _)| !failed(events)) {
+        let token = |event: &Event| if let Event::Token { id, .. } = event { Some(*id) } else { None };
+        assert_eq!(&events.iter().filter_map(token).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn rounds_that_never_succeed_fail_what_waits_and_the_thread_lives() {
+    let engine = engine_with(None, || fault::panic_at("round", 0, 30));
+    let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
+    for (i, told) in running.into_iter().map(told).enumerate() {
+        assert!(told.last().expect("an end").contains("on purpose"), "request {i}");
+    }
+    assert!(!matches!(engine.health(), Health::Ended));
+}
+
+#[test]
+fn health_tells_of_a_thread_that_has_ended() {
+    let engine = engine(None);
+    assert!(told(submit(&engine, request(0))).last().expect("an end").contains("Finished"));
+    assert!(matches!(engine.health(), Health::Idle(_) | Health::Working(_)));
+    engine.stop();
+    assert_eq!(engine.health(), Health::Ended);
+    let gone = engine.submit(request(0), |event| panic!("{event:?}"));
+    assert!(matches!(gone, Err(RequestError::EngineStopped)), "who is refused hears of it once");
+}
