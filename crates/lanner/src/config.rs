@@ -449,6 +449,7 @@ fn model_config(
         checkpoint_every: defaults.checkpoint_every,
         // The tokenizer's, once there is one.
         eos_ids: vec![],
+        stuck_after: defaults.stuck_after,
         memory_limit: args.memory_limit.or(file.memory_limit).map(|bytes| bytes.0).filter(|bytes| *bytes > 0),
         when_full: match args.when_full.or(file.when_full) {
             Some(cli::WhenFull::Refuse) => engine::WhenFull::Refuse,

@@ -18,6 +18,7 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
+use engine::LoadError;
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -197,6 +198,9 @@ fn open_error(error: &OpenError) -> ApiError {
         }
         OpenError::Source(_) => {
             ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
+        }
+        OpenError::Load { error: LoadError::MemoryFull { .. }, .. } => {
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model").code("out_of_memory")
         }
         OpenError::Text(_)
         | OpenError::Load { .. }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -15,24 +15,44 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use engine::{CacheStats, Engine, ModelInfo, RequestError};
-use serde_json::{Value, json};
+use engine::{CacheStats, Engine, Health, MemoryClass, RequestError};
+use serde_json::{Map, Value, json};
 
 use super::{
     Server,
     answer::{Answer, Asked, Wire},
-    metrics::{Counted, Outcome},
+    metrics::{self, Counted, Outcome},
     wire::{chat::ChatWire, completions::CompletionWire, error::ApiError},
 };
 
-pub async fn health(State(server): State<Arc<Server>>) -> Json<Value> {
-    Json(json!({
-        "status": "ok",
+/// 503 where the engine's thread does not do its work; what a monitor restarts a server by.
+pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
+    let health = server.engine().health();
+    let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
+    let (status, activity, since, reason) = match health {
+        Health::Idle(since) => ("ok", "idle", Some(since), None),
+        Health::Working(since) => ("ok", "step", Some(since), None),
+        Health::Stuck { working, allowed } => {
+            let reason = format!(
+                "the engine has computed one step for {:.0} s, where {:.0} s are allowed; restart the server",
+                working.as_secs_f64(),
+                allowed.as_secs_f64()
+            );
+            ("stuck", "step", Some(working), Some(reason))
+        }
+        Health::Ended => ("stopped", "ended", None, Some(RequestError::EngineStopped.to_string())),
+    };
+    let mut answer = json!({
+        "status": status,
         "model": server.name(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": server.started.elapsed().as_secs(),
         "running": server.running.load(Ordering::Relaxed),
-    }))
+        "engine": { "activity": activity, "since_s": since.map(seconds) },
+    });
+    let code = if reason.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    reason.into_iter().for_each(|reason| answer["reason"] = reason.into());
+    (code, Json(answer))
 }
 
 pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
@@ -55,13 +75,18 @@ pub fn describe(server: &Server) -> Value {
         "created": server.created,
         "owned_by": "lanner",
         "context_length": info.context_length,
-        "memory": memory(info),
+        "memory": memory(&server.model.engine),
     })
 }
 
 /// In bytes; see docs/api.md.
-fn memory(info: &ModelInfo) -> Value {
+fn memory(engine: &Engine) -> Value {
+    let (info, account) = (engine.info(), &engine.metrics().account);
     let memory = &info.memory;
+    let promised: Map<String, Value> = MemoryClass::ALL
+        .map(|class| (metrics::memory_class(class).into(), account.bytes(class).into()))
+        .into_iter()
+        .collect();
     json!({
         "limit_bytes": memory.limit,
         "weight_bytes": memory.weights,
@@ -71,6 +96,7 @@ fn memory(info: &ModelInfo) -> Value {
         "context_bytes": memory.state(info.context_length),
         "prefix_cache_bytes": memory.prefix_cache,
         "most_tokens": memory.most_tokens(info.context_length),
+        "promised": promised,
     })
 }
 

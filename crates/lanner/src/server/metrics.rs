@@ -16,7 +16,7 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::IntoResponse,
 };
-use engine::{Distribution, Metrics};
+use engine::{Distribution, MemoryClass, Metrics};
 
 use super::{
     Server,
@@ -204,6 +204,11 @@ fn steps(text: &mut Text, metrics: &Metrics) {
         ("lanner_step_sequences_total", "Sequences in all steps.", &metrics.step_rows),
         ("lanner_step_tokens_total", "Tokens computed in all steps, drafts included.", &metrics.step_tokens),
         ("lanner_step_failures_total", "Steps that failed.", &metrics.failed_steps),
+        (
+            "lanner_preemptions_total",
+            "Sequences whose state made room for others' and was computed again.",
+            &metrics.preemptions,
+        ),
     ];
     counters.into_iter().for_each(|(name, help, counter)| text.counter(name, help, counter.get()));
     text.seconds(
@@ -243,8 +248,27 @@ fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
     text.gauge("lanner_model_weight_bytes", "Weights of the served model.", info.weight_bytes);
     text.gauge("lanner_memory_active_bytes", "What MLX holds, as of the last step.", metrics.memory.get());
     text.gauge("lanner_memory_peak_bytes", "The most that MLX has held.", metrics.most_memory.get());
+    let promised = MemoryClass::ALL.map(|class| (memory_class(class), metrics.account.bytes(class) as u64));
+    text.gauge_by_label(
+        "lanner_memory_promised_bytes",
+        "Memory that was promised, by what for; the prefix cache makes room for the others.",
+        "class",
+        promised.into_iter(),
+    );
     if let Some(limit) = info.memory.limit {
         text.gauge("lanner_memory_limit_bytes", "The limit on what MLX holds.", limit);
+    }
+}
+
+/// As it is called in answers.
+pub fn memory_class(class: MemoryClass) -> &'static str {
+    match class {
+        MemoryClass::Weights => "weights",
+        MemoryClass::Step => "step",
+        MemoryClass::Sequences => "sequences",
+        MemoryClass::Drafters => "drafters",
+        MemoryClass::Loading => "loading",
+        MemoryClass::PrefixCache => "prefix_cache",
     }
 }
 
@@ -301,6 +325,18 @@ impl Text {
     ) {
         let family = self.family(name, Kind::Counter, help);
         counts.fold(family, |family, (value, count)| family.labelled(&[(label, value)], count));
+    }
+
+    /// A gauge for each value of one label.
+    fn gauge_by_label(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        values: impl Iterator<Item = (&'static str, u64)>,
+    ) {
+        let family = self.family(name, Kind::Gauge, help);
+        values.fold(family, |family, (value, now)| family.labelled(&[(label, value)], now));
     }
 
     fn histogram(&mut self, name: &str, help: &str, read: &Distribution) {

@@ -84,6 +84,12 @@ impl Setup {
         self.over(model, requests)
     }
 
+    /// Its engine hangs in a step.
+    pub fn stuck(self) -> TestServer {
+        let model = Model::new(self.name.into(), scripted::stuck(info()), tokenizer(), None);
+        self.over(model, Arc::default())
+    }
+
     /// The built-in model, as `models` says.
     pub fn merlin(self) -> TestServer {
         let model = Model::open(&self.models).unwrap();
