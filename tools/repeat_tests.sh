@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Tests that must not depend on a machine's speed, or on its being quiet: the memory limit many times, the whole suite some
+# times, the last two beside busy processes. Arguments: how often the one, and how often the other; 200 and 5.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+limits=${1:-200} suites=${2:-5} busy=4
+load=() said=$(mktemp)
+trap 'for pid in "${load[@]}"; do kill "$pid" 2>/dev/null || true; done; rm -f "$said"' EXIT
+
+cargo test --workspace --no-run
+limit=$(cargo test --workspace --test memory_limit --no-run 2>&1 | sed -n 's/.*memory_limit.rs (\(.*\))$/\1/p')
+echo "== the memory limit, $limits times, half of them beside $busy busy processes"
+begin_load() {
+    for _ in $(seq "$busy"); do
+        while :; do :; done &
+        load+=($!)
+    done
+}
+end_load() {
+    for pid in "${load[@]}"; do kill "$pid" && wait "$pid" 2>/dev/null || true; done
+    load=()
+}
+failed=0
+for i in $(seq "$limits"); do
+    [ "$i" -eq $((limits / 2 + 1)) ] && begin_load
+    (cd crates/engine && "../../$limit" --nocapture) >"$said" 2>&1 || {
+        failed=$((failed + 1))
+        cat "$said"
+    }
+done
+[ "${#load[@]}" -gt 0 ] && end_load
+
+for i in $(seq "$suites"); do
+    [ "$i" -eq $((suites - 1)) ] && begin_load
+    echo "== the suite, $i of $suites, beside ${#load[@]} busy processes"
+    cargo test --workspace --no-fail-fast || failed=$((failed + 1))
+done
+echo "$failed runs failed"
+[ "$failed" -eq 0 ]
