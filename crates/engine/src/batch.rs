@@ -135,6 +135,14 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Appends keys and values like [`attend_heads`](Batch::attend_heads), without attention: `k`, `v`
+    /// `[tokens, kv_heads * head_dim]`.
+    #[track_caller]
+    pub fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &Heads) {
+        let [k, v] = heads.keys_and_values(kv, &self.positions);
+        self.append(layer, &k, &v);
+    }
+
     /// Attention over the keys and values that another layer has put in its cache in this step.
     #[track_caller]
     pub fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {

@@ -4,7 +4,7 @@ use std::{cell::OnceCell, sync::Arc};
 
 use crate::{
     Array, Dtype, KvBuffer, RmsNorm, Softmax,
-    fast::Rope,
+    fast::{self, Rope},
     fused::{self, HeadsParts},
     portable,
 };
@@ -51,6 +51,15 @@ impl Heads {
     /// With a gate behind each head's query, as wide as that, whose sigmoid multiplies the head's output.
     pub fn with_gates(self) -> Heads {
         Heads { gated: true, ..self }
+    }
+
+    /// Keys and values `[tokens, kv_heads, head_dim]` as attention stores them, from projections
+    /// `[tokens, kv_heads * head_dim]`: for tokens without a query.
+    #[track_caller]
+    pub fn keys_and_values(&self, [k, v]: [&Array; 2], positions: &Array) -> [Array; 2] {
+        let [k, v] = [k, v].map(|x| x.reshape(&[-1, self.kv_heads, self.head_dim]));
+        let k = self.norms.as_ref().map_or_else(|| k.clone(), |[_, k_norm]| k_norm.forward(&k));
+        [fast::rope(&k, positions, &self.rope), v]
     }
 
     /// For our kernels.

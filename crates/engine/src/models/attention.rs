@@ -70,6 +70,11 @@ impl Mixer for Attention {
         x.add_projected(&self.o_proj, &out)
     }
 
+    fn observe(&self, x: &Residual, layer: usize, batch: &mut Batch) {
+        let [k, v] = x.project([&self.k_proj, &self.v_proj]);
+        batch.append_heads(layer, [&k, &v], &self.heads);
+    }
+
     fn make_cache(&self) -> Cache {
         self.sliding_window.map_or_else(Cache::kv, Cache::window)
     }

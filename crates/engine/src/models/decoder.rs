@@ -29,6 +29,11 @@ pub trait Mixer {
     /// The residual stream `[tokens, hidden_size]` through the mixer of layer `layer`.
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array;
 
+    /// Like [`forward`](Mixer::forward) for tokens whose output is not needed: only updates the cache.
+    fn observe(&self, x: &Residual, layer: usize, batch: &mut Batch) {
+        self.forward(x, layer, batch);
+    }
+
     /// An empty cache for it.
     fn make_cache(&self) -> Cache;
 }
@@ -69,6 +74,13 @@ impl PreNorm {
             post_attention_layernorm: norm("post_attention_layernorm")?,
             mlp,
         })
+    }
+}
+
+impl PreNorm {
+    /// Like [`forward`](Layer::forward) for tokens whose output is not needed: only updates the cache.
+    pub fn observe(&self, x: &Array, i: usize, batch: &mut Batch) {
+        self.mixer.observe(&Residual::new(x, &self.input_layernorm), i, batch);
     }
 }
 

@@ -60,10 +60,24 @@ impl Mtp {
     /// other, and are at the hidden states' positions.
     #[track_caller]
     pub fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
+        self.norm.forward(&self.layer.forward(&self.joined(hidden, tokens), 0, batch))
+    }
+
+    /// Like [`forward`](Mtp::forward) for positions whose output is not needed: only updates the cache.
+    #[track_caller]
+    pub fn observe(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) {
+        self.layer.observe(&self.joined(hidden, tokens), 0, batch);
+    }
+
+    fn joined(&self, hidden: &Array, tokens: &Array) -> Array {
         let embedded = self.pre_fc_norm_embedding.forward(&self.embed_tokens.forward(tokens));
         let hidden = self.pre_fc_norm_hidden.forward(hidden);
-        let joined = self.fc.forward(&Array::concatenate([&embedded, &hidden], -1));
-        self.norm.forward(&self.layer.forward(&joined, 0, batch))
+        self.fc.forward(&Array::concatenate([&embedded, &hidden], -1))
+    }
+
+    /// Embeddings `[n, hidden_size]` of tokens `[n]`: of the size and type of hidden states.
+    pub fn embedded(&self, tokens: &Array) -> Array {
+        self.embed_tokens.forward(tokens)
     }
 
     /// Empty caches for a new sequence.

@@ -352,3 +352,28 @@ fn a_sequence_that_begins_again_begins_anew() {
     assert_eq!(ask(&mut drafter, 1), first);
     assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
 }
+
+#[test]
+fn observed_positions_leave_the_cache_of_the_whole_layer() {
+    for name in ["qwen3_5-a", "qwen3_5_moe-b", "deepseek_v3-a", "glm4_moe-a"] {
+        let model = load_golden(name, FLOAT32);
+        let mtp = model.mtp().expect("a head");
+        let tokens: Vec<u32> = (0..90).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
+        let (hidden, n) = (hidden(&*model, &tokens), 89);
+        let left = |whole: bool| -> Vec<f32> {
+            let mut caches = mtp.make_caches();
+            let mut batch = Batch::new([part(n as usize, 0, &mut caches)]);
+            let (seen, next) = (hidden.slice(0, 0, n), ids(&tokens[1..]));
+            match whole {
+                true => drop(mtp.forward(&seen, &next, &mut batch)),
+                false => mtp.observe(&seen, &next, &mut batch),
+            }
+            let arrays = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, n)).flatten();
+            arrays.flat_map(|x| x.to_f32().expect("evaluates")).collect()
+        };
+        let (whole, alone) = (left(true), left(false));
+        assert!(whole.len() > 89 && whole.len() == alone.len(), "{name}");
+        let worst = whole.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "{name}: off by {worst}");
+    }
+}
