@@ -149,6 +149,7 @@ impl Runner {
         self.drop_late(Instant::now());
         self.grow();
         self.step();
+        self.measure_some();
         self.keep_ended();
         self.work_on_disk();
         self.tell_holding();
@@ -168,8 +169,10 @@ impl Runner {
     /// Takes in what has come; waits if there is nothing else to do. `false` at the end.
     fn receive(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
         fault::point("receive");
-        let idle = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
-        let wait = match self.prefix.awaits_disk() {
+        let measures = self.speculator.is_measuring();
+        let nothing_runs = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
+        let idle = nothing_runs && !measures;
+        let wait = match self.prefix.awaits_disk() && !measures {
             true if idle || self.only_waits_for_disk() => Some(DISK_WAIT),
             _ if idle && self.is_waited_for() => Some(LOOK_AGAIN),
             _ => None,

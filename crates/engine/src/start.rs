@@ -27,7 +27,7 @@ use crate::{
     request::ModelInfo,
     run::run,
     speculate::{
-        Costs, Drafter, Itself, PROFILE, Script, Scripted, Speculator, block::BlockDrafter,
+        COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load, block::BlockDrafter,
         draft_model::DraftModel, measure, mtp::MtpDrafter,
     },
     weights::{Declared, Types, Weights},
@@ -121,11 +121,6 @@ fn load(
     })?;
     let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
     let memory = room.settle(&info.memory)?;
-    let costs = match options.speculate {
-        // Who asks for a drafter by name is not asked what it costs.
-        Speculate::Auto => measure(&*model)?,
-        _ => Costs::new(vec![]),
-    };
     let mut more: Vec<Box<dyn Drafter>> = vec![];
     if let Some(mtp) = MtpDrafter::new(model.clone()) {
         more.push(Box::new(mtp));
@@ -146,7 +141,10 @@ fn load(
     if let Some(script) = script {
         more.push(Box::new(Scripted(script)));
     }
-    let speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
+    let file = disk.as_ref().map(|disk| disk.folder().join(COSTS));
+    let costs = at_load(&*model, &mut more, file.as_deref(), options.speculate == Speculate::Auto)?;
+    let mut speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
+    speculator.keep_in(file);
     info.drafters = speculator.names();
     Ok(Ready { model, info, disk, speculator, memory })
 }

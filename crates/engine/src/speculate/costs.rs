@@ -1,36 +1,48 @@
-//! What steps cost by the tokens in them: measured when a model is loaded, and by every step from then on.
+//! Step costs by width: from a first measurement, then updated by every step. No arrays.
 
-use std::time::{Duration, Instant};
-
-use mlx::Array;
-
-use crate::{
-    batch::{Batch, Part},
-    models::Model,
-};
-
-/// Weight of a new measurement of a step.
+/// Weight of a new measurement of a batch, or of a step whose successor is built meanwhile.
 const FRESH: f64 = 0.15;
+/// Weight of a new measurement of one row's step in the machine's speed, for a width that steps have all the time.
+const SPEED: f64 = 0.25;
+/// Its weight in the width's own cost: at least, more for each step of another width since the last one, more while there are few
+/// measurements, and at most.
+const OWN: f64 = 0.05;
+const RARE: f64 = 0.01;
+const FEW: f64 = 0.8;
+const MOST_OWN: f64 = 0.4;
 /// A measurement this many times off is somebody else using the machine.
 const OUTLIER: f64 = 2.5;
 /// A drafted token of a batch costs between so many times what it costs one row.
 const LEAST_DEARER: f64 = 0.1;
 const MOST_DEARER: f64 = 10.0;
-/// Widths of the steps that are measured first, most telling ones first; those always, and the others while there is
-/// time.
-const ALWAYS: [usize; 2] = [1, 4];
-const WITH_TIME: [usize; 4] = [16, 2, 8, 32];
-const TIME: Duration = Duration::from_millis(300);
 
 /// What steps cost, in milliseconds, by the tokens in them.
 #[derive(Clone, Debug)]
 pub struct Costs {
-    /// Of steps of one row that are read before the next is built: width and milliseconds, rising.
-    steps: Vec<(usize, f64)>,
+    /// Of steps of one row that are read before the next is built, by rising width.
+    steps: Vec<Step>,
+    /// Factor of all of these: other programs slow down steps of every width alike, and which of them is measured at such a time
+    /// must not decide whether to draft.
+    speed: f64,
+    /// Number of measurements of any width.
+    count: u64,
     /// Of such steps of more rows, by the rows in them.
     batches: Vec<Rows>,
     /// Of steps whose successor is built while they are computed, by the rows in them.
     plain: Vec<Option<f64>>,
+    /// Whether several widths were measured: one width says nothing about the others.
+    measured: bool,
+}
+
+/// What is known of steps of a width.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    width: usize,
+    /// Milliseconds, at a speed of 1.
+    ms: f64,
+    /// Number of measurements in steps that ran, and [`Costs::count`] at the last one.
+    seen: f64,
+    last: u64,
 }
 
 /// What steps of so many rows cost: each row brings a past of its own, so width alone does not tell.
@@ -58,28 +70,45 @@ impl Costs {
     pub fn new(mut steps: Vec<(usize, f64)>) -> Costs {
         steps.sort_by_key(|(width, _)| *width);
         steps.dedup_by_key(|(width, _)| *width);
-        Costs { steps, batches: vec![], plain: vec![] }
+        // Other programs can only make a step take longer, and it takes no longer than a wider one.
+        for i in (1..steps.len()).rev() {
+            steps[i - 1].1 = steps[i - 1].1.min(steps[i].1);
+        }
+        let measured = !steps.is_empty();
+        let steps = steps.into_iter().map(|(width, ms)| Step { width, ms, seen: 0.0, last: 0 }).collect();
+        Costs { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured }
     }
 
-    /// Whether nothing was ever measured.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
+    /// Whether several widths were measured, not only those of steps that ran.
+    pub fn are_measured(&self) -> bool {
+        self.measured
+    }
+
+    /// Adds measured steps; values from steps that ran take precedence.
+    pub fn took_before(&mut self, steps: Vec<(usize, f64)>) {
+        for (width, ms) in steps {
+            if let Err(at) = self.steps.binary_search_by_key(&width, |step| step.width) {
+                self.steps.insert(at, Step { width, ms: ms / self.speed, seen: 0.0, last: 0 });
+            }
+        }
+        self.measured = true;
     }
 
     /// Of a step of `width` tokens of one row that has to be read before the next is built; `None` if nothing was ever
     /// measured.
     pub fn step(&self, width: usize) -> Option<f64> {
-        let at = self.steps.partition_point(|(known, _)| *known < width);
+        let at = self.steps.partition_point(|step| step.width < width);
         let (right, left) = (self.steps.get(at), at.checked_sub(1).map(|i| self.steps[i]));
-        match (left, right.copied()) {
-            (_, Some((known, ms))) if known == width => Some(ms),
-            (Some((a, low)), Some((b, high))) => {
-                Some(low + (high - low) * (width - a) as f64 / (b - a) as f64)
+        let ms = match (left, right.copied()) {
+            (_, Some(known)) if known.width == width => known.ms,
+            (Some(a), Some(b)) => {
+                a.ms + (b.ms - a.ms) * (width - a.width) as f64 / (b.width - a.width) as f64
             }
             // In proportion is too much for wide steps, which makes them unlikely, and no less for narrow ones.
-            (Some((a, low)), None) => Some(low * width as f64 / a as f64),
-            (None, right) => right.map(|(_, ms)| ms),
-        }
+            (Some(a), None) => a.ms * width as f64 / a.width as f64,
+            (None, right) => right?.ms,
+        };
+        Some(self.speed * ms)
     }
 
     /// Of a step of `width` tokens of so many rows that has to be read before the next is built.
@@ -117,17 +146,33 @@ impl Costs {
     /// All that is known of steps; of drafters somebody else knows.
     pub fn times(&self) -> StepTimes {
         let plain = self.plain.iter().enumerate().filter_map(|(rows, ms)| ms.map(|ms| (rows, ms)));
-        StepTimes { steps: self.steps.clone(), plain: plain.collect(), drafters: vec![] }
+        let steps = self.steps.iter().map(|step| (step.width, self.speed * step.ms)).collect();
+        StepTimes { steps, plain: plain.collect(), drafters: vec![] }
     }
 
     pub fn saw_step(&mut self, rows: usize, width: usize, ms: f64) {
         if rows > 1 {
             return self.saw_batch(rows, width, ms);
         }
-        match self.steps.binary_search_by_key(&width, |(known, _)| *known) {
-            Ok(at) => self.steps[at].1 = blended(Some(self.steps[at].1), ms),
-            Err(at) => self.steps.insert(at, (width, ms)),
+        self.count += 1;
+        match self.steps.binary_search_by_key(&width, |step| step.width) {
+            Ok(at) => self.saw_known(at, ms),
+            Err(at) => {
+                self.steps.insert(at, Step { width, ms: ms / self.speed, seen: 1.0, last: self.count });
+            }
         }
+    }
+
+    /// Splits the deviation of a measurement: a width that is measured all the time shows the machine's speed, and one that is
+    /// measured rarely, right after others, its own cost.
+    fn saw_known(&mut self, at: usize, ms: f64) {
+        let step = &mut self.steps[at];
+        let others = (self.count - step.last).saturating_sub(1) as f64;
+        let own = (OWN + RARE * others).max(FEW / (step.seen + 1.0)).min(MOST_OWN);
+        let off = |speed: f64, step: &Step| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
+        self.speed *= 1.0 + SPEED * (1.0 - own / MOST_OWN) * off(self.speed, step);
+        step.ms *= 1.0 + own * off(self.speed, step);
+        (step.seen, step.last) = (step.seen + 1.0, self.count);
     }
 
     fn saw_batch(&mut self, rows: usize, width: usize, ms: f64) {
@@ -160,39 +205,6 @@ fn blended(known: Option<f64>, new: f64) -> f64 {
     known + FRESH * (new.clamp(known / OUTLIER, known * OUTLIER) - known)
 }
 
-/// Computes steps of one sequence to see what they cost.
-///
-/// # Errors
-/// Computing one failed.
-pub fn measure(model: &dyn Model) -> mlx::Result<Costs> {
-    let started = Instant::now();
-    let mut caches = model.make_caches();
-    let mut past = 0;
-    let mut run = |width: usize| {
-        let started = Instant::now();
-        let tokens = Array::from_slice(&vec![0u32; width], &[width as i32]);
-        // As a draft, so that what takes that into account does.
-        let part = Part { tokens: width, ahead: width - 1, past, caches: &mut caches };
-        let mut batch = Batch::new([part]);
-        let chosen = model.logits(&model.forward(&tokens, &mut batch)).argmax(-1);
-        mlx::eval([&chosen])?;
-        caches.iter_mut().for_each(|cache| cache.rewind(width - 1).unwrap_or_else(|e| panic!("{e:?}")));
-        past += 1;
-        Ok::<_, mlx::Error>(started.elapsed().as_secs_f64() * 1e3)
-    };
-    // Weights come into memory.
-    run(1)?;
-    let mut steps = vec![];
-    for width in ALWAYS.into_iter().chain(WITH_TIME) {
-        if !ALWAYS.contains(&width) && started.elapsed() > TIME {
-            break;
-        }
-        let first = run(width)?;
-        steps.push((width, if started.elapsed() > TIME { first } else { first.min(run(width)?) }));
-    }
-    Ok(Costs::new(steps))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,9 +223,27 @@ mod tests {
         assert!((costs.step(4).unwrap() - 3.0).abs() < 1e-3);
         // A pause of the whole machine is no measurement.
         costs.saw_step(1, 1, 500.0);
-        assert!(costs.step(1).unwrap() < 1.3);
+        assert!(costs.step(1).unwrap() < 1.7, "{:?}", costs.step(1));
         assert_eq!(Costs::new(vec![]).step(3), None);
+        let disturbed = Costs::new(vec![(1, 1.0), (4, 5.0), (8, 3.5)]);
+        assert_eq!([1, 4, 8].map(|width| disturbed.step(width)), [Some(1.0), Some(3.5), Some(3.5)]);
         assert_eq!(costs.times().plain, [(1, 0.9)]);
+    }
+
+    #[test]
+    fn slower_machine_scales_steps_of_every_width() {
+        let mut costs = Costs::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
+        (0..40).for_each(|_| costs.saw_step(1, 2, 1.2));
+        (0..20).for_each(|_| costs.saw_step(1, 2, 2.4));
+        let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
+        assert!(two > 2.2 && (1.7..2.1).contains(&one), "{one} and {two}");
+        // A width that was not seen since load is corrected itself.
+        let mut costs = Costs::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
+        (0..40).for_each(|_| costs.saw_step(1, 1, 1.0));
+        (0..20).for_each(|_| costs.saw_step(1, 2, 2.4));
+        (0..10).for_each(|_| costs.saw_step(1, 1, 1.0));
+        let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
+        assert!(two > 1.8 && one < 1.2, "{one} and {two}");
     }
 
     #[test]

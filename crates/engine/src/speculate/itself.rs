@@ -9,7 +9,7 @@ use mlx::{Array, Dtype};
 
 use super::{
     Asked, Draft, Drafter, GRADES,
-    layers::{Profile, unmeasured},
+    layers::{Profile, ProfileMeter, unmeasured},
 };
 use crate::{
     batch::{Batch, Part},
@@ -33,6 +33,8 @@ pub struct Itself {
     /// What it is measured on.
     text: Vec<u32>,
     measured: bool,
+    /// The measurement in progress.
+    meter: Option<ProfileMeter>,
 }
 
 /// A sequence and its draft.
@@ -54,8 +56,15 @@ impl Itself {
         }
         let known = file.as_ref().and_then(|file| Profile::open(file, layers));
         let left_out = known.as_ref().map_or_else(|| unmeasured(layers), Profile::left_out);
-        let mut itself =
-            Itself { model, left_out, least: 0.0, file, text: vec![], measured: known.is_some() };
+        let mut itself = Itself {
+            model,
+            left_out,
+            least: 0.0,
+            file,
+            text: vec![],
+            measured: known.is_some(),
+            meter: None,
+        };
         // Another token costs so much, and brings a step's worth if all before it is right.
         itself.least = itself.share();
         Some(itself)
@@ -64,7 +73,7 @@ impl Itself {
     /// Without these layers, in drafts at least so likely.
     #[cfg(test)]
     pub fn without(model: Rc<dyn Model>, left_out: Vec<usize>, least: f64) -> Itself {
-        Itself { model, left_out, least, file: None, text: vec![], measured: true }
+        Itself { model, left_out, least, file: None, text: vec![], measured: true, meter: None }
     }
 
     #[cfg(test)]
@@ -87,8 +96,21 @@ impl Drafter for Itself {
     }
 
     fn spared(&mut self) -> Option<&[usize]> {
-        self.prepare();
-        Some(&self.left_out)
+        self.begin_measuring();
+        self.meter.is_none().then_some(&*self.left_out)
+    }
+
+    fn is_measuring(&self) -> bool {
+        self.meter.is_some()
+    }
+
+    fn measure(&mut self) -> mlx::Result<()> {
+        let Some(mut meter) = self.meter.take() else { return Ok(()) };
+        match meter.slice()? {
+            None => self.meter = Some(meter),
+            Some(profile) => self.know(&profile),
+        }
+        Ok(())
     }
 
     fn borrows(&self) -> bool {
@@ -100,7 +122,7 @@ impl Drafter for Itself {
     }
 
     fn is_ready(&self) -> bool {
-        self.measured
+        self.measured && self.meter.is_none()
     }
 
     /// Nothing without the sequences' caches.
@@ -109,7 +131,11 @@ impl Drafter for Itself {
     }
 
     fn propose_on(&mut self, asked: &[Asked], caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
-        self.prepare();
+        self.begin_measuring();
+        if self.is_measuring() {
+            // Requests do not wait for the profile: until it is measured they decode without drafts.
+            return Ok(vec![Draft::default(); asked.len()]);
+        }
         let vocab_size = self.model.vocab_size();
         let row = |(asked, caches)| Row::new(asked, caches, vocab_size);
         let mut rows: Vec<Row> = asked.iter().zip(caches).map(row).collect();
@@ -128,17 +154,15 @@ impl Drafter for Itself {
 }
 
 impl Itself {
-    /// Measures the profile, if there is none and there is a text; without, some layers are as good as others.
-    pub fn prepare(&mut self) {
-        if self.measured || self.text.len() < 2 {
-            return;
+    /// Starts to measure the profile if there is none and there is a text to measure it on. A failed measurement is not repeated.
+    fn begin_measuring(&mut self) {
+        if !self.measured && self.text.len() >= 2 {
+            self.measured = true;
+            self.meter = Some(ProfileMeter::new(self.model.clone(), std::mem::take(&mut self.text)));
         }
-        // Not a second time, whatever comes of it.
-        self.measured = true;
-        let profile = match Profile::measure(&*self.model, &std::mem::take(&mut self.text)) {
-            Ok(profile) => profile,
-            Err(error) => return tracing::warn!("layers to draft without could not be measured: {error}"),
-        };
+    }
+
+    fn know(&mut self, profile: &Profile) {
         self.left_out = profile.left_out();
         self.least = self.share();
         tracing::debug!("`self` drafts without layers {:?}: {profile:?}", self.left_out);

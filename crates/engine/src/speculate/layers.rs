@@ -1,13 +1,15 @@
 //! Which layers a model can do without best: a profile, measured on a short text and kept in a file. What it says decides
 //! how good guesses are, never an answer.
 
-use std::{fs, io::Write, path::Path};
+use std::{fs, io::Write, path::Path, rc::Rc};
 
 use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
 
+use super::measuring::Pieces;
 use crate::{
     batch::{Batch, Part},
+    cache::Cache,
     models::Model,
     prefix::write_whole,
 };
@@ -30,26 +32,6 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Of a model with at least three layers, on the tokens of a text: two at least.
-    ///
-    /// # Errors
-    /// Computing it failed.
-    #[track_caller]
-    pub fn measure(model: &dyn Model, text: &[u32]) -> mlx::Result<Profile> {
-        let layers = model.layers();
-        let (whole, streams) = run(model, text, &[])?;
-        let similarity = streams.windows(2).map(|pair| similarity(&pair[0], &pair[1], text.len())).collect();
-        let mut profile = Profile { similarity, trials: vec![] };
-        let mut counts = TRIED.map(|eighths| (layers * eighths / 8).clamp(1, layers - 2)).to_vec();
-        counts.dedup();
-        for count in counts {
-            let (picked, _) = run(model, text, &profile.least_changing(count))?;
-            let same = picked.iter().zip(&whole).filter(|(a, b)| a == b).count();
-            profile.trials.push((count, same as f64 / text.len() as f64));
-        }
-        Ok(profile)
-    }
-
     /// What a file holds, if that is the profile of a model with so many layers.
     pub fn open(path: &Path, layers: usize) -> Option<Profile> {
         let profile: Profile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
@@ -100,11 +82,94 @@ pub fn unmeasured(layers: usize) -> Vec<usize> {
     (1..layers.saturating_sub(1)).skip(1).step_by(2).collect()
 }
 
-/// The token picked behind each of a text, and the residual stream behind each layer, `[tokens * hidden_size]`.
+/// Measures the profile of a model in slices: a pass with all layers, then one without each number of layers.
+pub struct ProfileMeter {
+    model: Rc<dyn Model>,
+    text: Vec<u32>,
+    pieces: Pieces,
+    caches: Vec<Cache>,
+    /// Tokens picked in this pass so far; as many tokens of the text are in the caches.
+    picked: Vec<u32>,
+    /// Tokens picked with all layers, once that pass is done.
+    whole: Option<Vec<u32>>,
+    /// For each layer but the first: sum of similarities so far.
+    similar: Vec<f64>,
+    /// Numbers of layers still to be left out.
+    counts: Vec<usize>,
+    profile: Profile,
+}
+
+impl ProfileMeter {
+    /// For a model with at least three layers, on a text of at least two tokens.
+    pub fn new(model: Rc<dyn Model>, text: Vec<u32>) -> ProfileMeter {
+        let layers = model.layers();
+        let mut counts = TRIED.map(|eighths| (layers * eighths / 8).clamp(1, layers - 2)).to_vec();
+        counts.dedup();
+        counts.reverse();
+        ProfileMeter {
+            caches: model.make_caches(),
+            pieces: Pieces::default(),
+            picked: vec![],
+            whole: None,
+            similar: vec![0.0; layers - 1],
+            counts,
+            profile: Profile { similarity: vec![], trials: vec![] },
+            model,
+            text,
+        }
+    }
+
+    /// Computes the next slice; returns the profile after the last one.
+    ///
+    /// # Errors
+    /// Computing it failed.
+    #[track_caller]
+    pub fn slice(&mut self) -> mlx::Result<Option<Profile>> {
+        let at = self.picked.len();
+        let n = self.pieces.next(self.text.len() - at);
+        let text = &self.text[at..at + n];
+        let left_out = match (&self.whole, self.counts.last()) {
+            (Some(_), Some(&count)) => self.profile.least_changing(count),
+            _ => vec![],
+        };
+        let (model, caches) = (&*self.model, &mut self.caches[..]);
+        let (picked, streams) = self.pieces.time(n, || run(model, caches, at, text, &left_out))?;
+        self.picked.extend(picked);
+        for (sum, pair) in self.similar.iter_mut().zip(streams.windows(2)) {
+            *sum = add_similarities(*sum, &pair[0], &pair[1], n);
+        }
+        if self.picked.len() < self.text.len() {
+            return Ok(None);
+        }
+        self.pass();
+        Ok(self.counts.is_empty().then(|| self.profile.clone()))
+    }
+
+    /// Ends a pass over the text.
+    fn pass(&mut self) {
+        let tokens = self.text.len() as f64;
+        let picked = std::mem::take(&mut self.picked);
+        self.caches = self.model.make_caches();
+        let Some(whole) = &self.whole else {
+            self.profile.similarity = self.similar.iter().map(|sum| (sum / tokens) as f32).collect();
+            return self.whole = Some(picked);
+        };
+        let same = picked.iter().zip(whole).filter(|(a, b)| a == b).count();
+        self.profile.trials.extend(self.counts.pop().map(|count| (count, same as f64 / tokens)));
+    }
+}
+
+/// The token picked after each token of `text`, which begins at position `at`; and, with all layers, the residual stream after
+/// each layer, `[tokens * hidden_size]`.
 #[track_caller]
-fn run(model: &dyn Model, text: &[u32], left_out: &[usize]) -> mlx::Result<(Vec<u32>, Vec<Vec<f32>>)> {
-    let mut caches = model.make_caches();
-    let mut batch = Batch::new([Part { tokens: text.len(), ahead: 0, past: 0, caches: &mut caches }]);
+fn run(
+    model: &dyn Model,
+    caches: &mut [Cache],
+    at: usize,
+    text: &[u32],
+    left_out: &[usize],
+) -> mlx::Result<(Vec<u32>, Vec<Vec<f32>>)> {
+    let mut batch = Batch::new([Part { tokens: text.len(), ahead: 0, past: at, caches }]);
     batch.leave_out(left_out);
     if left_out.is_empty() {
         batch.watch(&(0..model.layers()).collect::<Vec<usize>>());
@@ -115,13 +180,12 @@ fn run(model: &dyn Model, text: &[u32], left_out: &[usize]) -> mlx::Result<(Vec<
     Ok((picked, streams))
 }
 
-/// Mean cosine similarity of so many rows.
-fn similarity(before: &[f32], behind: &[f32], rows: usize) -> f32 {
+/// `sum` plus the cosine similarities of all rows, added in order, so that the sizes of slices do not change the bits.
+fn add_similarities(sum: f64, before: &[f32], after: &[f32], rows: usize) -> f64 {
     let size = before.len() / rows;
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(f64::MIN_POSITIVE);
-    let sum: f64 = before.chunks(size).zip(behind.chunks(size)).map(cosine).sum();
-    (sum / rows as f64) as f32
+    before.chunks(size).zip(after.chunks(size)).map(cosine).fold(sum, |sum, similarity| sum + similarity)
 }
 
 #[cfg(test)]
@@ -131,7 +195,8 @@ mod tests {
     #[test]
     fn likeness_of_streams() {
         let check = |before: &[f32], behind: &[f32], expected: f32| {
-            assert!((similarity(before, behind, 2) - expected).abs() < 1e-6, "{before:?} {behind:?}");
+            let mean = add_similarities(1.0, before, behind, 2) / 2.0 - 0.5;
+            assert!((mean - f64::from(expected)).abs() < 1e-6, "{before:?} {behind:?}");
         };
         check(&[1.0, 2.0, 3.0, 0.5], &[2.0, 4.0, 6.0, 1.0], 1.0);
         check(&[1.0, 0.0, 1.0, 0.0], &[0.0, 1.0, 1.0, 0.0], 0.5);

@@ -9,10 +9,12 @@ mod each;
 mod forced;
 mod itself;
 mod layers;
+mod measuring;
 pub mod mtp;
 mod ngram;
 mod rounds;
 mod scripted;
+mod speculating;
 mod speculator;
 pub mod table;
 #[cfg(test)]
@@ -20,13 +22,16 @@ mod tests;
 
 use mlx::Array;
 
+use self::controller::Grades;
 pub use self::{
-    costs::{Costs, StepTimes, measure},
+    costs::{Costs, StepTimes},
     itself::{Itself, NAME as SELF},
     layers::FILE as PROFILE,
+    measuring::{FILE as COSTS, StepMeter, at_load, measure},
     rounds::Clock,
     scripted::{Script, Scripted},
-    speculator::{Speculating, Speculator, Watched},
+    speculating::Speculating,
+    speculator::Speculator,
 };
 use crate::{cache::Lent, constrain::Constraint, request::Sampling};
 
@@ -66,9 +71,6 @@ pub trait Drafter {
         0.0
     }
 
-    /// Told what the model's steps take, once that was measured.
-    fn steps_take(&mut self, _costs: &Costs) {}
-
     /// Most tokens of a draft, if it is made in one pass that costs the same for one token as for all.
     fn in_one(&self) -> Option<usize> {
         None
@@ -82,8 +84,37 @@ pub trait Drafter {
         true
     }
 
-    /// The layers that the model can best do without, which may have to be measured first; `None` if it is not this
-    /// drafter's business.
+    /// Told that `auto` needs its costs: it may want to [measure](Drafter::measure) them.
+    fn prepare(&mut self) {}
+
+    /// Whether it has measurements to make that a request asked for.
+    fn is_measuring(&self) -> bool {
+        false
+    }
+
+    /// Makes the next slice of its measurements: about 20 ms, or the least that can be computed.
+    ///
+    /// # Errors
+    /// Computing it failed; the measurement is not repeated.
+    fn measure(&mut self) -> mlx::Result<()> {
+        Ok(())
+    }
+
+    /// Its measurements in milliseconds, for [`restore`](Drafter::restore) at the next load; empty if it made none.
+    fn measured(&self) -> Vec<f64> {
+        vec![]
+    }
+
+    /// Takes the measurements of an earlier load.
+    fn restore(&mut self, _found: &[f64]) {}
+
+    /// Acceptance that its drafts would have had in a sequence's prompt, by grade; `None` if it cannot tell.
+    fn tried(&self, _sequence: u64) -> Option<&Grades> {
+        None
+    }
+
+    /// The layers that the model can best do without; `None` as long as that is being measured, or if it is not this drafter's
+    /// business.
     fn spared(&mut self) -> Option<&[usize]> {
         None
     }
@@ -131,6 +162,14 @@ pub enum Hidden<'a> {
     Final,
     /// The residual stream behind some layers, in this order.
     Layers(&'a [usize]),
+}
+
+/// Hidden states that any drafter wants to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Behind the final norm.
+    pub last: bool,
+    pub layers: Vec<usize>,
 }
 
 /// Hidden states of a sequence's tokens from position `from` on.

@@ -15,7 +15,7 @@ use crate::{
     sample::{Sampler, guess},
 };
 
-use super::{Asked, Costs, Draft, Drafter, GRADES, Hidden, Seen};
+use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
@@ -25,14 +25,23 @@ pub const WINDOW: usize = 256;
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
     sequences: HashMap<u64, Ahead>,
-    /// Milliseconds that a hidden state it catches up with takes: its share of a token of a long prompt, until it is measured.
+    /// Measured milliseconds of a draft token, and of catching up with one hidden state; 0 before.
+    each: f64,
     catching_up: f64,
+    /// Index of the next measurement in [`MEASURED`].
+    measuring: Option<usize>,
+    /// Whether a measurement was started.
+    prepared: bool,
 }
 
 /// Of what a token takes the model, at merlin: a layer of thirteen, and the output head.
 const SHARE: f64 = 0.2;
-/// Tokens in steps as wide as what is caught up with.
-const WIDE: [usize; 2] = [8, 32];
+/// Prior acceptance of a head's tokens: merlin's first ones have 0.9 (docs/adr/0015-mtp-head.md), DeepSeek-V3 (2024) reports 0.85
+/// to 0.9 for its own.
+const RIGHT: f64 = 0.8;
+/// Hidden states in each measured pass; the first pass only allocates memory.
+const MEASURED: [usize; 5] = [1, 1, 1, MANY, MANY];
+const MANY: usize = 64;
 
 /// Hidden states that are no debt: so many wait from one draft to the next.
 const FEW: usize = 16;
@@ -41,12 +50,34 @@ impl MtpDrafter {
     /// `None` if the model has no head.
     pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
-        Some(MtpDrafter { model, sequences: HashMap::new(), catching_up: 0.0 })
+        Some(MtpDrafter {
+            model,
+            sequences: HashMap::new(),
+            each: 0.0,
+            catching_up: 0.0,
+            measuring: None,
+            prepared: false,
+        })
     }
 
     fn sampler(&self, asked: &Asked) -> Sampler {
         let (prompt, generated) = asked.tokens.split_at(asked.prompt);
         Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+    }
+
+    /// Milliseconds of a draft of one token for a new sequence with `hidden` hidden states.
+    fn rehearse(&self, hidden: usize) -> mlx::Result<f64> {
+        let Some(mtp) = self.model.mtp() else { return Ok(0.0) };
+        let tokens = vec![0; hidden + 1];
+        let seen = mtp.embedded(&Array::from_slice(&tokens[1..], &[hidden as i32]));
+        mlx::eval([&seen])?;
+        let mut ahead = Ahead::new(mtp);
+        ahead.observe(0, &seen);
+        let started = Instant::now();
+        let mut row = [Row { ahead: &mut ahead, tokens: &tokens, depth: 1 }];
+        let proposed = propose(&*self.model, &mut row, &mut |logits, _| logits.argmax(-1));
+        mlx::eval(proposed.iter().flatten())?;
+        Ok(started.elapsed().as_secs_f64() * 1e3)
     }
 }
 
@@ -64,18 +95,50 @@ impl Drafter for MtpDrafter {
         self.sequences.entry(seen.sequence).or_insert_with(|| Ahead::new(mtp)).observe(seen.from, hidden);
     }
 
-    /// How often first drafts of merlin's head are right.
     fn believed(&self) -> [f64; GRADES] {
-        [0.2, 0.45, 0.6, 0.7, 0.8, 0.95]
+        [RIGHT; GRADES]
     }
 
     fn share(&self) -> f64 {
         SHARE
     }
 
-    fn steps_take(&mut self, costs: &Costs) {
-        if let [Some(some), Some(many)] = WIDE.map(|width| costs.step(width)) {
-            self.catching_up = SHARE * (many - some) / (WIDE[1] - WIDE[0]) as f64;
+    fn each(&self) -> f64 {
+        self.each
+    }
+
+    fn prepare(&mut self) {
+        if self.each == 0.0 && !self.prepared {
+            (self.measuring, self.prepared) = (Some(0), true);
+        }
+    }
+
+    fn is_measuring(&self) -> bool {
+        self.measuring.is_some()
+    }
+
+    fn measure(&mut self) -> mlx::Result<()> {
+        let Some(at) = self.measuring.take() else { return Ok(()) };
+        let ms = self.rehearse(MEASURED[at])?;
+        let catching_up = (ms - self.each).max(0.0) / (MANY - 1) as f64;
+        match at {
+            0 => {}
+            1 => self.each = ms,
+            2 => self.each = self.each.min(ms),
+            3 => self.catching_up = catching_up,
+            _ => self.catching_up = self.catching_up.min(catching_up),
+        }
+        self.measuring = Some(at + 1).filter(|next| *next < MEASURED.len());
+        Ok(())
+    }
+
+    fn measured(&self) -> Vec<f64> {
+        if self.each > 0.0 { vec![self.each, self.catching_up] } else { vec![] }
+    }
+
+    fn restore(&mut self, found: &[f64]) {
+        if let [each, catching_up] = *found {
+            (self.each, self.catching_up) = (each, catching_up);
         }
     }
 
@@ -204,12 +267,16 @@ impl Ahead {
         }
     }
 
-    /// What is waiting, `[n, hidden_size]`, and the tokens behind each position, `[n]`; nothing waits any more.
-    fn take(&mut self, tokens: &[u32]) -> (Array, Array) {
-        let parts: Vec<Array> = self.waiting.drain(..).collect();
-        let tokens = &tokens[self.from + 1..=self.to];
-        self.from = self.to;
-        (joined(&parts), Array::from_slice(tokens, &[tokens.len() as i32]))
+    /// Removes the first `n` waiting hidden states, `[n, hidden_size]`, and returns them with the tokens after each, `[n]`.
+    fn take(&mut self, tokens: &[u32], n: usize) -> (Array, Array) {
+        let all = joined(&self.waiting.drain(..).collect::<Vec<Array>>());
+        let own = all.slice(0, 0, n as i32);
+        if (n as i32) < all.dim(0) {
+            self.waiting.push_back(all.slice(0, n as i32, all.dim(0)));
+        }
+        let tokens = &tokens[self.from + 1..=self.from + n];
+        self.from += n;
+        (own, Array::from_slice(tokens, &[n as i32]))
     }
 
     /// Forgets drafts: entries made of so many of the head's own hidden states.
@@ -264,26 +331,43 @@ pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<
 /// Shows the head what the rows `going` have observed; its hidden state behind the last of each, `[n, hidden_size]`.
 #[track_caller]
 fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
-    let sizes: Vec<usize> = going.iter().map(|&i| rows[i].ahead.waiting()).collect();
-    let taken: Vec<(Array, Array)> = going
-        .iter()
-        .map(|&i| {
-            let row = &mut rows[i];
-            row.ahead.take(row.tokens)
-        })
-        .collect();
-    let (hidden, tokens): (Vec<Array>, Vec<Array>) = taken.into_iter().unzip();
+    // Only the last position predicts a token; the others only need keys and values.
+    let many: Vec<usize> = going.iter().copied().filter(|&i| rows[i].ahead.waiting() > FEW).collect();
+    if !many.is_empty() {
+        let (hidden, tokens, sizes) = take(rows, &many, 1);
+        let mut each = sizes.iter();
+        let mut batch = batch(rows, &many, |row| {
+            let n = each.next().copied().unwrap_or_default();
+            (n, row.ahead.from - n)
+        });
+        mtp.observe(&hidden, &tokens, &mut batch);
+    }
+    let (hidden, tokens, sizes) = take(rows, going, 0);
     let mut each = sizes.iter();
     let mut batch = batch(rows, going, |row| {
         let n = each.next().copied().unwrap_or_default();
-        (n, row.ahead.to - n)
+        (n, row.ahead.from - n)
     });
-    let out = mtp.forward(&joined(&hidden), &joined(&tokens), &mut batch);
+    let out = mtp.forward(&hidden, &tokens, &mut batch);
     let ends = sizes.iter().scan(0, |end, &n| {
         *end += n as i32;
         Some(*end - 1)
     });
     pick(&out, &ends.collect::<Vec<i32>>())
+}
+
+/// Waiting hidden states of the rows `going`, without the last `left` of each row; the tokens after them; the number per row.
+fn take(rows: &mut [Row], going: &[usize], left: usize) -> (Array, Array, Vec<usize>) {
+    let (mut hidden, mut tokens, mut sizes) = (vec![], vec![], vec![]);
+    for &i in going {
+        let row = &mut rows[i];
+        let n = row.ahead.waiting() - left;
+        let (own, next) = row.ahead.take(row.tokens, n);
+        hidden.push(own);
+        tokens.push(next);
+        sizes.push(n);
+    }
+    (joined(&hidden), joined(&tokens), sizes)
 }
 
 /// Of the rows `going`: how many hidden states of each, and the position of the first.

@@ -3,7 +3,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{Asked, Draft, Drafter, GRADES, table::Table};
+use super::{
+    Asked, Draft, Drafter, GRADES,
+    controller::{ANY_GRADE, Grades, OWN_MEMORY, PLACES},
+    table::Table,
+};
 
 /// Fewer tokens in common say nothing.
 const SHORTEST: usize = 2;
@@ -51,7 +55,7 @@ impl Drafter for Ngram {
     fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
         let draft = |asked: &Asked| {
             let index = self.sequences.entry(asked.sequence).or_default();
-            index.extend(asked.tokens);
+            index.extend(asked.tokens, asked.prompt);
             let own = index.draft(asked.tokens, asked.depth);
             let known = self.table.as_ref().map(|table| from_table(table, asked.tokens, asked.depth));
             match known.filter(|known| !known.tokens.is_empty()) {
@@ -60,6 +64,10 @@ impl Drafter for Ngram {
             }
         };
         Ok(asked.iter().map(draft).collect())
+    }
+
+    fn tried(&self, sequence: u64) -> Option<&Grades> {
+        self.sequences.get(&sequence).map(|index| &index.tried)
     }
 
     fn forget(&mut self, sequence: u64) {
@@ -103,22 +111,43 @@ struct Index {
     replacing: Option<usize>,
     /// Tokens of copies, and what stands for them.
     replaced: HashMap<u32, u32>,
+    /// Acceptance that drafts would have had in the prompt, by grade.
+    tried: Grades,
+    /// The draft being replayed: its grade, and how many of its tokens have matched.
+    trying: Option<(usize, usize)>,
 }
 
 impl Index {
-    /// Takes in the tokens that are new. Of a sequence that grows token by token, all work is bounded.
-    fn extend(&mut self, tokens: &[u32]) {
+    /// Takes in new tokens, and replays drafts for the first `prompt` tokens. The work per token is bounded.
+    fn extend(&mut self, tokens: &[u32], prompt: usize) {
         for end in self.length + 1..=tokens.len() {
             // The place that matched goes on as the sequence does: nothing can match better by more than a token.
             self.best = self.best.and_then(|best| self.go_on(best, &tokens[..end]));
+            self.replay(self.best.is_some());
             if self.best.is_none_or(|(_, common)| common < ANCHOR) {
                 let found = self.find(&tokens[..end]).or(self.best);
                 let behind = self.behind_change(&tokens[..end]);
                 self.best = behind.filter(|_| found.is_none_or(|(_, common)| common < ANCHOR)).or(found);
             }
             self.enter(&tokens[..end]);
+            if end < prompt && self.trying.is_none() {
+                let common = self.best.map_or(0, |(_, common)| common);
+                self.trying = (common >= SHORTEST).then(|| (grade(common), 0));
+            }
         }
         self.length = tokens.len();
+    }
+
+    /// The next token of the replayed draft matched, or did not.
+    fn replay(&mut self, is_right: bool) {
+        let Some((grade, right)) = self.trying.take() else { return };
+        let accepted = right + usize::from(is_right);
+        if is_right && accepted < PLACES {
+            return self.trying = Some((grade, accepted));
+        }
+        for grade in [grade, ANY_GRADE] {
+            self.tried[grade].saw(right + 1, accepted, OWN_MEMORY);
+        }
     }
 
     /// The place behind the last token, if that is what stands there or stood for it before.
@@ -193,8 +222,13 @@ impl Index {
         let depth = if common < ANCHOR { depth.min(ANCHOR) } else { depth };
         let stands = |token: u32| self.replaced.get(&token).copied().unwrap_or(token);
         let tokens = (0..depth).map(|i| stands(tokens[at + i % period])).collect();
-        Draft { tokens, grade: GRADE_FROM.iter().rposition(|&from| common >= from).unwrap_or(0) }
+        Draft { tokens, grade: grade(common) }
     }
+}
+
+/// Grade of a draft from a place with `common` tokens in common.
+fn grade(common: usize) -> usize {
+    GRADE_FROM.iter().rposition(|&from| common >= from).unwrap_or(0)
 }
 
 /// How many tokens before position `at` are those at the end.
@@ -211,7 +245,7 @@ mod tests {
         let mut index = Index::default();
         // In pieces, as a sequence grows.
         let piece = |end: usize| &tokens[..end.min(tokens.len())];
-        (0..tokens.len() + 3).step_by(3).for_each(|end| index.extend(piece(end)));
+        (0..tokens.len() + 3).step_by(3).for_each(|end| index.extend(piece(end), 0));
         index.draft(tokens, depth).tokens
     }
 
@@ -263,12 +297,32 @@ mod tests {
     }
 
     #[test]
+    fn prompt_replay_counts_drafts_and_matches() {
+        // Replayed first tokens, and those that matched.
+        let judged = |tokens: &[u32], prompt: usize| {
+            let mut index = Index::default();
+            index.extend(tokens, prompt);
+            index.tried[ANY_GRADE].first()
+        };
+        let part: Vec<u32> = (10..40).collect();
+        let thrice = [&part[..], &part, &part].concat();
+        assert_eq!(judged(&part, 30), (0.0, 0.0), "nothing is repeated");
+        let (drafts, right) = judged(&thrice, 90);
+        assert!(drafts > 4.0 && right == drafts, "{right} of {drafts}");
+        assert_eq!(judged(&thrice, 0), (0.0, 0.0), "generated tokens are not replayed");
+        // The same pair is followed by another token each time.
+        let pairs: Vec<u32> = (0..20).flat_map(|i| [1, 2, 100 + i]).collect();
+        let (drafts, right) = judged(&pairs, 60);
+        assert!(drafts > 4.0 && right == 0.0, "{right} of {drafts}");
+    }
+
+    #[test]
     fn a_long_match_has_a_better_grade() {
         let text: Vec<u32> = (0..100).collect();
         let grade = |common: usize| {
             let tokens = [&text[..], &[200], &text[40..40 + common]].concat();
             let mut index = Index::default();
-            index.extend(&tokens);
+            index.extend(&tokens, 0);
             let draft = index.draft(&tokens, 1);
             assert_eq!(draft.tokens, [40 + common as u32]);
             draft.grade

@@ -1,7 +1,7 @@
 //! Speculation on the engine's thread: when a step has to be read before the next is built, who drafts in between, and
 //! what is learnt from it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
     request::{Request, RequestError},
@@ -11,7 +11,7 @@ use crate::{
     step::Load,
 };
 
-use super::{Speculating, measure};
+use super::Speculating;
 
 /// So many times what a step of its width takes, one takes no longer by itself.
 const HELD_UP: f64 = 1.5;
@@ -30,6 +30,11 @@ impl Clock {
         *self = Clock { read: Some(Instant::now()), drafting: 0.0 };
     }
 
+    /// Excludes time that was spent on other work than steps.
+    fn leave_out(&mut self, time: Duration) {
+        self.read = self.read.map(|read| read + time);
+    }
+
     /// Milliseconds since the step before was read, and those of drafting among them.
     fn lap(&mut self) -> Option<(f64, f64)> {
         let (before, drafting) = (self.read, self.drafting);
@@ -39,23 +44,39 @@ impl Clock {
 }
 
 impl Runner {
-    /// A new sequence's part in it. The first one that needs measurements may have to wait for them.
+    /// A new sequence's part in it. Missing measurements are made [between steps](Runner::measure_some).
     pub fn speculate_on(&mut self, request: &Request) -> Speculating {
         let mut speculating = self.speculator.begin(request);
-        if speculating.is_lossy() {
-            let spared = guarded(|| Ok(self.speculator.spared()));
-            speculating.leave_out(spared.unwrap_or_else(|error| {
-                tracing::warn!("layers to go without could not be measured: {error}");
-                self.speculator.spared()
-            }));
+        if speculating.is_auto() {
+            self.speculator.prepare(&*self.model);
         }
-        if speculating.is_auto() && self.speculator.costs().is_empty() {
-            match guarded(|| measure(&*self.model)) {
-                Ok(costs) => self.speculator.steps_take(costs),
-                Err(error) => tracing::warn!("what steps cost could not be measured: {error}"),
-            }
+        if speculating.is_lossy()
+            && let Some(layers) = self.speculator.spared()
+        {
+            speculating.leave_out(layers);
         }
         speculating
+    }
+
+    /// Makes a slice of the measurements that requests asked for, so that no stream waits long. Lossy sequences begin when the
+    /// profile is complete; others decode without it.
+    pub fn measure_some(&mut self) {
+        if !self.speculator.is_measuring() {
+            return;
+        }
+        // A step on the device would be measured with it.
+        self.collect_launched(&[]);
+        let started = Instant::now();
+        let (model, speculator) = (&*self.model, &mut self.speculator);
+        if let Err(error) = guarded(|| speculator.measure_some(model)) {
+            tracing::warn!("what drafts cost, or are made without, could not be measured: {error}");
+        }
+        self.clock.leave_out(started.elapsed());
+        let waiting = self.running.iter_mut().filter(|s| s.speculating.waits_for_layers());
+        for s in waiting {
+            let Some(layers) = self.speculator.spared() else { return };
+            s.speculating.leave_out(layers);
+        }
     }
 
     /// Whether the step on the device has to be read before the next is built: because somebody's next token depends on
@@ -67,9 +88,9 @@ impl Runner {
             return true;
         }
         let rows = step.load().rows;
-        let (running, speculator) = (&self.running, &mut self.speculator);
+        let (running, speculator) = (&mut self.running, &mut self.speculator);
         let suspect = running.iter().any(|s| s.suspect);
-        let mut unread = running.iter().filter(|s| s.unread > 0);
+        let mut unread = running.iter_mut().filter(|s| s.unread > 0);
         let wants = guarded(|| {
             for s in unread.by_ref() {
                 if s.request.constraint.is_some() || (!suspect && speculator.wants(s, rows)?) {

@@ -1,20 +1,23 @@
 //! Asks drafters for drafts, sequence by sequence, as far as that is wanted and worth it.
 
-use std::{rc::Rc, sync::Arc, time::Instant};
+use std::{path::PathBuf, rc::Rc, sync::Arc, time::Instant};
 
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepTimes,
-    controller::{ANY_GRADE, Candidate, Choice, Controller, Others, Pace},
+    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepMeter, StepTimes, Watched,
+    controller::{ANY_GRADE, Candidate, Choice, Controller, Length, Others, Pace},
     each::Each,
     forced::Forced,
+    measuring::keep,
     ngram::Ngram,
+    speculating::{Mode, Speculating, Unused},
 };
 use crate::{
     Options,
     cache::Lent,
     metrics::Drafts,
+    models::Model,
     options::Speculate,
     request::{Drafted, Request},
     sequence::Sequence,
@@ -28,6 +31,10 @@ pub struct Speculator {
     drafts: Rc<[Arc<Drafts>]>,
     /// Steps since one was to go without drafts.
     since_compared: usize,
+    /// The measurement of step costs, if it was not made at load and is in progress.
+    meter: Option<StepMeter>,
+    /// Where measured costs are kept, if anywhere.
+    file: Option<PathBuf>,
 }
 
 struct Entry {
@@ -41,45 +48,6 @@ impl Entry {
     fn believed(&self, costs: &Costs) -> f64 {
         self.drafter.share() * costs.plain(1).unwrap_or(0.0)
     }
-}
-
-/// A sequence's part in it.
-#[derive(Debug)]
-pub struct Speculating {
-    mode: Mode,
-    /// Who made the draft that is on its way, and of what grade.
-    source: (usize, usize),
-    /// By drafter: tokens drafted, and accepted.
-    counts: Vec<Drafted>,
-    /// The same of all sequences.
-    drafts: Rc<[Arc<Drafts>]>,
-    /// Tokens drafted and accepted in the last step, which the controller has not heard of.
-    judged: Option<(usize, usize)>,
-    /// Tokens generated when the controller last heard of it.
-    counted: usize,
-    pace: Pace,
-    /// Layers that the sequence goes without behind its prompt; only if it is lossy.
-    left_out: Rc<[usize]>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Off,
-    Auto,
-    Fixed {
-        drafter: usize,
-        depth: usize,
-    },
-    /// Nobody drafts, and some layers are left out.
-    Lossy,
-}
-
-/// Which hidden states anybody wants to see.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
-    /// Behind the final norm.
-    pub last: bool,
-    pub layers: Vec<usize>,
 }
 
 /// Drafts tokens where a constraint leaves no choice; goes before all others.
@@ -105,7 +73,8 @@ impl Speculator {
             .map(|drafter| Entry { each: Each::alone(drafter.each()), drafter })
             .collect();
         let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
-        let speculator = Speculator { drafters, controller, usual, drafts, since_compared: 0 };
+        let speculator =
+            Speculator { drafters, controller, usual, drafts, since_compared: 0, meter: None, file: None };
         match speculator.mode(&speculator.usual) {
             Some(_) => Ok(speculator),
             None => Err(format!(
@@ -114,6 +83,11 @@ impl Speculator {
                 speculator.names().join(", ")
             )),
         }
+    }
+
+    /// Keeps costs that are measured from now on in `file`.
+    pub fn keep_in(&mut self, file: Option<PathBuf>) {
+        self.file = file;
     }
 
     /// Drafters that can be asked for by name.
@@ -133,14 +107,61 @@ impl Speculator {
             judged: None,
             counted: 0,
             pace: Pace::default(),
-            left_out: Rc::default(),
+            unused: None,
+            left_out: None,
         }
     }
 
-    /// The layers that the model can best do without, which may have to be measured first. Not a second time, if that
-    /// fails.
-    pub fn spared(&mut self) -> Rc<[usize]> {
-        self.drafters.iter_mut().find_map(|entry| entry.drafter.spared()).unwrap_or_default().into()
+    /// The layers that the model can best skip; `None` while they are being measured.
+    pub fn spared(&mut self) -> Option<Rc<[usize]>> {
+        let drafter = self.drafters.iter_mut().find(|entry| entry.drafter.name() == SELF);
+        Some(drafter?.drafter.spared()?.into())
+    }
+
+    /// Told that an `auto` request runs: missing costs of steps and drafters are measured from now on.
+    pub fn prepare(&mut self, model: &dyn Model) {
+        if self.meter.is_none() && !self.controller.costs.are_measured() {
+            self.meter = Some(StepMeter::new(model));
+        }
+        self.drafters.iter_mut().for_each(|entry| entry.drafter.prepare());
+    }
+
+    /// Whether measurements are in progress.
+    pub fn is_measuring(&self) -> bool {
+        self.meter.is_some() || self.drafters.iter().any(|entry| entry.drafter.is_measuring())
+    }
+
+    /// Makes the next slice of them: about 20 ms, or the least that can be computed.
+    ///
+    /// # Errors
+    /// Computing it failed; the measurement is not repeated.
+    pub fn measure_some(&mut self, model: &dyn Model) -> mlx::Result<()> {
+        let result = self.measure_next(model);
+        if !self.is_measuring() && self.controller.costs.are_measured() {
+            let drafters = self.drafters.iter().map(|entry| &*entry.drafter);
+            keep(self.controller.costs.times().steps, drafters, self.file.as_deref());
+        }
+        result
+    }
+
+    fn measure_next(&mut self, model: &dyn Model) -> mlx::Result<()> {
+        // Taken out, so that a failure or a panic ends the measurement.
+        if let Some(mut meter) = self.meter.take() {
+            self.controller.costs.took_before(vec![]);
+            match meter.slice(model)? {
+                true => self.meter = Some(meter),
+                false => self.controller.costs.took_before(meter.found()),
+            }
+            return Ok(());
+        }
+        let Some(entry) = self.drafters.iter_mut().find(|entry| entry.drafter.is_measuring()) else {
+            return Ok(());
+        };
+        entry.drafter.measure()?;
+        if !entry.drafter.is_measuring() {
+            entry.each = Each::alone(entry.drafter.each());
+        }
+        Ok(())
     }
 
     fn mode(&self, asked: &Speculate) -> Option<Mode> {
@@ -191,7 +212,7 @@ impl Speculator {
     ///
     /// # Errors
     /// A drafter failed.
-    pub fn wants(&mut self, s: &Sequence, rows: usize) -> mlx::Result<bool> {
+    pub fn wants(&mut self, s: &mut Sequence, rows: usize) -> mlx::Result<bool> {
         let room = s.most_drafted().saturating_sub(1).min(MAX_DEPTH);
         if room == 0 {
             return Ok(false);
@@ -240,6 +261,7 @@ impl Speculator {
                         let Some((choice, draft)) = self.choose(s, room, beside)? else { continue };
                         others.kept += choice.kept - 1.0;
                         others.width += choice.depth;
+                        self.controller.probed(choice.probe);
                         match draft {
                             Some(draft) => take(s, choice.drafter, draft),
                             None => later.push((choice.drafter, i, choice.depth)),
@@ -292,7 +314,8 @@ impl Speculator {
                 entry.each.saw(of_one.len(), ms / passes as f64, believed);
             }
             for i in owing {
-                running[i].speculating.pace.invested(ms);
+                let length = length(&running[i]);
+                self.controller.invested(&mut running[i].speculating.pace, ms, length);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -311,7 +334,7 @@ impl Speculator {
     /// The best draft for a sequence, if any is worth it; the draft itself where it cost nothing to see it.
     fn choose(
         &mut self,
-        s: &Sequence,
+        s: &mut Sequence,
         room: usize,
         others: Others,
     ) -> mlx::Result<Option<(Choice, Option<Draft>)>> {
@@ -319,6 +342,8 @@ impl Speculator {
         if others.rows > 0 && mlx::on_gpu() {
             return Ok(None);
         }
+        self.learn_from_unused(s);
+        let length = length(s);
         let (mut candidates, mut drafts) = (vec![], vec![]);
         for drafter in FORCED + 1..self.drafters.len() {
             let entry = &self.drafters[drafter];
@@ -329,36 +354,52 @@ impl Speculator {
             let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(believed), 0.0];
             if !entry.drafter.is_free() {
                 let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
-                if debt > 0.0 && !self.controller.may_invest(s.generated()) {
-                    continue;
-                }
-                cost[1] = debt / self.controller.drafts_to_come(drafter, s.generated(), s.most_drafted());
                 let mut most = room;
                 if let Some(in_one) = entry.drafter.in_one() {
-                    (most, cost) = (room.min(in_one), [0.0, cost[0] + cost[1]]);
+                    (most, cost) = (room.min(in_one), [0.0, cost[0]]);
                 }
-                candidates.push(Candidate { drafter, grade: ANY_GRADE, most, cost });
+                candidates.push(Candidate { drafter, grade: ANY_GRADE, most, cost, debt, free: false });
                 continue;
             }
             let draft = self.propose(drafter, s, room)?;
+            if s.speculating.pace.is_new_to(drafter)
+                && let Some(tried) = self.drafters[drafter].drafter.tried(s.id)
+            {
+                s.speculating.pace.begin_with(drafter, tried);
+            }
             if !draft.tokens.is_empty() {
-                candidates.push(Candidate { drafter, grade: draft.grade, most: draft.tokens.len(), cost });
+                let (grade, most) = (draft.grade, draft.tokens.len());
+                candidates.push(Candidate { drafter, grade, most, cost, debt: 0.0, free: true });
                 drafts.push((drafter, draft));
             }
         }
         if candidates.is_empty() {
             return Ok(None);
         }
-        let to_come = self.controller.usually_to_come(s.generated(), s.most_drafted());
-        let chosen = self.controller.choose(&s.speculating.pace, &candidates, others, to_come);
+        let chosen = self.controller.choose(&s.speculating.pace, &candidates, others, length);
+        let used = drafts.iter().position(|(drafter, _)| chosen.is_some_and(|it| it.drafter == *drafter));
+        let used = used.map(|at| drafts.swap_remove(at).1);
+        s.speculating.leave_unused(used.is_some(), drafts, s.tokens.len());
         Ok(chosen.map(|choice| {
-            let draft = drafts.into_iter().find(|(drafter, _)| *drafter == choice.drafter);
-            let cut = |(_, mut draft): (usize, Draft)| {
+            let cut = |mut draft: Draft| {
                 draft.tokens.truncate(choice.depth);
                 draft
             };
-            (choice, draft.map(cut))
+            (choice, used.map(cut))
         }))
+    }
+
+    /// Learns from an unused draft once the tokens that followed show how far it was right.
+    fn learn_from_unused(&mut self, s: &mut Sequence) {
+        let own = &mut s.speculating;
+        let Some(Unused { drafter, draft, at }) = &own.unused else { return };
+        let came = s.tokens.get(*at..).unwrap_or_default();
+        let right = draft.tokens.iter().zip(came).take_while(|(drafted, came)| drafted == came).count();
+        let drafted = draft.tokens.len();
+        if right == drafted || right < came.len() {
+            self.controller.learnt(&mut own.pace, *drafter, draft.grade, drafted, right);
+            own.unused = None;
+        }
     }
 
     /// Takes in what a step brought the sequences that decode, and that it took `ms`, if nothing else was in it.
@@ -391,12 +432,6 @@ impl Speculator {
         StepTimes { drafters, ..self.controller.costs.times() }
     }
 
-    /// Takes what steps cost, as measured, and tells the drafters.
-    pub fn steps_take(&mut self, costs: Costs) {
-        self.drafters.iter_mut().for_each(|entry| entry.drafter.steps_take(&costs));
-        self.controller.costs = costs;
-    }
-
     /// What steps cost.
     pub fn costs(&mut self) -> &mut Costs {
         &mut self.controller.costs
@@ -420,52 +455,8 @@ impl Speculator {
     }
 }
 
-impl Speculating {
-    /// Of a draft so many tokens were accepted.
-    pub fn judged(&mut self, drafted: usize, accepted: usize) {
-        let counts = &mut self.counts[self.source.0];
-        (counts.drafted, counts.accepted) = (counts.drafted + drafted, counts.accepted + accepted);
-        let drafts = &self.drafts[self.source.0];
-        drafts.drafted.add(drafted);
-        drafts.accepted.add(accepted);
-        self.judged = Some((drafted, accepted));
-    }
-
-    /// Never again: a drafter has failed.
-    pub fn stop(&mut self) {
-        if !self.is_lossy() {
-            self.mode = Mode::Off;
-        }
-    }
-
-    /// Whether layers are left out behind the prompt.
-    pub fn is_lossy(&self) -> bool {
-        self.mode == Mode::Lossy
-    }
-
-    /// Which ones; set once, before the sequence begins, so that it says the same if it has to begin again.
-    pub fn leave_out(&mut self, layers: Rc<[usize]>) {
-        self.left_out = layers;
-    }
-
-    pub fn left_out(&self) -> &[usize] {
-        &self.left_out
-    }
-
-    /// Whether measurements decide.
-    pub fn is_auto(&self) -> bool {
-        self.mode == Mode::Auto
-    }
-
-    /// Whether nobody drafts.
-    pub fn is_off(&self) -> bool {
-        matches!(self.mode, Mode::Off | Mode::Lossy)
-    }
-
-    /// What was drafted, by those who drafted something.
-    pub fn report(&self) -> Vec<Drafted> {
-        self.counts.iter().filter(|counts| counts.drafted > 0).copied().collect()
-    }
+fn length(s: &Sequence) -> Length {
+    Length { generated: s.generated(), most: s.most_drafted() }
 }
 
 fn asked(s: &Sequence, depth: usize) -> Asked<'_> {

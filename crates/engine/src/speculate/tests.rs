@@ -2,6 +2,7 @@
 
 mod itself;
 mod lossy;
+mod measuring;
 
 use std::{
     cell::RefCell,

@@ -1,0 +1,369 @@
+use super::{
+    simulation::{Machine, Source, Way, World},
+    *,
+};
+
+/// A machine on which a token more in a step costs a fifth of the first one.
+const FIFTH: Machine = Machine { step: 1.0, token: 0.2, noise: 0.0, busy: 0.0 };
+
+fn costs() -> Costs {
+    Costs::new((1..=40).map(|width| (width, 0.8 + 0.2 * width as f64)).collect())
+}
+
+fn candidate(most: usize, cost: [f64; 2]) -> Candidate {
+    Candidate { drafter: 0, grade: 0, most, cost, debt: 0.0, free: false }
+}
+
+fn believing(believed: f64) -> Controller {
+    Controller::new(costs(), vec![[believed; GRADES]])
+}
+
+/// Of a sequence whose length says nothing.
+const NOWHERE: Length = Length { generated: 0, most: 0 };
+
+/// A drafter whose drafts cost time.
+fn head(right: f64, each: f64, debt: f64) -> Source {
+    Source { right: [right, right], believed: 0.8, each, debt, ideas: 1.0 }
+}
+
+/// A free drafter that sometimes has a draft.
+const LOOKUP: Source = Source { right: [0.25, 0.4], believed: 0.4, each: 0.0, debt: 0.0, ideas: 0.3 };
+
+/// Answers of several lengths.
+fn lengths() -> [Vec<usize>; 5] {
+    [vec![100], vec![400], vec![6; 40], vec![16; 25], vec![50; 10]]
+}
+
+#[test]
+fn auto_with_any_head_is_not_slower_than_plain_from_the_first_answer() {
+    for (token, each) in [(0.05, 0.05), (0.1, 0.05), (0.25, 0.2), (0.5, 0.2), (0.9, 0.3)] {
+        for debt in [0.0, 0.4, 1.2, 3.0, 20.0] {
+            for right in [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0] {
+                let machine = Machine { step: 1.0, token, noise: 0.0, busy: 0.0 };
+                for answers in lengths() {
+                    for sources in [vec![head(right, each, debt)], vec![LOOKUP, head(right, each, debt)]] {
+                        let speed = World::new(machine, &sources).speed(Way::Auto, &answers);
+                        assert!(
+                            speed >= 0.97,
+                            "{speed} for {} answers of {}, {token} a token, {sources:?}",
+                            answers.len(),
+                            answers[0]
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn answer_of_any_length_loses_at_most_its_allowance() {
+    for right in [0.0, 0.2, 0.5, 0.7, 0.9] {
+        for (token, each, debt) in [(0.1, 0.05, 0.4), (0.25, 0.2, 0.4), (0.25, 0.2, 1.2), (0.5, 0.2, 0.4)] {
+            let machine = Machine { step: 1.0, token, noise: 0.0, busy: 0.0 };
+            let mut world = World::new(machine, &[LOOKUP, head(right, each, debt)]);
+            for (i, &tokens) in [6, 40, 9, 200, 7, 7, 30, 8, 500, 12].iter().cycle().take(100).enumerate() {
+                let usual = world.controller.usual_length();
+                let (ms, plain) = (world.answer(Way::Auto, tokens, 1000), (tokens - 1) as f64);
+                assert!(
+                    ms <= plain * (1.0 + MOST_LOST + PROBING) + 1.0 + FIRST + INVESTED * usual,
+                    "{ms} for answer {i} of {tokens} tokens, {right} right, {token} {each} {debt}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn auto_after_500_tokens_reaches_95_percent_of_the_best_fixed_choice() {
+    for (token, each, debt) in [(0.05, 0.02, 0.2), (0.1, 0.05, 0.4), (0.25, 0.2, 0.4), (0.5, 0.2, 0.4)] {
+        for right in [0.0, 0.2, 0.4, 0.85, 0.95] {
+            for length in [100, 250] {
+                let machine = Machine { step: 1.0, token, noise: 0.0, busy: 0.0 };
+                let sources = [LOOKUP, head(right, each, debt)];
+                let mut world = World::new(machine, &sources);
+                world.speed(Way::Auto, &vec![length; 500usize.div_ceil(length)]);
+                let answers = vec![length; 3000 / length];
+                let auto = world.speed(Way::Auto, &answers);
+                let best = World::best(machine, &sources, &answers);
+                assert!(
+                    auto >= 0.95 * best,
+                    "{auto} of {best} for {right} right, {token} {each} {debt}, answers of {length}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn good_head_drafts_in_the_first_answer() {
+    // What merlin's head is, and costs, on two cores of Zen 4.
+    let sources = [LOOKUP, head(0.88, 0.2, 0.5)];
+    let mut world = World::new(Machine { step: 1.0, token: 0.25, noise: 0.0, busy: 0.0 }, &sources);
+    let speed = world.speed(Way::Auto, &[60]);
+    assert!(speed > 1.15, "{speed}");
+}
+
+#[test]
+fn replayed_prompt_decides_whether_the_first_draft_is_verified() {
+    let controller = believing(0.25);
+    let depth = |right: bool| {
+        let mut tried = Grades::default();
+        (0..20).for_each(|_| tried[0].saw(4, if right { 4 } else { 0 }, OWN_MEMORY));
+        let mut pace = Pace::default();
+        pace.begin_with(0, &tried);
+        let free = Candidate { free: true, ..candidate(4, [0.0; 2]) };
+        controller.choose(&pace, &[free], Others::default(), NOWHERE).map_or(0, |choice| choice.depth)
+    };
+    assert!(depth(true) > 0 && depth(false) == 0, "{} and {}", depth(true), depth(false));
+}
+
+#[test]
+fn free_drafts_are_never_probed() {
+    let mut controller = believing(0.4);
+    let mut pace = Pace::default();
+    controller.passed(&mut pace, 1, 1.0, 1e6, false);
+    (0..50).for_each(|_| controller.learnt(&mut pace, 0, 0, 2, 0));
+    let choose = |free| {
+        let candidate = Candidate { free, ..candidate(4, [0.0; 2]) };
+        controller.choose(&pace, &[candidate], Others::default(), NOWHERE)
+    };
+    assert!(choose(true).is_none() && choose(false).is_some_and(|choice| choice.probe > 0.0));
+    (0..50).for_each(|_| controller.learnt(&mut pace, 0, 0, 2, 2));
+    let free = Candidate { free: true, ..candidate(4, [0.0; 2]) };
+    assert!(controller.choose(&pace, &[free], Others::default(), NOWHERE).is_some(), "it has become good");
+}
+
+#[test]
+fn tokens_that_share_the_last_place_are_forgotten_by_drafts() {
+    let mut odds = Odds::default();
+    // At the last place three right ones and a wrong one, then 24 right ones.
+    odds.saw(31, PLACES + 2, 0.5);
+    assert_eq!(odds.places[PLACES - 1], (4.0, 3.0));
+    odds.saw(31, 31, 0.5);
+    assert_eq!(odds.places[PLACES - 1], (26.0, 25.5));
+    assert_eq!(odds.places[0], (1.5, 1.5));
+}
+
+#[test]
+fn short_answers_pay_once_for_drafts_that_are_wrong() {
+    for right in [0.0, 0.3] {
+        let source = Source { believed: 0.9, ..head(right, 0.05, 0.0) };
+        let mut world = World::new(FIFTH, &[source]);
+        let speed = world.speed(Way::Auto, &[9; 40]);
+        assert!(
+            speed >= 0.97 && world.drafted > 0,
+            "{speed} with {} tokens drafted, {right} right",
+            world.drafted
+        );
+        // Each as if it were the first one.
+        let first = |answers| {
+            let mut world = World::new(FIFTH, &[source]);
+            world.answers = answers;
+            world.speed(Way::Auto, &[9])
+        };
+        let alone: f64 = (0..40).map(first).sum();
+        assert!(alone / 40.0 < 0.95, "{alone}");
+    }
+}
+
+#[test]
+fn what_drafts_win_may_be_lost_again_and_what_they_lose_comes_back_with_time() {
+    let mut controller = believing(0.5);
+    let of = |elapsed, lost| Pace { elapsed, lost, ..Pace::default() };
+    let may_lose = |controller: &Controller| controller.may_lose(&Pace::default(), 1.0, NOWHERE);
+    assert_eq!(may_lose(&controller), 1.0, "a step, once");
+    controller.ended(&of(10.0, 3.0), 10);
+    assert_eq!(may_lose(&controller), 0.0);
+    controller.ended(&of(50.0, 0.0), 50);
+    assert_eq!(may_lose(&controller), 0.0, "what was lost is not back yet");
+    controller.ended(&of(150.0, 0.0), 150);
+    assert!(may_lose(&controller) > 0.0);
+    controller.ended(&of(10.0, -50.0), 10);
+    assert_eq!(controller.purse, 1.0);
+}
+
+#[test]
+fn catch_up_with_a_long_prompt_needs_answers_known_to_be_long() {
+    let drafter = Candidate { debt: 6.0, ..candidate(4, [0.05, 0.0]) };
+    let depth = |controller: &Controller| {
+        let length = Length { generated: 1, most: 1000 };
+        controller.choose(&Pace::default(), &[drafter], Others::default(), length).map_or(0, |of| of.depth)
+    };
+    let mut controller = believing(0.9);
+    assert_eq!(depth(&controller), 0, "lengths of answers are not known");
+    controller.ended(&Pace { elapsed: 200.0, ..Pace::default() }, 200);
+    assert!(depth(&controller) > 0);
+    controller.ended(&Pace { elapsed: 20.0, ..Pace::default() }, 20);
+    assert_eq!(depth(&controller), 0, "the last answer was short");
+    // The allowance is used up, and the rest of the catch-up does not count.
+    let mut controller = believing(0.9);
+    let mut pace = Pace::default();
+    controller.invested(&mut pace, 6.0, NOWHERE);
+    controller.passed(&mut pace, 1, 1.0, 7.0, true);
+    let left = controller.may_lose(&pace, 1.0, NOWHERE);
+    assert!((left - MOST_LOST * 7.0).abs() < 1e-9, "{left}");
+}
+
+#[test]
+fn a_draft_is_no_longer_than_may_be_lost() {
+    let mut controller = believing(1.0);
+    let depth = |controller: &Controller, pace: &Pace| {
+        let choice = controller.choose(pace, &[candidate(16, [0.0; 2])], Others::default(), NOWHERE);
+        choice.map(|choice| choice.depth)
+    };
+    assert_eq!(depth(&controller, &Pace::default()), Some(5), "a fifth of a plain step each");
+    controller.purse = 0.0;
+    assert_eq!(depth(&controller, &Pace::default()), Some(1));
+    assert_eq!(depth(&controller, &Pace { lost: -4.0, ..Pace::default() }), Some(16));
+    let pace = Pace { lost: 2.0, ..Pace::default() };
+    assert_eq!(depth(&controller, &pace), None);
+    let pace = Pace { lost: 2.0, invested: 2.0, ..Pace::default() };
+    assert_eq!(depth(&controller, &pace), Some(1), "what it went into is still to come");
+}
+
+#[test]
+fn whatever_is_believed_of_drafts_it_is_never_much_slower_than_without() {
+    for believed in [0.1, 0.5, 0.9] {
+        for each in [0.0, 0.1, 0.5] {
+            for right in [0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0] {
+                for tokens in [100, 400, 3000] {
+                    let source = Source { believed, ..head(right, each, 0.0) };
+                    let speed = World::new(FIFTH, &[source]).speed(Way::Auto, &[tokens]);
+                    assert!(
+                        speed >= 0.97,
+                        "{speed} for {right} believed {believed}, {each}, {tokens} tokens"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn good_drafts_are_used_nearly_as_well_as_they_can_be() {
+    for (right, each) in [(0.5, 0.0), (0.8, 0.0), (0.8, 0.1), (1.0, 0.0)] {
+        for believed in [0.3, 0.7] {
+            let source = Source { believed, ..head(right, each, 0.0) };
+            let speed = World::new(FIFTH, &[source]).speed(Way::Auto, &[3000]);
+            let best = World::best(FIFTH, &[source], &[3000]);
+            assert!(speed >= 0.93 * best, "{speed} of {best} for {right} believed {believed}");
+        }
+    }
+}
+
+#[test]
+fn a_draft_that_is_not_made_yet_is_as_good_as_those_before() {
+    let mut believed = [0.95; GRADES];
+    believed[0] = 0.2;
+    let mut controller = Controller::new(costs(), vec![believed]);
+    let depth = |controller: &Controller, grade| {
+        let candidate = Candidate { grade, ..candidate(8, [0.1, 0.0]) };
+        let choice = controller.choose(&Pace::default(), &[candidate], Others::default(), NOWHERE);
+        choice.map_or(0, |choice| choice.depth)
+    };
+    assert!(depth(&controller, ANY_GRADE) >= 2 && depth(&controller, 0) == 0, "as is believed of most");
+    for _ in 0..100 {
+        controller.judged(&mut Pace::default(), 0, 5, 2, 0);
+    }
+    assert_eq!(depth(&controller, ANY_GRADE), 0, "wrong ones count whatever their grade was");
+}
+
+#[test]
+fn drafts_that_become_good_are_found() {
+    let mut controller = believing(0.4);
+    let mut pace = Pace::default();
+    for _ in 0..30 {
+        controller.judged(&mut pace, 0, 0, 2, 0);
+    }
+    let mut found = None;
+    for step in 0..3000 {
+        let choice = controller.choose(&pace, &[candidate(8, [0.0; 2])], Others::default(), NOWHERE);
+        let depth = choice.map_or(0, |choice| choice.depth);
+        if depth > 2 {
+            found = Some(step);
+            break;
+        }
+        if let Some(choice) = choice {
+            controller.probed(choice.probe);
+            controller.judged(&mut pace, 0, 0, depth, depth);
+        }
+        controller.passed(&mut pace, 1, (1 + depth) as f64, 0.8 + 0.2 * (1 + depth) as f64, depth > 0);
+    }
+    assert!(found.is_some_and(|step| step > 20), "{found:?}");
+}
+
+#[test]
+fn a_batch_pays_for_every_row() {
+    let controller = believing(0.6);
+    let depth = |rows: usize| {
+        let others = Others { rows, width: rows, kept: rows as f64 };
+        let choice = controller.choose(&Pace::default(), &[candidate(16, [0.0; 2])], others, NOWHERE);
+        choice.map_or(0, |choice| choice.depth)
+    };
+    assert!(depth(0) >= 2, "alone {}", depth(0));
+    assert!(depth(30) < depth(0), "{} beside thirty", depth(30));
+}
+
+#[test]
+fn drafts_to_come_follow_from_usual_lengths_and_shares() {
+    let check = |usual: Option<f64>, generated: usize, most: usize, expected: f64| {
+        let controller = Controller { lengths: usual.map(|usual| [usual; 2]), ..believing(0.5) };
+        let drafts = controller.drafts_to_come(0, Length { generated, most });
+        assert_eq!(drafts, expected, "{usual:?} {generated} {most}");
+    };
+    // No answer has ended yet.
+    check(None, 2, 1000, 15.0);
+    check(None, 40, 1000, 20.0);
+    check(Some(200.0), 1, 1000, 99.5);
+    check(Some(200.0), 150, 1000, 75.0);
+    // No more than there may be.
+    check(Some(200.0), 1, 10, 5.0);
+    check(Some(6.0), 1, 1000, 2.5);
+    check(Some(6.0), 5, 0, 1.0);
+    // Another one makes most of the drafts.
+    let mut controller = Controller::new(costs(), vec![[0.5; GRADES]; 2]);
+    (0..200).for_each(|_| controller.judged(&mut Pace::default(), 1, 0, 4, 4));
+    let length = Length { generated: 200, most: 1000 };
+    assert_eq!([0, 1].map(|drafter| controller.drafts_to_come(drafter, length)), [5.0, 100.0]);
+}
+
+#[test]
+fn auto_beside_other_programs_stays_near_the_best_choice() {
+    for (token, each, debt) in [(0.1, 0.05, 0.4), (0.25, 0.2, 0.4), (0.5, 0.2, 0.4)] {
+        for right in [0.0, 0.3, 0.7, 0.9] {
+            for busy in [0.3, 0.6] {
+                let machine = Machine { step: 1.0, token, noise: 0.2, busy };
+                let sources = [LOOKUP, head(right, each, debt)];
+                let speed = |way| World::new(machine, &sources).speed(way, &[60; 80]);
+                let fixed = [0, 1, 2, 3, 5].map(|depth| speed(Way::Fixed { drafter: 1, depth }));
+                let (plain, best) = (fixed[0], fixed.into_iter().fold(0.0, f64::max));
+                let auto = speed(Way::Auto);
+                assert!(
+                    auto >= 0.97 * plain && auto >= 0.85 * best,
+                    "{auto}: plain {plain}, best {best} for {right} right, {token} {each} {debt}, {busy}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn costs_that_were_measured_wrong_at_load_are_corrected_within_the_allowance() {
+    for wrong in [0.7, 0.85, 1.15] {
+        for right in [0.0, 0.3, 0.7, 0.9] {
+            let machine = Machine { step: 1.0, token: 0.4, noise: 0.0, busy: 0.0 };
+            let sources = [LOOKUP, head(right, 0.2, 0.4)];
+            let mut world = World::new(machine, &sources);
+            let measured = [1, 2, 4, 8, 16, 32].map(|width| (width, machine.of(width)));
+            let off = measured.map(|(width, ms)| (width, if width == 1 { ms } else { wrong * ms }));
+            world.controller.costs = Costs::new(off.to_vec());
+            let speed = world.speed(Way::Auto, &[60; 10]);
+            let best = World::best(machine, &sources, &[60; 10]);
+            assert!(
+                speed >= 0.97 && speed >= 0.9 * best,
+                "{speed} of {best} for {right} right, {wrong} measured"
+            );
+        }
+    }
+}

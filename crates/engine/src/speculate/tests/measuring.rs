@@ -1,0 +1,130 @@
+//! Measurements while requests run: in slices, between their steps.
+
+use super::*;
+use crate::speculate::Itself;
+
+const GOLDEN: &str = "qwen3_5-text-sharded";
+
+fn plain(tokens: usize) -> Request {
+    let prompt = (0..9).map(|t| 3 + t * 7 % 240).collect();
+    Request { ignore_eos: true, speculation: Some(Speculate::Off), ..Request::new(prompt, tokens) }
+}
+
+/// Rounds with a measurement, and how many of them gave the first sequence a token.
+fn rounds_of_measuring(bench: &mut Bench) -> (usize, usize) {
+    let (mut rounds, mut tokens, mut before) = (0, 0, 0);
+    bench.run(|runner| {
+        let generated = runner.running.iter().find(|s| s.id == 0).map_or(before, |s| s.generated());
+        if runner.speculator.is_measuring() && generated > 0 {
+            (rounds, tokens) = (rounds + 1, tokens + usize::from(generated > before));
+        }
+        before = generated;
+    });
+    (rounds, tokens)
+}
+
+#[test]
+fn first_auto_request_is_measured_for_between_steps() {
+    let mut bench = Bench::new(GOLDEN, Script::default());
+    let (_first, events) = bench.submit(plain(60));
+    for _ in 0..3 {
+        assert!(bench.runner.admit(&bench.messages));
+        bench.runner.round();
+    }
+    assert!(!bench.runner.speculator.is_measuring() && !bench.runner.speculator.costs().are_measured());
+    let (_second, others) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(20) });
+    let (rounds, got) = rounds_of_measuring(&mut bench);
+    assert!(rounds >= 5, "one width after another: {rounds}");
+    assert_eq!(got, rounds, "a token in every round");
+    let steps = bench.runner.speculator.times().steps;
+    assert!(
+        [1, 4].iter().all(|width| steps.iter().any(|(known, ms)| known == width && *ms > 0.0)),
+        "{steps:?}"
+    );
+    assert_eq!((tokens(events).len(), tokens(others).len()), (60, 20));
+    // A second request finds the costs.
+    let (_third, _events) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(5) });
+    assert_eq!(rounds_of_measuring(&mut bench).0, 0);
+}
+
+#[test]
+fn only_a_lossy_request_waits_for_the_profile() {
+    let lossy = Request { speculation: Some(Speculate::Lossy), ..plain(12) };
+    let text: Vec<u32> = (0..119).map(|t| 3 + (t * t) % 240).collect();
+    let bench = || {
+        let itself = Itself::new(model(GOLDEN).into(), None).expect("layers to spare");
+        let bench = Bench::with(GOLDEN, Box::new(itself));
+        bench.engine.read(text.clone());
+        bench
+    };
+    let mut alone = bench();
+    let (_ticket, events) = alone.submit(lossy.clone());
+    alone.run(|_| {});
+    let expected = tokens(events);
+    let mut beside = bench();
+    let (_first, events) = beside.submit(plain(200));
+    for _ in 0..3 {
+        assert!(beside.runner.admit(&beside.messages));
+        beside.runner.round();
+    }
+    let (_second, others) = beside.submit(lossy);
+    let (rounds, got) = rounds_of_measuring(&mut beside);
+    assert!(rounds >= 5, "pass after pass: {rounds}");
+    assert_eq!(got, rounds, "a token in every round");
+    assert_eq!(tokens(events).len(), 200);
+    assert_eq!(tokens(others), expected, "the same layers as alone");
+}
+
+#[test]
+fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
+    let itself = Itself::new(model(GOLDEN).into(), None).expect("layers to spare");
+    let mut bench = Bench::with(GOLDEN, Box::new(itself));
+    bench.engine.read((0..119).map(|t| 3 + (t * t) % 240).collect());
+    let (ticket, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
+    assert!(bench.runner.admit(&bench.messages));
+    assert!(bench.runner.speculator.is_measuring());
+    drop(ticket);
+    bench.run(|_| {});
+    assert!(
+        matches!(events.try_iter().last(), Some(Event::Finished { usage, .. }) if usage.completion_tokens == 0)
+    );
+    let (_next, events) = bench.submit(plain(3));
+    bench.run(|_| {});
+    assert_eq!(tokens(events).len(), 3);
+}
+
+#[test]
+fn kept_costs_are_used_unless_a_step_takes_another_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join(COSTS);
+    let model = model(GOLDEN);
+    let load = |auto| at_load(&*model, &mut [], Some(&file), auto).expect("measures");
+    assert!(!load(false).are_measured() && !file.exists(), "no request needs them");
+    assert!(load(true).are_measured() && file.exists());
+    let threads = mlx::threads();
+    let wrong = format!(r#"{{"threads":{threads},"steps":[[1,1e6],[4,2e6]],"drafters":[]}}"#);
+    std::fs::write(&file, wrong).expect("is written");
+    assert_eq!(load(false).step(1), Some(1e6), "used without a step to compare with");
+    assert!(load(true).step(1).is_some_and(|ms| ms < 1e5), "measured again");
+    assert!(load(false).step(1).is_some_and(|ms| ms < 1e5), "and kept");
+}
+
+#[test]
+fn head_measures_its_drafts_once_and_restores_them() {
+    let golden: Rc<dyn Model> = model("deepseek_v3-a").into();
+    let new = || crate::speculate::mtp::MtpDrafter::new(golden.clone()).expect("a head");
+    let mut head = new();
+    assert!(!head.is_measuring() && head.each() == 0.0 && head.measured().is_empty());
+    head.prepare();
+    let mut slices = 0;
+    while head.is_measuring() {
+        head.measure().expect("measures");
+        slices += 1;
+    }
+    assert!(slices > 1 && head.each() > 0.0);
+    head.prepare();
+    assert!(!head.is_measuring(), "once");
+    let mut again = new();
+    again.restore(&head.measured());
+    assert_eq!((again.each(), again.measured()), (head.each(), head.measured()));
+}
