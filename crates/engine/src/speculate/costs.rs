@@ -10,6 +10,9 @@ const OWN: f64 = 0.05;
 const RARE: f64 = 0.01;
 const FEW: f64 = 0.8;
 const MOST_OWN: f64 = 0.4;
+/// Share of a drafted token's cost that counts until a step of its width has run: other programs can only have made the
+/// measurement at load too large, and a draft that turns out to be dearer is within the allowance.
+const UNPROVED: f64 = 0.75;
 /// A measurement this many times off is somebody else using the machine.
 const OUTLIER: f64 = 2.5;
 /// A drafted token of a batch costs between so many times what it costs one row.
@@ -32,6 +35,8 @@ pub struct Costs {
     plain: Vec<Option<f64>>,
     /// Whether several widths were measured: one width says nothing about the others.
     measured: bool,
+    /// Share of what a width that has not run yet costs beyond the first one.
+    unproved: f64,
 }
 
 /// What is known of steps of a width.
@@ -76,7 +81,12 @@ impl Costs {
         }
         let measured = !steps.is_empty();
         let steps = steps.into_iter().map(|(width, ms)| Step { width, ms, seen: 0.0, last: 0 }).collect();
-        Costs { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured }
+        Costs { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured, unproved: 1.0 }
+    }
+
+    /// Like [`new`](Costs::new), from measurements that other programs may have disturbed.
+    pub fn at_load(steps: Vec<(usize, f64)>) -> Costs {
+        Costs { unproved: UNPROVED, ..Costs::new(steps) }
     }
 
     /// Whether several widths were measured, not only those of steps that ran.
@@ -91,15 +101,21 @@ impl Costs {
                 self.steps.insert(at, Step { width, ms: ms / self.speed, seen: 0.0, last: 0 });
             }
         }
-        self.measured = true;
+        (self.measured, self.unproved) = (true, UNPROVED);
     }
 
     /// Of a step of `width` tokens of one row that has to be read before the next is built; `None` if nothing was ever
     /// measured.
     pub fn step(&self, width: usize) -> Option<f64> {
         let at = self.steps.partition_point(|step| step.width < width);
-        let (right, left) = (self.steps.get(at), at.checked_sub(1).map(|i| self.steps[i]));
-        let ms = match (left, right.copied()) {
+        let first = self.steps.first()?.ms;
+        let believed = |step: &Step| match step.seen {
+            0.0 => Step { ms: first + self.unproved * (step.ms - first), ..*step },
+            _ => *step,
+        };
+        let right = self.steps.get(at).map(believed);
+        let left = at.checked_sub(1).map(|i| believed(&self.steps[i]));
+        let ms = match (left, right) {
             (_, Some(known)) if known.width == width => known.ms,
             (Some(a), Some(b)) => {
                 a.ms + (b.ms - a.ms) * (width - a.width) as f64 / (b.width - a.width) as f64

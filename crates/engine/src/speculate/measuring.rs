@@ -160,7 +160,7 @@ pub fn measure(model: &dyn Model) -> mlx::Result<Costs> {
         let first = meter.step(width)?;
         steps.push((width, if started.elapsed() > TIME { first } else { first.min(meter.step(width)?) }));
     }
-    Ok(Costs::new(steps))
+    Ok(Costs::at_load(steps))
 }
 
 /// Runs whole steps of one sequence.
@@ -234,7 +234,7 @@ impl Measured {
                 drafter.restore(found);
             }
         }
-        Costs::new(self.steps)
+        Costs::at_load(self.steps)
     }
 
     /// Whether a step takes the same time now: the folder may come from another machine, or a busy one.

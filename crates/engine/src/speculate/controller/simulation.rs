@@ -56,7 +56,7 @@ impl Machine {
 
     /// What is measured at load.
     pub fn costs(self) -> Costs {
-        Costs::new([1, 2, 4, 8, 16, 32].map(|width| (width, self.of(width))).to_vec())
+        Costs::at_load([1, 2, 4, 8, 16, 32].map(|width| (width, self.of(width))).to_vec())
     }
 }
 
