@@ -1,6 +1,10 @@
 //! Tokens in, tokens out: one thread owns the model and steps many requests together. No HTTP, no text, no
 //! async.
 
+// Elsewhere a panic in a step would end the process instead of failing the requests in it.
+#[cfg(not(panic = "unwind"))]
+compile_error!("build with panic = \"unwind\": a panic in a step must fail its requests, never the process");
+
 mod account;
 mod batch;
 mod begin;

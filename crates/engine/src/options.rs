@@ -17,7 +17,7 @@ pub struct Options {
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
-    /// What matrix products on the CPU round their factors to; on a GPU MLX decides.
+    /// What matrix products on the CPU round their factors to, but for routers, which round nothing; on a GPU MLX decides.
     pub precision: Precision,
     /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine of a process decides.
     pub threads: Option<NonZeroUsize>,

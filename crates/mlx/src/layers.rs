@@ -14,12 +14,21 @@ pub struct Linear {
     pub(crate) weight: Stored,
     /// `[outputs]`.
     pub(crate) bias: Option<Array>,
+    /// Whether products on the CPU are in float32 whatever the thread's precision.
+    pub(crate) unrounded: bool,
     parts: OnceCell<Arc<LinearParts>>,
 }
 
 impl Linear {
     pub fn new(weight: Matrix, bias: Option<Array>) -> Linear {
-        Linear { weight: Stored::Plain(weight), bias, parts: OnceCell::new() }
+        Linear { weight: Stored::Plain(weight), bias, unrounded: false, parts: OnceCell::new() }
+    }
+
+    /// Products on the CPU are in [`Precision::Float32`](crate::Precision::Float32) whatever the
+    /// thread's precision: for layers whose outputs decide something, where a small difference
+    /// would become a large one.
+    pub fn unrounded(weight: Matrix, bias: Option<Array>) -> Linear {
+        Linear { unrounded: true, ..Linear::new(weight, bias) }
     }
 
     /// With its weight, if that is affine and the CPU computes, in the order in which our kernels read it: products in
@@ -29,7 +38,8 @@ impl Linear {
     /// # Errors
     /// The weight cannot be evaluated, or memory is exhausted.
     pub fn packed(weight: Matrix, bias: Option<Array>) -> Result<Linear> {
-        Ok(Linear { weight: Stored::packed(weight)?, bias, parts: OnceCell::new() })
+        let weight = Stored::packed(weight)?;
+        Ok(Linear { weight, bias, unrounded: false, parts: OnceCell::new() })
     }
 
     /// `[.., inputs]` to `[.., outputs]`, in `x`'s type.

@@ -10,6 +10,17 @@ use crate::{
     set_precision,
 };
 
+/// Does not compile if arrays could cross threads: then it would not be clear which of the two is meant.
+const _: fn() = || {
+    trait Ambiguous<T> {
+        fn none() {}
+    }
+    struct IfSend;
+    impl<T: ?Sized> Ambiguous<()> for T {}
+    impl<T: ?Sized + Send> Ambiguous<IfSend> for T {}
+    <Array as Ambiguous<_>>::none();
+};
+
 fn noise(seed: u64, shape: &[i32]) -> Array {
     Array::gumbel(shape, seed)
 }

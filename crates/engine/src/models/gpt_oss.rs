@@ -78,7 +78,7 @@ impl SparseMoe {
         let (experts, hidden) = (c.num_local_experts, c.stem.hidden_size);
         let [gate_proj, up_proj, down_proj] = load_experts(c, &w.sub("experts"))?;
         Ok(SparseMoe {
-            router: w.linear_with("router", experts, hidden, true)?,
+            router: w.router("router", experts, hidden, true)?,
             gate_proj,
             up_proj,
             down_proj,

@@ -115,7 +115,7 @@ impl SparseMoe {
     pub fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
         let normalize = c.norm_topk_prob.unwrap_or(normalize);
         Ok(SparseMoe {
-            gate: w.linear("gate", c.num_experts, hidden)?,
+            gate: w.router("gate", c.num_experts, hidden, false)?,
             router: Router::Softmax { per_token: c.num_experts_per_tok, normalize },
             experts: Experts::load(w, c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
         })

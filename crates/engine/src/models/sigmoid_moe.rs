@@ -40,7 +40,7 @@ impl SigmoidMoe {
             false => None,
         };
         Ok(SigmoidMoe {
-            gate: w.linear("gate", c.experts, hidden)?,
+            gate: w.router("gate", c.experts, hidden, false)?,
             router: Router::Sigmoid {
                 per_token: c.per_token,
                 normalize: c.normalize,

@@ -234,11 +234,20 @@ impl Weights {
     /// As [`linear`](Weights::linear), with a bias `[outputs]` if `bias`.
     pub fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(Place::One(name), &[outputs, inputs])?;
-        let bias = match bias {
-            true => Some(self.cast(self.sub(name).float_tensor("bias", &[outputs])?)),
-            false => None,
-        };
-        self.layer(weight, bias)
+        self.layer(weight, self.bias(name, outputs, bias)?)
+    }
+
+    /// What a mixture of experts chooses by, `[experts, inputs]`, with a bias if `bias`. Its
+    /// products are never rounded: the smallest difference may choose another expert, whose output
+    /// is another altogether.
+    pub fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
+        let weight = self.matrix(Place::One(name), &[experts, inputs])?;
+        Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?))
+    }
+
+    fn bias(&self, name: &str, outputs: i32, there: bool) -> Result<Option<Array>> {
+        let read = || Ok(self.cast(self.sub(name).float_tensor("bias", &[outputs])?));
+        there.then(read).transpose()
     }
 
     /// In the order in which kernels read it, unless nothing is read: then there are only shapes.

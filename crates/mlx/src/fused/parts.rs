@@ -21,6 +21,7 @@ use crate::{
 pub(crate) struct LinearParts {
     weight: WeightParts,
     bias: Option<Vec<f32>>,
+    unrounded: bool,
     pub inputs: usize,
     pub outputs: usize,
 }
@@ -58,6 +59,7 @@ impl LinearParts {
         LinearParts {
             weight,
             bias: linear.bias.as_ref().map(numbers),
+            unrounded: linear.unrounded,
             inputs: linear.weight.inputs() as usize,
             outputs: linear.weight.outputs() as usize,
         }
@@ -142,11 +144,18 @@ pub(super) fn products<'a>(
 ) {
     let layers: Vec<&LinearParts> = layers.into_iter().collect();
     let Some(first) = layers.first() else { return };
-    let mut terms: Vec<Term> = vec![];
+    let (mut rounded, mut unrounded): (Vec<Term>, Vec<Term>) = (vec![], vec![]);
     for (layer, out) in layers.iter().zip(outs.iter_mut()) {
+        let terms = if layer.unrounded { &mut unrounded } else { &mut rounded };
         terms.push(Term { weight: layer.weight.weight(), n: layer.outputs, out });
     }
-    profile::part("products", || kernels::linears(x, first.inputs, &mut terms, precision));
+    profile::part("products", || {
+        for (terms, precision) in [(&mut rounded, precision), (&mut unrounded, Precision::Float32)] {
+            if !terms.is_empty() {
+                kernels::linears(x, first.inputs, terms, precision);
+            }
+        }
+    });
     for (layer, out) in layers.iter().zip(outs) {
         if let Some(bias) = &layer.bias {
             for row in out.chunks_exact_mut(layer.outputs) {
@@ -164,7 +173,7 @@ pub(super) fn gated_product(
     out: &mut [f32],
     precision: Precision,
 ) {
-    if gate.bias.is_none() && up.bias.is_none() {
+    if [gate, up].iter().all(|layer| layer.bias.is_none() && !layer.unrounded) {
         let [a, b] = [gate, up].map(|layer| layer.weight.weight());
         let run = || kernels::gated_linear(x, a, b, activation, out, gate.inputs, gate.outputs, precision);
         return profile::part("products", run).0;

@@ -106,6 +106,32 @@ fn packed_layers_are_the_same() {
     assert!(matches!(Linear::packed(matrix, None).unwrap().weight, Stored::Plain(_)), "not in float32");
 }
 
+/// Alone, and beside a layer that rounds.
+#[test]
+fn unrounded_layers_give_the_bits_of_float32_in_every_precision() {
+    let (x, before) = (noise(1, &[5, HIDDEN]), norm(2, HIDDEN));
+    let weight = noise(21, &[48, HIDDEN]) * 0.2;
+    let small = formats().into_iter().filter(|q| HIDDEN % q.group_size == 0);
+    let quantized = small.map(|q| Matrix::Quantized(quant::quantize(&weight, q)));
+    for matrix in quantized.chain([Matrix::Dense(weight.astype(Dtype::Bfloat16))]) {
+        let copy = || match &matrix {
+            Matrix::Dense(weight) => Matrix::Dense(weight.clone()),
+            Matrix::Quantized(weight) => Matrix::Quantized(weight.clone()),
+        };
+        let of = || Linear::new(copy(), None);
+        set_precision(Precision::Float32);
+        let [expected] = fast::project(&x, Some(&before), [&of()]).map(|out| bits(&out));
+        for precision in [Precision::Rounded, Precision::Int8] {
+            set_precision(precision);
+            let unrounded = Linear::unrounded(copy(), None);
+            let [alone] = fast::project(&x, Some(&before), [&of()]).map(|out| bits(&out));
+            assert_ne!(alone, expected, "{precision:?} rounds");
+            let [rounded, got] = fast::project(&x, Some(&before), [&of(), &unrounded]).map(|out| bits(&out));
+            assert_eq!((rounded, got), (alone, expected.clone()), "{precision:?}");
+        }
+    }
+}
+
 #[test]
 fn outputs_are_added_to_the_stream_through_a_norm_behind() {
     // MLX multiplies what it is given, unrounded.

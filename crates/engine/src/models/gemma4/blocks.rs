@@ -114,7 +114,7 @@ impl SparseMoe {
         Ok(SparseMoe {
             router: Router::Softmax { per_token: c.top_k_experts, normalize: true },
             router_norm: RmsNorm::new(scale, eps),
-            router_proj: w.linear("router.proj", experts, hidden)?,
+            router_proj: w.router("router.proj", experts, hidden, false)?,
             per_expert_scale: w.float32("router.per_expert_scale", &[experts])?,
             experts: Experts::load(w, experts, hidden, c.moe_intermediate_size, Activation::GeluTanh)?,
             pre_feedforward_layernorm_2: norm("pre_feedforward_layernorm_2")?,
