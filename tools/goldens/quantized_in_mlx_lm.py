@@ -2,10 +2,11 @@
 """Quantises checkpoints with lanner, runs the results with lanner and with mlx-lm, and compares logits.
 
     pip install 'mlx[cpu]==0.32.4' mlx-lm==0.32.2
-    quantized_in_mlx_lm.py LANNER FOLDER... [--formats affine:4:32 mxfp4 mxfp8 nvfp4]
+    quantized_in_mlx_lm.py LANNER ../../crates/engine/tests/goldens/*-a [--formats affine:4:32 mxfp4 mxfp8 nvfp4]
 
-Each FOLDER holds an unquantised checkpoint. Prompts are those of its golden.json, or else made up. Both compute in float32
-on the CPU. mlx-lm must load each result strictly: every tensor of the model there, none left over.
+Each FOLDER holds an unquantised checkpoint, or a golden.json that says what its weights are. Prompts are those of
+golden.json, or else made up. mlx-lm computes in float32 on the CPU, and so does lanner unless --precision says otherwise: its
+default rounds activations. mlx-lm must load each result strictly: every tensor of the model there, none left over.
 """
 
 import argparse
@@ -21,6 +22,8 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+import tensors
+
 BOUND = 3e-4
 
 
@@ -29,6 +32,7 @@ def main():
     parser.add_argument("lanner")
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--formats", nargs="+", default=["affine:4:32", "mxfp4", "mxfp8", "nvfp4"])
+    parser.add_argument("--precision", default="float32", help="of lanner's products")
     args = parser.parse_args()
     mx.set_default_device(mx.cpu)
     embed = nn.QuantizedEmbedding.__call__  # bfloat16 if scales are bytes
@@ -38,7 +42,7 @@ def main():
         for spec in args.formats:
             with tempfile.TemporaryDirectory() as tmp:
                 try:
-                    line, good = check(args.lanner, folder, spec, Path(tmp) / "quantized")
+                    line, good = check(args.lanner, args.precision, folder, spec, Path(tmp))
                 except Exception as error:  # the other folders are worth looking at too
                     line, good = f"{type(error).__name__}: {str(error)[:300]}", False
             failed += not good
@@ -46,14 +50,26 @@ def main():
     sys.exit(bool(failed))
 
 
-def check(lanner, folder, spec, out):
+def check(lanner, precision, folder, spec, tmp):
     mode, *rest = spec.split(":")
+    source, out = written(folder, tmp / "source"), tmp / "quantized"
     flags = [text for pair in zip(("--bits", "--group-size"), rest) for text in pair]
-    run(lanner, "quantize", folder, "--out", out, "--mode", mode, *flags)
+    run(lanner, "quantize", source, "--out", out, "--mode", mode, *flags)
     leave_out_what_mlx_lm_ignores(out / "config.json")
     model, config = load(out)
-    worst = max(np.abs(logits(model, ids) - ours(lanner, out, ids)).max() for ids in prompts_of(folder, config))
+    pairs = [(logits(model, ids), ours(lanner, precision, out, ids)) for ids in prompts_of(folder, config)]
+    worst = max(np.abs(theirs - ours).max() for theirs, ours in pairs)
     return f"largest difference {worst:.1e}", worst <= BOUND
+
+
+def written(folder, to):
+    """The folder, or if it only describes its weights, one that holds them."""
+    if any(folder.glob("*.safetensors")):
+        return folder
+    to.mkdir()
+    tensors.write(json.loads((folder / "golden.json").read_text()), to)
+    (to / "config.json").write_text((folder / "config.json").read_text())
+    return to
 
 
 def run(*command):
@@ -101,10 +117,10 @@ def logits(model, ids):
     return np.array(model(mx.array([ids]), cache=make_prompt_cache(model))[0].astype(mx.float32))
 
 
-def ours(lanner, folder, ids):
+def ours(lanner, precision, folder, ids):
     dump = folder.parent / "logits.safetensors"
     run(lanner, "run", "--model", folder, "--ids", " ".join(map(str, ids)), "--max-tokens", 1, "--temperature", 0,
-        "--ignore-eos", "--device", "cpu", "--dtype", "float32", "--dump-logits", dump)
+        "--ignore-eos", "--device", "cpu", "--dtype", "float32", "--precision", precision, "--dump-logits", dump)
     return np.array(mx.load(str(dump))["logits"])[:len(ids)]
 
 
