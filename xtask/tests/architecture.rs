@@ -1,0 +1,179 @@
+//! What ARCHITECTURE.md states of the whole tree, held to the tree.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use toml::Table;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the root")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn manifest(folder: &str) -> Table {
+    read(&root().join(folder).join("Cargo.toml")).parse().expect("TOML")
+}
+
+/// Folders of all packages: `crates/engine`.
+fn packages() -> Vec<String> {
+    let crates = fs::read_dir(root().join("crates")).expect("crates");
+    let crates = crates.map(|entry| entry.expect("an entry").file_name());
+    let mut packages: Vec<String> = crates.map(|name| format!("crates/{}", name.display())).collect();
+    packages.push("xtask".into());
+    packages.sort();
+    packages
+}
+
+/// Sources below a folder of the root, by path from the root; tests are left out.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = vec![];
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() && name != "tests" {
+                folders.push(path);
+            } else if name.ends_with(".rs") && name != "tests.rs" {
+                let short = path.strip_prefix(root()).expect("below the root").display().to_string();
+                found.push((short, read(&path)));
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{folder} has sources");
+    found
+}
+
+fn all_sources() -> Vec<(String, String)> {
+    packages().iter().flat_map(|package| sources(&format!("{package}/src"))).collect()
+}
+
+/// Lines of code that hold one of `words`, as `path:line`; comments do not count.
+fn lines_with(sources: &[(String, String)], words: &[&str]) -> Vec<String> {
+    let mut found = vec![];
+    for (path, text) in sources {
+        for (i, line) in text.lines().enumerate() {
+            let code = !line.trim_start().starts_with("//");
+            if code && words.iter().any(|word| line.contains(word)) {
+                found.push(format!("{path}:{}: {}", i + 1, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn crates_depend_on_each_other_in_one_direction() {
+    let allowed = [
+        ("crates/kernels", &[][..]),
+        ("crates/chat", &[]),
+        ("crates/mlx", &["kernels"]),
+        ("crates/engine", &["kernels", "mlx"]),
+        ("crates/lanner", &["chat", "engine", "mlx"]),
+        ("xtask", &[]),
+    ];
+    let ours = ["kernels", "chat", "mlx", "engine", "lanner", "xtask"];
+    assert_eq!(packages().len(), allowed.len(), "a crate more or less: {:?}", packages());
+    for (package, allowed) in allowed {
+        let manifest = manifest(package);
+        let dependencies = manifest["dependencies"].as_table().expect("dependencies");
+        let mut found: Vec<&str> = dependencies.keys().map(String::as_str).collect();
+        found.retain(|name| ours.contains(name));
+        found.sort_unstable();
+        assert_eq!(found, allowed, "{package} depends on these of our crates");
+    }
+}
+
+#[test]
+fn engine_and_chat_do_without_http_and_async() {
+    for package in ["crates/kernels", "crates/mlx", "crates/engine", "crates/chat"] {
+        let manifest = manifest(package);
+        let dependencies = manifest["dependencies"].as_table().expect("dependencies");
+        for name in ["tokio", "axum", "hyper", "ureq", "tower-http", "futures-util", "async-trait"] {
+            assert!(!dependencies.contains_key(name), "{package} depends on {name}");
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_forbidden_outside_mlx_and_kernels() {
+    let forbidden = &manifest(".")["workspace"]["lints"]["rust"]["unsafe_code"];
+    assert_eq!(forbidden.as_str(), Some("forbid"));
+    for package in packages() {
+        let inherits = manifest(&package)["lints"].get("workspace").and_then(toml::Value::as_bool);
+        let exempt = ["crates/mlx", "crates/kernels"].contains(&&*package);
+        assert_eq!(inherits == Some(true), !exempt, "{package} has the workspace's lints");
+    }
+    let lints = manifest("crates/mlx");
+    assert_eq!(lints["lints"]["rust"]["unsafe_code"].as_str(), Some("deny"), "mlx allows it place by place");
+}
+
+#[test]
+fn environment_is_read_where_architecture_says() {
+    let allowed = [
+        "crates/lanner/src/cli.rs",
+        "crates/lanner/src/config.rs",
+        "crates/kernels/src/simd.rs",
+        "xtask/src/main.rs",
+    ];
+    let sources: Vec<_> =
+        all_sources().into_iter().filter(|(path, _)| !allowed.contains(&path.as_str())).collect();
+    let words = ["env::var", "env::set_var", "env::remove_var", "var_os(", "getenv", "setenv", "env = \""];
+    let found = lines_with(&sources, &words);
+    assert!(found.is_empty(), "the environment is read or set elsewhere:\n{}", found.join("\n"));
+    let text = read(&root().join("ARCHITECTURE.md"));
+    for path in allowed.iter().filter(|path| path.starts_with("crates")) {
+        let short = path.trim_start_matches("crates/");
+        assert!(text.contains(short), "ARCHITECTURE.md does not name {short}");
+    }
+    let mut shim = String::new();
+    for entry in fs::read_dir(root().join("crates/mlx/shim")).expect("the shim") {
+        shim += &read(&entry.expect("an entry").path());
+    }
+    assert_eq!(shim.matches("setenv(").count(), 1, "the shim sets one variable");
+    assert!(!shim.contains("getenv("), "the shim reads none");
+}
+
+#[test]
+fn release_build_unwinds() {
+    let manifest = manifest(".");
+    assert_eq!(manifest["profile"]["release"]["panic"].as_str(), Some("unwind"));
+    let engine = read(&root().join("crates/engine/src/lib.rs"));
+    assert!(
+        engine.contains("#[cfg(not(panic = \"unwind\"))]\ncompile_error!"),
+        "other profiles do not build"
+    );
+}
+
+#[test]
+fn models_name_no_device_and_no_batch_size() {
+    let words = ["on_gpu", "use_gpu", "Device", "batch_size", "max_batch"];
+    let found = lines_with(&sources("crates/engine/src/models"), &words);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn libraries_print_nothing() {
+    let libraries = ["kernels", "mlx", "engine", "chat"];
+    let sources: Vec<_> = libraries.iter().flat_map(|name| sources(&format!("crates/{name}/src"))).collect();
+    let found = lines_with(&sources, &["print!(", "println!(", "eprint!(", "eprintln!(", "dbg!("]);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Those in backticks, by their path or the end of it.
+#[test]
+fn files_that_architecture_names_exist() {
+    let text = read(&root().join("ARCHITECTURE.md"));
+    let all: Vec<String> = all_sources().into_iter().map(|(path, _)| path).collect();
+    let files = text.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs"));
+    let exists = |file: &str| {
+        root().join(file).is_file() || all.iter().any(|path| path.ends_with(&format!("/{file}")))
+    };
+    let missing: Vec<&str> = files.filter(|file| !exists(file)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that are not there: {missing:?}");
+}
