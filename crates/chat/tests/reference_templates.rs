@@ -3,6 +3,9 @@
 //! The templates belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
 //! `templates/`, or the test is skipped.
 
+#[path = "../../engine/tests/skipped/mod.rs"]
+mod skipped;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +15,7 @@ use serde_json::Value;
 fn shared() -> Option<PathBuf> {
     let shared = std::env::var_os("LANNER_SHARED").map(PathBuf::from);
     if shared.is_none() {
-        eprintln!("skipped: LANNER_SHARED is not set");
+        skipped::skipped("published templates: LANNER_SHARED is not set");
     }
     shared
 }

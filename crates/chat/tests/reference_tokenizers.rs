@@ -3,6 +3,9 @@
 //! The files belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
 //! `tokenizers/`, unpacked, or the tests are skipped.
 
+#[path = "../../engine/tests/skipped/mod.rs"]
+mod skipped;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +27,7 @@ fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("LANNER_SHARED").map(|s| PathBuf::from(s).join("tokenizers"));
     let folder = folder.filter(|f| f.is_dir());
     if folder.is_none() {
-        eprintln!("skipped: LANNER_SHARED does not hold tokenizers/");
+        skipped::skipped("published tokenizers: LANNER_SHARED is not set or does not hold tokenizers/");
     }
     folder
 }
