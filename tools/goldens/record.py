@@ -33,6 +33,7 @@ import numpy as np
 import torch
 import transformers
 
+import families_long  # noqa: F401: adds to GOLDENS
 import families_mlx  # noqa: F401: adds to GOLDENS
 import heads
 import tensors
@@ -103,7 +104,8 @@ def run_all(Reference, golden, recorded):
         reference = Reference(checkpoint, golden)
     results = []
     for length in golden["lengths"]:
-        results.append(run(reference, prompt(length, recorded["seed"])))
+        ids = prompt(length, recorded["seed"])
+        results.append(run(reference, ids, positions(golden, length)))
         if not sound(*results[-1]):
             return None
     return results
@@ -113,11 +115,16 @@ def prompt(length, seed):
     return np.random.default_rng([seed, length]).integers(*PROMPT_IDS, length).tolist()
 
 
-def run(reference, ids):
+def positions(golden, length):
+    """Those of the prompt whose logits are kept."""
+    chosen = golden.get("positions", (0, length // 2))
+    return [position for position in chosen if position < length - 1] + [length - 1]
+
+
+def run(reference, ids, positions):
     """The case, and by how much the reference's own cached path differs from one pass over the whole text."""
     cache = reference.begin()
     logits = reference.logits(ids, cache)
-    positions = [0, len(ids) // 2, len(ids) - 1]
     case = dict(prompt_ids=ids, logit_positions=positions, logits=[rounded(logits[p]) for p in positions],
                 greedy_ids=[], greedy_margin=[], decode_logits={})
     last = [logits[-1]]

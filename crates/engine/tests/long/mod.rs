@@ -1,0 +1,153 @@
+//! Prompts of 600 to 2,000 tokens: over the edges of attention's blocks, through windows that slide
+//! while drafts are in flight, far beyond the length that RoPE was trained for.
+
+use std::path::Path;
+
+use engine::{Checkpoint, Options, Precision, Request, Script, Speculate, start_scripted};
+
+use crate::{
+    ROUNDED, checkpoint,
+    recorded::{
+        Answer, Case, Golden, ask, check, check_each, folders, golden, holds_weights, largest_difference,
+        options, relative_error, same_in_every_cut,
+    },
+};
+
+/// In one piece, and in chunks that do not begin where a block of keys does.
+const CHUNKS: [usize; 2] = [4096, 193];
+const TOGETHER: usize = 300;
+/// Sums are longer than those of short prompts.
+const LOGIT_BOUND: f32 = 6e-4;
+const DEPTH: usize = 4;
+/// A token is compared where the reference's two likeliest are this many times further apart than
+/// rounding moved any of the recorded logits.
+const CLEAR: f32 = 3.0;
+/// Fewest tokens of a golden that must be compared.
+const COMPARED: usize = 8;
+/// One in this many compared tokens may differ in a mixture of experts: its routers are not
+/// rounded, but what they see is, and at a tie they choose another expert.
+const EXPERTS_DIFFER: usize = 10;
+
+#[test]
+fn long_prompts_in_float32_give_the_reference_logits_in_every_cut() {
+    let folders = folders(true);
+    assert!(folders.len() >= 18, "the goldens are there");
+    check_each(&folders, |folder| {
+        with_weights(folder, |folder, golden| {
+            let answers = same_in_every_cut(folder, golden, Precision::Float32, &CHUNKS, TOGETHER)?;
+            let mut worst = 0.0f32;
+            for (case, answer) in golden.cases.iter().zip(&answers) {
+                worst = worst.max(check(case, answer, LOGIT_BOUND)?);
+            }
+            Ok(format!("logits within {worst:.1e}"))
+        })
+    });
+}
+
+/// What users run: the default precision, with drafts.
+#[test]
+fn long_prompts_in_default_precision_give_the_reference_tokens_where_its_margin_allows() {
+    check_each(&folders(true), |folder| {
+        with_weights(folder, |folder, golden| {
+            let precision = Options::default().precision;
+            let answers = same_in_every_cut(folder, golden, precision, &[4096], TOGETHER)?;
+            let off = relative_error(golden, &answers);
+            if off > ROUNDED {
+                return Err(format!("logits are off by {off:.4} of their size"));
+            }
+            let (drafted, accepted) = drafts_change_nothing(folder, golden, &answers)?;
+            let (compared, tokens) = tokens_where_clear(folder, golden, &answers)?;
+            Ok(format!(
+                "off by {off:.4}, {compared} of {tokens} tokens clear, {accepted} of {drafted} drafts"
+            ))
+        })
+    });
+}
+
+fn with_weights(
+    folder: &Path,
+    f: impl FnOnce(&Path, &Golden) -> Result<String, String>,
+) -> Result<String, String> {
+    let golden = golden(folder);
+    let written = (!holds_weights(folder)).then(|| checkpoint::folder(&crate::recorded::name(folder)));
+    f(written.as_ref().map_or(folder, |written| written.path()), &golden)
+}
+
+/// Drafts of which some are wrong leave every bit as it was: buffers are stepped back over the edge
+/// where they slide.
+fn drafts_change_nothing(
+    folder: &Path,
+    golden: &Golden,
+    answers: &[Answer],
+) -> Result<(usize, usize), String> {
+    let known = golden.cases.iter().zip(answers);
+    let known = known.map(|(case, answer)| (case.prompt_ids.clone(), answer.tokens.clone()));
+    let script = Script { answers: known.collect(), right: 0.6, vocab_size: 250, seed: 1 };
+    let speculate = Speculate::Fixed { drafter: "scripted".into(), depth: Some(DEPTH) };
+    let with = options(Options { speculate, ..Options::default() });
+    let engine =
+        start_scripted(Checkpoint::Folder(folder.into()), with, script, |_| {}).map_err(|e| e.to_string())?;
+    let (mut drafted, mut accepted) = (0, 0);
+    for (case, answer) in golden.cases.iter().zip(answers) {
+        let got = ask(&engine, case.request())();
+        if !got.equals(answer) {
+            return Err(format!("drafts change bits after {} tokens", case.prompt_ids.len()));
+        }
+        drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+        accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
+    }
+    match 0 < accepted && accepted < drafted {
+        true => Ok((drafted, accepted)),
+        false => Err(format!("{accepted} of {drafted} drafts were right")),
+    }
+}
+
+/// The likeliest token after each of the reference's, given all of those before it. How many were
+/// compared, of how many.
+fn tokens_where_clear(folder: &Path, golden: &Golden, answers: &[Answer]) -> Result<(usize, usize), String> {
+    let engine = engine::start(Checkpoint::Folder(folder.into()), options(Options::default()), |_| {})
+        .map_err(|e| e.to_string())?;
+    let (mut compared, mut tokens, mut different) = (0, 0, vec![]);
+    for (case, answer) in golden.cases.iter().zip(answers) {
+        let given = case.greedy_ids.len() - 1;
+        let prompt = [&case.prompt_ids[..], &case.greedy_ids[..given]].concat();
+        let got = ask(&engine, Request { logits: true, ignore_eos: true, ..Request::new(prompt, 1) })();
+        let moved = moved(case, answer, &got);
+        for (step, (&expected, &margin)) in case.greedy_ids.iter().zip(&case.greedy_margin).enumerate() {
+            tokens += 1;
+            if margin <= CLEAR * moved {
+                continue;
+            }
+            compared += 1;
+            let logits = &got.logits[case.prompt_ids.len() - 1 + step];
+            let likeliest = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+            if likeliest != Some(expected as usize) {
+                different.push((step, margin));
+            }
+        }
+    }
+    let sparse = has_experts(folder);
+    if different.len() > if sparse { compared / EXPERTS_DIFFER } else { 0 } {
+        return Err(format!("of {compared} tokens others at steps (margins) {different:?}"));
+    }
+    match sparse || compared >= COMPARED {
+        true => Ok((compared, tokens)),
+        false => Err(format!("rounding leaves only {compared} of {tokens} tokens clear")),
+    }
+}
+
+fn has_experts(folder: &Path) -> bool {
+    let text = std::fs::read_to_string(folder.join("config.json")).expect("config.json");
+    let config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let keys = ["num_experts", "n_routed_experts", "num_local_experts"];
+    keys.iter().any(|key| config[key].is_number())
+}
+
+/// How far rounding has moved a logit at most, of those that are recorded.
+fn moved(case: &Case, answer: &Answer, given: &Answer) -> f32 {
+    let decoded = case.expected(usize::MAX).map(|(position, expected)| {
+        let logits = if position < case.prompt_ids.len() { answer } else { given };
+        largest_difference(&logits.logits[position], expected)
+    });
+    decoded.fold(0.0, f32::max)
+}
