@@ -366,6 +366,8 @@ pub enum RequestError {
     MemoryFull { needs: usize, free: usize },
     #[error("there was no memory for a step of this request; try again later: {0}")]
     OutOfMemory(String),
+    #[error("{} of the answer wait to be read; read it faster", megabytes(*bytes))]
+    Unread { bytes: usize },
     #[error("the engine has stopped; restart the server")]
     EngineStopped,
 }

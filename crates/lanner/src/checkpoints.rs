@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use chat::{RenderInput, Template, Tokenizer};
 use serde_json::{Map, Value, json};
@@ -18,22 +18,29 @@ const UNSETTLED: usize = 16;
 /// A first message as nobody begins one.
 const PROBE: &str = "\u{1F989}?";
 
-/// What was found out about a model's template, the last used last.
+/// What was found out about a model's template, the last used last. Nothing is rendered or
+/// tokenised under a lock: one huge prompt would hold up all others.
 #[derive(Default)]
 pub struct Checkpoints {
     heads: Mutex<Vec<Head>>,
-    openings: Mutex<Vec<Opening>>,
+    openings: Mutex<Vec<Arc<Opening>>>,
+}
+
+/// The head of a prompt, and what is known of its tokens.
+#[derive(Clone)]
+struct Head {
+    rendered: Arc<RenderedHead>,
+    /// Bytes of its text that a prompt had in common, and their tokens.
+    shared: usize,
+    ids: Arc<[u32]>,
 }
 
 /// System messages and tools, rendered with a made-up first message behind them.
-struct Head {
+struct RenderedHead {
     messages: Vec<Value>,
     tools: Option<Vec<Value>>,
     kwargs: Map<String, Value>,
     text: String,
-    /// Bytes of it that a prompt had in common, and their tokens.
-    shared: usize,
-    ids: Vec<u32>,
 }
 
 /// How an answer starts.
@@ -65,22 +72,20 @@ impl Checkpoints {
         if system.is_empty() && input.tools.is_none() {
             return None;
         }
-        let mut heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = heads.iter().position(|head| {
-            head.messages == system && head.tools.as_deref() == input.tools && head.kwargs == input.kwargs
-        });
+        let is_known = |head: &Head| head.is_of(&system, input);
+        let known = with(&self.heads, |heads| heads.iter().find(|head| is_known(head)).cloned());
         let mut head = match known {
-            Some(at) => heads.remove(at),
-            None => Head::render(template, input, system)?,
+            Some(head) => head,
+            None => Head::render(template, input, system.clone())?,
         };
-        let shared = shared(&head.text, text);
+        let shared = shared(&head.rendered.text, text);
         if head.shared != shared {
-            head.ids = tokenizer.encode_prompt(&text[..shared]).ok()?;
+            head.ids = tokenizer.encode_prompt(&text[..shared]).ok()?.into();
             head.shared = shared;
         }
         let at = settled(&ids[..common(&head.ids, ids)], tokenizer);
-        if head.text.len() <= LONGEST_HEAD {
-            remember(&mut heads, head);
+        if head.rendered.text.len() <= LONGEST_HEAD {
+            with(&self.heads, |heads| remember(heads, head, is_known));
         }
         Some(at)
     }
@@ -104,18 +109,21 @@ impl Checkpoints {
 
     /// What a template adds to a conversation to open the answer.
     fn opening(&self, template: &Template, kwargs: &Map<String, Value>) -> Option<String> {
-        let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
-        let opening = match openings.iter().position(|opening| opening.kwargs == *kwargs) {
-            Some(at) => openings.remove(at),
-            None => Opening::render(template, kwargs),
-        };
+        let is_known = |opening: &Arc<Opening>| opening.kwargs == *kwargs;
+        let known = with(&self.openings, |openings| openings.iter().find(|o| is_known(o)).cloned());
+        let opening = known.unwrap_or_else(|| Opening::render(template, kwargs).into());
         let text = opening.text.clone();
-        remember(&mut openings, opening);
+        with(&self.openings, |openings| remember(openings, opening, is_known));
         text
     }
 }
 
 impl Head {
+    fn is_of(&self, system: &[Value], input: &RenderInput) -> bool {
+        let RenderedHead { messages, tools, kwargs, .. } = &*self.rendered;
+        messages == system && tools.as_deref() == input.tools && *kwargs == input.kwargs
+    }
+
     fn render(template: &Template, input: &RenderInput, system: Vec<Value>) -> Option<Head> {
         let messages = [&system[..], &[json!({ "role": "user", "content": PROBE })]].concat();
         let text = template.render(&RenderInput {
@@ -124,14 +132,13 @@ impl Head {
             continue_final_message: false,
             ..input.clone()
         });
-        Some(Head {
+        let rendered = RenderedHead {
             messages: system,
             tools: input.tools.map(<[Value]>::to_vec),
             kwargs: input.kwargs.clone(),
             text: text.ok()?,
-            shared: 0,
-            ids: vec![],
-        })
+        };
+        Some(Head { rendered: rendered.into(), shared: 0, ids: [].into() })
     }
 }
 
@@ -155,7 +162,13 @@ impl Opening {
     }
 }
 
-fn remember<T>(list: &mut Vec<T>, new: T) {
+fn with<T, R>(list: &Mutex<Vec<T>>, work: impl FnOnce(&mut Vec<T>) -> R) -> R {
+    work(&mut list.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// In place of what was known of the same, which another request may have added meanwhile.
+fn remember<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
+    list.retain(|known| !is_same(known));
     list.push(new);
     if list.len() > REMEMBERED {
         list.remove(0);

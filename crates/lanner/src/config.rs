@@ -4,7 +4,7 @@
 use std::{
     env, fs,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    num::NonZeroUsize,
+    num::{NonZeroU32, NonZeroUsize},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -92,6 +92,30 @@ pub struct ServeConfig {
     pub body_limit: usize,
     /// Replaces the model's own name on the wire.
     pub name: Option<String>,
+    /// Whether to answer the routes that load, pull, and look into the cache.
+    pub admin: bool,
+    pub max_connections: u32,
+    pub timeouts: Timeouts,
+}
+
+/// How long clients may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// To send a request's head.
+    pub head: Duration,
+    /// Between two parts of a body.
+    pub body: Duration,
+    /// Between two requests of a connection.
+    pub idle: Duration,
+    /// To read what was written.
+    pub write: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        let [head, body, idle, write] = [15, 30, 75, 60].map(Duration::from_secs);
+        Timeouts { head, body, idle, write }
+    }
 }
 
 pub struct ChatConfig {
@@ -477,15 +501,33 @@ fn ngram(args: NgramBuildArgs) -> NgramConfig {
     NgramConfig { corpus, out, order: order.into(), min_count, json }
 }
 
+/// More than requests that run and wait, and fewer than files that a process may usually open.
+const MAX_CONNECTIONS: u32 = 512;
+
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {
     let host = args.host.or(file.host).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let port = args.port.or(file.port).unwrap_or(11436);
+    let usual = Timeouts::default();
+    let seconds = |flag: Option<NonZeroU32>, file: Option<NonZeroU32>, usual| {
+        flag.or(file).map_or(usual, |seconds| Duration::from_secs(seconds.get().into()))
+    };
     ServeConfig {
         address: SocketAddr::new(host, port),
         api_key: args.api_key.or(file.api_key).filter(|key| !key.is_empty()),
         allowed_hosts: [args.allow_host, file.allow_host].concat(),
         body_limit: args.body_limit.or(file.body_limit).unwrap_or(16) << 20,
         name: args.name.or(file.name),
+        admin: !args.no_admin && !file.no_admin,
+        max_connections: args
+            .max_connections
+            .or(file.max_connections)
+            .map_or(MAX_CONNECTIONS, |most| most.get().into()),
+        timeouts: Timeouts {
+            head: seconds(args.header_timeout, file.header_timeout, usual.head),
+            body: seconds(args.body_timeout, file.body_timeout, usual.body),
+            idle: seconds(args.idle_timeout, file.idle_timeout, usual.idle),
+            write: seconds(args.write_timeout, file.write_timeout, usual.write),
+        },
     }
 }
 

@@ -1,6 +1,12 @@
 //! Running generations: engine events in, steps of text out. The server, the chat and `run` all read from here.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use chat::{Decoder, Delta};
 use engine::{
@@ -12,6 +18,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 /// Some choices generating side by side. Dropping it cancels them.
 pub struct Generation {
     events: UnboundedReceiver<(usize, Vec<Event>)>,
+    /// Bytes of the events that have not been received.
+    unread: Arc<AtomicUsize>,
     choices: Vec<Choice>,
     unfinished: usize,
     ready: VecDeque<Result<(usize, Step), RequestError>>,
@@ -76,7 +84,7 @@ impl Finish {
 }
 
 struct Choice {
-    ticket: Ticket,
+    ticket: Arc<Ticket>,
     decoder: Decoder,
     /// Tokens whose text is not certain yet.
     held: Vec<Token>,
@@ -87,10 +95,11 @@ impl Generation {
     /// # Errors
     /// The engine is full, or refuses one of the requests; none of them runs then.
     pub fn start(engine: &Engine, requests: Vec<(Request, Decoder)>) -> Result<Generation, RequestError> {
-        Generation::start_in(&engine.enter()?, engine, requests)
+        Generation::start_in(&engine.enter()?, engine, requests, usize::MAX)
     }
 
-    /// As [`start`](Generation::start), in a place that was taken before.
+    /// As [`start`](Generation::start), in a place that was taken before. A choice fails when it
+    /// has more to tell and `most_unread` bytes of events or more have not been read.
     ///
     /// # Errors
     /// The first request that the engine refuses; none of them runs then.
@@ -98,19 +107,29 @@ impl Generation {
         place: &Arc<Place>,
         engine: &Engine,
         requests: Vec<(Request, Decoder)>,
+        most_unread: usize,
     ) -> Result<Generation, RequestError> {
         let (sender, events) = unbounded_channel();
+        let unread: Arc<AtomicUsize> = Arc::default();
         let submit = |(index, (request, decoder))| {
-            let sender = sender.clone();
-            let sink = move |events| {
+            let (sender, unread, own) = (sender.clone(), unread.clone(), Arc::new(OnceLock::new()));
+            let known: Arc<OnceLock<Weak<Ticket>>> = own.clone();
+            let sink = move |mut events: Vec<Event>| {
+                let bytes = unread.fetch_add(size(&events), Ordering::Relaxed);
+                let ticket = || known.get().and_then(Weak::upgrade);
+                if let Some(ticket) = (bytes >= most_unread).then(ticket).flatten() {
+                    ticket.cancel();
+                    events = vec![Event::Failed(RequestError::Unread { bytes })];
+                }
                 // Nobody listens once the client has gone; the ticket went with it.
                 let _ = sender.send((index, events));
             };
-            let ticket = engine.submit_in(place, request, sink)?;
+            let ticket = Arc::new(engine.submit_in(place, request, sink)?);
+            let _ = own.set(Arc::downgrade(&ticket));
             Ok(Choice { ticket, decoder, held: Vec::new(), generated: 0 })
         };
         let choices: Vec<Choice> = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
-        Ok(Generation { events, unfinished: choices.len(), choices, ready: VecDeque::new() })
+        Ok(Generation { events, unread, unfinished: choices.len(), choices, ready: VecDeque::new() })
     }
 
     /// The next step of any choice; `None` when all have finished.
@@ -129,6 +148,7 @@ impl Generation {
             let Some((index, events)) = self.events.recv().await else {
                 return Some(Err(RequestError::EngineStopped));
             };
+            self.unread.fetch_sub(size(&events), Ordering::Relaxed);
             for event in events {
                 match self.choices[index].steps(event) {
                     Ok(steps) => self.ready.extend(steps.into_iter().map(|step| Ok((index, step)))),
@@ -142,6 +162,18 @@ impl Generation {
     pub fn cancel(&self) {
         self.choices.iter().for_each(|choice| choice.ticket.cancel());
     }
+}
+
+/// Bytes in memory, without what allocators add.
+fn size(events: &[Event]) -> usize {
+    let scores = |scores: &TokenLogprobs| size_of::<TokenLogprobs>() + size_of_val(&scores.top[..]);
+    let own = |event: &Event| match event {
+        Event::Token { logprobs, .. } => logprobs.as_ref().map_or(0, scores),
+        Event::Prompt(prompt) => prompt.iter().flatten().map(scores).sum(),
+        Event::Logits { values, .. } => size_of_val(&values[..]),
+        Event::Finished { .. } | Event::Failed(_) => 0,
+    };
+    events.iter().map(|event| size_of::<Event>() + own(event)).sum()
 }
 
 impl Choice {
@@ -203,5 +235,59 @@ impl Choice {
             reasoning_tokens: self.decoder.reasoning_tokens(),
         }));
         steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use chat::{DecodeOptions, Tokenizer};
+    use engine::{Memory, ModelInfo, Sampling, WeightSummary, scripted};
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::builtin::BUILTIN;
+
+    const MOST: usize = 100_000;
+
+    fn info() -> ModelInfo {
+        ModelInfo {
+            model_type: "scripted".into(),
+            vocab_size: 260,
+            context_length: 1 << 20,
+            eos_ids: vec![],
+            drafters: vec![],
+            speculate: engine::Speculate::Off,
+            default_sampling: Sampling::default(),
+            weight_bytes: 0,
+            weights: WeightSummary::default(),
+            memory: Memory::default(),
+        }
+    }
+
+    #[test]
+    fn an_answer_nobody_reads_is_cancelled_before_it_fills_memory() {
+        let engine =
+            scripted::scripted(info(), 8, Duration::ZERO, |_: &Request, _| scripted::Step::Token(65));
+        let tokenizer = Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), None).unwrap();
+        let decoder = Decoder::new(Arc::new(tokenizer), DecodeOptions::default()).unwrap();
+        let requests = vec![(Request::new(vec![1], 1 << 19), decoder)];
+        let mut generation = Generation::start_in(&engine.enter().unwrap(), &engine, requests, MOST).unwrap();
+        while engine.enter().is_ok_and(|_| generation.unread.load(Ordering::Relaxed) < MOST) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let mut tokens = 0;
+        let error = loop {
+            match runtime.block_on(generation.next()).unwrap() {
+                Ok((_, Step::Text { tokens: more, .. })) => tokens += more.len(),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, RequestError::Unread { bytes } if bytes >= MOST), "{error}");
+        assert!(tokens < 1 << 18, "{tokens} of half a million were generated");
+        assert!(error.to_string().contains("MB of the answer wait to be read"), "{error}");
     }
 }

@@ -1,6 +1,11 @@
 //! `lanner serve`: listens first, so that a taken port is known before a long load.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use engine::{Memory, ModelInfo};
 use tokio::{net::TcpListener, runtime::Builder};
@@ -11,12 +16,13 @@ use crate::{
     config::{ModelConfig, ServeConfig},
     hub,
     model::Model,
-    server::{self, Host, Server},
+    server::{self, Host, Server, preparation},
     terminal::say,
 };
 
-/// Prompts rendered and tokenised at one time; more wait, so that hostile ones cannot take every core.
-const PREPARING: usize = 4;
+/// How long the engines, or a model that is being loaded, may take to end before the program leaves
+/// without them.
+const STOPPING: Duration = Duration::from_secs(5);
 
 /// Where memory goes and how much there is for requests, under the limit or else on the machine.
 fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
@@ -51,7 +57,8 @@ fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
 /// The address is taken, or the model does not load.
 pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandError> {
     let started = Instant::now();
-    let runtime = Builder::new_multi_thread().max_blocking_threads(PREPARING).enable_all().build()?;
+    let runtime =
+        Builder::new_multi_thread().max_blocking_threads(preparation::threads()).enable_all().build()?;
     let listener = runtime
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
@@ -59,11 +66,54 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     // First, because whoever waits for the line that says where it serves need not read on.
     say(format_args!("lanner: {}", fits(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
+    warning(&config, address).into_iter().for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let host = Host::new(server, model.clone(), config.name.clone());
-    let result = runtime.block_on(server::serve(listener, server::router(host.clone(), &config)));
+    let result = runtime.block_on(server::serve(listener, host.clone(), &config));
     // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    host.stop();
+    let stop = move || {
+        host.stop();
+        drop(host);
+    };
+    if !ends_within(STOPPING, stop) {
+        say("lanner: a load or a step has not ended; leaving without it");
+        // MLX crashes in the destructors of the usual exit if it computes meanwhile.
+        engine::exit_now(0);
+    }
     Ok(result?)
+}
+
+/// Whoever reaches a server that listens beyond loopback may use it, unless it asks for a key.
+fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
+    let is_open = !address.ip().is_loopback() && config.api_key.is_none();
+    let admin = if config.admin {
+        ", and may load and pull models: set --api-key, or --no-admin"
+    } else {
+        ": set --api-key"
+    };
+    is_open.then(|| format!("lanner: warning: whoever reaches {address} may use this server{admin}"))
+}
+
+/// Does what may hang, in a driver or on a file that is none, for at most so long.
+fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+    let (ended, end) = mpsc::channel();
+    thread::spawn(move || {
+        work();
+        let _ = ended.send(());
+    });
+    end.recv_timeout(most).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_hangs_is_left_behind() {
+        let (release, hang) = mpsc::channel::<()>();
+        assert!(!ends_within(Duration::from_millis(20), move || assert!(hang.recv().is_err())));
+        assert!(ends_within(Duration::from_secs(60), || {}));
+        drop(release);
+    }
 }

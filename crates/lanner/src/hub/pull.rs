@@ -201,6 +201,9 @@ fn fetch_all(fetch: &Fetch, files: &[RemoteFile]) -> Result<(), HubError> {
 fn patient<T>(config: &HubConfig, job: &Job, ask: impl Fn() -> Result<T, Failure>) -> Result<T, HubError> {
     let mut patience = Patience::new(config.backoff);
     loop {
+        if job.is_cancelled() {
+            return Err(HubError::Cancelled);
+        }
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(Failure::Final(error)) => return Err(error),

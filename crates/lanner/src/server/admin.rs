@@ -26,7 +26,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
     handlers::{self, JsonBody},
-    host::Host,
+    host::{Host, MAX_PULLS, PullRefused},
+    shutdown::{self, ShutdownWatch},
     wire::{
         self,
         error::{ApiError, ErrorObject},
@@ -38,6 +39,8 @@ use crate::{
     source::{self, SourceError},
 };
 
+/// When to try again where too many pulls run.
+const PULL_WAIT: Duration = Duration::from_secs(30);
 /// The least time between two lines about one file.
 const LINE_EVERY: Duration = Duration::from_millis(200);
 
@@ -55,7 +58,7 @@ struct PullRequest {
 
 /// Answers when the other model is served, or has failed.
 pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value>, ApiError> {
-    let request: LoadRequest = wire::parse(&body.0)?;
+    let request: LoadRequest = wire::parse(&body.0.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
     let loaded = host.load(request.model).map_err(busy)?.await;
@@ -68,7 +71,7 @@ pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value
 
 /// Answers when the model is there; or with `stream` in lines of JSON as it comes.
 pub async fn pull(State(host): State<Host>, body: JsonBody) -> Result<Response, ApiError> {
-    let request: PullRequest = wire::parse(&body.0)?;
+    let request: PullRequest = wire::parse(&body.0.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
         ApiError::invalid("model", message)
@@ -95,6 +98,8 @@ pub async fn pull(State(host): State<Host>, body: JsonBody) -> Result<Response, 
 struct Pull {
     lines: UnboundedReceiver<Line>,
     cancelled: Arc<AtomicBool>,
+    shutdown: ShutdownWatch,
+    ended: bool,
 }
 
 enum Line {
@@ -105,8 +110,8 @@ enum Line {
 
 impl Pull {
     fn start(host: &Host, repo: RepoName) -> Result<Pull, ApiError> {
-        let busy = || conflict(&format!("{} is being downloaded already", repo.id()));
-        let claim = host.claim_pull(repo.id()).ok_or_else(busy)?;
+        let claim = host.claim_pull(repo.id()).map_err(|refused| pull_refused(&refused, &repo))?;
+        let shutdown = host.current().shutdown.watch();
         let (sender, lines) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (host, stop) = (host.clone(), cancelled.clone());
@@ -123,11 +128,20 @@ impl Pull {
             // Nobody listens once the client has gone.
             let _ = sender.send(last);
         });
-        Ok(Pull { lines, cancelled })
+        Ok(Pull { lines, cancelled, shutdown, ended: false })
     }
 
     async fn next(&mut self) -> Option<Line> {
-        self.lines.recv().await
+        if self.ended {
+            return None;
+        }
+        tokio::select! {
+            line = self.lines.recv() => line,
+            () = self.shutdown.begun() => {
+                self.ended = true;
+                Some(Line::Failed(shutdown::error()))
+            }
+        }
     }
 }
 
@@ -228,6 +242,18 @@ fn hub_error(error: &HubError) -> ApiError {
         _ => (StatusCode::BAD_GATEWAY, "hub_error"),
     };
     ApiError::new(status, message).code(code)
+}
+
+fn pull_refused(refused: &PullRefused, repo: &RepoName) -> ApiError {
+    match refused {
+        PullRefused::Same => conflict(&format!("{} is being downloaded already", repo.id())),
+        PullRefused::TooMany => {
+            let message =
+                format!("{MAX_PULLS} models are being downloaded, and no more may be; try again later");
+            let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_pulls");
+            ApiError { retry_after: Some(PULL_WAIT), ..error }
+        }
+    }
 }
 
 fn conflict(message: &str) -> ApiError {

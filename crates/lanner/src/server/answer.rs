@@ -27,6 +27,7 @@ use super::{
     Server,
     metrics::{Counted, Outcome},
     replay::{Claim, Fingerprint, Recorder, Recording, Reused},
+    shutdown::{self, ShutdownWatch},
     unix_seconds,
     wire::{
         self, Generate, Reply, Valid,
@@ -42,6 +43,8 @@ use crate::{
 
 /// So that proxies do not give up on a request that waits or reads a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Most bytes of an answer that wait for a client that does not read.
+const MOST_UNREAD: usize = 32 << 20;
 /// Marks an answer that was given before; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// Says that an answer may be another than the model's, and why: streams need not have a usage that does.
@@ -194,8 +197,8 @@ impl<W: Wire> Answer<W> {
         let requests = requests(&server.model, &prompts, &generate, deadline)
             .map_err(|error| prompt_error(&error, W::PROMPT))?;
         let choices = requests.len();
-        let generation =
-            Generation::start_in(&place, &server.model.engine, requests).map_err(engine_error)?;
+        let generation = Generation::start_in(&place, &server.model.engine, requests, MOST_UNREAD)
+            .map_err(engine_error)?;
         let running = Running::new(&server.running, choices);
         Ok(Answer {
             wire,
@@ -276,7 +279,8 @@ impl<W: Wire> Answer<W> {
         let opening = (0..self.choices).filter_map(|index| self.wire.open(index)).collect::<Vec<_>>();
         let chunk = |piece| event(&self.envelope(W::CHUNK, vec![piece], include_usage.then_some(None)));
         let ready = opening.into_iter().map(chunk);
-        let events = Events { ready: ready.collect(), include_usage, ended: false, answer: self };
+        let (ready, shutdown) = (ready.collect(), self.server.shutdown.watch());
+        let events = Events { ready, include_usage, ended: false, shutdown, answer: self };
         let events = stream::unfold(events, |mut events| async {
             events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
         });
@@ -321,6 +325,7 @@ struct Events<W: Wire> {
     ready: VecDeque<Event>,
     include_usage: bool,
     ended: bool,
+    shutdown: ShutdownWatch,
 }
 
 impl<W: Wire> Events<W> {
@@ -332,9 +337,16 @@ impl<W: Wire> Events<W> {
             if self.ended {
                 return None;
             }
-            match self.answer.next().await {
+            let next = tokio::select! {
+                next = self.answer.next() => next,
+                () = self.shutdown.begun() => {
+                    self.fail(&shutdown::error());
+                    continue;
+                }
+            };
+            match next {
                 Some(Ok((index, step))) => self.step(index, step),
-                Some(Err(error)) => self.fail(&error),
+                Some(Err(error)) => self.fail(&ApiError::from_engine(&error, W::PROMPT)),
                 None => self.end(),
             }
         }
@@ -348,9 +360,8 @@ impl<W: Wire> Events<W> {
     }
 
     /// The status has long been sent, so the error travels as an event; no `[DONE]` follows it.
-    fn fail(&mut self, error: &RequestError) {
-        let error = ApiError::from_engine(error, W::PROMPT);
-        self.answer.counted.ends(Outcome::of(&error));
+    fn fail(&mut self, error: &ApiError) {
+        self.answer.counted.ends(Outcome::of(error));
         tracing::error!("{}", error.body.message);
         self.ready.push_back(event(&ErrorObject { error: &error.body }));
         self.ended = true;

@@ -1,4 +1,5 @@
-//! Who may ask: the Host header against DNS rebinding, the API key, and panics turned into error objects.
+//! Who may ask: the Host header against DNS rebinding, the Origin header against other sites'
+//! pages, the API key, and panics turned into error objects.
 
 use std::{any::Any, net::IpAddr, sync::Arc};
 
@@ -6,7 +7,7 @@ use axum::{
     extract::{Request, State},
     http::{
         StatusCode,
-        header::{AUTHORIZATION, HOST},
+        header::{AUTHORIZATION, HOST, ORIGIN},
     },
     middleware::Next,
     response::{IntoResponse, Response},
@@ -14,42 +15,76 @@ use axum::{
 
 use super::wire::error::ApiError;
 
+/// Ends of names that nobody can register: they are of the local network alone.
+const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
+
 pub struct Guard {
-    /// `None` if the server listens beyond loopback: then any name may be its own.
-    allowed_hosts: Option<Vec<String>>,
+    on_loopback: bool,
+    allowed_hosts: Vec<String>,
     api_key: Option<String>,
 }
 
 impl Guard {
     pub fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Guard {
-        let allowed_hosts = listens_on.is_loopback().then_some(allowed_hosts);
-        Guard { allowed_hosts, api_key }
+        Guard { on_loopback: listens_on.is_loopback(), allowed_hosts, api_key }
     }
 
     fn check(&self, request: &Request) -> Result<(), ApiError> {
         self.check_host(request)?;
+        self.check_origin(request)?;
         match request.uri().path() {
             path if path.starts_with("/v1/") || path == "/metrics" => self.check_key(request),
             _ => Ok(()),
         }
     }
 
-    /// A web page can point its own name at 127.0.0.1 and read our answers; browsers then send that name.
+    /// A web page can point its own name at this machine and read our answers; browsers then send
+    /// that name.
     fn check_host(&self, request: &Request) -> Result<(), ApiError> {
-        let Some(allowed) = &self.allowed_hosts else { return Ok(()) };
         // Browsers always send a Host, so what comes without one is no web page.
-        let Some(header) = request.headers().get(HOST) else { return Ok(()) };
-        let name = host_name(header.to_str().unwrap_or_default());
-        let loopback = name.eq_ignore_ascii_case("localhost")
-            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-        if loopback || allowed.iter().any(|host| host.eq_ignore_ascii_case(name)) {
+        let names = request.headers().get_all(HOST).into_iter();
+        let mut names = names.map(|header| host_name(header.to_str().unwrap_or_default()));
+        let Some(name) = names.find(|name| !self.is_own(name)) else { return Ok(()) };
+        let place = if self.on_loopback { "listens on loopback and" } else { "is of the local network and" };
+        let message = format!(
+            "this server {place} does not answer for the host `{name}`; start it with --allow-host {name} if that is wanted"
+        );
+        Err(ApiError::new(StatusCode::FORBIDDEN, message).code("host_not_allowed"))
+    }
+
+    /// Browsers say where a page comes from that asks another site. Programs that are no browsers
+    /// need not.
+    fn check_origin(&self, request: &Request) -> Result<(), ApiError> {
+        let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or("null");
+        let is_allowed = match origin.split_once("://") {
+            // Of the server itself, or of a page beside it.
+            Some(("http" | "https", authority)) => self.is_own(host_name(authority)),
+            // Of an installed program or a browser's extension.
+            Some(_) => true,
+            // `null` is what any site's sandboxed frame sends.
+            None => false,
+        };
+        if is_allowed {
             return Ok(());
         }
         let message = format!(
-            "this server listens on loopback and does not answer for the host `{name}`; \
-             start it with --allow-host {name} if that is wanted"
+            "this server does not answer pages of `{origin}`; start it with --allow-host and its host if that is wanted"
         );
-        Err(ApiError::new(StatusCode::FORBIDDEN, message).code("host_not_allowed"))
+        Err(ApiError::new(StatusCode::FORBIDDEN, message).code("origin_not_allowed"))
+    }
+
+    /// Whether a name can only mean this machine, or was allowed. Beyond loopback those are
+    /// addresses, which need no lookup that could be turned around, and names that no stranger can
+    /// own.
+    fn is_own(&self, name: &str) -> bool {
+        let address = name.parse::<IpAddr>().ok();
+        let lower = name.to_ascii_lowercase();
+        let is_local = |name: &str| !name.contains('.') || LOCAL.iter().any(|end| name.ends_with(end));
+        lower == "localhost"
+            || address.is_some_and(|address| address.is_loopback() || !self.on_loopback)
+            || address.is_none() && !self.on_loopback && is_local(&lower)
+            || self.allowed_hosts.iter().any(|host| host == "*" || host.eq_ignore_ascii_case(name))
     }
 
     fn check_key(&self, request: &Request) -> Result<(), ApiError> {
@@ -72,6 +107,15 @@ pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
+}
+
+/// Routes that change what the server has, where it was started without them.
+pub async fn no_admin(request: Request, _: Next) -> ApiError {
+    let message = format!(
+        "this server was started with --no-admin, so {} is off: it loads and pulls nothing, and says nothing of its cache",
+        request.uri().path()
+    );
+    ApiError::new(StatusCode::FORBIDDEN, message).code("admin_disabled")
 }
 
 /// A panic is our bug: the client learns that much, the log has the rest.
@@ -124,6 +168,46 @@ mod tests {
         client.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 500") && reply.contains("server_error"), "{reply}");
         assert!(!reply.contains("on purpose"), "{reply}");
+    }
+
+    #[test]
+    fn names_that_a_stranger_could_own_are_refused_on_every_bind() {
+        let check = |listens_on: &str, header: axum::http::HeaderName, value: &str| {
+            let guard = Guard::new(listens_on.parse().unwrap(), vec!["owl.example".into()], None);
+            let request = Request::builder().uri("/health").header(header, value);
+            guard.check(&request.body(axum::body::Body::empty()).unwrap()).map_err(|error| error.body.code)
+        };
+        let (host, origin) = (Err(Some("host_not_allowed")), Err(Some("origin_not_allowed")));
+        for (name, on_loopback, elsewhere) in [
+            ("localhost:80", Ok(()), Ok(())),
+            ("127.0.0.1:11436", Ok(()), Ok(())),
+            ("[::1]", Ok(()), Ok(())),
+            ("owl.example:80", Ok(()), Ok(())),
+            ("10.0.0.1", host, Ok(())),
+            ("[fe80::1]:80", host, Ok(())),
+            ("box:11436", host, Ok(())),
+            ("Mac.local", host, Ok(())),
+            ("evil.example", host, host),
+            ("10.0.0.1.evil.example", host, host),
+            ("local.evil", host, host),
+        ] {
+            assert_eq!(check("127.0.0.1", HOST, name), on_loopback, "{name}");
+            assert_eq!(check("0.0.0.0", HOST, name), elsewhere, "{name}");
+            assert_eq!(check("192.168.1.2", HOST, name), elsewhere, "{name}");
+        }
+        for (page, on_loopback, elsewhere) in [
+            ("http://localhost:3000", Ok(()), Ok(())),
+            ("https://owl.example", Ok(()), Ok(())),
+            ("http://192.168.1.2:11436", origin, Ok(())),
+            ("https://evil.example", origin, origin),
+            ("null", origin, origin),
+            ("vscode-webview://x", Ok(()), Ok(())),
+        ] {
+            assert_eq!(check("127.0.0.1", ORIGIN, page), on_loopback, "{page}");
+            assert_eq!(check("0.0.0.0", ORIGIN, page), elsewhere, "{page}");
+        }
+        let guard = Guard::new("0.0.0.0".parse().unwrap(), vec!["*".into()], None);
+        assert!(guard.is_own("any.example"));
     }
 
     #[test]

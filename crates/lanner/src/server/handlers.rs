@@ -6,14 +6,10 @@ use std::{
 };
 
 use axum::{
-    Json,
-    body::Bytes,
-    extract::{
-        FromRequest, Path, Request, State,
-        rejection::{BytesRejection, PathRejection},
-    },
+    Extension, Json,
+    extract::{FromRequest, Path, Request, State, rejection::PathRejection},
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use engine::{CacheStats, Engine, Health, MemoryClass, RequestError};
 use serde_json::{Map, Value, json};
@@ -22,6 +18,7 @@ use super::{
     Server,
     answer::{Answer, Asked, Wire},
     metrics::{self, Counted, Outcome},
+    preparation::{Lane, Preparation, Received},
     wire::{chat::ChatWire, completions::CompletionWire, error::ApiError},
 };
 
@@ -101,23 +98,29 @@ fn memory(engine: &Engine) -> Value {
 }
 
 /// What the prefix cache holds and has done.
-pub async fn cache(State(server): State<Arc<Server>>) -> Result<Json<Value>, ApiError> {
-    cache_stats(server, Engine::cache_stats).await
+pub async fn cache(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+) -> Result<Json<Value>, ApiError> {
+    cache_stats(server, &preparation, Engine::cache_stats).await
 }
 
 /// Empties the prefix cache; answers with what it held.
-pub async fn clear_cache(State(server): State<Arc<Server>>) -> Result<Json<Value>, ApiError> {
-    cache_stats(server, Engine::clear_cache).await
+pub async fn clear_cache(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+) -> Result<Json<Value>, ApiError> {
+    cache_stats(server, &preparation, Engine::clear_cache).await
 }
 
 /// The engine answers between two steps: a wait, which does not belong on an async thread.
 async fn cache_stats(
     server: Arc<Server>,
+    preparation: &Preparation,
     ask: fn(&Engine) -> Result<CacheStats, RequestError>,
 ) -> Result<Json<Value>, ApiError> {
-    let stats = tokio::task::spawn_blocking(move || ask(&server.model.engine)).await;
-    let stats = stats.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-    let stats = stats.map_err(|error| ApiError::from_engine(&error, "cache"))?;
+    let ask = move || ask(&server.model.engine).map_err(|error| ApiError::from_engine(&error, "cache"));
+    let stats = preparation.run(Lane::Waiting, ask).await?;
     Ok(Json(json!({
         "budget_bytes": stats.budget_bytes,
         "bytes": stats.bytes,
@@ -140,43 +143,53 @@ async fn cache_stats(
     })))
 }
 
-pub async fn chat_completions(server: State<Arc<Server>>, body: Body) -> Result<Response, ApiError> {
-    respond::<ChatWire>(server.0, body).await
+pub async fn chat_completions(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Response, ApiError> {
+    respond::<ChatWire>(server, &preparation, body).await
 }
 
-pub async fn completions(server: State<Arc<Server>>, body: Body) -> Result<Response, ApiError> {
-    respond::<CompletionWire>(server.0, body).await
+pub async fn completions(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Response, ApiError> {
+    respond::<CompletionWire>(server, &preparation, body).await
 }
 
+type Threads = Extension<Arc<Preparation>>;
 /// What cannot be read is counted with what cannot be answered.
 type Body = Result<JsonBody, ApiError>;
 
-async fn respond<W: Wire>(server: Arc<Server>, body: Body) -> Result<Response, ApiError> {
+async fn respond<W: Wire>(
+    server: Arc<Server>,
+    preparation: &Preparation,
+    body: Body,
+) -> Result<Response, ApiError> {
     let counted = Counted::new(&server.requests);
-    let response = answer::<W>(server, body, counted.clone()).await;
+    let response = answer::<W>(server, preparation, body, counted.clone()).await;
     response.inspect_err(|error| counted.ends(Outcome::of(error)))
 }
 
 async fn answer<W: Wire>(
     server: Arc<Server>,
+    preparation: &Preparation,
     body: Body,
     counted: Arc<Counted>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let body = body?;
-    let asked = work(move || Asked::<W>::read(server, &body.0, arrived)).await?;
+    let JsonBody(Received { bytes, charge }) = body?;
+    let lane = charge.lane();
+    let asked = preparation.run(lane, move || Asked::<W>::read(server, &bytes, arrived)).await?;
     let claim = asked.claim().await?;
-    work(move || Answer::begin(asked, claim, counted)).await?.respond().await
-}
-
-/// Parsing, the template and the tokenizer are work for a processor, and may be long: not for an async thread.
-async fn work<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-    }
+    let begin = move || {
+        // Held until nothing of the preparation is.
+        let _charge = charge;
+        Answer::begin(asked, claim, counted)
+    };
+    preparation.run(lane, begin).await?.respond().await
 }
 
 pub async fn unknown_route(method: Method, uri: Uri) -> ApiError {
@@ -204,31 +217,24 @@ impl Server {
 
 /// A body that says it is JSON. A web page cannot send that type to another site without asking first, so
 /// insisting on it keeps pages from using a server on the reader's machine.
-pub struct JsonBody(pub Bytes);
+pub struct JsonBody(pub Received);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<JsonBody, ApiError> {
+    async fn from_request(request: Request, _: &S) -> Result<JsonBody, ApiError> {
         if !is_json(request.headers()) {
             let message = "send the body as `Content-Type: application/json`";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        Bytes::from_request(request, state).await.map(JsonBody).map_err(body_error)
+        let Some(preparation) = request.extensions().get::<Arc<Preparation>>().cloned() else {
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "nothing here reads bodies"));
+        };
+        preparation.read(request.into_body()).await.map(JsonBody)
     }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().is_some_and(|mime| mime.trim().eq_ignore_ascii_case("application/json"))
-}
-
-fn body_error(rejection: BytesRejection) -> ApiError {
-    match rejection.into_response().status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = "the body is larger than this server takes; see --body-limit";
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
-        }
-        _ => ApiError::invalid_body("the body could not be read to its end"),
-    }
 }

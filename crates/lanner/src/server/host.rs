@@ -49,6 +49,15 @@ impl FromRef<Host> for Arc<Server> {
 #[derive(Debug)]
 pub struct Busy;
 
+/// Repositories that are pulled at one time: each has threads and connections of its own.
+pub const MAX_PULLS: usize = 4;
+
+#[derive(Debug)]
+pub enum PullRefused {
+    Same,
+    TooMany,
+}
+
 impl Host {
     pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> Host {
         let engines = Engines::default();
@@ -69,6 +78,10 @@ impl Host {
 
     pub fn current(&self) -> Arc<Server> {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn memory_limit(&self) -> Option<usize> {
+        self.0.config.options.memory_limit
     }
 
     pub fn hub(&self) -> &HubConfig {
@@ -110,11 +123,22 @@ impl Host {
         Ok(server)
     }
 
-    /// A claim to pull a repository; `None` while somebody else holds it.
-    pub fn claim_pull(&self, repo: String) -> Option<PullClaim> {
-        let pulling = self.0.pulling.clone();
-        let free = lock(&pulling).insert(repo.clone());
-        free.then(|| PullClaim { pulling, repo })
+    /// A claim to pull a repository.
+    ///
+    /// # Errors
+    /// It is being pulled already, or as many others are as may be.
+    pub fn claim_pull(&self, repo: String) -> Result<PullClaim, PullRefused> {
+        let shared = self.0.pulling.clone();
+        let mut pulling = lock(&shared);
+        if pulling.contains(&repo) {
+            return Err(PullRefused::Same);
+        }
+        if pulling.len() >= MAX_PULLS {
+            return Err(PullRefused::TooMany);
+        }
+        pulling.insert(repo.clone());
+        drop(pulling);
+        Ok(PullClaim { pulling: shared, repo })
     }
 
     /// Ends loading and every engine. MLX crashes if the program ends while it computes.

@@ -2,11 +2,14 @@
 
 mod admin;
 mod answer;
+mod connections;
 mod guard;
 mod handlers;
 mod host;
 mod metrics;
+pub mod preparation;
 mod replay;
+mod shutdown;
 pub mod wire;
 
 use std::{
@@ -15,24 +18,30 @@ use std::{
 };
 
 use axum::{
-    Router,
-    extract::DefaultBodyLimit,
-    middleware,
+    Extension, Router, middleware,
     routing::{get, post},
-    serve::ListenerExt,
 };
 use engine::Engine;
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
 use tower_http::catch_panic::CatchPanicLayer;
 
 pub use self::host::Host;
-use self::{guard::Guard, host::KeptEngine, metrics::Requests, replay::Replays};
+use self::{
+    connections::Connections, guard::Guard, host::KeptEngine, metrics::Requests, preparation::Preparation,
+    replay::Replays, shutdown::Shutdown,
+};
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
 /// Most memory that answers kept for their idempotency keys take, in bytes.
 const REPLAY_BUDGET: usize = 64 << 20;
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long those that are cut off then may take to be told so.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What every handler sees: a model being served. A handler keeps the one that it began with.
 pub struct Server {
@@ -48,6 +57,7 @@ pub struct Server {
     running: Arc<AtomicUsize>,
     requests: Arc<Requests>,
     replays: Replays,
+    shutdown: Shutdown,
     /// Keeps the engine until nobody needs this model.
     engine: Option<KeptEngine>,
 }
@@ -64,6 +74,7 @@ impl Server {
             running: Arc::default(),
             requests: Arc::default(),
             replays: Replays::new(REPLAY_BUDGET),
+            shutdown: Shutdown::default(),
             engine: None,
         }
     }
@@ -75,6 +86,7 @@ impl Server {
             started_at: self.started_at,
             running: self.running.clone(),
             requests: self.requests.clone(),
+            shutdown: self.shutdown.clone(),
             ..Server::new(model, name)
         }
     }
@@ -95,60 +107,81 @@ fn names(model: &Model, name: Option<String>) -> Vec<String> {
 
 pub fn router(host: Host, config: &ServeConfig) -> Router {
     let guard = Guard::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
+    let preparation = Preparation::new(config.body_limit, config.timeouts.body, host.memory_limit());
+    let shutdown = host.current().shutdown.clone();
+    let admin = Router::new()
+        .route("/v1/models/load", post(admin::load))
+        .route("/v1/models/pull", post(admin::pull))
+        .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache));
+    let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(guard::no_admin)) };
     Router::new()
         .route("/health", get(handlers::health))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(handlers::models))
         .route("/v1/models/{*id}", get(handlers::model))
-        .route("/v1/models/load", post(admin::load))
-        .route("/v1/models/pull", post(admin::pull))
-        .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/v1/completions", post(handlers::completions))
+        .merge(admin)
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)
         .with_state(host)
-        .layer(DefaultBodyLimit::max(config.body_limit))
+        .layer(Extension(Arc::new(preparation)))
+        .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
         .layer(middleware::from_fn_with_state(Arc::new(guard), guard::guard))
         .layer(CatchPanicLayer::custom(guard::panicked))
 }
 
-/// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests [`GRACE`].
+/// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests
+/// [`GRACE`]. What runs after that, or after a second Ctrl-C, ends with an error.
 ///
 /// # Errors
-/// The listening socket failed.
-pub async fn serve(listener: TcpListener, router: Router) -> std::io::Result<()> {
-    // Tokens are small packets; waiting to fill bigger ones only delays them.
-    let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
-    let graceful = axum::serve(listener, router).with_graceful_shutdown(asked_to_stop());
+/// Signals cannot be received.
+pub async fn serve(listener: TcpListener, host: Host, config: &ServeConfig) -> std::io::Result<()> {
+    let (mut signals, shutdown) = (Signals::new()?, host.current().shutdown.clone());
+    let connections = Connections::new(router(host, config), config);
+    let timeouts = tokio::spawn(connections.clone().enforce_timeouts());
     tokio::select! {
-        result = graceful => result,
-        () = out_of_patience() => Ok(()),
+        () = connections.accept(listener) => {}
+        () = signals.next() => {}
     }
+    connections.close();
+    tokio::select! {
+        () = connections.ended() => {}
+        () = out_of_patience(&mut signals) => {
+            shutdown.begin();
+            let _ = timeout(LAST_WORDS, connections.ended()).await;
+        }
+    }
+    timeouts.abort();
+    Ok(())
 }
 
-async fn out_of_patience() {
-    asked_to_stop().await;
+async fn out_of_patience(signals: &mut Signals) {
     // Nothing to say when nothing runs.
     tokio::time::sleep(Duration::from_millis(100)).await;
     say("lanner: finishing running requests; Ctrl-C again stops at once");
-    tokio::select! {
-        () = tokio::time::sleep(GRACE) => {}
-        () = asked_to_stop() => {}
-    }
+    let _ = timeout(GRACE, signals.next()).await;
 }
 
-async fn asked_to_stop() {
-    use tokio::signal::unix::{SignalKind, signal};
-    // Without a handler the signals keep their default effect, which is to end the program.
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }
 

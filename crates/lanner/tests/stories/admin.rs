@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lanner::hub::HubConfig;
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
@@ -175,6 +176,44 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
         assert!(started.elapsed() < Duration::from_secs(20), "in vain: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A hub that takes every request and answers none.
+fn silent_hub() -> (std::net::TcpListener, HubConfig, TempDir) {
+    let (cache, listener) = (tempdir().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let config = HubConfig { endpoint, ..FakeHub::tiny().config(cache.path()) };
+    (listener, config, cache)
+}
+
+#[test]
+fn a_fifth_pull_at_a_time_is_refused_until_a_client_leaves() {
+    let (silent, config, _cache) = silent_hub();
+    let server = Setup { models: models(config), ..Setup::default() }.says("x");
+    let headers = "Content-Type: application/json\r\n";
+    let pull = |name: &str, stream: bool| {
+        let body = json!({ "model": format!("org/{name}"), "stream": stream }).to_string();
+        client::open(server.address, "POST /v1/models/pull", headers, body.as_bytes())
+    };
+    let pulls = [pull("a", false), pull("b", true), pull("c", false), pull("d", true)];
+    let asked: Vec<_> = (0..4).map(|_| silent.accept().unwrap().0).collect();
+    let reply = client::post(server.address, "/v1/models/pull", &json!({ "model": "org/e" }));
+    check_error(&reply, 429, "too_many_pulls", "4 models are being downloaded");
+    assert!(reply.head.contains("retry-after"), "{}", reply.head);
+    drop(pulls);
+    // What they wait for ends, and they ask no more.
+    thread::sleep(Duration::from_millis(50));
+    drop(asked);
+    silent.set_nonblocking(true).unwrap();
+    wait_until("another pull is taken", || {
+        let another = pull("f", false);
+        let taken = (0..50).any(|_| {
+            thread::sleep(Duration::from_millis(2));
+            silent.accept().is_ok()
+        });
+        drop(another);
+        taken
+    });
 }
 
 #[test]

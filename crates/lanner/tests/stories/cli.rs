@@ -124,6 +124,7 @@ fn wrong_config_files_name_the_key() {
         ("[sampling]\ntemperature = 'hot'\n", ["temperature", "hot"]),
         ("[model]\ndevice = 'tpu'\n", ["tpu", "cpu"]),
         ("[cache]\ndisk-cache-bits = 16\n", ["config.toml", "16 bits are not 8 or 4"]),
+        ("[server]\nheader-timeout = 0\n", ["config.toml", "header-timeout"]),
         ("[server\n", ["config.toml", "line 1"]),
     ] {
         let (_folder, path) = config_file(text);

@@ -172,6 +172,84 @@ fn a_second_ctrl_c_ends_a_server_that_still_generates() {
     }
 }
 
+#[test]
+fn a_stream_cut_by_the_second_ctrl_c_ends_with_an_error() {
+    let (folder, _) = model();
+    let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let ready = lines.find(|line| line.contains("serving")).unwrap();
+    let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+    let body = |stream: bool| {
+        json!({ "prompt": "hi", "stream": stream, "ignore_eos": true, "max_tokens": 1_000_000 }).to_string()
+    };
+    let open = |stream: bool| {
+        let headers = "Content-Type: application/json\r\n";
+        client::open(address, "POST /v1/completions", headers, body(stream).as_bytes())
+    };
+    let (mut stream, mut whole) = (open(true), open(false));
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    while client::get(address, "/health").json()["running"] != 2 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    interrupt(&server);
+    assert!(lines.next().unwrap().contains("Ctrl-C again"));
+    interrupt(&server);
+    // All of it is read, so that the server has nothing to wait for.
+    let [streamed, answered] = [&mut stream, &mut whole].map(|client| {
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    });
+    let last = streamed.lines().rfind(|line| line.starts_with("data: ")).unwrap();
+    let error: serde_json::Value = serde_json::from_str(&last["data: ".len()..]).unwrap();
+    assert_eq!(error["error"]["code"], "shutting_down", "{last}");
+    assert!(streamed.ends_with("0\r\n\r\n"), "the response has ended as it should");
+    assert!(answered.starts_with("HTTP/1.1 503") && answered.contains("shutting_down"), "{answered}");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_load_that_hangs_does_not_keep_the_program_alive() {
+    let (folder, _) = model();
+    let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let ready = lines.find(|line| line.contains("serving")).unwrap();
+    let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+    // What opens a pipe waits for somebody to write.
+    let hangs = tempfile::tempdir().unwrap();
+    let pipe = hangs.path().join("config.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let body = json!({ "model": hangs.path() }).to_string();
+    let headers = "Content-Type: application/json\r\n";
+    let load = client::open(address, "POST /v1/models/load", headers, body.as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    interrupt(&server);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    interrupt(&server);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    drop(load);
+}
+
+#[test]
+fn listening_beyond_loopback_without_a_key_is_warned_of() {
+    let (folder, _) = model();
+    let said = |args: &[&str]| {
+        let args = [&["serve", "--port", "0"], args].concat();
+        let mut server = spawn(&folder, &args, Stdio::null());
+        let lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let lines: Vec<String> = lines.take_while(|line| !line.contains("serving")).collect();
+        interrupt(&server);
+        server.wait().unwrap();
+        lines.into_iter().find(|line| line.contains("warning"))
+    };
+    let warned = said(&["--host", "0.0.0.0"]).expect("a warning");
+    assert!(warned.contains("--api-key") && warned.contains("load and pull"), "{warned}");
+    let warned = said(&["--host", "0.0.0.0", "--no-admin"]).expect("a warning");
+    assert!(!warned.contains("load and pull"), "{warned}");
+    assert_eq!(said(&["--host", "0.0.0.0", "--api-key", "secret"]), None);
+    assert_eq!(said(&[]), None);
+}
+
 fn interrupt(server: &Child) {
     let killed = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
     assert!(killed.success());

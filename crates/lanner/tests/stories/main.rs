@@ -11,6 +11,7 @@ mod cli;
 mod client;
 mod commands;
 mod completions;
+mod connections;
 mod crowded;
 mod disk;
 #[path = "../../../engine/tests/document/mod.rs"]
@@ -20,6 +21,7 @@ mod errors;
 mod fake_hub;
 mod fuzzing;
 mod health;
+mod hostile;
 mod load;
 mod loads;
 mod local;

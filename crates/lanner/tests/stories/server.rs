@@ -10,7 +10,7 @@ use ::chat::{Template, Tokenizer};
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::PrefixSpoilers,
-    config::{ModelConfig, ServeConfig},
+    config::{ModelConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
     server::{self, Host, Server},
@@ -44,6 +44,10 @@ pub struct Setup {
     pub allowed_hosts: Vec<String>,
     /// How other models are found and loaded.
     pub models: ModelConfig,
+    pub body_limit: usize,
+    pub admin: bool,
+    pub max_connections: u32,
+    pub timeouts: Timeouts,
 }
 
 impl Default for Setup {
@@ -56,6 +60,10 @@ impl Default for Setup {
             api_key: None,
             allowed_hosts: Vec::new(),
             models: models(no_hub()),
+            body_limit: 2 << 20,
+            admin: true,
+            max_connections: 512,
+            timeouts: Timeouts::default(),
         }
     }
 }
@@ -101,15 +109,18 @@ impl Setup {
             address: "127.0.0.1:0".parse().unwrap(),
             api_key: self.api_key.map(str::to_owned),
             allowed_hosts: self.allowed_hosts,
-            body_limit: 2 << 20,
+            body_limit: self.body_limit,
             name: None,
+            admin: self.admin,
+            max_connections: self.max_connections,
+            timeouts: self.timeouts,
         };
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
         let address = listener.local_addr().unwrap();
         let host = Host::new(Server::new(model, None), self.models, None);
-        let router = server::router(host.clone(), &config);
-        runtime.spawn(server::serve(listener, router));
+        let served = host.clone();
+        runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, _runtime: runtime }
     }
 }

@@ -51,8 +51,17 @@ impl Serving {
 
     /// Resident megabytes; `None` where the system does not tell.
     pub fn memory(&self) -> Option<f64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident megabytes so far.
+    pub fn peak_memory(&self) -> Option<f64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let line = status.lines().find(|line| line.starts_with(name))?;
         Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
     }
 

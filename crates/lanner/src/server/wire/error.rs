@@ -10,6 +10,10 @@ use axum::{
 use engine::RequestError;
 use serde::Serialize;
 
+/// Longer messages quote the client, whose input may be megabytes.
+const LONGEST_MESSAGE: usize = 600;
+const LONGEST_PARAM: usize = 100;
+
 /// When to try again where there was no memory: requests that run end in seconds, not in milliseconds.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
@@ -65,12 +69,13 @@ impl ApiError {
 
     pub fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
         let r#type = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        let body = ErrorBody { message: cut(message.into()), r#type, param: None, code: None };
+        let message = shortened(message.into(), LONGEST_MESSAGE);
+        let body = ErrorBody { message, r#type, param: None, code: None };
         ApiError { status, body, retry_after: None }
     }
 
     pub fn param(mut self, param: impl Into<String>) -> ApiError {
-        self.body.param = Some(param.into());
+        self.body.param = Some(shortened(param.into(), LONGEST_PARAM));
         self
     }
 
@@ -110,20 +115,36 @@ impl ApiError {
                 let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("out_of_memory");
                 ApiError { retry_after: Some(MEMORY_WAIT), ..error }
             }
+            RequestError::Unread { .. } => {
+                ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("client_too_slow")
+            }
             RequestError::EngineStopped => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
     }
 }
 
-/// What a client sent comes back in errors about it, but not whole where it is long.
-fn cut(message: String) -> String {
-    if message.len() <= MOST_MESSAGE {
-        return message;
+/// A text of at most so many bytes and an ellipsis: its beginning and its end.
+fn shortened(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
     }
-    let part = |from: usize, to: usize| message.chars().skip(from).take(to - from).collect::<String>();
-    let chars = message.chars().count();
-    let head = chars.min(MOST_MESSAGE / 4);
-    format!("{} ... {}", part(0, head), part(head.max(chars.saturating_sub(MOST_MESSAGE / 8)), chars))
+    let (head, tail) = (text.floor_char_boundary(most * 2 / 3), text.len() - most / 3);
+    let tail = (tail..).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    format!("{} [...] {}", &text[..head], &text[tail..])
+}
+
+impl ApiError {
+    /// A whole response of HTTP/1.1, behind which the connection ends.
+    pub fn to_http(&self) -> String {
+        let body = serde_json::to_string(&ErrorObject { error: &self.body }).unwrap_or_default();
+        let wait = self.retry_after.map(|wait| format!("retry-after: {}\r\n", wait.as_secs_f64().ceil()));
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{}connection: close\r\n\r\n{body}",
+            self.status,
+            body.len(),
+            wait.unwrap_or_default()
+        )
+    }
 }
 
 impl IntoResponse for ApiError {
@@ -136,5 +157,30 @@ impl IntoResponse for ApiError {
         let seconds = self.retry_after.map(|wait| wait.as_secs_f64().ceil().to_string());
         let retry_after = seconds.map(|seconds| [(RETRY_AFTER, seconds)]);
         (self.status, retry_after, Json(ErrorObject { error: &self.body })).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_keep_their_beginning_and_end() {
+        assert_eq!(shortened("short".into(), 5), "short");
+        assert_eq!(shortened("0123456789abcdef".into(), 9), "012345 [...] def");
+        assert_eq!(shortened("\u{20ac}".repeat(9), 9), "\u{20ac}\u{20ac} [...] \u{20ac}");
+        let error = ApiError::invalid("p".repeat(1 << 20), "m".repeat(1 << 20));
+        assert!(error.body.message.len() < 700 && error.body.param.is_some_and(|param| param.len() < 120));
+    }
+
+    #[test]
+    fn an_error_outside_of_any_request_is_a_whole_response() {
+        let error = ApiError { retry_after: Some(Duration::from_millis(1)), ..ApiError::invalid("p", "m") };
+        let text = error.to_http();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n") && head.contains("retry-after: 1\r\n"));
+        assert!(
+            head.contains(&format!("content-length: {}\r\n", body.len())) && body.contains("\"param\":\"p\"")
+        );
     }
 }

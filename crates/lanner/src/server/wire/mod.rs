@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+pub mod count;
 pub mod error;
 pub mod usage;
 

@@ -1,7 +1,12 @@
 //! `POST /v1/completions`: the request as sent, and what it means once valid.
 
+use std::collections::BTreeMap;
+
 use engine::SamplingRange;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
 
 use super::super::{
     Biases, Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError,
@@ -45,13 +50,118 @@ pub struct CompletionRequest {
     response_format: Option<IgnoredAny>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string, an array of strings, an array of token ids, or an array of those")]
+#[derive(Debug)]
 enum Prompts {
     Text(String),
     Texts(Vec<String>),
     Ids(Vec<u32>),
     IdLists(Vec<Vec<u32>>),
+}
+
+const PROMPTS: &str = "a string, an array of strings, an array of token ids, or an array of those";
+
+/// What may stand for a prompt, or in an array of such.
+enum Element {
+    Text(String),
+    Id(u32),
+    Elements(Prompts),
+    Wrong,
+}
+
+/// Reads at once what it is to become: millions of token ids would else be kept as JSON first, in
+/// eight times the memory.
+struct ElementVisitor {
+    /// Arrays that may stand in here.
+    levels: usize,
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+        match deserializer.deserialize_any(ElementVisitor { levels: 2 })? {
+            Element::Text(text) => Ok(Prompts::Text(text)),
+            Element::Elements(prompts) => Ok(prompts),
+            Element::Id(_) | Element::Wrong => Err(D::Error::custom(format_args!("it must be {PROMPTS}"))),
+        }
+    }
+}
+
+impl<'de> serde::de::DeserializeSeed<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Element, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ElementVisitor {
+    type Value = Element;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter.write_str(PROMPTS)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Element, E> {
+        Ok(Element::Text(text.to_owned()))
+    }
+
+    fn visit_u64<E>(self, id: u64) -> Result<Element, E> {
+        Ok(u32::try_from(id).map_or(Element::Wrong, Element::Id))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Element, E> {
+        Ok(Element::Wrong)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Element, E> {
+        Ok(Element::Wrong)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Element, E> {
+        Ok(Element::Wrong)
+    }
+
+    fn visit_unit<E>(self) -> Result<Element, E> {
+        Ok(Element::Wrong)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Element, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Element::Wrong)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Element, A::Error> {
+        let (mut all, mut is_wrong) = (None, self.levels == 0);
+        let levels = self.levels.saturating_sub(1);
+        while let Some(element) = array.next_element_seed(ElementVisitor { levels })? {
+            all = match (all, element) {
+                _ if is_wrong => None,
+                (None, Element::Text(text)) => Some(Prompts::Texts(vec![text])),
+                (None, Element::Id(id)) => Some(Prompts::Ids(vec![id])),
+                (None, Element::Elements(Prompts::Ids(ids))) if levels > 0 => {
+                    Some(Prompts::IdLists(vec![ids]))
+                }
+                (Some(Prompts::Texts(mut texts)), Element::Text(text)) => {
+                    texts.push(text);
+                    Some(Prompts::Texts(texts))
+                }
+                (Some(Prompts::Ids(mut ids)), Element::Id(id)) => {
+                    ids.push(id);
+                    Some(Prompts::Ids(ids))
+                }
+                (Some(Prompts::IdLists(mut lists)), Element::Elements(Prompts::Ids(ids))) => {
+                    lists.push(ids);
+                    Some(Prompts::IdLists(lists))
+                }
+                _ => {
+                    is_wrong = true;
+                    None
+                }
+            };
+        }
+        // An empty array is one of no ids.
+        let all = all.unwrap_or_else(|| Prompts::Ids(vec![]));
+        Ok(if is_wrong { Element::Wrong } else { Element::Elements(all) })
+    }
 }
 
 /// What to complete.

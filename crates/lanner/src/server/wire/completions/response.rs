@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chat::Delta;
-use engine::TokenLogprobs;
+use engine::{RequestError, TokenLogprobs};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -73,17 +73,11 @@ impl Wire for CompletionWire {
         completions: Completions,
         generate: &Generate,
     ) -> Result<(CompletionWire, Vec<Prompt>), ApiError> {
-        let prompts: Vec<Prompt> = completions
-            .prompts
-            .iter()
-            .map(|input| match input {
-                PromptInput::Text(text) => model.text_prompt(text),
-                PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|error| prompt_error(&error, Self::PROMPT))?;
+        let prompts = completions.prompts.iter().map(|input| prompt(model, input));
+        let prompts: Vec<Prompt> = prompts.collect::<Result<_, _>>()?;
         let echoes = completions.prompts.into_iter().zip(&prompts).map(|(input, prompt)| Echo {
             text: match input {
+                _ if !completions.echo => String::new(),
                 PromptInput::Text(text) => text,
                 PromptInput::Ids(ids) => model.decode(&ids),
             },
@@ -145,6 +139,22 @@ impl Wire for CompletionWire {
         if let Some(more) = piece.token_ids {
             choice.token_ids.get_or_insert_default().extend(more);
         }
+    }
+}
+
+/// Ids that the engine would refuse for their number are refused before they are copied, and turned
+/// into text.
+fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
+    let context = model.engine.info().context_length;
+    match input {
+        PromptInput::Text(text) => {
+            model.text_prompt(text).map_err(|error| prompt_error(&error, CompletionWire::PROMPT))
+        }
+        PromptInput::Ids(ids) if ids.len() >= context => {
+            let error = RequestError::PromptTooLong { prompt: ids.len(), context };
+            Err(ApiError::from_engine(&error, CompletionWire::PROMPT))
+        }
+        PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
     }
 }
 

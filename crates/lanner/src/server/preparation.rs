@@ -1,0 +1,328 @@
+//! What preparing requests may take: how long a body may come, bytes of bodies held, and threads
+//! that parse, render and tokenise. Small requests never queue behind large ones.
+
+use std::{
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    http::StatusCode,
+};
+use futures_util::StreamExt;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{timeout, timeout_at},
+};
+
+use super::wire::{count::Count, error::ApiError};
+
+/// Bodies beyond this queue with the large ones.
+const SMALL_BODY: usize = 256 << 10;
+/// So do those that hold more values.
+const SMALL_COUNT: usize = 10_000;
+/// Most bytes held at one time of small bodies, and of large ones.
+const SMALL_BYTES: usize = 32 << 20;
+const LARGE_BYTES: usize = 64 << 20;
+/// The part of a memory limit that large bodies may take, as a divisor.
+const OF_MEMORY: usize = 8;
+/// Requests prepared at one time.
+const SMALL_THREADS: usize = 4;
+/// Threads that wait for the engine to say what its cache holds.
+const WAITING_THREADS: usize = 2;
+/// Bytes per second that a body must come with, over all, once its time is up.
+const SLOWEST: f64 = 65536.0;
+/// Semaphores count in these.
+const UNIT: usize = 1024;
+
+/// Threads for all work that [`Preparation`] lets run at one time.
+pub fn threads() -> usize {
+    SMALL_THREADS + large_threads() + WAITING_THREADS
+}
+
+/// A long prompt may keep a thread for seconds, and others compute.
+fn large_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).div_ceil(4).min(4)
+}
+
+pub struct Preparation {
+    body_limit: usize,
+    body_timeout: Duration,
+    small_bytes: Arc<Semaphore>,
+    large_bytes: Arc<Semaphore>,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+/// A body that has come whole, and its share of the bytes that may be held.
+pub struct Received {
+    pub bytes: Bytes,
+    pub charge: Charge,
+}
+
+/// What a request holds while it is prepared.
+pub struct Charge {
+    lane: Lane,
+    _bytes: Option<OwnedSemaphorePermit>,
+}
+
+/// Work that queues by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    Small,
+    Large,
+    /// Waits for the engine.
+    Waiting,
+}
+
+impl Charge {
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+}
+
+impl Preparation {
+    pub fn new(body_limit: usize, body_timeout: Duration, memory_limit: Option<usize>) -> Preparation {
+        let share = memory_limit.map_or(usize::MAX, |limit| limit / OF_MEMORY);
+        let large = LARGE_BYTES.max(2 * body_limit).min(share).max(UNIT);
+        let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        Preparation {
+            body_limit: body_limit.min(large),
+            body_timeout,
+            small_bytes: semaphore(units(SMALL_BYTES.min(share).max(SMALL_BODY))),
+            large_bytes: semaphore(units(large)),
+            small: semaphore(SMALL_THREADS),
+            large: semaphore(large_threads()),
+            waiting: semaphore(WAITING_THREADS),
+        }
+    }
+
+    /// Reads a body whole.
+    ///
+    /// # Errors
+    /// 413: it is too large, which is said before it is read where its length is declared. 400: it
+    /// holds too much, or ends early. 408: it comes too slowly. 503: too many others are being
+    /// read.
+    pub async fn read(&self, body: Body) -> Result<Received, ApiError> {
+        let declared = body.size_hint().exact().unwrap_or(0);
+        if declared > self.body_limit as u64 {
+            return Err(self.too_large());
+        }
+        let mut is_large = declared > SMALL_BODY as u64;
+        let mut charge = match is_large {
+            true => Some(self.charge(&self.large_bytes, units(declared as usize)).await?),
+            false => None,
+        };
+        let (mut bytes, mut count) = (Vec::with_capacity(declared as usize), Count::default());
+        let (mut stream, start) = (body.into_data_stream(), Instant::now());
+        let mut last = start;
+        loop {
+            let chunk = timeout_at(self.latest(start, last, bytes.len()).into(), stream.next()).await;
+            let Some(chunk) = chunk.map_err(|_| self.too_slow())? else { break };
+            let chunk = chunk.map_err(|_| ApiError::invalid_body("the body could not be read to its end"))?;
+            let total = bytes.len() + chunk.len();
+            if total > self.body_limit {
+                return Err(self.too_large());
+            }
+            count.feed(&chunk)?;
+            if !is_large && total > SMALL_BODY {
+                is_large = true;
+                // How long it will be is not known.
+                charge = Some(self.charge(&self.large_bytes, units(self.body_limit)).await?);
+            } else if !is_large && units(total) > units(bytes.len()) {
+                let more = self.charge(&self.small_bytes, units(total) - units(bytes.len())).await?;
+                match &mut charge {
+                    Some(charge) => charge.merge(more),
+                    None => charge = Some(more),
+                }
+            }
+            bytes.extend_from_slice(&chunk);
+            last = Instant::now();
+        }
+        if let Some(charge) = &mut charge {
+            drop(charge.split(charge.num_permits().saturating_sub(units(bytes.len()))));
+        }
+        let lane = if is_large || count.values() > SMALL_COUNT { Lane::Large } else { Lane::Small };
+        Ok(Received { bytes: bytes.into(), charge: Charge { lane, _bytes: charge } })
+    }
+
+    /// Runs work for a processor, which does not belong on an async thread, when the lane has a
+    /// thread for it. A request whose client leaves before that leaves the queue.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        lane: Lane,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let threads = match lane {
+            Lane::Small => &self.small,
+            Lane::Large => &self.large,
+            Lane::Waiting => &self.waiting,
+        };
+        let thread = threads.clone().acquire_owned().await.map_err(|_| busy())?;
+        let work = move || {
+            let _thread = thread;
+            work()
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    async fn charge(&self, of: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        match timeout(self.body_timeout, of.clone().acquire_many_owned(units)).await {
+            Ok(Ok(charge)) => Ok(charge),
+            _ => Err(busy()),
+        }
+    }
+
+    /// When the next bytes must have come: no pause is longer than the timeout, and over all the
+    /// body is not slower than [`SLOWEST`] for longer than that.
+    fn latest(&self, start: Instant, last: Instant, received: usize) -> Instant {
+        let all = start + self.body_timeout + Duration::from_secs_f64(received as f64 / SLOWEST);
+        all.min(last + self.body_timeout)
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message = format!(
+            "the body is larger than the {} bytes that this server takes; see --body-limit",
+            self.body_limit
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
+    }
+
+    fn too_slow(&self) -> ApiError {
+        let message = format!(
+            "the body did not come within {} s, nor at 64 KiB a second; send it faster, or raise --body-timeout",
+            self.body_timeout.as_secs_f64()
+        );
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("request_timeout")
+    }
+}
+
+fn units(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT)
+}
+
+fn busy() -> ApiError {
+    let message = "too many large requests are being read; try again later";
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
+    ApiError { retry_after: Some(Duration::from_secs(1)), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use futures_util::{FutureExt, stream};
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(100);
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn a_body_too_large_is_refused_by_its_length_or_where_it_becomes_so() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
+        let read = |body| block_on(preparation.read(body)).map(|received| received.bytes.len());
+        let status = |result: Result<usize, ApiError>| result.map_err(|error| error.status.as_u16());
+        assert_eq!(status(read(Body::from(vec![b' '; 1 << 20]))), Ok(1 << 20));
+        assert_eq!(status(read(Body::from(vec![b' '; (1 << 20) + 1]))), Err(413));
+        let endless = stream::iter(std::iter::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 9999])));
+        assert_eq!(status(read(Body::from_stream(endless))), Err(413));
+    }
+
+    #[test]
+    fn a_million_messages_are_refused_before_most_of_them_were_read() {
+        let preparation = Preparation::new(1 << 30, TIMEOUT, None);
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = sent.clone();
+        let messages = stream::iter((0..1_000_000).map(move |_| {
+            let text = if counted.fetch_add(1, Relaxed) == 0 { r#"{"messages": [{}"# } else { ", {}" };
+            Ok::<_, std::io::Error>(text.as_bytes())
+        }));
+        let error = block_on(preparation.read(Body::from_stream(messages))).err().unwrap();
+        assert_eq!((error.status.as_u16(), error.body.param.as_deref()), (400, Some("messages")));
+        assert!(sent.load(Relaxed) < 20_000, "{sent:?} of a million were read");
+    }
+
+    #[test]
+    fn a_body_that_stops_coming_is_given_up() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
+        let stopped = stream::iter([Ok::<_, std::io::Error>(vec![b'{'])]).chain(stream::pending());
+        let error = block_on(preparation.read(Body::from_stream(stopped))).err().unwrap();
+        assert_eq!((error.status.as_u16(), error.body.code), (408, Some("request_timeout")));
+    }
+
+    #[test]
+    fn large_bodies_share_their_bytes_and_leave_small_ones_alone() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, Some(2 * OF_MEMORY << 20));
+        block_on(async {
+            let large = || Body::from(vec![b' '; 1 << 20]);
+            let held = [preparation.read(large()).await.ok(), preparation.read(large()).await.ok()];
+            assert!(held.iter().flatten().all(|received| received.charge.lane() == Lane::Large));
+            let error = preparation.read(large()).await.err().unwrap();
+            assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
+            let small = preparation.read(Body::from("{}")).now_or_never().unwrap().ok().unwrap();
+            assert_eq!(small.charge.lane(), Lane::Small);
+            drop(held);
+            // One of unknown length takes no more than it has in the end.
+            let pieces =
+                || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
+            let read = || preparation.read(Body::from_stream(pieces()));
+            let held = [read().await.ok(), read().await.ok(), read().await.ok()];
+            assert!(held.iter().flatten().all(|received| received.charge.lane() == Lane::Large));
+            assert_eq!(held.iter().flatten().count(), 3);
+        });
+    }
+
+    #[test]
+    fn under_a_memory_limit_bodies_take_a_part_of_it() {
+        let preparation = Preparation::new(16 << 20, TIMEOUT, Some(8 << 20));
+        let status = |length: usize| {
+            block_on(preparation.read(Body::from(vec![b' '; length])))
+                .err()
+                .map(|error| error.status.as_u16())
+        };
+        assert_eq!(status(1 << 20), None);
+        assert_eq!(status((1 << 20) + 1), Some(413));
+    }
+
+    #[test]
+    fn many_values_make_a_body_large() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
+        let body = format!("{{\"a\": [{}]}}", vec!["0"; SMALL_COUNT + 2].join(","));
+        assert_eq!(
+            block_on(preparation.read(Body::from(body))).unwrap_or_else(|_| panic!()).charge.lane(),
+            Lane::Large
+        );
+    }
+
+    #[test]
+    fn small_work_does_not_wait_for_large() {
+        let runtime =
+            Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
+        let preparation = Arc::new(Preparation::new(1 << 20, TIMEOUT, None));
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(std::sync::Mutex::new(wait));
+        for _ in 0..3 * large_threads() {
+            let (preparation, wait) = (preparation.clone(), wait.clone());
+            runtime.spawn(async move {
+                // Until the sender has gone.
+                let stuck = move || Ok(wait.lock().map(|wait| wait.recv().is_err()).unwrap_or(true));
+                preparation.run(Lane::Large, stuck).await
+            });
+        }
+        let small = runtime.block_on(preparation.run(Lane::Small, || Ok(7)));
+        assert_eq!(small.ok(), Some(7));
+        drop(release);
+    }
+}
