@@ -130,7 +130,16 @@ fn a_connection_serves_many_requests_until_it_has_idled() {
     assert!(is_ended(&kept));
 }
 
-/// A client that sends its whole body before it reads, as most do.
+/// A client that sends its whole body before it reads, as most do, and gives up where it cannot.
+fn post_whole(server: &TestServer, headers: &str, body: &[u8]) -> Reply {
+    let mut stream = connect(server.address);
+    let length = body.len();
+    let head = format!("POST /v1/completions HTTP/1.1\r\nContent-Length: {length}\r\n{headers}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+    read_reply(&stream)
+}
+
 #[test]
 fn answers_that_come_before_the_body_has_been_sent_are_not_lost() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
@@ -143,7 +152,7 @@ fn answers_that_come_before_the_body_has_been_sent_are_not_lost() {
         (format!("{key}{JSON}Host: evil.example\r\n"), 403),
     ] {
         for round in 0..20 {
-            let reply = client::request(server.address, "POST /v1/chat/completions", &headers, &body);
+            let reply = post_whole(&server, &headers, &body);
             assert_eq!(reply.status, status, "round {round}: {}", reply.head);
             assert!(reply.head.contains("connection: close"), "{}", reply.head);
         }

@@ -68,7 +68,7 @@ fn the_largest_bodies_that_are_taken_cost_what_is_known() {
     let text = "x ".repeat(7 << 20);
     let ids = vec!["7"; 2_000_000].join(",");
     let objects = |count: usize| vec![r#"{"a":{}}"#; count].join(",");
-    let (tools, kwargs) = (format!("[{}]", objects(999)), format!("{{\"x\":[{}]}}", objects(33_000)));
+    let (tools, kwargs) = (format!("[{}]", objects(999)), format!("{{\"x\":[{}]}}", objects(31_000)));
     let message = format!(r#"{{"role":"user","content":"{}"}}"#, "x ".repeat(50_000));
     for (path, body) in [
         ("/v1/chat/completions", messages(9_999)),
