@@ -53,7 +53,7 @@ pub use handle::{Engine, Ticket};
 pub use heartbeat::Health;
 pub use memory::Memory;
 pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
-/// Leaves the program while an engine may still compute.
+/// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads, vectors};

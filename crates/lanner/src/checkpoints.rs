@@ -18,8 +18,8 @@ const UNSETTLED: usize = 16;
 /// A first message as nobody begins one.
 const PROBE: &str = "\u{1F989}?";
 
-/// What was found out about a model's template, the last used last. Nothing is rendered or
-/// tokenised under a lock: one huge prompt would hold up all others.
+/// What was found out about a model's template, the last used last. No lock is held while rendering
+/// or tokenising: one huge prompt would block all others.
 #[derive(Default)]
 pub struct Checkpoints {
     heads: Mutex<Vec<Head>>,
@@ -35,7 +35,7 @@ struct Head {
     ids: Arc<[u32]>,
 }
 
-/// System messages and tools, rendered with a made-up first message behind them.
+/// System messages and tools, rendered with a made-up first message after them.
 struct RenderedHead {
     messages: Vec<Value>,
     tools: Option<Vec<Value>>,
@@ -166,7 +166,7 @@ fn with<T, R>(list: &Mutex<Vec<T>>, work: impl FnOnce(&mut Vec<T>) -> R) -> R {
     work(&mut list.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// In place of what was known of the same, which another request may have added meanwhile.
+/// Replaces an entry for the same key, which another request may have added meanwhile.
 fn remember<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
     list.retain(|known| !is_same(known));
     list.push(new);

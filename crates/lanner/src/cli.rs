@@ -458,9 +458,9 @@ pub struct ServerArgs {
     /// Ask for this key in `Authorization: Bearer KEY` on /v1/*.
     #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// Also answer requests for this Host name, and those of pages from there; `*` allows all.
-    /// Unasked, on loopback only loopback names are answered, elsewhere also addresses and names of
-    /// the local network.
+    /// Also accept this name in Host and Origin headers; `*` accepts all. By default a loopback
+    /// address accepts loopback names, any other address also IP addresses and names of the local
+    /// network.
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
     /// Largest request body, in MiB [default: 16].
@@ -469,23 +469,24 @@ pub struct ServerArgs {
     /// Serve the model under this name [default: the folder's name].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Answer no request to load or pull a model, nor to show or empty the cache.
+    /// Turn off the routes that load and pull models and those of the prefix cache.
     #[arg(long)]
     pub no_admin: bool,
-    /// Most connections at once; idle ones give way, and more are refused with 503 [default: 512].
+    /// Most connections at once; idle ones are evicted first, further ones get a 503 [default:
+    /// 512].
     #[arg(long, value_name = "CONNECTIONS")]
     pub max_connections: Option<NonZeroU16>,
-    /// Seconds in which a request's head must have come [default: 15].
+    /// Seconds to receive a request head [default: 15].
     #[arg(long, value_name = "SECONDS")]
     pub header_timeout: Option<NonZeroU32>,
-    /// Seconds that a request's body may pause, or take beyond what 64 KiB a second would [default:
-    /// 30].
+    /// Longest pause in a request body, in seconds, and the time it may stay below 64 KiB a second
+    /// on average [default: 30].
     #[arg(long, value_name = "SECONDS")]
     pub body_timeout: Option<NonZeroU32>,
-    /// Seconds that a connection stays open between two requests [default: 75].
+    /// Seconds to keep an idle connection open [default: 75].
     #[arg(long, value_name = "SECONDS")]
     pub idle_timeout: Option<NonZeroU32>,
-    /// Seconds in which a client must read some of what it was sent [default: 60].
+    /// Seconds after which a client that reads none of its response is disconnected [default: 60].
     #[arg(long, value_name = "SECONDS")]
     pub write_timeout: Option<NonZeroU32>,
 }

@@ -92,22 +92,22 @@ pub struct ServeConfig {
     pub body_limit: usize,
     /// Replaces the model's own name on the wire.
     pub name: Option<String>,
-    /// Whether to answer the routes that load, pull, and look into the cache.
+    /// Whether to serve the routes that load and pull models and manage the cache.
     pub admin: bool,
     pub max_connections: u32,
     pub timeouts: Timeouts,
 }
 
-/// How long clients may take.
+/// Limits on how long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// To send a request's head.
+    /// To send a request head.
     pub head: Duration,
-    /// Between two parts of a body.
+    /// Between two reads of a request body.
     pub body: Duration,
-    /// Between two requests of a connection.
+    /// Between two requests on a connection.
     pub idle: Duration,
-    /// To read what was written.
+    /// To read some of the response.
     pub write: Duration,
 }
 
@@ -501,7 +501,7 @@ fn ngram(args: NgramBuildArgs) -> NgramConfig {
     NgramConfig { corpus, out, order: order.into(), min_count, json }
 }
 
-/// More than requests that run and wait, and fewer than files that a process may usually open.
+/// Above the default batch plus queue, below the usual limit on open files.
 const MAX_CONNECTIONS: u32 = 512;
 
 fn serve(args: ServerArgs, file: ServerArgs) -> ServeConfig {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 /// Some choices generating side by side. Dropping it cancels them.
 pub struct Generation {
     events: UnboundedReceiver<(usize, Vec<Event>)>,
-    /// Bytes of the events that have not been received.
+    /// Bytes of events sent by the engine and not yet received.
     unread: Arc<AtomicUsize>,
     choices: Vec<Choice>,
     unfinished: usize,
@@ -98,8 +98,8 @@ impl Generation {
         Generation::start_in(&engine.enter()?, engine, requests, usize::MAX)
     }
 
-    /// As [`start`](Generation::start), in a place that was taken before. A choice fails when it
-    /// has more to tell and `most_unread` bytes of events or more have not been read.
+    /// As [`start`](Generation::start), in a place that was taken before. A choice fails if it
+    /// sends an event while `most_unread` bytes or more are unread.
     ///
     /// # Errors
     /// The first request that the engine refuses; none of them runs then.

@@ -9,8 +9,8 @@ unsafe extern "C" {
 /// Ends the program at once: no destructors run, no thread is waited for and nothing buffered is
 /// written.
 ///
-/// The usual exit runs MLX's static destructors, which crash under a thread that computes. This is
-/// for a program that has waited long enough for such a thread.
+/// A normal exit runs MLX's static destructors, which crash while another thread computes. Call
+/// this only after a bounded wait for such a thread.
 pub fn exit_now(status: u8) -> ! {
     _exit(status.into())
 }

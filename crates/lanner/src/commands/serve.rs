@@ -20,8 +20,7 @@ use crate::{
     terminal::say,
 };
 
-/// How long the engines, or a model that is being loaded, may take to end before the program leaves
-/// without them.
+/// How long shutdown waits for engines and a running load before the process exits without them.
 const STOPPING: Duration = Duration::from_secs(5);
 
 /// Where memory goes and how much there is for requests, under the limit or else on the machine.
@@ -78,13 +77,13 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     };
     if !ends_within(STOPPING, stop) {
         say("lanner: a load or a step has not ended; leaving without it");
-        // MLX crashes in the destructors of the usual exit if it computes meanwhile.
+        // A normal exit runs MLX's destructors, which crash while it computes.
         engine::exit_now(0);
     }
     Ok(result?)
 }
 
-/// Whoever reaches a server that listens beyond loopback may use it, unless it asks for a key.
+/// A server that listens beyond loopback without an API key is open to the network.
 fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
     let is_open = !address.ip().is_loopback() && config.api_key.is_none();
     let admin = if config.admin {
@@ -92,10 +91,11 @@ fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
     } else {
         ": set --api-key"
     };
-    is_open.then(|| format!("lanner: warning: whoever reaches {address} may use this server{admin}"))
+    is_open
+        .then(|| format!("lanner: warning: every client that reaches {address} may use this server{admin}"))
 }
 
-/// Does what may hang, in a driver or on a file that is none, for at most so long.
+/// Runs work that may hang in a driver or on a device file; false if it has not ended in time.
 fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, end) = mpsc::channel();
     thread::spawn(move || {

@@ -39,7 +39,7 @@ use crate::{
     source::{self, SourceError},
 };
 
-/// When to try again where too many pulls run.
+/// `Retry-After` when too many pulls run.
 const PULL_WAIT: Duration = Duration::from_secs(30);
 /// The least time between two lines about one file.
 const LINE_EVERY: Duration = Duration::from_millis(200);

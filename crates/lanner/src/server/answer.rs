@@ -43,7 +43,7 @@ use crate::{
 
 /// So that proxies do not give up on a request that waits or reads a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Most bytes of an answer that wait for a client that does not read.
+/// Most bytes of generated events buffered for a client that does not read.
 const MOST_UNREAD: usize = 32 << 20;
 /// Marks an answer that was given before; Stripe's name for it.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");

@@ -15,7 +15,7 @@ use axum::{
 
 use super::wire::error::ApiError;
 
-/// Ends of names that nobody can register: they are of the local network alone.
+/// Suffixes that cannot be registered publicly: they name hosts of the local network.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 
 pub struct Guard {
@@ -38,8 +38,8 @@ impl Guard {
         }
     }
 
-    /// A web page can point its own name at this machine and read our answers; browsers then send
-    /// that name.
+    /// DNS rebinding: a web page can point its own name at this machine; browsers then send that
+    /// name.
     fn check_host(&self, request: &Request) -> Result<(), ApiError> {
         // Browsers always send a Host, so what comes without one is no web page.
         let names = request.headers().get_all(HOST).into_iter();
@@ -52,17 +52,16 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("host_not_allowed"))
     }
 
-    /// Browsers say where a page comes from that asks another site. Programs that are no browsers
-    /// need not.
+    /// Browsers send the origin of a page that calls another site; other clients need not.
     fn check_origin(&self, request: &Request) -> Result<(), ApiError> {
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or("null");
         let is_allowed = match origin.split_once("://") {
-            // Of the server itself, or of a page beside it.
+            // The server itself, or a page served beside it.
             Some(("http" | "https", authority)) => self.is_own(host_name(authority)),
-            // Of an installed program or a browser's extension.
+            // An installed program or a browser extension.
             Some(_) => true,
-            // `null` is what any site's sandboxed frame sends.
+            // A sandboxed frame of any site sends `null`.
             None => false,
         };
         if is_allowed {
@@ -74,9 +73,8 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("origin_not_allowed"))
     }
 
-    /// Whether a name can only mean this machine, or was allowed. Beyond loopback those are
-    /// addresses, which need no lookup that could be turned around, and names that no stranger can
-    /// own.
+    /// Whether a host name is safe from rebinding, or allowed. Beyond loopback that includes
+    /// addresses, which need no DNS lookup, and names that cannot be registered publicly.
     fn is_own(&self, name: &str) -> bool {
         let address = name.parse::<IpAddr>().ok();
         let lower = name.to_ascii_lowercase();
@@ -109,7 +107,7 @@ pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next
     }
 }
 
-/// Routes that change what the server has, where it was started without them.
+/// Replaces the admin routes under --no-admin.
 pub async fn no_admin(request: Request, _: Next) -> ApiError {
     let message = format!(
         "this server was started with --no-admin, so {} is off: it loads and pulls nothing, and says nothing of its cache",

@@ -49,7 +49,7 @@ impl FromRef<Host> for Arc<Server> {
 #[derive(Debug)]
 pub struct Busy;
 
-/// Repositories that are pulled at one time: each has threads and connections of its own.
+/// Most repositories pulled at one time: each pull has its own threads and connections.
 pub const MAX_PULLS: usize = 4;
 
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Host {
     /// A claim to pull a repository.
     ///
     /// # Errors
-    /// It is being pulled already, or as many others are as may be.
+    /// It is being pulled already, or [`MAX_PULLS`] others are.
     pub fn claim_pull(&self, repo: String) -> Result<PullClaim, PullRefused> {
         let shared = self.0.pulling.clone();
         let mut pulling = lock(&shared);

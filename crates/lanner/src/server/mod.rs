@@ -40,7 +40,7 @@ use crate::{config::ServeConfig, model::Model, terminal::say};
 const REPLAY_BUDGET: usize = 64 << 20;
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long those that are cut off then may take to be told so.
+/// How long responses may take to end with an error after that.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What every handler sees: a model being served. A handler keeps the one that it began with.
@@ -132,7 +132,7 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
 }
 
 /// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests
-/// [`GRACE`]. What runs after that, or after a second Ctrl-C, ends with an error.
+/// [`GRACE`]. Requests that run after that, or after a second Ctrl-C, end with an error.
 ///
 /// # Errors
 /// Signals cannot be received.

@@ -1,5 +1,5 @@
-//! What preparing requests may take: how long a body may come, bytes of bodies held, and threads
-//! that parse, render and tokenise. Small requests never queue behind large ones.
+//! Limits on reading and preparing requests: body timeouts, buffered bytes, and threads that parse,
+//! render and tokenise. Small requests never queue after large ones.
 
 use std::{
     num::NonZeroUsize,
@@ -19,30 +19,30 @@ use tokio::{
 
 use super::wire::{count::Count, error::ApiError};
 
-/// Bodies beyond this queue with the large ones.
+/// Larger bodies use the large lane.
 const SMALL_BODY: usize = 256 << 10;
-/// So do those that hold more values.
+/// So do bodies with more values.
 const SMALL_COUNT: usize = 10_000;
-/// Most bytes held at one time of small bodies, and of large ones.
+/// Most bytes buffered at one time, for small bodies and for large ones.
 const SMALL_BYTES: usize = 32 << 20;
 const LARGE_BYTES: usize = 64 << 20;
-/// The part of a memory limit that large bodies may take, as a divisor.
+/// Large bodies take at most this part of a memory limit, as a divisor.
 const OF_MEMORY: usize = 8;
-/// Requests prepared at one time.
+/// Small requests prepared at one time.
 const SMALL_THREADS: usize = 4;
-/// Threads that wait for the engine to say what its cache holds.
+/// Requests for cache statistics that block on the engine at one time.
 const WAITING_THREADS: usize = 2;
-/// Bytes per second that a body must come with, over all, once its time is up.
+/// Least average upload rate, in bytes per second, after the body timeout.
 const SLOWEST: f64 = 65536.0;
-/// Semaphores count in these.
+/// Bytes per semaphore permit.
 const UNIT: usize = 1024;
 
-/// Threads for all work that [`Preparation`] lets run at one time.
+/// Blocking threads that [`Preparation`] uses at most.
 pub fn threads() -> usize {
     SMALL_THREADS + large_threads() + WAITING_THREADS
 }
 
-/// A long prompt may keep a thread for seconds, and others compute.
+/// A long prompt may keep a thread busy for seconds, beside those that compute.
 fn large_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).div_ceil(4).min(4)
 }
@@ -57,24 +57,24 @@ pub struct Preparation {
     waiting: Arc<Semaphore>,
 }
 
-/// A body that has come whole, and its share of the bytes that may be held.
+/// A complete body, and its permits.
 pub struct Received {
     pub bytes: Bytes,
     pub charge: Charge,
 }
 
-/// What a request holds while it is prepared.
+/// Permits that a request holds while it is prepared.
 pub struct Charge {
     lane: Lane,
     _bytes: Option<OwnedSemaphorePermit>,
 }
 
-/// Work that queues by itself.
+/// A queue with its own threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     Small,
     Large,
-    /// Waits for the engine.
+    /// Blocks on the engine.
     Waiting,
 }
 
@@ -100,12 +100,11 @@ impl Preparation {
         }
     }
 
-    /// Reads a body whole.
+    /// Reads a whole body.
     ///
     /// # Errors
-    /// 413: it is too large, which is said before it is read where its length is declared. 400: it
-    /// holds too much, or ends early. 408: it comes too slowly. 503: too many others are being
-    /// read.
+    /// 413: too large, before reading if its length is declared. 400: too many values, or it ends
+    /// early. 408: too slow. 503: too many large bodies are being read.
     pub async fn read(&self, body: Body) -> Result<Received, ApiError> {
         let declared = body.size_hint().exact().unwrap_or(0);
         if declared > self.body_limit as u64 {
@@ -130,7 +129,7 @@ impl Preparation {
             count.feed(&chunk)?;
             if !is_large && total > SMALL_BODY {
                 is_large = true;
-                // How long it will be is not known.
+                // Its final length is unknown.
                 charge = Some(self.charge(&self.large_bytes, units(self.body_limit)).await?);
             } else if !is_large && units(total) > units(bytes.len()) {
                 let more = self.charge(&self.small_bytes, units(total) - units(bytes.len())).await?;
@@ -149,8 +148,8 @@ impl Preparation {
         Ok(Received { bytes: bytes.into(), charge: Charge { lane, _bytes: charge } })
     }
 
-    /// Runs work for a processor, which does not belong on an async thread, when the lane has a
-    /// thread for it. A request whose client leaves before that leaves the queue.
+    /// Runs CPU-bound work on a thread of the lane. Dropping the future before it starts leaves the
+    /// queue.
     pub async fn run<T: Send + 'static>(
         &self,
         lane: Lane,
@@ -180,8 +179,8 @@ impl Preparation {
         }
     }
 
-    /// When the next bytes must have come: no pause is longer than the timeout, and over all the
-    /// body is not slower than [`SLOWEST`] for longer than that.
+    /// Deadline of the next bytes: no pause exceeds the timeout, and the average rate does not stay
+    /// below [`SLOWEST`] for longer than the timeout.
     fn latest(&self, start: Instant, last: Instant, received: usize) -> Instant {
         let all = start + self.body_timeout + Duration::from_secs_f64(received as f64 / SLOWEST);
         all.min(last + self.body_timeout)
@@ -264,7 +263,7 @@ mod tests {
 
     #[test]
     fn large_bodies_share_their_bytes_and_leave_small_ones_alone() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, Some(2 * OF_MEMORY << 20));
+        let preparation = Preparation::new(1 << 20, TIMEOUT, Some((2 * OF_MEMORY) << 20));
         block_on(async {
             let large = || Body::from(vec![b' '; 1 << 20]);
             let held = [preparation.read(large()).await.ok(), preparation.read(large()).await.ok()];

@@ -1,4 +1,4 @@
-//! The moment at which the server stops waiting for running requests.
+//! Signal that the server no longer waits for running requests.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use tokio::sync::watch;
 
 use super::wire::error::ApiError;
 
-/// Cheap to clone; all clones see it begin.
+/// Cheap to clone; all clones see the signal.
 #[derive(Clone, Default)]
 pub struct Shutdown(Arc<watch::Sender<bool>>);
 
 impl Shutdown {
-    /// Requests that still run end with [`error`].
+    /// Ends running requests with [`error`].
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
@@ -30,10 +30,10 @@ impl Shutdown {
 pub struct ShutdownWatch(watch::Receiver<bool>);
 
 impl ShutdownWatch {
-    /// Waits until it has begun.
+    /// Waits for the signal.
     pub async fn begun(&mut self) {
         if self.0.wait_for(|begun| *begun).await.is_err() {
-            // Nobody is left who could begin it.
+            // All senders are gone, so it will never come.
             std::future::pending::<()>().await;
         }
     }
@@ -44,7 +44,7 @@ pub fn error() -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("shutting_down")
 }
 
-/// Answers requests whose response has not begun by then.
+/// Answers requests that have no response yet when shutdown begins.
 pub async fn until_shutdown(State(shutdown): State<Shutdown>, request: Request, next: Next) -> Response {
     let mut shutdown = shutdown.watch();
     tokio::select! {

@@ -194,7 +194,7 @@ fn a_stream_cut_by_the_second_ctrl_c_ends_with_an_error() {
     interrupt(&server);
     assert!(lines.next().unwrap().contains("Ctrl-C again"));
     interrupt(&server);
-    // All of it is read, so that the server has nothing to wait for.
+    // Reads to the end, so that the server has nothing to wait for.
     let [streamed, answered] = [&mut stream, &mut whole].map(|client| {
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
@@ -215,7 +215,7 @@ fn a_load_that_hangs_does_not_keep_the_program_alive() {
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let ready = lines.find(|line| line.contains("serving")).unwrap();
     let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
-    // What opens a pipe waits for somebody to write.
+    // Opening a pipe for reading blocks until a writer opens it.
     let hangs = tempfile::tempdir().unwrap();
     let pipe = hangs.path().join("config.json");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

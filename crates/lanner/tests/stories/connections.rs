@@ -1,4 +1,4 @@
-//! Connections that dawdle, crowd, idle, send too much or do not read.
+//! Connections that are slow, too many, idle, send too much or do not read.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -24,7 +24,7 @@ fn server(timeouts: impl FnOnce(&mut Timeouts)) -> TestServer {
     setup.says("x")
 }
 
-/// A socket whose reads end sometime, whatever the server does.
+/// A socket whose reads time out, whatever the server does.
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -130,7 +130,7 @@ fn a_connection_serves_many_requests_until_it_has_idled() {
     assert!(is_ended(&kept));
 }
 
-/// A client that sends its whole body before it reads, as most do, and gives up where it cannot.
+/// Sends the whole body before reading, as most clients do, and fails if it cannot.
 fn post_whole(server: &TestServer, headers: &str, body: &[u8]) -> Reply {
     let mut stream = connect(server.address);
     let length = body.len();
@@ -157,7 +157,7 @@ fn answers_that_come_before_the_body_has_been_sent_are_not_lost() {
             assert!(reply.head.contains("connection: close"), "{}", reply.head);
         }
     }
-    // In chunks nobody knows how long it will be.
+    // With chunked encoding the length is unknown.
     for _ in 0..20 {
         let mut stream = connect(server.address);
         let head = format!(
@@ -186,7 +186,7 @@ fn a_body_that_declares_itself_too_large_is_refused_unread() {
     assert!(reply.head.contains("connection: close"), "{}", reply.head);
 }
 
-/// Answers for as long as anyone listens.
+/// Generates until the client leaves.
 fn endless(setup: Setup) -> TestServer {
     setup.script(|_, _| token(65))
 }
@@ -206,7 +206,7 @@ fn one_connection_too_many_is_refused_unless_another_idles() {
     let idle = connect(server.address);
     (&idle).write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert_eq!(read_reply(&idle).status, 200);
-    // The idle one gives way.
+    // The idle connection is evicted.
     streams.push(stream(&server));
     assert!(is_ended(&idle));
     for _ in 0..20 {

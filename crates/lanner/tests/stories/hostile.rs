@@ -1,4 +1,4 @@
-//! Requests that hold more than anybody means, and what they may cost those beside them.
+//! Requests that hold far too much, and their cost for others.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

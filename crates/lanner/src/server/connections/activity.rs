@@ -1,4 +1,4 @@
-//! What a connection is doing, as those see it who decide whether it has taken too long.
+//! State of a connection, as timeouts and eviction need it.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -9,8 +9,7 @@ use tokio::sync::Notify;
 
 use crate::config::Timeouts;
 
-/// How long a client that has connected may take to send anything before another may take its
-/// place.
+/// A new connection that sends nothing for this long may be evicted.
 const FIRST_BYTES: Duration = Duration::from_secs(1);
 
 pub struct Activity {
@@ -20,27 +19,27 @@ pub struct Activity {
 
 struct State {
     phase: Phase,
-    /// Since when the client has not taken what was written.
+    /// When a write first blocked because the client does not read.
     blocked: Option<Instant>,
-    /// The body of the last request has not been read to its end.
+    /// The body of the last request was not read to its end.
     unread_body: bool,
     overdue: Option<Overdue>,
 }
 
 enum Phase {
-    /// Nothing has come of a first or of another request.
+    /// No byte of the next request has arrived.
     Idle { since: Instant, first: bool },
-    /// A part of a request's head has come.
+    /// Part of a request head has arrived.
     Head { since: Instant },
-    /// A request is being answered, or its body read.
+    /// A request body is being read, or its response produced.
     Request,
 }
 
-/// What took too long.
+/// Which timeout expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdue {
     Head,
-    /// The client idles, or does not read.
+    /// Idle or write timeout, or evicted.
     Other,
 }
 
@@ -86,8 +85,7 @@ impl Activity {
         matches!(state.phase, Phase::Request) || state.blocked.is_some()
     }
 
-    /// `None` unless it could be closed without any loss. A client that has just connected is about
-    /// to send.
+    /// `None` unless it can be closed without losing a request or a response.
     pub fn idle_since(&self) -> Option<Instant> {
         let state = self.state();
         match state.phase {
@@ -97,13 +95,13 @@ impl Activity {
         }
     }
 
-    /// Closes it if it has taken too long.
+    /// Closes the connection if a timeout has expired.
     pub fn check(&self, timeouts: &Timeouts, now: Instant) {
         let mut state = self.state();
         let late = |since: Instant, limit: Duration| now.saturating_duration_since(since) > limit;
         let overdue = match state.phase {
             _ if state.blocked.is_some_and(|since| late(since, timeouts.write)) => Some(Overdue::Other),
-            // One that says nothing at all gets no longer than one that says something.
+            // A connection that never sends anything has no more time than a slow head.
             Phase::Idle { since, first: true } if late(since, timeouts.head) => Some(Overdue::Other),
             Phase::Idle { since, first: false } if late(since, timeouts.idle) => Some(Overdue::Other),
             Phase::Head { since } if late(since, timeouts.head) => Some(Overdue::Head),
@@ -120,7 +118,7 @@ impl Activity {
         self.closed.notify_one();
     }
 
-    /// Waits until it is to be closed.
+    /// Waits until the connection must be closed.
     pub async fn closed(&self) {
         self.closed.notified().await;
     }

@@ -1,5 +1,5 @@
-//! Connections: how many there are, how long each may idle, send a head or leave an answer unread,
-//! and how it ends. What is asked over them is the router's business.
+//! HTTP/1 connections: their number, timeouts and orderly close. Requests are the router's
+//! business.
 
 mod activity;
 mod watched;
@@ -40,13 +40,13 @@ use self::{
 use super::wire::error::ApiError;
 use crate::config::{ServeConfig, Timeouts};
 
-/// Bytes that a connection buffers in each direction; a head must fit in.
+/// Bytes buffered per connection and direction; a request head must fit.
 const BUFFER: usize = 64 << 10;
-/// How long the server reads on behind an answer that came before the whole body.
+/// How long the server keeps reading after a response that was sent before the whole request body.
 const LINGER: Duration = Duration::from_secs(5);
-/// Refused connections that are told so at one time; more are closed without a word.
+/// Refused connections that get a 503 at one time; further ones are closed without a response.
 const REFUSALS: usize = 64;
-/// How long an idle connection may take to end where another one needs its slot.
+/// How long a new connection waits for the slot of an evicted idle one.
 const GIVE_WAY: Duration = Duration::from_secs(5);
 
 /// All connections of a server.
@@ -75,14 +75,14 @@ impl Connections {
         })
     }
 
-    /// Serves all that come to the listener.
+    /// Serves every connection of the listener.
     pub async fn accept(self: &Arc<Connections>, listener: TcpListener) {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
-                    // No more descriptors, most likely: some are free again soon.
+                    // Most likely out of file descriptors: some are free again soon.
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -96,8 +96,7 @@ impl Connections {
         }
     }
 
-    /// Ends connections that have taken too long. Runs beside [`accept`](Connections::accept), and
-    /// until all have ended.
+    /// Closes connections that exceed a timeout. Runs beside [`accept`](Connections::accept).
     pub async fn enforce_timeouts(self: Arc<Connections>) {
         let Timeouts { head, idle, write, .. } = self.timeouts;
         let tick = (head.min(idle).min(write) / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
@@ -109,7 +108,7 @@ impl Connections {
         }
     }
 
-    /// Ends connections without a request at once, others behind their answer.
+    /// Closes connections without a request now, and others after their response.
     pub fn close(&self) {
         self.closing.send_replace(true);
     }
@@ -119,8 +118,7 @@ impl Connections {
         let _ = self.slots.acquire_many(self.most).await;
     }
 
-    /// A slot for one more connection. If there is none, the one that has idled longest gives its
-    /// own up.
+    /// A slot for one more connection. If none is free, the longest idle connection is evicted.
     async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(slot) = self.slots.clone().try_acquire_owned() {
             return Some(slot);
@@ -158,15 +156,15 @@ impl Connections {
         self.open().remove(&id);
         match activity.overdue() {
             Some(Overdue::Head) => tell(&mut stream, &slow_head(self.timeouts.head)).await,
-            // Closing over unread bytes resets the connection, and the client may lose the answer
-            // that it has not read yet.
+            // Closing with unread bytes resets the connection, and the client may lose the
+            // response.
             None if activity.has_unread_body() => linger(&mut stream).await,
             _ => {}
         }
         drop(slot);
     }
 
-    /// Until the connection has ended, or is to end.
+    /// Runs until the connection ends or must be closed.
     async fn serve(&self, stream: &mut TcpStream, activity: &Arc<Activity>) {
         let service = service_fn(|request: Request<Incoming>| {
             activity.begin(!request.body().is_end_stream());
@@ -210,7 +208,7 @@ fn slow_head(limit: Duration) -> ApiError {
     ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("request_timeout")
 }
 
-/// Answers a connection outside of any request, and ends it.
+/// Sends an error outside of any request, and closes the connection.
 async fn tell(stream: &mut TcpStream, error: &ApiError) {
     let response = error.to_http();
     if let Ok(Ok(())) = timeout(LINGER, stream.write_all(response.as_bytes())).await {
@@ -218,7 +216,7 @@ async fn tell(stream: &mut TcpStream, error: &ApiError) {
     }
 }
 
-/// Reads what the client still sends, until it has read the answer and closes, or for [`LINGER`].
+/// Lingering close: discards what the client still sends until it closes, for at most [`LINGER`].
 async fn linger(stream: &mut TcpStream) {
     // Already done where hyper ended the connection.
     let _ = stream.shutdown().await;

@@ -1,4 +1,4 @@
-//! A connection's socket and bodies, which tell its [`Activity`] what happens to them.
+//! Wrappers of a socket and of request and response bodies that record [`Activity`].
 
 use std::{
     io::{self, IoSlice},
@@ -70,7 +70,7 @@ impl AsyncWrite for Watched<'_> {
     }
 }
 
-/// A request's body.
+/// A request body.
 pub struct Upload {
     pub body: Incoming,
     pub activity: Arc<Activity>,
@@ -105,7 +105,7 @@ impl HttpBody for Upload {
     }
 }
 
-/// A response's body, dropped when all of it has been handed to the connection.
+/// A response body; hyper drops it once it has taken all of it.
 pub struct Answer {
     pub body: Body,
     pub activity: Arc<Activity>,

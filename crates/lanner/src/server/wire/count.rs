@@ -1,33 +1,32 @@
-//! Counts what a JSON body holds while it arrives, so that one of a million messages is refused
-//! before anything is built of it. No parser: text that is not JSON is counted somehow, and found
-//! to be wrong later.
+//! Counts the values of a JSON body while it arrives, so that a body of a million messages is
+//! refused before it is parsed. Invalid JSON is not detected here.
 
 use super::error::ApiError;
 
-/// Strings, numbers, objects and so on of a whole request, its prompt and its biases left out: each
-/// takes most of a kilobyte while a template is rendered.
+/// Values of a whole request without its prompt and biases: each takes most of a kilobyte while a
+/// template is rendered.
 const MAX_VALUES: usize = 100_000;
 const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 1_000;
 /// Token ids take four bytes each.
 const MAX_PROMPT_VALUES: usize = 2 << 20;
-/// As many as the largest vocabularies have tokens.
+/// The largest vocabularies have fewer tokens.
 const MAX_BIASES: usize = 300_000;
-/// Longer names are of no field that is known here.
+/// Longer than every field name that matters here.
 const LONGEST_NAME: usize = 16;
 
-/// Feed it a body's bytes in order, in pieces of any size.
+/// Takes the bytes of a body in order, in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Count {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// The last string in the outermost object, as far as it is needed.
+    /// The start of the last string in the outermost object.
     name: Vec<u8>,
     field: Field,
-    /// Values of the whole body but for those in fields with a limit of their own.
+    /// Values of the whole body, without fields that have their own limit.
     values: usize,
-    /// Values in the field that is being read, and those directly in it.
+    /// All values in the current field, and its direct elements.
     field_values: usize,
     items: usize,
 }
@@ -44,7 +43,7 @@ enum Field {
 
 impl Count {
     /// # Errors
-    /// 400 that names the field: more than a request may hold has come.
+    /// 400 that names the field: it exceeds a limit.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -53,7 +52,7 @@ impl Count {
         Ok(())
     }
 
-    /// Values so far.
+    /// Number of values so far.
     pub fn values(&self) -> usize {
         self.values
     }
@@ -111,8 +110,8 @@ impl Count {
         (self.items, self.field_values) = (0, 0);
     }
 
-    /// A further value: the first of an object or array comes with its bracket, the others with a
-    /// comma each.
+    /// Counts one value: the first of an object or array at its bracket, the others at their
+    /// commas.
     fn value(&mut self) -> Result<(), ApiError> {
         self.items += usize::from(self.depth == 2);
         self.field_values += 1;
@@ -141,7 +140,7 @@ impl Count {
 mod tests {
     use super::*;
 
-    /// Counts a body in pieces of so many bytes.
+    /// Counts a body in pieces of this many bytes.
     fn count(body: &str, piece: usize) -> Result<usize, Option<String>> {
         let mut count = Count::default();
         for bytes in body.as_bytes().chunks(piece) {
@@ -178,7 +177,7 @@ mod tests {
         check(&many("tools", "0", MAX_TOOLS + 1), Err(Some("tools")));
         check(&many("prompt", "7", MAX_PROMPT_VALUES + 1), Err(Some("prompt")));
         check(&many("messages", &format!("[{}]", vec!["0"; 20].join(",")), 9_000), Err(None));
-        // A name that is written in another way is held to the general limit.
+        // An escaped name is held to the general limit.
         check(&many("pr\\u006fmpt", "7", MAX_VALUES + 1), Err(None));
         check(&many("stop", "\"\"", MAX_VALUES + 1), Err(None));
     }

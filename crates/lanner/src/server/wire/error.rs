@@ -10,7 +10,7 @@ use axum::{
 use engine::RequestError;
 use serde::Serialize;
 
-/// Longer messages quote the client, whose input may be megabytes.
+/// Longer messages quote the client's input, which may be megabytes.
 const LONGEST_MESSAGE: usize = 600;
 const LONGEST_PARAM: usize = 100;
 
@@ -123,18 +123,19 @@ impl ApiError {
     }
 }
 
-/// A text of at most so many bytes and an ellipsis: its beginning and its end.
+/// Keeps the beginning and end of a text longer than `most` bytes.
 fn shortened(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
     }
-    let (head, tail) = (text.floor_char_boundary(most * 2 / 3), text.len() - most / 3);
-    let tail = (tail..).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let is_boundary = |at: &usize| text.is_char_boundary(*at);
+    let head = (0..=most * 2 / 3).rev().find(is_boundary).unwrap_or(0);
+    let tail = (text.len() - most / 3..text.len()).find(is_boundary).unwrap_or(text.len());
     format!("{} [...] {}", &text[..head], &text[tail..])
 }
 
 impl ApiError {
-    /// A whole response of HTTP/1.1, behind which the connection ends.
+    /// A complete HTTP/1.1 response that closes the connection.
     pub fn to_http(&self) -> String {
         let body = serde_json::to_string(&ErrorObject { error: &self.body }).unwrap_or_default();
         let wait = self.retry_after.map(|wait| format!("retry-after: {}\r\n", wait.as_secs_f64().ceil()));

@@ -60,7 +60,7 @@ enum Prompts {
 
 const PROMPTS: &str = "a string, an array of strings, an array of token ids, or an array of those";
 
-/// What may stand for a prompt, or in an array of such.
+/// A prompt, or an element of an array of prompts.
 enum Element {
     Text(String),
     Id(u32),
@@ -68,10 +68,9 @@ enum Element {
     Wrong,
 }
 
-/// Reads at once what it is to become: millions of token ids would else be kept as JSON first, in
-/// eight times the memory.
+/// Reads token ids directly: serde's untagged enums buffer every value in eight times the memory.
 struct ElementVisitor {
-    /// Arrays that may stand in here.
+    /// Levels of arrays that may follow.
     levels: usize,
 }
 
@@ -158,7 +157,7 @@ impl<'de> Visitor<'de> for ElementVisitor {
                 }
             };
         }
-        // An empty array is one of no ids.
+        // An empty array is a list of no ids.
         let all = all.unwrap_or_else(|| Prompts::Ids(vec![]));
         Ok(if is_wrong { Element::Wrong } else { Element::Elements(all) })
     }

@@ -142,8 +142,7 @@ impl Wire for CompletionWire {
     }
 }
 
-/// Ids that the engine would refuse for their number are refused before they are copied, and turned
-/// into text.
+/// Refuses prompts longer than the context before their ids are copied or decoded.
 fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
     let context = model.engine.info().context_length;
     match input {
