@@ -30,6 +30,9 @@ const LARGE_BYTES: usize = 64 << 20;
 const OF_MEMORY: usize = 8;
 /// Small requests prepared at one time.
 const SMALL_THREADS: usize = 4;
+/// Bytes of a large body per thread of its lane that it takes: tokenising needs about 115 bytes for
+/// each byte of text, so that the largest bodies are prepared alone.
+const BYTES_PER_THREAD: usize = 4 << 20;
 /// Requests for cache statistics that block on the engine at one time.
 const WAITING_THREADS: usize = 2;
 /// Least average upload rate, in bytes per second, after the body timeout.
@@ -73,7 +76,9 @@ pub struct Charge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     Small,
-    Large,
+    Large {
+        threads: usize,
+    },
     /// Blocks on the engine.
     Waiting,
 }
@@ -144,7 +149,10 @@ impl Preparation {
         if let Some(charge) = &mut charge {
             drop(charge.split(charge.num_permits().saturating_sub(units(bytes.len()))));
         }
-        let lane = if is_large || count.values() > SMALL_COUNT { Lane::Large } else { Lane::Small };
+        let lane = match is_large || count.values() > SMALL_COUNT {
+            true => Lane::Large { threads: 1 + bytes.len() / BYTES_PER_THREAD },
+            false => Lane::Small,
+        };
         Ok(Received { bytes: bytes.into(), charge: Charge { lane, _bytes: charge } })
     }
 
@@ -155,14 +163,14 @@ impl Preparation {
         lane: Lane,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let threads = match lane {
-            Lane::Small => &self.small,
-            Lane::Large => &self.large,
-            Lane::Waiting => &self.waiting,
+        let (free, threads) = match lane {
+            Lane::Small => (&self.small, 1),
+            Lane::Large { threads } => (&self.large, threads.min(large_threads())),
+            Lane::Waiting => (&self.waiting, 1),
         };
-        let thread = threads.clone().acquire_owned().await.map_err(|_| busy())?;
+        let threads = free.clone().acquire_many_owned(threads as u32).await.map_err(|_| busy())?;
         let work = move || {
-            let _thread = thread;
+            let _threads = threads;
             work()
         };
         match tokio::task::spawn_blocking(work).await {
@@ -267,7 +275,7 @@ mod tests {
         block_on(async {
             let large = || Body::from(vec![b' '; 1 << 20]);
             let held = [preparation.read(large()).await.ok(), preparation.read(large()).await.ok()];
-            assert!(held.iter().flatten().all(|received| received.charge.lane() == Lane::Large));
+            assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
             let error = preparation.read(large()).await.err().unwrap();
             assert_eq!((error.status.as_u16(), error.body.code), (503, Some("busy")));
             let small = preparation.read(Body::from("{}")).now_or_never().unwrap().ok().unwrap();
@@ -278,7 +286,7 @@ mod tests {
                 || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
             let read = || preparation.read(Body::from_stream(pieces()));
             let held = [read().await.ok(), read().await.ok(), read().await.ok()];
-            assert!(held.iter().flatten().all(|received| received.charge.lane() == Lane::Large));
+            assert!(held.iter().flatten().all(|received| received.charge.lane() != Lane::Small));
             assert_eq!(held.iter().flatten().count(), 3);
         });
     }
@@ -297,12 +305,12 @@ mod tests {
 
     #[test]
     fn many_values_make_a_body_large() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, None);
-        let body = format!("{{\"a\": [{}]}}", vec!["0"; SMALL_COUNT + 2].join(","));
-        assert_eq!(
-            block_on(preparation.read(Body::from(body))).unwrap_or_else(|_| panic!()).charge.lane(),
-            Lane::Large
-        );
+        let preparation = Preparation::new(64 << 20, TIMEOUT, None);
+        let lane = |body: Body| block_on(preparation.read(body)).ok().map(|received| received.charge.lane());
+        let values = |count: usize| Body::from(format!("{{\"a\": [{}]}}", vec!["0"; count].join(",")));
+        assert_eq!(lane(values(SMALL_COUNT)), Some(Lane::Small));
+        assert_eq!(lane(values(SMALL_COUNT + 1)), Some(Lane::Large { threads: 1 }));
+        assert_eq!(lane(Body::from(vec![b' '; 2 * BYTES_PER_THREAD])), Some(Lane::Large { threads: 3 }));
     }
 
     #[test]
@@ -317,7 +325,7 @@ mod tests {
             runtime.spawn(async move {
                 // Until the sender has gone.
                 let stuck = move || Ok(wait.lock().map(|wait| wait.recv().is_err()).unwrap_or(true));
-                preparation.run(Lane::Large, stuck).await
+                preparation.run(Lane::Large { threads: 9 }, stuck).await
             });
         }
         let small = runtime.block_on(preparation.run(Lane::Small, || Ok(7)));
