@@ -17,9 +17,6 @@ const LONGEST_PARAM: usize = 100;
 /// When to try again where there was no memory: requests that run end in seconds, not in milliseconds.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
-/// Bytes of a longer message than any of ours.
-const MOST_MESSAGE: usize = 1000;
-
 /// Why a request was not answered; one sentence for a person, a `code` for a program.
 #[derive(Clone, Debug)]
 pub struct ApiError {
