@@ -43,9 +43,9 @@ impl Checkpoint {
                 if !folder.is_dir() {
                     return Err(fail(folder, "there is no such folder".into()));
                 }
-                read_json(&folder.join("config.json"))
+                read_json(&folder.join("config.json"), files::SETTINGS)
             }
-            Checkpoint::File(file) => read_json(&file.with_file_name("config.json")),
+            Checkpoint::File(file) => read_json(&file.with_file_name("config.json"), files::SETTINGS),
             Checkpoint::Builtin { config, .. } => parse("built-in config.json", config),
             // Quantised as this says, and not as the model that it was written for.
             Checkpoint::Random { config, .. } => Ok(without_quantization(config)),
@@ -60,7 +60,7 @@ impl Checkpoint {
     /// What generation_config.json says, if the model has one.
     pub(crate) fn generation_config(&self) -> Result<GenerationConfig> {
         let optional = |path: PathBuf| {
-            let config = path.exists().then(|| read_json(&path)).transpose()?;
+            let config = path.exists().then(|| read_json(&path, files::SETTINGS)).transpose()?;
             GenerationConfig::of(&path.display().to_string(), config.as_ref())
         };
         match self {
@@ -131,7 +131,8 @@ fn without_quantization(config: &Value) -> Value {
 fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join("model.safetensors.index.json");
     if index.exists() {
-        let names = indexed_names(&read_json(&index)?).map_err(|message| fail(&index, message))?;
+        let map = read_json(&index, files::INDEX)?;
+        let names = indexed_names(&map).map_err(|message| fail(&index, message))?;
         return names.iter().map(|name| existing(folder.join(name), &index)).collect();
     }
     let entries = fs::read_dir(folder).map_err(|e| fail(folder, e.to_string()))?;
@@ -192,8 +193,8 @@ fn existing(path: PathBuf, index: &Path) -> Result<PathBuf> {
     Err(fail(&path, format!("the file is missing; {} names it: download the model again", index.display())))
 }
 
-fn read_json(path: &Path) -> Result<Value> {
-    let text = fs::read_to_string(path).map_err(|e| fail(path, e.to_string()))?;
+fn read_json(path: &Path, most: u64) -> Result<Value> {
+    let text = files::read_text(path, most).map_err(|e| fail(path, e.to_string()))?;
     parse(&path.display().to_string(), &text)
 }
 

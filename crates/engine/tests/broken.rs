@@ -85,6 +85,39 @@ fn damaged_weight_files() {
     );
 }
 
+/// Puts a pipe, which nobody writes to, in a file's place.
+#[cfg(unix)]
+fn pipe(folder: &Path, name: &str) {
+    let _ = fs::remove_file(folder.join(name));
+    let made = std::process::Command::new("mkfifo").arg(folder.join(name)).status();
+    assert!(made.expect("run").success());
+}
+
+#[cfg(unix)]
+#[test]
+fn pipe_or_device_in_place_of_a_file_fails_at_once() {
+    for name in ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"]
+    {
+        check(HUB, |f| pipe(f, name), &[name, "not a regular file"]);
+    }
+    let device = |folder: &Path| {
+        fs::remove_file(folder.join("config.json")).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", folder.join("config.json")).expect("linked");
+    };
+    check(HUB, device, &["config.json", "not a regular file"]);
+}
+
+#[test]
+fn huge_text_file_is_refused_unread() {
+    for name in ["config.json", "generation_config.json", "model.safetensors.index.json"] {
+        let grow = |folder: &Path| {
+            let file = fs::File::create(folder.join(name)).expect("created");
+            file.set_len(1 << 40).expect("sparse");
+        };
+        check(HUB, grow, &[name, "more than"]);
+    }
+}
+
 #[test]
 fn an_index_that_names_no_file_of_its_folder_is_refused() {
     let sharded = "qwen3_5-text-sharded";

@@ -1,7 +1,6 @@
 //! Safetensors files: header checked first, then tensors streamed straight into arrays, no second copy.
 
 use std::{
-    fs::File,
     io::{Cursor, Read, Seek, SeekFrom},
     path::Path,
 };
@@ -12,6 +11,10 @@ use crate::{Array, Dtype, Error, Result};
 
 /// Headers beyond this are refused before they are read; real ones hold a few megabytes at most.
 const MAX_HEADER: u64 = 100 << 20;
+/// Most tensors of a file; the largest published models have some 100,000 in all their files.
+const MAX_TENSORS: usize = 1 << 18;
+/// Most axes of a tensor.
+const MAX_AXES: usize = 16;
 
 trait ReadSeek: Read + Seek {}
 impl<T: Read + Seek> ReadSeek for T {}
@@ -30,7 +33,7 @@ impl Safetensors {
     /// The file cannot be read, is cut short, or its header lies about what the file holds.
     pub fn open(path: &Path) -> Result<Safetensors> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|e| file_error(&name, e.to_string()))?;
+        let file = files::open(path).map_err(|e| file_error(&name, e.to_string()))?;
         Safetensors::new(name, Box::new(file))
     }
 
@@ -57,6 +60,13 @@ impl Safetensors {
         }
         let mut bytes = vec![0; header as usize];
         source.read_exact(&mut bytes).map_err(io)?;
+        // Each is an object: counted before any of them takes memory.
+        let tensors = bytes.iter().filter(|&&byte| byte == b'{').count();
+        if tensors > MAX_TENSORS {
+            return Err(fail(format!(
+                "the header names more than {MAX_TENSORS} tensors: no model has as many"
+            )));
+        }
         let metadata: Metadata =
             serde_json::from_slice(&bytes).map_err(|e| fail(format!("the header is broken: {e}")))?;
         check_offsets(&metadata, length - 8 - header).map_err(fail)?;
@@ -141,6 +151,9 @@ fn check_offsets(metadata: &Metadata, held: u64) -> std::result::Result<(), Stri
     let mut end = 0;
     for (name, info) in tensors {
         let (from, to) = info.data_offsets;
+        if info.shape.len() > MAX_AXES {
+            return Err(format!("tensor {name} has {} axes: the file is broken", info.shape.len()));
+        }
         let elements = info.shape.iter().copied().try_fold(1usize, usize::checked_mul);
         let bits = elements.and_then(|n| n.checked_mul(info.dtype.bitsize()));
         let fits = bits.is_some_and(|bits| bits.is_multiple_of(8) && from.checked_add(bits / 8) == Some(to));

@@ -31,6 +31,27 @@ fn a_good_file_is_read() {
 }
 
 #[test]
+fn million_empty_tensors_are_refused() {
+    let tensors: Vec<String> = (0..1_000_000)
+        .map(|n| format!(r#""{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#))
+        .collect();
+    check_refused(&file(&format!("{{{}}}", tensors.join(",")), &[]), "more than 262144 tensors");
+    let axes = vec!["1"; 100_000].join(",");
+    let header = format!(r#"{{"a":{{"dtype":"F32","shape":[{axes}],"data_offsets":[0,4]}}}}"#);
+    check_refused(&file(&header, &[0; 4]), "100000 axes");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipe_in_place_of_weights_is_refused_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("run").success());
+    let message = Safetensors::open(&path).err().expect("refused").to_string();
+    assert!(message.contains("model.safetensors") && message.contains("not a regular file"), "{message}");
+}
+
+#[test]
 fn truncated_and_lying_files_are_refused() {
     check_refused(b"", "cut short");
     check_refused(b"1234567", "cut short");

@@ -2,7 +2,6 @@
 
 use std::{
     fmt, fs,
-    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -121,7 +120,8 @@ fn weight_paths(snapshot: &Path, chosen: &Chosen) -> Result<Vec<String>, Missing
         Weights::Index(path) => path,
     };
     let wrong = |reason: String| Missing::Index { path: path.clone(), reason };
-    let text = fs::read(snapshot.join(path)).map_err(|_| Missing::File(path.clone()))?;
+    let text =
+        ::files::read(&snapshot.join(path), ::files::INDEX).map_err(|_| Missing::File(path.clone()))?;
     let names = shards(&text).map_err(wrong)?;
     Ok(names.iter().map(|name| format!("{}{name}", chosen.folder)).collect())
 }
@@ -134,7 +134,7 @@ fn has_others(paths: &[String], chosen: &Chosen) -> bool {
 }
 
 fn is_whole(path: &Path) -> io::Result<bool> {
-    let file = File::open(path)?;
+    let file = ::files::open(path)?;
     let length = file.metadata()?.len();
     is_as_long_as_it_says(file, length)
 }

@@ -65,7 +65,8 @@ fn in_snapshot(
         paths.iter().filter_map(|path| snapshot.join(path).canonicalize().ok()).collect();
     let model = |part: Option<&str>| {
         let folder = part.map_or(snapshot.to_path_buf(), |part| snapshot.join(part));
-        let config: Value = serde_json::from_slice(&fs::read(folder.join("config.json")).ok()?).ok()?;
+        let config = ::files::read(&folder.join("config.json"), ::files::SETTINGS).ok()?;
+        let config: Value = serde_json::from_slice(&config).ok()?;
         let (family, format) = describe_config(&config)?;
         let checked = check_snapshot(snapshot, &repo.id(), part);
         let (path, missing) = match checked {

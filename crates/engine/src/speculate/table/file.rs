@@ -34,7 +34,7 @@ impl Table {
     pub fn read(path: &Path) -> Result<Table, TableError> {
         let read = |error| TableError::Read { path: path.into(), error };
         let damaged = |problem| TableError::Damaged { path: path.into(), problem };
-        let mut file = File::open(path).map_err(read)?;
+        let mut file = files::open(path).map_err(read)?;
         let mut header = vec![];
         (&mut file).take(HEADER as u64).read_to_end(&mut header).map_err(read)?;
         let json = header.strip_prefix(MAGIC).ok_or_else(|| TableError::NotATable(path.into()))?;
