@@ -3,8 +3,14 @@
 use jiff::civil::DateTime;
 use minijinja::{Error, ErrorKind};
 
+/// The longest format; a directive with a width of 255 is written as so many characters.
+const LONGEST: usize = 1024;
+
 /// Formats a time as `datetime.now().strftime(format)` does.
 pub(crate) fn strftime(format: &str, now: DateTime) -> Result<String, Error> {
+    if format.len() > LONGEST {
+        return Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: the format is too long"));
+    }
     let mut posix = String::new();
     let mut characters = format.chars();
     while let Some(c) = characters.next() {

@@ -1,38 +1,80 @@
 //! Jinja as transformers sets it up for chat templates. Knows nothing of conversations.
 
+use std::sync::Arc;
+
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value, escape_formatter,
+    functions,
 };
 
 use crate::clock::strftime;
+use crate::sandbox::budget::Budget;
 
-/// Steps a template may take on a conversation of this many messages.
-///
-/// Several published templates look through all messages at every message, so the limit grows with the square. Twenty
-/// million steps take about a second; the limit stops growing at twenty times that.
-pub(crate) fn fuel(messages: usize) -> u64 {
-    let messages = messages as u64;
-    messages.saturating_mul(messages).saturating_mul(50).saturating_add(20_000_000).min(400_000_000)
+/// What a client is told of the words with which a template refuses.
+const LONGEST_REFUSAL: usize = 4096;
+
+/// Jinja's delimiters and white space.
+pub(crate) fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    syntax.expect("the default delimiters are valid")
 }
 
-/// Jinja as transformers sets it up.
-pub(crate) fn environment() -> Environment<'static> {
+/// Jinja as transformers sets it up; what templates use is taken from `budget`.
+pub(crate) fn environment(budget: &Arc<Budget>) -> Environment<'static> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("the default delimiters are valid"));
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-    environment.set_unknown_method_callback(crate::python::method);
-    environment.set_formatter(print);
-    crate::filters::register(&mut environment);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", |format: &str| strftime(format, jiff::Zoned::now().datetime()));
+    let counted = budget.clone();
+    environment.set_unknown_method_callback(move |state, value, name, args| {
+        crate::python::method(&counted, state, value, name, args)
+    });
+    let counted = budget.clone();
+    environment.set_formatter(move |out: &mut Output, state: &mut State, value: &Value| {
+        print(&counted, out, state, value)
+    });
+    crate::filters::register(&mut environment, budget);
+    crate::sandbox::operators::register(&mut environment, budget);
+    register_functions(&mut environment, budget);
     environment
 }
 
+fn register_functions(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
+    // It writes all that the template knows.
+    environment.remove_global("debug");
+    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    let counted = budget.clone();
+    environment.add_function("raise_exception", move |message: Value| raise_exception(&counted, &message));
+    let counted = budget.clone();
+    environment.add_function("strftime_now", move |format: &str| {
+        counted.work(format.len() as u64)?;
+        strftime(format, counted.now())
+    });
+    let dict = Value::from_function(functions::dict);
+    let counted = budget.clone();
+    environment.add_function("dict", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        counted.entries(args.iter().filter_map(Value::len).sum())?;
+        dict.call(state, &args)
+    });
+    let counted = budget.clone();
+    environment.add_function("namespace", move |defaults: Option<ValueOrKwargs>| {
+        let namespace = functions::namespace(defaults)?;
+        counted.entries(namespace.len().unwrap_or(0))?;
+        counted.remember(&namespace);
+        Ok::<_, Error>(namespace)
+    });
+}
+
 /// Prints `{{ value }}`; minijinja never uses Python's exponents for floats.
-fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+fn print(budget: &Budget, out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(text) if matches!(state.auto_escape(), AutoEscape::None) => budget.output(text.len())?,
+        // Escapes have six characters at most.
+        Some(text) => budget.output(6 * text.len())?,
+        None => budget.display(value)?,
+    }
     match f64::try_from(value.clone()) {
         Ok(float) if float.is_finite() && value.is_number() && !value.is_integer() => {
             Ok(out.write_str(&crate::json::float_repr(float))?)
@@ -46,9 +88,14 @@ fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error
 #[error("{0}")]
 pub(crate) struct Refusal(pub String);
 
-fn raise_exception(message: Value) -> Result<(), Error> {
-    let refusal = Refusal(message.to_string());
-    Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(refusal))
+fn raise_exception(budget: &Budget, message: &Value) -> Result<(), Error> {
+    budget.display(message)?;
+    let mut message = message.to_string();
+    if message.len() > LONGEST_REFUSAL {
+        message.truncate(message.floor_char_boundary(LONGEST_REFUSAL));
+        message.push('…');
+    }
+    Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(message)))
 }
 
 /// Makes two things of transformers' Jinja known to minijinja: any line ending is a line feed, and `{% generation %}`

@@ -47,6 +47,11 @@ pub enum Error {
     /// The chat template ran for too many steps.
     #[error("the chat template did not finish within {0} steps: it may be endless")]
     OutOfFuel(u64),
+    /// The chat template makes more of this conversation than it may: it is hostile, or the conversation is huge.
+    #[error(
+        "the chat template is too costly for this conversation: {0}; shorten the conversation or fix the template"
+    )]
+    TooCostly(&'static str),
     /// The chat template wrote too much.
     #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
     PromptTooLong(usize),
@@ -73,14 +78,13 @@ impl Error {
                 | Self::Tokenizer(_)
                 | Self::NoTemplate(_)
                 | Self::TemplateSyntax(_)
-                | Self::OutOfFuel(_)
         )
     }
 }
 
-/// Reads a whole file.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+/// Reads a whole file of at most `most` bytes.
+pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    files::read(path, most).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
 /// Parses JSON; `file` is for the message.

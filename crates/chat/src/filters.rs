@@ -1,23 +1,118 @@
 //! Jinja2's filters and tests, where minijinja's differ.
 
-use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use std::sync::Arc;
 
-/// Replaces the filters and tests of minijinja that differ from Jinja2, and adds those it lacks.
-pub(crate) fn register(environment: &mut Environment<'static>) {
-    environment.add_filter("tojson", crate::json::tojson);
+use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, State, Value, filters, tests};
+
+use crate::sandbox::budget::Budget;
+use crate::sandbox::{costs, operators};
+
+/// Replaces the filters and tests of minijinja that differ from Jinja2, adds those it lacks, and counts what all of them use.
+pub(crate) fn register(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
     environment.add_filter("default", default);
     environment.add_filter("d", default);
-    environment.add_filter("float", float);
-    environment.add_filter("int", int);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
-    environment.add_filter("replace", replace);
-    environment.add_function("joiner", minijinja_contrib::globals::joiner);
+    let counted = budget.clone();
+    environment.add_filter("tojson", move |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
+        crate::json::tojson(&counted, value, args, kwargs)
+    });
+    for (name, filter) in counted_filters() {
+        let counted = budget.clone();
+        environment.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            costs::filter(&counted, name, &args)?;
+            counted.own(filter.call(state, &args)?)
+        });
+    }
+    for (name, test) in counted_tests() {
+        let counted = budget.clone();
+        environment.add_test(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            if let [a, b] = &args[..] {
+                operators::comparable(&counted, a, b)?;
+                operators::may_contain(&counted, a, b)?;
+            }
+            args.iter().try_for_each(|value| counted.look_into(value))?;
+            test.call(state, &args)
+        });
+    }
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     environment.add_test("iterable", is_iterable);
     // What has a length and can be indexed. A slice of a list, a sequence in Python, is lazy here.
     environment.add_test("sequence", is_iterable);
+}
+
+/// Every filter whose cost depends on what it is given.
+fn counted_filters() -> Vec<(&'static str, Value)> {
+    vec![
+        ("safe", Value::from_function(filters::safe)),
+        ("escape", Value::from_function(filters::escape)),
+        ("e", Value::from_function(filters::escape)),
+        ("lower", Value::from_function(filters::lower)),
+        ("upper", Value::from_function(filters::upper)),
+        ("title", Value::from_function(filters::title)),
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("replace", Value::from_function(replace)),
+        ("length", Value::from_function(length)),
+        ("count", Value::from_function(length)),
+        ("dictsort", Value::from_function(filters::dictsort)),
+        ("items", Value::from_function(filters::items)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("trim", Value::from_function(filters::trim)),
+        ("join", Value::from_function(filters::join)),
+        ("split", Value::from_function(filters::split)),
+        ("lines", Value::from_function(filters::lines)),
+        ("round", Value::from_function(filters::round)),
+        ("abs", Value::from_function(filters::abs)),
+        ("int", Value::from_function(int)),
+        ("float", Value::from_function(float)),
+        ("attr", Value::from_function(filters::attr)),
+        ("first", Value::from_function(filters::first)),
+        ("last", Value::from_function(filters::last)),
+        ("min", Value::from_function(filters::min)),
+        ("max", Value::from_function(filters::max)),
+        ("sort", Value::from_function(filters::sort)),
+        ("list", Value::from_function(filters::list)),
+        ("string", Value::from_function(filters::string)),
+        ("bool", Value::from_function(filters::bool)),
+        ("batch", Value::from_function(filters::batch)),
+        ("slice", Value::from_function(filters::slice)),
+        ("sum", Value::from_function(filters::sum)),
+        ("indent", Value::from_function(filters::indent)),
+        ("select", Value::from_function(filters::select)),
+        ("reject", Value::from_function(filters::reject)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("map", Value::from_function(filters::map)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("unique", Value::from_function(filters::unique)),
+        ("chain", Value::from_function(filters::chain)),
+        ("zip", Value::from_function(filters::zip)),
+        ("pprint", Value::from_function(filters::pprint)),
+        ("format", Value::from_function(filters::format)),
+    ]
+}
+
+/// Every test that looks into what it is given.
+fn counted_tests() -> Vec<(&'static str, Value)> {
+    let named = |names: &[&'static str], test: Value| {
+        names.iter().map(|name| (*name, test.clone())).collect::<Vec<_>>()
+    };
+    [
+        named(&["eq", "equalto", "=="], Value::from_function(tests::is_eq)),
+        named(&["ne", "!="], Value::from_function(tests::is_ne)),
+        named(&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
+        named(&["le", "<="], Value::from_function(tests::is_le)),
+        named(&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        named(&["ge", ">="], Value::from_function(tests::is_ge)),
+        named(&["in"], Value::from_function(tests::is_in)),
+        named(&["sameas"], Value::from_function(tests::is_sameas)),
+        named(&["startingwith"], Value::from_function(tests::is_startingwith)),
+        named(&["endingwith"], Value::from_function(tests::is_endingwith)),
+        named(&["lower"], Value::from_function(tests::is_lower)),
+        named(&["upper"], Value::from_function(tests::is_upper)),
+    ]
+    .concat()
 }
 
 /// Jinja2 also loops over undefined values, but not over `None`.
@@ -78,9 +173,6 @@ fn replace(
     let count = count.or(kwargs.get("count")?).and_then(|n| usize::try_from(n).ok());
     kwargs.assert_all_used()?;
     let (text, old, new) = (value.to_string(), old.to_string(), new.to_string());
-    if text.len().saturating_mul(new.len()) > 1 << 30 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "replace: the result is too long"));
-    }
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
         None => text.replace(&old, &new),

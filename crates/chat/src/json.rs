@@ -5,11 +5,15 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// Python's default recursion limit lets `json.dumps` go about this deep.
-const MAX_DEPTH: usize = 900;
+use crate::sandbox::budget::{Budget, MAX_DEPTH, MAX_TEXT};
 
 /// The filter `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
-pub(crate) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+pub(crate) fn tojson(
+    budget: &Budget,
+    value: &Value,
+    args: Rest<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
         let value = args.get(index).cloned().or(kwargs.get::<Option<Value>>(name)?);
         Ok(value.filter(|v| !v.is_none()))
@@ -27,20 +31,29 @@ pub(crate) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
         key,
     };
     kwargs.assert_all_used()?;
+    budget.display(value)?;
     dump.value(value, 0)?;
+    if dump.out.len() > MAX_TEXT {
+        return Err(invalid("tojson: the text is too long"));
+    }
     Ok(Value::from(dump.out))
 }
 
 fn indent_text(indent: &Value) -> Result<String, Error> {
     match (indent.as_str(), indent.as_i64()) {
-        (Some(text), _) => Ok(text.to_owned()),
+        (Some(text), _) if text.len() <= 64 => Ok(text.to_owned()),
         (None, Some(spaces)) if spaces <= 64 => Ok(" ".repeat(spaces.max(0) as usize)),
-        _ => Err(invalid("tojson: indent must be a string or a small number")),
+        _ => Err(invalid("tojson: indent must be a short string or a small number")),
     }
 }
 
 fn separators(pair: &Value) -> Result<(String, String), Error> {
-    Ok((pair.get_item_by_index(0)?.to_string(), pair.get_item_by_index(1)?.to_string()))
+    let text = |index| {
+        let text = pair.get_item_by_index(index)?;
+        let short = text.as_str().filter(|text| text.len() <= 64);
+        short.map(str::to_owned).ok_or_else(|| invalid("tojson: separators must be two short strings"))
+    };
+    Ok((text(0)?, text(1)?))
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -131,6 +144,10 @@ impl Dump {
 
     fn new_line(&mut self, depth: usize) {
         let Some(indent) = &self.indent else { return };
+        // Indentation grows faster than what is indented; too long a text is refused in the end.
+        if self.out.len() > MAX_TEXT {
+            return;
+        }
         self.out.push('\n');
         (0..depth).for_each(|_| self.out.push_str(indent));
     }

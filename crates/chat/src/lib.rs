@@ -12,18 +12,20 @@ mod error;
 mod filters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod growth;
 mod json;
 mod memo;
 mod pieces;
 mod python;
 mod reasoning;
+mod sandbox;
 pub mod spoilers;
 mod stop;
 mod template;
 mod tokenizer;
 
 pub use decode::{DecodeOptions, Decoder};
-pub use detokenize::Detokenizer;
+pub use detokenize::{Detokenizer, TextOffsets};
 pub use error::{Error, Result};
 pub use reasoning::{Delta, Markers, Reasoning, starts_in_reasoning};
 pub use stop::StopStrings;

@@ -13,6 +13,8 @@ use tokenizers::AddedToken;
 
 /// Shorter pieces are tokenised faster than they are worth keeping.
 const SHORTEST: usize = 64;
+/// The most bytes that finding out where texts may be cut looks at; published tokenizers need a few hundred thousand.
+const MOST_WORK: usize = 64 << 20;
 /// What an entry costs beside its text and ids.
 const OVERHEAD: usize = 160;
 /// The part of the budget that one piece may take, as a divisor.
@@ -34,6 +36,11 @@ impl Cuts {
     pub fn new<'a>(added: impl Iterator<Item = &'a AddedToken>) -> Cuts {
         // Those that are normalised are looked for later, in what lies between these.
         let raw: Vec<&AddedToken> = added.filter(|token| !token.normalized).collect();
+        // Every end of every token is looked up.
+        let work = raw.iter().fold(0usize, |sum, token| sum.saturating_add(token.content.len().pow(2)));
+        if work > MOST_WORK {
+            return Cuts::of(HashSet::new());
+        }
         let plain = |token: &&&AddedToken| {
             let text = &token.content;
             !token.single_word && !token.lstrip && !text.is_empty() && text.trim().len() == text.len()

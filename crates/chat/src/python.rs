@@ -3,11 +3,22 @@
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// The widest that padding may make a string.
-const MAX_WIDTH: usize = 1 << 16;
+use crate::sandbox::budget::{Budget, MAX_WIDTH};
+use crate::sandbox::costs;
 
 /// Called for a method that minijinja does not know.
-pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+pub(crate) fn method(
+    budget: &Budget,
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    costs::method(budget, value, name, args)?;
+    budget.own(uncounted_method(state, value, name, args)?)
+}
+
+fn uncounted_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let own = match value.as_str() {
         Some(text) => string_method(text, name, args)?,
         None => collection_method(value, name, args)?,
@@ -146,6 +157,9 @@ fn pad(text: &str, args: &[Value], sides: fn(usize) -> (usize, usize)) -> Result
         return Err(invalid(format!("a width of {width} is too large")));
     }
     let fill = fill.unwrap_or(" ");
+    if fill.chars().count() != 1 {
+        return Err(invalid("the fill character must be exactly one character long".into()));
+    }
     let (left, right) = sides(width.saturating_sub(text.chars().count()));
     Ok(Value::from([&fill.repeat(left), text, &fill.repeat(right)].concat()))
 }

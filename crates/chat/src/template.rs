@@ -1,25 +1,20 @@
 //! Chat templates, rendered byte for byte as transformers renders them. Knows nothing of tokens.
 //!
-//! Steps and output are limited, so that an endless template ends. A malicious one can still exhaust memory, by doubling
-//! a string, or the stack, by nesting lists: templates come with a checkpoint the user chose, never from a request.
+//! A template is as hostile as whoever published the checkpoint, and a request says what it works on: see `sandbox`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::Path;
 
 pub use jiff::civil::DateTime;
 use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::clock::strftime;
-use crate::environment::{Refusal, environment, fuel, jinja_source};
+use crate::environment::jinja_source;
 use crate::error::{parse_json, read};
+use crate::sandbox::{Sandbox, budget::Allowance};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
 
-/// The longest prompt a template may write, in bytes.
-const MAX_PROMPT: usize = 64 << 20;
 /// Marks, while rendering, where the message to continue ends; the space shows whether the template trims.
 const CONTINUE: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// The template used when the checkpoint names several and nothing else fits.
@@ -30,9 +25,10 @@ const TOOL_USE: &str = "tool_use";
 /// The chat template of a checkpoint.
 #[derive(Debug)]
 pub struct Template {
-    environment: Environment<'static>,
+    sandbox: Sandbox,
     sources: BTreeMap<String, String>,
     special_tokens: Map<String, Value>,
+    now: Option<DateTime>,
 }
 
 /// What a template is given.
@@ -58,7 +54,10 @@ impl Template {
     pub fn from_dir(dir: &Path) -> Result<Self> {
         let json = |name: &str| {
             let path = dir.join(name);
-            if path.is_file() { parse_json(name, &read(&path)?) } else { Ok(Value::Null) }
+            match path.exists() {
+                true => parse_json(name, &read(&path, files::SETTINGS)?),
+                false => Ok(Value::Null),
+            }
         };
         let config = json("tokenizer_config.json")?;
         let sources = match jinja_files(dir)? {
@@ -80,18 +79,14 @@ impl Template {
     }
 
     fn named(sources: BTreeMap<String, String>, special_tokens: Map<String, Value>) -> Result<Self> {
-        let mut environment = environment();
-        for (name, source) in &sources {
-            environment
-                .add_template_owned(name.clone(), jinja_source(source))
-                .map_err(|e| Error::TemplateSyntax(e.to_string()))?;
-        }
-        Ok(Self { environment, sources, special_tokens })
+        let jinja = sources.iter().map(|(name, source)| (name.clone(), jinja_source(source)));
+        let sandbox = Sandbox::new(jinja.collect())?;
+        Ok(Self { sandbox, sources, special_tokens, now: None })
     }
 
     /// Fixes the time that `strftime_now` sees, for prompts that do not change with the date.
     pub fn at(mut self, now: DateTime) -> Self {
-        self.environment.add_function("strftime_now", move |format: &str| strftime(format, now));
+        self.now = Some(now);
         self
     }
 
@@ -102,7 +97,7 @@ impl Template {
 
     /// The prompt of a conversation.
     ///
-    /// Errors: [`Error::Refused`] when the template itself objects, [`Error::OutOfFuel`] and
+    /// Errors: [`Error::Refused`] when the template itself objects, [`Error::OutOfFuel`], [`Error::TooCostly`] and
     /// [`Error::PromptTooLong`] when it does not end, [`Error::TemplateRender`] for the rest.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
         if !input.continue_final_message {
@@ -122,25 +117,20 @@ impl Template {
     }
 
     fn run(&self, input: &RenderInput, messages: &[Value]) -> Result<String> {
-        let mut variables = self.special_tokens.clone();
-        variables.extend(input.kwargs.clone());
-        let list = |list: Option<&[Value]>| list.map_or(Value::Null, |l| Value::Array(l.to_vec()));
-        variables.insert("messages".to_owned(), list(Some(messages)));
-        variables.insert("tools".to_owned(), list(input.tools));
-        variables.insert("documents".to_owned(), list(input.documents));
-        variables.insert("add_generation_prompt".to_owned(), input.add_generation_prompt.into());
-
-        let mut prompt = Limited { bytes: Vec::new(), overflow: false };
-        let context = minijinja::Value::from(Serde(&variables));
-        let fuel = fuel(messages.len());
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel));
-        let template = environment.get_template(self.choose(input.tools.is_some()));
-        match template.and_then(|t| t.render_captured_to(context, &mut prompt).map(drop)) {
-            Ok(()) => Ok(String::from_utf8_lossy(&prompt.bytes).into_owned()),
-            Err(_) if prompt.overflow => Err(Error::PromptTooLong(MAX_PROMPT)),
-            Err(error) => Err(render_error(&error, fuel)),
-        }
+        let list = |list: Option<&[Value]>| minijinja::Value::from(Serde(list));
+        let own = [
+            ("messages", list(Some(messages))),
+            ("tools", list(input.tools)),
+            ("documents", list(input.documents)),
+            ("add_generation_prompt", input.add_generation_prompt.into()),
+        ];
+        let given = self.special_tokens.iter().chain(&input.kwargs);
+        let given = given.map(|(name, value)| (&name[..], minijinja::Value::from(Serde(value))));
+        // Later ones take the place of earlier ones with the same name.
+        let variables = minijinja::Value::from_pairs(given.chain(own));
+        let bytes = messages.iter().chain(input.tools.into_iter().flatten()).map(size).sum();
+        let allowance = Allowance::new(messages.len(), bytes);
+        self.sandbox.render(self.choose(input.tools.is_some()), variables, allowance, self.now)
     }
 
     /// The name of the template to use.
@@ -155,13 +145,14 @@ impl Template {
 fn jinja_files(dir: &Path) -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
     let path = dir.join("chat_template.jinja");
-    if path.is_file() {
-        sources.insert(DEFAULT.to_owned(), String::from_utf8_lossy(&read(&path)?).into_owned());
+    if path.exists() {
+        let source = String::from_utf8_lossy(&read(&path, files::SETTINGS)?).into_owned();
+        sources.insert(DEFAULT.to_owned(), source);
     }
     let Ok(entries) = std::fs::read_dir(dir.join("additional_chat_templates")) else { return Ok(sources) };
     for path in entries.flatten().map(|entry| entry.path()) {
         if let (Some(name), Some("jinja")) = (path.file_stem(), path.extension().and_then(|e| e.to_str())) {
-            let source = String::from_utf8_lossy(&read(&path)?).into_owned();
+            let source = String::from_utf8_lossy(&read(&path, files::SETTINGS)?).into_owned();
             sources.insert(name.to_string_lossy().into_owned(), source);
         }
     }
@@ -179,37 +170,14 @@ fn named_templates(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn render_error(error: &minijinja::Error, fuel: u64) -> Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(current) = cause {
-        if let Some(Refusal(message)) = current.downcast_ref() {
-            return Error::Refused(message.clone());
+/// The bytes of a value's texts, about.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size).sum::<usize>() + 16,
+        Value::Object(entries) => {
+            entries.iter().map(|(key, value)| key.len() + size(value)).sum::<usize>() + 16
         }
-        if current.downcast_ref().is_some_and(|e: &minijinja::Error| e.kind() == ErrorKind::OutOfFuel) {
-            return Error::OutOfFuel(fuel);
-        }
-        cause = current.source();
-    }
-    Error::TemplateRender(error.to_string())
-}
-
-/// A buffer that refuses to grow beyond the longest prompt.
-struct Limited {
-    bytes: Vec<u8>,
-    overflow: bool,
-}
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_PROMPT {
-            self.overflow = true;
-            return Err(std::io::ErrorKind::WriteZero.into());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        _ => 8,
     }
 }

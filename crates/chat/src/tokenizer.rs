@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 
 use crate::error::{parse_json, read};
+use crate::growth::Growth;
 use crate::memo::{Cuts, Memo};
 use crate::pieces::Pieces;
 use crate::{Error, Result};
@@ -19,6 +20,7 @@ const MEMO_BUDGET: usize = 32 << 20;
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    growth: Growth,
     /// `None` when the decoder cannot be applied token by token.
     pieces: Option<Pieces>,
     special_ids: HashSet<u32>,
@@ -32,15 +34,14 @@ impl Tokenizer {
     /// Reads `tokenizer.json`, and `tokenizer_config.json` if it is there, from a checkpoint's folder.
     pub fn from_dir(dir: &Path) -> Result<Self> {
         let config = dir.join("tokenizer_config.json");
-        let config = config.is_file().then(|| read(&config)).transpose()?;
-        Self::from_bytes(&read(&dir.join("tokenizer.json"))?, config.as_deref())
+        let config = config.exists().then(|| read(&config, files::SETTINGS)).transpose()?;
+        Self::from_bytes(&read(&dir.join("tokenizer.json"), files::TOKENIZER)?, config.as_deref())
     }
 
     /// Builds a tokenizer from the contents of `tokenizer.json` and `tokenizer_config.json`.
     pub fn from_bytes(tokenizer_json: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self> {
-        // A download cut short is the usual damage, and the crate below would panic on it.
-        serde_json::from_slice::<serde::de::IgnoredAny>(tokenizer_json)
-            .map_err(|e| Error::Tokenizer(e.to_string()))?;
+        // The crate below would panic on broken JSON.
+        let growth = Growth::of_tokenizer(tokenizer_json)?;
         let mut inner = guarded(Error::Tokenizer, || tokenizers::Tokenizer::from_bytes(tokenizer_json))?;
         // Files saved after training may carry the trainer's padding and truncation; a prompt must keep its length.
         inner.with_padding(None);
@@ -53,6 +54,7 @@ impl Tokenizer {
             tokenizer_config.map(|b| parse_json("tokenizer_config.json", b)).transpose()?.unwrap_or_default();
         Ok(Self {
             inner,
+            growth,
             pieces: Pieces::from_decoder(&decoder),
             special_ids,
             special_tokens: special_tokens(&config),
@@ -64,6 +66,9 @@ impl Tokenizer {
 
     /// Token ids of a text. A prompt rendered by a template already holds its special tokens: pass `false` for it.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        if !self.growth.allows(text) {
+            return Err(Error::Encode(format!("its {} bytes would become far more on the way", text.len())));
+        }
         let encoding = guarded(Error::Encode, || self.inner.encode_fast(text, add_special_tokens))?;
         Ok(encoding.get_ids().to_vec())
     }

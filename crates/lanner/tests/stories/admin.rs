@@ -269,6 +269,35 @@ fn a_model_that_does_not_load_changes_nothing() {
     assert_eq!(reply.json()["choices"][0]["text"], "AA");
 }
 
+#[cfg(unix)]
+#[test]
+fn load_of_a_folder_with_a_pipe_fails_and_the_next_load_works() {
+    let world = World::new(FakeHub::tiny());
+    let good = copy_of(&world, "good");
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", WEIGHTS] {
+        let folder = copy_of(&world, &format!("piped-{name}"));
+        let _ = fs::remove_file(folder.join(name));
+        assert!(std::process::Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
+        let reply = world.load(&folder);
+        assert_eq!(reply.status, 400, "{name}: {}", reply.body);
+        assert!(reply.body.contains("not a regular file"), "{name}: {}", reply.body);
+    }
+    assert_eq!(world.load(&good).status, 200);
+}
+
+#[test]
+fn load_of_a_hostile_template_fails_and_changes_nothing() {
+    let world = World::new(FakeHub::tiny());
+    let served = world.served();
+    let folder = copy_of(&world, "hostile");
+    let source = format!("{{{{ {}1 }}}}", "1 + ".repeat(100_000));
+    fs::write(folder.join("chat_template.jinja"), source).unwrap();
+    let reply = world.load(&folder);
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    assert!(reply.body.contains("chat template"), "{}", reply.body);
+    assert_eq!(world.served(), served);
+}
+
 #[test]
 fn a_request_ends_with_the_model_that_it_began_with() {
     let world = World::new(FakeHub::tiny());

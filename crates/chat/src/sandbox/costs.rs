@@ -1,0 +1,213 @@
+//! What filters and methods cost, before they are called.
+
+use minijinja::{Error, ErrorKind, Value};
+
+use super::budget::{Budget, MAX_TEXT, MAX_WIDTH};
+
+/// Before a filter is called with these arguments, the value first.
+pub(crate) fn filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|value| budget.touch(value))?;
+    let (Some(value), rest) = (args.first(), args.get(1..).unwrap_or_default()) else { return Ok(()) };
+    match name {
+        // Escaping makes six characters of one; nothing else makes more than three.
+        "safe" | "escape" | "e" | "lower" | "upper" | "title" | "capitalize" | "string" | "lines" => {
+            shown(budget, value)?;
+            budget.memory(6 * text_length(value))?;
+            pieces(budget, value, "\n")
+        }
+        "trim" => {
+            shown(budget, value)?;
+            strip(budget, value, rest)
+        }
+        "int" | "float" | "bool" | "abs" | "round" | "length" | "count" | "first" | "last" => Ok(()),
+        "attr" => args.iter().try_for_each(|value| budget.look_into(value)),
+        "replace" => {
+            args.iter().try_for_each(|value| shown(budget, value))?;
+            replace(budget, value, rest)
+        }
+        "split" => split(budget, value, rest),
+        "join" => {
+            args.iter().try_for_each(|value| shown(budget, value))?;
+            join(budget, rest.first(), value)
+        }
+        "indent" => indent(budget, value, rest),
+        "format" => format(budget, value, rest),
+        "batch" | "slice" => {
+            let count = rest.first().and_then(Value::as_usize).unwrap_or(0);
+            if count > MAX_WIDTH {
+                return Err(invalid(format!("{name}: a count of {count} is too large")));
+            }
+            budget.memory(24 * count as u64)?;
+            items(budget, value)
+        }
+        "pprint" => {
+            // Indented by four for each level.
+            let bytes = budget.measure(value)?.saturating_mul(256);
+            budget.string(usize::try_from(bytes).unwrap_or(usize::MAX))
+        }
+        "sum" => {
+            // Lists are added one by one, each time to all that came before.
+            let bytes = budget.measure(value)?;
+            budget.memory(bytes.saturating_mul(value.len().unwrap_or(0) as u64))
+        }
+        "dictsort" | "min" | "max" | "sort" | "groupby" | "unique" => {
+            let bytes = budget.measure(value)?;
+            let rounds = u64::from(value.len().unwrap_or(0).checked_ilog2().unwrap_or(0)) + 1;
+            budget.work(bytes.saturating_mul(rounds))?;
+            items(budget, value)
+        }
+        _ => args.iter().try_for_each(|value| items(budget, value)),
+    }
+}
+
+/// Before a method of Python is called.
+pub(crate) fn method(budget: &Budget, value: &Value, name: &str, args: &[Value]) -> Result<(), Error> {
+    budget.touch(value)?;
+    args.iter().try_for_each(|value| budget.touch(value))?;
+    if value.as_str().is_none() {
+        args.iter().try_for_each(|value| budget.look_into(value))?;
+        return match name {
+            "count" | "index" => budget.measure(value).map(drop),
+            "items" | "keys" | "values" => items(budget, value),
+            _ => Ok(()),
+        };
+    }
+    match name {
+        "strip" | "lstrip" | "rstrip" => strip(budget, value, args),
+        "replace" => replace(budget, value, args),
+        "split" | "rsplit" => split(budget, value, args),
+        "splitlines" => pieces(budget, value, "\n"),
+        "format" => format(budget, value, args),
+        "join" => {
+            args.iter().try_for_each(|value| shown(budget, value))?;
+            args.first().map_or(Ok(()), |items| join(budget, Some(value), items))
+        }
+        "startswith" | "endswith" => args.iter().try_for_each(|value| budget.look_into(value)),
+        _ => budget.memory(3 * text_length(value)),
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+fn text_length(value: &Value) -> u64 {
+    value.as_str().map_or(0, str::len) as u64
+}
+
+/// Before a value is taken as text: anything but a string is written out.
+fn shown(budget: &Budget, value: &Value) -> Result<(), Error> {
+    if value.as_str().is_some() { Ok(()) } else { budget.display(value) }
+}
+
+/// Before a list is made of a value's items; those of a string are its characters.
+fn items(budget: &Budget, value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(text) => budget.list(text.len()),
+        None => budget.entries(value.len().unwrap_or(0)),
+    }
+}
+
+/// Before a text is cut into pieces.
+fn pieces(budget: &Budget, value: &Value, separator: &str) -> Result<(), Error> {
+    let text = value.as_str().unwrap_or_default();
+    let cuts = if separator.is_empty() { text.len() } else { text.matches(separator).count() };
+    budget.memory(text.len() as u64)?;
+    budget.list(cuts + 1)
+}
+
+fn split(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
+    shown(budget, value)?;
+    match args.iter().find_map(Value::as_str) {
+        Some(separator) => pieces(budget, value, separator),
+        // By white space, or by a name that is not looked up here: at most every other character cuts.
+        None => {
+            let text = value.as_str().unwrap_or_default();
+            budget.memory(text.len() as u64)?;
+            budget.list(text.split_whitespace().count() + 1)?;
+            args.iter().filter(|value| value.is_kwargs()).try_for_each(|_| budget.list(text.len()))
+        }
+    }
+}
+
+/// Each character that is cut off is looked for in the set.
+fn strip(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
+    args.iter().try_for_each(|value| shown(budget, value))?;
+    let set = args.iter().map(text_length).max().unwrap_or(1);
+    budget.work(text_length(value).saturating_mul(set))
+}
+
+fn replace(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
+    let text = value.as_str().unwrap_or_default();
+    let (Some(old), Some(new)) = (args.first().and_then(Value::as_str), args.get(1).and_then(Value::as_str))
+    else {
+        // Of another type, or to be refused.
+        let longest = args.iter().map(text_length).max().unwrap_or(0).max(48);
+        return budget.string((text.len() + 1).saturating_mul(longest as usize));
+    };
+    let matches = if old.is_empty() { text.len() + 1 } else { text.matches(old).count() };
+    budget.string(text.len().saturating_add(matches.saturating_mul(new.len())))
+}
+
+fn join(budget: &Budget, separator: Option<&Value>, list: &Value) -> Result<(), Error> {
+    let separator = separator.map_or(0, |value| value.as_str().map_or(64, str::len));
+    items(budget, list)?;
+    let between = list.len().unwrap_or(0).saturating_mul(separator);
+    let bytes = usize::try_from(budget.measure(list)?).unwrap_or(usize::MAX);
+    budget.string(bytes.saturating_add(between).min(bytes.saturating_mul(8).saturating_add(between)))
+}
+
+fn indent(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
+    shown(budget, value)?;
+    let widths = args.iter().filter_map(|arg| match arg.as_object() {
+        Some(_) => arg.get_attr("width").ok()?.as_usize(),
+        None => arg.as_usize(),
+    });
+    let width = widths.max().unwrap_or(4).max(4);
+    if width > MAX_WIDTH {
+        return Err(invalid(format!("indent: a width of {width} is too large")));
+    }
+    let text = value.as_str().unwrap_or_default();
+    let lines = text.matches('\n').count() + 1;
+    budget.string(text.len().saturating_add(lines.saturating_mul(width)))
+}
+
+/// Before a format, of either kind, is filled in: any number in it may be a width, any directive may take the largest argument.
+fn format(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
+    shown(budget, value)?;
+    let format = value.as_str().unwrap_or_default();
+    let mut widths: usize = 0;
+    for number in format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+        let width = number.parse::<usize>().ok().filter(|width| *width <= MAX_WIDTH);
+        widths += width.ok_or_else(|| invalid(format!("format: a width of {number:.20} is too large")))?;
+    }
+    let directives = format.matches(['%', '{']).count();
+    let from_arguments = format.contains('*') || format.contains(":{") || format.matches('{').count() > 1;
+    let mut largest = 0;
+    for arg in args {
+        largest = budget.measure(arg)?.saturating_mul(8).max(largest);
+        if from_arguments {
+            widths = widths.saturating_add(given_widths(arg)?.saturating_mul(directives));
+        }
+    }
+    let filled = directives.saturating_mul(usize::try_from(largest).unwrap_or(usize::MAX));
+    let bytes = format.len().saturating_add(widths.saturating_mul(4)).saturating_add(filled);
+    budget.string(bytes.min(MAX_TEXT + 1))
+}
+
+/// The widths that an argument, by position or by name, may be.
+fn given_widths(arg: &Value) -> Result<usize, Error> {
+    let numbers: Vec<Value> = match arg.as_object() {
+        Some(object) => object.try_iter_pairs().into_iter().flatten().map(|(_, value)| value).collect(),
+        None => vec![arg.clone()],
+    };
+    let mut sum = 0usize;
+    for width in numbers.iter().filter(|value| value.is_number()) {
+        let size = width.as_i64().map_or(0, i64::unsigned_abs);
+        if size > MAX_WIDTH as u64 {
+            return Err(invalid(format!("format: {width} could be a width, and is too large for one")));
+        }
+        sum += size as usize;
+    }
+    Ok(sum)
+}

@@ -1,0 +1,192 @@
+//! Templates run as if somebody hostile had written them: on threads with a stack of their own, as instructions that count what
+//! they use. Knows no conversation.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use jiff::civil::DateTime;
+use minijinja::machinery::{self, make_string_output};
+use minijinja::{AutoEscape, Environment, ErrorKind, Value};
+
+use crate::environment::{Refusal, environment, syntax};
+use crate::{Error, Result};
+use budget::{Allowance, Budget, Exhausted, MAX_TEXT, OUTPUT};
+use compile::{Program, compile};
+
+pub(crate) mod budget;
+mod compile;
+pub(crate) mod costs;
+pub(crate) mod operators;
+
+/// Enough for the deepest nesting that `budget` and `compile` let pass; only what is used of it is ever there.
+const STACK: usize = 256 << 20;
+/// Threads kept for the next rendering. More than that work at once when more are asked to.
+const IDLE: usize = 2;
+
+/// The templates of a checkpoint, compiled and ready to run.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    sources: Arc<BTreeMap<String, String>>,
+    idle: Mutex<Vec<Worker>>,
+}
+
+impl Sandbox {
+    /// # Errors
+    /// A source is too large or does not parse.
+    pub fn new(sources: BTreeMap<String, String>) -> Result<Sandbox> {
+        let sources = Arc::new(sources);
+        let first = Worker::start(&sources)?;
+        Ok(Sandbox { sources, idle: Mutex::new(vec![first]) })
+    }
+
+    /// What a template makes of its variables.
+    ///
+    /// # Errors
+    /// It refuses them, fails, or asks for more than it is allowed.
+    pub fn render(
+        &self,
+        name: &str,
+        variables: Value,
+        allowance: Allowance,
+        now: Option<DateTime>,
+    ) -> Result<String> {
+        let idle = self.idle().pop();
+        let worker = idle.map_or_else(|| Worker::start(&self.sources), Ok)?;
+        let (answer, result) = sync_channel(1);
+        let job = Job { name: name.to_owned(), variables, allowance, now, answer };
+        let sent = worker.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        let Some(result) = result.recv().ok().filter(|_| sent) else {
+            return Err(Error::TemplateRender("its thread has ended".to_owned()));
+        };
+        let mut idle = self.idle();
+        if idle.len() < IDLE {
+            idle.push(worker);
+        }
+        result
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Worker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Job {
+    name: String,
+    variables: Value,
+    allowance: Allowance,
+    now: Option<DateTime>,
+    answer: SyncSender<Result<String>>,
+}
+
+/// A thread that has compiled all templates; it ends when this is dropped.
+#[derive(Debug)]
+struct Worker {
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(sources: &Arc<BTreeMap<String, String>>) -> Result<Worker> {
+        let (sender, jobs) = sync_channel(1);
+        let (ready, is_ready) = sync_channel(1);
+        let sources = sources.clone();
+        let thread = thread::Builder::new()
+            .name("template".to_owned())
+            .stack_size(STACK)
+            .spawn(move || work(&sources, &ready, &jobs))
+            .map_err(|error| Error::TemplateRender(format!("its thread cannot be started: {error}")))?;
+        let worker = Worker { jobs: Some(sender), thread: Some(thread) };
+        let failed = || Error::TemplateSyntax("compiling it failed".to_owned());
+        is_ready.recv().unwrap_or_else(|_| Err(failed()))?;
+        Ok(worker)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn work(sources: &BTreeMap<String, String>, ready: &SyncSender<Result<()>>, jobs: &Receiver<Job>) {
+    let budget = Arc::new(Budget::default());
+    let mut environment = environment(&budget);
+    let compiled = catch_unwind(|| {
+        sources.iter().map(|(name, source)| Ok((&name[..], compile(name, source, syntax())?))).collect()
+    });
+    let programs: BTreeMap<&str, Program> = match compiled {
+        Ok(Ok(programs)) => programs,
+        Ok(Err(error)) => {
+            let error: minijinja::Error = error;
+            let _ = ready.send(Err(Error::TemplateSyntax(error.to_string())));
+            return;
+        }
+        // Whoever waits sees that nothing comes.
+        Err(_) => return,
+    };
+    let _ = ready.send(Ok(()));
+    for Job { name, variables, allowance, now, answer } in jobs {
+        budget.reset(allowance, now);
+        environment.set_fuel(Some(allowance.fuel));
+        let program = programs.get(&name[..]);
+        let result = catch_unwind(AssertUnwindSafe(|| match program {
+            Some(program) => render(&environment, program, variables, allowance),
+            None => Err(Error::TemplateRender(format!("there is no template {name}"))),
+        }));
+        environment.set_fuel(None);
+        let cleared =
+            catch_unwind(AssertUnwindSafe(|| clear(&environment, program, budget.take_namespaces())));
+        let result = result.and_then(|result| cleared.map(|()| result));
+        let panicked = || Err(Error::TemplateRender("the template engine failed".to_owned()));
+        let _ = answer.send(result.unwrap_or_else(|_| panicked()));
+    }
+}
+
+fn render(
+    environment: &Environment,
+    program: &Program,
+    variables: Value,
+    allowance: Allowance,
+) -> Result<String> {
+    let mut text = String::new();
+    let mut out = make_string_output(&mut text);
+    let (instructions, blocks) = (&program.instructions, &program.blocks);
+    let ended = machinery::eval(environment, instructions, variables, blocks, &mut out, AutoEscape::None);
+    ended.map(drop).map_err(|error| explain(&error, allowance))?;
+    if text.len() > MAX_TEXT {
+        return Err(Error::PromptTooLong(MAX_TEXT));
+    }
+    Ok(text)
+}
+
+/// Takes from namespaces what the template has set in them, which may be themselves.
+fn clear(environment: &Environment, program: Option<&Program>, namespaces: Vec<Value>) {
+    let Some(program) = program else { return };
+    for namespace in namespaces {
+        let variables = Value::from_pairs([("ns", namespace)]);
+        let (mut text, blocks) = (String::new(), BTreeMap::new());
+        let mut out = make_string_output(&mut text);
+        let _ = machinery::eval(environment, &program.clear, variables, &blocks, &mut out, AutoEscape::None);
+    }
+}
+
+fn explain(error: &minijinja::Error, allowance: Allowance) -> Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(current) = cause {
+        if let Some(Refusal(message)) = current.downcast_ref() {
+            return Error::Refused(message.clone());
+        }
+        if let Some(Exhausted(what)) = current.downcast_ref() {
+            return if *what == OUTPUT { Error::PromptTooLong(MAX_TEXT) } else { Error::TooCostly(what) };
+        }
+        if current.downcast_ref().is_some_and(|e: &minijinja::Error| e.kind() == ErrorKind::OutOfFuel) {
+            return Error::OutOfFuel(allowance.fuel);
+        }
+        cause = current.source();
+    }
+    Error::TemplateRender(error.to_string())
+}
