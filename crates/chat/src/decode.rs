@@ -25,7 +25,8 @@ impl Default for DecodeOptions {
 
 /// Decodes one reply.
 ///
-/// Stop strings apply to content only: a stop such as a blank line must not end the model's reasoning.
+/// Stop strings apply to content only: a stop such as a blank line must not end the model's reasoning. White space at the
+/// very start counts as content for them, or a model that writes nothing else would never be stopped.
 #[derive(Debug)]
 pub struct Decoder {
     detokenizer: Detokenizer,
@@ -55,6 +56,7 @@ impl Decoder {
         }
         let was_inside = self.is_inside();
         let text = self.detokenizer.push(id);
+        self.end_start(&text);
         let deltas = self.split(&text);
         self.count(was_inside);
         self.stop_content(deltas)
@@ -66,6 +68,7 @@ impl Decoder {
             return Vec::new();
         }
         let text = self.detokenizer.finish();
+        self.end_start(&text);
         let mut deltas = self.split(&text);
         deltas.extend(self.reasoning.as_mut().map(Reasoning::finish).into_iter().flatten());
         let mut deltas = self.stop_content(deltas);
@@ -98,6 +101,14 @@ impl Decoder {
         }
         if inside.is_some() {
             self.undecided_tokens = 0;
+        }
+    }
+
+    /// A stop string in the white space that a reply begins with ends it there, whether or not reasoning might follow.
+    fn end_start(&mut self, text: &str) {
+        let Some(reasoning) = &mut self.reasoning else { return };
+        if reasoning.start_with(text).is_some_and(|white_space| self.stop.is_in(&white_space)) {
+            reasoning.give_up();
         }
     }
 

@@ -41,6 +41,63 @@ impl Detokenizer {
     }
 }
 
+/// Where the text of each token begins, in characters of the text that a [`Detokenizer`] gives for all of them.
+#[derive(Debug)]
+pub struct TextOffsets {
+    tokenizer: Arc<Tokenizer>,
+    /// Whole characters so far.
+    characters: usize,
+    /// The bytes of an incomplete character.
+    pending: Vec<u8>,
+    strip_start: Option<(char, usize)>,
+}
+
+impl TextOffsets {
+    /// At the start of a text that stands behind `characters` others.
+    pub fn new(tokenizer: Arc<Tokenizer>, characters: usize) -> Self {
+        let strip_start = tokenizer.pieces().and_then(|p| p.strip_start);
+        Self { tokenizer, characters, pending: Vec::new(), strip_start }
+    }
+
+    /// Where the next token's text begins: one that goes on with a character stands behind that. `shown` says whether the text
+    /// holds it, if it is a control token.
+    pub fn push(&mut self, id: u32, shown: bool) -> usize {
+        let offset = self.characters + usize::from(!self.pending.is_empty());
+        if shown || !self.tokenizer.is_special(id) {
+            self.pending.extend(self.tokenizer.token_bytes(id));
+        }
+        let mut end = 0;
+        while let Some((character, length)) = first_character(&self.pending[end..]) {
+            end += length;
+            if !self.is_stripped(character) {
+                self.characters += 1;
+            }
+        }
+        self.pending.drain(..end);
+        offset
+    }
+
+    fn is_stripped(&mut self, character: char) -> bool {
+        let Some((strip, left)) = self.strip_start else { return false };
+        let strips = character == strip && left > 0;
+        self.strip_start = if strips { Some((strip, left - 1)) } else { None };
+        strips
+    }
+}
+
+/// The first character of some bytes, U+FFFD for hopeless ones, and its length; `None` if more bytes may complete it.
+fn first_character(bytes: &[u8]) -> Option<(char, usize)> {
+    let start = &bytes[..bytes.len().min(4)];
+    let valid = match std::str::from_utf8(start) {
+        Ok(text) => text,
+        Err(error) if error.valid_up_to() > 0 => {
+            std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(error) => return error.error_len().map(|length| (char::REPLACEMENT_CHARACTER, length)),
+    };
+    valid.chars().next().map(|character| (character, character.len_utf8()))
+}
+
 /// The state of a detokeniser, apart from its tokenizer.
 #[derive(Debug)]
 pub(crate) struct Bytes {

@@ -91,6 +91,21 @@ impl Reasoning {
         }
     }
 
+    /// The white space that the reply begins with if `text` is what comes next, while reasoning may still follow it.
+    pub(crate) fn start_with(&self, text: &str) -> Option<String> {
+        if self.state != (State::Start { inside: false }) {
+            return None;
+        }
+        let start = [&self.held, text].concat();
+        let length = start.len() - start.trim_start().len();
+        Some(start[..length].to_owned())
+    }
+
+    /// Whatever comes is content, as is what was held back.
+    pub(crate) fn give_up(&mut self) {
+        self.state = State::Outside;
+    }
+
     /// The pieces that are certain; none is empty.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
         self.held.push_str(text);

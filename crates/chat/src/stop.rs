@@ -37,6 +37,11 @@ impl StopStrings {
         self.held.drain(..certain).collect()
     }
 
+    /// Whether a text holds a whole stop string.
+    pub(crate) fn is_in(&self, text: &str) -> bool {
+        self.stops.iter().any(|stop| text.contains(stop))
+    }
+
     /// The stop string that ended the text, if one did.
     pub fn matched(&self) -> Option<&str> {
         self.matched.map(|i| self.stops[i].as_str())

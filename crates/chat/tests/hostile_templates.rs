@@ -199,14 +199,7 @@ fn looking_at_large_values_again_and_again_is_refused() {
              {{% for i in range(99999) %}}{{% set x = {what} %}}{{% endfor %}}"
         ));
     };
-    for what in [
-        "'y' in s",
-        "s.count('y')",
-        "s|length",
-        "l == l + []",
-        "l|sort",
-        "l[5:]",
-    ] {
+    for what in ["'y' in s", "s.count('y')", "s|length", "l == l + []", "l|sort", "l[5:]"] {
         often(what);
     }
     check_fails(

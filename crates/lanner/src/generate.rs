@@ -212,8 +212,9 @@ impl Choice {
     }
 
     fn finish(&mut self, reason: FinishReason, usage: engine::Usage) -> Vec<Step> {
-        let stopped = self.decoder.stopped().is_some();
         let deltas = self.decoder.finish();
+        // Text that was held back until now may end in a stop string too.
+        let stopped = self.decoder.stopped().is_some();
         let mut steps = self.text(deltas);
         let mut tokens = std::mem::take(&mut self.held);
         if stopped {

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, Tokenizer, spoilers};
+use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, spoilers};
 use engine::{Checkpoint, Engine, LoadError, Options, Progress, Request, Speculate};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value};
@@ -207,6 +207,16 @@ impl Model {
     /// The text of some tokens, control tokens included.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, false).unwrap_or_default()
+    }
+
+    /// Where tokens begin in their text, which stands behind `characters` others.
+    pub fn text_offsets(&self, characters: usize) -> TextOffsets {
+        TextOffsets::new(self.tokenizer.clone(), characters)
+    }
+
+    /// Whether a token is a control token, which answers do not show.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.tokenizer.is_special(id)
     }
 
     /// One token by itself: its bytes need not be whole characters.

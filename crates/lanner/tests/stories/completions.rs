@@ -77,6 +77,31 @@ fn echo_and_logprobs_cover_prompt_and_completion() {
 }
 
 #[test]
+fn text_offset_is_where_a_token_stands_in_the_text() {
+    // A control token in the answer is not shown, nor counted.
+    let server = Setup::default().script(|_, at| token([97, 256, 98][at.min(2)]));
+    let answer = server.complete(&json!({ "prompt": "p", "logprobs": 0, "max_tokens": 3 })).json();
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["text"], &choice["logprobs"]["text_offset"]), (&json!("ab"), &json!([0, 1, 1])));
+
+    // One in the prompt is, where the client wrote it.
+    let server = Setup::default().says("y");
+    for prompt in [json!("a<|im_start|>b"), json!([97, 256, 98])] {
+        let body = json!({ "prompt": prompt, "echo": true, "logprobs": 0 });
+        let choice = server.complete(&body).json()["choices"][0].take();
+        assert_eq!(choice["text"], "a<|im_start|>by");
+        assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 13, 14]));
+    }
+
+    // Bytes that are no character are one each, as in the text.
+    let choice = server.complete(&json!({ "prompt": [0x80, 0xff, 97], "echo": true, "logprobs": 0 })).json()
+        ["choices"][0]
+        .take();
+    assert_eq!(choice["text"], "\u{FFFD}\u{FFFD}ay");
+    assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 2, 3]));
+}
+
+#[test]
 fn echo_alone_scores_a_prompt() {
     let server = Setup::default().says("yz");
     let answer =

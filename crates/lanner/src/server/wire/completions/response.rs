@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chat::Delta;
+use chat::{Delta, TextOffsets};
 use engine::{RequestError, TokenLogprobs};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -27,8 +27,8 @@ pub struct CompletionWire {
     echo: bool,
     logprobs: bool,
     return_token_ids: bool,
-    /// For each choice, the characters of the tokens reported so far.
-    offsets: Vec<usize>,
+    /// For each choice, where the tokens reported so far end.
+    offsets: Vec<TextOffsets>,
 }
 
 /// A prompt as it is repeated to the client.
@@ -89,7 +89,7 @@ impl Wire for CompletionWire {
             echo: completions.echo,
             logprobs: generate.logprobs.is_some(),
             return_token_ids: completions.return_token_ids,
-            offsets: vec![0; prompts.len() * generate.n],
+            offsets: (0..prompts.len() * generate.n).map(|_| model.text_offsets(0)).collect(),
             prompts: echoes.collect(),
         };
         Ok((wire, prompts))
@@ -160,29 +160,37 @@ fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
 impl CompletionWire {
     fn prompt_logprobs(&mut self, choice: usize, scores: Vec<Option<TokenLogprobs>>) -> Choice {
         let mut logprobs = Logprobs::default();
+        let model = self.model.clone();
         for (index, score) in scores.into_iter().enumerate() {
-            let id = self.prompts[choice / self.n].ids[index];
-            self.report(choice, id, score, &mut logprobs);
+            let Echo { text, ids } = &self.prompts[choice / self.n];
+            let id = ids[index];
+            // Those that the tokenizer puts around a text are not in it; those that the client wrote are.
+            let offset = self.offsets[choice].push(id, false);
+            let shown = model.is_special(id) && begins(text, offset, &self.token_text(id));
+            if shown {
+                self.offsets[choice].push(id, true);
+            }
+            self.report(id, offset, score, &mut logprobs);
         }
+        // The answer's text stands behind the prompt's, and is decoded by itself.
+        let characters = self.prompts[choice / self.n].text.chars().count();
+        self.offsets[choice] = model.text_offsets(characters);
         Choice { index: choice, logprobs: Some(logprobs), ..Choice::default() }
     }
 
     fn logprobs(&mut self, choice: usize, tokens: Vec<Token>) -> Logprobs {
         let mut logprobs = Logprobs::default();
         for token in tokens.into_iter().filter(|token| token.logprobs.is_some()) {
-            self.report(choice, token.id, token.logprobs, &mut logprobs);
+            let offset = self.offsets[choice].push(token.id, false);
+            self.report(token.id, offset, token.logprobs, &mut logprobs);
         }
         logprobs
     }
 
     /// Adds one token; only a prompt's first has no score.
-    fn report(&mut self, choice: usize, id: u32, score: Option<TokenLogprobs>, logprobs: &mut Logprobs) {
-        let text = self.token_text(id);
-        let offset = &mut self.offsets[choice];
-        logprobs.text_offset.push(*offset);
-        // A character split over tokens counts where it begins.
-        *offset += self.model.token_bytes(id).iter().filter(|&&byte| byte & 0xC0 != 0x80).count();
-        logprobs.tokens.push(text);
+    fn report(&self, id: u32, offset: usize, score: Option<TokenLogprobs>, logprobs: &mut Logprobs) {
+        logprobs.text_offset.push(offset);
+        logprobs.tokens.push(self.token_text(id));
         logprobs.token_logprobs.push(score.as_ref().map(|score| finite(score.logprob)));
         logprobs.top_logprobs.push(score.map(|score| self.top(&score)));
     }
@@ -199,6 +207,12 @@ impl CompletionWire {
     fn token_text(&self, id: u32) -> String {
         String::from_utf8_lossy(&self.model.token_bytes(id)).into_owned()
     }
+}
+
+/// Whether `token` stands in a text behind so many characters.
+fn begins(text: &str, characters: usize, token: &str) -> bool {
+    let at = text.char_indices().map(|(at, _)| at).nth(characters);
+    at.is_some_and(|at| text[at..].starts_with(token))
 }
 
 impl Logprobs {
