@@ -77,18 +77,13 @@ struct Session<'a> {
 impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
         self.turns.push(conversation::user(text));
-        match self.answer() {
-            Ok(message) => self.turns.push(message),
-            Err(error) => {
-                // A turn without an answer would confuse the template in the next one.
-                self.turns.pop();
-                return Err(error);
-            }
-        }
-        Ok(())
+        let answer = self.answer();
+        keep(&mut self.turns, answer.as_ref().ok().and_then(Option::as_ref));
+        answer.map(drop)
     }
 
-    fn answer(&self) -> Result<Value, CommandError> {
+    /// `None` if it was stopped before there was any.
+    fn answer(&self) -> Result<Option<Value>, CommandError> {
         let prompt = self.model.chat_prompt(&conversation::ask(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
         request.checkpoints = prompt.checkpoints.clone();
@@ -98,8 +93,9 @@ impl Session<'_> {
     }
 
     /// Prints the answer as it comes and returns it as a message; Ctrl-C ends it where it is.
-    async fn print(&self, mut generation: Generation) -> Result<Value, CommandError> {
+    async fn print(&self, mut generation: Generation) -> Result<Option<Value>, CommandError> {
         let (mut content, mut reasoning) = (String::new(), String::new());
+        let mut stopped = false;
         let mut printer = Printer::new(self.color);
         loop {
             let step = tokio::select! {
@@ -122,11 +118,22 @@ impl Session<'_> {
                     match finish.reason {
                         Reason::Stop => {}
                         Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
-                        Reason::Cancelled => say("(stopped)"),
+                        Reason::Cancelled => {
+                            stopped = true;
+                            let taken_back = is_unanswered(stopped, &content);
+                            say(if taken_back {
+                                "(stopped, and your message taken back)"
+                            } else {
+                                "(stopped)"
+                            });
+                        }
                     }
                 }
                 Some((_, Step::Prompt(_) | Step::Logits { .. })) => {}
-                None => return Ok(conversation::assistant(&content, &reasoning)),
+                None => {
+                    let answer = || conversation::assistant(&content, &reasoning);
+                    return Ok((!is_unanswered(stopped, &content)).then(answer));
+                }
             }
         }
     }
@@ -153,5 +160,34 @@ impl Session<'_> {
 
     fn messages(&self) -> Vec<Value> {
         [conversation::opening(self.system.as_deref()), self.turns.clone()].concat()
+    }
+}
+
+/// Whether a turn was stopped before a word of its answer; reasoning alone answers nothing.
+fn is_unanswered(stopped: bool, content: &str) -> bool {
+    stopped && content.trim().is_empty()
+}
+
+/// Adds the answer to the user's message, or takes that back: a turn without an answer would confuse the template in the
+/// next one.
+fn keep(turns: &mut Vec<Value>, answer: Option<&Value>) {
+    match answer {
+        Some(message) => turns.push(message.clone()),
+        None => drop(turns.pop()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_stopped_before_its_answer_is_taken_back() {
+        for (stopped, content, kept) in [(true, "", 0), (true, " \n", 0), (true, "So", 2), (false, "", 2)] {
+            let mut turns = vec![conversation::user("why?")];
+            let answer = conversation::assistant(content, "because");
+            keep(&mut turns, (!is_unanswered(stopped, content)).then_some(&answer));
+            assert_eq!(turns.len(), kept, "{stopped} {content:?}");
+        }
     }
 }
