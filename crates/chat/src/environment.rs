@@ -92,7 +92,8 @@ fn raise_exception(budget: &Budget, message: &Value) -> Result<(), Error> {
     budget.display(message)?;
     let mut message = message.to_string();
     if message.len() > LONGEST_REFUSAL {
-        message.truncate(message.floor_char_boundary(LONGEST_REFUSAL));
+        let end = (0..=LONGEST_REFUSAL).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(end);
         message.push('…');
     }
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(message)))

@@ -25,7 +25,7 @@ const STATE_HEADER: usize = STATE_NUMBERS + 32;
 
 /// Opens a safetensors file and reads every tensor.
 pub fn safetensors_header(bytes: &[u8]) -> Outcome {
-    let open = || Safetensors::from_static("fuzzed", bytes.to_vec()).map_err(text);
+    let open = || Safetensors::from_static("fuzzed", Vec::from(bytes)).map_err(text);
     let mut file = open()?;
     let mut read = 0;
     for name in file.names() {

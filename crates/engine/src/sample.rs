@@ -48,9 +48,10 @@ fn fault(unchosen: Option<Unchosen>) -> f32 {
     FAULTS.iter().find(|(_, known)| *known == unchosen).map_or(f32::NAN, |(number, _)| *number)
 }
 
-/// Where float32 `x` is finite, as bool: what is not, is not 0 from itself.
+/// Where float32 `x` is finite, as bool: infinities and NaN times 0 are NaN.
 fn is_finite(x: &Array) -> Array {
-    (x - x).greater_equal(&Array::scalar(0.0, Dtype::Float32))
+    let zero = Array::scalar(0.0, Dtype::Float32);
+    (x * &zero).greater_equal(&zero)
 }
 
 /// One sequence's sampler: its parameters, and what penalties need to know of its past.

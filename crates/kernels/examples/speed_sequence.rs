@@ -326,7 +326,7 @@ fn sample_speed(limits: &Limits) {
         ("top_p 0.95 at 0.3", Sampling { top_p: 0.95, temperature: 0.3, ..plain }),
     ] {
         limits.report(&format!("sample {name}"), 0, 4 * logits.len(), || {
-            black_box(sample(&logits, &sampling, 5));
+            black_box(sample(&logits, &sampling, 5)).expect("a token");
         });
     }
 }

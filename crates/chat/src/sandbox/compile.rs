@@ -188,7 +188,7 @@ fn replacement<'s>(
             let look = filters.apply(op::LOOK, 1);
             vec![look.clone(), I::Swap, look, I::Swap, instruction.clone()]
         }
-        I::GetItem if !constant.is_some_and(|value| value.as_str().is_some()) => filter(op::ITEM, 2),
+        I::GetItem if constant.is_none_or(|value| value.as_str().is_none()) => filter(op::ITEM, 2),
         I::Slice => filter(op::SLICE, 4),
         I::BuildMap(pairs) => filter(op::MAP, 2 * pairs),
         I::BuildList(_) | I::BuildTuple(_) => vec![instruction.clone(), filters.apply(op::OWN, 1)],

@@ -120,10 +120,15 @@ impl Bench {
         compared
     }
 
+    /// One turn of the engine's loop.
+    pub fn turn(&mut self) {
+        assert!(self.runner.turn(&self.messages, &self.heartbeat));
+    }
+
     /// Runs until nothing is left to do, and has `look` at everything behind each step.
     pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
-            assert!(self.runner.turn(&self.messages, &self.heartbeat));
+            self.turn();
             look(&mut self.runner);
             self.runner.keep_ended();
             if self.runner.running.is_empty() && self.runner.launched.is_none() {

@@ -180,6 +180,7 @@ fn random_requests_of_every_route_are_answered_and_leave_nothing_behind() {
     let Seen { statuses, memory, wrong, .. } = seen.into_inner().unwrap();
     let per_second = requests as f64 / begun.elapsed().as_secs_f64();
     eprintln!("{requests} requests, {per_second:.0} a second; statuses: {statuses:?}");
+    assert!(wrong.is_empty(), "{} wrong answers, {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     assert!(
         statuses[&200] > requests / 20 && statuses[&400] > requests / 20,
         "most of one kind: {statuses:?}"

@@ -32,7 +32,7 @@ pub struct Attention {
 /// Where a layer's keys and values come from.
 enum Keys {
     Own {
-        k_proj: Linear,
+        k_proj: Box<Linear>,
         /// Without it, values are the keys before their norm.
         v_proj: Option<Linear>,
         k_norm: RmsNorm,
@@ -55,7 +55,7 @@ impl Attention {
                 Keys::OfLayer(layer)
             }
             None => Keys::Own {
-                k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
+                k_proj: Box::new(w.linear("k_proj", kv_heads * head_dim, hidden)?),
                 v_proj: match c.attention_k_eq_v && sliding_window.is_none() {
                     true => None,
                     false => Some(w.linear("v_proj", kv_heads * head_dim, hidden)?),

@@ -32,12 +32,15 @@ pub struct Restore {
     pub building: Option<Building>,
 }
 
+/// A layer's window, if it has one, and its arrays.
+type Layer = (Option<[i32; 2]>, [Option<Array>; 2]);
+
 /// A section that was read, and the arrays made of it so far.
 pub struct Building {
     section: Section,
     raw: VecDeque<RawLayer>,
     lossy: bool,
-    layers: Vec<(Option<[i32; 2]>, [Option<Array>; 2])>,
+    layers: Vec<Layer>,
 }
 
 impl Building {

@@ -28,8 +28,7 @@ fn first_auto_request_is_measured_for_between_steps() {
     let mut bench = Bench::new(GOLDEN, Script::default());
     let (_first, events) = bench.submit(plain(60));
     for _ in 0..3 {
-        assert!(bench.runner.admit(&bench.messages));
-        bench.runner.round();
+        bench.turn();
     }
     assert!(!bench.runner.speculator.is_measuring() && !bench.runner.speculator.costs().are_measured());
     let (_second, others) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(20) });
@@ -64,8 +63,7 @@ fn only_a_lossy_request_waits_for_the_profile() {
     let mut beside = bench();
     let (_first, events) = beside.submit(plain(200));
     for _ in 0..3 {
-        assert!(beside.runner.admit(&beside.messages));
-        beside.runner.round();
+        beside.turn();
     }
     let (_second, others) = beside.submit(lossy);
     let (rounds, got) = rounds_of_measuring(&mut beside);
@@ -81,7 +79,7 @@ fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
     let mut bench = Bench::with(GOLDEN, Box::new(itself));
     bench.engine.read((0..119).map(|t| 3 + (t * t) % 240).collect());
     let (ticket, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
-    assert!(bench.runner.admit(&bench.messages));
+    bench.turn();
     assert!(bench.runner.speculator.is_measuring());
     drop(ticket);
     bench.run(|_| {});

@@ -70,15 +70,14 @@ pub fn read(stream: &mut BufReader<TcpStream>, without_body: bool) -> std::io::R
         }
     }
     let mut body = vec![];
-    while chunked {
+    let mut more = chunked;
+    while more {
         let size = usize::from_str_radix(&line(stream)?, 16).map_err(std::io::Error::other)?;
         let at = body.len();
         body.resize(at + size + 2, 0);
         stream.read_exact(&mut body[at..])?;
         body.truncate(at + size);
-        if size == 0 {
-            break;
-        }
+        more = size > 0;
     }
     if !chunked && !without_body {
         body.resize(length, 0);

@@ -92,20 +92,20 @@ pub fn ask(random: &mut Random) -> Ask {
         if !always.contains(name) && !random.one_in(8) {
             continue;
         }
-        let ends = matches!(*name, "max_tokens" | "max_completion_tokens" | "timeout");
+        let ends = matches!(name, "max_tokens" | "max_completion_tokens" | "timeout");
         let change = if ends && left_as_it_is { 99 } else { random.below(24) };
         let mut push = |name: &str, value: String| body.push((name.into(), value));
         left_as_it_is |= ends && change < 5;
         match change {
-            0 if !odd.is_empty() => push(*name, random.pick(*odd).into()),
-            0 | 1 => push(*name, value(random)),
+            0 if !odd.is_empty() => push(name, random.pick(odd).into()),
+            0 | 1 => push(name, value(random)),
             2 => {}
             3 => {
-                push(*name, random.pick(*good).into());
-                push(*name, value(random));
+                push(name, random.pick(good).into());
+                push(name, value(random));
             }
             4 => push(&format!("{name}\u{0}"), value(random)),
-            _ => push(*name, random.pick(*good).into()),
+            _ => push(name, random.pick(good).into()),
         }
     }
     let mut bytes = object(&body);

@@ -1,7 +1,5 @@
 //! `POST /v1/completions`: the request as sent, and what it means once valid.
 
-use std::collections::BTreeMap;
-
 use engine::SamplingRange;
 use serde::{
     Deserialize, Deserializer,
