@@ -92,7 +92,7 @@ pub fn ask(random: &mut Random) -> Ask {
         if !always.contains(name) && !random.one_in(8) {
             continue;
         }
-        let ends = matches!(name, "max_tokens" | "max_completion_tokens" | "timeout");
+        let ends = matches!(*name, "max_tokens" | "max_completion_tokens" | "timeout");
         let change = if ends && left_as_it_is { 99 } else { random.below(24) };
         let mut push = |name: &str, value: String| body.push((name.into(), value));
         left_as_it_is |= ends && change < 5;
