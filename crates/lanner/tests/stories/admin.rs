@@ -273,6 +273,7 @@ fn a_model_that_does_not_load_changes_nothing() {
 #[test]
 fn load_of_a_folder_with_a_pipe_fails_and_the_next_load_works() {
     let world = World::new(FakeHub::tiny());
+    world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
     let good = copy_of(&world, "good");
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", WEIGHTS] {
         let folder = copy_of(&world, &format!("piped-{name}"));
@@ -288,6 +289,7 @@ fn load_of_a_folder_with_a_pipe_fails_and_the_next_load_works() {
 #[test]
 fn load_of_a_hostile_template_fails_and_changes_nothing() {
     let world = World::new(FakeHub::tiny());
+    world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
     let served = world.served();
     let folder = copy_of(&world, "hostile");
     let source = format!("{{{{ {}1 }}}}", "1 + ".repeat(100_000));
