@@ -249,7 +249,7 @@ fn a_folder_that_goes_away_costs_nothing_else() {
 /// Requests in random order to two engines that share a folder, with too little memory and disk, which restart.
 #[test]
 fn no_restart_changes_a_bit() {
-    let rounds = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
+    let rounds = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(14);
     for golden in MODELS {
         let place = Place::new(golden);
         let cold = place.cold();
@@ -259,7 +259,7 @@ fn no_restart_changes_a_bit() {
         for round in 0..rounds {
             let mut options = || Options {
                 prefill_chunk: random.choose(&[16, 64, 256]),
-                prefix_cache_bytes: random.choose(&[30_000, 2_000_000, 1 << 30]),
+                prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30]),
                 checkpoint_every: random.choose(&[0, 32, 500]),
                 ..place.with_disk(random.choose(&[300_000, 1 << 30, 1 << 30]))
             };

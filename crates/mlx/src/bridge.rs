@@ -73,7 +73,7 @@ mod ffi {
         /// Whether kernels that take it may run at once: its contents are there, on the CPU, row-major.
         fn is_ready(a: &RawArray) -> bool;
         fn mlx_version() -> String;
-        fn library_path() -> String;
+        fn library_path() -> Result<String>;
         fn device_name() -> Result<String>;
         fn gpu_available() -> bool;
         fn use_gpu(gpu: bool) -> Result<()>;

@@ -53,7 +53,7 @@ pub fn version() -> String {
 
 /// The file of the MLX library that is loaded, if the loader tells.
 pub fn library_path() -> Option<std::path::PathBuf> {
-    Some(bridge::library_path()).filter(|path| !path.is_empty()).map(Into::into)
+    bridge::library_path().ok().filter(|path| !path.is_empty()).map(Into::into)
 }
 
 /// What this thread's device is called: GPUs of other names may compute other bits. Of the CPU that is a matter of its

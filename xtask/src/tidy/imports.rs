@@ -11,14 +11,15 @@ use super::{
 };
 
 /// Crates, and those that they may depend on.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
+    ("files", &[]),
     ("kernels", &[]),
-    ("mlx", &["kernels"]),
+    ("mlx", &["kernels", "files"]),
     ("nn", &["mlx", "kernels"]),
-    ("engine", &["nn", "mlx", "kernels"]),
-    ("chat", &[]),
-    ("vision", &[]),
-    ("lanner", &["engine", "chat", "vision"]),
+    ("engine", &["nn", "mlx", "kernels", "files"]),
+    ("chat", &["files"]),
+    ("vision", &["files"]),
+    ("lanner", &["engine", "chat", "vision", "files"]),
 ];
 /// A file may import files of its own floor and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("loop", 2)], other: 1 }];

@@ -98,7 +98,7 @@ fn prompt(length: usize) -> Vec<u32> {
 
 fn plain(length: usize, max_tokens: usize, priority: Priority) -> Request {
     // Tokens that make a step fail must not be sampled.
-    let sampling = Sampling { logit_bias: [(POISON, -1e9), (NAN_TOKEN, -1e9)].into(), ..Sampling::default() };
+    let sampling = Sampling { logit_bias: [(POISON, -1e4), (NAN_TOKEN, -1e4)].into(), ..Sampling::default() };
     Request { ignore_eos: true, priority, sampling, ..Request::new(prompt(length), max_tokens) }
 }
 

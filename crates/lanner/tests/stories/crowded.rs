@@ -90,7 +90,7 @@ fn a_request_whose_time_is_up_is_told_so() {
     assert!(events.len() > 1, "what was generated in time was sent");
     assert_eq!(events.last().unwrap()["error"]["code"], "timeout");
     assert_eq!(server.health()["running"], 0);
-    for never in [json!(60), json!(1e300)] {
+    for never in [json!(60), json!(1e9)] {
         let request = json!({ "prompt": "a", "max_tokens": 3, "timeout": never });
         assert_eq!(server.complete(&request).status, 200);
     }

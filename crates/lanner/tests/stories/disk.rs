@@ -77,6 +77,8 @@ fn wait_for_tokens(folder: &TempDir, tokens: u64) {
 /// Files that a killed server was writing.
 fn left_unfinished(folder: &Path) -> usize {
     let models = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    // Digests of weights lie beside the models' folders.
+    let models = models.filter(|path| path.is_dir());
     let files = models.flat_map(|model| fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()));
     files.filter(|file| file.extension().is_some_and(|extension| extension == "tmp")).count()
 }

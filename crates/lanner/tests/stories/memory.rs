@@ -67,7 +67,7 @@ fn who_fits_is_answered_as_ever_and_who_does_not_is_told_why() {
         "{}",
         refused.body
     );
-    for part in ["MB of memory", "ask for at most", "raise the memory limit"] {
+    for part in ["MB of memory", "ask for at most", "or raise the limit"] {
         assert!(refused.body.contains(part), "{}", refused.body);
     }
     // What is left out is what fits.
