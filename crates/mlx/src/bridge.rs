@@ -88,7 +88,7 @@ mod ffi {
 
         // streams.cc
         fn lease_streams() -> Result<()>;
-        fn return_streams();
+        fn return_streams() -> Result<()>;
 
         // eval.cc
         fn set_run_ahead(bytes: usize);

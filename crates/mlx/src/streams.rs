@@ -25,6 +25,7 @@ impl Streams {
 impl Drop for Streams {
     /// Arrays of this thread must not be computed any more.
     fn drop(&mut self) {
-        bridge::return_streams();
+        // Without memory for the list the next thread gets streams of its own.
+        let _ = bridge::return_streams();
     }
 }

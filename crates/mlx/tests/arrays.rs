@@ -164,6 +164,7 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "reset_peak_memory",
         "kernel_name",
         "is_ready",
+        "set_run_ahead",
     ];
     let source = include_str!("../src/bridge.rs");
     let mut seen = 0;
