@@ -4,6 +4,9 @@ use super::*;
 use crate::speculate::Itself;
 
 const GOLDEN: &str = "qwen3_5-text-sharded";
+/// How many slices a measurement takes depends on the machine's speed, but every pass over the layers or the text ends one and the
+/// first pass begins with a short one: three passes at least, and the round of the last slice is not counted.
+const LEAST_ROUNDS: usize = 3;
 
 fn plain(tokens: usize) -> Request {
     let prompt = (0..9).map(|t| 3 + t * 7 % 240).collect();
@@ -33,7 +36,7 @@ fn first_auto_request_is_measured_for_between_steps() {
     assert!(!bench.runner.speculator.is_measuring() && !bench.runner.speculator.costs().are_measured());
     let (_second, others) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(20) });
     let (rounds, got) = rounds_of_measuring(&mut bench);
-    assert!(rounds >= 5, "one width after another: {rounds}");
+    assert!(rounds >= LEAST_ROUNDS, "one width after another: {rounds}");
     assert_eq!(got, rounds, "a token in every round");
     let steps = bench.runner.speculator.times().steps;
     assert!(
@@ -67,7 +70,7 @@ fn only_a_lossy_request_waits_for_the_profile() {
     }
     let (_second, others) = beside.submit(lossy);
     let (rounds, got) = rounds_of_measuring(&mut beside);
-    assert!(rounds >= 5, "pass after pass: {rounds}");
+    assert!(rounds >= LEAST_ROUNDS, "pass after pass: {rounds}");
     assert_eq!(got, rounds, "a token in every round");
     assert_eq!(tokens(events).len(), 200);
     assert_eq!(tokens(others), expected, "the same layers as alone");
