@@ -1,10 +1,16 @@
 //! Whether drafting is worth it, and how far: expected tokens per second from what steps cost and how often drafts are
 //! right, both measured all the time. Pure bookkeeping.
 
-use super::{Costs, GRADES, MAX_DEPTH};
+use super::{
+    Costs, GRADES, MAX_DEPTH,
+    similar::{PastAnswer, SimilarPrompts},
+};
 
 /// What drafting must gain a row at least to be worth the change.
 const WORTH: f64 = 0.02;
+/// The same where the drafter has to catch up first, which a short answer does not earn back, and an answer to a similar prompt
+/// says what to expect.
+const WORTH_CATCHING_UP: f64 = 0.1;
 /// Share of a sequence's time that drafts may have cost it more than they brought.
 const MOST_LOST: f64 = 0.015;
 /// Share of a plain step by which a draft of one token may exceed the allowance.
@@ -13,8 +19,13 @@ const FIRST: f64 = 0.5;
 const INVESTED: f64 = 0.03;
 /// Share of all sequences' time that goes into finding out whether drafts have become worth it.
 const PROBING: f64 = 0.005;
+/// Lengths of drafts that are compared. Few, so that the cost of each is soon known: of many estimates the best one is too good
+/// to be true.
+const DEPTHS: [usize; 7] = [1, 2, 3, 5, 7, 15, 31];
 /// Tokens of a draft that is to find out.
 const PROBE: usize = 1;
+/// Tokens that an answer has before a probe, if there were answers to similar prompts.
+const PROBE_AFTER: usize = 48;
 
 /// How often tokens of drafts are right, by their place in the draft, if those before them are.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +83,8 @@ pub struct Pace {
     lost: f64,
     /// How many of those went into what drafts to come are to earn.
     invested: f64,
+    /// Lengths of answers to similar prompts, if there were any.
+    lengths: Option<[f64; 2]>,
 }
 
 impl Pace {
@@ -146,15 +159,16 @@ pub struct Controller {
     shares: Vec<f64>,
     /// Tokens of an answer, on average of the last ones, and of the last; `None` before the first.
     lengths: Option<[f64; 2]>,
-    /// What drafts may cost a sequence beyond a share of its time, in plain steps, at most one: what others have left of their
-    /// shares, and what drafts have brought them.
+    /// What drafts may cost a sequence beyond a share of its time, in plain steps: one that comes back with time, and what drafts
+    /// have gained others, up to [`MOST_KEPT`].
     purse: f64,
+    similar: SimilarPrompts,
     /// Milliseconds that probes may lose.
     to_probe: f64,
 }
 
 /// Weight of what other sequences have found, and of what is believed, beside what one finds itself.
-const SHARED: f64 = 8.0;
+const SHARED: f64 = 6.0;
 const BELIEVED: f64 = 8.0;
 /// How much of what was known counts behind each draft: for one sequence, and for all.
 pub const OWN_MEMORY: f64 = 0.95;
@@ -171,8 +185,14 @@ const LATEST: f64 = 0.2;
 const LATEST_DRAFT: f64 = 0.02;
 /// A share is no less, lest a drafter's turn never come.
 const LEAST_SHARE: f64 = 0.05;
+/// Plain steps that drafts may cost before they have gained any.
+const PURSE: f64 = 1.0;
+/// Weight of acceptance in the last answer to a similar prompt.
+const SIMILAR: f64 = 1.0;
 /// Plain steps that drafts have brought and may cost again.
-const MOST_KEPT: f64 = 4.0;
+const MOST_KEPT: f64 = 8.0;
+/// Plain steps that probes may cost at a time.
+const MOST_TO_PROBE: f64 = 4.0;
 /// So many times what a sequence has it is expected to get at most.
 const FORESEEN: f64 = 4.0;
 
@@ -184,7 +204,28 @@ impl Controller {
         let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
         let shares = vec![1.0; believed.len()];
         let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
-        Controller { costs, shared, shares, lengths: None, purse: 1.0, to_probe: 0.0 }
+        Controller {
+            costs,
+            shared,
+            shares,
+            lengths: None,
+            purse: PURSE,
+            similar: SimilarPrompts::default(),
+            to_probe: 0.0,
+        }
+    }
+
+    /// Statistics of a new sequence: those of the last answer to a similar prompt, with less weight.
+    pub fn begin(&self, prompt: &[u32]) -> Pace {
+        let lighter = |past: &PastAnswer| {
+            let of = |grades: &Grades| std::array::from_fn(|grade| grades[grade].lighter(SIMILAR));
+            Pace {
+                odds: past.acceptance.iter().map(of).collect(),
+                lengths: Some(past.lengths),
+                ..Pace::default()
+            }
+        };
+        self.similar.find(prompt).map_or_else(Pace::default, lighter)
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
@@ -218,15 +259,18 @@ impl Controller {
         if may_lose < 0.0 {
             return None;
         }
+        // One row's draft cannot gain a batch more than its part.
+        let worth = |worth: f64| (1.0 + worth / (others.rows + 1) as f64) * (others.kept + 1.0) / plain;
         let mut best: Option<(f64, Choice)> = None;
         for candidate in candidates {
             let Candidate { drafter, grade, most, cost: [each, any], debt, .. } = *candidate;
             let first = self.costs.batch(others.rows + 1, others.width + 2)? + any + each - plain;
-            if debt > 0.0 && debt + first > may_lose + self.may_invest(plain, length) {
+            if debt > 0.0 && debt + first > may_lose + self.may_invest(pace, plain, length) {
                 continue;
             }
-            let any = any + debt / self.drafts_to_come(drafter, length);
-            for (depth, kept) in (1..=most).zip(self.kept(pace, drafter, grade)) {
+            let any = any + debt / self.drafts_to_come(pace, drafter, length);
+            let depths = (1..=most).zip(self.kept(pace, drafter, grade));
+            for (depth, kept) in depths.filter(|(depth, _)| DEPTHS.contains(depth)) {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + any + each * depth as f64;
                 // The first token is as likely as it gets.
@@ -235,16 +279,18 @@ impl Controller {
                     break;
                 }
                 let rate = (others.kept + kept) / ms;
+                if rate <= worth(if debt > 0.0 && pace.lengths.is_some() { WORTH_CATCHING_UP } else { WORTH })
+                {
+                    continue;
+                }
                 if best.is_none_or(|(most, _)| rate > most) {
                     best = Some((rate, Choice { drafter, depth, kept, probe: 0.0 }));
                 }
             }
         }
-        // One row's draft cannot gain a batch more than its part.
-        let worth = 1.0 + WORTH / (others.rows + 1) as f64;
         match best {
-            Some((rate, choice)) if rate > worth * (others.kept + 1.0) / plain => Some(choice),
-            _ => self.probe(pace, candidates, others, [plain, may_lose]),
+            Some((_, choice)) => Some(choice),
+            None => self.probe(pace, candidates, others, length, [plain, may_lose]),
         }
     }
 
@@ -260,13 +306,13 @@ impl Controller {
     /// Allowance: milliseconds that drafting may still cost a sequence. A share of its time, plus a step from the purse, minus
     /// net losses so far.
     fn may_lose(&self, pace: &Pace, plain: f64, length: Length) -> f64 {
-        let share = MOST_LOST * (pace.elapsed + self.usually_to_come(length) * plain);
+        let share = MOST_LOST * (pace.elapsed + self.usually_to_come(pace, length) * plain);
         share + plain * self.purse.max(0.0) + pace.invested - pace.lost
     }
 
     /// Milliseconds that catch-up may cost beyond the allowance, where answers are long enough to earn it back.
-    fn may_invest(&self, plain: f64, length: Length) -> f64 {
-        let to_come = (self.usual_length() - length.generated as f64).clamp(0.0, length.most as f64);
+    fn may_invest(&self, pace: &Pace, plain: f64, length: Length) -> f64 {
+        let to_come = (self.usual_length(pace) - length.generated as f64).clamp(0.0, length.most as f64);
         if self.purse > 0.0 && self.lengths.is_some() { INVESTED * to_come * plain } else { 0.0 }
     }
 
@@ -276,8 +322,13 @@ impl Controller {
         pace: &Pace,
         candidates: &[Candidate],
         others: Others,
+        length: Length,
         [plain, may_lose]: [f64; 2],
     ) -> Option<Choice> {
+        // The last answer to a similar prompt said enough, for a while.
+        if pace.lengths.is_some() && length.generated < PROBE_AFTER {
+            return None;
+        }
         let costs = candidates.iter().filter(|candidate| !candidate.free).filter_map(|candidate| {
             let Candidate { drafter, grade, most, cost: [each, any], debt, .. } = *candidate;
             let depth = most.min(PROBE);
@@ -294,22 +345,22 @@ impl Controller {
 
     /// Drafts that a sequence is expected to ask a drafter for from here on. Catch-up has to pay off over these: short answers, and
     /// answers that other drafters mostly draft for, do not wait for it.
-    fn drafts_to_come(&self, drafter: usize, Length { generated, most }: Length) -> f64 {
+    fn drafts_to_come(&self, pace: &Pace, drafter: usize, Length { generated, most }: Length) -> f64 {
         let generated = generated as f64;
         // An answer this long may get twice as long.
-        let tokens = (self.usual_length() - generated).max(generated).min(most as f64);
+        let tokens = (self.usual_length(pace) - generated).max(generated).min(most as f64);
         (tokens / TOKENS_OF_ROUND * self.shares[drafter].max(LEAST_SHARE)).max(1.0)
     }
 
     /// Tokens still to come if the sequence gets as long as usual; at most [`FORESEEN`] times the tokens it has.
-    fn usually_to_come(&self, Length { generated, most }: Length) -> f64 {
+    fn usually_to_come(&self, pace: &Pace, Length { generated, most }: Length) -> f64 {
         let generated = generated as f64;
-        (self.usual_length() - generated).clamp(0.0, (most as f64).min(FORESEEN * generated))
+        (self.usual_length(pace) - generated).clamp(0.0, (most as f64).min(FORESEEN * generated))
     }
 
     /// The shorter of average and last answer: an estimate that is too short only delays drafting.
-    fn usual_length(&self) -> f64 {
-        self.lengths.map_or(FIRST_LENGTH, |[average, last]| average.min(last))
+    fn usual_length(&self, pace: &Pace) -> f64 {
+        pace.lengths.or(self.lengths).map_or(FIRST_LENGTH, |[average, last]| average.min(last))
     }
 
     /// A drafter has caught up with the sequence in `ms`. The part beyond the allowance does not count as a loss, so that drafting
@@ -320,15 +371,17 @@ impl Controller {
         }
     }
 
-    /// An answer of so many tokens, which drafts were chosen for or might have been, has ended.
-    pub fn ended(&mut self, pace: &Pace, tokens: usize) {
+    /// An answer of `tokens` tokens has ended, which drafts were or might have been made for.
+    pub fn ended(&mut self, pace: &Pace, prompt: &[u32], tokens: usize) {
         if let Some(plain) = self.costs.plain(1).filter(|_| tokens > 0) {
-            let left = (MOST_LOST * pace.elapsed - pace.lost) / plain;
-            self.purse = (self.purse + left).clamp(-MOST_KEPT, 1.0);
+            let back = (MOST_LOST * pace.elapsed / plain).min((PURSE - self.purse).max(0.0));
+            self.purse = (self.purse + back - pace.lost / plain).clamp(-MOST_KEPT, MOST_KEPT);
         }
+        let average =
+            |known: Option<f64>, new: f64| known.map_or(new, |known| known + LATEST * (new - known));
         let length = tokens as f64;
-        let average = self.lengths.map_or(length, |[average, _]| average + LATEST * (length - average));
-        self.lengths = Some([average, length]);
+        self.lengths = Some([average(self.lengths.map(|[average, _]| average), length), length]);
+        self.similar.add(prompt, pace.odds.clone(), length, average);
     }
 
     /// Charges a probe with the milliseconds that it is expected to lose.
@@ -355,7 +408,7 @@ impl Controller {
     /// Each of so many rows got `kept` tokens, on average, from a step that took `ms`; with drafts or without.
     pub fn passed(&mut self, pace: &mut Pace, rows: usize, kept: f64, ms: f64, drafted: bool) {
         pace.elapsed += ms;
-        let most = MOST_KEPT * self.costs.plain(1).unwrap_or(0.0);
+        let most = MOST_TO_PROBE * self.costs.plain(1).unwrap_or(0.0);
         self.to_probe = (self.to_probe + PROBING * ms / rows as f64).min(most);
         if let Some(plain) = self.costs.plain(rows).filter(|_| drafted) {
             let most_won = MOST_KEPT * plain;

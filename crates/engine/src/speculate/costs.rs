@@ -13,6 +13,8 @@ const MOST_OWN: f64 = 0.4;
 /// Share of a drafted token's cost that counts until a step of its width has run: other programs can only have made the
 /// measurement at load too large, and a draft that turns out to be dearer is within the allowance.
 const UNPROVED: f64 = 0.75;
+/// Most by which a step that ran makes those of wider steps dearer that did not: it may have run beside other programs.
+const MOST_CORRECTED: f64 = 1.1;
 /// A measurement this many times off is somebody else using the machine.
 const OUTLIER: f64 = 2.5;
 /// A drafted token of a batch costs between so many times what it costs one row.
@@ -45,6 +47,8 @@ struct Step {
     width: usize,
     /// Milliseconds, at a speed of 1.
     ms: f64,
+    /// Milliseconds of the first measurement.
+    first: f64,
     /// Number of measurements in steps that ran, and [`Costs::count`] at the last one.
     seen: f64,
     last: u64,
@@ -80,7 +84,8 @@ impl Costs {
             steps[i - 1].1 = steps[i - 1].1.min(steps[i].1);
         }
         let measured = !steps.is_empty();
-        let steps = steps.into_iter().map(|(width, ms)| Step { width, ms, seen: 0.0, last: 0 }).collect();
+        let steps =
+            steps.into_iter().map(|(width, ms)| Step { width, ms, first: ms, seen: 0.0, last: 0 }).collect();
         Costs { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured, unproved: 1.0 }
     }
 
@@ -98,7 +103,8 @@ impl Costs {
     pub fn took_before(&mut self, steps: Vec<(usize, f64)>) {
         for (width, ms) in steps {
             if let Err(at) = self.steps.binary_search_by_key(&width, |step| step.width) {
-                self.steps.insert(at, Step { width, ms: ms / self.speed, seen: 0.0, last: 0 });
+                let ms = ms / self.speed;
+                self.steps.insert(at, Step { width, ms, first: ms, seen: 0.0, last: 0 });
             }
         }
         (self.measured, self.unproved) = (true, UNPROVED);
@@ -109,8 +115,15 @@ impl Costs {
     pub fn step(&self, width: usize) -> Option<f64> {
         let at = self.steps.partition_point(|step| step.width < width);
         let first = self.steps.first()?.ms;
+        // Where drafted tokens turned out to be dearer than at load, or cheaper, those of wider steps are as well.
+        let proved = self.steps[..at].iter().rev().find(|step| step.seen > 0.0 && step.width > 1);
+        let corrected =
+            proved.map_or(self.unproved, |step| (step.ms / step.first).clamp(self.unproved, MOST_CORRECTED));
         let believed = |step: &Step| match step.seen {
-            0.0 => Step { ms: first + self.unproved * (step.ms - first), ..*step },
+            0.0 => Step {
+                ms: (first + corrected * (step.ms - first)).max(proved.map_or(0.0, |step| step.ms)),
+                ..*step
+            },
             _ => *step,
         };
         let right = self.steps.get(at).map(believed);
@@ -174,7 +187,8 @@ impl Costs {
         match self.steps.binary_search_by_key(&width, |step| step.width) {
             Ok(at) => self.saw_known(at, ms),
             Err(at) => {
-                self.steps.insert(at, Step { width, ms: ms / self.speed, seen: 1.0, last: self.count });
+                let ms = ms / self.speed;
+                self.steps.insert(at, Step { width, ms, first: ms, seen: 1.0, last: self.count });
             }
         }
     }

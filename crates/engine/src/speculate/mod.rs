@@ -14,6 +14,7 @@ pub mod mtp;
 mod ngram;
 mod rounds;
 mod scripted;
+mod similar;
 mod speculating;
 mod speculator;
 pub mod table;

@@ -161,14 +161,18 @@ impl Runner {
         let Load { decodes, rows, width, drafted, lossy } = load;
         // What takes a part of the model says nothing of what takes all of it.
         let decodes = decodes && !lossy;
-        if decodes && (drafted || alone) {
-            self.speculator.costs().saw_step(rows, width, ms - drafting);
-        } else if decodes {
-            self.speculator.costs().saw_plain(rows, ms);
+        // The first step after a prompt takes longer: the processor's caches hold other things.
+        let after_prompt = self.running.iter().any(|s| s.generated() > 0 && s.speculating.counted <= 1);
+        if decodes && !after_prompt {
+            match drafted || alone {
+                true => self.speculator.costs().saw_step(rows, width, ms - drafting),
+                false => self.speculator.costs().saw_plain(rows, ms),
+            }
         }
         // Who held the whole machine up is not to be held against the draft.
         let usual = self.speculator.costs().batch(rows, width).unwrap_or(ms);
-        let ms = drafting + (ms - drafting).min(HELD_UP * usual);
+        let most = if after_prompt { usual } else { HELD_UP * usual };
+        let ms = drafting + (ms - drafting).min(most);
         self.speculator.passed(&mut self.running, rows, decodes.then_some(ms), drafted);
     }
 

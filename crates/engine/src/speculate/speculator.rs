@@ -6,7 +6,7 @@ use mlx::Array;
 
 use super::{
     Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepMeter, StepTimes, Watched,
-    controller::{ANY_GRADE, Candidate, Choice, Controller, Length, Others, Pace},
+    controller::{ANY_GRADE, Candidate, Choice, Controller, Length, Others},
     each::Each,
     forced::Forced,
     measuring::keep,
@@ -106,7 +106,7 @@ impl Speculator {
             drafts: self.drafts.clone(),
             judged: None,
             counted: 0,
-            pace: Pace::default(),
+            pace: self.controller.begin(&request.prompt),
             unused: None,
             left_out: None,
         }
@@ -445,7 +445,7 @@ impl Speculator {
     /// A sequence has ended; it is to be [forgotten](Speculator::forget) too.
     pub fn learn_from(&mut self, s: &Sequence) {
         if s.speculating.is_auto() {
-            self.controller.ended(&s.speculating.pace, s.generated());
+            self.controller.ended(&s.speculating.pace, &s.request.prompt, s.generated());
         }
     }
 

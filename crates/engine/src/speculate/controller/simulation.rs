@@ -156,7 +156,7 @@ impl World {
             self.controller.passed(&mut pace, 1, (1 + accepted) as f64, took + drafting, depth > 0);
             (elapsed, length, steps) = (elapsed + took + drafting, length + 1 + accepted, steps + 1);
         }
-        self.controller.ended(&pace, length);
+        self.controller.ended(&pace, &[], length);
         // Tokens past the end do not count.
         elapsed * (tokens - 1) as f64 / (length - 1) as f64
     }

@@ -63,10 +63,11 @@ fn answer_of_any_length_loses_at_most_its_allowance() {
             let machine = Machine { step: 1.0, token, noise: 0.0, busy: 0.0 };
             let mut world = World::new(machine, &[LOOKUP, head(right, each, debt)]);
             for (i, &tokens) in [6, 40, 9, 200, 7, 7, 30, 8, 500, 12].iter().cycle().take(100).enumerate() {
-                let usual = world.controller.usual_length();
+                let usual = world.controller.usual_length(&Pace::default());
+                let purse = world.controller.purse.max(0.0);
                 let (ms, plain) = (world.answer(Way::Auto, tokens, 1000), (tokens - 1) as f64);
                 assert!(
-                    ms <= plain * (1.0 + MOST_LOST + PROBING) + 1.0 + FIRST + INVESTED * usual,
+                    ms <= plain * (1.0 + MOST_LOST + PROBING) + purse + FIRST + INVESTED * usual,
                     "{ms} for answer {i} of {tokens} tokens, {right} right, {token} {each} {debt}"
                 );
             }
@@ -173,14 +174,37 @@ fn what_drafts_win_may_be_lost_again_and_what_they_lose_comes_back_with_time() {
     let of = |elapsed, lost| Pace { elapsed, lost, ..Pace::default() };
     let may_lose = |controller: &Controller| controller.may_lose(&Pace::default(), 1.0, NOWHERE);
     assert_eq!(may_lose(&controller), 1.0, "a step, once");
-    controller.ended(&of(10.0, 3.0), 10);
+    controller.ended(&of(10.0, 3.0), &[], 10);
     assert_eq!(may_lose(&controller), 0.0);
-    controller.ended(&of(50.0, 0.0), 50);
+    controller.ended(&of(50.0, 0.0), &[], 50);
     assert_eq!(may_lose(&controller), 0.0, "what was lost is not back yet");
-    controller.ended(&of(150.0, 0.0), 150);
+    controller.ended(&of(150.0, 0.0), &[], 150);
     assert!(may_lose(&controller) > 0.0);
-    controller.ended(&of(10.0, -50.0), 10);
-    assert_eq!(controller.purse, 1.0);
+    controller.ended(&of(1e6, 0.0), &[], 1000);
+    assert_eq!(controller.purse, PURSE, "time alone brings back what there was at first");
+    controller.ended(&of(10.0, -50.0), &[], 10);
+    assert_eq!(controller.purse, MOST_KEPT);
+}
+
+#[test]
+fn similar_prompt_begins_with_the_acceptance_and_length_of_the_last_answer() {
+    let mut controller = believing(0.9);
+    let (prompt, other) = ([7; 20], [8; 20]);
+    let mut pace = Pace::default();
+    (0..30).for_each(|_| controller.learnt(&mut pace, 0, 0, 1, 0));
+    // Others are right all the time.
+    (0..50).for_each(|_| controller.learnt(&mut Pace::default(), 0, 0, 1, 1));
+    controller.ended(&pace, &prompt, 9);
+    controller.ended(&Pace::default(), &other, 400);
+    let depth = |prompt: &[u32]| {
+        let pace = controller.begin(prompt);
+        let length = Length { generated: 1, most: 1000 };
+        let choice = controller.choose(&pace, &[candidate(8, [0.1, 0.0])], Others::default(), length);
+        (choice.map_or(0, |choice| choice.depth), pace.lengths)
+    };
+    assert_eq!(depth(&prompt), (0, Some([9.0; 2])));
+    assert!(depth(&[9; 20]).0 > 0 && depth(&[9; 20]).1.is_none(), "{:?}", depth(&[9; 20]));
+    assert_eq!(depth(&other).1, Some([400.0; 2]));
 }
 
 #[test]
@@ -192,9 +216,9 @@ fn catch_up_with_a_long_prompt_needs_answers_known_to_be_long() {
     };
     let mut controller = believing(0.9);
     assert_eq!(depth(&controller), 0, "lengths of answers are not known");
-    controller.ended(&Pace { elapsed: 200.0, ..Pace::default() }, 200);
+    controller.ended(&Pace { elapsed: 200.0, ..Pace::default() }, &[], 200);
     assert!(depth(&controller) > 0);
-    controller.ended(&Pace { elapsed: 20.0, ..Pace::default() }, 20);
+    controller.ended(&Pace { elapsed: 20.0, ..Pace::default() }, &[], 20);
     assert_eq!(depth(&controller), 0, "the last answer was short");
     // The allowance is used up, and the rest of the catch-up does not count.
     let mut controller = believing(0.9);
@@ -215,7 +239,7 @@ fn a_draft_is_no_longer_than_may_be_lost() {
     assert_eq!(depth(&controller, &Pace::default()), Some(5), "a fifth of a plain step each");
     controller.purse = 0.0;
     assert_eq!(depth(&controller, &Pace::default()), Some(1));
-    assert_eq!(depth(&controller, &Pace { lost: -4.0, ..Pace::default() }), Some(16));
+    assert_eq!(depth(&controller, &Pace { lost: -4.0, ..Pace::default() }), Some(15));
     let pace = Pace { lost: 2.0, ..Pace::default() };
     assert_eq!(depth(&controller, &pace), None);
     let pace = Pace { lost: 2.0, invested: 2.0, ..Pace::default() };
@@ -309,7 +333,7 @@ fn a_batch_pays_for_every_row() {
 fn drafts_to_come_follow_from_usual_lengths_and_shares() {
     let check = |usual: Option<f64>, generated: usize, most: usize, expected: f64| {
         let controller = Controller { lengths: usual.map(|usual| [usual; 2]), ..believing(0.5) };
-        let drafts = controller.drafts_to_come(0, Length { generated, most });
+        let drafts = controller.drafts_to_come(&Pace::default(), 0, Length { generated, most });
         assert_eq!(drafts, expected, "{usual:?} {generated} {most}");
     };
     // No answer has ended yet.
@@ -325,7 +349,10 @@ fn drafts_to_come_follow_from_usual_lengths_and_shares() {
     let mut controller = Controller::new(costs(), vec![[0.5; GRADES]; 2]);
     (0..200).for_each(|_| controller.judged(&mut Pace::default(), 1, 0, 4, 4));
     let length = Length { generated: 200, most: 1000 };
-    assert_eq!([0, 1].map(|drafter| controller.drafts_to_come(drafter, length)), [5.0, 100.0]);
+    assert_eq!(
+        [0, 1].map(|drafter| controller.drafts_to_come(&Pace::default(), drafter, length)),
+        [5.0, 100.0]
+    );
 }
 
 #[test]
