@@ -187,6 +187,8 @@ const LATEST_DRAFT: f64 = 0.02;
 const LEAST_SHARE: f64 = 0.05;
 /// Plain steps that drafts may cost before they have gained any.
 const PURSE: f64 = 1.0;
+/// Share of the usual answer to similar prompts that drafts may cost: short answers do not earn a drafter's catch-up back.
+const MOST_OF_ANSWER: f64 = 0.1;
 /// Weight of acceptance in the last answer to a similar prompt.
 const SIMILAR: f64 = 1.0;
 /// Plain steps that drafts have brought and may cost again.
@@ -307,7 +309,8 @@ impl Controller {
     /// net losses so far.
     fn may_lose(&self, pace: &Pace, plain: f64, length: Length) -> f64 {
         let share = MOST_LOST * (pace.elapsed + self.usually_to_come(pace, length) * plain);
-        share + plain * self.purse.max(0.0) + pace.invested - pace.lost
+        let most = pace.lengths.map_or(f64::INFINITY, |_| MOST_OF_ANSWER * self.usual_length(pace));
+        share + plain * self.purse.max(0.0).min(most) + pace.invested - pace.lost
     }
 
     /// Milliseconds that catch-up may cost beyond the allowance, where answers are long enough to earn it back.
