@@ -189,8 +189,6 @@ const LEAST_SHARE: f64 = 0.05;
 const PURSE: f64 = 1.0;
 /// Share of the usual answer to similar prompts that drafts may cost: short answers do not earn a drafter's catch-up back.
 const MOST_OF_ANSWER: f64 = 0.1;
-/// Weight of acceptance in the last answer to a similar prompt.
-const SIMILAR: f64 = 1.0;
 /// Plain steps that drafts have brought and may cost again.
 const MOST_KEPT: f64 = 8.0;
 /// Plain steps that probes may cost at a time.
@@ -217,17 +215,14 @@ impl Controller {
         }
     }
 
-    /// Statistics of a new sequence: those of the last answer to a similar prompt, with less weight.
+    /// Statistics of a new sequence: those of the last answer to a similar prompt, if there was one.
     pub fn begin(&self, prompt: &[u32]) -> Pace {
-        let lighter = |past: &PastAnswer| {
-            let of = |grades: &Grades| std::array::from_fn(|grade| grades[grade].lighter(SIMILAR));
-            Pace {
-                odds: past.acceptance.iter().map(of).collect(),
-                lengths: Some(past.lengths),
-                ..Pace::default()
-            }
+        let known = |past: &PastAnswer| Pace {
+            odds: past.acceptance.clone(),
+            lengths: Some(past.lengths),
+            ..Pace::default()
         };
-        self.similar.find(prompt).map_or_else(Pace::default, lighter)
+        self.similar.find(prompt).map_or_else(Pace::default, known)
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
