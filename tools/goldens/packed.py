@@ -4,7 +4,7 @@
     pip install 'mlx[cpu]==0.32.4'
     packed.py > ../../crates/engine/tests/packed.json
 
-The matrix [4, 128] has value(i) at element i; crates/engine/tests/quantize.rs makes the same.
+The matrix [4, 128] has value(i) at element i; crates/engine/tests/it/quantize.rs makes the same.
 """
 
 import json

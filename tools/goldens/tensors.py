@@ -1,6 +1,6 @@
 """Tensors from a manifest: every element follows from the tensor's name, a seed and its index, by integers alone.
 
-crates/engine/tests/checkpoint/mod.rs is the same recipe in Rust. A manifest is {name: spec}, a spec one of
+crates/engine/tests/it/support/checkpoint.rs is the same recipe in Rust. A manifest is {name: spec}, a spec one of
 
     {"dtype": "F32" | "BF16" | "F16", "shape": [...], "mean": m, "spread": s}   uniform in [m - s, m + s)
     {"dtype": "U32", "shape": [...], "bits": true}                              random bits, those of "mask" if given

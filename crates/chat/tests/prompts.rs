@@ -1,6 +1,6 @@
 //! Prompts put together from remembered pieces: the ids of the whole, and the time they take.
 
-#[path = "../../engine/tests/skipped/mod.rs"]
+#[path = "../../engine/tests/it/support/skipped.rs"]
 mod skipped;
 
 use std::path::{Path, PathBuf};

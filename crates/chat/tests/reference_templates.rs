@@ -3,7 +3,7 @@
 //! The templates belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
 //! `templates/`, or the test is skipped.
 
-#[path = "../../engine/tests/skipped/mod.rs"]
+#[path = "../../engine/tests/it/support/skipped.rs"]
 mod skipped;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 //! The files belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
 //! `tokenizers/`, unpacked, or the tests are skipped.
 
-#[path = "../../engine/tests/skipped/mod.rs"]
+#[path = "../../engine/tests/it/support/skipped.rs"]
 mod skipped;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! What only the inside can show: steps that fail, and caches that rewind.
 
-#[path = "../tests/checkpoint/mod.rs"]
+#[path = "../tests/it/support/checkpoint.rs"]
 pub mod checkpoint;
 mod heads;
 mod real_configs;

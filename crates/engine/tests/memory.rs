@@ -1,6 +1,7 @@
 //! Loading needs little more memory than the weights take. A test binary of its own: the peak is the process's.
 
 #[expect(dead_code, reason = "this test writes a manifest of its own")]
+#[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 
 use engine::{Checkpoint, Device, Options, Speculate, start};

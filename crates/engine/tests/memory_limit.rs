@@ -1,5 +1,6 @@
 //! What is promised under a memory limit. A test binary of its own, with one test: the limit is the process's.
 
+#[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 
 use std::{

@@ -1,5 +1,6 @@
 //! What the prefix cache holds is what it says it holds. A test binary of its own: memory is the process's.
 
+#[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 
 use std::sync::mpsc;

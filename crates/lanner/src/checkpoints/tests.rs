@@ -1,4 +1,4 @@
-#[path = "../../../engine/tests/skipped/mod.rs"]
+#[path = "../../../engine/tests/it/support/skipped.rs"]
 mod skipped;
 
 use std::{fs, path::PathBuf, time::Instant};

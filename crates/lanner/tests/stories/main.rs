@@ -5,7 +5,7 @@ mod admin;
 mod bench;
 mod cache;
 mod chat;
-#[path = "../../../engine/tests/checkpoint/mod.rs"]
+#[path = "../../../engine/tests/it/support/checkpoint.rs"]
 mod checkpoint;
 mod cli;
 mod client;
@@ -14,7 +14,7 @@ mod completions;
 mod connections;
 mod crowded;
 mod disk;
-#[path = "../../../engine/tests/document/mod.rs"]
+#[path = "../../../engine/tests/it/support/document.rs"]
 mod document;
 mod drafting;
 mod errors;

@@ -2,13 +2,14 @@
 //!
 //! LANNER_SCHEDULES asks for more generations than the two thousand that CI runs.
 
-mod asking;
-mod checkpoint;
-
 use std::sync::{Arc, Mutex};
 
-use asking::{Answer, Random, Running, answer, any_request, request, submit};
 use engine::*;
+
+use crate::support::{
+    checkpoint,
+    requests::{Answer, Random, Running, answer, any_request, request, submit},
+};
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
 /// per channel, convolutions, latents.
@@ -339,7 +340,7 @@ fn merlins_head_saves_steps() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/merlin");
     let engine = start(Checkpoint::Folder(folder.into()), options(Speculate::Auto), |_| {}).expect("loads");
     let recorded: Vec<serde_json::Value> =
-        serde_json::from_str(include_str!("merlin.json")).expect("prompts");
+        serde_json::from_str(include_str!("../merlin.json")).expect("prompts");
     let ids = |prompt: &serde_json::Value| -> Vec<u32> {
         serde_json::from_value(prompt["ids"].clone()).expect("ids")
     };

@@ -1,10 +1,5 @@
 //! State that is restored, resumed or stored does not hold up others' tokens: it is copied in slices between steps.
 
-#[expect(dead_code, reason = "this test needs a part of it")]
-mod asking;
-#[expect(dead_code, reason = "this test needs a part of it")]
-mod checkpoint;
-
 use std::{
     fs,
     path::Path,
@@ -12,9 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use asking::{Random, request};
 use engine::*;
 use serde_json::{Value, json};
+
+use crate::support::{
+    checkpoint,
+    requests::{Random, answer, request, submit},
+};
 
 /// A small model whose keys and values are large: 98 kB a token.
 fn wide() -> tempfile::TempDir {
@@ -92,7 +91,7 @@ fn others_go_on_while_a_long_prefix_is_restored_and_resumed() {
     let (model, disk) = (wide(), tempfile::tempdir().expect("a folder"));
     let prompt = Random(1).tokens(1300);
     // 127 MB: at 32 MiB between two steps four of them to make arrays of what was read, and three to resume.
-    asking::answer(asking::submit(&load(model.path(), disk.path()), request(prompt.clone(), 2)));
+    answer(submit(&load(model.path(), disk.path()), request(prompt.clone(), 2)));
     let engine = load(model.path(), disk.path());
     for (source, least) in [(CacheSource::Disk, 6), (CacheSource::Ram, 3)] {
         let beside = beside(&engine, &prompt);

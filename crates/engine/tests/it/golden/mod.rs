@@ -4,13 +4,9 @@
 //! The folders in `tests/goldens` come from tools/goldens. LANNER_GOLDENS names a folder of more,
 //! with weights.
 
-mod checkpoint;
-mod document;
 mod long;
 mod merlin;
-mod recorded;
 mod routers;
-mod skipped;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,9 +14,13 @@ use std::{
 };
 
 use engine::Precision;
-use recorded::{
-    Answer, Golden, check, check_each, folders, golden, holds_weights, name, relative_error,
-    same_in_every_cut,
+
+use crate::support::{
+    checkpoint, document,
+    recorded::{
+        Answer, Golden, check, check_each, folders, golden, holds_weights, name, relative_error,
+        same_in_every_cut,
+    },
 };
 
 const LOGIT_BOUND: f32 = 3e-4;

@@ -8,8 +8,8 @@ use std::{
 use engine::*;
 
 use super::{
-    asking::{Answer, answer, request, submit},
     checkpoint,
+    requests::{Answer, answer, request, submit},
 };
 
 /// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.

@@ -1,13 +1,11 @@
 //! A model that guesses blocks: whatever it guesses, answers are those of plain decoding to the bit.
 
-mod asking;
-mod checkpoint;
-mod drafting;
-
 use std::fs;
 
 use engine::*;
 use serde_json::{Value, json};
+
+use crate::support::{checkpoint, drafting};
 
 /// Recorded drafters, by the models they are for.
 const MODELS: [&str; 2] = ["qwen3-a", "qwen3_5-text-sharded"];

@@ -1,15 +1,14 @@
 //! The disk tier of the prefix cache: it outlives the engine, it never changes a bit of any answer whatever becomes of
 //! its files, and it keeps to its budget.
 
-mod asking;
-mod checkpoint;
-mod place;
-
 use std::{fs, path::PathBuf};
 
-use asking::{Random, answer, any_request, submit};
 use engine::*;
-use place::{MODELS, Place, ask, held};
+
+use crate::support::{
+    disk_model::{MODELS, Place, ask, held},
+    requests::{Random, answer, any_request, submit},
+};
 
 #[test]
 fn a_restart_goes_on_from_the_disk() {

@@ -1,14 +1,13 @@
 //! The disk tier with keys and values compressed: smaller, near, and said by every answer that it may have changed.
 
-mod asking;
-mod checkpoint;
-mod place;
-
 use std::fs;
 
-use asking::{Answer, Random, answer, any_request, request, submit};
 use engine::*;
-use place::{MODELS, Place, ask, held};
+
+use crate::support::{
+    disk_model::{MODELS, Place, ask, held},
+    requests::{Answer, Random, answer, any_request, request, submit},
+};
 
 const BITS: [CacheBits; 2] = [CacheBits::Eight, CacheBits::Four];
 

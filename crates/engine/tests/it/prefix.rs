@@ -2,13 +2,14 @@
 //!
 //! LANNER_SCHEDULES asks for more random schedules per model than the few that CI runs.
 
-mod asking;
-mod checkpoint;
-
 use std::{sync::Arc, time::Instant};
 
-use asking::{Random, answer, any_request, request, submit};
 use engine::*;
+
+use crate::support::{
+    checkpoint,
+    requests::{Random, answer, any_request, request, submit},
+};
 
 /// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
 const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];

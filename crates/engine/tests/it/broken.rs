@@ -1,11 +1,11 @@
 //! Broken checkpoints: each fails to load with one sentence that says what and where.
 
-mod checkpoint;
-
 use std::{fs, path::Path};
 
 use engine::*;
 use serde_json::{Value, json};
+
+use crate::support::checkpoint;
 
 /// Loads a copy of a golden checkpoint after `damage` was done to it.
 fn check(golden: &str, damage: impl FnOnce(&Path), expected: &[&str]) {

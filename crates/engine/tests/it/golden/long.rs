@@ -5,11 +5,12 @@ use std::path::Path;
 
 use engine::{Checkpoint, Options, Precision, Request, Script, Speculate, start_scripted};
 
-use crate::{
-    ROUNDED, checkpoint,
+use super::ROUNDED;
+use crate::support::{
+    checkpoint,
     recorded::{
-        Answer, Case, Golden, ask, check, check_each, folders, golden, holds_weights, largest_difference,
-        options, relative_error, same_in_every_cut,
+        self, Answer, Case, Golden, ask, check, check_each, folders, golden, holds_weights,
+        largest_difference, options, relative_error, same_in_every_cut,
     },
 };
 
@@ -69,7 +70,7 @@ fn with_weights(
     f: impl FnOnce(&Path, &Golden) -> Result<String, String>,
 ) -> Result<String, String> {
     let golden = golden(folder);
-    let written = (!holds_weights(folder)).then(|| checkpoint::folder(&crate::recorded::name(folder)));
+    let written = (!holds_weights(folder)).then(|| checkpoint::folder(&recorded::name(folder)));
     f(written.as_ref().map_or(folder, |written| written.path()), &golden)
 }
 

@@ -9,7 +9,7 @@ use std::{
 use engine::{Checkpoint, Device, Dtype, Engine, Event, Options, Precision, Request, Speculate, Usage};
 use serde::Deserialize;
 
-use crate::{checkpoint, skipped::skipped};
+use super::{checkpoint, skipped::skipped};
 
 const TIE: f32 = 1e-3;
 

@@ -1,11 +1,11 @@
 //! A smaller model that drafts: whatever it is, answers are those of plain decoding to the bit.
 
-mod asking;
-mod checkpoint;
-mod drafting;
-
-use asking::{Random, answer, request, submit};
 use engine::*;
+
+use crate::support::{
+    checkpoint, drafting,
+    requests::{Random, answer, request, submit},
+};
 
 /// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
 /// per channel, convolutions, latents.

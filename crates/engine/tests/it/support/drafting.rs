@@ -2,7 +2,7 @@
 
 use engine::*;
 
-use crate::asking::{Random, answer, any_request, submit};
+use super::requests::{Random, answer, any_request, submit};
 
 /// Submits so many requests together in each of `rounds`, each drafted for in one of `ways`, and cancels one in `leave`. Answers
 /// are those of `plain` to the bit, or begin as those do. How many tokens were drafted.

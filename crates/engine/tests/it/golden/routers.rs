@@ -8,7 +8,7 @@ use engine::{
     quantize::{Mode, Plan, SHARD_BYTES, quantization},
 };
 
-use crate::{
+use crate::support::{
     checkpoint,
     recorded::{Case, ask, golden, options},
 };

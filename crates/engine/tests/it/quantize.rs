@@ -1,7 +1,5 @@
 //! Quantised copies of recorded checkpoints: what is in them, and that nothing is left of those that failed.
 
-mod checkpoint;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -19,6 +17,8 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::support::checkpoint;
 
 fn affine(bits: i32, group_size: i32) -> Quantization {
     quantization(Mode::Affine, Some(bits), Some(group_size)).expect("a format")
@@ -90,7 +90,7 @@ struct Packed {
 /// packed.json comes from tools/goldens/packed.py, and so do the values.
 #[test]
 fn packed_bytes_are_those_of_mlx() {
-    let recorded: Vec<Packed> = serde_json::from_str(include_str!("packed.json")).expect("recorded");
+    let recorded: Vec<Packed> = serde_json::from_str(include_str!("../packed.json")).expect("recorded");
     assert_eq!(recorded.len(), 63);
     for Packed { dtype, mode, bits, group_size, parts } in recorded {
         let mode = *Mode::ALL.iter().find(|m| m.name() == mode).expect("a mode");

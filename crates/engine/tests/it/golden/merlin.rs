@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::recorded::options;
+use crate::support::recorded::options;
 
 /// Most of a text's perplexity that rounding may cost, up or down.
 const COST: f64 = 0.001;
@@ -32,7 +32,7 @@ struct Chunk {
 
 impl Recorded {
     fn read() -> Recorded {
-        serde_json::from_str(include_str!("bf16.json")).expect("a recording")
+        serde_json::from_str(include_str!("../../merlin/bf16.json")).expect("a recording")
     }
 }
 

@@ -1,13 +1,13 @@
 //! Requests against a real (tiny) model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
 
-mod checkpoint;
-
 use std::{
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
 
 use engine::*;
+
+use crate::support::checkpoint;
 
 fn model(options: Options) -> Engine {
     let folder = checkpoint::folder("qwen3_5-mlx-4bit");

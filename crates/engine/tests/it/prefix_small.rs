@@ -1,13 +1,13 @@
 //! A prefix cache that is too small for a prompt: it keeps as much as fits, says what did not, and costs nothing.
 
-#[expect(dead_code, reason = "this test needs a part of it")]
-mod asking;
-mod checkpoint;
-
 use std::{sync::Arc, time::Instant};
 
-use asking::{Answer, Random, answer, request, submit};
 use engine::*;
+
+use crate::support::{
+    checkpoint,
+    requests::{Answer, Random, answer, request, submit},
+};
 
 fn load(golden: &str, options: Options) -> Engine {
     let options = Options { device: Some(Device::Cpu), ..options };

@@ -1,0 +1,16 @@
+//! Integration tests of the engine. Tests that need a process of their own are binaries beside this folder.
+
+mod block;
+mod broken;
+mod disk;
+mod disk_bits;
+mod draft_model;
+mod golden;
+mod prefix;
+mod prefix_slices;
+mod prefix_small;
+mod quantize;
+mod random;
+mod requests;
+mod speculate;
+mod support;

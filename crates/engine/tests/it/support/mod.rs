@@ -1,0 +1,9 @@
+//! What several tests share: recorded checkpoints, requests and their answers.
+
+pub mod checkpoint;
+pub mod disk_model;
+pub mod document;
+pub mod drafting;
+pub mod recorded;
+pub mod requests;
+pub mod skipped;
