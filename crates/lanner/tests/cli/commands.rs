@@ -1,0 +1,270 @@
+//! `run`, `chat` and `serve` with a real model: a small recorded checkpoint of the engine's tests.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{
+    checkpoint, client,
+    process::lanner,
+    server::{TEMPLATE, tokenizer_json},
+};
+
+const DEVICE: [&str; 4] = ["--device", "cpu", "--dtype", "float32"];
+
+/// The checkpoint's folder and what transformers gave for it.
+fn model() -> (TempDir, Value) {
+    let folder = checkpoint::folder("qwen3_5-hub");
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer_json()).unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+    let golden = std::fs::read_to_string(checkpoint::recorded().join("qwen3_5-hub/golden.json")).unwrap();
+    (folder, serde_json::from_str(&golden).unwrap())
+}
+
+/// What it prints; it must succeed.
+fn stdout(folder: &TempDir, command: &str, args: &[&str]) -> String {
+    let model = ["--model", folder.path().to_str().unwrap()];
+    let output = lanner(&[&[command], args, &model, &DEVICE].concat(), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+fn join(ids: &[u64]) -> String {
+    ids.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn ids_in_ids_out_as_transformers_has_them() {
+    let (folder, golden) = model();
+    // Whoever brings ids needs no tokenizer.
+    std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    for case in golden["cases"].as_array().unwrap() {
+        // Where the two likeliest tokens are nearly equal, either is right.
+        let margins = case["greedy_margin"].as_array().unwrap().iter();
+        let decided = margins.take_while(|margin| margin.as_f64().unwrap() > 1e-3).count();
+        let prompt = join(&ids(&case["prompt_ids"]));
+        let count = decided.to_string();
+        // The reference computes in float32 throughout.
+        let args = [
+            &["--ids", &prompt, "--max-tokens", &count, "--temperature", "0", "--ignore-eos"] as &[&str],
+            &["--precision", "float32"],
+        ]
+        .concat();
+        let expected = join(&ids(&case["greedy_ids"])[..decided]);
+        assert_eq!(stdout(&folder, "run", &args), expected + "\n");
+    }
+}
+
+#[test]
+fn logits_are_dumped_for_every_position() {
+    let (folder, golden) = model();
+    let case = &golden["cases"][0];
+    let prompt = ids(&case["prompt_ids"]);
+    let file = folder.path().join("logits.safetensors");
+    let sampling = ["--max-tokens", "3", "--temperature", "0", "--ignore-eos", "--precision", "float32"];
+    let dump = [&["--dump-logits", file.to_str().unwrap()] as &[&str], &sampling].concat();
+    let new = stdout(&folder, "run", &[&["--ids", &join(&prompt)] as &[&str], &dump].concat());
+
+    let bytes = std::fs::read(&file).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let words = |name: &str| -> Vec<[u8; 4]> { tensors.tensor(name).unwrap().data().as_chunks().0.to_vec() };
+    let dumped: Vec<u64> = words("ids").into_iter().map(|id| u32::from_le_bytes(id).into()).collect();
+    assert_eq!(join(&dumped), format!("{} {}", join(&prompt), new.trim_end()));
+    let logits: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let vocab = logits.len() / (prompt.len() + 2);
+    assert_eq!(tensors.tensor("logits").unwrap().shape(), [prompt.len() + 2, vocab]);
+    for (position, expected) in ids(&case["logit_positions"]).iter().zip(case["logits"].as_array().unwrap()) {
+        let row = &logits[*position as usize * vocab..][..vocab];
+        let worst = row
+            .iter()
+            .zip(expected.as_array().unwrap())
+            .map(|(a, b)| (f64::from(*a) - b.as_f64().unwrap()).abs());
+        assert!(worst.fold(0.0, f64::max) < 3e-4, "position {position}");
+    }
+}
+
+#[test]
+fn a_prompt_gives_text_or_one_object() {
+    let (folder, _) = model();
+    let sampling = ["--max-tokens", "12", "--temperature", "0", "--ignore-eos"];
+    let text = stdout(&folder, "run", &[&["hi"], &sampling as &[&str]].concat());
+    let answer: Value =
+        serde_json::from_str(&stdout(&folder, "run", &[&["hi", "--json"], &sampling as &[&str]].concat()))
+            .unwrap();
+    assert_eq!(text, format!("{}\n", answer["text"].as_str().unwrap()));
+    assert_eq!(ids(&answer["ids"]).len(), 12);
+    assert_eq!(answer["finish_reason"], "length");
+    assert_eq!(answer["usage"]["prompt_tokens"], ids(&answer["prompt_ids"]).len());
+    assert!(answer["timings"]["total_s"].as_f64().unwrap() > 0.0);
+
+    let raw = stdout(&folder, "run", &[&["hi", "--raw", "--json"], &sampling as &[&str]].concat());
+    let raw: Value = serde_json::from_str(&raw).unwrap();
+    assert_eq!(raw["prompt_ids"], json!([104, 105]));
+}
+
+#[test]
+fn each_line_of_a_pipe_is_a_turn() {
+    let (folder, _) = model();
+    let saved = folder.path().join("conversation.json");
+    let lines = format!("/system Be brief.\n\nfirst\\\nline\n/nonsense\nsecond\n/save {}\n", saved.display());
+    let mut chat = spawn(&folder, &["chat", "--max-tokens", "4", "--temperature", "0"], Stdio::piped());
+    chat.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let output = chat.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(saved).unwrap()).unwrap();
+    let messages = saved["messages"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+    assert_eq!(messages[1]["content"], "first\nline");
+    let answers = [&messages[2], &messages[4]].map(|message| message["content"].as_str().unwrap());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}\n{}\n", answers[0], answers[1]));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("there is no /nonsense"));
+}
+
+#[test]
+fn the_server_says_when_it_is_ready_and_ends_on_ctrl_c() {
+    let (folder, _) = model();
+    let mut server = spawn(&folder, &["serve", "--port", "0", "--name", "owl"], Stdio::null());
+    let lines = BufReader::new(server.stderr.take().unwrap()).lines();
+    let ready = lines.map(Result::unwrap).find(|line| line.contains("serving")).unwrap();
+    let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+    assert!(ready.starts_with("lanner: serving owl on http://127.0.0.1:"), "{ready}");
+
+    let request = json!({ "model": "owl", "prompt": "hi", "max_tokens": 20, "temperature": 0 });
+    let whole = client::post(address, "/v1/completions", &request).json();
+    let mut streamed = request;
+    streamed["stream"] = true.into();
+    let events = client::post(address, "/v1/completions", &streamed).events();
+    let joined: String = events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(joined, whole["choices"][0]["text"].as_str().unwrap());
+
+    interrupt(&server);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_ctrl_c_ends_a_server_that_still_generates() {
+    let (folder, _) = model();
+    for _ in 0..3 {
+        let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+        let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let ready = lines.find(|line| line.contains("serving")).unwrap();
+        let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+        let body = json!({ "prompt": "hi", "stream": true, "ignore_eos": true, "max_tokens": 1_000_000 })
+            .to_string();
+        let headers = "Content-Type: application/json\r\n";
+        let mut stream = client::open(address, "POST /v1/completions", headers, body.as_bytes());
+        stream.read_exact(&mut [0; 1000]).unwrap();
+        interrupt(&server);
+        assert!(lines.next().unwrap().contains("Ctrl-C again"));
+        interrupt(&server);
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_stream_cut_by_the_second_ctrl_c_ends_with_an_error() {
+    let (folder, _) = model();
+    let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let ready = lines.find(|line| line.contains("serving")).unwrap();
+    let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+    let body = |stream: bool| {
+        json!({ "prompt": "hi", "stream": stream, "ignore_eos": true, "max_tokens": 1_000_000 }).to_string()
+    };
+    let open = |stream: bool| {
+        let headers = "Content-Type: application/json\r\n";
+        client::open(address, "POST /v1/completions", headers, body(stream).as_bytes())
+    };
+    let (mut stream, mut whole) = (open(true), open(false));
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    while client::get(address, "/health").json()["running"] != 2 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    interrupt(&server);
+    assert!(lines.next().unwrap().contains("Ctrl-C again"));
+    interrupt(&server);
+    // Reads to the end, so that the server has nothing to wait for.
+    let [streamed, answered] = [&mut stream, &mut whole].map(|client| {
+        let mut text = String::new();
+        client.read_to_string(&mut text).unwrap();
+        text
+    });
+    let last = streamed.lines().rfind(|line| line.starts_with("data: ")).unwrap();
+    let error: serde_json::Value = serde_json::from_str(&last["data: ".len()..]).unwrap();
+    assert_eq!(error["error"]["code"], "shutting_down", "{last}");
+    assert!(streamed.ends_with("0\r\n\r\n"), "the response has ended as it should");
+    assert!(answered.starts_with("HTTP/1.1 503") && answered.contains("shutting_down"), "{answered}");
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_load_that_hangs_does_not_keep_the_program_alive() {
+    let (folder, _) = model();
+    let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let ready = lines.find(|line| line.contains("serving")).unwrap();
+    let address = ready.split("http://").nth(1).unwrap().split("/v1").next().unwrap().parse().unwrap();
+    // Opening a pipe for reading blocks until a writer opens it.
+    let hangs = tempfile::tempdir().unwrap();
+    let pipe = hangs.path().join("config.json");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let body = json!({ "model": hangs.path() }).to_string();
+    let headers = "Content-Type: application/json\r\n";
+    let load = client::open(address, "POST /v1/models/load", headers, body.as_bytes());
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    interrupt(&server);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    interrupt(&server);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    drop(load);
+}
+
+#[test]
+fn listening_beyond_loopback_without_a_key_is_warned_of() {
+    let (folder, _) = model();
+    let said = |args: &[&str]| {
+        let args = [&["serve", "--port", "0"], args].concat();
+        let mut server = spawn(&folder, &args, Stdio::null());
+        let lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let lines: Vec<String> = lines.take_while(|line| !line.contains("serving")).collect();
+        interrupt(&server);
+        server.wait().unwrap();
+        lines.into_iter().find(|line| line.contains("warning"))
+    };
+    let warned = said(&["--host", "0.0.0.0"]).expect("a warning");
+    assert!(warned.contains("--api-key") && warned.contains("load and pull"), "{warned}");
+    let warned = said(&["--host", "0.0.0.0", "--no-admin"]).expect("a warning");
+    assert!(!warned.contains("load and pull"), "{warned}");
+    assert_eq!(said(&["--host", "0.0.0.0", "--api-key", "secret"]), None);
+    assert_eq!(said(&[]), None);
+}
+
+fn interrupt(server: &Child) {
+    let killed = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+}
+
+fn spawn(folder: &TempDir, args: &[&str], stdin: Stdio) -> Child {
+    let model: PathBuf = folder.path().into();
+    Command::new(env!("CARGO_BIN_EXE_lanner"))
+        .env_clear()
+        .args(args)
+        .args(DEVICE)
+        .arg("--model")
+        .arg(model)
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}

@@ -1,0 +1,120 @@
+//! The server under clients that leave, crowd, or bring a hostile template.
+
+use std::{
+    io::Read,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::support::{
+    client,
+    server::{Setup, TestServer, token},
+};
+
+/// Answers for as long as anyone listens.
+fn endless(delay: Duration) -> TestServer {
+    Setup { delay, ..Setup::default() }.script(|_, _| token(65))
+}
+
+fn wait_until_idle(server: &TestServer) {
+    let start = Instant::now();
+    while server.health()["running"] != 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "requests of clients that left still run");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
+    let server = endless(Duration::from_millis(2));
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "stream": true }).to_string();
+    for _ in 0..100 {
+        let headers = "Content-Type: application/json\r\n";
+        let mut stream = client::open(server.address, "POST /v1/chat/completions", headers, body.as_bytes());
+        // The first event comes before the first token.
+        let mut some = [0; 1000];
+        stream.read_exact(&mut some).unwrap();
+    }
+    wait_until_idle(&server);
+    assert_eq!(server.asked(), 100);
+    assert_eq!(server.chat(&json!({ "max_tokens": 2 })).json()["choices"][0]["message"]["content"], "AA");
+}
+
+#[test]
+fn a_client_that_leaves_a_whole_answer_cancels_it_too() {
+    let server = endless(Duration::from_millis(20));
+    let body = json!({ "prompt": "a", "max_tokens": 900 }).to_string();
+    let stream = client::open(
+        server.address,
+        "POST /v1/completions",
+        "Content-Type: application/json\r\n",
+        body.as_bytes(),
+    );
+    while server.asked() == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(stream);
+    wait_until_idle(&server);
+    let generated = server.host.current().engine().metrics().generated_tokens.get();
+    assert!(generated < 900, "{generated} tokens without a client");
+}
+
+#[test]
+fn health_answers_while_sixteen_requests_generate() {
+    let server = endless(Duration::from_millis(2));
+    let address = server.address;
+    let requests: Vec<_> = (0..16)
+        .map(|_| {
+            let body = json!({ "prompt": "a", "stream": true, "max_tokens": 900 });
+            thread::spawn(move || client::post(address, "/v1/completions", &body).is_done())
+        })
+        .collect();
+    while server.health()["running"] != 16 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut times: Vec<Duration> = (0..21)
+        .map(|_| {
+            let start = Instant::now();
+            server.health();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    // A bound on hanging, not on the machine's speed.
+    assert!(times[10] < Duration::from_secs(1), "/health took {times:?}");
+    eprintln!("/health during 16 streams: median {:?}, slowest {:?}", times[10], times[20]);
+    assert!(requests.into_iter().all(|request| request.join().unwrap()));
+    wait_until_idle(&server);
+}
+
+#[test]
+fn an_endless_template_ends_while_others_are_answered() {
+    let template = "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}\
+        {% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}";
+    let server = Setup { template, ..Setup::default() }.says("x");
+    let address = server.address;
+    let hostile: Vec<_> = (0..3)
+        .map(|_| {
+            let body = json!({ "messages": [{ "role": "user", "content": "loop" }] });
+            thread::spawn(move || client::post(address, "/v1/chat/completions", &body))
+        })
+        .collect();
+    assert_eq!(server.health()["status"], "ok");
+    assert_eq!(server.chat(&json!({})).status, 200);
+    for reply in hostile {
+        let reply = reply.join().unwrap();
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert!(reply.body.contains("did not finish"), "{}", reply.body);
+    }
+}
+
+#[test]
+fn a_template_s_objection_reaches_the_client() {
+    let server =
+        Setup { template: "{{ raise_exception('roles must alternate') }}", ..Setup::default() }.says("x");
+    let reply = server.chat(&json!({}));
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("roles must alternate"), "{}", reply.body);
+}

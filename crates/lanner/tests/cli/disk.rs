@@ -1,0 +1,236 @@
+//! What outlives a server that is killed.
+//!
+//! LANNER_KILLS asks for more kills than the few that CI makes; LANNER_LOAD takes a prompt of 12,000 tokens and holds the
+//! restart to the figure that only an idle machine can keep.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+
+use crate::support::{client, process::ServerProcess, process::lanner};
+
+const BIRDS: [&str; 8] = ["owl", "falcon", "kite", "harrier", "buzzard", "merlin", "osprey", "kestrel"];
+
+fn start(folder: &TempDir, more: &[&str]) -> ServerProcess {
+    let folder = folder.path().to_str().unwrap();
+    ServerProcess::start(&[&["--cache-dir", folder], more].concat())
+}
+
+/// Keys, values and checkpoints of a schema of about so many words, and a question.
+fn body(words: usize, question: &str, max_tokens: u64) -> Value {
+    let word = |i: usize| format!("{}{}", BIRDS[i * 7 % 8], i * i % 101);
+    let schema: Vec<String> = (0..words).map(word).collect();
+    let messages = json!([
+        { "role": "system", "content": schema.join(" ") },
+        { "role": "user", "content": question },
+    ]);
+    json!({ "messages": messages, "temperature": 0, "max_tokens": max_tokens })
+}
+
+/// The built-in model, its context stretched for long prompts of tools.
+fn stretched() -> TempDir {
+    let (merlin, folder) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin"), tempdir().unwrap());
+    for entry in fs::read_dir(&merlin).unwrap() {
+        let name = entry.unwrap().file_name();
+        fs::copy(merlin.join(&name), folder.path().join(&name)).unwrap();
+    }
+    let config = fs::read_to_string(merlin.join("config.json")).unwrap();
+    let longer = config.replace("\"max_position_embeddings\": 8192", "\"max_position_embeddings\": 16384");
+    assert_ne!(config, longer);
+    fs::write(folder.path().join("config.json"), longer).unwrap();
+    folder
+}
+
+fn ask(server: &ServerProcess, body: &Value) -> Value {
+    let reply = client::post(server.address, "/v1/chat/completions", body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    reply.json()
+}
+
+fn text(answer: &Value) -> &Value {
+    &answer["choices"][0]["message"]["content"]
+}
+
+fn listed(folder: &TempDir) -> Vec<Value> {
+    let args = ["cache", "ls", "--json", "--cache-dir", folder.path().to_str().unwrap()];
+    let output = lanner(&args, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap()
+}
+
+/// Waits until so many tokens are on the disk.
+fn wait_for_tokens(folder: &TempDir, tokens: u64) {
+    let started = Instant::now();
+    while listed(folder).first().is_none_or(|model| model["tokens"].as_u64().unwrap() < tokens) {
+        assert!(started.elapsed() < Duration::from_secs(30), "{:?}", listed(folder));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Files that a killed server was writing.
+fn left_unfinished(folder: &Path) -> usize {
+    let models = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    // Digests of weights lie beside the models' folders.
+    let models = models.filter(|path| path.is_dir());
+    let files = models.flat_map(|model| fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()));
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "tmp")).count()
+}
+
+#[test]
+fn a_killed_server_goes_on_from_the_disk() {
+    let exact = std::env::var_os("LANNER_LOAD").is_some();
+    let (folder, model) = (tempdir().unwrap(), stretched());
+    let model = ["--model", model.path().to_str().unwrap()];
+    let words = if exact { 2750 } else { 700 };
+    let mut server = start(&folder, &model);
+    // The first request of a process pays for more than its prompt.
+    ask(&server, &body(1, "Hello?", 1));
+    let timed = |server: &ServerProcess, question: &str| {
+        let begun = Instant::now();
+        let answer = ask(server, &body(words, question, 1));
+        (begun.elapsed().as_secs_f64(), answer)
+    };
+    let (cold, first) = timed(&server, "Which of them hunts at night?");
+    assert_eq!(first["usage"]["lanner"]["cache"]["cached_tokens"], 0);
+    let prompt = first["usage"]["prompt_tokens"].as_u64().unwrap();
+    wait_for_tokens(&folder, prompt);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+
+    let server = start(&folder, &model);
+    ask(&server, &body(1, "Hello?", 1));
+    let (warm, second) = timed(&server, "And by day?");
+    let cache = &second["usage"]["lanner"]["cache"];
+    assert_eq!(cache["source"], "disk", "{cache}");
+    assert!(cache["cached_tokens"].as_u64().unwrap() * 100 > prompt * 99, "{cache} of {prompt}");
+    eprintln!("{prompt} tokens: {cold:.3} s cold, {warm:.3} s from the disk, {:.1} %", warm / cold * 100.0);
+    assert!(warm < cold * if exact { 0.1 } else { 0.5 }, "{warm} s, {cold} s cold");
+    let alone = start(&folder, &[&model[..], &["--prefix-cache", "off", "--disk-cache", "off"]].concat());
+    assert_eq!(text(&second), text(&ask(&alone, &body(words, "And by day?", 1))));
+
+    // Whoever empties the cache does not find it again after a restart.
+    let held = client::get(server.address, "/v1/cache").json();
+    assert!(held["disk"]["files"].as_u64().unwrap() > 0 && held["disk"]["rejected"] == 0, "{held}");
+    assert_eq!(client::request(server.address, "DELETE /v1/cache", "", b"").status, 200);
+    assert_eq!(listed(&folder), Vec::<Value>::new());
+}
+
+#[test]
+fn the_cache_is_listed_and_cleared_without_a_server() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let run = |args: &[&str]| {
+        let output = lanner(&[args, &["--cache-dir", path]].concat(), &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    assert_eq!(listed(&folder), Vec::<Value>::new());
+    let server = start(&folder, &[]);
+    let prompt = ask(&server, &body(100, "Hm?", 1))["usage"]["prompt_tokens"].as_u64().unwrap();
+    wait_for_tokens(&folder, prompt);
+    let [table, _] = run(&["cache", "ls"]);
+    assert!(
+        table.starts_with("model") && table.contains("built-in") && table.contains("just now"),
+        "{table}"
+    );
+    let model = &listed(&folder)[0];
+    assert!(
+        model["bytes"].as_u64().unwrap() > 10_000 && model["checkpoints"].as_u64().unwrap() > 0,
+        "{model}"
+    );
+    let [_, said] = run(&["cache", "clear"]);
+    assert!(said.contains("freed"), "{said}");
+    assert_eq!(listed(&folder), Vec::<Value>::new());
+    // The server that it was taken from computes it again.
+    assert_eq!(text(&ask(&server, &body(100, "Hm?", 1))), text(&ask(&server, &body(100, "Hm?", 1))));
+}
+
+#[test]
+fn an_answer_that_owes_to_compressed_state_says_so() {
+    let folder = tempdir().unwrap();
+    let packed = ["--disk-cache-bits", "8"];
+    let lossy = |answer: &Value| answer["usage"]["lanner"].get("lossy").cloned();
+    let begun = |server: &ServerProcess, question: &str| ask(server, &body(150, question, 4));
+    let server = start(&folder, &packed);
+    let first = begun(&server, "Hm?");
+    assert_eq!((lossy(&first), lossy(&begun(&server, "Hm?"))), (None, None));
+    wait_for_tokens(&folder, first["usage"]["prompt_tokens"].as_u64().unwrap());
+    drop(server);
+    assert_eq!(listed(&folder)[0]["bits"], 8);
+
+    let server = start(&folder, &packed);
+    let said = Some(json!(["compressed_cache"]));
+    let [disk, ram] = ["Well?", "So?"].map(|question| begun(&server, question));
+    let source = |answer: &Value| answer["usage"]["lanner"]["cache"]["source"].clone();
+    assert_eq!((source(&disk), lossy(&disk)), (json!("disk"), said.clone()));
+    assert_eq!((source(&ram), lossy(&ram)), (json!("ram"), said.clone()));
+    assert_eq!(lossy(&ask(&server, &body(30, "Hm?", 4))), None);
+    let mut streamed = body(150, "And so?", 4);
+    (streamed["stream"], streamed["stream_options"]) = (json!(true), json!({ "include_usage": true }));
+    let reply = client::post(server.address, "/v1/chat/completions", &streamed);
+    assert!(reply.body.contains(r#""lossy":["compressed_cache"]"#), "{}", reply.body);
+    drop(server);
+
+    // A server that was not asked for it has nothing of that.
+    let exact = start(&folder, &[]);
+    let fresh = begun(&exact, "Hm?");
+    assert_eq!((source(&fresh), lossy(&fresh)), (Value::Null, None));
+    assert_eq!(text(&fresh), text(&first));
+}
+
+#[test]
+fn a_server_killed_while_it_writes_starts_again_and_answers_the_same() {
+    let kills: u64 = std::env::var("LANNER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let folder = tempdir().unwrap();
+    let bodies: Vec<Value> = (0..6)
+        .map(|i| body(100 + 40 * i, BIRDS[i], 6))
+        .chain((0..6).map(|i| body(340, BIRDS[i], 6)))
+        .collect();
+    let cold = ServerProcess::start(&["--prefix-cache", "off", "--disk-cache", "off"]);
+    let expected: Vec<Value> = bodies.iter().map(|body| text(&ask(&cold, body)).clone()).collect();
+    drop(cold);
+    let (mut from_disk, mut unfinished, mut seed) = (0, 0, 0x9E37_79B9_7F4A_7C15u64);
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for round in 0..=kills {
+        let mut server = start(&folder, &["--disk-cache", if random(4) == 0 { "4M" } else { "1G" }]);
+        for _ in 0..2 {
+            let i = random(bodies.len() as u64) as usize;
+            let answer = ask(&server, &bodies[i]);
+            assert_eq!(text(&answer), &expected[i], "round {round}: {}", answer["usage"]);
+            from_disk += u64::from(answer["usage"]["lanner"]["cache"]["source"] == "disk");
+        }
+        let stats = client::get(server.address, "/v1/cache").json();
+        assert_eq!((&stats["failures"], &stats["disk"]["rejected"]), (&json!(0), &json!(0)), "{stats}");
+        // Some more, to be killed among them.
+        let (address, wait) = (server.address, random(400));
+        let more: Vec<Value> = (0..6).map(|_| bodies[random(bodies.len() as u64) as usize].clone()).collect();
+        let client = thread::spawn(move || {
+            for body in more {
+                let body = body.to_string();
+                // The server goes away under it.
+                let _ = std::panic::catch_unwind(|| {
+                    client::post_raw(address, "/v1/chat/completions", body.as_bytes());
+                });
+            }
+        });
+        thread::sleep(Duration::from_millis(wait));
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        client.join().unwrap();
+        unfinished += left_unfinished(folder.path());
+    }
+    eprintln!("{from_disk} answers from the disk, {unfinished} files left unfinished");
+    assert!(from_disk > 0, "nothing came from the disk");
+}

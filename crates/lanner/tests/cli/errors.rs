@@ -1,0 +1,290 @@
+//! What cannot be answered: always an OpenAI error object, with a status that says whose fault it is.
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    client::{self, Reply},
+    server::{CONTEXT, Setup, TestServer},
+};
+
+/// Asserts an error object and returns its message.
+fn check(reply: &Reply, status: u16, param: Value, code: Value) -> String {
+    assert_eq!(reply.status, status, "{}", reply.body);
+    let body = reply.json();
+    let error = body["error"].as_object().unwrap_or_else(|| panic!("no error object: {body}"));
+    assert_eq!(error.keys().collect::<Vec<_>>(), ["message", "type", "param", "code"]);
+    assert_eq!((&error["param"], &error["code"]), (&param, &code), "{body}");
+    let r#type = if status >= 500 { "server_error" } else { "invalid_request_error" };
+    assert_eq!(error["type"], r#type);
+    let message = error["message"].as_str().unwrap();
+    assert!(!message.contains("panicked") && !message.contains(".rs:"), "{message}");
+    message.to_owned()
+}
+
+#[test]
+fn wrong_chat_fields_are_named() {
+    let server = Setup::default().says("x");
+    let unsupported = json!("unsupported_parameter");
+    for (request, param, code) in [
+        (json!({ "messages": [] }), "messages", Value::Null),
+        (
+            json!({ "messages": [{ "role": "user", "content": "x" }], "stop": "x".repeat(1025) }),
+            "stop",
+            Value::Null,
+        ),
+        (json!({ "messages": "hi" }), "messages", Value::Null),
+        (json!({ "messages": [{ "content": "no role" }] }), "messages", Value::Null),
+        (json!({ "messages": [{ "role": "user", "content": 7 }] }), "messages", Value::Null),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "file:///etc/passwd" } }] }] }),
+            "messages",
+            Value::Null,
+        ),
+        (
+            json!({ "continue_final_message": true, "add_generation_prompt": true }),
+            "continue_final_message",
+            Value::Null,
+        ),
+        (json!({ "temperature": "hot" }), "temperature", Value::Null),
+        (json!({ "temperature": -1 }), "temperature", Value::Null),
+        (json!({ "top_p": 0 }), "top_p", Value::Null),
+        (json!({ "top_p": 1.5 }), "top_p", Value::Null),
+        (json!({ "min_p": 2 }), "min_p", Value::Null),
+        (json!({ "repetition_penalty": 0 }), "repetition_penalty", Value::Null),
+        (json!({ "max_tokens": 0 }), "max_tokens", Value::Null),
+        (json!({ "max_tokens": -3 }), "max_tokens", Value::Null),
+        (json!({ "max_completion_tokens": 1.5 }), "max_completion_tokens", Value::Null),
+        (json!({ "speculation": "mpt" }), "speculation", Value::Null),
+        (json!({ "speculation": "ngram:many" }), "speculation", Value::Null),
+        (json!({ "speculation": { "drafter": "mpt" } }), "speculation", Value::Null),
+        (json!({ "speculation": { "drafter": "ngram", "depth": 33 } }), "speculation", Value::Null),
+        (json!({ "speculation": { "depth": 3 } }), "speculation", Value::Null),
+        (json!({ "speculation": 3 }), "speculation", Value::Null),
+        (json!({ "n": 0 }), "n", Value::Null),
+        (json!({ "n": 17 }), "n", Value::Null),
+        (json!({ "logprobs": 3 }), "logprobs", Value::Null),
+        (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs", Value::Null),
+        (json!({ "top_logprobs": 2 }), "top_logprobs", Value::Null),
+        (json!({ "stop": "" }), "stop", Value::Null),
+        (json!({ "stop": ["a", 3] }), "stop", Value::Null),
+        (json!({ "stop": vec!["a"; 17] }), "stop", Value::Null),
+        (json!({ "logit_bias": { "a": 1 } }), "logit_bias", Value::Null),
+        (json!({ "stream_options": { "include_usage": true } }), "stream_options", Value::Null),
+        (
+            json!({ "stream": true, "stream_options": { "include_usage": "yes" } }),
+            "stream_options.include_usage",
+            Value::Null,
+        ),
+        (json!({ "response_format": { "type": "json_object" } }), "response_format", unsupported.clone()),
+        (json!({ "response_format": { "type": "json_schema" } }), "response_format", unsupported.clone()),
+        (json!({ "functions": [] }), "functions", unsupported.clone()),
+        (json!({ "function_call": "auto" }), "function_call", unsupported.clone()),
+        (json!({ "audio": {} }), "audio", unsupported.clone()),
+        (json!({ "modalities": ["text", "audio"] }), "modalities", unsupported.clone()),
+        (json!({ "web_search_options": {} }), "web_search_options", unsupported.clone()),
+        (json!({ "tool_choice": "required" }), "tool_choice", unsupported.clone()),
+        (json!({ "tool_choice": { "type": "function" } }), "tool_choice", unsupported.clone()),
+        (json!({ "verbosity": "low" }), "verbosity", unsupported),
+    ] {
+        let reply = server.chat(&request);
+        check(&reply, 400, param.into(), code);
+    }
+    assert_eq!(server.asked(), 0);
+}
+
+#[test]
+fn numbers_out_of_range_are_answered_with_field_value_and_range() {
+    let server = Setup::default().says("x");
+    for (field, value, expected) in [
+        ("temperature", "1e300", "temperature is 1e300; it must be between 0 and 100"),
+        ("temperature", "-0.5", "temperature is -0.5; it must be between 0 and 100"),
+        ("top_p", "0", "top_p is 0; it must be above 0 and at most 1"),
+        ("min_p", "1e39", "min_p is 1e39; it must be between 0 and 1"),
+        ("repetition_penalty", "1e-38", "repetition_penalty is 1e-38; it must be between 0.01 and 100"),
+        ("presence_penalty", "-1e300", "presence_penalty is -1e300; it must be between -100 and 100"),
+        ("frequency_penalty", "100.5", "frequency_penalty is 100.5; it must be between -100 and 100"),
+        (
+            "logit_bias",
+            r#"{"5":1e300}"#,
+            "logit_bias of token 5 is 1e300; it must be between -10000 and 10000",
+        ),
+        ("logit_bias", r#"{"5":1,"05":1}"#, "logit_bias names token 5 twice"),
+        ("top_k", "-2", "top_k is -2; it must be 0 or more, or -1 for all tokens"),
+        ("timeout", "1e300", "timeout is 1e300; it must be above 0 and at most 1000000000 seconds"),
+    ] {
+        for (path, prompt) in [
+            ("/v1/completions", r#""prompt":"a""#),
+            ("/v1/chat/completions", r#""messages":[{"role":"user","content":"a"}]"#),
+        ] {
+            let body = format!("{{{prompt},\"{field}\":{value}}}");
+            let reply = client::post_raw(server.address, path, body.as_bytes());
+            assert_eq!(check(&reply, 400, field.into(), Value::Null), expected);
+        }
+    }
+    assert_eq!(server.asked(), 0);
+    let edges = json!({ "prompt": "a", "temperature": 100, "repetition_penalty": 0.01, "top_k": -1,
+                        "logit_bias": { "5": -10_000, "6": 10_000 }, "presence_penalty": -100 });
+    assert_eq!(server.complete(&edges).status, 200);
+}
+
+#[test]
+fn long_values_of_the_wrong_type_are_not_echoed_whole() {
+    let server = Setup::default().says("x");
+    let reply = server.chat(&json!({ "temperature": "\u{1F985}".repeat(30_000) }));
+    let message = check(&reply, 400, "temperature".into(), Value::Null);
+    assert!(message.len() < 1_100 && message.contains("temperature"), "{message}");
+    assert!(message.contains("f64"), "the end is there, which says what is wanted: {message}");
+}
+
+#[test]
+fn wrong_completion_fields_are_named() {
+    let server = Setup::default().says("x");
+    for (request, param) in [
+        (json!({ "prompt": [] }), "prompt"),
+        (json!({ "prompt": "" }), "prompt"),
+        (json!({ "prompt": [[]] }), "prompt"),
+        (json!({ "prompt": 5 }), "prompt"),
+        (json!({ "prompt": [-1] }), "prompt"),
+        (json!({ "prompt": [1, "a"] }), "prompt"),
+        (json!({ "prompt": vec!["a"; 129] }), "prompt"),
+        (json!({ "prompt": "a", "max_tokens": 0 }), "max_tokens"),
+        (json!({ "prompt": "a", "logprobs": true }), "logprobs"),
+        (json!({ "prompt": "a", "logprobs": 21 }), "logprobs"),
+    ] {
+        check(&server.complete(&request), 400, param.into(), Value::Null);
+    }
+    for (request, param) in [
+        (json!({ "prompt": "a", "suffix": "b" }), "suffix"),
+        (json!({ "prompt": "a", "best_of": 2 }), "best_of"),
+        (json!({ "prompt": "a", "response_format": { "type": "json_object" } }), "response_format"),
+    ] {
+        check(&server.complete(&request), 400, param.into(), "unsupported_parameter".into());
+    }
+    for request in [json!({ "prompt": [260] }), json!({ "prompt": "a", "logit_bias": { "260": 1 } })] {
+        let message = check(&server.complete(&request), 400, Value::Null, Value::Null);
+        assert!(message.contains("260"), "{message}");
+    }
+    assert_eq!(server.complete(&json!({ "prompt": "a", "best_of": 2, "n": 2 })).status, 200);
+    let message = check(&server.complete(&json!({})), 400, Value::Null, Value::Null);
+    assert!(message.contains("prompt"), "{message}");
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_says_by_how_much() {
+    let server = Setup::default().says("x");
+    for stream in [false, true] {
+        let request = json!({ "prompt": vec![65; CONTEXT + 9], "stream": stream });
+        let message =
+            check(&server.complete(&request), 400, "prompt".into(), "context_length_exceeded".into());
+        assert!(message.contains("1009") && message.contains("1000"), "{message}");
+    }
+    let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(CONTEXT) }] });
+    check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
+
+    // Far too long: refused without a look at its tokens.
+    let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(1 << 20) }] });
+    let message = check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
+    assert!(message.contains("bytes"), "{message}");
+}
+
+#[test]
+fn other_models_routes_and_methods_do_not_exist() {
+    let server = Setup::default().says("x");
+    let unknown = server.chat(&json!({ "model": "gpt-4" }));
+    check(&unknown, 404, "model".into(), "model_not_found".into());
+    for name in ["owl", "default"] {
+        assert_eq!(server.chat(&json!({ "model": name })).status, 200);
+        let described = client::get(server.address, &format!("/v1/models/{name}")).json();
+        assert_eq!((&described["id"], &described["object"]), (&json!("owl"), &json!("model")));
+    }
+    check(&client::get(server.address, "/v1/models/a/b"), 404, "model".into(), "model_not_found".into());
+    check(&client::get(server.address, "/v1/models/%ff"), 400, "model".into(), Value::Null);
+    check(&client::get(server.address, "/v1/nothing"), 404, Value::Null, "unknown_url".into());
+    check(&client::get(server.address, "/"), 404, Value::Null, "unknown_url".into());
+    check(&client::get(server.address, "/v1/completions"), 405, Value::Null, "method_not_allowed".into());
+
+    let list = client::get(server.address, "/v1/models").json();
+    assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!("owl")));
+    assert!(list["data"][0]["created"].is_u64() && list["data"][0]["owned_by"].is_string());
+}
+
+#[test]
+fn unreadable_bodies_are_refused_and_the_server_goes_on() {
+    let server = Setup::default().says("x");
+    let post = |body: &[u8]| client::post_raw(server.address, "/v1/chat/completions", body);
+    let garbage: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let deep = format!("{{\"messages\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    for body in
+        [&garbage, b"{\"messages\": [" as &[u8], b"", b"[]", b"null", b"{} {}", b"\xFF\xFE", deep.as_bytes()]
+    {
+        let reply = post(body);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert!(reply.json()["error"]["message"].as_str().unwrap().len() < 300);
+    }
+    let large = json!({ "messages": [{ "role": "user", "content": "x".repeat(3 << 20) }] }).to_string();
+    check(&post(large.as_bytes()), 413, Value::Null, "request_too_large".into());
+    let plain = client::request(
+        server.address,
+        "POST /v1/chat/completions",
+        "Content-Type: text/plain\r\n",
+        br#"{"messages": []}"#,
+    );
+    check(&plain, 415, Value::Null, Value::Null);
+    assert_eq!(server.chat(&json!({})).status, 200);
+}
+
+#[test]
+fn keys_are_asked_for_on_v1_only() {
+    let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
+    let get =
+        |path: &str, headers: &str| client::request(server.address, &format!("GET {path}"), headers, b"");
+    for headers in [
+        "",
+        "Authorization: Bearer wrong\r\n",
+        "Authorization: Basic secret\r\n",
+        "Authorization: secret\r\n",
+    ] {
+        check(&get("/v1/models", headers), 401, Value::Null, "invalid_api_key".into());
+        check(&get("/v1/nothing", headers), 401, Value::Null, "invalid_api_key".into());
+    }
+    assert_eq!(get("/v1/models", "Authorization: Bearer secret\r\n").status, 200);
+    assert_eq!(get("/v1/models", "authorization: bearer secret\r\n").status, 200);
+    assert_eq!(get("/health", "").status, 200);
+}
+
+#[test]
+fn foreign_host_names_are_refused_on_loopback() {
+    let server = Setup { allowed_hosts: vec!["mac.local".into()], ..Setup::default() }.says("x");
+    let get = |host: &str| client::request(server.address, "GET /health", &format!("Host: {host}\r\n"), b"");
+    for host in
+        ["evil.example", "evil.example:11436", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"]
+    {
+        check(&get(host), 403, Value::Null, "host_not_allowed".into());
+    }
+    for host in ["localhost", "LocalHost:80", "127.0.0.1:1", "[::1]:80", "mac.local", "mac.local:11436"] {
+        assert_eq!(get(host).status, 200, "{host}");
+    }
+    let reply = client::request(server.address, "GET /health", "Origin: http://localhost:80\r\n", b"");
+    assert!(!reply.head.to_lowercase().contains("access-control"), "{}", reply.head);
+}
+
+#[test]
+fn a_failing_engine_is_a_500_or_an_error_event() {
+    fn failing() -> TestServer {
+        Setup::default().script(|_, n| match n {
+            0..3 => crate::support::server::token(65),
+            _ => engine::scripted::Step::Fail("a kernel gave up".into()),
+        })
+    }
+    let server = failing();
+    let message = check(&server.chat(&json!({})), 500, Value::Null, Value::Null);
+    assert!(message.contains("a kernel gave up"));
+
+    let reply = server.chat(&json!({ "stream": true }));
+    assert_eq!(reply.status, 200);
+    assert!(!reply.is_done());
+    let events = reply.events();
+    assert_eq!(events[3]["choices"][0]["delta"]["content"], "A");
+    assert_eq!(events[4]["error"]["type"], "server_error");
+    assert_eq!(events.len(), 5);
+}

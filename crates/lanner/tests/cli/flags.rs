@@ -1,0 +1,169 @@
+//! The command line: what it refuses, how it says so, and whether docs/cli.md is what `--help` says.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+
+use clap::CommandFactory;
+use lanner::cli::Cli;
+
+use crate::support::{document, process::lanner};
+
+/// Asserts that it fails with all of `expected` in its one sentence, and with nothing on stdout.
+fn check_failure(args: &[&str], env: &[(&str, &str)], expected: &[&str]) {
+    let output = lanner(args, env);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{args:?}");
+    assert_eq!(output.stdout, b"", "{args:?}");
+    for part in expected {
+        assert!(stderr.contains(part), "{args:?} said {stderr:?}, not {part:?}");
+    }
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn wrong_usage_is_explained() {
+    check_failure(&["run"], &[], &["<PROMPT>"]);
+    check_failure(&["run", "--ids", "1 2", "hi"], &[], &["cannot be used with"]);
+    check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
+    check_failure(&["run", "hi", "--temperature", "hot"], &[], &["--temperature", "hot"]);
+    check_failure(
+        &["run", "hi", "--temperature", "-1"],
+        &[],
+        &["temperature is -1; it must be between 0 and 100"],
+    );
+    check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
+    check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
+    let nothing = ["--disk-cache-bits: nothing is kept on the disk"];
+    check_failure(&["serve", "--disk-cache", "off", "--disk-cache-bits", "8"], &[], &nothing);
+    check_failure(&["chat"], &[("LANNER_DISK_CACHE_BITS", "8")], &nothing);
+    check_failure(
+        &["run", "hi", "--model", "/no/such/folder"],
+        &[],
+        &["there is no model folder /no/such/folder"],
+    );
+}
+
+#[test]
+fn a_model_folder_that_is_none_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    check_failure(&["run", "hi", "--model", path], &[], &["cannot load"]);
+    std::fs::write(folder.path().join("chat_template.jinja"), "{% if %}").unwrap();
+    check_failure(&["run", "hi", "--model", path], &[], &["the chat template does not parse"]);
+}
+
+#[test]
+fn a_taken_port_is_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let address = format!("cannot listen on 127.0.0.1:{port}");
+    check_failure(&["serve", "--port", &port], &[], &[&address, "hint: another server runs there"]);
+}
+
+#[test]
+fn flags_win_over_environment_over_file() {
+    let (_folder, path) = config_file("[model]\npath = '/from/file'\n");
+    let path = path.to_str().unwrap();
+    check_failure(&["run", "hi", "--config", path], &[], &["/from/file"]);
+    check_failure(&["run", "hi"], &[("LANNER_CONFIG", path)], &["/from/file"]);
+    let env = [("LANNER_CONFIG", path), ("LANNER_MODEL", "/from/env")];
+    check_failure(&["run", "hi"], &env, &["/from/env"]);
+    check_failure(&["run", "hi", "--model", "/from/flag"], &env, &["/from/flag"]);
+}
+
+#[test]
+fn the_usual_config_file_is_found() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".config/lanner");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.toml"), "[model]\npath = '/from/home'\n").unwrap();
+    check_failure(&["run", "hi"], &[("HOME", home.path().to_str().unwrap())], &["/from/home"]);
+    let xdg = home.path().join(".config");
+    check_failure(&["run", "hi"], &[("XDG_CONFIG_HOME", xdg.to_str().unwrap())], &["/from/home"]);
+}
+
+#[test]
+fn sampling_flags_out_of_range_are_refused_before_a_model_is_loaded() {
+    let (_folder, path) = config_file("[sampling]\nmin-p = 2.5\n");
+    for (args, expected) in [
+        (["--temperature", "1e300"], "temperature is 1e300; it must be between 0 and 100"),
+        (["--temperature", "-1"], "temperature is -1; it must be between 0 and 100"),
+        (["--top-p", "nan"], "top_p is NaN; it must be above 0 and at most 1"),
+        (["--repetition-penalty", "1e-38"], "repetition_penalty is 1e-38; it must be between 0.01 and 100"),
+        (["--presence-penalty", "inf"], "presence_penalty is inf; it must be between -100 and 100"),
+        (["--frequency-penalty", "-101"], "frequency_penalty is -101; it must be between -100 and 100"),
+        (["--config", path.to_str().unwrap()], "min_p is 2.5; it must be between 0 and 1"),
+    ] {
+        for command in ["run", "chat"] {
+            let ask: &[&str] = if command == "run" { &["run", "hi"] } else { &["chat"] };
+            check_failure(&[ask, &args, &["--model", "/no/such/model"]].concat(), &[], &[expected]);
+        }
+    }
+}
+
+#[test]
+fn wrong_config_files_name_the_key() {
+    for (text, expected) in [
+        ("[server]\nprot = 1\n", ["config.toml", "prot"]),
+        ("port = 1\n", ["config.toml", "port"]),
+        ("[sampling]\ntemperature = 'hot'\n", ["temperature", "hot"]),
+        ("[model]\ndevice = 'tpu'\n", ["tpu", "cpu"]),
+        ("[cache]\ndisk-cache-bits = 16\n", ["config.toml", "16 bits are not 8 or 4"]),
+        ("[server]\nheader-timeout = 0\n", ["config.toml", "header-timeout"]),
+        ("[server\n", ["config.toml", "line 1"]),
+    ] {
+        let (_folder, path) = config_file(text);
+        check_failure(&["run", "hi", "--config", path.to_str().unwrap()], &[], &expected);
+    }
+    check_failure(&["run", "hi", "--config", "/no/config.toml"], &[], &["cannot read", "/no/config.toml"]);
+}
+
+/// `UPDATE_DOCS=1 cargo test -p lanner` rewrites the page.
+#[test]
+fn docs_cli_md_is_what_help_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let mut page = String::from(
+        "# Command line\n\nWritten by `UPDATE_DOCS=1 cargo test -p lanner`; do not edit.\n\n\
+         A config file:\n\n```toml\n[model]\npath = \"/models/owl\" # the flag is --model\n\n[cache]\nprefix-cache = \"4G\"\ndisk-cache = \"10G\"\n\n[server]\n\
+         port = 8080\nallow-host = [\"mac.local\"]\n\n[sampling] # of chat and run; the server takes them per request\n\
+         temperature = 0.7\n```\n\nWhat the server answers is in [api.md](api.md).\n",
+    );
+    let mut root = Cli::command().term_width(100).mut_args(|arg| arg.hide_env_values(true));
+    root.build();
+    page.push_str(&sections("lanner", &root));
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == page, "docs/cli.md is stale: run UPDATE_DOCS=1 cargo test -p lanner");
+}
+
+/// Of a command and those below it.
+fn sections(name: &str, command: &clap::Command) -> String {
+    let below = command.get_subcommands().filter(|command| command.get_name() != "help");
+    let below = below.map(|command| sections(&format!("{name} {}", command.get_name()), command));
+    [section(name, command.clone())].into_iter().chain(below).collect()
+}
+
+fn section(name: &str, command: clap::Command) -> String {
+    let mut command = command.term_width(100).mut_args(|arg| arg.hide_env_values(true));
+    let help = command.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end())
+}
+
+#[test]
+fn the_documented_short_names_are_ours() {
+    let table = lanner::catalog::catalog_table();
+    let written = document::part("short names", &table);
+    assert!(written == table, "docs/models.md is stale: run this test with UPDATE_DOCS=1");
+}

@@ -1,0 +1,214 @@
+//! A structure-aware fuzzer of every route of a real server: valid requests, changed field by field.
+//! Whatever is sent, the server answers in JSON, blames the right side, and releases what it took.
+//!
+//! A few thousand requests; `LANNER_FUZZ=1000000` sends that many, which asks for `--release`.
+//! `LANNER_FUZZ_SEED` begins elsewhere.
+
+mod connection;
+mod fields;
+mod requests;
+
+use std::{
+    collections::BTreeMap,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use self::{
+    connection::{Connection, Reply},
+    requests::{Ask, Random, ask, extremes},
+};
+use crate::support::{client, process::ServerProcess};
+
+/// Clients that send one request after the other.
+const CONNECTIONS: usize = 6;
+/// Requests unless more are asked for.
+const USUAL: usize = 3_000;
+/// Longest that an answer may take, also in an unoptimised server on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Megabytes that may stay behind: kept answers (64) and what allocators do not give back.
+const SLACK: f64 = 160.0;
+
+/// What is wrong with an error object, if anything.
+fn check_error(error: &Value, status: Option<u16>) -> Result<(), String> {
+    let message = error["message"].as_str().ok_or("no error.message")?;
+    if message.is_empty() || message.contains("panicked") || message.contains(".rs:") || message.len() > 2_000
+    {
+        return Err(format!("an odd message: {message}"));
+    }
+    let (r#type, code) = (&error["type"], error["code"].as_str().unwrap_or_default());
+    let passes = matches!(code, "timeout" | "out_of_memory" | "hub_offline");
+    if r#type == "server_error" && !passes {
+        return Err(format!("the server blames itself: {message}"));
+    }
+    match status {
+        Some(503) => Ok(()),
+        Some(504) if code == "timeout" => Ok(()),
+        Some(500..) => Err("a 5xx".into()),
+        _ => Ok(()),
+    }
+}
+
+fn check(ask: &Ask, reply: &Reply) -> Result<(), String> {
+    if ask.line.starts_with("HEAD") {
+        return Ok(());
+    }
+    let body = std::str::from_utf8(&reply.body).map_err(|_| "no UTF-8")?;
+    if reply.status >= 400 {
+        let body: Value = serde_json::from_str(body).map_err(|error| format!("no JSON: {error}"))?;
+        return check_error(&body["error"], Some(reply.status));
+    }
+    if body.starts_with("data: ") || body.starts_with(": ") {
+        for data in
+            body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
+        {
+            let event: Value = serde_json::from_str(data).map_err(|error| format!("no JSON: {error}"))?;
+            event.get("error").map_or(Ok(()), |error| check_error(error, None))?;
+        }
+        return Ok(());
+    }
+    let is_json = |text| serde_json::from_str::<Value>(text).is_ok();
+    if is_json(body) || body.lines().all(is_json) || ask.line.contains("/metrics") {
+        Ok(())
+    } else {
+        Err("no JSON".into())
+    }
+}
+
+/// What clients have seen, and are about to.
+#[derive(Default)]
+struct Seen {
+    statuses: BTreeMap<u16, usize>,
+    /// The last request of each connection, in case it was the server's last too.
+    last: BTreeMap<usize, String>,
+    memory: Vec<f64>,
+    /// What was wrong with answers.
+    wrong: Vec<String>,
+}
+
+fn shown(ask: &Ask) -> String {
+    let body: String = String::from_utf8_lossy(&ask.body).chars().take(3_000).collect();
+    format!("{} {body}", ask.line)
+}
+
+/// One connection's requests.
+fn send_all(server: &ServerProcess, connection: usize, asks: impl Iterator<Item = Ask>, seen: &Mutex<Seen>) {
+    let mut wire = Connection { address: server.address, stream: None };
+    for (i, ask) in asks.enumerate() {
+        seen.lock().unwrap().last.insert(connection, shown(&ask));
+        let reply = wire.send(&ask).unwrap_or_else(|error| {
+            let seen = seen.lock().unwrap();
+            panic!("{error}; the last requests were {:#?}", seen.last)
+        });
+        let mut seen = seen.lock().unwrap();
+        if let Err(wrong) = check(&ask, &reply) {
+            let answer: String = String::from_utf8_lossy(&reply.body).chars().take(1_000).collect();
+            seen.wrong.push(format!("{wrong}: {} {answer} to {}", reply.status, shown(&ask)));
+        }
+        *seen.statuses.entry(reply.status).or_default() += 1;
+        if connection == 0 && i.is_multiple_of(50) {
+            seen.memory.extend(server.memory());
+        }
+    }
+}
+
+/// Threads and open files of the server; `None` where the system does not tell.
+fn held(server: &ServerProcess) -> Option<[usize; 2]> {
+    let count = |of: &str| Some(std::fs::read_dir(format!("/proc/{}/{of}", server.child.id())).ok()?.count());
+    Some([count("task")?, count("fd")?])
+}
+
+fn serving() -> ServerProcess {
+    ServerProcess::start_with(
+        &["--prefix-cache", "32M", "--disk-cache", "off", "--log", "off"],
+        &[("HF_HUB_OFFLINE", "1"), ("HF_HUB_CACHE", "/nonexistent/hub")],
+    )
+}
+
+/// The server is what it was before: nothing runs, and nothing is held that was not held.
+fn check_rest(server: &mut ServerProcess, before: Option<[usize; 2]>) {
+    assert!(server.child.try_wait().unwrap().is_none(), "the server has ended");
+    let begun = Instant::now();
+    loop {
+        let health = client::get(server.address, "/health").json();
+        assert_eq!(health["status"], "ok");
+        let now = held(server);
+        // Threads that wait for blocking work go when they had none for ten seconds; a chat template
+        // keeps up to two.
+        let rests =
+            before.zip(now).is_none_or(|([threads, files], [now, open])| now <= threads + 2 && open <= files);
+        if health["running"] == 0 && rests {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{health}; threads and files were {before:?} and are {now:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn warm_up(server: &ServerProcess) {
+    let bodies = [
+        json!({ "prompt": "The owl", "max_tokens": 2 }),
+        json!({ "prompt": "x ".repeat(600), "max_tokens": 2 }),
+    ];
+    bodies.iter().for_each(|body| drop(server.complete(body)));
+}
+
+fn number(variable: &str) -> Option<usize> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, which is no number")))
+}
+
+#[test]
+fn random_requests_of_every_route_are_answered_and_leave_nothing_behind() {
+    let requests = number("LANNER_FUZZ").unwrap_or(USUAL);
+    let seed = number("LANNER_FUZZ_SEED").unwrap_or(0) as u64;
+    let mut server = serving();
+    warm_up(&server);
+    let (before, begun, seen) = (held(&server), Instant::now(), Mutex::new(Seen::default()));
+    thread::scope(|scope| {
+        for connection in 0..CONNECTIONS {
+            let (server, seen) = (&server, &seen);
+            let mut random =
+                Random(seed.wrapping_mul(CONNECTIONS as u64).wrapping_add(connection as u64) << 32);
+            let asks = std::iter::repeat_with(move || ask(&mut random)).take(requests / CONNECTIONS);
+            scope.spawn(move || send_all(server, connection, asks, seen));
+        }
+    });
+    let Seen { statuses, memory, wrong, .. } = seen.into_inner().unwrap();
+    let per_second = requests as f64 / begun.elapsed().as_secs_f64();
+    eprintln!("{requests} requests, {per_second:.0} a second; statuses: {statuses:?}");
+    assert!(wrong.is_empty(), "{} wrong answers, {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+    assert!(
+        statuses[&200] > requests / 20 && statuses[&400] > requests / 20,
+        "most of one kind: {statuses:?}"
+    );
+    check_rest(&mut server, before);
+    if let (Some(first), Some(last)) = (memory.get(memory.len() / 5), server.memory()) {
+        let most = memory.iter().copied().fold(0.0, f64::max);
+        eprintln!("resident: {first:.0} MB after a fifth, {most:.0} at most, {last:.0} at the end");
+        assert!(last < first + SLACK, "{first} MB after a fifth of the requests, {last} at the end");
+    }
+}
+
+#[test]
+fn every_field_of_every_route_at_its_extremes_is_answered() {
+    let mut server = serving();
+    let (mut shares, seen) = (vec![], Mutex::new(Seen::default()));
+    (0..CONNECTIONS).for_each(|_| shares.push(vec![]));
+    for (i, ask) in extremes().into_iter().enumerate() {
+        shares[i % CONNECTIONS].push(ask);
+    }
+    thread::scope(|scope| {
+        for (connection, asks) in shares.into_iter().enumerate() {
+            let (server, seen) = (&server, &seen);
+            scope.spawn(move || send_all(server, connection, asks.into_iter(), seen));
+        }
+    });
+    let Seen { statuses, wrong, .. } = seen.into_inner().unwrap();
+    eprintln!("statuses: {statuses:?}");
+    assert!(wrong.is_empty(), "{} wrong answers, {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+    check_rest(&mut server, None);
+}

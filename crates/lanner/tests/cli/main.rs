@@ -1,0 +1,32 @@
+//! The program as its users see it. Server tests run over a scripted engine and a byte tokenizer, command
+//! tests over a small recorded checkpoint.
+
+mod admin;
+mod bench;
+mod bench_speculate;
+mod cache;
+mod chat;
+mod commands;
+mod completions;
+mod connections;
+mod disconnects;
+mod disk;
+mod draft_model;
+mod errors;
+mod flags;
+mod fuzzing;
+mod health;
+mod idempotency;
+mod load;
+mod local_models;
+mod memory;
+mod metrics;
+mod ngram;
+mod overload;
+mod oversized_requests;
+mod pull;
+mod quantize;
+mod repeated_loads;
+mod soak;
+mod speculation;
+mod support;

@@ -1,0 +1,184 @@
+//! Requests that hold far too much, and their cost for others.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    client::{self, Reply},
+    process::ServerProcess,
+    server::Setup,
+};
+
+/// Most megabytes that hostile requests may take together.
+const MOST: f64 = 400.0;
+
+fn messages(count: usize) -> String {
+    let message = r#"{"role":"user","content":"x"}"#;
+    format!(r#"{{"messages":[{}],"max_tokens":1}}"#, vec![message; count].join(","))
+}
+
+#[test]
+fn eight_bodies_of_half_a_million_messages_cost_little_and_hold_up_nobody() {
+    let server = ServerProcess::start(&["--disk-cache", "off", "--prefix-cache", "1M"]);
+    let small = json!({ "prompt": "The owl", "max_tokens": 2, "temperature": 0 });
+    server.complete(&small);
+    let before = server.peak_memory();
+    let many = messages(500_000);
+    assert!(many.len() > 14 << 20);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let hostile: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| client::post_raw(server.address, "/v1/chat/completions", many.as_bytes()))
+            })
+            .collect();
+        let beside = scope.spawn(|| {
+            let mut answered = 0;
+            while !done.load(Ordering::Relaxed) || answered == 0 {
+                server.complete(&small);
+                answered += 1;
+            }
+            answered
+        });
+        for reply in hostile {
+            let reply = reply.join().unwrap();
+            assert_eq!(
+                (reply.status, &reply.json()["error"]["param"]),
+                (400, &json!("messages")),
+                "{}",
+                reply.body
+            );
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(beside.join().unwrap() > 0);
+    });
+    let grown = server.peak_memory().zip(before).map(|(after, before)| after - before);
+    eprintln!("eight of half a million messages took {grown:?} MB");
+    assert!(grown.is_none_or(|grown| grown < MOST), "{grown:?} MB");
+}
+
+#[test]
+fn the_largest_bodies_that_are_taken_cost_what_is_known() {
+    let server = ServerProcess::start(&["--disk-cache", "off", "--prefix-cache", "1M"]);
+    let before = server.peak_memory();
+    let text = "x ".repeat(4 << 20);
+    let ids = vec!["7"; 1_000_000].join(",");
+    let objects = |count: usize| vec![r#"{"a":{}}"#; count].join(",");
+    let (tools, kwargs) = (format!("[{}]", objects(999)), format!("{{\"x\":[{}]}}", objects(31_000)));
+    let message = format!(r#"{{"role":"user","content":"{}"}}"#, "x ".repeat(50_000));
+    for (path, body) in [
+        ("/v1/chat/completions", messages(9_999)),
+        (
+            "/v1/chat/completions",
+            format!(r#"{{"messages":[{message}],"tools":{tools},"chat_template_kwargs":{kwargs}}}"#),
+        ),
+        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": text }] }).to_string()),
+        ("/v1/completions", json!({ "prompt": text }).to_string()),
+        ("/v1/completions", format!(r#"{{"prompt": [{ids}], "n": 16}}"#)),
+        (
+            "/v1/completions",
+            format!(r#"{{"prompt": [{ids}], "echo": true, "seed": 1, "idempotency_key": "k"}}"#),
+        ),
+    ] {
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let reply = client::post_raw(server.address, path, body.as_bytes());
+                    assert_eq!(reply.status, 400, "{}", reply.body);
+                    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded", "{}", reply.body);
+                });
+            }
+        });
+        eprintln!("{path} {} bytes: {:?} MB at most so far", body.len(), server.peak_memory());
+    }
+    let grown = server.peak_memory().zip(before).map(|(after, before)| after - before);
+    assert!(grown.is_none_or(|grown| grown < 2.0 * MOST), "{grown:?} MB");
+}
+
+#[test]
+fn counts_beyond_any_use_are_refused_with_their_name() {
+    let server = Setup::default().says("x");
+    let tools: Vec<Value> =
+        (0..1001).map(|i| json!({ "type": "function", "function": { "name": i } })).collect();
+    let parts = vec![json!({ "type": "text", "text": "x" }); 60_000];
+    for (reply, param, message) in [
+        (
+            client::post_raw(server.address, "/v1/chat/completions", messages(10_001).as_bytes()),
+            json!("messages"),
+            "10000",
+        ),
+        (server.chat(&json!({ "tools": tools })), json!("tools"), "1000"),
+        (
+            server.chat(&json!({ "messages": [{ "role": "user", "content": parts }] })),
+            Value::Null,
+            "100000 values",
+        ),
+        (server.chat(&json!({ "stop": vec!["x"; 100] })), json!("stop"), "at most 16"),
+        (server.complete(&json!({ "prompt": vec!["x"; 500] })), json!("prompt"), "at most 128"),
+    ] {
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["param"]), (400, &param), "{}", reply.body);
+        assert!(error["message"].as_str().unwrap().contains(message), "{}", reply.body);
+    }
+    assert_eq!(server.asked(), 0);
+}
+
+#[test]
+fn errors_quote_no_more_than_a_little_of_a_request() {
+    let server = Setup::default().says("x");
+    let long = "y".repeat(100_000);
+    let path = &long[..50_000];
+    let replies: [Reply; 8] = [
+        server.chat(&json!({ "temperature": long })),
+        server.chat(&json!({ "model": long })),
+        server.chat(&json!({ "priority": long })),
+        server.chat(&json!({ "tool_choice": long })),
+        server.chat(&json!({ "speculation": { "drafter": long } })),
+        server.chat(&json!({ "logit_bias": { &long: 1 } })),
+        server.chat(&json!({ "chat_template_kwargs": long, "stream": long })),
+        client::get(server.address, &format!("/v1/{path}")),
+    ];
+    for reply in replies {
+        assert!((400..500).contains(&reply.status), "{}", reply.status);
+        assert!(reply.body.len() < 1200, "{} bytes: {:.300}", reply.body.len(), reply.body);
+    }
+}
+
+#[test]
+fn prompts_are_texts_or_ids_and_nothing_between() {
+    let server = Setup::default().says("x");
+    for (prompt, prompts) in
+        [(json!("a"), 1), (json!(["a", "b"]), 2), (json!([65, 66]), 1), (json!([[65], [66, 67]]), 2)]
+    {
+        let reply = server.complete(&json!({ "prompt": prompt }));
+        assert_eq!(reply.json()["choices"].as_array().unwrap().len(), prompts, "{prompt}");
+    }
+    for prompt in [
+        json!([]),
+        json!([[]]),
+        json!({}),
+        json!(true),
+        json!(7),
+        json!(-1),
+        json!([1.5]),
+        json!(["a", 1]),
+        json!([1, "a"]),
+        json!([[1], 2]),
+        json!([["a"]]),
+        json!([[[1]]]),
+        json!([4_294_967_296u64]),
+        json!([null]),
+    ] {
+        let reply = server.complete(&json!({ "prompt": prompt }));
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (400, &json!("prompt")),
+            "{prompt}: {}",
+            reply.body
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! Models loaded one after another, in a server of its own process.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::support::{client, process::ServerProcess};
+
+/// Threads of the server; `None` where the system does not tell.
+fn threads(server: &ServerProcess) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{}/task", server.child.id())).ok()?.count())
+}
+
+#[test]
+fn loads_one_after_another_leave_threads_and_memory_as_they_were() {
+    let server = ServerProcess::start(&[]);
+    let load = || {
+        let reply = client::post(server.address, "/v1/models/load", &json!({ "model": "merlin" }));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        server.complete(&json!({ "prompt": "An owl", "max_tokens": 3, "temperature": 0 }));
+    };
+    // As many engines as there ever are beside each other, and what allocators keep.
+    (0..6).for_each(|_| load());
+    let (Some(before), Some(memory)) = (threads(&server), server.memory()) else {
+        eprintln!("skipped: the system does not tell what a process has");
+        return;
+    };
+    (0..30).for_each(|_| load());
+    // The last engine that was replaced ends in its own time, and idle threads of the runtime in theirs.
+    let started = Instant::now();
+    while threads(&server).is_some_and(|now| now > before + 2) && started.elapsed() < Duration::from_secs(20)
+    {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let (now, grown) = (threads(&server).unwrap(), server.memory().unwrap() - memory);
+    assert!(now <= before + 2, "{now} threads, {before} before");
+    assert!(grown < 20.0, "{grown} MB more after 30 loads");
+}

@@ -1,0 +1,209 @@
+//! Soak test: a long mixed load with invalid requests, cancelled, slow and idle clients, hot loads
+//! and too little memory. Afterwards threads, descriptors and MLX's memory must be back at the
+//! start, resident memory must have stayed flat, and the tokens of one stream must never have
+//! stalled.
+//!
+//! `LANNER_SOAK=1800 cargo test --release -p lanner --test cli -- soak:: --ignored --nocapture`
+//! runs for 30 minutes (20 s without LANNER_SOAK, without the bounds on growth and stalls).
+//! LANNER_SOAK_PROGRAM is the path of another `lanner` to test.
+
+mod clients;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::{TempDir, tempdir};
+
+use self::watch::{Gaps, Pauses, Sample, metric};
+use crate::{
+    load::{Random, median},
+    support::{client, process::ServerProcess},
+};
+
+/// Clients with mixed requests; four more load models, idle, send slowly and stream.
+const CLIENTS: u64 = 12;
+/// Longest time between two tokens, beyond the longest step.
+const STALL: Duration = Duration::from_millis(100);
+/// Largest ratio of resident memory at the end to that after warm-up.
+const GROWTH: f64 = 1.03;
+/// Time after the last request in which threads and connections must be gone.
+const SETTLE: Duration = Duration::from_secs(60);
+/// Longer than idle threads are kept.
+const REST: Duration = Duration::from_secs(12);
+
+/// State shared by all clients.
+pub struct Soak {
+    pub server: ServerProcess,
+    pub stop: AtomicBool,
+    /// Start and end of each load request.
+    pub loads: Mutex<Vec<(Instant, Instant)>>,
+    /// Number of requests by kind and outcome.
+    pub outcomes: Mutex<BTreeMap<String, usize>>,
+    pub known: (Value, Value),
+    /// The disk cache's folder.
+    _cache: TempDir,
+}
+
+impl Soak {
+    fn start(memory: &str) -> Soak {
+        let cache = tempdir().unwrap();
+        let caches =
+            ["--prefix-cache", "32M", "--disk-cache", "64M", "--cache-dir", cache.path().to_str().unwrap()];
+        let limits = ["--memory-limit", memory, "--queue-limit", "64", "--max-batch", "8"];
+        let server = ServerProcess::start_program(program(), &[&caches[..], &limits].concat());
+        let known = json!({ "prompt": "The owl is", "temperature": 0, "max_tokens": 24, "ignore_eos": true });
+        let text = server.complete(&known).json()["choices"][0]["text"].clone();
+        let (stop, loads, outcomes) = Default::default();
+        Soak { server, stop, loads, outcomes, known: (known, text), _cache: cache }
+    }
+
+    pub fn runs(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    pub fn count(&self, what: &str, outcome: impl std::fmt::Display) {
+        *self.outcomes.lock().unwrap().entry(format!("{what}: {outcome}")).or_default() += 1;
+    }
+
+    fn is_idle(&self) -> bool {
+        client::get(self.server.address, "/health").json()["running"] == 0
+    }
+
+    /// Resources of the idle server after each kind of request ran once.
+    fn before(&self) -> Sample {
+        clients::each_once(self);
+        let (start, mut least) = (Instant::now(), self.at_rest());
+        while start.elapsed() < REST {
+            least = least.least(&self.at_rest());
+            thread::sleep(Duration::from_millis(250));
+        }
+        least
+    }
+
+    /// Resources once they are back at `before`, at the latest after [`SETTLE`].
+    fn after(&self, before: &Sample) -> Sample {
+        let start = Instant::now();
+        loop {
+            let sample = self.at_rest();
+            if (self.is_idle() && sample.is_back_at(before)) || start.elapsed() > SETTLE {
+                return sample;
+            }
+            thread::sleep(Duration::from_millis(250));
+        }
+    }
+
+    /// Resources with an empty prefix cache.
+    fn at_rest(&self) -> Sample {
+        client::request(self.server.address, "DELETE /v1/cache", "", b"");
+        Sample::of(&self.server)
+    }
+
+    /// The longest gap in a stream while other clients send only valid requests: a step with a
+    /// whole batch and a full prefill chunk.
+    fn longest_step(&self, time: Duration) -> Duration {
+        let (start, pauses) = (Instant::now(), Pauses::default());
+        let gaps = thread::scope(|scope| {
+            scope.spawn(|| pauses.watch(self));
+            for i in 0..CLIENTS {
+                scope.spawn(move || {
+                    let mut random = Random(1000 + i);
+                    while self.runs() {
+                        clients::answered(self, &mut random);
+                    }
+                });
+            }
+            let canary = scope.spawn(|| watch::canary(self));
+            thread::sleep(time.saturating_sub(start.elapsed()));
+            self.stop.store(true, Ordering::Relaxed);
+            canary.join().unwrap()
+        });
+        self.stop.store(false, Ordering::Relaxed);
+        gaps.without(&pauses).longest()
+    }
+
+    fn soak(&self, time: Duration) -> (Vec<Sample>, Gaps) {
+        let (start, pauses) = (Instant::now(), Pauses::default());
+        let (samples, gaps) = thread::scope(|scope| {
+            scope.spawn(|| pauses.watch(self));
+            for i in 0..CLIENTS {
+                scope.spawn(move || clients::mixed(self, Random(i + 1)));
+            }
+            scope.spawn(|| clients::loads(self, Random(90)));
+            scope.spawn(|| clients::idle(self, Random(91)));
+            scope.spawn(|| clients::slow_sender(self));
+            let canary = scope.spawn(|| watch::canary(self));
+            let mut samples = vec![];
+            while start.elapsed() < time {
+                samples.push(Sample::of(&self.server));
+                thread::sleep(Duration::from_millis(500).min(time / 40));
+            }
+            self.stop.store(true, Ordering::Relaxed);
+            (samples, canary.join().unwrap())
+        });
+        (samples, gaps.without(&pauses))
+    }
+}
+
+fn program() -> String {
+    std::env::var("LANNER_SOAK_PROGRAM").unwrap_or(env!("CARGO_BIN_EXE_lanner").into())
+}
+
+/// A memory limit with room for two built-in models, but not for all requests.
+fn memory_limit() -> String {
+    let server = ServerProcess::start_program(program(), &["--disk-cache", "off"]);
+    let memory = client::get(server.address, "/v1/models").json()["data"][0]["memory"].take();
+    let bytes = |key: &str| memory[key].as_u64().unwrap();
+    let limit = 2 * (bytes("weight_bytes") + bytes("step_bytes")) + bytes("context_bytes");
+    limit.to_string()
+}
+
+#[test]
+#[ignore = "takes 20 seconds, or LANNER_SOAK=SECONDS"]
+fn a_long_mixed_load_leaves_nothing_behind() {
+    let long: Option<u64> = std::env::var("LANNER_SOAK").ok().map(|seconds| seconds.parse().unwrap());
+    let time = Duration::from_secs(long.unwrap_or(20));
+    let soak = Soak::start(&memory_limit());
+    let before = soak.before();
+    let step = soak.longest_step(time / 10);
+    let (samples, gaps) = soak.soak(time);
+    let after = soak.after(&before);
+
+    for (what, count) in &*soak.outcomes.lock().unwrap() {
+        eprintln!("{count:8} {what}");
+    }
+    let memory: Vec<f64> = samples.iter().map(|sample| sample.resident).collect();
+    let tenth = |i: usize| median(&memory[memory.len() * i / 10..memory.len() * (i + 1) / 10]);
+    let tenths: Vec<String> = (0..10).map(|i| format!("{:.1}", tenth(i))).collect();
+    eprintln!("memory in MB, by tenths: {}", tenths.join(", "));
+    eprintln!("at rest before: {before:?}\nat rest after:  {after:?}");
+    eprintln!("a chunk of a prompt takes up to {step:?}; {}", gaps.describe());
+    eprintln!(
+        "{} tokens in {} steps, {:.0} s in all",
+        metric(&soak.server, "lanner_generated_tokens_total"),
+        metric(&soak.server, "lanner_steps_total"),
+        metric(&soak.server, "lanner_step_seconds_total")
+    );
+
+    assert_eq!(soak.server.complete(&soak.known.0).json()["choices"][0]["text"], soak.known.1);
+    assert!(after.is_back_at(&before), "after the load {after:?} are left, before it there were {before:?}");
+    let outcomes = soak.outcomes.lock().unwrap();
+    let broken: Vec<_> =
+        outcomes.keys().filter(|what| what.contains("500") || what.contains("wrong")).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    if long.is_some() {
+        let growth = tenth(9) / tenth(2);
+        assert!(growth <= GROWTH, "memory grew to {growth:.3} of what it was when warm");
+        let loads = soak.loads.lock().unwrap();
+        let late = gaps.over(step + STALL, 2 * step + STALL, &loads);
+        assert!(late.is_empty(), "the stream waited beside steps of up to {step:?}: {late:?}");
+    }
+}

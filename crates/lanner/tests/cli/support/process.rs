@@ -1,0 +1,87 @@
+//! The `lanner` program: run to its end, or as a server to be measured or killed.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    process::{Child, Command, Output, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+
+use super::client::{self, Reply};
+
+/// Runs `lanner` with no environment but `env`.
+pub fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
+    command.env_clear().envs(env.iter().copied()).args(args);
+    command.output().unwrap()
+}
+
+/// `lanner serve` in a process of its own, so that its memory is its own too.
+pub struct ServerProcess {
+    pub child: Child,
+    pub address: SocketAddr,
+}
+
+impl ServerProcess {
+    pub fn start(args: &[&str]) -> ServerProcess {
+        ServerProcess::start_program(env!("CARGO_BIN_EXE_lanner"), args)
+    }
+
+    /// As [`start`](ServerProcess::start), with another build of the program.
+    pub fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> ServerProcess {
+        ServerProcess::spawn(program, args, &[])
+    }
+
+    /// As [`start`](ServerProcess::start), with these variables in the environment.
+    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
+        ServerProcess::spawn(env!("CARGO_BIN_EXE_lanner"), args, variables)
+    }
+
+    fn spawn(program: impl AsRef<OsStr>, args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
+        let mut child = Command::new(program)
+            .args([&["serve", "--port", "0", "--device", "cpu"], args].concat())
+            .envs(variables.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let ready = lines.find(|line| line.contains("serving")).unwrap();
+        let url = ready.split("http://").nth(1).unwrap();
+        let address = url.split("/v1").next().unwrap().parse().unwrap();
+        // A full pipe would stop the server.
+        thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+        ServerProcess { child, address }
+    }
+
+    /// Resident megabytes; `None` where the system does not tell.
+    pub fn memory(&self) -> Option<f64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident megabytes so far.
+    pub fn peak_memory(&self) -> Option<f64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
+    }
+
+    pub fn complete(&self, body: &Value) -> Reply {
+        let reply = client::post(self.address, "/v1/completions", body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
