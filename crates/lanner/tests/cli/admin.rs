@@ -76,7 +76,7 @@ fn lines(reply: &Reply) -> Vec<Value> {
 }
 
 #[test]
-fn a_pull_over_http_answers_when_the_model_is_there() {
+fn pull_route_answers_once_the_model_is_downloaded() {
     let world = World::new(FakeHub::tiny());
     let reply = world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
     assert_eq!(reply.status, 200, "{}", reply.body);
@@ -88,7 +88,7 @@ fn a_pull_over_http_answers_when_the_model_is_there() {
 }
 
 #[test]
-fn a_streamed_pull_tells_how_far_it_is() {
+fn streamed_pull_reports_progress() {
     let world = World::new(FakeHub::tiny().fails(WEIGHTS, [Fault::Status(500, "")]));
     let reply = world.post("/v1/models/pull", &json!({ "model": "org/tiny@main", "stream": true }));
     assert!(reply.head.to_lowercase().contains("content-type: application/x-ndjson"), "{}", reply.head);
@@ -111,7 +111,7 @@ fn lines_last(reply: &Reply) -> Value {
 }
 
 #[test]
-fn failed_pulls_have_statuses_of_their_own() {
+fn failed_pull_returns_a_status_per_cause() {
     let check = |hub: FakeHub, model: &str, status, code, message| {
         let world = World::new(hub);
         check_error(&world.post("/v1/models/pull", &json!({ "model": model })), status, code, message);
@@ -138,7 +138,7 @@ fn failed_pulls_have_statuses_of_their_own() {
 }
 
 #[test]
-fn a_client_that_leaves_cancels_its_pull() {
+fn client_disconnect_cancels_its_pull() {
     for stream in [false, true] {
         let world = World::new(FakeHub::tiny().fails(WEIGHTS, [Fault::Slow(Duration::from_millis(5))]));
         let blobs = world.cache.path().join("models--org--tiny/blobs");
@@ -187,7 +187,7 @@ fn silent_hub() -> (std::net::TcpListener, HubConfig, TempDir) {
 }
 
 #[test]
-fn a_fifth_pull_at_a_time_is_refused_until_a_client_leaves() {
+fn fifth_concurrent_pull_is_refused_until_a_client_disconnects() {
     let (silent, config, _cache) = silent_hub();
     let server = Setup { models: models(config), ..Setup::default() }.says("x");
     let headers = "Content-Type: application/json\r\n";
@@ -217,7 +217,7 @@ fn a_fifth_pull_at_a_time_is_refused_until_a_client_leaves() {
 }
 
 #[test]
-fn a_loaded_model_is_served_under_its_names() {
+fn loaded_model_is_served_under_its_names() {
     let world = World::new(FakeHub::tiny());
     check_error(&world.load("org/tiny"), 404, "model_not_found", "org/tiny has not been downloaded");
     world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
@@ -242,7 +242,7 @@ fn a_loaded_model_is_served_under_its_names() {
 }
 
 #[test]
-fn a_model_that_does_not_load_changes_nothing() {
+fn failed_load_keeps_the_served_model() {
     let world = World::new(FakeHub::tiny());
     world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
     let snapshot = world.cache.path().join("models--org--tiny/snapshots").join(world.hub.commit());
@@ -301,7 +301,7 @@ fn load_of_a_hostile_template_fails_and_changes_nothing() {
 }
 
 #[test]
-fn a_request_ends_with_the_model_that_it_began_with() {
+fn request_during_a_load_finishes_on_its_first_model() {
     let world = World::new(FakeHub::tiny());
     let body = json!({ "prompt": "a", "stream": true, "max_tokens": 900 }).to_string();
     let headers = "Content-Type: application/json\r\n";
@@ -333,7 +333,7 @@ fn copy_of(world: &World, name: &str) -> PathBuf {
 
 /// Two engines compute in one process whenever a model is loaded: neither may disturb the other.
 #[test]
-fn swaps_under_load_change_no_answer() {
+fn model_swaps_under_load_change_no_answer() {
     let world = World::new(FakeHub::tiny());
     world.post("/v1/models/pull", &json!({ "model": "org/tiny" }));
     let folders = ["a", "b"].map(|name| copy_of(&world, name));
@@ -370,7 +370,7 @@ fn answer(address: SocketAddr, prompt: &str, tokens: usize) -> String {
 }
 
 #[test]
-fn one_load_at_a_time() {
+fn concurrent_load_is_refused() {
     let world = World::new(FakeHub::tiny());
     let replies: Vec<u16> = thread::scope(|scope| {
         let loads: Vec<_> = (0..6).map(|_| scope.spawn(|| world.load("merlin").status)).collect();
@@ -382,7 +382,7 @@ fn one_load_at_a_time() {
 }
 
 #[test]
-fn these_routes_are_guarded_like_the_others() {
+fn admin_routes_require_api_key_json_and_own_host() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     for path in ["/v1/models/pull", "/v1/models/load"] {
         let body = br#"{"model": "merlin"}"#;
@@ -397,7 +397,7 @@ fn these_routes_are_guarded_like_the_others() {
 }
 
 #[test]
-fn a_pull_does_not_hold_up_answers() {
+fn pull_does_not_delay_completions() {
     let world = World::new(FakeHub::tiny().fails(WEIGHTS, [Fault::Slow(Duration::from_millis(1))]));
     let body = json!({ "model": "org/tiny", "stream": true }).to_string();
     let headers = "Content-Type: application/json\r\n";

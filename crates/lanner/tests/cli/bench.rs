@@ -63,7 +63,7 @@ fn check_run(run: &Value, report: &Value) {
 }
 
 #[test]
-fn figures_fit_each_other() {
+fn bench_figures_are_consistent() {
     let sizes = ["--prompt", "16,40", "--generate", "12", "--batch", "1,2", "--repeats", "3"];
     let report = json(&[&["--shape", &shape(), "--group-size", "32"], &sizes as &[&str]].concat(), &[]);
     assert_eq!(report["lanner"], env!("CARGO_PKG_VERSION"));
@@ -88,7 +88,7 @@ fn figures_fit_each_other() {
 }
 
 #[test]
-fn what_cannot_be_known_is_null() {
+fn unknown_bench_figures_are_null() {
     let report = json(
         &["--shape", &shape(), "--unquantized", "--prompt", "8", "--generate", "1", "--batch", "1"],
         &[],
@@ -104,7 +104,7 @@ fn what_cannot_be_known_is_null() {
 }
 
 #[test]
-fn the_built_in_model_is_measured_without_being_named() {
+fn bench_without_model_measures_the_built_in_one() {
     let (text, talk) = bench(&["--prompt", "8", "--generate", "4", "--batch", "2", "--repeats", "1"], &[]);
     assert!(text.starts_with("merlin: ") && text.contains("decode tok/s"), "{text}");
     let row: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
@@ -116,7 +116,7 @@ fn the_built_in_model_is_measured_without_being_named() {
 }
 
 #[test]
-fn threads_are_chosen_by_flag_environment_or_file() {
+fn threads_come_from_flag_environment_or_config_file() {
     let small = ["--prompt", "4", "--generate", "2", "--batch", "1", "--repeats", "1", "--shape"];
     let shape = shape();
     let args = [&small[..], &[&shape]].concat();
@@ -152,7 +152,7 @@ pub fn check_well_formed(document: &str) {
 }
 
 #[test]
-fn charts_are_well_formed_and_hold_every_run() {
+fn chart_is_well_formed_and_shows_every_run() {
     let folder = tempfile::tempdir().unwrap();
     // A name that markup would trip over.
     let shape = folder.path().join("a&b <c>.json");
@@ -188,7 +188,7 @@ fn model() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn perplexity_is_that_of_the_text() {
+fn perplexity_counts_every_predicted_token() {
     let (folder, text) = model();
     let args = ["--model", folder.path().to_str().unwrap(), "--perplexity", text.to_str().unwrap()];
     let found = json(&args, &[]);
@@ -211,7 +211,7 @@ pub fn check_failure(args: &[&str], expected: &str) {
 }
 
 #[test]
-fn wrong_usage_is_one_sentence() {
+fn wrong_bench_usage_fails_with_one_sentence() {
     check_failure(&["--shape", "qwen9"], "--shape qwen9: it is none of qwen3.5-0.8b, ");
     check_failure(&["--shape", "llama-8b", "--model", "merlin"], "cannot be used with");
     check_failure(&["--shape", "llama-8b", "--bits", "7"], "not 7 bits");

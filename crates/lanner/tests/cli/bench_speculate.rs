@@ -28,7 +28,7 @@ fn lines(report: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn every_drafter_of_the_model_is_compared_with_plain_decoding() {
+fn bench_speculate_compares_every_drafter_with_plain_decoding() {
     let args = ["--speculate", "--texts", "copying", "--generate", "12", "--batch", "1,8", "--repeats", "1"];
     let report = json(&[&args[..], &["--warmup", "0"]].concat(), &[]);
     let found = lines(&report);
@@ -53,7 +53,7 @@ fn every_drafter_of_the_model_is_compared_with_plain_decoding() {
 }
 
 #[test]
-fn a_script_is_right_as_often_as_it_is_told() {
+fn scripted_drafter_has_the_requested_acceptance_rate() {
     let folder = tempfile::tempdir().unwrap();
     let chart = folder.path().join("speculation.html");
     let shape = shape();
@@ -80,7 +80,7 @@ fn a_script_is_right_as_often_as_it_is_told() {
 }
 
 #[test]
-fn the_table_says_what_was_compared() {
+fn bench_speculate_table_names_what_it_compares() {
     let args = ["--speculate", "auto", "--texts", "chat,json", "--generate", "4", "--batch", "8"];
     let (text, talk) = bench(&[&args[..], &["--repeats", "1"]].concat(), &[]);
     assert!(text.starts_with("merlin: ") && text.contains("identical"), "{text}");

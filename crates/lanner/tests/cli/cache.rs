@@ -24,7 +24,7 @@ fn parts(server: &TestServer, body: &Value) -> Vec<String> {
 }
 
 #[test]
-fn state_is_kept_behind_the_head_and_behind_the_history() {
+fn cache_breakpoints_follow_the_system_prompt_and_the_history() {
     let server = Setup::default().says("x");
     let head = "<|im_start|>system\nBe brief.<|im_end|>\n";
     let body = json!({ "messages": messages("Be brief.", &["hi"]) });
@@ -48,7 +48,7 @@ fn state_is_kept_behind_the_head_and_behind_the_history() {
 }
 
 #[test]
-fn a_template_that_opens_answers_in_its_own_way_is_followed() {
+fn cache_breakpoints_follow_a_template_with_its_own_generation_prompt() {
     let template = "{%- for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}\
         {%- if add_generation_prompt %}{% if messages | length > 1 %}[again]{% endif %}[bot]{% endif %}";
     let server = Setup { template, ..Setup::default() }.says("x");
@@ -70,7 +70,7 @@ fn cache(server: &TestServer) -> Value {
 }
 
 #[test]
-fn the_next_turn_computes_what_is_new_and_a_miss_is_explained() {
+fn next_turn_reuses_the_prefix_and_a_miss_is_explained() {
     let server = Setup::default().merlin();
     let system =
         "You know birds of prey, by their cries and by their feathers, and answer in one line. ".repeat(12);
@@ -122,7 +122,7 @@ fn spoiled(request: usize) -> String {
 }
 
 #[test]
-fn a_line_that_changes_with_every_request_is_named_and_kept() {
+fn volatile_line_is_reported_and_left_in_place() {
     let server = Setup::default().merlin();
     let ask = |system: &str| {
         let messages = messages(system, &["Name an owl."]);
@@ -145,7 +145,7 @@ fn a_line_that_changes_with_every_request_is_named_and_kept() {
 }
 
 #[test]
-fn a_line_that_changes_with_every_request_costs_nothing_if_prompts_are_normalized() {
+fn volatile_line_keeps_the_prefix_when_prompts_are_normalized() {
     let mut setup = Setup::default();
     setup.models.spoilers = PrefixSpoilers::Normalize;
     let server = setup.merlin();

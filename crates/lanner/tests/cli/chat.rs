@@ -7,7 +7,7 @@ use crate::support::server::{CONTEXT, Setup, TestServer, token, tokens};
 const THINKS: &str = "<think>\nhm, é\n</think>\n\nÜber 🦅!";
 
 #[test]
-fn a_whole_answer_has_openai_s_shape() {
+fn chat_completion_has_openai_shape() {
     let server = Setup::default().says("Hello");
     let reply = server.chat(&json!({}));
     assert_eq!(reply.status, 200);
@@ -43,7 +43,7 @@ fn a_whole_answer_has_openai_s_shape() {
 }
 
 #[test]
-fn a_stream_starts_with_the_role_and_ends_with_reason_usage_and_done() {
+fn chat_stream_starts_with_role_and_ends_with_finish_reason_usage_and_done() {
     let server = Setup::default().says("Hi");
     let reply = server.chat(&json!({ "stream": true, "stream_options": { "include_usage": true } }));
     assert_eq!(reply.status, 200);
@@ -90,7 +90,7 @@ fn joined(server: &TestServer, request: &Value) -> Value {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_answer_says() {
+fn chat_stream_equals_the_non_streaming_answer() {
     let requests = [
         json!({}),
         json!({ "stop": ["er"] }),
@@ -121,7 +121,7 @@ fn a_stream_says_what_the_whole_answer_says() {
 }
 
 #[test]
-fn reasoning_is_apart_from_content_and_counted() {
+fn reasoning_is_separate_from_content_and_counted() {
     let server = Setup::default().says(THINKS);
     let answer = server.chat(&json!({})).json();
     let message = &answer["choices"][0]["message"];
@@ -133,7 +133,7 @@ fn reasoning_is_apart_from_content_and_counted() {
 }
 
 #[test]
-fn split_characters_come_whole() {
+fn characters_split_across_tokens_arrive_whole() {
     let server = Setup::default().says("a🦅é");
     let events = server.chat(&json!({ "stream": true })).events();
     let pieces: Vec<&str> =
@@ -142,7 +142,7 @@ fn split_characters_come_whole() {
 }
 
 #[test]
-fn stop_strings_end_the_answer_wherever_tokens_end() {
+fn stop_string_across_token_boundaries_ends_the_answer() {
     let server = Setup::default().says("one two three");
     for (stop, content, completion_tokens) in [
         (json!("two"), "one ", 7),
@@ -159,7 +159,7 @@ fn stop_strings_end_the_answer_wherever_tokens_end() {
 }
 
 #[test]
-fn max_tokens_ends_with_length() {
+fn max_tokens_reached_gives_finish_reason_length() {
     let server = Setup::default().says("one two three");
     for request in [
         json!({ "max_tokens": 3 }),
@@ -177,7 +177,7 @@ fn max_tokens_ends_with_length() {
 }
 
 #[test]
-fn every_sampling_field_reaches_the_engine() {
+fn sampling_fields_all_reach_the_engine() {
     let server = Setup::default().says("x");
     server.chat(&json!({
         "temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
@@ -199,7 +199,7 @@ fn every_sampling_field_reaches_the_engine() {
 }
 
 #[test]
-fn n_choices_count_seeds_up_and_share_one_prompt() {
+fn n_choices_use_consecutive_seeds_and_share_the_prompt() {
     let server = Setup::default().script(|request, n| {
         let ids = tokens(&format!("seed {}", request.sampling.seed));
         token(ids.get(n).copied().unwrap_or(crate::support::server::IM_END))
@@ -214,7 +214,7 @@ fn n_choices_count_seeds_up_and_share_one_prompt() {
 }
 
 #[test]
-fn logprobs_have_tokens_bytes_and_alternatives() {
+fn logprobs_hold_tokens_bytes_and_top_alternatives() {
     let server = Setup::default().says("<think>a</think>é");
     let answer = server.chat(&json!({ "logprobs": true, "top_logprobs": 2 })).json();
     let logprobs = &answer["choices"][0]["logprobs"];
@@ -232,7 +232,7 @@ fn logprobs_have_tokens_bytes_and_alternatives() {
 }
 
 #[test]
-fn templates_see_thinking_tools_and_parts() {
+fn chat_template_receives_thinking_tools_and_content_parts() {
     let server = Setup::default().says("x");
     for request in [
         json!({ "enable_thinking": false }),
@@ -267,7 +267,7 @@ fn templates_see_thinking_tools_and_parts() {
 }
 
 #[test]
-fn harmless_fields_are_accepted() {
+fn harmless_chat_fields_are_accepted() {
     let server = Setup::default().says("x");
     let reply = server.chat(&json!({
         "model": "owl", "user": "me", "metadata": {}, "store": true, "service_tier": "auto",

@@ -43,7 +43,7 @@ fn join(ids: &[u64]) -> String {
 }
 
 #[test]
-fn ids_in_ids_out_as_transformers_has_them() {
+fn run_with_ids_prints_the_reference_ids() {
     let (folder, golden) = model();
     // Whoever brings ids needs no tokenizer.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
@@ -65,7 +65,7 @@ fn ids_in_ids_out_as_transformers_has_them() {
 }
 
 #[test]
-fn logits_are_dumped_for_every_position() {
+fn dump_logits_writes_every_position() {
     let (folder, golden) = model();
     let case = &golden["cases"][0];
     let prompt = ids(&case["prompt_ids"]);
@@ -93,7 +93,7 @@ fn logits_are_dumped_for_every_position() {
 }
 
 #[test]
-fn a_prompt_gives_text_or_one_object() {
+fn run_prints_text_or_one_json_object() {
     let (folder, _) = model();
     let sampling = ["--max-tokens", "12", "--temperature", "0", "--ignore-eos"];
     let text = stdout(&folder, "run", &[&["hi"], &sampling as &[&str]].concat());
@@ -112,7 +112,7 @@ fn a_prompt_gives_text_or_one_object() {
 }
 
 #[test]
-fn each_line_of_a_pipe_is_a_turn() {
+fn chat_reads_one_turn_per_piped_line() {
     let (folder, _) = model();
     let saved = folder.path().join("conversation.json");
     let lines = format!("/system Be brief.\n\nfirst\\\nline\n/nonsense\nsecond\n/save {}\n", saved.display());
@@ -131,7 +131,7 @@ fn each_line_of_a_pipe_is_a_turn() {
 }
 
 #[test]
-fn the_server_says_when_it_is_ready_and_ends_on_ctrl_c() {
+fn serve_prints_its_address_and_exits_on_ctrl_c() {
     let (folder, _) = model();
     let mut server = spawn(&folder, &["serve", "--port", "0", "--name", "owl"], Stdio::null());
     let lines = BufReader::new(server.stderr.take().unwrap()).lines();
@@ -152,7 +152,7 @@ fn the_server_says_when_it_is_ready_and_ends_on_ctrl_c() {
 }
 
 #[test]
-fn a_second_ctrl_c_ends_a_server_that_still_generates() {
+fn second_ctrl_c_ends_a_generating_server() {
     let (folder, _) = model();
     for _ in 0..3 {
         let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
@@ -172,7 +172,7 @@ fn a_second_ctrl_c_ends_a_server_that_still_generates() {
 }
 
 #[test]
-fn a_stream_cut_by_the_second_ctrl_c_ends_with_an_error() {
+fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     let (folder, _) = model();
     let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -208,7 +208,7 @@ fn a_stream_cut_by_the_second_ctrl_c_ends_with_an_error() {
 }
 
 #[test]
-fn a_load_that_hangs_does_not_keep_the_program_alive() {
+fn hanging_load_does_not_delay_exit() {
     let (folder, _) = model();
     let mut server = spawn(&folder, &["serve", "--port", "0"], Stdio::null());
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -230,7 +230,7 @@ fn a_load_that_hangs_does_not_keep_the_program_alive() {
 }
 
 #[test]
-fn listening_beyond_loopback_without_a_key_is_warned_of() {
+fn listening_beyond_loopback_without_api_key_logs_a_warning() {
     let (folder, _) = model();
     let said = |args: &[&str]| {
         let args = [&["serve", "--port", "0"], args].concat();

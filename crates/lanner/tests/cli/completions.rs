@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_completion_has_openai_s_shape() {
+fn completion_has_openai_shape() {
     let server = Setup::default().says("Hello");
     let mut answer = server.complete(&json!({ "prompt": "ab" })).json();
     assert!(answer["id"].take().as_str().unwrap().starts_with("cmpl-"));
@@ -38,7 +38,7 @@ fn a_completion_has_openai_s_shape() {
 }
 
 #[test]
-fn prompts_come_as_text_ids_or_lists_of_either() {
+fn prompt_is_text_ids_or_a_list_of_either() {
     let server = Setup::default().says("x");
     for (prompt, prompts) in
         [(json!("ab"), 1), (json!(["ab", "c"]), 2), (json!([97, 98]), 1), (json!([[97], [98, 99], [100]]), 3)]
@@ -58,7 +58,7 @@ fn prompts_come_as_text_ids_or_lists_of_either() {
 }
 
 #[test]
-fn echo_and_logprobs_cover_prompt_and_completion() {
+fn echo_with_logprobs_covers_prompt_and_completion() {
     let server = Setup::default().says("yz");
     let answer = server.complete(&json!({ "prompt": "é!", "echo": true, "logprobs": 1 })).json();
     let choice = &answer["choices"][0];
@@ -77,7 +77,7 @@ fn echo_and_logprobs_cover_prompt_and_completion() {
 }
 
 #[test]
-fn text_offset_is_where_a_token_stands_in_the_text() {
+fn text_offset_is_the_position_of_the_token_in_the_text() {
     // A control token in the answer is not shown, nor counted.
     let server = Setup::default().script(|_, at| token([97, 256, 98][at.min(2)]));
     let answer = server.complete(&json!({ "prompt": "p", "logprobs": 0, "max_tokens": 3 })).json();
@@ -102,7 +102,7 @@ fn text_offset_is_where_a_token_stands_in_the_text() {
 }
 
 #[test]
-fn echo_alone_scores_a_prompt() {
+fn echo_with_zero_max_tokens_scores_the_prompt() {
     let server = Setup::default().says("yz");
     let answer =
         server.complete(&json!({ "prompt": "abc", "echo": true, "logprobs": 2, "max_tokens": 0 })).json();
@@ -114,7 +114,7 @@ fn echo_alone_scores_a_prompt() {
 }
 
 #[test]
-fn token_ids_come_back_on_request() {
+fn return_token_ids_returns_token_ids() {
     let server = Setup::default().says("yz");
     let request = json!({ "prompt": "ab", "return_token_ids": true, "stop": "z" });
     let choice = server.complete(&request).json()["choices"][0].take();
@@ -124,7 +124,7 @@ fn token_ids_come_back_on_request() {
 }
 
 #[test]
-fn a_stream_joins_to_the_whole() {
+fn completion_stream_equals_the_non_streaming_answer() {
     for text in ["", "plain", "<think>x</think>é🦅"] {
         let server = Setup::default().says(text);
         for request in [
@@ -171,7 +171,7 @@ fn join(whole: Value, piece: &Value) -> Value {
 }
 
 #[test]
-fn every_choice_of_every_prompt_has_a_seed_of_its_own() {
+fn choices_of_all_prompts_have_distinct_seeds() {
     let server = Setup::default().script(|request, n| {
         let ids = tokens(&format!("seed {}", request.sampling.seed));
         token(ids.get(n).copied().unwrap_or(IM_END))
@@ -189,7 +189,7 @@ fn every_choice_of_every_prompt_has_a_seed_of_its_own() {
 
 /// As mlx-lm has it.
 #[test]
-fn the_tokenizers_end_of_sequence_ends_answers_of_a_model_that_names_none() {
+fn tokenizer_eos_applies_to_a_model_without_one() {
     let folder = checkpoint::folder("qwen3_5-hub");
     let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
     let path = folder.path().join("config.json");

@@ -66,7 +66,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_given_up_and_told_so() {
+fn slow_request_head_times_out_with_408() {
     let server = server(|timeouts| timeouts.head = SHORT);
     let mut slow = connect(server.address);
     let started = Instant::now();
@@ -91,7 +91,7 @@ fn a_head_that_comes_byte_by_byte_is_given_up_and_told_so() {
 }
 
 #[test]
-fn a_body_that_stops_or_trickles_is_a_408() {
+fn stalled_or_slow_body_times_out_with_408() {
     let server = server(|timeouts| timeouts.body = SHORT);
     for trickles in [false, true] {
         let mut slow = connect(server.address);
@@ -118,7 +118,7 @@ fn a_body_that_stops_or_trickles_is_a_408() {
 }
 
 #[test]
-fn a_connection_serves_many_requests_until_it_has_idled() {
+fn connection_serves_many_requests_until_idle_timeout() {
     let server = server(|timeouts| timeouts.idle = Duration::from_secs(3));
     let kept = connect(server.address);
     for _ in 0..3 {
@@ -141,7 +141,7 @@ fn post_whole(server: &TestServer, headers: &str, body: &[u8]) -> Reply {
 }
 
 #[test]
-fn answers_that_come_before_the_body_has_been_sent_are_not_lost() {
+fn early_response_during_upload_is_delivered() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     let body = vec![b' '; 3 << 20];
     let key = "Authorization: Bearer secret\r\n";
@@ -174,7 +174,7 @@ fn answers_that_come_before_the_body_has_been_sent_are_not_lost() {
 }
 
 #[test]
-fn a_body_that_declares_itself_too_large_is_refused_unread() {
+fn oversized_content_length_is_refused_unread() {
     let server = Setup::default().says("x");
     let mut stream = connect(server.address);
     let head = format!(
@@ -199,7 +199,7 @@ fn stream(server: &TestServer) -> TcpStream {
 }
 
 #[test]
-fn one_connection_too_many_is_refused_unless_another_idles() {
+fn connection_over_the_cap_is_refused_unless_another_idles() {
     let setup = Setup { max_connections: 3, delay: Duration::from_millis(20), ..Setup::default() };
     let server = endless(setup);
     let mut streams: Vec<_> = (0..2).map(|_| stream(&server)).collect();
@@ -221,7 +221,7 @@ fn one_connection_too_many_is_refused_unless_another_idles() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_its_answer_and_no_other_does() {
+fn client_that_does_not_read_loses_only_its_own_answer() {
     let mut setup = Setup::default();
     setup.timeouts.write = SHORT;
     let server = endless(setup);
@@ -243,7 +243,7 @@ fn a_client_that_does_not_read_loses_its_answer_and_no_other_does() {
 }
 
 #[test]
-fn without_admin_routes_the_server_only_answers() {
+fn no_admin_disables_admin_routes() {
     let server = Setup { admin: false, ..Setup::default() }.says("x");
     let body = br#"{"model": "merlin"}"#;
     for line in ["POST /v1/models/load", "POST /v1/models/pull", "GET /v1/cache", "DELETE /v1/cache"] {
@@ -255,7 +255,7 @@ fn without_admin_routes_the_server_only_answers() {
 }
 
 #[test]
-fn pages_of_other_sites_are_refused() {
+fn foreign_origin_is_refused() {
     let server = Setup::default().says("x");
     let get =
         |origin: &str| client::request(server.address, "GET /health", &format!("Origin: {origin}\r\n"), b"");

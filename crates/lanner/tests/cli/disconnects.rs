@@ -27,7 +27,7 @@ fn wait_until_idle(server: &TestServer) {
 }
 
 #[test]
-fn a_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
+fn hundred_clients_that_disconnect_mid_stream_release_everything() {
     let server = endless(Duration::from_millis(2));
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "stream": true }).to_string();
     for _ in 0..100 {
@@ -43,7 +43,7 @@ fn a_hundred_clients_that_leave_mid_stream_leave_nothing_behind() {
 }
 
 #[test]
-fn a_client_that_leaves_a_whole_answer_cancels_it_too() {
+fn client_disconnect_cancels_a_non_streaming_answer() {
     let server = endless(Duration::from_millis(20));
     let body = json!({ "prompt": "a", "max_tokens": 900 }).to_string();
     let stream = client::open(
@@ -62,7 +62,7 @@ fn a_client_that_leaves_a_whole_answer_cancels_it_too() {
 }
 
 #[test]
-fn health_answers_while_sixteen_requests_generate() {
+fn health_answers_during_sixteen_generations() {
     let server = endless(Duration::from_millis(2));
     let address = server.address;
     let requests: Vec<_> = (0..16)
@@ -90,7 +90,7 @@ fn health_answers_while_sixteen_requests_generate() {
 }
 
 #[test]
-fn an_endless_template_ends_while_others_are_answered() {
+fn endless_template_fails_without_delaying_other_requests() {
     let template = "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}\
         {% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}";
     let server = Setup { template, ..Setup::default() }.says("x");
@@ -111,7 +111,7 @@ fn an_endless_template_ends_while_others_are_answered() {
 }
 
 #[test]
-fn a_template_s_objection_reaches_the_client() {
+fn template_raise_exception_reaches_the_client() {
     let server =
         Setup { template: "{{ raise_exception('roles must alternate') }}", ..Setup::default() }.says("x");
     let reply = server.chat(&json!({}));

@@ -84,7 +84,7 @@ fn left_unfinished(folder: &Path) -> usize {
 }
 
 #[test]
-fn a_killed_server_goes_on_from_the_disk() {
+fn killed_server_resumes_from_the_disk_cache() {
     let exact = std::env::var_os("LANNER_LOAD").is_some();
     let (folder, model) = (tempdir().unwrap(), stretched());
     let model = ["--model", model.path().to_str().unwrap()];
@@ -123,7 +123,7 @@ fn a_killed_server_goes_on_from_the_disk() {
 }
 
 #[test]
-fn the_cache_is_listed_and_cleared_without_a_server() {
+fn cache_commands_work_without_a_server() {
     let folder = tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let run = |args: &[&str]| {
@@ -153,7 +153,7 @@ fn the_cache_is_listed_and_cleared_without_a_server() {
 }
 
 #[test]
-fn an_answer_that_owes_to_compressed_state_says_so() {
+fn answer_from_compressed_state_reports_lossy() {
     let folder = tempdir().unwrap();
     let packed = ["--disk-cache-bits", "8"];
     let lossy = |answer: &Value| answer["usage"]["lanner"].get("lossy").cloned();
@@ -186,7 +186,7 @@ fn an_answer_that_owes_to_compressed_state_says_so() {
 }
 
 #[test]
-fn a_server_killed_while_it_writes_starts_again_and_answers_the_same() {
+fn server_killed_during_disk_writes_restarts_with_the_same_answers() {
     let kills: u64 = std::env::var("LANNER_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     let folder = tempdir().unwrap();
     let bodies: Vec<Value> = (0..6)

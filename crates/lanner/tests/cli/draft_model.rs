@@ -21,7 +21,7 @@ fn told(args: &[&str]) -> (String, String, bool) {
 const RUN: [&str; 6] = ["run", "Once upon a time", "--max-tokens", "12", "--temperature", "0"];
 
 #[test]
-fn a_draft_model_changes_no_answer() {
+fn draft_model_changes_no_answer() {
     let (plain, ..) = told(&[&RUN[..], &["--speculate", "off"]].concat());
     for speculate in ["draft_model:3", "draft_model", "auto"] {
         let drafting = ["--draft-model", "merlin", "--speculate", speculate];
@@ -32,7 +32,7 @@ fn a_draft_model_changes_no_answer() {
 }
 
 #[test]
-fn a_model_with_other_tokens_is_refused() {
+fn draft_model_with_another_tokenizer_is_refused() {
     let other = checkpoint::folder("qwen3_5-hub");
     fs::write(other.path().join("tokenizer.json"), tokenizer_json()).unwrap();
     fs::write(other.path().join("chat_template.jinja"), TEMPLATE).unwrap();
@@ -96,7 +96,7 @@ fn block(changes: Value) -> TempDir {
 
 /// A folder without a tokenizer: the model's tokens are its own.
 #[test]
-fn a_block_drafter_changes_no_answer() {
+fn block_drafter_changes_no_answer() {
     let drafter = block(json!({}));
     let path = drafter.path().to_str().unwrap();
     let (plain, ..) = told(&[&RUN[..], &["--speculate", "off"]].concat());

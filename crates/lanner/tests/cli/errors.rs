@@ -22,7 +22,7 @@ fn check(reply: &Reply, status: u16, param: Value, code: Value) -> String {
 }
 
 #[test]
-fn wrong_chat_fields_are_named() {
+fn invalid_chat_field_is_named() {
     let server = Setup::default().says("x");
     let unsupported = json!("unsupported_parameter");
     for (request, param, code) in [
@@ -93,7 +93,7 @@ fn wrong_chat_fields_are_named() {
 }
 
 #[test]
-fn numbers_out_of_range_are_answered_with_field_value_and_range() {
+fn number_out_of_range_reports_field_value_and_range() {
     let server = Setup::default().says("x");
     for (field, value, expected) in [
         ("temperature", "1e300", "temperature is 1e300; it must be between 0 and 100"),
@@ -128,7 +128,7 @@ fn numbers_out_of_range_are_answered_with_field_value_and_range() {
 }
 
 #[test]
-fn long_values_of_the_wrong_type_are_not_echoed_whole() {
+fn long_value_of_the_wrong_type_is_truncated_in_the_error() {
     let server = Setup::default().says("x");
     let reply = server.chat(&json!({ "temperature": "\u{1F985}".repeat(30_000) }));
     let message = check(&reply, 400, "temperature".into(), Value::Null);
@@ -137,7 +137,7 @@ fn long_values_of_the_wrong_type_are_not_echoed_whole() {
 }
 
 #[test]
-fn wrong_completion_fields_are_named() {
+fn invalid_completion_field_is_named() {
     let server = Setup::default().says("x");
     for (request, param) in [
         (json!({ "prompt": [] }), "prompt"),
@@ -170,7 +170,7 @@ fn wrong_completion_fields_are_named() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_context_says_by_how_much() {
+fn prompt_longer_than_the_context_reports_both_lengths() {
     let server = Setup::default().says("x");
     for stream in [false, true] {
         let request = json!({ "prompt": vec![65; CONTEXT + 9], "stream": stream });
@@ -188,7 +188,7 @@ fn a_prompt_longer_than_the_context_says_by_how_much() {
 }
 
 #[test]
-fn other_models_routes_and_methods_do_not_exist() {
+fn unknown_model_route_or_method_is_refused() {
     let server = Setup::default().says("x");
     let unknown = server.chat(&json!({ "model": "gpt-4" }));
     check(&unknown, 404, "model".into(), "model_not_found".into());
@@ -209,7 +209,7 @@ fn other_models_routes_and_methods_do_not_exist() {
 }
 
 #[test]
-fn unreadable_bodies_are_refused_and_the_server_goes_on() {
+fn unreadable_body_is_refused_and_the_server_continues() {
     let server = Setup::default().says("x");
     let post = |body: &[u8]| client::post_raw(server.address, "/v1/chat/completions", body);
     let garbage: Vec<u8> = (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -234,7 +234,7 @@ fn unreadable_bodies_are_refused_and_the_server_goes_on() {
 }
 
 #[test]
-fn keys_are_asked_for_on_v1_only() {
+fn api_key_is_required_on_v1_routes_only() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     let get =
         |path: &str, headers: &str| client::request(server.address, &format!("GET {path}"), headers, b"");
@@ -253,7 +253,7 @@ fn keys_are_asked_for_on_v1_only() {
 }
 
 #[test]
-fn foreign_host_names_are_refused_on_loopback() {
+fn foreign_host_is_refused_on_loopback() {
     let server = Setup { allowed_hosts: vec!["mac.local".into()], ..Setup::default() }.says("x");
     let get = |host: &str| client::request(server.address, "GET /health", &format!("Host: {host}\r\n"), b"");
     for host in
@@ -269,7 +269,7 @@ fn foreign_host_names_are_refused_on_loopback() {
 }
 
 #[test]
-fn a_failing_engine_is_a_500_or_an_error_event() {
+fn failing_engine_gives_500_or_an_error_event() {
     fn failing() -> TestServer {
         Setup::default().script(|_, n| match n {
             0..3 => crate::support::server::token(65),

@@ -30,7 +30,7 @@ fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn wrong_usage_is_explained() {
+fn wrong_usage_names_the_flag_and_value() {
     check_failure(&["run"], &[], &["<PROMPT>"]);
     check_failure(&["run", "--ids", "1 2", "hi"], &[], &["cannot be used with"]);
     check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
@@ -53,7 +53,7 @@ fn wrong_usage_is_explained() {
 }
 
 #[test]
-fn a_model_folder_that_is_none_is_named() {
+fn invalid_model_folder_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     check_failure(&["run", "hi", "--model", path], &[], &["cannot load"]);
@@ -62,7 +62,7 @@ fn a_model_folder_that_is_none_is_named() {
 }
 
 #[test]
-fn a_taken_port_is_one_sentence() {
+fn port_in_use_fails_with_one_sentence_and_a_hint() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let address = format!("cannot listen on 127.0.0.1:{port}");
@@ -70,7 +70,7 @@ fn a_taken_port_is_one_sentence() {
 }
 
 #[test]
-fn flags_win_over_environment_over_file() {
+fn flags_override_environment_which_overrides_config_file() {
     let (_folder, path) = config_file("[model]\npath = '/from/file'\n");
     let path = path.to_str().unwrap();
     check_failure(&["run", "hi", "--config", path], &[], &["/from/file"]);
@@ -81,7 +81,7 @@ fn flags_win_over_environment_over_file() {
 }
 
 #[test]
-fn the_usual_config_file_is_found() {
+fn default_config_file_is_read() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".config/lanner");
     std::fs::create_dir_all(&folder).unwrap();
@@ -92,7 +92,7 @@ fn the_usual_config_file_is_found() {
 }
 
 #[test]
-fn sampling_flags_out_of_range_are_refused_before_a_model_is_loaded() {
+fn sampling_flag_out_of_range_is_refused_before_loading() {
     let (_folder, path) = config_file("[sampling]\nmin-p = 2.5\n");
     for (args, expected) in [
         (["--temperature", "1e300"], "temperature is 1e300; it must be between 0 and 100"),
@@ -111,7 +111,7 @@ fn sampling_flags_out_of_range_are_refused_before_a_model_is_loaded() {
 }
 
 #[test]
-fn wrong_config_files_name_the_key() {
+fn invalid_config_file_reports_the_key() {
     for (text, expected) in [
         ("[server]\nprot = 1\n", ["config.toml", "prot"]),
         ("port = 1\n", ["config.toml", "port"]),
@@ -129,7 +129,7 @@ fn wrong_config_files_name_the_key() {
 
 /// `UPDATE_DOCS=1 cargo test -p lanner` rewrites the page.
 #[test]
-fn docs_cli_md_is_what_help_says() {
+fn docs_cli_md_matches_help() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let mut page = String::from(
         "# Command line\n\nWritten by `UPDATE_DOCS=1 cargo test -p lanner`; do not edit.\n\n\
@@ -162,7 +162,7 @@ fn section(name: &str, command: clap::Command) -> String {
 }
 
 #[test]
-fn the_documented_short_names_are_ours() {
+fn docs_models_md_lists_the_short_names() {
     let table = lanner::catalog::catalog_table();
     let written = document::part("short names", &table);
     assert!(written == table, "docs/models.md is stale: run this test with UPDATE_DOCS=1");

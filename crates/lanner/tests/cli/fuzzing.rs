@@ -162,7 +162,7 @@ fn number(variable: &str) -> Option<usize> {
 }
 
 #[test]
-fn random_requests_of_every_route_are_answered_and_leave_nothing_behind() {
+fn fuzzed_requests_are_answered_in_json_and_release_everything() {
     let requests = number("LANNER_FUZZ").unwrap_or(USUAL);
     let seed = number("LANNER_FUZZ_SEED").unwrap_or(0) as u64;
     let mut server = serving();
@@ -194,7 +194,7 @@ fn random_requests_of_every_route_are_answered_and_leave_nothing_behind() {
 }
 
 #[test]
-fn every_field_of_every_route_at_its_extremes_is_answered() {
+fn extreme_values_of_every_field_are_answered() {
     let mut server = serving();
     let (mut shares, seen) = (vec![], Mutex::new(Seen::default()));
     (0..CONNECTIONS).for_each(|_| shares.push(vec![]));

@@ -25,13 +25,13 @@ fn health_of_an_idle_server_is_ok() {
 }
 
 #[test]
-fn health_of_a_server_whose_engine_hangs_is_503() {
+fn health_of_a_hanging_engine_is_503() {
     let server = Setup::default().stuck();
     check(&server, 503, "stuck", "step", Some("one step for"));
 }
 
 #[test]
-fn health_of_a_server_whose_engine_has_ended_is_503() {
+fn health_of_an_ended_engine_is_503() {
     let server = Setup::default().says("x");
     server.host.current().engine().stop();
     check(&server, 503, "stopped", "ended", Some("restart the server"));

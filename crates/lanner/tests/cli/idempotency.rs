@@ -42,7 +42,7 @@ fn with(body: &Value, fields: Value) -> Value {
 }
 
 #[test]
-fn a_request_sent_again_has_the_same_answer() {
+fn repeated_idempotency_key_returns_the_same_answer() {
     let server = counting(Duration::ZERO);
     let chat = json!({
         "messages": [{ "role": "user", "content": "hi" }],
@@ -79,7 +79,7 @@ fn a_request_sent_again_has_the_same_answer() {
 }
 
 #[test]
-fn a_stream_sent_again_has_the_same_events() {
+fn repeated_idempotency_key_returns_the_same_stream_events() {
     let server = counting(Duration::ZERO);
     let body = json!({ "prompt": "a", "seed": 1, "stream": true, "max_tokens": 30, "idempotency_key": "k" });
     let first = server.complete(&body);
@@ -92,7 +92,7 @@ fn a_stream_sent_again_has_the_same_events() {
 }
 
 #[test]
-fn requests_with_one_key_at_the_same_time_are_generated_once() {
+fn concurrent_requests_with_one_idempotency_key_generate_once() {
     let server = counting(Duration::from_millis(20));
     let address = server.address;
     let requests: Vec<_> = (0..6)
@@ -111,7 +111,7 @@ fn requests_with_one_key_at_the_same_time_are_generated_once() {
 }
 
 #[test]
-fn one_that_waits_takes_over_from_one_that_left() {
+fn waiting_duplicate_takes_over_after_a_disconnect() {
     let server = counting(Duration::from_millis(20));
     let body = json!({ "prompt": "a", "temperature": 0, "idempotency_key": "k" });
     let text = body.to_string();
@@ -137,7 +137,7 @@ fn one_that_waits_takes_over_from_one_that_left() {
 }
 
 #[test]
-fn a_key_belongs_to_one_request() {
+fn idempotency_key_with_another_body_is_refused() {
     let server = counting(Duration::ZERO);
     let body = json!({ "prompt": "a", "temperature": 0, "idempotency_key": "k" });
     assert_eq!(server.complete(&body).status, 200);
@@ -159,7 +159,7 @@ fn a_key_belongs_to_one_request() {
 }
 
 #[test]
-fn failed_and_cancelled_answers_are_not_given_again() {
+fn failed_or_cancelled_answer_is_not_replayed() {
     let failures = Arc::new(AtomicUsize::new(0));
     let server = Setup { delay: Duration::from_millis(5), ..Setup::default() }.script(move |_, n| match n {
         0..3 => token(65),
@@ -184,7 +184,7 @@ fn failed_and_cancelled_answers_are_not_given_again() {
 }
 
 #[test]
-fn keys_are_taken_only_where_they_keep_what_they_promise() {
+fn idempotency_key_without_seed_or_out_of_bounds_is_refused() {
     let server = counting(Duration::ZERO);
     for (fields, param) in [
         (json!({ "idempotency_key": "k" }), "idempotency_key"),
@@ -207,7 +207,7 @@ fn keys_are_taken_only_where_they_keep_what_they_promise() {
 }
 
 #[test]
-fn a_request_is_the_same_in_whatever_order_its_fields_stand() {
+fn field_order_does_not_change_the_idempotency_match() {
     let server = counting(Duration::ZERO);
     let post = |body: &str| client::post_raw(server.address, "/v1/chat/completions", body.as_bytes());
     let first = post(

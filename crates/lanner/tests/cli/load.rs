@@ -135,7 +135,7 @@ pub fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
 }
 
 #[test]
-fn sixty_four_clients_that_leave_and_dawdle_cost_nobody_anything() {
+fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     let long: Option<u64> = std::env::var("LANNER_LOAD").ok().map(|seconds| seconds.parse().unwrap());
     let server = ServerProcess::start(&["--disk-cache", "off"]);
     let known = json!({ "prompt": "The owl is", "temperature": 0, "max_tokens": 24, "ignore_eos": true });

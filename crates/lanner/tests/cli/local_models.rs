@@ -79,7 +79,7 @@ impl World {
 }
 
 #[test]
-fn a_pulled_model_runs_by_its_name() {
+fn pulled_model_runs_by_name() {
     let world = World::new(FakeHub::tiny());
     let ask = [&["run", "--model", "org/tiny"], &ASK as &[&str]].concat();
     world.fails(&ask, &["org/tiny has not been downloaded\nhint: lanner pull org/tiny"]);
@@ -97,7 +97,7 @@ fn a_pulled_model_runs_by_its_name() {
 }
 
 #[test]
-fn a_file_is_the_only_weights() {
+fn safetensors_file_as_model_loads_only_that_file() {
     let folder = tempdir().unwrap();
     let world = World::new(FakeHub::tiny());
     let copy = |name: &str, to: &str| fs::write(folder.path().join(to), golden("qwen3_5-hub", name)).unwrap();
@@ -121,7 +121,7 @@ fn a_file_is_the_only_weights() {
 }
 
 #[test]
-fn names_that_fit_nothing_are_explained() {
+fn unknown_model_name_is_explained() {
     let world = World::new(FakeHub::tiny());
     let check = |model: &str, expected: &[&str]| world.fails(&["run", "hi", "--model", model], expected);
     check("qwen9", &["there is no model `qwen9`", "not ORG/NAME", "hint: lanner models"]);
@@ -144,7 +144,7 @@ fn names_that_fit_nothing_are_explained() {
 }
 
 #[test]
-fn a_folder_wins_over_a_repository_of_its_name() {
+fn folder_takes_precedence_over_repository_name() {
     let world = World::new(FakeHub::tiny());
     let folder = world.home.path().join("org/tiny");
     fs::create_dir_all(&folder).unwrap();
@@ -158,7 +158,7 @@ fn a_folder_wins_over_a_repository_of_its_name() {
 }
 
 #[test]
-fn an_incomplete_model_is_not_loaded() {
+fn incomplete_download_is_not_loaded() {
     let world = World::pulled(FakeHub::sharded());
     world.ids("org/tiny");
     let ask = [&["run", "--model", "org/tiny"], &ASK as &[&str]].concat();
@@ -182,7 +182,7 @@ fn an_incomplete_model_is_not_loaded() {
 }
 
 #[test]
-fn models_lists_what_is_here() {
+fn models_lists_local_models() {
     let world = World::pulled(FakeHub::tiny());
     world.ids("org/tiny");
     let models = world.models();
@@ -214,7 +214,7 @@ fn models_lists_what_is_here() {
 }
 
 #[test]
-fn rm_removes_what_nothing_else_needs() {
+fn rm_removes_only_files_no_other_revision_needs() {
     let world = World::pulled(FakeHub::tiny());
     let old = world.hub.commit();
     let config = world.hub.etag("config.json");
@@ -315,7 +315,7 @@ fn rm_of_a_linked_snapshot_keeps_its_target() {
 }
 
 #[test]
-fn an_index_that_leaves_its_folder_is_not_loaded() {
+fn index_with_a_path_outside_its_folder_is_not_loaded() {
     let world = World::pulled(FakeHub::sharded());
     let folder = tempdir().unwrap();
     let (inside, secret) = (folder.path().join("model"), folder.path().join("model.safetensors"));
@@ -355,7 +355,7 @@ fn pull_in_background(world: &World) -> std::process::Child {
 }
 
 #[test]
-fn a_killed_pull_is_resumed() {
+fn killed_pull_is_resumed() {
     let world = World::new(FakeHub::tiny().fails(WEIGHTS, [Fault::Slow(Duration::from_millis(5))]));
     let mut pull = pull_in_background(&world);
     world.fails(&["rm", "org/tiny", "--yes"], &["org/tiny is being downloaded"]);
@@ -374,7 +374,7 @@ fn a_killed_pull_is_resumed() {
 }
 
 #[test]
-fn the_environment_says_where_the_hub_and_the_cache_are() {
+fn environment_sets_hub_endpoint_and_cache_folder() {
     let world = World::new(FakeHub::tiny());
     let folder = tempdir().unwrap();
     let cache = folder.path().join("cache");

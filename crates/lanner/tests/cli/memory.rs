@@ -47,7 +47,7 @@ fn all(server: &ServerProcess) -> Vec<Reply> {
 }
 
 #[test]
-fn who_fits_is_answered_as_ever_and_who_does_not_is_told_why() {
+fn memory_limit_keeps_answers_and_rejects_what_cannot_fit() {
     let free = ServerProcess::start(&["--prefill-chunk", "64"]);
     let expected: Vec<Value> = all(&free).iter().map(text).collect();
     let limit = least() * 5 / 4;
@@ -78,7 +78,7 @@ fn who_fits_is_answered_as_ever_and_who_does_not_is_told_why() {
 }
 
 #[test]
-fn a_server_that_is_not_to_wait_refuses_what_has_no_room() {
+fn when_full_refuse_answers_503_without_memory() {
     let server = serving(least() * 9 / 8, &["--when-full", "refuse"]);
     let replies = all(&server);
     let refused = replies.iter().filter(|reply| reply.status == 503);

@@ -149,7 +149,7 @@ fn merlin() -> TestServer {
 }
 
 #[test]
-fn numbers_follow_what_answers_say() {
+fn metrics_match_the_usage_of_answers() {
     let server = merlin();
     let list = "one two three four five six seven eight nine ten ";
     let mut sums = BTreeMap::<String, u64>::new();
@@ -212,7 +212,7 @@ fn numbers_follow_what_answers_say() {
 }
 
 #[test]
-fn requests_are_counted_by_what_became_of_them() {
+fn requests_are_counted_by_outcome() {
     let server =
         Setup { places: 1, delay: Duration::from_millis(5), ..Setup::default() }.script(|request, n| {
             match request.prompt[0] {
@@ -252,7 +252,7 @@ fn requests_are_counted_by_what_became_of_them() {
 }
 
 #[test]
-fn counters_never_fall_whatever_is_served() {
+fn metrics_counters_never_decrease() {
     let server = merlin();
     let folder = crate::support::checkpoint::folder("qwen3_5-hub");
     fs::write(folder.path().join("tokenizer.json"), crate::support::server::tokenizer_json()).unwrap();
@@ -288,7 +288,7 @@ fn counters_never_fall_whatever_is_served() {
 }
 
 #[test]
-fn names_of_models_are_escaped() {
+fn model_names_in_metrics_are_escaped() {
     let server = Setup { name: "a \"b\" \\ c\nd", ..Setup::default() }.says("x");
     let metrics = Metrics::get(&server);
     let info = metrics.0.keys().find(|sample| sample.starts_with("lanner_model_info")).unwrap();
@@ -296,7 +296,7 @@ fn names_of_models_are_escaped() {
 }
 
 #[test]
-fn whoever_may_ask_may_read_it() {
+fn metrics_require_the_api_key() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     let get = |headers: &str| client::request(server.address, "GET /metrics", headers, b"").status;
     assert_eq!((get(""), get("Authorization: Bearer secret\r\n")), (401, 200));

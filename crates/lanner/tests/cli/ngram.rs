@@ -38,7 +38,7 @@ fn build(folder: &TempDir, corpora: &[&str], more: &[&str]) -> (String, Value) {
 }
 
 #[test]
-fn a_table_says_what_it_was_made_of() {
+fn ngram_show_reports_what_the_table_was_built_from() {
     let folder = tempfile::tempdir().unwrap();
     let text = write(&folder, "a.txt", &"The fox ran to the river.\n".repeat(200));
     let (table, built) = build(&folder, &[&text], &["--order", "3", "--min-count", "2"]);
@@ -61,7 +61,7 @@ fn a_table_says_what_it_was_made_of() {
 }
 
 #[test]
-fn records_are_texts_and_conversations() {
+fn ngram_build_reads_text_and_chat_records() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = |name: &str, text: &str| {
         let corpus = write(&folder, name, text);
@@ -80,7 +80,7 @@ fn records_are_texts_and_conversations() {
 }
 
 #[test]
-fn what_is_wrong_with_a_corpus_is_said_in_one_sentence() {
+fn ngram_build_rejects_a_bad_corpus_with_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("t").to_str().unwrap().to_owned();
     let check = |name: &str, text: &[u8], expected: &str| {
@@ -106,7 +106,7 @@ fn what_is_wrong_with_a_corpus_is_said_in_one_sentence() {
 }
 
 #[test]
-fn a_table_serves_its_own_tokenizer_alone() {
+fn ngram_table_of_another_tokenizer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = write(&folder, "a.txt", &"Once upon a time there was a fox.\n".repeat(20));
     let (table, _) = build(&folder, &[&text], &[]);

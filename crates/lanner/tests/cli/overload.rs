@@ -25,7 +25,7 @@ fn error(reply: &Reply, status: u16, code: &str) {
 }
 
 #[test]
-fn a_full_server_says_when_to_come_again() {
+fn full_queue_returns_429_with_retry_after() {
     let server = endless(2);
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }], "stream": true }).to_string();
     let mut streams: Vec<_> = (0..2)
@@ -59,7 +59,7 @@ fn a_full_server_says_when_to_come_again() {
 }
 
 #[test]
-fn requests_that_were_refused_or_wrong_take_no_place() {
+fn refused_or_invalid_requests_take_no_queue_slot() {
     let server = endless(1);
     for wrong in [
         json!({ "prompt": "" }),
@@ -73,7 +73,7 @@ fn requests_that_were_refused_or_wrong_take_no_place() {
 }
 
 #[test]
-fn a_request_whose_time_is_up_is_told_so() {
+fn request_past_its_timeout_fails() {
     let server = endless(8);
     let request = json!({ "prompt": "a", "max_tokens": 900, "timeout": 0.1 });
     error(&server.complete(&request), 504, "timeout");

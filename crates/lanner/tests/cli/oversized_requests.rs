@@ -22,7 +22,7 @@ fn messages(count: usize) -> String {
 }
 
 #[test]
-fn eight_bodies_of_half_a_million_messages_cost_little_and_hold_up_nobody() {
+fn half_a_million_messages_cost_little_memory_and_delay_no_other_request() {
     let server = ServerProcess::start(&["--disk-cache", "off", "--prefix-cache", "1M"]);
     let small = json!({ "prompt": "The owl", "max_tokens": 2, "temperature": 0 });
     server.complete(&small);
@@ -62,7 +62,7 @@ fn eight_bodies_of_half_a_million_messages_cost_little_and_hold_up_nobody() {
 }
 
 #[test]
-fn the_largest_bodies_that_are_taken_cost_what_is_known() {
+fn largest_accepted_bodies_stay_within_the_memory_bound() {
     let server = ServerProcess::start(&["--disk-cache", "off", "--prefix-cache", "1M"]);
     let before = server.peak_memory();
     let text = "x ".repeat(4 << 20);
@@ -100,7 +100,7 @@ fn the_largest_bodies_that_are_taken_cost_what_is_known() {
 }
 
 #[test]
-fn counts_beyond_any_use_are_refused_with_their_name() {
+fn excessive_counts_are_refused_by_field_name() {
     let server = Setup::default().says("x");
     let tools: Vec<Value> =
         (0..1001).map(|i| json!({ "type": "function", "function": { "name": i } })).collect();
@@ -128,7 +128,7 @@ fn counts_beyond_any_use_are_refused_with_their_name() {
 }
 
 #[test]
-fn errors_quote_no_more_than_a_little_of_a_request() {
+fn errors_quote_a_bounded_part_of_the_request() {
     let server = Setup::default().says("x");
     let long = "y".repeat(100_000);
     let path = &long[..50_000];
@@ -149,7 +149,7 @@ fn errors_quote_no_more_than_a_little_of_a_request() {
 }
 
 #[test]
-fn prompts_are_texts_or_ids_and_nothing_between() {
+fn prompt_of_another_shape_is_refused() {
     let server = Setup::default().says("x");
     for (prompt, prompts) in
         [(json!("a"), 1), (json!(["a", "b"]), 2), (json!([65, 66]), 1), (json!([[65], [66, 67]]), 2)]

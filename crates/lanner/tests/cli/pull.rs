@@ -32,7 +32,7 @@ fn partial(cache: &Path, hub: &FakeHub) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_pull_fills_the_cache_as_other_tools_have_it() {
+fn pull_writes_the_cache_layout_of_huggingface_hub() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let (pulled, events) = pull_with_events(&hub.config(cache.path()), REPO);
     let pulled = pulled.unwrap();
@@ -61,7 +61,7 @@ fn a_pull_fills_the_cache_as_other_tools_have_it() {
 }
 
 #[test]
-fn what_is_there_is_not_fetched_again() {
+fn pull_skips_files_already_in_the_cache() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     hub.pull(cache.path()).unwrap();
     let before = hub.seen("").len();
@@ -82,7 +82,7 @@ fn what_is_there_is_not_fetched_again() {
 }
 
 #[test]
-fn an_index_says_which_shards_there_are() {
+fn pull_downloads_the_shards_named_by_the_index() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::sharded());
     let pulled = hub.pull(cache.path()).unwrap();
     assert_eq!(fs::read_dir(&pulled.path).unwrap().count(), 5);
@@ -104,7 +104,7 @@ fn an_index_says_which_shards_there_are() {
 }
 
 #[test]
-fn revisions_are_branches_tags_and_commits() {
+fn pull_accepts_branch_tag_or_commit_as_revision() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let config = hub.config(cache.path());
     let refs = cache.path().join("models--org--tiny/refs");
@@ -117,7 +117,7 @@ fn revisions_are_branches_tags_and_commits() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn pull_refused_by_the_hub_explains_what_to_do() {
     let cache = tempdir().unwrap();
     let check = |status, code, token: Option<&str>, expected: &[&str]| {
         let hub = FakeHub::tiny().fails("/api/", [Fault::Status(status, code)]);
@@ -151,14 +151,14 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
-fn gated_files_are_refused_like_gated_repositories() {
+fn gated_file_is_refused_like_a_gated_repository() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let hub = hub.fails(WEIGHTS, [Fault::Status(403, "X-Error-Code: GatedRepo\r\n")]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["org/tiny is gated"]);
 }
 
 #[test]
-fn what_may_pass_is_tried_again() {
+fn transient_hub_errors_are_retried() {
     let cache = tempdir().unwrap();
     let hub = FakeHub::tiny()
         .fails("/api/", [Fault::Status(429, "Retry-After: 1\r\n"), Fault::Status(503, ""), Fault::Cut(10)])
@@ -173,7 +173,7 @@ fn what_may_pass_is_tried_again() {
 }
 
 #[test]
-fn what_does_not_pass_ends_the_pull() {
+fn permanent_hub_errors_end_the_pull() {
     let cache = tempdir().unwrap();
     let hub = FakeHub::tiny().fails(WEIGHTS, vec![Fault::Status(502, ""); 50]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &[WEIGHTS, "answered 502"]);
@@ -186,7 +186,7 @@ fn what_does_not_pass_ends_the_pull() {
 }
 
 #[test]
-fn a_cut_connection_is_resumed_where_it_ended() {
+fn cut_connection_is_resumed_at_its_offset() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     // More cuts than failures in a row are borne: each of them brings something.
     let cuts = [1000, 1, 2000, 3, 4, 500, 7, 70_000].map(Fault::Cut);
@@ -201,7 +201,7 @@ fn a_cut_connection_is_resumed_where_it_ended() {
 }
 
 #[test]
-fn an_earlier_download_is_taken_up() {
+fn partial_file_of_an_earlier_pull_is_resumed() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     fs::create_dir_all(partial(cache.path(), &hub).parent().unwrap()).unwrap();
     fs::write(partial(cache.path(), &hub), &hub.file(WEIGHTS)[..5000]).unwrap();
@@ -218,7 +218,7 @@ fn an_earlier_download_is_taken_up() {
 }
 
 #[test]
-fn a_hub_without_ranges_is_asked_from_the_start() {
+fn hub_without_range_support_restarts_the_download() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let hub = hub.fails(WEIGHTS, [Fault::Cut(1000), Fault::IgnoreRange]);
     let pulled = hub.pull(cache.path()).unwrap();
@@ -227,7 +227,7 @@ fn a_hub_without_ranges_is_asked_from_the_start() {
 }
 
 #[test]
-fn wrong_bytes_are_thrown_away() {
+fn download_with_a_wrong_checksum_is_discarded() {
     for (file, fetched) in [(WEIGHTS, 1), ("config.json", 1)] {
         let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
         let hub = hub.fails(file, [Fault::Garble]);
@@ -241,7 +241,7 @@ fn wrong_bytes_are_thrown_away() {
 }
 
 #[test]
-fn a_file_of_another_length_is_not_asked_for_again() {
+fn file_of_another_length_fails_without_retry() {
     let size = FakeHub::tiny().file(WEIGHTS).len();
     let check = |fault: Fault, found: &str| {
         let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
@@ -258,7 +258,7 @@ fn a_file_of_another_length_is_not_asked_for_again() {
 }
 
 #[test]
-fn an_answer_of_another_length_leaves_an_earlier_download_alone() {
+fn response_of_another_length_keeps_the_partial_file() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let hub = hub.fails(WEIGHTS, [Fault::Cut(5000), Fault::Length(6000)]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["has 6000 bytes instead of"]);
@@ -267,7 +267,7 @@ fn an_answer_of_another_length_leaves_an_earlier_download_alone() {
 }
 
 #[test]
-fn the_same_bytes_again_are_no_progress() {
+fn repeated_bytes_do_not_count_as_progress() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let faults = vec![[Fault::Cut(1000), Fault::Status(416, "")]; 20];
     let hub = hub.fails(WEIGHTS, faults.into_iter().flatten());
@@ -276,7 +276,7 @@ fn the_same_bytes_again_are_no_progress() {
 }
 
 #[test]
-fn a_partial_file_of_something_else_costs_one_more_download() {
+fn partial_file_of_other_content_is_downloaded_again() {
     for rubbish in [vec![7; 5000], vec![7; 10_000_000]] {
         let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
         fs::create_dir_all(partial(cache.path(), &hub).parent().unwrap()).unwrap();
@@ -288,7 +288,7 @@ fn a_partial_file_of_something_else_costs_one_more_download() {
 }
 
 #[test]
-fn a_blob_of_the_wrong_length_is_fetched_again() {
+fn blob_of_the_wrong_length_is_downloaded_again() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     hub.pull(cache.path()).unwrap();
     fs::write(blob(cache.path(), &hub.etag(WEIGHTS)), b"cut").unwrap();
@@ -299,7 +299,7 @@ fn a_blob_of_the_wrong_length_is_fetched_again() {
 /// On Linux the device says what a full disk says.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_says_how_much_is_needed_and_keeps_what_came() {
+fn full_disk_reports_the_needed_space_and_keeps_the_partial_file() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let path = partial(cache.path(), &hub);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -314,7 +314,7 @@ fn a_full_disk_says_how_much_is_needed_and_keeps_what_came() {
 }
 
 #[test]
-fn the_token_stays_with_the_hub() {
+fn hub_token_is_not_sent_to_other_hosts() {
     let (cache, cdn) = (tempdir().unwrap(), FakeHub::tiny());
     let hub = FakeHub::tiny();
     let elsewhere = format!("{}/cdn/{WEIGHTS}?signature=1", cdn.endpoint());
@@ -330,7 +330,7 @@ fn the_token_stays_with_the_hub() {
 }
 
 #[test]
-fn redirects_may_be_relative() {
+fn relative_redirect_is_followed() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let up = format!("../../../../cdn/{WEIGHTS}?from=https://a/b");
     let hub =
@@ -342,7 +342,7 @@ fn redirects_may_be_relative() {
 }
 
 #[test]
-fn endless_redirects_end() {
+fn redirect_loop_ends_with_an_error() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let again = format!("/{REPO}/resolve/{}/{WEIGHTS}", hub.commit());
     let hub = hub.fails(WEIGHTS, vec![Fault::Redirect(again); 50]);
@@ -350,7 +350,7 @@ fn endless_redirects_end() {
 }
 
 #[test]
-fn names_that_lead_out_of_the_cache_are_refused() {
+fn file_name_outside_the_cache_is_refused() {
     for name in ["../../../evil.json", "/etc/evil.json", "tokenizer\\..\\..\\evil.json"] {
         let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
         let config = json!({ "rfilename": "config.json", "size": 1, "blobId": "0".repeat(40) });
@@ -365,7 +365,7 @@ fn names_that_lead_out_of_the_cache_are_refused() {
 }
 
 #[test]
-fn several_models_in_one_repository_are_listed() {
+fn repository_with_several_models_lists_them() {
     let cache = tempdir().unwrap();
     let read = |name| golden("qwen3_5-hub", name);
     let hub = FakeHub::new(vec![
@@ -389,7 +389,7 @@ fn several_models_in_one_repository_are_listed() {
 }
 
 #[test]
-fn two_pulls_at_once_share_the_work() {
+fn concurrent_pulls_download_each_file_once() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let hub = hub.fails(WEIGHTS, [Fault::Slow(Duration::from_millis(2))]);
     let config = hub.config(cache.path());
@@ -404,7 +404,7 @@ fn two_pulls_at_once_share_the_work() {
 }
 
 #[test]
-fn offline_the_network_is_not_touched() {
+fn offline_pull_sends_no_request() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     let offline = HubConfig { offline: true, ..hub.config(cache.path()) };
     let expected =

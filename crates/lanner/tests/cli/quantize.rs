@@ -39,7 +39,7 @@ fn quantize(source: &Path, args: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn a_quantised_copy_answers() {
+fn quantized_copy_generates() {
     let (folder, out) = source();
     let (stdout, stderr) = quantize(folder.path(), &["--out", path(&out), "--group-size", "32"]);
     assert_eq!(stdout, "", "nobody asked for data");
@@ -64,7 +64,7 @@ fn a_quantised_copy_answers() {
 }
 
 #[test]
-fn a_dry_run_tells_the_fate_of_each_tensor_and_writes_nothing() {
+fn dry_run_lists_every_tensor_and_writes_nothing() {
     let (folder, out) = source();
     let (stdout, _) = quantize(folder.path(), &["--dry-run", "--mode", "mxfp8", "--out", path(&out)]);
     let line =
@@ -83,7 +83,7 @@ fn a_dry_run_tells_the_fate_of_each_tensor_and_writes_nothing() {
 }
 
 #[test]
-fn verifying_compares_tensors_and_perplexity() {
+fn verify_compares_tensors_and_perplexity() {
     let (folder, out) = source();
     let text = folder.path().join("text.txt");
     fs::write(&text, "The falcon waits above the ridge until the wind turns. ".repeat(12)).unwrap();
@@ -114,7 +114,7 @@ fn check_failure(args: &[&str], expected: &str) {
 }
 
 #[test]
-fn wrong_usage_is_one_sentence() {
+fn wrong_quantize_usage_fails_with_one_sentence() {
     let (folder, out) = source();
     let (source, out) = (path(folder.path()), path(&out));
     check_failure(&[source], "--out");
@@ -130,7 +130,7 @@ fn wrong_usage_is_one_sentence() {
 }
 
 #[test]
-fn a_text_that_will_not_do_is_refused_before_anything_is_quantised() {
+fn unusable_perplexity_text_is_refused_before_quantizing() {
     let (folder, out) = source();
     let text = folder.path().join("text.txt");
     let check = |expected: &str| {
@@ -187,7 +187,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_interrupted_run_leaves_nothing_that_looks_finished() {
+fn interrupted_quantize_leaves_no_finished_looking_folder() {
     let (source, place) = (large(), tempfile::tempdir().unwrap());
     let out = place.path().join("small");
     let stderr = interrupt(source.path(), &out, "-INT");
@@ -203,7 +203,7 @@ fn an_interrupted_run_leaves_nothing_that_looks_finished() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_named_with_what_was_needed() {
+fn write_failure_names_the_file_and_the_needed_space() {
     let (source, place) = (large(), tempfile::tempdir().unwrap());
     let out = place.path().join("small");
     // Files of over a megabyte are refused, as everything is on a full disk.

@@ -15,7 +15,7 @@ fn threads(server: &ServerProcess) -> Option<usize> {
 }
 
 #[test]
-fn loads_one_after_another_leave_threads_and_memory_as_they_were() {
+fn repeated_loads_keep_threads_and_memory_constant() {
     let server = ServerProcess::start(&[]);
     let load = || {
         let reply = client::post(server.address, "/v1/models/load", &json!({ "model": "merlin" }));

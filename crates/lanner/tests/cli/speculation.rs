@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_request_says_who_drafts() {
+fn speculation_field_selects_the_drafter() {
     let server = Setup::default().says("x");
     let fixed = |depth| Speculate::Fixed { drafter: "ngram".into(), depth };
     for (asked, expected) in [
@@ -32,7 +32,7 @@ fn a_request_says_who_drafts() {
 }
 
 #[test]
-fn an_answer_says_what_was_drafted_and_is_no_other() {
+fn speculation_usage_is_reported_and_the_answer_is_unchanged() {
     let server = ServerProcess::start(&["--speculate", "ngram:6"]);
     let list = "one two three four five six seven eight nine ten ";
     let ask = |speculation: Value| {
@@ -67,7 +67,7 @@ fn an_answer_says_what_was_drafted_and_is_no_other() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_in_one_sentence() {
+fn unavailable_drafter_is_refused_with_one_sentence() {
     let server = Setup::default().merlin();
     for (asked, expected) in [
         (
@@ -118,7 +118,7 @@ fn merlin_alone() -> TestServer {
 }
 
 #[test]
-fn what_is_lossy_says_so_and_nothing_else_does() {
+fn only_lossy_answers_report_lossy() {
     let server = merlin_alone();
     let lossy = json!({ "drafter": "self", "lossy": true });
     let text = |reply: &Reply| reply.json()["choices"].to_string();
@@ -154,7 +154,7 @@ fn what_is_lossy_says_so_and_nothing_else_does() {
 }
 
 #[test]
-fn lossy_choices_are_those_of_requests_of_their_own() {
+fn lossy_choices_equal_separate_lossy_requests() {
     let server = merlin_alone();
     let lossy = json!({ "drafter": "self", "lossy": true });
     let ask = |more: Value| {
@@ -178,7 +178,7 @@ fn lossy_choices_are_those_of_requests_of_their_own() {
 }
 
 #[test]
-fn a_lossy_answer_is_not_replayed_for_an_exact_request() {
+fn lossy_answer_is_not_replayed_for_an_exact_request() {
     let server = merlin_alone();
     let ask = |key: &str, speculation: Value| {
         server.complete(&json!({ "prompt": "The old house", "max_tokens": 8, "temperature": 0,
@@ -205,7 +205,7 @@ fn a_lossy_answer_is_not_replayed_for_an_exact_request() {
 }
 
 #[test]
-fn a_server_told_to_be_lossy_is_unless_a_request_objects() {
+fn lossy_server_default_is_overridden_by_the_request() {
     let server = ServerProcess::start(&["--speculate", "self:lossy"]);
     let ask = |more: Value| {
         let mut body =

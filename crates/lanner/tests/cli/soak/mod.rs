@@ -168,7 +168,7 @@ fn memory_limit() -> String {
 
 #[test]
 #[ignore = "takes 20 seconds, or LANNER_SOAK=SECONDS"]
-fn a_long_mixed_load_leaves_nothing_behind() {
+fn long_mixed_load_releases_everything() {
     let long: Option<u64> = std::env::var("LANNER_SOAK").ok().map(|seconds| seconds.parse().unwrap());
     let time = Duration::from_secs(long.unwrap_or(20));
     let soak = Soak::start(&memory_limit());
