@@ -1,4 +1,4 @@
-//! `POST /v1/models/pull` and `POST /v1/models/load`: what a server downloads, and which model it serves.
+//! `POST /v1/models/pull` and `POST /v1/models/load`: downloads, and swaps of the served model.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::support::{
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// A server whose scripted model answers for as long as anyone listens, a cache and a hub.
+/// A server whose scripted model generates until the client disconnects, a cache and a hub.
 struct World {
     cache: TempDir,
     hub: FakeHub,
@@ -60,7 +60,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // As the program does before it ends.
+        // As the program does at exit.
         self.server.host.stop();
     }
 }
@@ -166,7 +166,7 @@ fn client_disconnect_cancels_its_pull() {
         wait_until("it can be pulled again", || {
             world.post("/v1/models/pull", &json!({ "model": "org/tiny" })).status == 200
         });
-        assert!(world.hub.seen(WEIGHTS).last().unwrap().range.is_some(), "it was resumed");
+        assert!(world.hub.requests(WEIGHTS).last().unwrap().range.is_some(), "it was resumed");
     }
 }
 
@@ -178,7 +178,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A hub that takes every request and answers none.
+/// A hub that accepts every request and answers none.
 fn silent_hub() -> (std::net::TcpListener, HubConfig, TempDir) {
     let (cache, listener) = (tempdir().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -201,7 +201,7 @@ fn fifth_concurrent_pull_is_refused_until_a_client_disconnects() {
     check_error(&reply, 429, "too_many_pulls", "4 models are being downloaded");
     assert!(reply.head.contains("retry-after"), "{}", reply.head);
     drop(pulls);
-    // What they wait for ends, and they ask no more.
+    // The hub ends, and the pulls stop.
     thread::sleep(Duration::from_millis(50));
     drop(asked);
     silent.set_nonblocking(true).unwrap();
@@ -331,7 +331,7 @@ fn copy_of(world: &World, name: &str) -> PathBuf {
     folder
 }
 
-/// Two engines compute in one process whenever a model is loaded: neither may disturb the other.
+/// Two engines compute in one process during a load: neither may disturb the other.
 #[test]
 fn model_swaps_under_load_change_no_answer() {
     let world = World::new(FakeHub::tiny());
@@ -351,11 +351,11 @@ fn model_swaps_under_load_change_no_answer() {
             });
         }
         let mut swaps: Vec<Reply> = Vec::new();
-        // Enough of both that they met; the bound is for a server that no longer answers.
+        // Enough of both to overlap; the bound catches a server that no longer answers.
         while swaps.len() < 20 || answers.load(Ordering::Relaxed) < 12 && swaps.len() < 2000 {
             swaps.push(world.load(&folders[(swaps.len() + 1) % 2]));
         }
-        // First, so that the threads end whatever came of it.
+        // First, so that the threads end in any case.
         done.store(true, Ordering::Relaxed);
         assert!(swaps.iter().all(|reply| reply.status == 200), "{swaps:?}");
     });

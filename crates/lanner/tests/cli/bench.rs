@@ -1,4 +1,4 @@
-//! `bench` from the outside: figures that fit each other, pictures that parse, and one sentence for what cannot be.
+//! `bench` from the command line: consistent figures, well-formed charts, one-sentence errors.
 
 use std::{fs, path::PathBuf};
 
@@ -7,12 +7,12 @@ use tempfile::TempDir;
 
 use crate::support::{checkpoint, process::lanner, server::tokenizer_json};
 
-/// A shape so small that it is measured at once.
+/// A tiny shape, measured in no time.
 pub fn shape() -> String {
     checkpoint::recorded().join("qwen3_5-hub/config.json").display().to_string()
 }
 
-/// What it prints on stdout and stderr; it must succeed.
+/// stdout and stderr of a command that must succeed.
 pub fn bench(args: &[&str], env: &[(&str, &str)]) -> (String, String) {
     let output = lanner(&[&["bench", "--device", "cpu"], args].concat(), env);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -37,7 +37,7 @@ pub fn check_ascending(of: &Value, keys: &[&str]) {
     assert!(values[0] > 0.0 && values.is_sorted(), "{of}");
 }
 
-/// Figures of one run that must follow from each other.
+/// Asserts that the figures of one run are consistent.
 fn check_run(run: &Value, report: &Value) {
     for spread in ["ttft_s", "prefill_tok_s", "decode_tok_s"] {
         check_ascending(&run[spread], &["min", "median", "max"]);
@@ -51,7 +51,7 @@ fn check_run(run: &Value, report: &Value) {
         );
         assert!(1e3 / decode <= number(&run["token_ms"]["max"]) * 1.001, "{run}");
     }
-    // All its weights are read for a token: its head is its embedding.
+    // A token reads all weights, since the head is the embedding.
     let weights = number(&report["model"]["weight_bytes"]) * decode / batch / 1e9;
     check_near(number(&run["weight_gb_s"]), weights);
     check_near(number(&run["read_fraction"]), weights / number(&report["machine"]["read_gb_s"]));
@@ -82,7 +82,7 @@ fn bench_figures_are_consistent() {
         .collect();
     assert_eq!(found, [[16, 12, 1, 3], [16, 12, 2, 3], [40, 12, 1, 3], [40, 12, 2, 3]]);
     runs.iter().for_each(|run| check_run(run, &report));
-    // Building a step is the same work after every prompt.
+    // The work of building a step does not depend on the prompt.
     assert_eq!(runs[0]["nodes_per_token"], runs[2]["nodes_per_token"]);
     assert_eq!(number(&runs[0]["nodes_per_token"]).fract(), 0.0);
 }
@@ -129,7 +129,7 @@ fn threads_come_from_flag_environment_or_config_file() {
     assert_eq!(threads(&[&args[..], &["--config", file.to_str().unwrap()]].concat(), &[]), Some(2));
 }
 
-/// Whether every tag that is opened is closed in its turn, and no bare `&` or `<` is left.
+/// Asserts that tags are balanced and `&` and `<` are escaped.
 pub fn check_well_formed(document: &str) {
     let mut open = vec![];
     let mut rest = document;
@@ -154,7 +154,7 @@ pub fn check_well_formed(document: &str) {
 #[test]
 fn chart_is_well_formed_and_shows_every_run() {
     let folder = tempfile::tempdir().unwrap();
-    // A name that markup would trip over.
+    // A name that needs escaping.
     let shape = folder.path().join("a&b <c>.json");
     fs::copy(self::shape(), &shape).unwrap();
     let chart = |name: &str| {
@@ -192,7 +192,7 @@ fn perplexity_counts_every_predicted_token() {
     let (folder, text) = model();
     let args = ["--model", folder.path().to_str().unwrap(), "--perplexity", text.to_str().unwrap()];
     let found = json(&args, &[]);
-    // One token for each byte, and the first of each of the two chunks is not predicted.
+    // One token per byte; the first token of each of the two chunks is not predicted.
     assert_eq!(found["tokens"], fs::read(&text).unwrap().len() - 2);
     let value = number(&found["perplexity"]);
     assert!(value > 1.0 && value < 1e6, "{found}");

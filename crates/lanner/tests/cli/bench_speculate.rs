@@ -1,5 +1,5 @@
-//! `bench --speculate` from the outside: every way is measured, its answers are those of plain decoding, and its figures fit
-//! each other.
+//! `bench --speculate` from the command line: every drafter is measured, answers equal those of
+//! plain decoding, and figures are consistent.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::bench::{bench, check_ascending, check_well_formed, json, number, shape};
 
-/// Figures that must follow from each other.
+/// Asserts that figures are consistent.
 fn check_line(line: &Value) {
     for spread in ["ttft_s", "decode_tok_s", "ratio"] {
         check_ascending(&line[spread], &["min", "median", "max"]);
@@ -67,10 +67,10 @@ fn scripted_drafter_has_the_requested_acceptance_rate() {
     for (line, right) in [(found[1], false), (found[4], false), (found[7], true), (found[10], true)] {
         assert_eq!(line["speculation"], "scripted:3");
         let (drafted, accepted) = (number(&line["drafted"]), number(&line["accepted"]));
-        // The last draft of an answer may reach beyond its end.
+        // The last draft of an answer may extend beyond its end.
         assert!(if right { accepted >= 0.8 * drafted } else { accepted == 0.0 }, "{line}");
-        let kept = number(&line["tokens_per_step"]);
-        assert!(if right { kept > 3.5 } else { kept == 1.0 }, "{line}");
+        let tokens_per_step = number(&line["tokens_per_step"]);
+        assert!(if right { tokens_per_step > 3.5 } else { tokens_per_step == 1.0 }, "{line}");
         assert_eq!(line["predicted_ratio"].is_null(), line["batch"] == 2, "{line}");
         assert_eq!(line["predicted_ratio_at_load"].is_null(), line["batch"] == 2, "{line}");
     }

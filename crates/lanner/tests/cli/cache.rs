@@ -1,4 +1,4 @@
-//! What requests get from those before them, and what they are told about it.
+//! Reuse of prefixes, and its report in `usage`.
 
 use lanner::cli::PrefixSpoilers;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn messages(system: &str, turns: &[&str]) -> Value {
     messages.into()
 }
 
-/// The prompt's text up to each checkpoint.
+/// The prompt's text up to each cache breakpoint.
 fn parts(server: &TestServer, body: &Value) -> Vec<String> {
     assert_eq!(server.chat(body).status, 200);
     let request = server.last_request();
@@ -30,7 +30,7 @@ fn cache_breakpoints_follow_the_system_prompt_and_the_history() {
     let body = json!({ "messages": messages("Be brief.", &["hi"]) });
     let history = format!("{head}<|im_start|>user\nhi<|im_end|>\n");
     assert_eq!(parts(&server, &body), [head.to_owned(), history.clone()]);
-    // However the answer is opened, and again, now that both are remembered.
+    // For every start of an answer, and once more from the token cache.
     let mut quiet = body.clone();
     quiet["enable_thinking"] = json!(false);
     for body in [&quiet, &body, &quiet] {
@@ -39,7 +39,7 @@ fn cache_breakpoints_follow_the_system_prompt_and_the_history() {
     let later = json!({ "messages": messages("Be brief.", &["hi", "Hello", "hum"]) });
     let more = format!("{history}<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nhum<|im_end|>\n");
     assert_eq!(parts(&server, &later), [head.to_owned(), more]);
-    // Without a head there is only the history; and nothing is opened where the model goes on with a message.
+    // Without a system prompt there is only the history, and a continued message starts no answer.
     let alone = json!({ "messages": [{ "role": "user", "content": "hi" }] });
     assert_eq!(parts(&server, &alone), ["<|im_start|>user\nhi<|im_end|>\n"]);
     let open = json!({ "messages": messages("Be brief.", &["hi", "Hel"]), "continue_final_message": true,
@@ -57,7 +57,7 @@ fn cache_breakpoints_follow_a_template_with_its_own_generation_prompt() {
         parts(&server, &body),
         ["[system] Be brief.\n[user]", "[system] Be brief.\n[user] hi\n[again]"]
     );
-    // One that refuses a conversation of one message.
+    // A template that refuses a conversation of one message.
     let template = "{%- if messages | length < 3 %}{{ raise_exception('too few') }}{% endif %}\
         {%- for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[bot]{% endif %}";
     let server = Setup { template, ..Setup::default() }.says("x");
@@ -92,27 +92,27 @@ fn next_turn_reuses_the_prefix_and_a_miss_is_explained() {
     assert!(cached + 8 > prompt, "{}", second["usage"]);
     assert_eq!(second["usage"]["lanner"]["cache"]["source"], "ram");
     assert_eq!(second["usage"]["lanner"]["cache"]["cached_tokens"], cached);
-    // A client that changes a word near the head.
+    // A client that changes a word near the start.
     let third = ask(&system.replacen("feathers", "colours", 1), &["Name an owl."]);
     let miss = &third["usage"]["lanner"]["cache"]["miss"];
     assert_eq!(miss["reason"], "differs", "{miss}");
     assert!(miss["text"].as_str().unwrap().contains("colours"), "{miss}");
     assert!(miss["position"].as_u64().unwrap() < 60, "{miss}");
-    let held = cache(&server);
+    let stats = cache(&server);
     assert!(
-        held["bytes"].as_u64().unwrap() > 0 && held["bytes"].as_u64() <= held["budget_bytes"].as_u64(),
-        "{held}"
+        stats["bytes"].as_u64().unwrap() > 0 && stats["bytes"].as_u64() <= stats["budget_bytes"].as_u64(),
+        "{stats}"
     );
-    assert_eq!((&held["requests"], &held["hits"]), (&json!(3), &json!(1)), "{held}");
+    assert_eq!((&stats["requests"], &stats["hits"]), (&json!(3), &json!(1)), "{stats}");
     let deleted = client::request(server.address, "DELETE /v1/cache", "", b"").json();
-    assert_eq!(deleted["bytes"], held["bytes"]);
+    assert_eq!(deleted["bytes"], stats["bytes"]);
     assert_eq!((&cache(&server)["bytes"], &cache(&server)["tokens"]), (&json!(0), &json!(0)));
     let again = ask(&system, &["Name an owl."]);
     assert_eq!(again["choices"], first["choices"]);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
 }
 
-/// As Claude Code heads its system prompt, and many agents with a clock.
+/// The first lines of Claude Code's system prompt, and of agents that add the time.
 fn spoiled(request: usize) -> String {
     format!(
         "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa69{request};\n\

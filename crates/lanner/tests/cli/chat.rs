@@ -69,7 +69,7 @@ fn chat_stream_starts_with_role_and_ends_with_finish_reason_usage_and_done() {
     assert!(reply.events().iter().all(|event| event.get("usage").is_none()));
 }
 
-/// What a client has after joining a stream's deltas.
+/// The joined deltas of a stream.
 fn joined(server: &TestServer, request: &Value) -> Value {
     let mut request = request.clone();
     request["stream"] = true.into();

@@ -17,7 +17,7 @@ use crate::support::{
 
 const DEVICE: [&str; 4] = ["--device", "cpu", "--dtype", "float32"];
 
-/// The checkpoint's folder and what transformers gave for it.
+/// A checkpoint's folder, and its golden by transformers.
 fn model() -> (TempDir, Value) {
     let folder = checkpoint::folder("qwen3_5-hub");
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer_json()).unwrap();
@@ -26,7 +26,7 @@ fn model() -> (TempDir, Value) {
     (folder, serde_json::from_str(&golden).unwrap())
 }
 
-/// What it prints; it must succeed.
+/// stdout of a command that must succeed.
 fn stdout(folder: &TempDir, command: &str, args: &[&str]) -> String {
     let model = ["--model", folder.path().to_str().unwrap()];
     let output = lanner(&[&[command], args, &model, &DEVICE].concat(), &[]);
@@ -45,10 +45,10 @@ fn join(ids: &[u64]) -> String {
 #[test]
 fn run_with_ids_prints_the_reference_ids() {
     let (folder, golden) = model();
-    // Whoever brings ids needs no tokenizer.
+    // Token ids need no tokenizer.
     std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     for case in golden["cases"].as_array().unwrap() {
-        // Where the two likeliest tokens are nearly equal, either is right.
+        // Either of two almost equally likely tokens is right.
         let margins = case["greedy_margin"].as_array().unwrap().iter();
         let decided = margins.take_while(|margin| margin.as_f64().unwrap() > 1e-3).count();
         let prompt = join(&ids(&case["prompt_ids"]));
@@ -193,7 +193,7 @@ fn stream_cut_by_second_ctrl_c_ends_with_an_error_event() {
     interrupt(&server);
     assert!(lines.next().unwrap().contains("Ctrl-C again"));
     interrupt(&server);
-    // Reads to the end, so that the server has nothing to wait for.
+    // Reads to the end, so that the server does not wait for this client.
     let [streamed, answered] = [&mut stream, &mut whole].map(|client| {
         let mut text = String::new();
         client.read_to_string(&mut text).unwrap();
@@ -232,7 +232,7 @@ fn hanging_load_does_not_delay_exit() {
 #[test]
 fn listening_beyond_loopback_without_api_key_logs_a_warning() {
     let (folder, _) = model();
-    let said = |args: &[&str]| {
+    let warning = |args: &[&str]| {
         let args = [&["serve", "--port", "0"], args].concat();
         let mut server = spawn(&folder, &args, Stdio::null());
         let lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -241,12 +241,12 @@ fn listening_beyond_loopback_without_api_key_logs_a_warning() {
         server.wait().unwrap();
         lines.into_iter().find(|line| line.contains("warning"))
     };
-    let warned = said(&["--host", "0.0.0.0"]).expect("a warning");
-    assert!(warned.contains("--api-key") && warned.contains("load and pull"), "{warned}");
-    let warned = said(&["--host", "0.0.0.0", "--no-admin"]).expect("a warning");
-    assert!(!warned.contains("load and pull"), "{warned}");
-    assert_eq!(said(&["--host", "0.0.0.0", "--api-key", "secret"]), None);
-    assert_eq!(said(&[]), None);
+    let text = warning(&["--host", "0.0.0.0"]).expect("a warning");
+    assert!(text.contains("--api-key") && text.contains("load and pull"), "{text}");
+    let text = warning(&["--host", "0.0.0.0", "--no-admin"]).expect("a warning");
+    assert!(!text.contains("load and pull"), "{text}");
+    assert_eq!(warning(&["--host", "0.0.0.0", "--api-key", "secret"]), None);
+    assert_eq!(warning(&[]), None);
 }
 
 fn interrupt(server: &Child) {

@@ -66,7 +66,7 @@ fn echo_with_logprobs_covers_prompt_and_completion() {
     let logprobs = &choice["logprobs"];
     assert_eq!(logprobs["tokens"], json!(["\u{FFFD}", "\u{FFFD}", "!", "y", "z"]));
     assert_eq!(logprobs["token_logprobs"], json!([null, -0.5, -0.5, -0.5, -0.5]));
-    // The second byte of a character stands where the next character does.
+    // The second byte of a character has the offset of the next character.
     assert_eq!(logprobs["text_offset"], json!([0, 1, 1, 2, 3]));
     assert_eq!(logprobs["top_logprobs"][0], Value::Null);
     assert_eq!(logprobs["top_logprobs"][3], json!({ "y": -0.5 }));
@@ -78,13 +78,13 @@ fn echo_with_logprobs_covers_prompt_and_completion() {
 
 #[test]
 fn text_offset_is_the_position_of_the_token_in_the_text() {
-    // A control token in the answer is not shown, nor counted.
+    // A control token in the answer has no text.
     let server = Setup::default().script(|_, at| token([97, 256, 98][at.min(2)]));
     let answer = server.complete(&json!({ "prompt": "p", "logprobs": 0, "max_tokens": 3 })).json();
     let choice = &answer["choices"][0];
     assert_eq!((&choice["text"], &choice["logprobs"]["text_offset"]), (&json!("ab"), &json!([0, 1, 1])));
 
-    // One in the prompt is, where the client wrote it.
+    // A control token in the prompt has the client's text.
     let server = Setup::default().says("y");
     for prompt in [json!("a<|im_start|>b"), json!([97, 256, 98])] {
         let body = json!({ "prompt": prompt, "echo": true, "logprobs": 0 });
@@ -93,7 +93,7 @@ fn text_offset_is_the_position_of_the_token_in_the_text() {
         assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 13, 14]));
     }
 
-    // Bytes that are no character are one each, as in the text.
+    // Invalid bytes count as one character each, as in the text.
     let choice = server.complete(&json!({ "prompt": [0x80, 0xff, 97], "echo": true, "logprobs": 0 })).json()
         ["choices"][0]
         .take();
@@ -153,7 +153,7 @@ fn completion_stream_equals_the_non_streaming_answer() {
     }
 }
 
-/// Joins values as a client would: strings and lists grow, objects by key, null gives way.
+/// Joins values as a client would: appends strings and lists, merges objects by key, replaces null.
 fn join(whole: Value, piece: &Value) -> Value {
     match (whole, piece) {
         (whole, Value::Null) => whole,
@@ -187,7 +187,7 @@ fn choices_of_all_prompts_have_distinct_seeds() {
     assert_eq!(seeds(&last), [format!("seed {}", u64::MAX), "seed 0".into()]);
 }
 
-/// As mlx-lm has it.
+/// The rule of mlx-lm.
 #[test]
 fn tokenizer_eos_applies_to_a_model_without_one() {
     let folder = checkpoint::folder("qwen3_5-hub");

@@ -1,4 +1,4 @@
-//! Connections that are slow, too many, idle, send too much or do not read.
+//! Slow, idle, excess and oversized connections, and clients that do not read.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -46,7 +46,7 @@ fn read_reply(stream: &TcpStream) -> Reply {
 }
 
 fn is_ended(mut stream: &TcpStream) -> bool {
-    // A reset is an end too; a timeout is none.
+    // A reset counts as an end; a timeout does not.
     match stream.read(&mut [0; 1]) {
         Ok(read) => read == 0,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
@@ -73,7 +73,7 @@ fn slow_request_head_times_out_with_408() {
     let endless = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ".iter().chain(std::iter::repeat(&b'x'));
     for byte in endless {
         assert!(started.elapsed() < Duration::from_secs(20), "it is never given up");
-        // Each byte comes well in time.
+        // Each byte arrives in time.
         if slow.write_all(&[*byte]).is_err() {
             break;
         }
@@ -120,14 +120,14 @@ fn stalled_or_slow_body_times_out_with_408() {
 #[test]
 fn connection_serves_many_requests_until_idle_timeout() {
     let server = server(|timeouts| timeouts.idle = Duration::from_secs(3));
-    let kept = connect(server.address);
+    let idle = connect(server.address);
     for _ in 0..3 {
-        (&kept).write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let reply = read_reply(&kept);
+        (&idle).write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let reply = read_reply(&idle);
         assert_eq!(reply.status, 200);
         assert!(!reply.head.contains("connection: close"), "{}", reply.head);
     }
-    assert!(is_ended(&kept));
+    assert!(is_ended(&idle));
 }
 
 /// Sends the whole body before reading, as most clients do, and fails if it cannot.
@@ -186,7 +186,7 @@ fn oversized_content_length_is_refused_unread() {
     assert!(reply.head.contains("connection: close"), "{}", reply.head);
 }
 
-/// Generates until the client leaves.
+/// Generates until the client disconnects.
 fn endless(setup: Setup) -> TestServer {
     setup.script(|_, _| token(65))
 }
@@ -215,7 +215,7 @@ fn connection_over_the_cap_is_refused_unless_another_idles() {
         assert!(reply.head.contains("retry-after: 1"), "{}", reply.head);
     }
     drop(streams);
-    wait_until("connections of clients that left are free again", || {
+    wait_until("connections of disconnected clients are free again", || {
         client::get(server.address, "/health").status == 200
     });
 }

@@ -1,4 +1,4 @@
-//! The server under clients that leave, crowd, or bring a hostile template.
+//! Clients that disconnect, many concurrent requests, and endless templates.
 
 use std::{
     io::Read,
@@ -13,7 +13,7 @@ use crate::support::{
     server::{Setup, TestServer, token},
 };
 
-/// Answers for as long as anyone listens.
+/// Generates until the client disconnects.
 fn endless(delay: Duration) -> TestServer {
     Setup { delay, ..Setup::default() }.script(|_, _| token(65))
 }
@@ -21,7 +21,7 @@ fn endless(delay: Duration) -> TestServer {
 fn wait_until_idle(server: &TestServer) {
     let start = Instant::now();
     while server.health()["running"] != 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "requests of clients that left still run");
+        assert!(start.elapsed() < Duration::from_secs(60), "requests of disconnected clients still run");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -38,7 +38,7 @@ fn hundred_clients_that_disconnect_mid_stream_release_everything() {
         stream.read_exact(&mut some).unwrap();
     }
     wait_until_idle(&server);
-    assert_eq!(server.asked(), 100);
+    assert_eq!(server.num_requests(), 100);
     assert_eq!(server.chat(&json!({ "max_tokens": 2 })).json()["choices"][0]["message"]["content"], "AA");
 }
 
@@ -52,7 +52,7 @@ fn client_disconnect_cancels_a_non_streaming_answer() {
         "Content-Type: application/json\r\n",
         body.as_bytes(),
     );
-    while server.asked() == 0 {
+    while server.num_requests() == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     drop(stream);

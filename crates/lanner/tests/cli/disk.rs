@@ -1,7 +1,7 @@
-//! What outlives a server that is killed.
+//! The disk cache of a killed server.
 //!
-//! LANNER_KILLS asks for more kills than the few that CI makes; LANNER_LOAD takes a prompt of 12,000 tokens and holds the
-//! restart to the figure that only an idle machine can keep.
+//! LANNER_KILLS sets the number of kills; LANNER_LOAD takes a prompt of 12,000 tokens and enforces
+//! a time to first token that needs an idle machine.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ fn start(folder: &TempDir, more: &[&str]) -> ServerProcess {
     ServerProcess::start(&[&["--cache-dir", folder], more].concat())
 }
 
-/// Keys, values and checkpoints of a schema of about so many words, and a question.
+/// A chat with a schema of about `words` words and a question.
 fn body(words: usize, question: &str, max_tokens: u64) -> Value {
     let word = |i: usize| format!("{}{}", BIRDS[i * 7 % 8], i * i % 101);
     let schema: Vec<String> = (0..words).map(word).collect();
@@ -33,7 +33,7 @@ fn body(words: usize, question: &str, max_tokens: u64) -> Value {
     json!({ "messages": messages, "temperature": 0, "max_tokens": max_tokens })
 }
 
-/// The built-in model, its context stretched for long prompts of tools.
+/// The built-in model, with a longer context for long prompts of tools.
 fn stretched() -> TempDir {
     let (merlin, folder) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin"), tempdir().unwrap());
@@ -65,7 +65,7 @@ fn listed(folder: &TempDir) -> Vec<Value> {
     serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap()
 }
 
-/// Waits until so many tokens are on the disk.
+/// Waits until this many tokens are on the disk.
 fn wait_for_tokens(folder: &TempDir, tokens: u64) {
     let started = Instant::now();
     while listed(folder).first().is_none_or(|model| model["tokens"].as_u64().unwrap() < tokens) {
@@ -77,7 +77,7 @@ fn wait_for_tokens(folder: &TempDir, tokens: u64) {
 /// Files that a killed server was writing.
 fn left_unfinished(folder: &Path) -> usize {
     let models = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    // Digests of weights lie beside the models' folders.
+    // Digests of weights are beside the models' folders.
     let models = models.filter(|path| path.is_dir());
     let files = models.flat_map(|model| fs::read_dir(model).unwrap().map(|entry| entry.unwrap().path()));
     files.filter(|file| file.extension().is_some_and(|extension| extension == "tmp")).count()
@@ -90,7 +90,7 @@ fn killed_server_resumes_from_the_disk_cache() {
     let model = ["--model", model.path().to_str().unwrap()];
     let words = if exact { 2750 } else { 700 };
     let mut server = start(&folder, &model);
-    // The first request of a process pays for more than its prompt.
+    // The first request of a process includes one-time costs.
     ask(&server, &body(1, "Hello?", 1));
     let timed = |server: &ServerProcess, question: &str| {
         let begun = Instant::now();
@@ -115,9 +115,9 @@ fn killed_server_resumes_from_the_disk_cache() {
     let alone = start(&folder, &[&model[..], &["--prefix-cache", "off", "--disk-cache", "off"]].concat());
     assert_eq!(text(&second), text(&ask(&alone, &body(words, "And by day?", 1))));
 
-    // Whoever empties the cache does not find it again after a restart.
-    let held = client::get(server.address, "/v1/cache").json();
-    assert!(held["disk"]["files"].as_u64().unwrap() > 0 && held["disk"]["rejected"] == 0, "{held}");
+    // A cleared cache stays empty after a restart.
+    let stats = client::get(server.address, "/v1/cache").json();
+    assert!(stats["disk"]["files"].as_u64().unwrap() > 0 && stats["disk"]["rejected"] == 0, "{stats}");
     assert_eq!(client::request(server.address, "DELETE /v1/cache", "", b"").status, 200);
     assert_eq!(listed(&folder), Vec::<Value>::new());
 }
@@ -145,10 +145,10 @@ fn cache_commands_work_without_a_server() {
         model["bytes"].as_u64().unwrap() > 10_000 && model["checkpoints"].as_u64().unwrap() > 0,
         "{model}"
     );
-    let [_, said] = run(&["cache", "clear"]);
-    assert!(said.contains("freed"), "{said}");
+    let [_, stderr] = run(&["cache", "clear"]);
+    assert!(stderr.contains("freed"), "{stderr}");
     assert_eq!(listed(&folder), Vec::<Value>::new());
-    // The server that it was taken from computes it again.
+    // The server whose file was removed computes it again.
     assert_eq!(text(&ask(&server, &body(100, "Hm?", 1))), text(&ask(&server, &body(100, "Hm?", 1))));
 }
 
@@ -166,11 +166,11 @@ fn answer_from_compressed_state_reports_lossy() {
     assert_eq!(listed(&folder)[0]["bits"], 8);
 
     let server = start(&folder, &packed);
-    let said = Some(json!(["compressed_cache"]));
+    let compressed = Some(json!(["compressed_cache"]));
     let [disk, ram] = ["Well?", "So?"].map(|question| begun(&server, question));
     let source = |answer: &Value| answer["usage"]["lanner"]["cache"]["source"].clone();
-    assert_eq!((source(&disk), lossy(&disk)), (json!("disk"), said.clone()));
-    assert_eq!((source(&ram), lossy(&ram)), (json!("ram"), said.clone()));
+    assert_eq!((source(&disk), lossy(&disk)), (json!("disk"), compressed.clone()));
+    assert_eq!((source(&ram), lossy(&ram)), (json!("ram"), compressed.clone()));
     assert_eq!(lossy(&ask(&server, &body(30, "Hm?", 4))), None);
     let mut streamed = body(150, "And so?", 4);
     (streamed["stream"], streamed["stream_options"]) = (json!(true), json!({ "include_usage": true }));
@@ -178,7 +178,7 @@ fn answer_from_compressed_state_reports_lossy() {
     assert!(reply.body.contains(r#""lossy":["compressed_cache"]"#), "{}", reply.body);
     drop(server);
 
-    // A server that was not asked for it has nothing of that.
+    // A server without compression does not use compressed files.
     let exact = start(&folder, &[]);
     let fresh = begun(&exact, "Hm?");
     assert_eq!((source(&fresh), lossy(&fresh)), (Value::Null, None));
@@ -213,13 +213,13 @@ fn server_killed_during_disk_writes_restarts_with_the_same_answers() {
         }
         let stats = client::get(server.address, "/v1/cache").json();
         assert_eq!((&stats["failures"], &stats["disk"]["rejected"]), (&json!(0), &json!(0)), "{stats}");
-        // Some more, to be killed among them.
+        // More requests, one of which is interrupted by the kill.
         let (address, wait) = (server.address, random(400));
         let more: Vec<Value> = (0..6).map(|_| bodies[random(bodies.len() as u64) as usize].clone()).collect();
         let client = thread::spawn(move || {
             for body in more {
                 let body = body.to_string();
-                // The server goes away under it.
+                // The server is killed during this request.
                 let _ = std::panic::catch_unwind(|| {
                     client::post_raw(address, "/v1/chat/completions", body.as_bytes());
                 });

@@ -1,4 +1,4 @@
-//! `--draft-model`: answers that do not change, and models that are refused.
+//! `--draft-model`: unchanged answers, and refused models.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// stdout, stderr, and whether it succeeded.
-fn told(args: &[&str]) -> (String, String, bool) {
+fn run_lanner(args: &[&str]) -> (String, String, bool) {
     let output = lanner(args, &[]);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (text(output.stdout), text(output.stderr), output.status.success())
@@ -22,11 +22,11 @@ const RUN: [&str; 6] = ["run", "Once upon a time", "--max-tokens", "12", "--temp
 
 #[test]
 fn draft_model_changes_no_answer() {
-    let (plain, ..) = told(&[&RUN[..], &["--speculate", "off"]].concat());
+    let (plain, ..) = run_lanner(&[&RUN[..], &["--speculate", "off"]].concat());
     for speculate in ["draft_model:3", "draft_model", "auto"] {
         let drafting = ["--draft-model", "merlin", "--speculate", speculate];
-        let (answer, said, succeeded) = told(&[&RUN[..], &drafting].concat());
-        assert!(succeeded, "{said}");
+        let (answer, stderr, succeeded) = run_lanner(&[&RUN[..], &drafting].concat());
+        assert!(succeeded, "{stderr}");
         assert_eq!(answer, plain, "{speculate}");
     }
 }
@@ -38,26 +38,26 @@ fn draft_model_with_another_tokenizer_is_refused() {
     fs::write(other.path().join("chat_template.jinja"), TEMPLATE).unwrap();
     let other = other.path().to_str().unwrap();
     for args in [&["run", "Hi"] as &[&str], &["serve", "--port", "0"], &["bench"]] {
-        let (_, said, succeeded) = told(&[args, &["--draft-model", other]].concat());
+        let (_, stderr, succeeded) = run_lanner(&[args, &["--draft-model", other]].concat());
         assert!(
-            !succeeded && said.contains("cannot draft for merlin, whose tokens are not the same: token"),
-            "{said}"
+            !succeeded && stderr.contains("cannot draft for merlin, whose tokens are not the same: token"),
+            "{stderr}"
         );
-        assert_eq!(said.lines().count(), 1, "{said}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    let (_, said, succeeded) = told(&["run", "Hi", "--draft-model", "no-such-model"]);
-    assert!(!succeeded && said.contains("the draft model: there is no model `no-such-model`"), "{said}");
+    let (_, stderr, succeeded) = run_lanner(&["run", "Hi", "--draft-model", "no-such-model"]);
+    assert!(!succeeded && stderr.contains("the draft model: there is no model `no-such-model`"), "{stderr}");
     let empty = tempfile::tempdir().unwrap();
-    let (_, said, succeeded) = told(&["run", "Hi", "--draft-model", empty.path().to_str().unwrap()]);
+    let (_, stderr, succeeded) = run_lanner(&["run", "Hi", "--draft-model", empty.path().to_str().unwrap()]);
     assert!(
-        !succeeded && said.contains("the draft model: cannot read") && said.contains("tokenizer.json"),
-        "{said}"
+        !succeeded && stderr.contains("the draft model: cannot read") && stderr.contains("tokenizer.json"),
+        "{stderr}"
     );
-    let (_, said, succeeded) = told(&[&RUN[..], &["--speculate", "draft_model"]].concat());
-    assert!(!succeeded && said.contains("there is no drafter `draft_model`"), "{said}");
+    let (_, stderr, succeeded) = run_lanner(&[&RUN[..], &["--speculate", "draft_model"]].concat());
+    assert!(!succeeded && stderr.contains("there is no drafter `draft_model`"), "{stderr}");
 }
 
-/// A block drafter of random weights, made for a model of merlin's shape but for what `changes` say.
+/// A block drafter with random weights for merlin's shape; `changes` override its config.
 fn block(changes: Value) -> TempDir {
     let (hidden, inner, heads) = (448, 64, 32);
     let matrix = |rows: usize, columns: usize| json!({ "dtype": "BF16", "shape": [rows, columns], "mean": 0, "spread": 0.1 });
@@ -99,15 +99,15 @@ fn block(changes: Value) -> TempDir {
 fn block_drafter_changes_no_answer() {
     let drafter = block(json!({}));
     let path = drafter.path().to_str().unwrap();
-    let (plain, ..) = told(&[&RUN[..], &["--speculate", "off"]].concat());
+    let (plain, ..) = run_lanner(&[&RUN[..], &["--speculate", "off"]].concat());
     for speculate in ["block:3", "block", "auto"] {
         let drafting = ["--draft-model", path, "--speculate", speculate];
-        let (answer, said, succeeded) = told(&[&RUN[..], &drafting].concat());
-        assert!(succeeded, "{said}");
+        let (answer, stderr, succeeded) = run_lanner(&[&RUN[..], &drafting].concat());
+        assert!(succeeded, "{stderr}");
         assert_eq!(answer, plain, "{speculate}");
     }
     let other = block(json!({ "num_target_layers": 36 }));
-    let (_, said, succeeded) = told(&["run", "Hi", "--draft-model", other.path().to_str().unwrap()]);
+    let (_, stderr, succeeded) = run_lanner(&["run", "Hi", "--draft-model", other.path().to_str().unwrap()]);
     let expected = "the draft model: config.json: num_target_layers is 36, the model has 12";
-    assert!(!succeeded && said.contains(expected), "{said}");
+    assert!(!succeeded && stderr.contains(expected), "{stderr}");
 }

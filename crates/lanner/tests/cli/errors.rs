@@ -1,4 +1,4 @@
-//! What cannot be answered: always an OpenAI error object, with a status that says whose fault it is.
+//! Errors: OpenAI error objects, with a status that tells client faults from server faults.
 
 use serde_json::{Value, json};
 
@@ -89,7 +89,7 @@ fn invalid_chat_field_is_named() {
         let reply = server.chat(&request);
         check(&reply, 400, param.into(), code);
     }
-    assert_eq!(server.asked(), 0);
+    assert_eq!(server.num_requests(), 0);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn number_out_of_range_reports_field_value_and_range() {
             assert_eq!(check(&reply, 400, field.into(), Value::Null), expected);
         }
     }
-    assert_eq!(server.asked(), 0);
+    assert_eq!(server.num_requests(), 0);
     let edges = json!({ "prompt": "a", "temperature": 100, "repetition_penalty": 0.01, "top_k": -1,
                         "logit_bias": { "5": -10_000, "6": 10_000 }, "presence_penalty": -100 });
     assert_eq!(server.complete(&edges).status, 200);
@@ -181,7 +181,7 @@ fn prompt_longer_than_the_context_reports_both_lengths() {
     let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(CONTEXT) }] });
     check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
 
-    // Far too long: refused without a look at its tokens.
+    // Far too long: refused before tokenising.
     let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(1 << 20) }] });
     let message = check(&server.chat(&request), 400, "messages".into(), "context_length_exceeded".into());
     assert!(message.contains("bytes"), "{message}");

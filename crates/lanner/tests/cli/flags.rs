@@ -1,4 +1,4 @@
-//! The command line: what it refuses, how it says so, and whether docs/cli.md is what `--help` says.
+//! The command line: refused usage, its error messages, and docs/cli.md, which matches `--help`.
 
 use std::{
     net::TcpListener,
@@ -17,7 +17,7 @@ fn check_failure(args: &[&str], env: &[(&str, &str)], expected: &[&str]) {
     assert!(!output.status.success(), "{args:?}");
     assert_eq!(output.stdout, b"", "{args:?}");
     for part in expected {
-        assert!(stderr.contains(part), "{args:?} said {stderr:?}, not {part:?}");
+        assert!(stderr.contains(part), "{args:?}: {stderr:?} lacks {part:?}");
     }
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
@@ -147,7 +147,7 @@ fn docs_cli_md_matches_help() {
     assert!(committed == page, "docs/cli.md is stale: run UPDATE_DOCS=1 cargo test -p lanner");
 }
 
-/// Of a command and those below it.
+/// The sections of a command and its subcommands.
 fn sections(name: &str, command: &clap::Command) -> String {
     let below = command.get_subcommands().filter(|command| command.get_name() != "help");
     let below = below.map(|command| sections(&format!("{name} {}", command.get_name()), command));

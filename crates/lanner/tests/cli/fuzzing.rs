@@ -1,8 +1,8 @@
-//! A structure-aware fuzzer of every route of a real server: valid requests, changed field by field.
-//! Whatever is sent, the server answers in JSON, blames the right side, and releases what it took.
+//! A structure-aware fuzzer of every route of a real server: mutated valid requests.
+//! The server must answer in JSON, with the right status class, and release all resources.
 //!
-//! A few thousand requests; `LANNER_FUZZ=1000000` sends that many, which asks for `--release`.
-//! `LANNER_FUZZ_SEED` begins elsewhere.
+//! `LANNER_FUZZ=1000000` sets the number of requests (use `--release`),
+//! `LANNER_FUZZ_SEED` the seed.
 
 mod connection;
 mod fields;
@@ -23,16 +23,16 @@ use self::{
 };
 use crate::support::{client, process::ServerProcess};
 
-/// Clients that send one request after the other.
+/// Concurrent clients.
 const CONNECTIONS: usize = 6;
-/// Requests unless more are asked for.
+/// Default number of requests.
 const USUAL: usize = 3_000;
-/// Longest that an answer may take, also in an unoptimised server on a busy machine.
+/// Maximum time for an answer, also of an unoptimised server on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Megabytes that may stay behind: kept answers (64) and what allocators do not give back.
+/// Megabytes that may remain: stored answers (64) and memory retained by allocators.
 const SLACK: f64 = 160.0;
 
-/// What is wrong with an error object, if anything.
+/// The fault of an error object, if any.
 fn check_error(error: &Value, status: Option<u16>) -> Result<(), String> {
     let message = error["message"].as_str().ok_or("no error.message")?;
     if message.is_empty() || message.contains("panicked") || message.contains(".rs:") || message.len() > 2_000
@@ -78,14 +78,14 @@ fn check(ask: &Ask, reply: &Reply) -> Result<(), String> {
     }
 }
 
-/// What clients have seen, and are about to.
+/// State shared by the clients.
 #[derive(Default)]
-struct Seen {
+struct Outcomes {
     statuses: BTreeMap<u16, usize>,
-    /// The last request of each connection, in case it was the server's last too.
+    /// The last request of each connection, to report if the server crashes.
     last: BTreeMap<usize, String>,
     memory: Vec<f64>,
-    /// What was wrong with answers.
+    /// Faults of answers.
     wrong: Vec<String>,
 }
 
@@ -95,28 +95,33 @@ fn shown(ask: &Ask) -> String {
 }
 
 /// One connection's requests.
-fn send_all(server: &ServerProcess, connection: usize, asks: impl Iterator<Item = Ask>, seen: &Mutex<Seen>) {
+fn send_all(
+    server: &ServerProcess,
+    connection: usize,
+    asks: impl Iterator<Item = Ask>,
+    outcomes: &Mutex<Outcomes>,
+) {
     let mut wire = Connection { address: server.address, stream: None };
     for (i, ask) in asks.enumerate() {
-        seen.lock().unwrap().last.insert(connection, shown(&ask));
+        outcomes.lock().unwrap().last.insert(connection, shown(&ask));
         let reply = wire.send(&ask).unwrap_or_else(|error| {
-            let seen = seen.lock().unwrap();
-            panic!("{error}; the last requests were {:#?}", seen.last)
+            let outcomes = outcomes.lock().unwrap();
+            panic!("{error}; the last requests were {:#?}", outcomes.last)
         });
-        let mut seen = seen.lock().unwrap();
+        let mut outcomes = outcomes.lock().unwrap();
         if let Err(wrong) = check(&ask, &reply) {
             let answer: String = String::from_utf8_lossy(&reply.body).chars().take(1_000).collect();
-            seen.wrong.push(format!("{wrong}: {} {answer} to {}", reply.status, shown(&ask)));
+            outcomes.wrong.push(format!("{wrong}: {} {answer} to {}", reply.status, shown(&ask)));
         }
-        *seen.statuses.entry(reply.status).or_default() += 1;
+        *outcomes.statuses.entry(reply.status).or_default() += 1;
         if connection == 0 && i.is_multiple_of(50) {
-            seen.memory.extend(server.memory());
+            outcomes.memory.extend(server.memory());
         }
     }
 }
 
-/// Threads and open files of the server; `None` where the system does not tell.
-fn held(server: &ServerProcess) -> Option<[usize; 2]> {
+/// Threads and open files of the server; `None` where the system does not report them.
+fn resources(server: &ServerProcess) -> Option<[usize; 2]> {
     let count = |of: &str| Some(std::fs::read_dir(format!("/proc/{}/{of}", server.child.id())).ok()?.count());
     Some([count("task")?, count("fd")?])
 }
@@ -128,15 +133,15 @@ fn serving() -> ServerProcess {
     )
 }
 
-/// The server is what it was before: nothing runs, and nothing is held that was not held.
+/// Asserts that the server is idle and holds no more resources than before.
 fn check_rest(server: &mut ServerProcess, before: Option<[usize; 2]>) {
     assert!(server.child.try_wait().unwrap().is_none(), "the server has ended");
     let begun = Instant::now();
     loop {
         let health = client::get(server.address, "/health").json();
         assert_eq!(health["status"], "ok");
-        let now = held(server);
-        // Threads that wait for blocking work go when they had none for ten seconds; a chat template
+        let now = resources(server);
+        // Threads for blocking work end after ten idle seconds; a chat template
         // keeps up to two.
         let rests =
             before.zip(now).is_none_or(|([threads, files], [now, open])| now <= threads + 2 && open <= files);
@@ -167,17 +172,17 @@ fn fuzzed_requests_are_answered_in_json_and_release_everything() {
     let seed = number("LANNER_FUZZ_SEED").unwrap_or(0) as u64;
     let mut server = serving();
     warm_up(&server);
-    let (before, begun, seen) = (held(&server), Instant::now(), Mutex::new(Seen::default()));
+    let (before, begun, outcomes) = (resources(&server), Instant::now(), Mutex::new(Outcomes::default()));
     thread::scope(|scope| {
         for connection in 0..CONNECTIONS {
-            let (server, seen) = (&server, &seen);
+            let (server, outcomes) = (&server, &outcomes);
             let mut random =
                 Random(seed.wrapping_mul(CONNECTIONS as u64).wrapping_add(connection as u64) << 32);
             let asks = std::iter::repeat_with(move || ask(&mut random)).take(requests / CONNECTIONS);
-            scope.spawn(move || send_all(server, connection, asks, seen));
+            scope.spawn(move || send_all(server, connection, asks, outcomes));
         }
     });
-    let Seen { statuses, memory, wrong, .. } = seen.into_inner().unwrap();
+    let Outcomes { statuses, memory, wrong, .. } = outcomes.into_inner().unwrap();
     let per_second = requests as f64 / begun.elapsed().as_secs_f64();
     eprintln!("{requests} requests, {per_second:.0} a second; statuses: {statuses:?}");
     assert!(wrong.is_empty(), "{} wrong answers, {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
@@ -196,18 +201,18 @@ fn fuzzed_requests_are_answered_in_json_and_release_everything() {
 #[test]
 fn extreme_values_of_every_field_are_answered() {
     let mut server = serving();
-    let (mut shares, seen) = (vec![], Mutex::new(Seen::default()));
+    let (mut shares, outcomes) = (vec![], Mutex::new(Outcomes::default()));
     (0..CONNECTIONS).for_each(|_| shares.push(vec![]));
     for (i, ask) in extremes().into_iter().enumerate() {
         shares[i % CONNECTIONS].push(ask);
     }
     thread::scope(|scope| {
         for (connection, asks) in shares.into_iter().enumerate() {
-            let (server, seen) = (&server, &seen);
-            scope.spawn(move || send_all(server, connection, asks.into_iter(), seen));
+            let (server, outcomes) = (&server, &outcomes);
+            scope.spawn(move || send_all(server, connection, asks.into_iter(), outcomes));
         }
     });
-    let Seen { statuses, wrong, .. } = seen.into_inner().unwrap();
+    let Outcomes { statuses, wrong, .. } = outcomes.into_inner().unwrap();
     eprintln!("statuses: {statuses:?}");
     assert!(wrong.is_empty(), "{} wrong answers, {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
     check_rest(&mut server, None);

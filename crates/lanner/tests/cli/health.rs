@@ -1,4 +1,4 @@
-//! `GET /health`: the truth about the engine's thread.
+//! `GET /health`: the state of the engine's thread.
 
 use serde_json::Value;
 

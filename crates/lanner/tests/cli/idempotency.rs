@@ -1,4 +1,4 @@
-//! Requests that are sent again with their idempotency key.
+//! Repeated requests with an idempotency key.
 
 use std::{
     io::Read,
@@ -18,7 +18,7 @@ use crate::support::{
     server::{IM_END, Setup, TestServer, token, tokens},
 };
 
-/// Every generation says something else.
+/// Every generation has another text.
 fn counting(delay: Duration) -> TestServer {
     let generations = Arc::new(AtomicUsize::new(0));
     Setup { delay, ..Setup::default() }.script(move |_, n| {
@@ -53,7 +53,7 @@ fn repeated_idempotency_key_returns_the_same_answer() {
         "stop": "fl", "max_tokens": 30, "idempotency_key": "completion", "cache_ttl_ms": 60_000,
     });
     for (path, body) in [("/v1/chat/completions", &chat), ("/v1/completions", &completion)] {
-        let asked = server.asked();
+        let requests = server.num_requests();
         let post = |fields| client::post(server.address, path, &with(body, fields));
         let first = post(json!({}));
         assert!(!replayed(&first));
@@ -62,7 +62,7 @@ fn repeated_idempotency_key_returns_the_same_answer() {
             assert!(replayed(&again));
             assert_eq!(again.body, first.body);
         }
-        // The same answer in the other form; how it is run and kept does not matter.
+        // The same answer in the other form; fields that do not change the answer may differ.
         let usage =
             json!({ "stream": true, "stream_options": { "include_usage": true }, "priority": "background" });
         let stream = post(usage.clone());
@@ -73,7 +73,7 @@ fn repeated_idempotency_key_returns_the_same_answer() {
         assert!(stream.events().iter().all(|event| event["id"] == first.json()["id"]));
         assert!(stream.events().iter().all(|event| event["created"] == first.json()["created"]));
         let choices = first.json()["choices"].as_array().unwrap().len();
-        assert_eq!(server.asked(), asked + choices, "generated once");
+        assert_eq!(server.num_requests(), requests + choices, "generated once");
     }
     assert_eq!(server.health()["running"], 0);
 }
@@ -88,7 +88,7 @@ fn repeated_idempotency_key_returns_the_same_stream_events() {
     assert_eq!(again.body, first.body);
     let whole = server.complete(&with(&body, json!({ "stream": false })));
     assert_eq!(whole.json()["choices"][0]["text"], "1 owls fly");
-    assert_eq!(server.asked(), 1);
+    assert_eq!(server.num_requests(), 1);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn concurrent_requests_with_one_idempotency_key_generate_once() {
         })
         .collect();
     let replies: Vec<Reply> = requests.into_iter().map(|request| request.join().unwrap()).collect();
-    assert_eq!(server.asked(), 1);
+    assert_eq!(server.num_requests(), 1);
     assert_eq!(replies.iter().filter(|reply| !replayed(reply)).count(), 1);
     let ids: Vec<Value> =
         [&replies[0], &replies[2], &replies[4]].map(|reply| reply.json()["id"].clone()).into();
@@ -121,7 +121,7 @@ fn waiting_duplicate_takes_over_after_a_disconnect() {
         "Content-Type: application/json\r\n",
         text.as_bytes(),
     );
-    while server.asked() == 0 {
+    while server.num_requests() == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     let hurried = server.complete(&with(&body, json!({ "timeout": 0.02 })));
@@ -133,7 +133,7 @@ fn waiting_duplicate_takes_over_after_a_disconnect() {
     let reply = waiting.join().unwrap();
     assert!(!replayed(&reply));
     assert_eq!(reply.json()["choices"][0]["text"], "2 owls fly");
-    assert_eq!(server.asked(), 2);
+    assert_eq!(server.num_requests(), 2);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn idempotency_key_with_another_body_is_refused() {
             (&json!("idempotency_error"), &json!("idempotency_key_reused"))
         );
     }
-    assert_eq!(server.asked(), 1);
+    assert_eq!(server.num_requests(), 1);
     assert!(replayed(&server.complete(&body)));
 }
 
@@ -199,8 +199,8 @@ fn idempotency_key_without_seed_or_out_of_bounds_is_refused() {
             assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(param)), "{fields}");
         }
     }
-    assert_eq!(server.asked(), 0);
-    // Kept for no time at all.
+    assert_eq!(server.num_requests(), 0);
+    // Not stored.
     let body = json!({ "seed": 1, "idempotency_key": "k", "cache_ttl_ms": 0 });
     assert!(!replayed(&server.chat(&body)));
     assert!(!replayed(&server.chat(&body)));
@@ -222,8 +222,8 @@ fn field_order_does_not_change_the_idempotency_match() {
         let again = post(again);
         assert!(replayed(&again) && again.body == first.body);
     }
-    assert_eq!(server.asked(), 1);
-    // Lists have an order.
+    assert_eq!(server.num_requests(), 1);
+    // The order of a list matters.
     let two = |first: &str, second: &str| {
         let body = json!({ "prompt": [first, second], "seed": 7, "idempotency_key": "list" });
         server.complete(&body).status

@@ -1,7 +1,7 @@
-//! The built-in model under 64 clients that leave, read slowly, and ask for all sorts of things.
+//! The built-in model under 64 clients that disconnect, read slowly, and mix requests.
 //!
-//! A few seconds long; `LANNER_LOAD=600` makes it so many, and holds it to the figures that only an idle machine with eight
-//! processors and an optimised program can keep.
+//! Takes a few seconds. `LANNER_LOAD=600` sets the seconds, and enforces limits that need an idle
+//! machine with eight processors and an optimised program.
 
 use std::{
     io::Read,
@@ -18,7 +18,7 @@ const STREAMS: u64 = 64;
 pub const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
 impl ServerProcess {
-    /// Tokens per second of so many equal streams, from the first to the last.
+    /// Tokens per second of `streams` equal streams, from the first to the last.
     fn race(&self, streams: u64, tokens: u64, speculation: &str) -> f64 {
         let start = Instant::now();
         thread::scope(|scope| {
@@ -34,7 +34,7 @@ impl ServerProcess {
     }
 }
 
-/// Numbers that look random, the same in every run (xorshift64*, Vigna 2016).
+/// Pseudorandom numbers, the same in every run (xorshift64*, Vigna 2016).
 pub struct Random(pub u64);
 
 impl Random {
@@ -46,24 +46,24 @@ impl Random {
     }
 }
 
-/// What the clients have seen.
+/// Measurements of the clients.
 #[derive(Default)]
-struct Seen {
+struct Outcomes {
     answered: usize,
     left: usize,
     slow: usize,
     health: Vec<Duration>,
-    /// Resident megabytes, a tenth of a second apart.
+    /// Resident megabytes, every tenth of a second.
     memory: Vec<f64>,
 }
 
-/// One client's next request: answered, left half-way, or read slowly.
-fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, seen: &Mutex<Seen>) {
+/// One client's next request: read, cancelled half-way, or read slowly.
+fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, outcomes: &Mutex<Outcomes>) {
     let kind = random.below(8);
     if kind == 0 {
         let text = server.complete(&known.0).json()["choices"][0]["text"].clone();
         assert_eq!(text, known.1, "whatever else the server does");
-        seen.lock().unwrap().answered += 1;
+        outcomes.lock().unwrap().answered += 1;
         return;
     }
     let words = (0..3 + random.below(300)).map(|_| WORDS[random.below(8) as usize]).collect::<Vec<_>>();
@@ -80,7 +80,7 @@ fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, see
             "{}",
             reply.body
         );
-        seen.lock().unwrap().answered += 1;
+        outcomes.lock().unwrap().answered += 1;
         return;
     }
     let headers = "Content-Type: application/json\r\n";
@@ -88,7 +88,7 @@ fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, see
         client::open(server.address, "POST /v1/completions", headers, body.to_string().as_bytes());
     if kind > 1 {
         let _ = stream.read_exact(&mut vec![0; random.below(5000) as usize]);
-        seen.lock().unwrap().left += 1;
+        outcomes.lock().unwrap().left += 1;
         return;
     }
     let (mut all, mut some) = (vec![], [0; 4096]);
@@ -98,19 +98,19 @@ fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, see
     }
     let end = String::from_utf8_lossy(&all[all.len().saturating_sub(40)..]).into_owned();
     assert!(end.contains("[DONE]"), "a slow reader got all of it: {end}");
-    seen.lock().unwrap().slow += 1;
+    outcomes.lock().unwrap().slow += 1;
 }
 
-fn soak(server: &ServerProcess, known: &(Value, String), time: Duration) -> Seen {
-    let (seen, start) = (Mutex::new(Seen::default()), Instant::now());
+fn soak(server: &ServerProcess, known: &(Value, String), time: Duration) -> Outcomes {
+    let (outcomes, start) = (Mutex::new(Outcomes::default()), Instant::now());
     let running = || start.elapsed() < time;
     thread::scope(|scope| {
         for i in 0..STREAMS {
-            let (seen, running) = (&seen, &running);
+            let (outcomes, running) = (&outcomes, &running);
             scope.spawn(move || {
                 let mut random = Random(i + 1);
                 while running() {
-                    ask(server, known, &mut random, seen);
+                    ask(server, known, &mut random, outcomes);
                 }
             });
         }
@@ -118,14 +118,14 @@ fn soak(server: &ServerProcess, known: &(Value, String), time: Duration) -> Seen
             let asked = Instant::now();
             assert_eq!(client::get(server.address, "/health").status, 200);
             let (took, memory) = (asked.elapsed(), server.memory());
-            let mut seen = seen.lock().unwrap();
-            seen.health.push(took);
-            seen.memory.extend(memory);
-            drop(seen);
+            let mut outcomes = outcomes.lock().unwrap();
+            outcomes.health.push(took);
+            outcomes.memory.extend(memory);
+            drop(outcomes);
             thread::sleep(Duration::from_millis(100));
         }
     });
-    seen.into_inner().unwrap()
+    outcomes.into_inner().unwrap()
 }
 
 pub fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
@@ -143,8 +143,8 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     let known = (known, text);
 
     let tokens = if long.is_some() { 256 } else { 32 };
-    // What batching gains is seen without drafts: a lone stream that drafts computes many tokens in a step by itself, most of all in
-    // this text, which is a loop.
+    // The gain of batching is measured without drafts: a lone stream with drafts has wide steps of its
+    // own, most of all in this text, which repeats itself.
     let [gain, _] = ["off", "auto"].map(|speculation| {
         let (one, all) = (server.race(1, tokens, speculation), server.race(STREAMS, tokens, speculation));
         let gain = all / one;
@@ -154,25 +154,25 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
         gain
     });
 
-    let mut seen = soak(&server, &known, Duration::from_secs(long.unwrap_or(4)));
-    eprintln!("{} answered, {} left, {} slow", seen.answered, seen.left, seen.slow);
-    assert!(seen.answered > 0 && seen.left > 0);
+    let mut outcomes = soak(&server, &known, Duration::from_secs(long.unwrap_or(4)));
+    eprintln!("{} answered, {} left, {} slow", outcomes.answered, outcomes.left, outcomes.slow);
+    assert!(outcomes.answered > 0 && outcomes.left > 0);
     let start = Instant::now();
     while client::get(server.address, "/health").json()["running"] != 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "requests of clients that left still run");
+        assert!(start.elapsed() < Duration::from_secs(60), "requests of disconnected clients still run");
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(server.complete(&known.0).json()["choices"][0]["text"], known.1);
 
-    seen.health.sort();
-    let late = seen.health[seen.health.len() * 99 / 100];
-    eprintln!("/health: median {:?}, 99th of 100 {late:?}", median(&seen.health));
+    outcomes.health.sort();
+    let late = outcomes.health[outcomes.health.len() * 99 / 100];
+    eprintln!("/health: median {:?}, 99th of 100 {late:?}", median(&outcomes.health));
 
-    // Memory grows until every kind of request has been seen, and not after.
-    let growth = (!seen.memory.is_empty()).then(|| {
+    // Memory grows until every kind of request has been handled, and not after.
+    let growth = (!outcomes.memory.is_empty()).then(|| {
         let [warm, late] = [0.4..0.7, 0.7..1.0].map(|part: std::ops::Range<f64>| {
-            let at = |part: f64| (part * seen.memory.len() as f64) as usize;
-            median(&seen.memory[at(part.start)..at(part.end)])
+            let at = |part: f64| (part * outcomes.memory.len() as f64) as usize;
+            median(&outcomes.memory[at(part.start)..at(part.end)])
         });
         eprintln!("memory: {warm:.0} MB when warm, {late:.0} MB in the end");
         late / warm
@@ -180,7 +180,7 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     assert!(growth.is_none_or(|growth| growth < if long.is_some() { 1.05 } else { 1.5 }), "{growth:?}");
     if long.is_some() {
         assert!(gain >= 4.0, "{gain}");
-        assert!(median(&seen.health) < Duration::from_millis(50));
+        assert!(median(&outcomes.health) < Duration::from_millis(50));
         assert!(late < Duration::from_millis(50), "{late:?}");
     }
 }

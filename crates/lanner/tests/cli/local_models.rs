@@ -1,4 +1,4 @@
-//! Models on this machine: what `--model` finds, `lanner pull`, `models` and `rm` from the command line.
+//! Local models: `--model`, and `lanner pull`, `models` and `rm` from the command line.
 
 use std::{
     fs,
@@ -52,12 +52,12 @@ impl World {
         stdout
     }
 
-    /// It fails with all of `expected` in its sentence and nothing on stdout.
+    /// Asserts that it fails with all of `expected` in its sentence, and nothing on stdout.
     fn fails(&self, args: &[&str], expected: &[&str]) {
         let (success, stdout, stderr) = self.run_with(args, &[]);
         assert!(!success && stdout.is_empty(), "{args:?}: {stdout}");
         for part in expected {
-            assert!(stderr.contains(part), "{args:?} said {stderr:?}, not {part:?}");
+            assert!(stderr.contains(part), "{args:?}: {stderr:?} lacks {part:?}");
         }
     }
 
@@ -83,7 +83,7 @@ fn pulled_model_runs_by_name() {
     let world = World::new(FakeHub::tiny());
     let ask = [&["run", "--model", "org/tiny"], &ASK as &[&str]].concat();
     world.fails(&ask, &["org/tiny has not been downloaded\nhint: lanner pull org/tiny"]);
-    assert_eq!(world.hub.seen("").len(), 0, "nothing is downloaded unasked");
+    assert_eq!(world.hub.requests("").len(), 0, "no download without a pull");
 
     let path = world.ok(&["pull", "org/tiny"]);
     assert_eq!(path, format!("{}\n", world.snapshot().display()));
@@ -175,7 +175,7 @@ fn incomplete_download_is_not_loaded() {
     assert!(world.ok(&["models"]).contains(&format!("no: {second} is missing")));
 
     world.ok(&["pull", "org/tiny"]);
-    assert_eq!(world.hub.seen("model-00001").len(), 1);
+    assert_eq!(world.hub.requests("model-00001").len(), 1);
     world.ids("org/tiny");
     fs::remove_file(world.snapshot().join("config.json")).unwrap();
     world.fails(&ask, &["config.json is missing"]);
@@ -228,7 +228,7 @@ fn rm_removes_only_files_no_other_revision_needs() {
     world.fails(&["rm", "org/tiny:4bit", "--yes"], &["cannot be removed alone"]);
     world.fails(&["rm", "nonsense", "--yes"], &["nonsense is not ORG/NAME"]);
 
-    // As huggingface_hub notes what it knows of a commit.
+    // huggingface_hub's record of a commit's tree.
     let note = world.repo().join(format!("trees/{old}.json"));
     fs::create_dir_all(note.parent().unwrap()).unwrap();
     fs::write(&note, "{}").unwrap();
@@ -335,7 +335,7 @@ fn index_with_a_path_outside_its_folder_is_not_loaded() {
     }
 }
 
-/// Starts a pull and waits until its weights have begun to come.
+/// Starts a pull and waits for the first bytes of its weights.
 fn pull_in_background(world: &World) -> std::process::Child {
     let child = Command::new(env!("CARGO_BIN_EXE_lanner"))
         .env_clear()
@@ -365,7 +365,7 @@ fn killed_pull_is_resumed() {
     world.fails(&ask, &["org/tiny has not been downloaded"]);
 
     world.ok(&["pull", "org/tiny"]);
-    let ranges: Vec<_> = world.hub.seen(WEIGHTS).into_iter().map(|seen| seen.range).collect();
+    let ranges: Vec<_> = world.hub.requests(WEIGHTS).into_iter().map(|request| request.range).collect();
     let from = ranges[1]
         .as_ref()
         .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<u64>().ok());
@@ -379,7 +379,7 @@ fn environment_sets_hub_endpoint_and_cache_folder() {
     let folder = tempdir().unwrap();
     let cache = folder.path().join("cache");
     let pull = |env: &[(&str, &str)]| world.run_with(&["pull", "org/tiny"], env);
-    let token = || world.hub.seen("/api/").last().unwrap().token.clone();
+    let token = || world.hub.requests("/api/").last().unwrap().token.clone();
 
     let (ok, stdout, _) = pull(&[("HF_HUB_CACHE", cache.to_str().unwrap()), ("HF_TOKEN", "hf_env")]);
     assert!(ok && stdout.starts_with(cache.join("models--org--tiny").to_str().unwrap()), "{stdout}");
@@ -393,7 +393,7 @@ fn environment_sets_hub_endpoint_and_cache_folder() {
     assert!(ok && stdout.starts_with(&format!("{home}/hub/models--org--tiny")), "{stdout}");
     assert_eq!(token().as_deref(), Some("Bearer hf_file"));
 
-    let seen = world.hub.seen("").len();
+    let requests = world.hub.requests("").len();
     let (ok, offline, _) = pull(&[("HF_HOME", home), ("HF_HUB_OFFLINE", "1")]);
     assert!(ok && offline == stdout);
     let (ok, _, stderr) = pull(&[("HF_HUB_OFFLINE", "TRUE")]);
@@ -405,5 +405,5 @@ fn environment_sets_hub_endpoint_and_cache_folder() {
         let (ok, _, stderr) = pull(&[(name, value)]);
         assert!(!ok && stderr.contains(expected), "{stderr}");
     }
-    assert_eq!(world.hub.seen("").len(), seen, "none of these asked the hub");
+    assert_eq!(world.hub.requests("").len(), requests, "no request reached the hub");
 }

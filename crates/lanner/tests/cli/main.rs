@@ -1,5 +1,5 @@
-//! The program as its users see it. Server tests run over a scripted engine and a byte tokenizer, command
-//! tests over a small recorded checkpoint.
+//! The program as its users see it. Server tests run over a scripted engine and a byte
+//! tokenizer, command tests over a small recorded checkpoint.
 
 mod admin;
 mod bench;

@@ -11,16 +11,16 @@ use crate::support::{
 
 const OWLS: &str = "Owls hunt by night, and their feathers make no sound. ";
 
-/// The least limit under which the built-in model starts, as the program says itself.
+/// The least limit under which the built-in model starts, as the error message reports it.
 fn least() -> usize {
     let output = Command::new(env!("CARGO_BIN_EXE_lanner"))
         .args(["run", "hi", "--device", "cpu", "--prefill-chunk", "64", "--memory-limit", "1M"])
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    let bytes = said.split("set it to ").nth(1).and_then(|rest| rest.split(' ').next());
-    bytes.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let bytes = stderr.split("set it to ").nth(1).and_then(|rest| rest.split(' ').next());
+    bytes.unwrap_or_else(|| panic!("{stderr}")).parse().unwrap()
 }
 
 fn serving(limit: usize, more: &[&str]) -> ServerProcess {
@@ -38,7 +38,7 @@ fn text(reply: &Reply) -> Value {
     reply.json()["choices"][0]["text"].clone()
 }
 
-/// Twelve at once.
+/// Replies to twelve concurrent requests.
 fn all(server: &ServerProcess) -> Vec<Reply> {
     thread::scope(|scope| {
         let running: Vec<_> = (0..12).map(|i| scope.spawn(move || complete(server, i, Some(40)))).collect();
@@ -70,7 +70,7 @@ fn memory_limit_keeps_answers_and_rejects_what_cannot_fit() {
     for part in ["MB of memory", "ask for at most", "or raise the limit"] {
         assert!(refused.body.contains(part), "{}", refused.body);
     }
-    // What is left out is what fits.
+    // Without `max_tokens` the request may use all tokens that fit.
     let body = json!({ "messages": [{ "role": "user", "content": "Name an owl." }], "temperature": 0 });
     let reply = client::post(server.address, "/v1/chat/completions", &body);
     assert_eq!(reply.status, 200, "{}", reply.body);

@@ -1,4 +1,4 @@
-//! `GET /metrics`: read as strictly as Prometheus reads it, and compared with what answers say.
+//! `GET /metrics`: parsed as strictly as by Prometheus, and compared with the usage of answers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ impl Metrics {
     }
 
     /// # Panics
-    /// Where Prometheus would not read it, or its conventions are not kept.
+    /// If Prometheus would reject it, or its conventions are violated.
     fn parse(reply: &Reply) -> Metrics {
         assert_eq!(reply.status, 200, "{}", reply.body);
         let head = reply.head.to_lowercase();
@@ -66,7 +66,7 @@ impl Metrics {
         self.of(&format!("lanner_requests_total{{outcome=\"{outcome}\"}}"))
     }
 
-    /// What only ever grows.
+    /// Counters, which never decrease.
     fn counters(&self) -> impl Iterator<Item = (&String, f64)> {
         let counts =
             |name: &str| ["_total", "_bucket", "_sum", "_count"].iter().any(|end| name.ends_with(end));
@@ -115,7 +115,7 @@ fn split(sample: &str) -> (String, Vec<(String, String)>) {
 
 type Sample = (String, Vec<(String, String)>, f64);
 
-/// Buckets ascend in bound and count, and the last, without a bound, holds all.
+/// Asserts that buckets ascend in bound and count, and that the last, without a bound, has all.
 fn check_histogram(name: &str, samples: &[Sample]) {
     let buckets: Vec<(f64, f64)> = samples
         .iter()
@@ -143,7 +143,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// merlin, where nothing else counts.
+/// merlin without other influences.
 fn merlin() -> TestServer {
     Setup::default().merlin()
 }
@@ -200,7 +200,7 @@ fn metrics_match_the_usage_of_answers() {
     assert!(of("lanner_steps_total{kind=\"prompt\"}") >= 8);
     assert!(of("lanner_memory_active_bytes") >= of("lanner_model_weight_bytes") / 2);
     assert!(of("lanner_model_weight_bytes") > 1_000_000);
-    // What the cache holds is told behind a step.
+    // Gauges of the cache are updated after a step.
     let cache = client::get(server.address, "/v1/cache").json();
     wait_until("the cache is told of", || {
         let metrics = Metrics::get(&server);
@@ -214,7 +214,7 @@ fn metrics_match_the_usage_of_answers() {
 #[test]
 fn requests_are_counted_by_outcome() {
     let server =
-        Setup { places: 1, delay: Duration::from_millis(5), ..Setup::default() }.script(|request, n| {
+        Setup { capacity: 1, delay: Duration::from_millis(5), ..Setup::default() }.script(|request, n| {
             match request.prompt[0] {
                 b if b == u32::from(b'!') => engine::scripted::Step::Fail("broken".into()),
                 _ if n < 400 => token(u32::from(b'x')),
@@ -234,7 +234,7 @@ fn requests_are_counted_by_outcome() {
     assert_eq!(ask(json!({ "prompt": "!", "stream": true })), 200, "it fails later");
     assert_eq!(ask(json!({ "prompt": "a", "max_tokens": 400, "timeout": 0.02 })), 504);
 
-    // One runs and leaves in the middle; who comes meanwhile finds no place.
+    // One runs and is cancelled half-way; meanwhile the queue is full.
     let body = json!({ "prompt": "a", "max_tokens": 400, "stream": true }).to_string();
     let headers = "Content-Type: application/json\r\n";
     let stream = client::open(server.address, "POST /v1/completions", headers, body.as_bytes());
@@ -274,7 +274,7 @@ fn metrics_counters_never_decrease() {
         assert_eq!(now.outcome("answered"), asked);
         before = now;
     }
-    // What the models before held is gone with them.
+    // Memory of the former models is freed with them.
     wait_until("one cache is left", || {
         let cache = client::get(server.address, "/v1/cache").json();
         let metrics = Metrics::get(&server);

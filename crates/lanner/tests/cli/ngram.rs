@@ -1,4 +1,4 @@
-//! `lanner ngram`: tables made of texts, shown, and refused where they do not belong.
+//! `lanner ngram`: tables built from texts, shown, and refused by models with another tokenizer.
 
 use std::{fs, path::Path};
 
@@ -11,7 +11,7 @@ use crate::support::{
     server::{TEMPLATE, tokenizer_json},
 };
 
-/// What it prints; it must succeed.
+/// stdout of a command that must succeed.
 fn stdout(args: &[&str]) -> String {
     let output = lanner(args, &[]);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -53,7 +53,7 @@ fn ngram_show_reports_what_the_table_was_built_from() {
     for part in ["contexts of up to 3 tokens", "2 times or more", "tokenizer of merlin"] {
         assert!(shown.contains(part), "{shown}");
     }
-    // The same texts give the same bytes, and in one text the pieces that are read make no difference.
+    // The same texts give the same bytes, whatever the size of the reads.
     let bytes = fs::read(&table).unwrap();
     build(&folder, &[&text], &["--order", "3", "--min-count", "2"]);
     assert_eq!(fs::read(&table).unwrap(), bytes);
@@ -86,8 +86,8 @@ fn ngram_build_rejects_a_bad_corpus_with_one_sentence() {
     let check = |name: &str, text: &[u8], expected: &str| {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
-        let said = failure(&["ngram", "build", "--out", &out, "--corpus", path.to_str().unwrap()]);
-        assert!(said.contains(expected) && said.contains(name), "{said}");
+        let stderr = failure(&["ngram", "build", "--out", &out, "--corpus", path.to_str().unwrap()]);
+        assert!(stderr.contains(expected) && stderr.contains(name), "{stderr}");
         assert!(!Path::new(&out).exists());
     };
     check(
@@ -98,8 +98,8 @@ fn ngram_build_rejects_a_bad_corpus_with_one_sentence() {
     check("b.jsonl", b"{\"text\": ", "line 1: not valid JSON");
     check("c.jsonl", b"{\"messages\": [{\"content\": \"a\"}]}", "line 1");
     check("d.txt", b"a\xff\xfe\n", "it is not UTF-8");
-    let said = failure(&["ngram", "build", "--out", "/no/folder/t", "--corpus", "/no/text"]);
-    assert!(said.contains("cannot write /no/folder/t"), "{said}");
+    let stderr = failure(&["ngram", "build", "--out", "/no/folder/t", "--corpus", "/no/text"]);
+    assert!(stderr.contains("cannot write /no/folder/t"), "{stderr}");
     assert!(
         failure(&["ngram", "build", "--out", &out, "--corpus", "/no/text"]).contains("cannot read /no/text")
     );
@@ -117,10 +117,10 @@ fn ngram_table_of_another_tokenizer_is_refused() {
     fs::write(other.path().join("chat_template.jinja"), TEMPLATE).unwrap();
     let other = other.path().to_str().unwrap();
     for args in [&["run", "Hi"] as &[&str], &["run", "--ids", "5 6"], &["bench"]] {
-        let said = failure(&[args, &["--model", other, "--ngram-table", &table]].concat());
-        assert!(said.contains("was made with the tokenizer of merlin"), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let stderr = failure(&[args, &["--model", other, "--ngram-table", &table]].concat());
+        assert!(stderr.contains("was made with the tokenizer of merlin"), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    let said = failure(&["run", "Hi", "--ngram-table", &text]);
-    assert!(said.contains("is no n-gram table"), "{said}");
+    let stderr = failure(&["run", "Hi", "--ngram-table", &text]);
+    assert!(stderr.contains("is no n-gram table"), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! A server with more requests than places, and requests whose time runs out.
+//! A server with a full queue, and requests whose timeout expires.
 
 use std::{
     io::Read,
@@ -14,9 +14,9 @@ use crate::support::{
     server::{Setup, TestServer, token},
 };
 
-/// Answers for as long as anyone listens.
-fn endless(places: usize) -> TestServer {
-    Setup { delay: Duration::from_millis(2), places, ..Setup::default() }.script(|_, _| token(65))
+/// Generates until the client disconnects.
+fn endless(capacity: usize) -> TestServer {
+    Setup { delay: Duration::from_millis(2), capacity, ..Setup::default() }.script(|_, _| token(65))
 }
 
 fn error(reply: &Reply, status: u16, code: &str) {
@@ -53,7 +53,7 @@ fn full_queue_returns_429_with_retry_after() {
     streams.pop();
     let start = Instant::now();
     while server.complete(&json!({ "prompt": "a", "max_tokens": 1, "n": 3 })).status == 429 {
-        assert!(start.elapsed() < Duration::from_secs(60), "a client that left still has its place");
+        assert!(start.elapsed() < Duration::from_secs(60), "a disconnected client still has its slot");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -79,7 +79,7 @@ fn request_past_its_timeout_fails() {
     error(&server.complete(&request), 504, "timeout");
     error(&server.chat(&json!({ "timeout": 0.05, "n": 2 })), 504, "timeout");
 
-    // Time for some of the 900 tokens on any machine, and for all of them on none.
+    // Enough time for some of the 900 tokens on any machine, and for all of them on none.
     let mut stream = request;
     stream["timeout"] = 1.0.into();
     stream["stream"] = true.into();
@@ -99,21 +99,21 @@ fn request_past_its_timeout_fails() {
 #[test]
 fn priorities_and_deadlines_reach_the_engine() {
     let server = Setup::default().says("x");
-    for (asked, priority) in [
+    for (value, priority) in [
         (json!("interactive"), Priority::Interactive),
         (json!("normal"), Priority::Normal),
         (json!("background"), Priority::Background),
         (Value::Null, Priority::Normal),
     ] {
-        assert_eq!(server.chat(&json!({ "priority": asked })).status, 200);
+        assert_eq!(server.chat(&json!({ "priority": value })).status, 200);
         assert_eq!(server.last_request().priority, priority);
         assert_eq!(server.last_request().deadline, None);
-        assert_eq!(server.complete(&json!({ "prompt": "a", "priority": asked, "timeout": 900 })).status, 200);
+        assert_eq!(server.complete(&json!({ "prompt": "a", "priority": value, "timeout": 900 })).status, 200);
         assert_eq!(server.last_request().priority, priority);
         let left = server.last_request().deadline.expect("a deadline") - Instant::now();
         assert!(left > Duration::from_secs(600) && left < Duration::from_secs(900), "{left:?}");
     }
-    let asked = server.asked();
+    let requests = server.num_requests();
     for (name, value) in [
         ("priority", json!("urgent")),
         ("priority", json!(1)),
@@ -132,5 +132,5 @@ fn priorities_and_deadlines_reach_the_engine() {
             );
         }
     }
-    assert_eq!(server.asked(), asked);
+    assert_eq!(server.num_requests(), requests);
 }

@@ -1,4 +1,4 @@
-//! Requests that hold far too much, and their cost for others.
+//! Oversized requests, and their cost for others.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,7 +13,7 @@ use crate::support::{
     server::Setup,
 };
 
-/// Most megabytes that hostile requests may take together.
+/// Maximum megabytes for all hostile requests together.
 const MOST: f64 = 400.0;
 
 fn messages(count: usize) -> String {
@@ -124,7 +124,7 @@ fn excessive_counts_are_refused_by_field_name() {
         assert_eq!((reply.status, &error["param"]), (400, &param), "{}", reply.body);
         assert!(error["message"].as_str().unwrap().contains(message), "{}", reply.body);
     }
-    assert_eq!(server.asked(), 0);
+    assert_eq!(server.num_requests(), 0);
 }
 
 #[test]

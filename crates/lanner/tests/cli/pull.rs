@@ -1,4 +1,4 @@
-//! Downloads from a hub that does not always do what it should.
+//! Downloads from an unreliable hub.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ const WEIGHTS: &str = "model.safetensors";
 fn check_failure(hub: &FakeHub, config: &HubConfig, name: &str, expected: &[&str]) {
     let error = pull_from(config, name).unwrap_err().to_string();
     for part in expected {
-        assert!(error.contains(part), "{error:?} does not say {part:?}; {:?}", hub.seen(""));
+        assert!(error.contains(part), "{error:?} does not say {part:?}; {:?}", hub.requests(""));
     }
 }
 
@@ -64,15 +64,15 @@ fn pull_writes_the_cache_layout_of_huggingface_hub() {
 fn pull_skips_files_already_in_the_cache() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
     hub.pull(cache.path()).unwrap();
-    let before = hub.seen("").len();
+    let before = hub.requests("").len();
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen("").len(), before + 1, "only the listing is asked for");
+    assert_eq!(hub.requests("").len(), before + 1, "only the listing is asked for");
 
     // A new commit shares the files that did not change; the old snapshot stays.
     let old = hub.commit();
     hub.push(&"d1".repeat(20), "chat_template.jinja", b"{{ messages }}".to_vec());
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen(WEIGHTS).len(), 1);
+    assert_eq!(hub.requests(WEIGHTS).len(), 1);
     let snapshots = cache.path().join("models--org--tiny/snapshots");
     assert_eq!(
         fs::read(snapshots.join(hub.commit()).join("chat_template.jinja")).unwrap(),
@@ -86,7 +86,7 @@ fn pull_downloads_the_shards_named_by_the_index() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::sharded());
     let pulled = hub.pull(cache.path()).unwrap();
     assert_eq!(fs::read_dir(&pulled.path).unwrap().count(), 5);
-    assert_eq!(hub.seen("consolidated").len(), 0);
+    assert_eq!(hub.requests("consolidated").len(), 0);
 
     let index = json!({ "weight_map": { "a": "model-00001-of-00002.safetensors", "b": "gone.safetensors" } });
     hub.push(&"d1".repeat(20), "model.safetensors.index.json", index.to_string().into());
@@ -123,7 +123,7 @@ fn pull_refused_by_the_hub_explains_what_to_do() {
         let hub = FakeHub::tiny().fails("/api/", [Fault::Status(status, code)]);
         let config = HubConfig { token: token.map(str::to_owned), ..hub.config(cache.path()) };
         check_failure(&hub, &config, REPO, expected);
-        assert_eq!(hub.seen("").len(), 1, "a final answer is not asked for again");
+        assert_eq!(hub.requests("").len(), 1, "a final answer is not asked for again");
     };
     check(401, "", None, &["refuses access to org/tiny", "or it needs HF_TOKEN"]);
     check(401, "", Some("hf_x"), &["HF_TOKEN is not valid"]);
@@ -167,7 +167,7 @@ fn transient_hub_errors_are_retried() {
     let (pulled, events) = pull_with_events(&hub.config(cache.path()), REPO);
     pulled.unwrap();
     assert!(started.elapsed() >= Duration::from_secs(1), "the hub asked for a second");
-    assert_eq!((hub.seen("/api/").len(), hub.seen(WEIGHTS).len()), (4, 3));
+    assert_eq!((hub.requests("/api/").len(), hub.requests(WEIGHTS).len()), (4, 3));
     let waits: Vec<_> = events.iter().filter(|event| matches!(event, Event::Waiting { .. })).collect();
     assert_eq!(waits.len(), 5, "{waits:?}");
 }
@@ -177,7 +177,7 @@ fn permanent_hub_errors_end_the_pull() {
     let cache = tempdir().unwrap();
     let hub = FakeHub::tiny().fails(WEIGHTS, vec![Fault::Status(502, ""); 50]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &[WEIGHTS, "answered 502"]);
-    assert_eq!(hub.seen(WEIGHTS).len(), 5);
+    assert_eq!(hub.requests(WEIGHTS).len(), 5);
 
     let hub = FakeHub::tiny().fails("/api/", vec![Fault::Status(429, ""); 50]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["limits requests; try again later"]);
@@ -188,16 +188,16 @@ fn permanent_hub_errors_end_the_pull() {
 #[test]
 fn cut_connection_is_resumed_at_its_offset() {
     let (cache, hub) = (tempdir().unwrap(), FakeHub::tiny());
-    // More cuts than failures in a row are borne: each of them brings something.
+    // More cuts than the retry limit: each attempt makes progress.
     let cuts = [1000, 1, 2000, 3, 4, 500, 7, 70_000].map(Fault::Cut);
     let hub = hub.fails(WEIGHTS, cuts).fails("tokenizer.json", [Fault::Cut(100)]);
     let pulled = hub.pull(cache.path()).unwrap();
     assert_eq!(fs::read(pulled.path.join(WEIGHTS)).unwrap(), hub.file(WEIGHTS));
-    let ranges: Vec<_> = hub.seen(WEIGHTS).into_iter().map(|seen| seen.range).collect();
+    let ranges: Vec<_> = hub.requests(WEIGHTS).into_iter().map(|request| request.range).collect();
     let expected = [0, 1000, 1001, 3001, 3004, 3008, 3508, 3515, 73_515];
     let expected = expected.map(|from| (from > 0).then(|| format!("bytes={from}-")));
     assert_eq!(ranges, expected);
-    assert_eq!(hub.seen("tokenizer.json")[1].range.as_deref(), Some("bytes=100-"));
+    assert_eq!(hub.requests("tokenizer.json")[1].range.as_deref(), Some("bytes=100-"));
 }
 
 #[test]
@@ -206,15 +206,15 @@ fn partial_file_of_an_earlier_pull_is_resumed() {
     fs::create_dir_all(partial(cache.path(), &hub).parent().unwrap()).unwrap();
     fs::write(partial(cache.path(), &hub), &hub.file(WEIGHTS)[..5000]).unwrap();
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen(WEIGHTS).len(), 1);
-    assert_eq!(hub.seen(WEIGHTS)[0].range.as_deref(), Some("bytes=5000-"));
+    assert_eq!(hub.requests(WEIGHTS).len(), 1);
+    assert_eq!(hub.requests(WEIGHTS)[0].range.as_deref(), Some("bytes=5000-"));
 
-    // All of it: nothing is left to fetch.
+    // The complete file: nothing is left to download.
     let cache = tempdir().unwrap();
     fs::create_dir_all(partial(cache.path(), &hub).parent().unwrap()).unwrap();
     fs::write(partial(cache.path(), &hub), hub.file(WEIGHTS)).unwrap();
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen(WEIGHTS).len(), 1);
+    assert_eq!(hub.requests(WEIGHTS).len(), 1);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn hub_without_range_support_restarts_the_download() {
     let hub = hub.fails(WEIGHTS, [Fault::Cut(1000), Fault::IgnoreRange]);
     let pulled = hub.pull(cache.path()).unwrap();
     assert_eq!(fs::read(pulled.path.join(WEIGHTS)).unwrap(), hub.file(WEIGHTS));
-    assert_eq!(hub.seen(WEIGHTS).len(), 2);
+    assert_eq!(hub.requests(WEIGHTS).len(), 2);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn download_with_a_wrong_checksum_is_discarded() {
         let hub = hub.fails(file, [Fault::Garble]);
         let expected = [file, "is not what the hub promised", &hub.etag(file), "it was removed"];
         check_failure(&hub, &hub.config(cache.path()), REPO, &expected);
-        assert_eq!(hub.seen(file).len(), fetched);
+        assert_eq!(hub.requests(file).len(), fetched);
         assert!(!blob(cache.path(), &format!("{}.incomplete", hub.etag(file))).exists());
         assert!(!blob(cache.path(), &hub.etag(file)).exists());
         hub.pull(cache.path()).unwrap();
@@ -248,7 +248,7 @@ fn file_of_another_length_fails_without_retry() {
         let hub = hub.fails(WEIGHTS, vec![fault; 20]);
         let expected = format!("{WEIGHTS} of org/tiny has {found} bytes instead of {size}");
         check_failure(&hub, &hub.config(cache.path()), REPO, &[&expected]);
-        assert_eq!(hub.seen(WEIGHTS).len(), 1);
+        assert_eq!(hub.requests(WEIGHTS).len(), 1);
         assert!(!partial(cache.path(), &hub).exists());
     };
     check(Fault::Length(3000), "3000");
@@ -263,7 +263,7 @@ fn response_of_another_length_keeps_the_partial_file() {
     let hub = hub.fails(WEIGHTS, [Fault::Cut(5000), Fault::Length(6000)]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["has 6000 bytes instead of"]);
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen(WEIGHTS)[2].range.as_deref(), Some("bytes=5000-"));
+    assert_eq!(hub.requests(WEIGHTS)[2].range.as_deref(), Some("bytes=5000-"));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn repeated_bytes_do_not_count_as_progress() {
     let faults = vec![[Fault::Cut(1000), Fault::Status(416, "")]; 20];
     let hub = hub.fails(WEIGHTS, faults.into_iter().flatten());
     check_failure(&hub, &hub.config(cache.path()), REPO, &[WEIGHTS]);
-    assert_eq!(hub.seen(WEIGHTS).len(), 5);
+    assert_eq!(hub.requests(WEIGHTS).len(), 5);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn partial_file_of_other_content_is_downloaded_again() {
         fs::write(partial(cache.path(), &hub), rubbish).unwrap();
         let pulled = hub.pull(cache.path()).unwrap();
         assert_eq!(fs::read(pulled.path.join(WEIGHTS)).unwrap(), hub.file(WEIGHTS));
-        assert_eq!(hub.seen(WEIGHTS).last().unwrap().range, None);
+        assert_eq!(hub.requests(WEIGHTS).last().unwrap().range, None);
     }
 }
 
@@ -296,7 +296,7 @@ fn blob_of_the_wrong_length_is_downloaded_again() {
     assert_eq!(fs::read(pulled.path.join(WEIGHTS)).unwrap(), hub.file(WEIGHTS));
 }
 
-/// On Linux the device says what a full disk says.
+/// On Linux, writes to this device fail like writes to a full disk.
 #[cfg(target_os = "linux")]
 #[test]
 fn full_disk_reports_the_needed_space_and_keeps_the_partial_file() {
@@ -307,7 +307,7 @@ fn full_disk_reports_the_needed_space_and_keeps_the_partial_file() {
     let needed = format!("{:.1} MB more are needed", hub.file(WEIGHTS).len() as f64 / 1e6);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["no space left in", "models--org--tiny", &needed]);
     assert!(fs::symlink_metadata(&path).is_ok(), "the partial file is kept");
-    assert_eq!(hub.seen(WEIGHTS).len(), 1, "a full disk does not empty by trying again");
+    assert_eq!(hub.requests(WEIGHTS).len(), 1, "a full disk does not empty by trying again");
 
     fs::remove_file(&path).unwrap();
     hub.pull(cache.path()).unwrap();
@@ -323,10 +323,10 @@ fn hub_token_is_not_sent_to_other_hosts() {
     let hub = hub.fails(WEIGHTS, [Fault::Redirect(elsewhere)]).fails("config.json", [Fault::Redirect(here)]);
     let config = HubConfig { token: Some("hf_secret".into()), ..hub.config(cache.path()) };
     pull_from(&config, REPO).unwrap();
-    assert!(hub.seen("").iter().all(|seen| seen.token.as_deref() == Some("Bearer hf_secret")));
-    assert_eq!(hub.seen("config.json").len(), 2);
-    assert_eq!(cdn.seen(WEIGHTS).len(), 1);
-    assert_eq!(cdn.seen(WEIGHTS)[0].token, None);
+    assert!(hub.requests("").iter().all(|request| request.token.as_deref() == Some("Bearer hf_secret")));
+    assert_eq!(hub.requests("config.json").len(), 2);
+    assert_eq!(cdn.requests(WEIGHTS).len(), 1);
+    assert_eq!(cdn.requests(WEIGHTS)[0].token, None);
 }
 
 #[test]
@@ -336,9 +336,9 @@ fn relative_redirect_is_followed() {
     let hub =
         hub.fails(WEIGHTS, [Fault::Redirect(up)]).fails("config", [Fault::Redirect("./config.json".into())]);
     hub.pull(cache.path()).unwrap();
-    assert_eq!(hub.seen("/cdn/").len(), 1);
-    assert_eq!(hub.seen("/cdn/")[0].path, format!("/cdn/{WEIGHTS}?from=https://a/b"));
-    assert_eq!(hub.seen("config.json").len(), 2);
+    assert_eq!(hub.requests("/cdn/").len(), 1);
+    assert_eq!(hub.requests("/cdn/")[0].path, format!("/cdn/{WEIGHTS}?from=https://a/b"));
+    assert_eq!(hub.requests("config.json").len(), 2);
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn file_name_outside_the_cache_is_refused() {
         let evil = json!({ "rfilename": name, "size": 1, "blobId": "1".repeat(40) });
         let hub = hub.lists(json!([config, weights, evil]));
         check_failure(&hub, &hub.config(cache.path()), REPO, &["names a file", "outside the cache"]);
-        assert_eq!(hub.seen("").len(), 1);
+        assert_eq!(hub.requests("").len(), 1);
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "nothing was written");
     }
 }
@@ -382,7 +382,7 @@ fn repository_with_several_models_lists_them() {
         fs::read_link(pulled.path.join("config.json")).unwrap().to_str().unwrap(),
         format!("../../../blobs/{}", hub.etag("8bit/config.json"))
     );
-    assert_eq!(hub.seen("4bit").len(), 0);
+    assert_eq!(hub.requests("4bit").len(), 0);
 
     let hub = FakeHub::new(vec![("config.json", read("config.json")), ("x-q4.gguf", vec![0; 9])]);
     check_failure(&hub, &hub.config(cache.path()), REPO, &["org/tiny has only GGUF weights", "hint: "]);
@@ -400,7 +400,7 @@ fn concurrent_pulls_download_each_file_once() {
             assert_eq!(fs::read(pulled.path.join(WEIGHTS)).unwrap(), hub.file(WEIGHTS));
         }
     });
-    assert_eq!(hub.seen(WEIGHTS).len(), 1, "the others waited for the first");
+    assert_eq!(hub.requests(WEIGHTS).len(), 1, "the others waited for the first");
 }
 
 #[test]
@@ -411,9 +411,9 @@ fn offline_pull_sends_no_request() {
         ["HF_HUB_OFFLINE is set", "org/tiny is not complete in the cache", "nothing of it is there"];
     check_failure(&hub, &offline, REPO, &expected);
     let pulled = hub.pull(cache.path()).unwrap();
-    let seen = hub.seen("").len();
+    let requests = hub.requests("").len();
     assert_eq!(pull_from(&offline, REPO).unwrap(), pulled);
     fs::remove_file(blob(cache.path(), &hub.etag(WEIGHTS))).unwrap();
     check_failure(&hub, &offline, REPO, &["model.safetensors is missing"]);
-    assert_eq!(hub.seen("").len(), seen);
+    assert_eq!(hub.requests("").len(), requests);
 }

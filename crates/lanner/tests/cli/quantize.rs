@@ -1,4 +1,4 @@
-//! `quantize` from the outside: what it prints and writes, and what is left of runs that end early.
+//! `quantize` from the command line: its output, its files, and interrupted runs.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ fn path(folder: &Path) -> &str {
     folder.to_str().unwrap()
 }
 
-/// A small checkpoint with a tokenizer, and where its copy goes.
+/// A small checkpoint with a tokenizer, and the path of its copy.
 fn source() -> (TempDir, std::path::PathBuf) {
     let folder = checkpoint::folder("qwen3_5-hub");
     fs::write(folder.path().join("tokenizer.json"), tokenizer_json()).unwrap();
@@ -30,7 +30,7 @@ fn source() -> (TempDir, std::path::PathBuf) {
     (folder, out)
 }
 
-/// What it prints on stdout and stderr; it must succeed.
+/// stdout and stderr of a command that must succeed.
 fn quantize(source: &Path, args: &[&str]) -> (String, String) {
     let output = lanner(&[&["quantize", path(source)], args].concat(), &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -148,7 +148,7 @@ fn unusable_perplexity_text_is_refused_before_quantizing() {
     check("tokenizer");
 }
 
-/// A checkpoint that takes a while: one matrix of zeros, which take no room on the disk.
+/// A checkpoint that takes a while: one matrix of zeros in a sparse file.
 fn large() -> TempDir {
     const BYTES: u64 = 512 << 20;
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ fn interrupted_quantize_leaves_no_finished_looking_folder() {
     assert!(stderr.contains("interrupted; nothing unfinished is left"), "{stderr}");
     assert!(names_in(place.path()).is_empty());
 
-    // Killed outright it cannot tidy up, but what is left says what it is and is no model.
+    // A killed run cannot clean up, but its folder is marked as partial and is no model.
     interrupt(source.path(), &out, "-KILL");
     assert_eq!(names_in(place.path()), ["small.partial"]);
     assert!(!out.with_extension("partial").join("config.json").exists());
@@ -206,7 +206,7 @@ fn interrupted_quantize_leaves_no_finished_looking_folder() {
 fn write_failure_names_the_file_and_the_needed_space() {
     let (source, place) = (large(), tempfile::tempdir().unwrap());
     let out = place.path().join("small");
-    // Files of over a megabyte are refused, as everything is on a full disk.
+    // A limit of a megabyte per file stands for a full disk.
     let script = "trap '' XFSZ; ulimit -f 1000; exec \"$@\"";
     let lanner = env!("CARGO_BIN_EXE_lanner");
     let args = ["-c", script, "sh", lanner, "quantize", path(source.path()), "--out", path(&out)];

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::{client, process::ServerProcess};
 
-/// Threads of the server; `None` where the system does not tell.
+/// Threads of the server; `None` where the system does not report them.
 fn threads(server: &ServerProcess) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{}/task", server.child.id())).ok()?.count())
 }
@@ -22,14 +22,14 @@ fn repeated_loads_keep_threads_and_memory_constant() {
         assert_eq!(reply.status, 200, "{}", reply.body);
         server.complete(&json!({ "prompt": "An owl", "max_tokens": 3, "temperature": 0 }));
     };
-    // As many engines as there ever are beside each other, and what allocators keep.
+    // The first loads reach the maximum of concurrent engines and of memory retained by allocators.
     (0..6).for_each(|_| load());
     let (Some(before), Some(memory)) = (threads(&server), server.memory()) else {
-        eprintln!("skipped: the system does not tell what a process has");
+        eprintln!("skipped: the system does not report a process's resources");
         return;
     };
     (0..30).for_each(|_| load());
-    // The last engine that was replaced ends in its own time, and idle threads of the runtime in theirs.
+    // The last replaced engine and idle threads of the runtime take time to end.
     let started = Instant::now();
     while threads(&server).is_some_and(|now| now > before + 2) && started.elapsed() < Duration::from_secs(20)
     {

@@ -1,4 +1,4 @@
-//! Speculation, from the request that asks for it to the usage that tells of it.
+//! Speculation, from the field of a request to its usage.
 
 use engine::Speculate;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn speculation_usage_is_reported_and_the_answer_is_unchanged() {
     for speculation in [Value::Null, json!("auto"), json!({ "drafter": "ngram", "depth": 3 })] {
         let of = |report: &Value, what: &str| report[what].as_u64().unwrap();
         let (mut text, mut report) = ask(speculation.clone());
-        // Whether drafts pay is measured, and may be no for a while on a machine that is busy.
+        // On a busy machine, measurements may find for a while that drafts do not pay.
         for _ in 0..50 {
             if speculation != json!("auto") || of(&report, "accepted") > 10 {
                 break;
@@ -105,7 +105,7 @@ fn unavailable_drafter_is_refused_with_one_sentence() {
     }
 }
 
-/// Whether an answer says that layers were left out, in its head and in its usage.
+/// Whether the header and the usage of an answer report skipped layers.
 fn says_so(reply: &Reply, usage: &Value) -> [bool; 2] {
     assert_eq!(reply.status, 200, "{}", reply.body);
     let told = &usage["lanner"]["lossy"];
@@ -198,7 +198,7 @@ fn lossy_answer_is_not_replayed_for_an_exact_request() {
             "{other}"
         );
     }
-    // Who drafts changes nothing, as long as it is verified.
+    // The drafter does not matter as long as drafts are verified.
     let first = ask("b", json!("off"));
     assert_eq!(ask("b", json!("self:2")).json(), first.json());
     assert_eq!(ask("b", lossy).status, 400);

@@ -1,4 +1,4 @@
-//! Just enough HTTP to send many requests over one connection.
+//! A minimal HTTP client that sends many requests over one connection.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -7,7 +7,7 @@ use std::{
 
 use super::{PATIENCE, requests::Ask};
 
-/// A connection that is kept.
+/// A keep-alive connection.
 pub struct Connection {
     pub address: SocketAddr,
     pub stream: Option<BufReader<TcpStream>>,

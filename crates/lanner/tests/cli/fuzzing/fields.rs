@@ -1,6 +1,6 @@
-//! Routes, the fields of their bodies, and values at which they are particular.
+//! Routes, the fields of their bodies, and edge-case values.
 
-/// Numbers as JSON: the ends of types and of ranges, and what no type holds.
+/// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
 pub const NUMBERS: [&str; 42] = [
     "0",
     "-0",
@@ -46,7 +46,7 @@ pub const NUMBERS: [&str; 42] = [
     "340282366920938463463374607431768211456",
 ];
 
-/// Other values as JSON, and what is none.
+/// Other JSON values, and invalid JSON.
 pub const VALUES: [&str; 30] = [
     "null",
     "true",
@@ -80,10 +80,10 @@ pub const VALUES: [&str; 30] = [
     "'a'",
 ];
 
-/// A field, values that it may have, and values about which it may be particular.
+/// A field, its valid values, and its edge cases.
 pub type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// Fields that both wires have.
+/// Fields of both completion routes.
 pub const COMMON: [Field; 23] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
@@ -198,7 +198,7 @@ pub const COMPLETIONS: [Field; 6] = [
     ("logprobs", &["0", "2"], &["20", "21"]),
 ];
 
-/// Names of models: none of them is here, and nothing is fetched.
+/// Names of models, none of which exists locally; nothing is downloaded.
 pub const MODEL: [Field; 2] = [
     (
         "model",
@@ -221,7 +221,7 @@ pub const MODEL: [Field; 2] = [
     ("stream", &["false"], &["true"]),
 ];
 
-/// A route that takes a body, its fields, and those of them that every request has: the answer ends soon with them.
+/// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
 pub fn posted() -> [Posted; 4] {
@@ -234,7 +234,7 @@ pub fn posted() -> [Posted; 4] {
     ]
 }
 
-/// Routes that take none, and those that are not there.
+/// Routes without a body, and unknown ones.
 pub const OTHERS: [&str; 16] = [
     "GET /health",
     "GET /metrics",

@@ -1,10 +1,10 @@
-//! Requests that nobody means: valid ones, changed.
+//! Random mutations of valid requests.
 
 use serde_json::json;
 
 use super::fields::{NUMBERS, OTHERS, VALUES, posted};
 
-/// Numbers that look random, the same in every run (SplitMix64).
+/// Pseudorandom numbers, the same in every run (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// Arrays or objects, one in another.
+/// Nested arrays or objects.
 pub fn nested(depth: usize) -> String {
     if depth.is_multiple_of(2) {
         return "[".repeat(depth) + &"]".repeat(depth);
@@ -36,7 +36,7 @@ pub fn nested(depth: usize) -> String {
     r#"{"a":"#.repeat(depth) + "0" + &"}".repeat(depth)
 }
 
-/// Any value as JSON, or almost.
+/// Any JSON value, or almost JSON.
 pub fn value(random: &mut Random) -> String {
     match random.below(12) {
         0..5 => random.pick(&NUMBERS).into(),
@@ -79,7 +79,7 @@ pub fn object(fields: &[(String, String)]) -> Vec<u8> {
     format!("{{{}}}", fields.join(",")).into_bytes()
 }
 
-/// A valid body but for up to three changes. It ends soon: it asks for few tokens, or has little time.
+/// A valid body with up to three changes. Its answer is short: few tokens, or a short timeout.
 pub fn ask(random: &mut Random) -> Ask {
     let routes = posted();
     let (path, fields, always) = &routes[[0, 0, 0, 1, 1, 1, 2, 3][random.below(8)]];
@@ -136,7 +136,7 @@ pub fn extremes() -> Vec<Ask> {
             let plain = NUMBERS.iter().chain(&VALUES).chain(*good).chain(*odd).map(|value| value.to_string());
             for value in plain.chain(deep) {
                 let mut body = usual(name);
-                // The wires' other fields that such a one goes with.
+                // Other fields that this one requires.
                 match *name {
                     "top_logprobs" if path.contains("chat") => body.push(("logprobs".into(), "true".into())),
                     "stream_options" => body.push(("stream".into(), "true".into())),

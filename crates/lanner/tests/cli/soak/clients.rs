@@ -58,7 +58,7 @@ fn known(soak: &Soak) {
         body["choices"][0]["text"] == soak.known.1
     };
     match reply {
-        Some((200, body)) if same(&body) => soak.count("known", "as ever"),
+        Some((200, body)) if same(&body) => soak.count("known", "unchanged"),
         Some((200, _)) => soak.count("known", "wrong: another answer"),
         reply => soak.count("known", status(&reply)),
     }
@@ -70,7 +70,9 @@ pub fn answered(soak: &Soak, random: &mut Random) {
     let body = body(random, 900, tokens);
     let reply = ask(soak, "/v1/completions", body.to_string().as_bytes());
     match &reply {
-        Some((200, body)) if body.contains("out_of_memory") => soak.count("answered", "no memory, told late"),
+        Some((200, body)) if body.contains("out_of_memory") => {
+            soak.count("answered", "no memory, reported late")
+        }
         Some((200, body)) if !body.contains("[DONE]") => soak.count("answered", "wrong: no end"),
         _ => soak.count("answered", status(&reply)),
     }
@@ -94,7 +96,7 @@ fn reads_slowly(soak: &Soak, random: &mut Random) {
     soak.count("reads slowly", "to the end");
 }
 
-/// Asks for more memory than the limit leaves.
+/// Requests more memory than the limit leaves.
 fn wants_too_much(soak: &Soak, random: &mut Random) {
     let mut body = match random.below(3) {
         0 => body(random, 10, 1 << 20),
@@ -140,7 +142,7 @@ fn fails(soak: &Soak, random: &mut Random) {
     soak.count("fails", status(&reply));
 }
 
-/// Loads the served model again, or something that is no model.
+/// Loads the served model again, or an invalid model.
 pub fn loads(soak: &Soak, mut random: Random) {
     while soak.runs() {
         let model = ["merlin", "merlin", "/no/such/folder", "/", "org/none"][random.below(5) as usize];

@@ -37,7 +37,7 @@ const STALL: Duration = Duration::from_millis(100);
 const GROWTH: f64 = 1.03;
 /// Time after the last request in which threads and connections must be gone.
 const SETTLE: Duration = Duration::from_secs(60);
-/// Longer than idle threads are kept.
+/// Longer than the lifetime of idle threads.
 const REST: Duration = Duration::from_secs(12);
 
 /// State shared by all clients.
@@ -194,7 +194,7 @@ fn long_mixed_load_releases_everything() {
     );
 
     assert_eq!(soak.server.complete(&soak.known.0).json()["choices"][0]["text"], soak.known.1);
-    assert!(after.is_back_at(&before), "after the load {after:?} are left, before it there were {before:?}");
+    assert!(after.is_back_at(&before), "{after:?} after the load, {before:?} before");
     let outcomes = soak.outcomes.lock().unwrap();
     let broken: Vec<_> =
         outcomes.keys().filter(|what| what.contains("500") || what.contains("wrong")).collect();

@@ -1,4 +1,4 @@
-//! Just enough HTTP to see what a client sees, byte for byte.
+//! A minimal HTTP client that exposes every byte.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! A hub on loopback that serves one repository and fails as it is told to.
+//! A hub on loopback that serves one repository and injects faults.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,19 +17,19 @@ use super::server::{TEMPLATE, tokenizer_json};
 
 pub const REPO: &str = "org/tiny";
 
-/// What goes wrong with one request.
+/// A fault injected into one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
     Status(u16, &'static str),
-    /// Ends the connection after so many bytes of the body.
+    /// Ends the connection after this many bytes of the body.
     Cut(usize),
-    /// Sends other bytes of the same number.
+    /// Sends other bytes of the same length.
     Garble,
-    /// Sends a file of so many bytes, whole.
+    /// Sends a complete file of this length.
     Length(usize),
-    /// As `Length`, in chunks: only its end says how long it is.
+    /// Like `Length`, with chunked encoding: the length is unknown until the end.
     Chunked(usize),
-    /// Sends the whole file although a part was asked for.
+    /// Ignores the range and sends the whole file.
     IgnoreRange,
     Redirect(String),
     /// Waits after every kilobyte.
@@ -37,7 +37,7 @@ pub enum Fault {
 }
 
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct HubRequest {
     pub path: String,
     pub range: Option<String>,
     pub token: Option<String>,
@@ -51,9 +51,9 @@ pub struct FakeHub {
 struct State {
     files: Vec<(String, Vec<u8>)>,
     commit: String,
-    /// Faults to come, by what the path contains.
+    /// Pending faults, by a part of the path.
     faults: Vec<(String, Fault)>,
-    seen: Vec<Seen>,
+    requests: Vec<HubRequest>,
     listing: Option<Value>,
 }
 
@@ -62,7 +62,7 @@ impl FakeHub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let files = files.into_iter().map(|(path, bytes)| (path.to_owned(), bytes)).collect();
-        let state = State { files, commit: "c0".repeat(20), faults: vec![], seen: vec![], listing: None };
+        let state = State { files, commit: "c0".repeat(20), faults: vec![], requests: vec![], listing: None };
         let state = Arc::new(Mutex::new(state));
         let shared = state.clone();
         thread::spawn(move || {
@@ -74,7 +74,7 @@ impl FakeHub {
         FakeHub { address, state }
     }
 
-    /// A small model of the engine's tests, with a tokenizer of bytes and what else repositories hold.
+    /// A small model of the engine's tests, with a byte tokenizer and the usual other files.
     pub fn tiny() -> FakeHub {
         let read = |name: &str| golden("qwen3_5-hub", name);
         FakeHub::new(vec![
@@ -102,14 +102,14 @@ impl FakeHub {
         FakeHub::new(files)
     }
 
-    /// The next requests whose path contains `path` fail so, one after the other.
+    /// Injects `faults`, in order, into the next requests whose path contains `path`.
     pub fn fails(self, path: &str, faults: impl IntoIterator<Item = Fault>) -> FakeHub {
         let faults = faults.into_iter().map(|fault| (path.to_owned(), fault));
         self.state.lock().unwrap().faults.extend(faults);
         self
     }
 
-    /// Says this of its files, whatever they are.
+    /// Overrides the listing of its files.
     pub fn lists(self, listing: Value) -> FakeHub {
         self.state.lock().unwrap().listing = Some(listing);
         self
@@ -119,10 +119,10 @@ impl FakeHub {
         format!("http://{}", self.address)
     }
 
-    /// Requests so far whose path contains `path`.
-    pub fn seen(&self, path: &str) -> Vec<Seen> {
-        let seen = self.state.lock().unwrap().seen.clone();
-        seen.into_iter().filter(|seen| seen.path.contains(path)).collect()
+    /// Received requests whose path contains `path`.
+    pub fn requests(&self, path: &str) -> Vec<HubRequest> {
+        let requests = self.state.lock().unwrap().requests.clone();
+        requests.into_iter().filter(|request| request.path.contains(path)).collect()
     }
 
     pub fn commit(&self) -> String {
@@ -196,46 +196,46 @@ fn is_large(path: &str) -> bool {
 }
 
 fn answer(mut stream: TcpStream, state: &Mutex<State>) {
-    let Some(seen) = read_request(&stream) else { return };
+    let Some(request) = read_request(&stream) else { return };
     let (fault, reply) = {
         let mut state = state.lock().unwrap();
-        state.seen.push(seen.clone());
-        let at = state.faults.iter().position(|(path, _)| seen.path.contains(path.as_str()));
+        state.requests.push(request.clone());
+        let at = state.faults.iter().position(|(path, _)| request.path.contains(path.as_str()));
         let fault = at.map(|at| state.faults.remove(at).1);
-        (fault, reply(&state, &seen))
+        (fault, reply(&state, &request))
     };
-    // A client that hangs up early is what some stories are about.
-    let _ = send(&mut stream, fault, reply, seen.range.as_deref());
+    // Some tests close the connection early.
+    let _ = send(&mut stream, fault, reply, request.range.as_deref());
 }
 
-fn read_request(stream: &TcpStream) -> Option<Seen> {
+fn read_request(stream: &TcpStream) -> Option<HubRequest> {
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.to_owned();
-    let mut seen = Seen { path, range: None, token: None };
+    let mut request = HubRequest { path, range: None, token: None };
     for line in lines.take_while(|line| !line.is_empty()) {
         match line.split_once(": ") {
-            Some((name, value)) if name.eq_ignore_ascii_case("range") => seen.range = Some(value.into()),
+            Some((name, value)) if name.eq_ignore_ascii_case("range") => request.range = Some(value.into()),
             Some((name, value)) if name.eq_ignore_ascii_case("authorization") => {
-                seen.token = Some(value.into())
+                request.token = Some(value.into())
             }
             _ => {}
         }
     }
-    Some(seen)
+    Some(request)
 }
 
 /// Status, headers, body.
 type Reply = (u16, String, Vec<u8>);
 
-fn reply(state: &State, seen: &Seen) -> Reply {
-    let path = seen.path.split('?').next().unwrap();
+fn reply(state: &State, request: &HubRequest) -> Reply {
+    let path = request.path.split('?').next().unwrap();
     let listing = format!("/api/models/{REPO}/revision/");
     let file = format!("/{REPO}/resolve/{}/", state.commit);
     if let Some(revision) = path.strip_prefix(&listing) {
         if !["main", "v1", "refs%2Fpr%2F1", &state.commit].contains(&revision) {
             return (404, "X-Error-Code: RevisionNotFound\r\n".into(), b"{}".to_vec());
         }
-        assert!(seen.path.ends_with("?blobs=true"), "{}", seen.path);
+        assert!(request.path.ends_with("?blobs=true"), "{}", request.path);
         let siblings = state.listing.clone().unwrap_or_else(|| state.files.iter().map(sibling).collect());
         let body = json!({ "id": REPO, "sha": state.commit, "siblings": siblings });
         return (200, String::new(), body.to_string().into_bytes());

@@ -1,4 +1,4 @@
-//! What several tests share: servers, an HTTP client, a hub and recorded checkpoints.
+//! Shared by several tests: servers, an HTTP client, a hub and recorded checkpoints.
 
 #[path = "../../../../engine/tests/it/support/checkpoint.rs"]
 pub mod checkpoint;

@@ -19,7 +19,7 @@ pub fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// `lanner serve` in a process of its own, so that its memory is its own too.
+/// `lanner serve` in a process of its own, so that its memory can be measured.
 pub struct ServerProcess {
     pub child: Child,
     pub address: SocketAddr,
@@ -30,12 +30,12 @@ impl ServerProcess {
         ServerProcess::start_program(env!("CARGO_BIN_EXE_lanner"), args)
     }
 
-    /// As [`start`](ServerProcess::start), with another build of the program.
+    /// Like [`start`](ServerProcess::start), with another build of the program.
     pub fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> ServerProcess {
         ServerProcess::spawn(program, args, &[])
     }
 
-    /// As [`start`](ServerProcess::start), with these variables in the environment.
+    /// Like [`start`](ServerProcess::start), with these environment variables.
     pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
         ServerProcess::spawn(env!("CARGO_BIN_EXE_lanner"), args, variables)
     }
@@ -56,12 +56,12 @@ impl ServerProcess {
         ServerProcess { child, address }
     }
 
-    /// Resident megabytes; `None` where the system does not tell.
+    /// Resident megabytes; `None` where the system does not report them.
     pub fn memory(&self) -> Option<f64> {
         self.status("VmRSS:")
     }
 
-    /// The most resident megabytes so far.
+    /// Peak resident megabytes.
     pub fn peak_memory(&self) -> Option<f64> {
         self.status("VmHWM:")
     }

@@ -1,4 +1,4 @@
-//! A server over a scripted engine. Token ids 0-255 are bytes; the four after them are control tokens.
+//! A server over a scripted engine. Token ids 0-255 are bytes; the next four are control tokens.
 
 use std::{
     net::SocketAddr,
@@ -33,16 +33,16 @@ pub struct TestServer {
     _runtime: Runtime,
 }
 
-/// What to change about the usual test server.
+/// Options of a test server.
 pub struct Setup {
     pub name: &'static str,
     pub template: &'static str,
     pub delay: Duration,
-    /// Requests at once.
-    pub places: usize,
+    /// Concurrent requests.
+    pub capacity: usize,
     pub api_key: Option<&'static str>,
     pub allowed_hosts: Vec<String>,
-    /// How other models are found and loaded.
+    /// Finds and loads other models.
     pub models: ModelConfig,
     pub body_limit: usize,
     pub admin: bool,
@@ -56,7 +56,7 @@ impl Default for Setup {
             name: "owl",
             template: TEMPLATE,
             delay: Duration::ZERO,
-            places: 1000,
+            capacity: 1000,
             api_key: None,
             allowed_hosts: Vec::new(),
             models: models(no_hub()),
@@ -79,10 +79,10 @@ impl Setup {
         script: impl Fn(&Request, usize) -> scripted::Step + Clone + Send + 'static,
     ) -> TestServer {
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let seen = requests.clone();
-        let engine = scripted::scripted(info(), self.places, self.delay, move |request: &Request, n| {
+        let received = requests.clone();
+        let engine = scripted::scripted(info(), self.capacity, self.delay, move |request: &Request, n| {
             if n == 0 {
-                seen.lock().unwrap().push(request.clone());
+                received.lock().unwrap().push(request.clone());
             }
             script(request, n)
         });
@@ -92,13 +92,13 @@ impl Setup {
         self.over(model, requests)
     }
 
-    /// Its engine hangs in a step.
+    /// A server whose engine hangs in a step.
     pub fn stuck(self) -> TestServer {
         let model = Model::new(self.name.into(), scripted::stuck(info()), tokenizer(), None);
         self.over(model, Arc::default())
     }
 
-    /// The built-in model, as `models` says.
+    /// The built-in model, served with `models`.
     pub fn merlin(self) -> TestServer {
         let model = Model::open(&self.models).unwrap();
         self.over(model, Arc::default())
@@ -142,17 +142,17 @@ impl TestServer {
         client::get(self.address, "/health").json()
     }
 
-    /// What the engine was last asked.
+    /// The engine's last request.
     pub fn last_request(&self) -> Request {
-        self.requests.lock().unwrap().last().expect("the engine was asked").clone()
+        self.requests.lock().unwrap().last().expect("a request").clone()
     }
 
     pub fn last_prompt(&self) -> String {
         tokenizer().decode(&self.last_request().prompt, false).unwrap()
     }
 
-    /// How often the engine was asked.
-    pub fn asked(&self) -> usize {
+    /// Number of requests to the engine.
+    pub fn num_requests(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 }
@@ -161,7 +161,7 @@ pub fn token(id: u32) -> scripted::Step {
     scripted::Step::Token(id)
 }
 
-/// Token ids of a text as the tests' tokenizer has them.
+/// Token ids of a text by the tests' tokenizer.
 pub fn tokens(text: &str) -> Vec<u32> {
     tokenizer().encode(text, false).unwrap()
 }
