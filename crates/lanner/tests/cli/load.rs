@@ -50,7 +50,7 @@ impl Random {
 #[derive(Default)]
 struct Outcomes {
     answered: usize,
-    left: usize,
+    cancelled: usize,
     slow: usize,
     health: Vec<Duration>,
     /// Resident megabytes, every tenth of a second.
@@ -88,7 +88,7 @@ fn ask(server: &ServerProcess, known: &(Value, String), random: &mut Random, out
         client::open(server.address, "POST /v1/completions", headers, body.to_string().as_bytes());
     if kind > 1 {
         let _ = stream.read_exact(&mut vec![0; random.below(5000) as usize]);
-        outcomes.lock().unwrap().left += 1;
+        outcomes.lock().unwrap().cancelled += 1;
         return;
     }
     let (mut all, mut some) = (vec![], [0; 4096]);
@@ -155,8 +155,8 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     });
 
     let mut outcomes = soak(&server, &known, Duration::from_secs(long.unwrap_or(4)));
-    eprintln!("{} answered, {} left, {} slow", outcomes.answered, outcomes.left, outcomes.slow);
-    assert!(outcomes.answered > 0 && outcomes.left > 0);
+    eprintln!("{} answered, {} cancelled, {} slow", outcomes.answered, outcomes.cancelled, outcomes.slow);
+    assert!(outcomes.answered > 0 && outcomes.cancelled > 0);
     let start = Instant::now();
     while client::get(server.address, "/health").json()["running"] != 0 {
         assert!(start.elapsed() < Duration::from_secs(60), "requests of disconnected clients still run");
