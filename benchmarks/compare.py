@@ -1,4 +1,4 @@
-"""Compares plain prefill and decode speed of two builds of Lanner, in turns on the same cores.
+"""Compares plain prefill and decode speed of two builds of Lanner, interleaved on the same cores.
 
     python3 benchmarks/compare.py OLD/lanner NEW/lanner --json compare.json
 

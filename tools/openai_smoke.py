@@ -47,7 +47,7 @@ def check_stream(client, model, whole, usage):
     assert content == whole.message.content, (content, whole.message.content)
     assert reasoning == (getattr(whole.message, "reasoning_content", None) or "")
     assert reason == whole.finish_reason
-    # The second request may find the first one's prompt in a cache.
+    # The second request may hit the cache of the first one's prompt.
     assert streamed_usage.completion_tokens == usage.completion_tokens
     assert streamed_usage.prompt_tokens == usage.prompt_tokens
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that must not depend on a machine's speed, or on its being quiet: the memory limit many times, the whole suite some
-# times, the last two beside busy processes. Arguments: how often the one, and how often the other; 200 and 5.
+# Checks that tests do not depend on the machine's speed or load: runs the memory limit test and the
+# whole suite repeatedly, the last runs beside busy processes. Arguments: the numbers of runs (200 and 5).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

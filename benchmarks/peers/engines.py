@@ -1,4 +1,4 @@
-"""How each engine is asked for its figures. An engine's `measure` runs it once, pinned, and returns a flat dict: `prefill N`
+"""Measures each engine. An engine's `measure` runs it once, pinned, and returns a flat dict: `prefill N`
 (tokens per second over a prompt of N) and `decode after N` (tokens per second, generating after a prompt of N). It also knows its `version` and the bytes of `weights` a decoded token reads.
 """
 
@@ -72,7 +72,7 @@ class Llama:
 
 
 class MlxLm:
-    """mlx-lm is so slow on a CPU that a handful of tokens has to do; its rates hardly depend on how many they are."""
+    """mlx-lm is slow on a CPU, so few tokens have to suffice; its rates hardly depend on their number."""
     name = "mlx-lm"
 
     def __init__(self, shape, settings):
@@ -94,7 +94,7 @@ class MlxLm:
 
 
 def create(wanted, shape, settings):
-    """The engines in the order they take turns; `shape` is None for merlin, which llama.cpp has no file of."""
+    """The engines in their order within a round; `shape` is None for merlin, which llama.cpp cannot run."""
     engines = []
     if "lanner" in wanted:
         engines.append(Lanner(shape, settings, int8=False))
@@ -108,7 +108,7 @@ def create(wanted, shape, settings):
 
 
 def made(path, write):
-    """The bytes of weights a token reads, written beside the model once it is whole; `write` makes it and returns them."""
+    """The bytes of weights that a token reads, stored beside the complete model; `write` makes it and returns them."""
     note = path.with_name(path.name + ".weights")
     if not note.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def made(path, write):
 
 
 def ends(prompts):
-    """The first and the last prompt: where llama.cpp's decoding is timed, since its every depth costs a prefill."""
+    """The first and the last prompt, after which llama.cpp's decoding is timed: each costs a prefill."""
     return sorted({prompts[0], prompts[-1]})
 
 

@@ -18,7 +18,7 @@ import machine
 MLX_LM = ["mlx[cpu]==0.32.4", "mlx-lm==0.32.2"]
 LLAMA = "llama-cpp-python==0.3.36"  # its llama.cpp knows the architecture qwen35
 
-# What llama.cpp calls an instruction set, and the flags of /proc/cpuinfo that it needs. AMX stays off: its path crashes.
+# llama.cpp's names of instruction sets, and their flags in /proc/cpuinfo. AMX stays off: its path crashes.
 INSTRUCTIONS = {
     "SSE42": "sse4_2", "AVX": "avx", "AVX2": "avx2", "BMI2": "bmi2", "FMA": "fma", "F16C": "f16c",
     "AVX512": "avx512f avx512cd avx512vl avx512dq avx512bw", "AVX512_VBMI": "avx512vbmi",
@@ -71,7 +71,7 @@ def describe(instructions):
 
 
 def unpack(work):
-    """The source of llama.cpp, fetched where it is not there yet, and the tools to build it."""
+    """The source of llama.cpp, downloaded if missing, and the tools to build it."""
     source, partial, tools = work / "source", work / "source.part", work / "tools"
     if not (tools / "bin/ninja").exists():
         make_venv(tools, ["cmake", "ninja"])
@@ -90,7 +90,7 @@ def unpack(work):
 
 
 def collect(program, folder):
-    """Copies a program and the libraries it loads, but for the C library's, into one folder, and strips them."""
+    """Copies a program and its libraries, except the C library's, into one folder, and strips them."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     shutil.copy2(program, folder)

@@ -1,4 +1,4 @@
-"""The machine: its processor, which cores to pin to, and how fast they read memory. Linux only."""
+"""The machine: its processor, the cores to pin to, and their read bandwidth. Linux only."""
 
 import os
 import platform
@@ -50,20 +50,20 @@ def run(command, cpus, **options):
 
 
 class Watch:
-    """How much of some processors other processes took, from its creation until `others` is asked for."""
+    """The share of some processors that other processes used, from creation to the call of `others`."""
 
     def __init__(self, cpus):
         self.cpus, self.start = cpus, time.monotonic()
         self.busy, self.own = busy_seconds(cpus), own_seconds()
 
     def others(self):
-        """A share of their time, 0 to 1; only what ended children of ours used is taken for our own."""
+        """A share of their time, 0 to 1; only time of our ended children counts as our own."""
         busy, own = busy_seconds(self.cpus) - self.busy, own_seconds() - self.own
         return max(0.0, busy - own) / (len(self.cpus) * (time.monotonic() - self.start))
 
 
 def busy_seconds(cpus):
-    """All but idle and waiting time, guest time not counted twice; with what the host took for others (steal)."""
+    """All but idle and waiting time, with stolen time and without counting guest time twice."""
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *counts = line.split()
@@ -79,7 +79,7 @@ def own_seconds():
 
 
 def read_bandwidth(cpus):
-    """GB/s that `cpus` read together: each runs memchr, through bytearray.find, over memory of its own."""
+    """Read bandwidth of `cpus` in GB/s: each runs memchr, through bytearray.find, over its own memory."""
     readers = [subprocess.Popen([sys.executable, __file__, str(cpu)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                for cpu in cpus]
     for reader in readers:

@@ -1,12 +1,13 @@
-"""Turns rounds of figures into medians, ratios and the table in docs/benchmarks."""
+"""Medians, ratios and the table in docs/benchmarks, from rounds of figures."""
 
 import statistics
+import textwrap
 
 LLAMA = ("llama.cpp Q4_0", "llama.cpp Q4_0 pure")
 
 
 def summarise(rounds, prompts):
-    """{engine: {row: {median, min, max}}}, an engine's figures spread over the rows they stand for."""
+    """{engine: {row: {median, min, max}}}, each figure in every row that it applies to."""
     rows = [f"{kind} {prompt}" for kind in ("prefill", "decode after") for prompt in prompts]
     summary = {}
     for engine in rounds[0]:
@@ -24,7 +25,7 @@ def spread(values):
 
 
 def ratios(summary):
-    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files. Other ways to run Lanner are named."""
+    """Lanner's medians over each peer's, by row; over the faster of llama.cpp's two files."""
     result = {}
     for engine in ("Lanner", "Lanner int8"):
         for peer, names in (("llama.cpp", LLAMA), ("mlx-lm", ("mlx-lm",))):
@@ -37,7 +38,7 @@ def ratios(summary):
 
 
 def over(peer):
-    """Which ratio a key of `ratios` stands for."""
+    """The title of a key of `ratios`."""
     return peer if " / " in peer else f"Lanner / {peer}"
 
 
@@ -47,9 +48,11 @@ def table(report):
     lines = [
         f"# {report['shape']}: {', '.join(engines)}",
         "",
-        f"Tokens per second: median (min to max) of {settings['rounds']} rounds, in each of which every engine ran in turn, "
-        f"one sequence at a time, on {settings['threads']} threads pinned to the same cores. {machine['cpu']}, Linux. "
-        f"Made by `benchmarks/peers/run.py`; raw figures in [{report['shape']}.json]({report['shape']}.json).",
+        wrap(
+            f"Tokens per second: median (min to max) of {settings['rounds']} interleaved rounds of all engines, "
+            f"one sequence at a time, on {settings['threads']} threads pinned to the same cores. {machine['cpu']}, "
+            f"Linux. Made by `benchmarks/peers/run.py`; raw figures in [{report['shape']}.json]({report['shape']}.json)."
+        ),
         "",
         f"| | {' | '.join(engines)} |{''.join(f' {over(peer)} |' for peer in ratio)}",
         f"|---|{'---|' * (len(engines) + len(ratio))}",
@@ -64,6 +67,10 @@ def table(report):
     return "\n".join(lines)
 
 
+def wrap(text, indent=""):
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def title(row, settings):
     kind, prompt = row.rsplit(" ", 1)
     return f"prefill {prompt} tokens" if kind == "prefill" else f"decode {settings['generate']} tokens after {prompt}"
@@ -76,7 +83,7 @@ def show(figure):
 
 
 def digits(number):
-    """Three significant digits, more only of whole numbers."""
+    """Three significant digits; whole numbers have all."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -86,7 +93,7 @@ def weights(report, engine):
 
 
 def share(report, engine):
-    """Of the first decode row, and of the best that was read: less was the doing of others."""
+    """Of the first decode row and of the best measured bandwidth: other processes lowered the rest."""
     if not report["weights"][engine]:
         return "-"
     row = next(row for row in report["summary"][engine] if row.startswith("decode"))
@@ -103,14 +110,14 @@ def notes(report):
                      "Q4_0 too. Ratios are against the faster of the two.")
     if "mlx-lm" in report["summary"]:
         prompt, generate = settings["mlx_tokens"]
-        lines.append(f"mlx-lm, slow as it is, gets a prompt of {prompt} and generates {generate} tokens; they stand for every row.")
+        lines.append(f"mlx-lm, being slow, gets a prompt of {prompt} and generates {generate} tokens, for every row.")
     if "Lanner int8" in report["summary"]:
         lines.append("Lanner int8: with `--precision int8`, which rounds activations to integers of 8 bits instead of 16, as llama.cpp "
                      "does.")
     lines += [f"{name}: {version}." for name, version in report["versions"].items()]
-    return [f"- {line}" for line in lines]
+    return [wrap(f"- {line}", "  ") for line in lines]
 
 
 def differences(old, new):
-    """(peer, row, stored ratio, new ratio) of every stored ratio; one that is gone counts as 0."""
+    """(peer, row, stored ratio, new ratio) of every stored ratio; a missing one counts as 0."""
     return [(peer, row, ratio, new.get(peer, {}).get(row, 0.0)) for peer, rows in old.items() for row, ratio in rows.items()]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Lanner, llama.cpp and mlx-lm on the same shapes, on the same cores, in turns, and prints a table.
+"""Measures Lanner, llama.cpp and mlx-lm on the same shapes and cores, interleaved, and prints a table.
 
     cargo build --release
     nice -n 19 python3 benchmarks/peers/run.py prepare       # the only part that needs a network
@@ -23,7 +23,7 @@ import machine
 import report
 import shapes
 
-# Prompt sizes of a shape, and how many prompt and generated tokens mlx-lm gets.
+# Prompt sizes of a shape, and the numbers of prompt and generated tokens of mlx-lm.
 DEFAULTS = {
     "qwen3.5-0.8b": ([256, 512, 1024, 2048], [8, 4]),
     "qwen3.5-4b": ([256, 512], [4, 3]),
@@ -112,7 +112,7 @@ def settings(name, args):
 
 
 def measure(name, settings):
-    """Every engine once a round, so that whatever else the machine does falls on all alike."""
+    """Runs every engine once a round, so that other load affects all alike."""
     shape = None if name == "merlin" else shapes.load(name)
     contestants = engines.create(settings.engines, shape, settings)
     rounds, read, others = [], [], []
@@ -151,7 +151,7 @@ def write(result, folder):
 
 
 def check(args):
-    """0 if every ratio stored in the file comes out again, within the tolerance, with the file's own settings; else 1."""
+    """0 if the file's settings reproduce every stored ratio within the tolerance; else 1."""
     stored = json.loads(args.check.read_text())
     if not stored["ratios"]:
         sys.exit(f"{args.check} holds no ratios")
@@ -159,7 +159,7 @@ def check(args):
         setattr(args, key, value)
     result = measure(stored["shape"], settings(stored["shape"], args))
     if result["machine"] != stored["machine"]:
-        print(f"the stored figures are of another machine: {stored['machine']}", file=sys.stderr)
+        print(f"the stored figures are from another machine: {stored['machine']}", file=sys.stderr)
     failed = 0
     for peer, row, before, now in report.differences(stored["ratios"], result["ratios"]):
         within = abs(now / before - 1) <= args.tolerance

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Lanner's and mlx-lm's servers on one checkpoint, in turns, through the same HTTP requests, and prints a table.
+"""Measures Lanner's and mlx-lm's servers on one checkpoint, interleaved, with the same HTTP requests; prints a table.
 
     cargo build --release
     python3 benchmarks/peers/run.py prepare --engines mlx-lm
@@ -107,7 +107,7 @@ def wait_ready(process, port, start, log):
 
 
 def request(port, args, seed):
-    """One streamed completion; prompts differ, so no cache can help."""
+    """One streamed completion; prompts differ, so that no cache applies."""
     words = ["river", "stone", "lamp", "green", "seven", "walks", "under", "cloud", "paper", "quiet", "north", "bread"]
     prompt = f"Story {seed}. " + " ".join(words[(i * (seed + 5) + i // 7) % len(words)] for i in range(args.prompt))
     body = dict(prompt=prompt, max_tokens=args.tokens, temperature=0, stream=True, ignore_eos=True,

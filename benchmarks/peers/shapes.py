@@ -1,4 +1,4 @@
-"""The shapes that are measured: real models' config.json and tensor names, as the engine's tests keep them, without weights."""
+"""Measured shapes: real models' config.json and tensor names, from the engine's tests, without weights."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "crates/engine/tests/configs"
 
-# Lanner's name of a shape, and the configuration it stands for.
+# Lanner's name of a shape, and its configuration.
 NAMES = {
     "qwen3.5-0.8b": "Qwen3.5-0.8B",
     "qwen3.5-4b": "Qwen3.5-4B",
@@ -43,7 +43,7 @@ def load(name):
 
 
 def expand(pattern):
-    """All names a pattern such as `layers.{0-2,5}.{k,v}_proj` stands for."""
+    """Expands a pattern such as `layers.{0-2,5}.{k,v}_proj`."""
     match = re.search(r"\{([^}]*)\}", pattern)
     if not match:
         return [pattern]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a GGUF of a shape with random weights, of the types llama.cpp's quantize would choose for Q4_0.
+"""Writes a GGUF of a shape with random weights, of the types that llama.cpp's quantize chooses for Q4_0.
 
     python3 benchmarks/peers/write_gguf.py qwen3.5-0.8b model.gguf [--pure]
 
@@ -132,7 +132,7 @@ def string(text):
 
 
 def typed(value):
-    """A metadata value with GGUF's number of its type before it: u32 4, i32 5, f32 6, string 8, array 9."""
+    """A metadata value after GGUF's number of its type: u32 4, i32 5, f32 6, string 8, array 9."""
     if isinstance(value, str):
         return struct.pack("<I", 8) + string(value)
     if isinstance(value, float):
@@ -193,7 +193,7 @@ def q6_k(rng, blocks):
 
 
 def rope_factors(c):
-    """Llama 3's divisors of the rotary frequencies, as llama.cpp's converter computes them; none for other models."""
+    """Llama 3's divisors of the rotary frequencies, as in llama.cpp's converter; None for other models."""
     scaling = c.get("rope_scaling") or {}
     if scaling.get("rope_type") != "llama3":
         return []

@@ -47,7 +47,7 @@ def rename(name):
 
 
 def parts(name, dimensions):
-    """The tensors one tensor of the hub is stored as: (name, dtype, dimensions, what fills it)."""
+    """The stored tensors of one tensor of the hub: (name, dtype, dimensions, generator)."""
     if name.endswith("conv1d.weight"):
         return [(name, "BF16", [dimensions[0], dimensions[2], 1], small)]
     if name.endswith("A_log"):

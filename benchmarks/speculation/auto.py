@@ -71,7 +71,7 @@ def own():
 
 
 def bench(args, ways, texts, repeats, warmup):
-    """Lines of one process, by kind of text, sampling and way."""
+    """Lines of one process, by kind of text, sampling and drafter."""
     command = [args.lanner, "bench", "--json", "--batch", "1", "--speculate", ",".join(ways),
                "--texts", ",".join(texts), "--repeats", str(repeats), "--warmup", str(warmup),
                *args.rest]
@@ -92,7 +92,7 @@ def spread(values):
 
 
 def measure_first(args, texts):
-    """Speed of `auto` by that of plain decoding, where nothing was learnt before."""
+    """Speed of `auto` by that of plain decoding in a new process."""
     ratios, drafted, report = {}, {}, None
     for number in range(args.rounds):
         for text in texts if number % 2 == 0 else texts[::-1]:
@@ -109,7 +109,7 @@ def measure_first(args, texts):
 
 
 def measure_later(args, texts):
-    """Speeds of `auto` and of fixed choices, after a while."""
+    """Speeds of `auto` and of fixed drafters, after a while."""
     report, lines = bench(args, [*args.fixed.split(","), "auto"], texts, args.rounds, args.warmup)
     rows = []
     for kind, sampling in dict.fromkeys((kind, sampling) for kind, sampling, _ in lines):
@@ -142,8 +142,8 @@ def markdown(found):
     machine = found["machine"]
     text = [f"# `auto` beside plain decoding and the best fixed choice: {found['name']}", "",
             f"{found['model']['name']} on {machine['cpu']}, {machine['threads']} threads, "
-            f"{machine['vectors']}, one request at a time, {found['rounds']} rounds. Made by "
-            "`benchmarks/speculation/auto.py`."]
+            f"{machine['vectors']}, one request at a time, {found['rounds']} rounds.",
+            "Made by `benchmarks/speculation/auto.py`."]
     if found["others"] is not None:
         text += ["", f"Other programs took {found['others']:.0%} of the processors' time."]
     if "first" in found:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what tiny block drafters guess for recorded checkpoints.
+"""Records the drafts of tiny block drafters for recorded checkpoints.
 
     blocks.py ../../crates/engine/tests/blocks ../../crates/engine/tests/goldens
 
@@ -93,7 +93,7 @@ def manifest(c):
 
 
 def block(c, w, hidden, embedding, token):
-    """Hidden states of a block behind the tokens of `hidden` [n, layers * hidden_size]."""
+    """Hidden states of a block after the tokens of `hidden` [n, layers * hidden_size]."""
     eps = c["rms_norm_eps"]
     norm = lambda x, name: F.rms_norm(x, x.shape[-1:], w[f"{name}.weight"], eps)
     linear = lambda x, name: x @ w[f"{name}.weight"].T
@@ -111,8 +111,8 @@ def block(c, w, hidden, embedding, token):
         k, v = (t.repeat_interleave(len(q) // len(k), 0) for t in (k, heads(both, "v_proj")))
         scores = q @ k.mT * c["head_dim"] ** -0.5
         if kind == "sliding_attention":
-            behind = positions[-size:, None] - positions
-            scores = scores.masked_fill((behind < 0) | (behind >= c["sliding_window"]), -math.inf)
+            distance = positions[-size:, None] - positions
+            scores = scores.masked_fill((distance < 0) | (distance >= c["sliding_window"]), -math.inf)
         x = x + linear((scores.softmax(-1) @ v).transpose(0, 1).flatten(1), f"{a}.o_proj")
         m, y = f"layers.{i}.mlp", norm(x, f"layers.{i}.post_attention_layernorm")
         x = x + linear(F.silu(linear(y, f"{m}.gate_proj")) * linear(y, f"{m}.up_proj"), f"{m}.down_proj")

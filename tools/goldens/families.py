@@ -1,4 +1,4 @@
-"""The goldens: for every family two plain checkpoints (NAME-a, NAME-b) and an awkward one (NAME-odd).
+"""The goldens: for every family two plain checkpoints (NAME-a, NAME-b) and an unusual one (NAME-odd).
 
 Configs are in the layout of their publisher, with sizes made small, windows and RoPE lengths made so short that a
 prompt of 100 tokens goes beyond them.
@@ -12,7 +12,7 @@ GOLDENS = {}
 
 
 def family(name, config, b=None, odd=None, lengths=PLAIN, **rest):
-    """Three goldens of one config: `b` and `odd` say what they change; the three are stored differently."""
+    """Three goldens of one config: `b` and `odd` are its changes; the three are stored differently."""
     add(f"{name}-a", config, seed=1, dtype="BF16", shards=1, lengths=lengths, **rest)
     add(f"{name}-b", merged(config, b or {}), seed=101, dtype="F16", shards=2, lengths=lengths, **rest)
     add(f"{name}-odd", merged(config, odd), seed=201, dtype="F32", shards=1, lengths=lengths, **rest)
@@ -28,7 +28,7 @@ def with_dtype(config, dtype):
 
 
 def merged(config, changes):
-    """`changes` over `config`; a dict inside text_config too; a value of `...` takes the key away."""
+    """`changes` over `config`; a dict inside text_config too; a value of `...` removes the key."""
     out = dict(config)
     for key, value in changes.items():
         if value is ...:
@@ -81,7 +81,7 @@ family("qwen3_moe", dict(
     attention_bias=False, max_position_embeddings=40960, max_window_layers=3, rope_scaling=None,
     rope_theta=1000000.0, sliding_window=None, use_sliding_window=False, output_router_logits=False,
     router_aux_loss_coef=0.001),
-    # layers 1 and 3 would have experts, layer 1 is told not to
+    # layers 1 and 3 would have experts; the config excludes layer 1
     odd=dict(hidden_size=72, num_attention_heads=6, num_key_value_heads=3, head_dim=20, num_hidden_layers=5,
              num_experts=5, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[1],
              tie_word_embeddings=True))
@@ -103,7 +103,7 @@ family("qwen3_next", dict(
     linear_key_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_value_head_dim=32,
     partial_rotary_factor=0.25, rope_theta=10000000, rope_scaling=None, max_position_embeddings=262144,
     output_router_logits=False, router_aux_loss_coef=0.001, use_sliding_window=False),
-    # layers 1 and 3 would have experts, layer 1 is told not to
+    # layers 1 and 3 would have experts; the config excludes layer 1
     odd=dict(hidden_size=72, num_hidden_layers=5, head_dim=20, num_attention_heads=3, num_key_value_heads=1,
              partial_rotary_factor=0.5, linear_key_head_dim=16, linear_value_head_dim=24, linear_num_value_heads=6,
              full_attention_interval=2, num_experts=5, num_experts_per_tok=3, decoder_sparse_step=2,
@@ -215,7 +215,7 @@ family("gemma3_text", dict(
              sliding_window_pattern=3, rope_scaling=dict(factor=8.0, rope_type="linear")),
     lengths=WINDOWED)
 
-# 4B says little and lives on defaults: 8 heads, 4 key heads, scale 256, every sixth layer full, rope 1e6 and 1e4
+# 4B has few keys and relies on defaults: 8 heads, 4 key heads, scale 256, every sixth layer full, rope 1e6 and 1e4
 GEMMA3 = dict(
     architectures=["Gemma3ForConditionalGeneration"], boi_token_index=251, eoi_token_index=254, eos_token_id=[2, 0],
     image_token_index=252, initializer_range=0.02, mm_tokens_per_image=4, model_type="gemma3",

@@ -28,7 +28,7 @@ WIDE = dict(hidden_size=128, num_hidden_layers=6, head_dim=32, intermediate_size
 
 quantized("qwen3-mlx-mixed", "qwen3-a", "affine", 4, 64, WIDE, overrides=MIXED,
           listed_false=["model.layers.2.mlp.down_proj"])
-# the same, untied and float32, with a map that tells of nothing: the shapes do
+# the same, untied and float32, with an uninformative map: shapes decide
 quantized("qwen3-mlx-unlisted", "qwen3-b", "affine", 4, 64, dict(WIDE, tie_word_embeddings=False), dtype="F32",
           overrides=MIXED, unlisted=[path for path, how in MIXED.items() if how], shards=2)
 
@@ -51,7 +51,7 @@ quantized("gemma3_text-mlx-4bit", "gemma3_text-a", "affine", 4, 64, lengths=WIND
 YARN = dict(beta_fast=32.0, beta_slow=1.0, factor=32.0, original_max_position_embeddings=64, rope_type="yarn")
 quantized("gpt_oss-mlx-mxfp4", "gpt_oss_mxfp4-a", "affine", 8, 64, dict(rope_scaling=YARN), lengths=WINDOWED)
 
-# Names that tests know
+# Names that tests use
 TEXT = dict(QWEN3_5_TEXT, vocab_size=320, hidden_size=128, intermediate_size=192)
 add("qwen3_5-hub", merged(QWEN3_5, dict(
     text_config=TEXT, vision_config=dict(QWEN3_5["vision_config"], out_hidden_size=128))), seed=1, dtype="BF16",

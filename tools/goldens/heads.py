@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what the heads of recorded checkpoints predict: those that look a token further ahead (MTP).
+"""Records the predictions of the multi-token prediction (MTP) heads of recorded checkpoints.
 
     heads.py ../../crates/engine/tests/goldens            all that have one
     heads.py ../../crates/engine/tests/goldens qwen3_5-a  some
@@ -10,7 +10,7 @@ transformers has their parts: the layer is a decoder layer of the family, put to
     prompt_ids       the prompt of the second case of golden.json
     positions        of hidden states h_i; the head gets h_i and the token i + 1, and predicts the token i + 2
     logits           [position][vocab]
-    drafts           greedy, the first behind the last position; each further one by the head's own hidden state, after
+    drafts           greedy, the first after the last position; each further one by the head's own hidden state, after
                      its norm, in place of the model's, and the draft before
     draft_margins    gap between the two likeliest tokens at each
     last_logits      [vocab], those of the last draft
@@ -35,7 +35,7 @@ from reference import Transformers, rounded
 
 DRAFTS = 4
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
-# DeepSeek's and GLM's names, which lie below the layer behind the last, by Qwen's
+# DeepSeek's and GLM's names, below the layer after the last, by Qwen's
 NAMES = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "shared_head.norm": "norm"}
 
 
@@ -93,7 +93,7 @@ class Head(nn.Module):
         super().__init__()
         text = model.config.get_text_config()
         base = getattr(model.model, "language_model", model.model)
-        # In lists, or they would count as parts of the head.
+        # In lists, so that they are not registered as parts of the head.
         self.model, self.base = [model], [base]
         size, norm = text.hidden_size, lambda: type(base.norm)(text.hidden_size, eps=text.rms_norm_eps)
         index = text.num_hidden_layers

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what tensors published checkpoints hold, by name, dtype and shape, from their config.json alone.
+"""Records names, dtypes and shapes of published checkpoints' tensors, from their config.json alone.
 
     indexes.py FOLDER ../../crates/engine/tests/configs            all of them
     indexes.py FOLDER ../../crates/engine/tests/configs Qwen3-4B   some
@@ -170,13 +170,13 @@ def make(config, entry):
 
 
 def saved(model):
-    """What `save_pretrained` would write."""
+    """The output of `save_pretrained`."""
     tied = model.all_tied_weights_keys
     return revert_weight_conversion(model, {name: t for name, t in model.state_dict().items() if name not in tied})
 
 
 def published(tensors, entry):
-    """Mends what only real sizes and parts show to be otherwise than the publisher has it."""
+    """Corrects differences to the publisher's layout that only full-size models have."""
     text = text_config(entry["config"])
     if "head" in entry:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
@@ -184,7 +184,7 @@ def published(tensors, entry):
         tensors = {re.sub("^model\\.", entry["prefix"], name): t for name, t in tensors.items()}
     if entry["family"] == "gemma3":
         tensors = {name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in tensors.items()}
-    # Google stores keys and values of layers that use those of others
+    # Google stores keys and values even for layers that share them
     first_shared = text["num_hidden_layers"] - text.get("num_kv_shared_layers", 0)
     for layer in range(first_shared, text["num_hidden_layers"]):
         twin = next(i for i in range(first_shared) if text["layer_types"][i] == text["layer_types"][layer])
@@ -226,7 +226,7 @@ def parameters(tensors):
 
 
 def compact(tensors):
-    """Patterns and specs that stand for `tensors`: numbers become ranges, then names at the same place lists."""
+    """Patterns and specs of `tensors`: numbers become ranges, then names at the same position lists."""
     groups = defaultdict(set)
     for name, (dtype, shape) in tensors.items():
         parts = name.split(".")

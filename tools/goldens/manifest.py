@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what tensors its publisher would store, and in what range their values lie.
+"""The manifest of a checkpoint: the tensors that its publisher would store, and the ranges of their values.
 
 Names and shapes come from transformers, which writes the layout it reads. `hub_layout` mends what it writes
 otherwise than the publisher does, `unused_tensors` adds what real checkpoints hold and text generation skips.
@@ -13,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-# Published in float32 whatever the rest is stored in.
+# Always published in float32.
 EXACT = ("A_log", "e_score_correction_bias", "expert_bias")
 FUSED_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
@@ -26,7 +26,7 @@ def hub_manifest(golden):
 
 
 def initial_tensors(golden):
-    """What transformers saves of a freshly made model. Only shapes and the centre of norm weights matter."""
+    """The state that transformers saves of a new model. Only shapes and the mean of norm weights matter."""
     config = reference_config(golden)
     quantized = config.pop("quantization_config", None)
     config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
@@ -52,7 +52,7 @@ def reference_config(golden):
 
 
 def hub_layout(tensors, golden):
-    """Renames and regroups what transformers saves otherwise than the publisher."""
+    """Renames and regroups tensors that transformers saves in another layout than the publisher."""
     family = golden["config"]["model_type"]
     if family == "kimi_linear":  # the dense layers' MLP comes out under the name of the MoE
         dense = re.compile(r"block_sparse_moe\.(gate|up|down)_proj")
@@ -108,7 +108,7 @@ def pack_mxfp4(tensors):
 
 
 def unused_tensors(tensors, golden):
-    """What published checkpoints hold besides."""
+    """Further tensors of published checkpoints."""
     text = golden["config"].get("text_config", golden["config"])
     return unused_keys(tensors, text) if text.get("num_kv_shared_layers") else prediction_head(tensors, golden, text)
 
@@ -159,7 +159,7 @@ def spec(name, initial, golden):
 
 
 def norm_centre(name, initial, family):
-    """Where a norm's weights lie. Attention is made sharper, and Gemma's small logits larger, to be sensitive; but
+    """The range of a norm's weights. Attention is made sharper, and Gemma's small logits larger, to be sensitive; but
     Gemma 4, which does not divide by the root of the head's size, has it sharp enough."""
     if name.endswith(("q_norm.weight", "k_norm.weight")):
         return round(initial) + (-0.5 if "gemma4" in family else 0.5)

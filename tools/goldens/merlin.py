@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records how likely transformers, in float32, finds the tokens of a text by merlin's weights in bfloat16.
+"""Records the log-probabilities of a text's tokens by transformers, in float32, with merlin's weights in bfloat16.
 
     merlin.py TEXT ../../crates/engine/tests/merlin/bf16.json
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records the bytes mx.quantize packs for one small matrix in every format and type.
+"""Records the packed bytes of mx.quantize for one small matrix in every format and type.
 
     pip install 'mlx[cpu]==0.32.4'
     packed.py > ../../crates/engine/tests/packed.json

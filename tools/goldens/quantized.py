@@ -15,13 +15,13 @@ from mlx_lm.utils import load_model, quantize_model
 import tensors
 from manifest import EXACT, hub_manifest, short, value_range
 
-# Deviation of the numbers behind random codes. e4m3 has codes for NaN: without the highest bit of the exponent no
+# Standard deviation of the numbers that random codes stand for. e4m3 has codes for NaN: without the highest bit of the exponent no
 # code is one.
 E2M1_DEVIATION, E4M3_DEVIATION, E4M3_MASK = 2.93, 0.62, 0xBFBFBFBF
 
 
 def mlx_golden(golden):
-    """`golden` with the converter's config, and the manifest of what the converter writes."""
+    """`golden` with the converter's config, and the manifest of the converter's output."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
         hub = {"seed": 0, "tensors": hub_manifest(golden)}
         tensors.write(hub, folder)

@@ -63,7 +63,7 @@ def check(lanner, precision, folder, spec, tmp):
 
 
 def written(folder, to):
-    """The folder, or if it only describes its weights, one that holds them."""
+    """The folder, or one with generated weights if it only describes them."""
     if any(folder.glob("*.safetensors")):
         return folder
     to.mkdir()
@@ -80,7 +80,7 @@ def run(*command):
 
 
 def leave_out_what_mlx_lm_ignores(path):
-    """So that both compute the same."""
+    """Settings under which both compute the same."""
     config = json.loads(path.read_text())
     (config.get("rope_scaling") or {}).pop("truncate", None)
     path.write_text(json.dumps(config))

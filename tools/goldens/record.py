@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records tiny checkpoints of every family with the logits and greedy tokens their reference gives for them.
+"""Records tiny checkpoints of every family with their reference's logits and greedy tokens.
 
     pip install -r requirements.txt
     record.py ../../crates/engine/tests/goldens            all of them
@@ -62,7 +62,7 @@ def main():
 
 
 def record(golden, folder):
-    """Writes the folder; says what came out."""
+    """Writes the folder and prints a summary."""
     golden, manifest, Reference, reference_name = described(golden)
     size = tensors.size(manifest)
     assert size < MAX_CHECKPOINT, f"{size} bytes of weights"
@@ -97,7 +97,7 @@ def described(golden):
 
 
 def run_all(Reference, golden, recorded):
-    """(error, case) of every prompt, or nothing if this seed will not do."""
+    """(error, case) of every prompt, or None if this seed is unsuitable."""
     with tempfile.TemporaryDirectory() as checkpoint:
         write_config(golden, Path(checkpoint))
         tensors.write(recorded, checkpoint)
@@ -116,7 +116,7 @@ def prompt(length, seed):
 
 
 def positions(golden, length):
-    """Those of the prompt whose logits are kept."""
+    """Positions of the prompt whose logits are recorded."""
     chosen = golden.get("positions", (0, length // 2))
     return [position for position in chosen if position < length - 1] + [length - 1]
 

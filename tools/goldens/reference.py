@@ -1,4 +1,4 @@
-"""What transformers says of a checkpoint: float32, eager attention."""
+"""transformers as the reference: float32, eager attention."""
 
 import json
 import tempfile

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What merlin itself says: answers to the corpus's questions and continuations of its texts, asked of a running server.
+"""Collects merlin's own answers to the corpus's questions and continuations of its texts from a running server.
 
     lanner serve --max-batch 32                    # in another terminal
     python3 answers.py --corpus CORPUS --out data [--url http://127.0.0.1:11436/v1] [--minutes 30]
@@ -23,9 +23,9 @@ from tokenizers import Tokenizer
 import corpus
 from prepare import ANSWER, PROMPT
 
-# A prompt longer than this is left out; of texts, merlin is given as many tokens as FIRST.
+# Longer prompts are skipped; of texts, merlin gets the first FIRST tokens.
 LONGEST, FIRST, MOST_NEW = 384, (16, 96), 192
-# Of each file, so many of its records for one of the others.
+# Relative number of records taken from each file.
 SHARES = {"dialogue": 3, "instruct": 4, "reasoning": 1, "stories": 2, "wiki": 1, "extra_books": 1}
 
 

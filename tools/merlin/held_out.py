@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exact match on the corpus's own held-out records, asked of a running server: JSON answers and tool calls.
+"""Exact match of a running server on the corpus's held-out records: JSON answers and tool calls.
 
     lanner serve                                   # in another terminal
     python3 held_out.py --val CORPUS/val.jsonl.zst [--url http://127.0.0.1:11436/v1]

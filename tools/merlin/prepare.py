@@ -21,7 +21,7 @@ from tasks import arithmetic, chat, copying, extract, recall, tools
 from words import Words, open_words
 
 MAX_LEN = 5120
-# What a token is; train.py weighs the loss of each kind.
+# Kinds of tokens; train.py weighs the loss of each.
 PAD, PROMPT, ANSWER, TEXT, RECALL_ANSWER, HAYSTACK = range(6)
 # Documents generated at scale 1.
 COUNTS = {"recall": 60000, "arithmetic": 300000, "extract": 400000, "tools": 200000, "chat": 200000, "copying": 250000}
@@ -49,7 +49,7 @@ class Encoder:
         return docs
 
     def kinds(self, ids, prompt, answer):
-        """Marks what the assistant writes; the opening think tags come from the prompt."""
+        """Marks the assistant's tokens; the opening think tags are part of the prompt."""
         out = np.full(len(ids), prompt, np.uint8)
         ends = np.flatnonzero(ids == self.im_end)
         for s in np.flatnonzero((ids[:-1] == self.im_start) & (ids[1:] == self.assistant)):

@@ -73,7 +73,7 @@ class Stream(IterableDataset):
             docs.append((tokens, kinds))
             total += len(tokens)
             used[g] += len(tokens)
-        # Old debts of another mix must not decide the next batches.
+        # The balance of another mix must not decide the next batches.
         floor = min(used[g] / mix[g] for g in mix)
         used.update({g: min(used[g], (floor + self.size) * mix[g]) for g in mix})
         cu = np.cumsum([0] + [len(t) for t, _ in docs])
@@ -108,7 +108,7 @@ def orthogonal(g):
 
 
 class Optimizer:
-    """Float32 masters behind bf16 working weights. Muon for stacks of equal matrices, AdamW for the rest."""
+    """Float32 masters of bf16 working weights. Muon for stacks of equal matrices, AdamW for the rest."""
 
     def __init__(self, model, lr, decay=0.1):
         self.lr, self.decay = lr, decay
@@ -163,7 +163,7 @@ def compile_parts():
 def losses(model, tokens, kinds, cu, device, depth):
     """Loss of the next token, and of each token that the MTP layer drafts after it.
 
-    Behind the first, the layer is fed as the engine feeds it: its own hidden state of the position before, behind its norm,
+    After the first, the layer is fed as in the engine: its own hidden state of the position before, after its norm,
     and the next token. The engine's keys of earlier positions come from the trunk's hidden states; here they come from the
     same pass, which is nearly that and needs no other attention."""
     batch = Batch(None, model, device, cu)
@@ -218,7 +218,7 @@ def main(args):
         if step == steps:
             break
         if step == 100 and args.minutes:
-            # Fit the time there is: keep the shape of the schedule, with fewer steps if need be.
+            # Fit the available time: keep the shape of the schedule, with fewer steps if need be.
             torch.cuda.synchronize() if device == "cuda" else None
             steps = min(steps, int(100 + (args.minutes * 60 - (time.time() - started)) / ((time.time() - timed) / 80)))
             decay_from, quantise_from = int(steps * args.decay_from), int(steps * args.quantise_from)

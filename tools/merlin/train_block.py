@@ -31,7 +31,7 @@ CONFIG = {
     "vocab_size": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000, "rope_scaling": None, "max_position_embeddings": 8192,
     "hidden_act": "silu", "attention_bias": False, "attention_dropout": 0.0, "tie_word_embeddings": True,
 }
-# A guess counts less the further ahead it is: it is of no use if one before it is wrong.
+# Later tokens of a draft weigh less: they are useless if an earlier one is wrong.
 FALL = 4.0
 
 
@@ -120,7 +120,7 @@ class Block(nn.Module):
 
 
 class View:
-    """Which context each block sees (that before its first token, in its document), and the rotary angles of both."""
+    """The context of each block (before its first token, in its document), and the rotary angles of both."""
 
     def __init__(self, c, batch, starts):
         doc = torch.repeat_interleave(torch.arange(len(batch.lengths)), batch.lengths)
@@ -179,7 +179,7 @@ class Documents:
 
 @torch.no_grad()
 def watch(merlin, tokens, batch, layers):
-    """The residual stream behind `layers` (indices from 0), side by side: [T, layers * hidden]."""
+    """The residual stream after `layers` (indices from 0), concatenated: [T, layers * hidden]."""
     x, out = merlin.embed(tokens), []
     for i, layer in enumerate(merlin.model.layers[: max(layers) + 1]):
         x = layer(x, batch)
@@ -188,7 +188,7 @@ def watch(merlin, tokens, batch, layers):
 
 
 def blocks(tokens, kinds, lengths, block, rng, most):
-    """Starts of blocks whose every other token merlin said or is text."""
+    """Starts of blocks whose other tokens are all merlin's or text."""
     ends = np.repeat(np.cumsum(lengths), lengths)
     at = np.arange(len(tokens))
     begins = ends - np.repeat(lengths, lengths)
@@ -212,14 +212,14 @@ def guesses(merlin, drafter, tokens, lengths, starts):
 
 
 def right(logits, target):
-    """Share right at each place, and tokens accepted of each block."""
+    """Accuracy at each position, and accepted tokens of each block."""
     hit = logits.argmax(-1) == target
     return hit.float().mean(0), hit.cumprod(1).sum(1).float().mean()
 
 
 @torch.no_grad()
 def judge(merlin, drafter, documents, args):
-    """Prints how often guesses at what merlin said are right, of blocks that begin anywhere in its answers."""
+    """Prints the accuracy of drafts of merlin's answers, for blocks at all positions."""
     rng, results = np.random.default_rng(1), []
     for _ in range(40):
         tokens, kinds, lengths = documents.batch(rng, np.ones(1), args.tokens, args.longest)
