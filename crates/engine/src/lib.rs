@@ -56,7 +56,7 @@ pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
 /// Counters, memory and speed of the process, for whoever measures an engine.
-pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, threads, vectors};
+pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, simd_level, threads};
 pub use models::families;
 pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;

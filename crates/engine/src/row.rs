@@ -1,6 +1,6 @@
 //! One sequence's row of a step: what it asked to have read back, and what the sequence gets of that.
 
-use kernels::Unchosen;
+use kernels::SampleError;
 use mlx::{Array, Dtype};
 
 use crate::{
@@ -152,13 +152,13 @@ impl Row {
     ///
     /// # Errors
     /// Computing the step failed.
-    pub fn read(self, sampled: Vec<Result<u32, Unchosen>>) -> mlx::Result<ReadRow> {
+    pub fn read(self, sampled: Vec<Result<u32, SampleError>>) -> mlx::Result<ReadRow> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
         let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
         // A token of the draft is right if it is the one chosen where it stands.
         let right = self.draft.iter().zip(&sampled).take_while(|(drafted, chosen)| Ok(**drafted) == **chosen);
         let right = right.count();
-        let finite = sampled.iter().take(1 + right).all(|chosen| *chosen != Err(Unchosen::NotFinite));
+        let finite = sampled.iter().take(1 + right).all(|chosen| *chosen != Err(SampleError::NonFinite));
         Ok(ReadRow {
             sequence: self.sequence,
             finite: finite && sum.is_none_or(|sum| sum[0].is_finite()),
@@ -188,7 +188,7 @@ pub struct ReadRow {
     /// Tokens of the draft, and how many of them plain decoding would have chosen.
     drafted: usize,
     right: usize,
-    sampled: Vec<Result<u32, Unchosen>>,
+    sampled: Vec<Result<u32, SampleError>>,
     hidden: Option<HiddenRow>,
     logprobs: Option<Vec<TokenLogprobs>>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
@@ -241,8 +241,8 @@ impl ReadRow {
         let (mut taken, mut reason) = (0, None);
         for chosen in self.sampled.into_iter().take(1 + self.right) {
             let token = chosen.map_err(|unchosen| match unchosen {
-                Unchosen::NotFinite => RequestError::NotFinite,
-                Unchosen::NothingLeft => RequestError::NoCandidate { generated: s.generated() },
+                SampleError::NonFinite => RequestError::NotFinite,
+                SampleError::NoCandidate => RequestError::NoCandidate { generated: s.generated() },
             })?;
             s.suspect = false;
             taken += 1;

@@ -6,7 +6,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use kernels::Unchosen;
+use kernels::SampleError;
 use mlx::{Array, Dtype, OutputSpec};
 
 use crate::{constrain::TokenSet, request::Sampling};
@@ -35,16 +35,16 @@ impl Chosen {
 }
 
 /// How each row's fault travels in a float32 array.
-const FAULTS: [(f32, Option<Unchosen>); 3] =
-    [(0.0, None), (1.0, Some(Unchosen::NotFinite)), (2.0, Some(Unchosen::NothingLeft))];
+const FAULTS: [(f32, Option<SampleError>); 3] =
+    [(0.0, None), (1.0, Some(SampleError::NonFinite)), (2.0, Some(SampleError::NoCandidate))];
 
 /// Why a row whose fault is this number has no token; `None` if it has one.
-pub fn unchosen(fault: f32) -> Option<Unchosen> {
+pub fn unchosen(fault: f32) -> Option<SampleError> {
     let known = FAULTS.iter().find(|(number, _)| *number == fault);
-    known.map_or(Some(Unchosen::NotFinite), |(_, unchosen)| *unchosen)
+    known.map_or(Some(SampleError::NonFinite), |(_, unchosen)| *unchosen)
 }
 
-fn fault(unchosen: Option<Unchosen>) -> f32 {
+fn fault(unchosen: Option<SampleError>) -> f32 {
     FAULTS.iter().find(|(_, known)| *known == unchosen).map_or(f32::NAN, |(number, _)| *number)
 }
 
@@ -186,7 +186,7 @@ impl Sampler {
         };
         let last = Array::from_slice(&[logits.dim(0) as u32 - 1], &[1]);
         let token = token.minimum(&last);
-        let faults = [None, Some(Unchosen::NothingLeft), Some(Unchosen::NotFinite)];
+        let faults = [None, Some(SampleError::NoCandidate), Some(SampleError::NonFinite)];
         let [none, nothing, odd] = faults.map(|unchosen| Array::scalar(fault(unchosen), Dtype::Float32));
         let faults = is_finite(&adjusted.take(&token, 0)).select(&none, &nothing);
         let faults = is_finite(&logits.sum(-1, true)).select(&faults, &odd);
@@ -251,7 +251,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    fn token(&self, logits: &[f32]) -> Result<u32, Unchosen> {
+    fn token(&self, logits: &[f32]) -> Result<u32, SampleError> {
         let sampling = kernels::Sampling {
             temperature: self.sampling.temperature,
             top_k: self.sampling.top_k,
@@ -294,7 +294,7 @@ pub fn choose(logits: &Array, choices: Vec<Choice>) -> Chosen {
 
 /// The likeliest token of each row of float32 logits `[n, vocab_size]`, by MLX's own operations.
 pub fn likeliest(logits: &Array) -> Chosen {
-    let faults = [None, Some(Unchosen::NotFinite)];
+    let faults = [None, Some(SampleError::NonFinite)];
     let [none, odd] = faults.map(|unchosen| Array::scalar(fault(unchosen), Dtype::Float32));
     let faults = is_finite(&logits.sum(-1, false)).select(&none, &odd);
     Chosen { tokens: logits.argmax(-1), faults }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     /// The token of a row, or why there is none.
-    fn read_one(chosen: &Chosen) -> Result<u32, Unchosen> {
+    fn read_one(chosen: &Chosen) -> Result<u32, SampleError> {
         let token = chosen.tokens.to_vec::<u32>().expect("a token")[0];
         unchosen(chosen.faults.to_vec::<f32>().expect("a fault")[0]).map_or(Ok(token), Err)
     }
@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn a_request_without_a_candidate_has_no_token_and_an_id_of_the_vocabulary() {
         let check =
-            |sampling: &Sampling, logits: &[f32], allowed: &[u32], expected: Result<u32, Unchosen>| {
+            |sampling: &Sampling, logits: &[f32], allowed: &[u32], expected: Result<u32, SampleError>| {
                 let array = Array::from_slice(logits, &[1, logits.len() as i32]);
                 let set = TokenSet::of(logits.len(), allowed.iter().copied());
                 for sampling in [sampling.clone(), penalised(sampling.clone())] {
@@ -583,14 +583,14 @@ mod tests {
         for temperature in [0.0, 1e-30, 1.0, 100.0] {
             for (top_k, top_p) in [(0, 1.0), (2, 1.0), (0, 0.5), (3, 0.9)] {
                 let with = |sampling: Sampling| Sampling { temperature, top_k, top_p, ..sampling };
-                let nothing = Err(Unchosen::NothingLeft);
+                let nothing = Err(SampleError::NoCandidate);
                 check(&with(Sampling::default()), &LOGITS, &[], nothing);
                 check(&with(biased(f32::NEG_INFINITY)), &LOGITS, &[0, 1, 2, 3, 4], nothing);
                 check(&with(biased(f32::INFINITY)), &LOGITS, &[0, 1, 2, 3, 4], nothing);
                 check(&with(Sampling::default()), &LOGITS, &[3], Ok(3));
                 for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     let logits = [1.0, odd, 0.0, 2.0, 3.0];
-                    check(&with(Sampling::default()), &logits, &[0, 2], Err(Unchosen::NotFinite));
+                    check(&with(Sampling::default()), &logits, &[0, 2], Err(SampleError::NonFinite));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kernels::Unchosen;
+use kernels::SampleError;
 use mlx::{Array, Dtype};
 
 use crate::{
@@ -315,7 +315,7 @@ impl Sampled {
 
     /// # Panics
     /// If an id is none of the vocabulary: from here on it is an index wherever it goes.
-    fn read(self) -> mlx::Result<Vec<Result<u32, Unchosen>>> {
+    fn read(self) -> mlx::Result<Vec<Result<u32, SampleError>>> {
         let (tokens, faults) = (self.tokens.to_vec::<u32>()?, self.faults.to_vec::<f32>()?);
         let wrong = tokens.iter().find(|&&id| id as usize >= self.vocab_size);
         assert!(wrong.is_none(), "token {wrong:?} was sampled of a vocabulary of {}", self.vocab_size);

@@ -12,7 +12,7 @@ fn main() {
     set_threads(threads);
     let only = arguments.next().unwrap_or_default();
     let read = read_bandwidth(512 << 20, threads);
-    println!("{} vectors, {threads} threads, reads {:.1} GB/s", vectors().name(), read / 1e9);
+    println!("{} vectors, {threads} threads, reads {:.1} GB/s", simd_level().name(), read / 1e9);
     let report = Report { read, only };
     for (k, n) in [(1024, 3584), (3584, 1024), (1024, 248_320)] {
         for m in [1, 2, 4, 8, 16, 32, 64, 256, 1024] {
@@ -49,7 +49,7 @@ fn token(report: &Report, k: usize, n: usize) {
             linear(&x, Weight::Affine(weight(i)), &mut out, k, n, Rounded)
         }
     });
-    let packing = Packing::of(&weight(0), n).expect("whole blocks");
+    let packing = PackedLayout::of(&weight(0), n).expect("whole blocks");
     let mut memory: Vec<Vec<u32>> = vec![];
     for i in 0..count {
         memory.push(vec![0; packing.words(n, k)]);
@@ -112,7 +112,7 @@ fn model(report: &Report, shape: &Shape) {
         let codes = vec![0x9a5c_3e71u32; n * k * bits / 32];
         let (scales, biases) = (Floats::Bf16(&scales), Floats::Bf16(&scales));
         let weight = Affine { codes: &codes, scales, biases, group_size: 64, bits };
-        let packing = Packing::of(&weight, n).expect("whole blocks");
+        let packing = PackedLayout::of(&weight, n).expect("whole blocks");
         let mut memory = vec![0; packing.words(n, k)];
         packing.pack(weight, k, &mut memory);
         (packing, k, n, memory)
@@ -122,7 +122,7 @@ fn model(report: &Report, shape: &Shape) {
         (inputs.map(|n| packed(n, hidden, 4)), packed(hidden, mixed, 4), gated, packed(hidden, inner, 4))
     };
     let (stack, head) = ((0..layers).map(layer).collect::<Vec<_>>(), packed(vocabulary, hidden, head_bits));
-    fn weight((packing, k, _, memory): &(Packing, usize, usize, Vec<u32>)) -> Weight<'_> {
+    fn weight((packing, k, _, memory): &(PackedLayout, usize, usize, Vec<u32>)) -> Weight<'_> {
         Weight::Packed(Packed::new(*packing, *k, memory))
     }
     let body = layers * hidden * (inputs.iter().sum::<usize>() + mixed + 3 * inner);
@@ -134,8 +134,8 @@ fn model(report: &Report, shape: &Shape) {
         report.line(&format!("{name} m={m}"), m * (body + vocabulary * hidden), bytes, || {
             for (inputs, output, [gate, up], down) in &stack {
                 let terms = inputs.iter().zip(&mut outs);
-                let mut terms: Vec<Term> =
-                    terms.map(|(w, out)| Term { weight: weight(w), n: w.2, out }).collect();
+                let mut terms: Vec<Matmul> =
+                    terms.map(|(w, out)| Matmul { weight: weight(w), n: w.2, out }).collect();
                 linears(&x[..m * hidden], hidden, &mut terms, Rounded);
                 linear(&x[..m * mixed], weight(output), &mut out[..m * hidden], mixed, hidden, Rounded);
                 let (rows, to) = (&x[..m * hidden], &mut out[..m * inner]);

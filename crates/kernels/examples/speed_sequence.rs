@@ -214,7 +214,14 @@ fn ahead_speed(limits: &Limits) {
                 2 * bytes,
                 || {
                     for state in &mut states {
-                        gated_delta_ahead(shape, 1, [first(before), first(TOKENS)], state, None, &mut out);
+                        gated_delta_speculative(
+                            shape,
+                            1,
+                            [first(before), first(TOKENS)],
+                            state,
+                            None,
+                            &mut out,
+                        );
                     }
                 },
             );

@@ -14,7 +14,7 @@ use crate::{
     parallel::{for_each_chunk, threads},
     scalar::Scalar,
     shared::{Aligned, Parts, prefetch, with_scratch},
-    simd::{Vectors, Work, vectorize, vectors},
+    simd::{SimdLevel, Work, simd_level, vectorize},
 };
 
 /// Sizes of one call; `value_heads` is a multiple of `key_heads`.
@@ -57,7 +57,7 @@ pub fn gated_delta<T: Scalar>(
             }
         });
         let tokens = DeltaTokens { qkv, g, beta };
-        gated_delta_ahead(shape, shape.tokens, [DeltaTokens::default(), tokens], state, None, out);
+        gated_delta_speculative(shape, shape.tokens, [DeltaTokens::default(), tokens], state, None, out);
     });
 }
 
@@ -72,7 +72,7 @@ pub struct DeltaTokens<'a> {
 /// As [`gated_delta`], but the `tokens` come behind those of `before`, which the state has not taken in yet and whose
 /// outputs nobody asks for, and only the first `certain` of them are there to stay: `state` becomes what it is behind
 /// these, while `out` is that of all, and `behind` what the state is behind all. All bits are those of one token at a time.
-pub fn gated_delta_ahead<T: Scalar>(
+pub fn gated_delta_speculative<T: Scalar>(
     shape: DeltaShape,
     certain: usize,
     [before, tokens]: [DeltaTokens; 2],
@@ -97,7 +97,7 @@ pub fn gated_delta_ahead<T: Scalar>(
     let (out, state, behind) = (Parts::new(out), Parts::new(state), behind.map(Parts::new));
     let slice = shape.slice();
     let call =
-        Call { shape, slice, certain, before, tokens, by_channel, vectors: vectors(), out, state, behind };
+        Call { shape, slice, certain, before, tokens, by_channel, level: simd_level(), out, state, behind };
     let work = 4 * count * shape.values() * key_dim;
     let mut tasks: Vec<usize> = (0..value_heads * value_dim.div_ceil(slice)).collect();
     for_each_chunk(&mut tasks, 1, work, |_, task| {
@@ -152,7 +152,7 @@ struct Call<'a, T> {
     before: DeltaTokens<'a>,
     tokens: DeltaTokens<'a>,
     by_channel: bool,
-    vectors: Vectors,
+    level: SimdLevel,
     out: Parts<'a, T>,
     state: Parts<'a, f32>,
     behind: Option<Parts<'a, f32>>,
@@ -169,8 +169,7 @@ impl<T: Scalar> Work for Slice<'_, T> {
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write parts of their own")]
     fn run(self) {
-        let Call { shape, slice, certain, before, by_channel, vectors, ref state, ref behind, .. } =
-            *self.call;
+        let Call { shape, slice, certain, before, by_channel, level, ref state, ref behind, .. } = *self.call;
         let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
         let per_head = value_dim.div_ceil(slice);
         let (head, first) = (self.task / per_head, self.task % per_head * slice);
@@ -178,7 +177,7 @@ impl<T: Scalar> Work for Slice<'_, T> {
         let at = (head * value_dim + first) * key_dim;
         // SAFETY: each row of a state belongs to one task.
         let state = unsafe { state.part(at, rows * key_dim) };
-        let place = Place { shape, head, first, by_channel, vectors };
+        let place = Place { shape, head, first, by_channel, level };
         let earlier = before.count(shape);
         place.walk::<false, true>(0..earlier, before, state, |_, _| {});
         self.call.tokens::<true>(place, 0..certain, state);
@@ -220,7 +219,7 @@ struct Place {
     head: usize,
     first: usize,
     by_channel: bool,
-    vectors: Vectors,
+    level: SimdLevel,
 }
 
 impl Place {
@@ -228,7 +227,7 @@ impl Place {
     #[inline(always)]
     fn can_spare_writes(self, rows: usize) -> bool {
         let whole = self.shape.key_dim.is_multiple_of(LANES) && rows.is_multiple_of(TOGETHER);
-        self.vectors > Vectors::Portable && whole
+        self.level > SimdLevel::Portable && whole
     }
 
     /// The rows through the tokens `range`; `write` gets where each one's outputs begin, and those, with `OUT`. The state
@@ -244,7 +243,7 @@ impl Place {
         if range.is_empty() {
             return;
         }
-        let Place { shape, head, first, by_channel, vectors } = self;
+        let Place { shape, head, first, by_channel, level } = self;
         let DeltaShape { value_heads, key_dim, value_dim, .. } = shape;
         let rows = state.len() / key_dim;
         // Decays of one token, and its decayed keys.
@@ -275,7 +274,7 @@ impl Place {
             }
             values[..rows].copy_from_slice(v);
             let token = Token { q, k, decay, decayed, beta: tokens.beta[at] };
-            token.step::<OUT, KEEP>(state, &mut values[..rows], vectors);
+            token.step::<OUT, KEEP>(state, &mut values[..rows], level);
             write(at * value_dim + first, &values[..rows]);
         }
     }
@@ -311,15 +310,15 @@ impl Token<'_> {
         &self,
         state: &mut [f32],
         values: &mut [f32],
-        vectors: Vectors,
+        level: SimdLevel,
     ) {
         let key_dim = self.k.len();
-        let done = match vectors {
+        let done = match level {
             _ if !key_dim.is_multiple_of(LANES) => 0,
-            Vectors::Portable => 0,
+            SimdLevel::Portable => 0,
             // SAFETY: the processor has the features, and rows are whole vectors.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => unsafe { avx2::step::<OUT, KEEP>(self, state, values) },
+            SimdLevel::Avx2 => unsafe { avx2::step::<OUT, KEEP>(self, state, values) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             _ => unsafe { avx512::step::<OUT, KEEP>(self, state, values) },
@@ -389,11 +388,11 @@ mod tests {
         let (q, k, decay, state) = (numbers(1, 48), numbers(60, 48), numbers(120, 48), numbers(200, 39 * 48));
         let decayed: Vec<f32> = decay.iter().zip(&k).map(|(g, k)| g * k).collect();
         let token = Token { q: &q, k: &k, decay: &decay, decayed: &decayed, beta: 0.7 };
-        let run = |vectors: Vectors| {
+        let run = |level: SimdLevel| {
             let (mut state, mut values) = (state.clone(), numbers(900, 39));
-            token.step::<true, true>(&mut state, &mut values, vectors);
+            token.step::<true, true>(&mut state, &mut values, level);
             (state, values)
         };
-        assert_eq!(run(vectors()), run(Vectors::Portable));
+        assert_eq!(run(simd_level()), run(SimdLevel::Portable));
     }
 }

@@ -30,20 +30,20 @@ mod transpose;
 pub use attention::{AttentionShape, KEY_BLOCK, Softmax, append_kv, attention, latent_attention};
 pub use bandwidth::read_bandwidth;
 pub use conv::{ConvActivation, causal_conv, conv_taps};
-pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_ahead};
+pub use delta::{DeltaShape, DeltaTokens, gated_delta, gated_delta_speculative};
 pub use gated::{Activation, delta_gates, gated, sigmoid_gated};
 pub use gumbel::{fill_gumbel, gumbel};
 pub use linear::{
-    Affine, FloatFormat, FloatType, Floats, Microscaled, Packed, Packing, Precision, Term, Weight,
+    Affine, FloatFormat, FloatType, Floats, Matmul, Microscaled, Packed, PackedLayout, Precision, Weight,
     gated_linear, grouped_linear, linear, linears,
 };
 pub use norm::{add, gated_rms_norm, rms_norm, rms_norm_columns};
-pub use pack::pack_floats;
+pub use pack::quantize_microscaled;
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use rope::{RopePairs, rope};
-pub use rows::affine_rows;
-pub use sample::{PastToken, Sampling, Unchosen, probability, sample};
+pub use rows::dequantize_rows;
+pub use sample::{PastToken, SampleError, Sampling, probability, sample};
 pub use scalar::Scalar;
 pub use shared::with_scratch;
-pub use simd::{Vectors, vectors};
+pub use simd::{SimdLevel, simd_level};
 pub use top_k::top_k;

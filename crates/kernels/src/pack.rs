@@ -7,7 +7,12 @@ use crate::{FloatFormat, Scalar, linear::e4m3, parallel::for_each_chunk};
 const BLOCK: usize = 1 << 14;
 
 /// Packs `values`, whole groups, into `codes` (the first in a word's lowest bits) and a byte of `scales` per group.
-pub fn pack_floats<T: Scalar>(values: &[T], format: FloatFormat, codes: &mut [u32], scales: &mut [u8]) {
+pub fn quantize_microscaled<T: Scalar>(
+    values: &[T],
+    format: FloatFormat,
+    codes: &mut [u32],
+    scales: &mut [u8],
+) {
     let (bits, group) = (format.bits(), format.group());
     assert!(values.len().is_multiple_of(group), "groups of {group} in {}", values.len());
     assert_eq!((codes.len() * 32, scales.len() * group), (values.len() * bits, values.len()));

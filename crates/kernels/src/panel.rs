@@ -18,7 +18,7 @@ pub const ROWS: usize = 4;
 /// Whether a tile of `ROWS` by a whole panel fits the registers; else one of `ROWS` by 16.
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return crate::simd::vectors() >= crate::simd::Vectors::Avx512;
+    return crate::simd::simd_level() >= crate::simd::SimdLevel::Avx512;
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

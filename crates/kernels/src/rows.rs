@@ -6,7 +6,7 @@ use crate::{linear::Affine, scalar::Scalar};
 ///
 /// # Panics
 /// If there is no such row.
-pub fn affine_rows<T: Scalar>(weight: Affine, indices: &[u32], out: &mut [T], k: usize) {
+pub fn dequantize_rows<T: Scalar>(weight: Affine, indices: &[u32], out: &mut [T], k: usize) {
     let Affine { codes, scales, biases, group_size, bits } = weight;
     let (words, groups, mask) = (k * bits / 32, k / group_size, (1u64 << bits) - 1);
     assert_eq!(out.len(), indices.len() * k, "out is not [{}, {k}]", indices.len());
@@ -46,7 +46,7 @@ mod tests {
             let (scales, biases) = (Floats::F32(&SCALES), Floats::F32(&BIASES));
             let weight = Affine { codes: &codes, scales, biases, group_size: 32, bits };
             let mut out = vec![0.0f32; 2 * k];
-            affine_rows(weight, &[2, 0], &mut out, k);
+            dequantize_rows(weight, &[2, 0], &mut out, k);
             for (i, row) in [2, 0].into_iter().enumerate() {
                 for j in 0..k {
                     let group = row * 2 + j / 32;

@@ -46,11 +46,11 @@ pub struct PastToken {
 
 /// Why no token was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unchosen {
+pub enum SampleError {
     /// A logit is not a finite number.
-    NotFinite,
+    NonFinite,
     /// No token has a finite logit once bias, penalties and `allowed` have been applied.
-    NothingLeft,
+    NoCandidate,
 }
 
 /// Tokens whose largest logit is remembered: few, lest the usual `top_k` ask for more largest logits than there are.
@@ -69,14 +69,14 @@ const FEW: usize = 64;
 ///
 /// # Errors
 /// A logit is not finite, or nothing is left to choose from.
-pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Result<u32, Unchosen> {
+pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Result<u32, SampleError> {
     assert!(!logits.is_empty() && u32::try_from(logits.len()).is_ok(), "{} logits", logits.len());
     let blocks = logits.len().div_ceil(BLOCK);
     with_scratch(blocks, |largest| {
         let mut finite = true;
         vectorize(Largest { logits, largest, finite: &mut finite });
         if !finite {
-            return Err(Unchosen::NotFinite);
+            return Err(SampleError::NonFinite);
         }
         if !sampling.moves_logits() {
             return choose(logits, largest, sampling, position);
@@ -185,12 +185,12 @@ impl Work for Largest<'_> {
 }
 
 /// Of logits that are finite, or minus infinity where a token is not to be chosen.
-fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> Result<u32, Unchosen> {
+fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> Result<u32, SampleError> {
     // Whatever the numbers are, no caller sees an id outside the vocabulary or the mask.
     let token = likeliest(logits, largest, sampling, position);
     match logits.get(token as usize) {
         Some(logit) if logit.is_finite() => Ok(token),
-        _ => Err(Unchosen::NothingLeft),
+        _ => Err(SampleError::NoCandidate),
     }
 }
 

@@ -15,7 +15,7 @@ pub trait Work {
 
 /// Families of vector instructions; each has what the ones before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Vectors {
+pub enum SimdLevel {
     /// What the target has at least: SSE2 on x86-64, NEON on ARM.
     Portable,
     Avx2,
@@ -28,48 +28,48 @@ pub enum Vectors {
     Amx,
 }
 
-impl Vectors {
-    const ALL: [(&str, Vectors); 6] = [
-        ("portable", Vectors::Portable),
-        ("avx2", Vectors::Avx2),
-        ("avx512", Vectors::Avx512),
-        ("avx512vnni", Vectors::Avx512Vnni),
-        ("avx512bf16", Vectors::Avx512Bf16),
-        ("amx", Vectors::Amx),
+impl SimdLevel {
+    const ALL: [(&str, SimdLevel); 6] = [
+        ("portable", SimdLevel::Portable),
+        ("avx2", SimdLevel::Avx2),
+        ("avx512", SimdLevel::Avx512),
+        ("avx512vnni", SimdLevel::Avx512Vnni),
+        ("avx512bf16", SimdLevel::Avx512Bf16),
+        ("amx", SimdLevel::Amx),
     ];
 
     pub fn name(self) -> &'static str {
-        Vectors::ALL[self as usize].0
+        SimdLevel::ALL[self as usize].0
     }
 
     /// # Panics
     /// If none has this name.
-    fn named(name: &str) -> Vectors {
-        let found = Vectors::ALL.iter().find(|(known, _)| *known == name);
-        let names = Vectors::ALL.map(|(name, _)| name).join(", ");
+    fn named(name: &str) -> SimdLevel {
+        let found = SimdLevel::ALL.iter().find(|(known, _)| *known == name);
+        let names = SimdLevel::ALL.map(|(name, _)| name).join(", ");
         found.unwrap_or_else(|| panic!("LANNER_VECTORS is {name}; it may be {names}")).1
     }
 }
 
 /// The best family this processor has, or less if the environment says so: `LANNER_VECTORS` names the most that may be
 /// used, for tests and for tracking down faults of a processor.
-pub fn vectors() -> Vectors {
-    static VECTORS: OnceLock<Vectors> = OnceLock::new();
-    *VECTORS.get_or_init(|| detect().min(limit().unwrap_or(Vectors::Amx)))
+pub fn simd_level() -> SimdLevel {
+    static VECTORS: OnceLock<SimdLevel> = OnceLock::new();
+    *VECTORS.get_or_init(|| detect().min(limit().unwrap_or(SimdLevel::Amx)))
 }
 
 /// What the environment names.
-pub(crate) fn limit() -> Option<Vectors> {
-    std::env::var("LANNER_VECTORS").ok().map(|name| Vectors::named(&name))
+pub(crate) fn limit() -> Option<SimdLevel> {
+    std::env::var("LANNER_VECTORS").ok().map(|name| SimdLevel::named(&name))
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn detect() -> Vectors {
-    Vectors::Portable
+fn detect() -> SimdLevel {
+    SimdLevel::Portable
 }
 
 #[cfg(target_arch = "x86_64")]
-fn detect() -> Vectors {
+fn detect() -> SimdLevel {
     let avx2 = is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c");
@@ -80,22 +80,22 @@ fn detect() -> Vectors {
     let vnni = is_x86_feature_detected!("avx512vnni");
     let bf16 = is_x86_feature_detected!("avx512bf16");
     match () {
-        () if !avx2 => Vectors::Portable,
-        () if !avx512 => Vectors::Avx2,
-        () if !vnni => Vectors::Avx512,
-        () if !bf16 => Vectors::Avx512Vnni,
-        () if !crate::linear::tiles_allowed() => Vectors::Avx512Bf16,
-        () => Vectors::Amx,
+        () if !avx2 => SimdLevel::Portable,
+        () if !avx512 => SimdLevel::Avx2,
+        () if !vnni => SimdLevel::Avx512,
+        () if !bf16 => SimdLevel::Avx512Vnni,
+        () if !crate::linear::tiles_allowed() => SimdLevel::Avx512Bf16,
+        () => SimdLevel::Amx,
     }
 }
 
 /// Runs `work` with the best instruction set at hand.
 pub fn vectorize(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
-    match vectors() {
-        Vectors::Portable => {}
+    match simd_level() {
+        SimdLevel::Portable => {}
         // SAFETY: the processor has the features of the family.
-        Vectors::Avx2 => return unsafe { avx2(work) },
+        SimdLevel::Avx2 => return unsafe { avx2(work) },
         // SAFETY: all others have those of AVX-512.
         _ => return unsafe { avx512(work) },
     }

@@ -5,18 +5,18 @@ use std::arch::x86_64::*;
 
 use crate::{
     lanes::{LANES, Lanes},
-    simd::{Vectors, vectors},
+    simd::{SimdLevel, simd_level},
 };
 
 /// Element `i` of row `j` becomes element `j` of column `i`.
 #[inline(always)]
 #[allow(unsafe_code, reason = "entering functions compiled for some instructions")]
 pub fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
-    match vectors() {
-        Vectors::Portable => portable(rows, columns),
+    match simd_level() {
+        SimdLevel::Portable => portable(rows, columns),
         // SAFETY: the processor has the feature.
         #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2 => unsafe { avx2(rows, columns) },
+        SimdLevel::Avx2 => unsafe { avx2(rows, columns) },
         // SAFETY: all others have AVX-512.
         #[cfg(target_arch = "x86_64")]
         _ => unsafe { avx512(rows, columns) },

@@ -79,8 +79,11 @@ fn packed_is_as_it_was() {
 }
 
 fn check_packed(affine: Affine, n: usize, k: usize) {
-    let packing = Packing::of(&affine, n).expect("whole blocks");
-    assert!(Packing::of(&affine, n - 1).is_none() && Packing::of(&Affine { bits: 3, ..affine }, n).is_none());
+    let packing = PackedLayout::of(&affine, n).expect("whole blocks");
+    assert!(
+        PackedLayout::of(&affine, n - 1).is_none()
+            && PackedLayout::of(&Affine { bits: 3, ..affine }, n).is_none()
+    );
     let mut memory = vec![u32::MAX; packing.words(n, k)];
     packing.pack(affine, k, &mut memory);
     let packed = Packed::new(packing, k, &memory);
@@ -101,8 +104,8 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
     }
     let indices = [n as u32 - 1, 0, 9];
     let (mut rows, mut expected) = (unwritten::<f32>(3 * k), unwritten::<f32>(3 * k));
-    packed.rows(&indices, &mut rows);
-    affine_rows(affine, &indices, &mut expected, k);
+    packed.dequantize_rows(&indices, &mut rows);
+    dequantize_rows(affine, &indices, &mut expected, k);
     assert_eq!(bits(&rows), bits(&expected));
 }
 
@@ -111,7 +114,7 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
 fn packed_is_for_rounded_products() {
     let parts = AffineParts::random(7, 16, 2, 64, 4);
     let Weight::Affine(affine) = parts.weight() else { unreachable!("affine") };
-    let packing = Packing::of(&affine, 16).expect("one block");
+    let packing = PackedLayout::of(&affine, 16).expect("one block");
     let mut memory = vec![0; packing.words(16, parts.k)];
     packing.pack(affine, parts.k, &mut memory);
     let packed = Packed::new(packing, parts.k, &memory);
@@ -157,8 +160,8 @@ fn check(m: usize, k: usize, n: usize, weight: Weight, unpacked: &[f32], expecte
                 .map(|most| rows.clone().flat_map(|x| order::in_integers(x, &weight, k, most)).collect())
         }
     };
-    assert_eq!(bits(&rounded), bits(&expected), "{}", vectors().name());
-    assert_eq!(bits(&narrow), bits(&expected_narrow), "8 bits, {}", vectors().name());
+    assert_eq!(bits(&rounded), bits(&expected), "{}", simd_level().name());
+    assert_eq!(bits(&narrow), bits(&expected_narrow), "8 bits, {}", simd_level().name());
 }
 
 fn narrow<T: Scalar>(values: &[T]) -> Vec<f32> {
@@ -185,10 +188,10 @@ fn together_as_alone() {
         let x = &x[..rows * k];
         for precision in [Float32, Rounded, Int8] {
             let mut outs: Vec<Vec<f32>> = weights.iter().map(|(_, n)| unwritten(rows * n)).collect();
-            let mut terms: Vec<Term> = weights
+            let mut terms: Vec<Matmul> = weights
                 .iter()
                 .zip(&mut outs)
-                .map(|((weight, n), out)| Term { weight: *weight, n: *n, out })
+                .map(|((weight, n), out)| Matmul { weight: *weight, n: *n, out })
                 .collect();
             linears(x, k, &mut terms, precision);
             for ((weight, n), out) in weights.iter().zip(&outs) {

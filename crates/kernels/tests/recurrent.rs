@@ -150,7 +150,7 @@ fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: boo
     for keep in [false, true] {
         let (mut state, mut out, mut end) = (start.clone(), vec![0.0; outputs.len()], vec![0.0; start.len()]);
         let tokens = [late, DeltaTokens { qkv, g, beta }];
-        gated_delta_ahead(now, certain, tokens, &mut state, keep.then_some(&mut end), &mut out);
+        gated_delta_speculative(now, certain, tokens, &mut state, keep.then_some(&mut end), &mut out);
         assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
         assert!(!keep || bits(&end) == bits(&behind));
     }

@@ -188,7 +188,7 @@ fn logits_that_are_not_finite_are_found_anywhere() {
                 logits[at] = odd;
                 assert_eq!(
                     sample(&logits, &Sampling { temperature: 0.0, ..PLAIN }, 0),
-                    Err(Unchosen::NotFinite),
+                    Err(SampleError::NonFinite),
                     "{odd} at {at} of {n}"
                 );
             }
@@ -249,8 +249,11 @@ fn nothing_to_choose_from_is_an_error() {
             // What is allowed is what is banned.
             Sampling { allowed: Some(&[1]), bias: &[(0, f32::NEG_INFINITY)], ..way },
         ] {
-            assert_eq!(sample(&logits, &sampling, 0), Err(Unchosen::NothingLeft), "{sampling:?}");
+            assert_eq!(sample(&logits, &sampling, 0), Err(SampleError::NoCandidate), "{sampling:?}");
         }
     }
-    assert_eq!(sample(&logits, &Sampling { temperature: f32::NAN, ..PLAIN }, 0), Err(Unchosen::NothingLeft));
+    assert_eq!(
+        sample(&logits, &Sampling { temperature: f32::NAN, ..PLAIN }, 0),
+        Err(SampleError::NoCandidate)
+    );
 }

@@ -8,7 +8,7 @@ mod parts;
 
 use kernels::{
     Activation, Affine, AttentionShape, ConvActivation, DeltaShape, FloatFormat, Floats, Microscaled,
-    Packing, Weight,
+    PackedLayout, Weight,
 };
 
 use crate::{
@@ -89,12 +89,12 @@ pub(crate) fn grouped_quantized_matmul(x: &Array, w: &Quantized, experts: &Array
 }
 
 /// `w` rearranged for our kernels, if it can be.
-pub(crate) fn pack(w: &Quantized) -> crate::Result<Option<(Array, Packing)>> {
+pub(crate) fn pack(w: &Quantized) -> crate::Result<Option<(Array, PackedLayout)>> {
     let constants: Vec<Constant> = parts(w).into_iter().map(Constant::of).collect();
     let [codes, scales, biases] = &constants[..] else { return Ok(None) };
     let affine = parts::affine(codes, scales, biases, w.quantization);
     let (rows, k) = (w.codes.dim(-2) as usize, w.inputs() as usize);
-    let Some(packing) = Packing::of(&affine, rows) else { return Ok(None) };
+    let Some(packing) = PackedLayout::of(&affine, rows) else { return Ok(None) };
     let words = packing.words(rows, k) as i32;
     let array = Array::fill_with(&[words], Dtype::Uint32, |bytes| {
         packing.pack(affine, k, bytemuck::cast_slice_mut(bytes));
@@ -185,7 +185,7 @@ pub(crate) fn pack_floats(w: &Array, q: Quantization) -> [Array; 2] {
     apply("pack_floats", &[w], outputs, move |inputs, outputs| {
         let [codes, scales] = outputs else { unreachable!("codes and scales") };
         dispatch!(inputs[0].dtype(), W => {
-            kernels::pack_floats::<W>(inputs[0].values(), float_format(q.mode), codes.values(), scales.values())
+            kernels::quantize_microscaled::<W>(inputs[0].values(), float_format(q.mode), codes.values(), scales.values())
         })
     })
 }

@@ -28,7 +28,7 @@ pub mod quant;
 mod recurrence;
 mod streams;
 
-pub use ::kernels::{read_bandwidth, vectors};
+pub use ::kernels::{read_bandwidth, simd_level};
 pub use array::{Array, Element};
 pub use bridge::Dtype;
 pub use delta::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, delta_net};

@@ -1,6 +1,6 @@
 //! A layer's matrix, in the checkpoint's format or rearranged for our kernels.
 
-use kernels::{FloatType, Packing, Precision};
+use kernels::{FloatType, PackedLayout, Precision};
 
 use crate::{Array, Dtype, Matrix, Result, fused, precision::precision, quant::Mode};
 
@@ -14,7 +14,7 @@ pub(crate) enum Stored {
 pub(crate) struct Packed {
     /// Uint32.
     pub words: Array,
-    pub packing: Packing,
+    pub packing: PackedLayout,
     outputs: i32,
     inputs: i32,
 }

@@ -26,13 +26,13 @@ use std::{
 
 use libc::{siginfo_t, ucontext_t};
 
-use crate::simd::{Vectors, limit};
+use crate::simd::{SimdLevel, limit};
 use registers::Registers;
 
 /// Whether tiles are emulated from now on: if the environment asks for them and the processor can pass for one that has
 /// them.
 pub(crate) fn stand_in() -> bool {
-    let possible = limit() == Some(Vectors::Amx) && is_x86_feature_detected!("avx512bf16");
+    let possible = limit() == Some(SimdLevel::Amx) && is_x86_feature_detected!("avx512bf16");
     if possible {
         install();
     }

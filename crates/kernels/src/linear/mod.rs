@@ -19,7 +19,7 @@ use half::{bf16, f16};
 
 pub use affine::Affine;
 pub use float::{FloatFormat, Microscaled};
-pub use packed::{FloatType, Packed, Packing};
+pub use packed::{FloatType, Packed, PackedLayout};
 
 pub(crate) use float::e4m3;
 
@@ -123,7 +123,7 @@ pub enum Weight<'a> {
 }
 
 /// One of the products that share their `x`: `out[m, n] = x[m, k] · weight[n, k]ᵀ`.
-pub struct Term<'a> {
+pub struct Matmul<'a> {
     pub weight: Weight<'a>,
     pub n: usize,
     pub out: &'a mut [f32],
@@ -131,16 +131,16 @@ pub struct Term<'a> {
 
 /// `out[m, n] = x[m, k] · weight[n, k]ᵀ`.
 pub fn linear(x: &[f32], weight: Weight, out: &mut [f32], k: usize, n: usize, precision: Precision) {
-    linears(x, k, &mut [Term { weight, n, out }], precision);
+    linears(x, k, &mut [Matmul { weight, n, out }], precision);
 }
 
 /// Several products with the same `x` `[m, k]`, as one piece of work.
-pub fn linears(x: &[f32], k: usize, terms: &mut [Term], precision: Precision) {
+pub fn linears(x: &[f32], k: usize, terms: &mut [Matmul], precision: Precision) {
     let m = x.len().checked_div(k).unwrap_or(0);
     assert_eq!(x.len(), m * k, "x is not [{m}, {k}]");
     let all = AllRows::new(m);
     let mut products: Vec<Product> = Vec::with_capacity(terms.len());
-    for Term { weight, n, out } in terms.iter() {
+    for Matmul { weight, n, out } in terms.iter() {
         weight.check(*n, k);
         if k > 0 {
             assert_eq!(out.len(), m * n, "out is not [{m}, {n}]");
@@ -186,7 +186,7 @@ pub fn gated_linear(
         }
     }
     let (mut gates, mut ups) = (vec![0.0; out.len()], vec![0.0; out.len()]);
-    let mut terms = [Term { weight: gate, n, out: &mut gates }, Term { weight: up, n, out: &mut ups }];
+    let mut terms = [Matmul { weight: gate, n, out: &mut gates }, Matmul { weight: up, n, out: &mut ups }];
     linears(x, k, &mut terms, precision);
     gated(&gates, &ups, out, activation);
 }

@@ -20,7 +20,7 @@ pub(super) const ROWS: usize = 16;
 
 /// What is known of a packed matrix but its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packing {
+pub struct PackedLayout {
     /// 32, 64 or 128.
     pub group_size: usize,
     /// 2, 4 or 8.
@@ -39,7 +39,7 @@ pub enum FloatType {
 /// A matrix of rows of `k` in such memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
-    packing: Packing,
+    packing: PackedLayout,
     k: usize,
     lines: &'a [Line],
 }
@@ -54,11 +54,11 @@ impl FloatType {
     }
 }
 
-impl Packing {
+impl PackedLayout {
     /// Of `rows` rows in this format, if they can be packed: whole blocks of codes that do not cross words.
-    pub fn of(weight: &Affine, rows: usize) -> Option<Packing> {
+    pub fn of(weight: &Affine, rows: usize) -> Option<PackedLayout> {
         let Affine { scales, group_size, bits, .. } = *weight;
-        let packing = Packing { group_size, bits, floats: FloatType::of(scales) };
+        let packing = PackedLayout { group_size, bits, floats: FloatType::of(scales) };
         (rows > 0 && rows.is_multiple_of(ROWS) && [2, 4, 8].contains(&bits)).then_some(packing)
     }
 
@@ -68,7 +68,7 @@ impl Packing {
         16 * (rows / ROWS * self.block(k) + 1)
     }
 
-    /// Arranges `weight`, rows of `k`, in `memory` of [`words`](Packing::words).
+    /// Arranges `weight`, rows of `k`, in `memory` of [`words`](PackedLayout::words).
     ///
     /// # Panics
     /// If the memory is of another size, or the weight's parts are not those of such rows.
@@ -134,14 +134,14 @@ impl Packing {
 }
 
 impl<'a> Packed<'a> {
-    /// What [`Packing::pack`] wrote to this memory, which has not moved since.
-    pub fn new(packing: Packing, k: usize, memory: &'a [u32]) -> Packed<'a> {
+    /// What [`PackedLayout::pack`] wrote to this memory, which has not moved since.
+    pub fn new(packing: PackedLayout, k: usize, memory: &'a [u32]) -> Packed<'a> {
         // SAFETY: lines are words, whatever these hold, on such a boundary.
         let (_, lines, _) = unsafe { memory.align_to::<Line>() };
         Packed { packing, k, lines: &lines[..(memory.len() / 16).saturating_sub(1)] }
     }
 
-    pub(super) fn packing(&self) -> Packing {
+    pub(super) fn packing(&self) -> PackedLayout {
         self.packing
     }
 
@@ -173,12 +173,12 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Rows `indices`, `[indices, k]`, to the bits of [`affine_rows`](crate::affine_rows).
+    /// Rows `indices`, `[indices, k]`, to the bits of [`dequantize_rows`](crate::dequantize_rows).
     ///
     /// # Panics
     /// If a row does not exist.
-    pub fn rows<T: Scalar>(&self, indices: &[u32], out: &mut [T]) {
-        let Packing { group_size, bits, .. } = self.packing;
+    pub fn dequantize_rows<T: Scalar>(&self, indices: &[u32], out: &mut [T]) {
+        let PackedLayout { group_size, bits, .. } = self.packing;
         assert_eq!(out.len(), indices.len() * self.k, "out is not [{}, {}]", indices.len(), self.k);
         for (&row, out) in indices.iter().zip(out.chunks_exact_mut(self.k)) {
             let r = row as usize % ROWS;

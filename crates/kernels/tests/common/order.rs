@@ -1,14 +1,14 @@
 //! The documented orders of summation of rounded products, one number at a time.
 
 use half::bf16;
-use kernels::{Vectors, vectors};
+use kernels::{SimdLevel, simd_level};
 
 use super::weights::Integers;
 
 /// One row of `x` with every row of `weight` `[n, k]`, in bfloat16, in the order of this processor's instructions.
 pub fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
     let x = blocks(x);
-    let dot = if vectors() == Vectors::Amx { tiles } else { lanes };
+    let dot = if simd_level() == SimdLevel::Amx { tiles } else { lanes };
     weight.chunks(k).map(|row| dot(&blocks(row), &x)).collect()
 }
 

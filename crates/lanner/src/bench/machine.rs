@@ -74,7 +74,7 @@ fn physical_cores(cpu_info: &str) -> Option<usize> {
 }
 
 fn vectors() -> &'static str {
-    match engine::vectors().name() {
+    match engine::simd_level().name() {
         "portable" if cfg!(target_arch = "aarch64") => "neon",
         name => name,
     }

@@ -204,7 +204,14 @@ impl DeltaParts {
                 beta: &inputs.beta[..tokens * self.heads.value_heads as usize],
             });
             let now = DeltaTokens { qkv, g: &g, beta: &beta };
-            kernels::gated_delta_ahead(self.shape(tokens), certain, [before, now], state, behind, row.out);
+            kernels::gated_delta_speculative(
+                self.shape(tokens),
+                certain,
+                [before, now],
+                state,
+                behind,
+                row.out,
+            );
             if let Some((_, noted)) = &row.span.ahead {
                 let last = |values: &[f32]| values[values.len() / tokens * certain..].to_vec();
                 let inputs = Inputs { x: last(x), qkv: last(qkv), g: last(&g), beta: last(&beta) };

@@ -4,7 +4,8 @@ use std::{borrow::Cow, ops::Range};
 
 use half::{bf16, f16};
 use kernels::{
-    Activation, Affine, Floats, Microscaled, Packed, Packing, Precision, Scalar, Term, Weight, with_scratch,
+    Activation, Affine, Floats, Matmul, Microscaled, Packed, PackedLayout, Precision, Scalar, Weight,
+    with_scratch,
 };
 
 use super::float_format;
@@ -30,7 +31,7 @@ enum WeightParts {
     Dense(Constant),
     Affine { codes: Constant, scales: Constant, biases: Constant, quantization: Quantization },
     Microscaled { codes: Constant, scales: Constant, mode: Mode },
-    Packed { words: Constant, packing: Packing, inputs: usize },
+    Packed { words: Constant, packing: PackedLayout, inputs: usize },
 }
 
 impl LinearParts {
@@ -82,10 +83,10 @@ impl LinearParts {
                 }
             }),
             WeightParts::Affine { codes, scales, biases, quantization } => {
-                kernels::affine_rows(affine(codes, scales, biases, *quantization), indices, out, k)
+                kernels::dequantize_rows(affine(codes, scales, biases, *quantization), indices, out, k)
             }
             WeightParts::Packed { words, packing, inputs } => {
-                Packed::new(*packing, *inputs, words.values()).rows(indices, out)
+                Packed::new(*packing, *inputs, words.values()).dequantize_rows(indices, out)
             }
             WeightParts::Microscaled { .. } => unreachable!("its rows are MLX's to compute"),
         }
@@ -144,10 +145,10 @@ pub(super) fn products<'a>(
 ) {
     let layers: Vec<&LinearParts> = layers.into_iter().collect();
     let Some(first) = layers.first() else { return };
-    let (mut rounded, mut unrounded): (Vec<Term>, Vec<Term>) = (vec![], vec![]);
+    let (mut rounded, mut unrounded): (Vec<Matmul>, Vec<Matmul>) = (vec![], vec![]);
     for (layer, out) in layers.iter().zip(outs.iter_mut()) {
         let terms = if layer.unrounded { &mut unrounded } else { &mut rounded };
-        terms.push(Term { weight: layer.weight.weight(), n: layer.outputs, out });
+        terms.push(Matmul { weight: layer.weight.weight(), n: layer.outputs, out });
     }
     profile::part("products", || {
         for (terms, precision) in [(&mut rounded, precision), (&mut unrounded, Precision::Float32)] {

@@ -57,7 +57,7 @@ fn computed(config: &serde_json::Value, options: &Options) -> String {
         "{config} {:?} {:?} {} {} {}",
         options.dtype,
         options.precision,
-        kernels::vectors().name(),
+        kernels::simd_level().name(),
         mlx::device_name(),
         mlx::version(),
     )

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::*;
-use crate::simd::vectors;
+use crate::simd::simd_level;
 use products::PARTIAL;
 
 /// Whether there are tiles, of either kind.
@@ -103,8 +103,8 @@ fn words(seed: u32, count: usize) -> Vec<u32> {
 /// Tests through tiles would pass without any.
 #[test]
 fn what_the_environment_asks_for_is_used() {
-    if limit() == Some(Vectors::Amx) && is_x86_feature_detected!("avx512bf16") {
-        assert_eq!(vectors(), Vectors::Amx);
+    if limit() == Some(SimdLevel::Amx) && is_x86_feature_detected!("avx512bf16") {
+        assert_eq!(simd_level(), SimdLevel::Amx);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     parallel::for_each,
     scalar::Scalar,
     shared::Parts,
-    simd::{Vectors, Work, vectorize, vectors},
+    simd::{SimdLevel, Work, simd_level, vectorize},
 };
 
 /// The rows of `x` of a product, sorted by matrix.
@@ -41,7 +41,7 @@ impl Inputs {
 }
 
 fn fill(x: &[f32], product: &Product, lines: &mut [Line], width: usize) {
-    let group = if vectors() == Vectors::Amx { TILE } else { 1 };
+    let group = if simd_level() == SimdLevel::Amx { TILE } else { 1 };
     let mut pieces = vec![];
     for (_, rows) in product.matrices() {
         pieces.extend(rows.clone().step_by(group).map(|start| start..rows.end.min(start + group)));
@@ -53,7 +53,7 @@ fn fill(x: &[f32], product: &Product, lines: &mut [Line], width: usize) {
         let lines = unsafe { lines.part(start * width, (end - start) * width) };
         let rows = Rows { x, k: product.k, sources: &product.sources[start..end], lines };
         #[cfg(target_arch = "x86_64")]
-        if vectors() >= Vectors::Avx512Bf16 {
+        if simd_level() >= SimdLevel::Avx512Bf16 {
             // SAFETY: the processor has the features.
             return unsafe { rows.run_avx512() };
         }

@@ -5,7 +5,7 @@ use crate::{
     lanes::{LANES, reduce},
     linear::lines::Line,
     panel::wide_registers,
-    simd::{Vectors, Work, vectors},
+    simd::{SimdLevel, Work, simd_level},
 };
 
 /// Weight rows unpacked together.
@@ -74,10 +74,10 @@ impl Rows<'_> {
         for a in 0..M {
             xs[a] = &task.x[(i + a) * width..][..width];
         }
-        let sums = match vectors() {
+        let sums = match simd_level() {
             // SAFETY: the processor has the features.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => unsafe { sums_avx2(weights, xs) },
+            SimdLevel::Avx2 => unsafe { sums_avx2(weights, xs) },
             _ => sums(weights, xs),
         };
         for a in 0..M {

@@ -27,7 +27,7 @@ use super::{Floats, Weight, lines::Line, output::Output, product::Product};
 use crate::{
     parallel::{for_each, threads},
     shared::Parts,
-    simd::{Vectors, vectorize, vectors},
+    simd::{SimdLevel, simd_level, vectorize},
 };
 use inputs::Inputs;
 use unpack::{DenseRows, SmallFloatRows, Unpack};
@@ -102,13 +102,13 @@ impl Task<'_> {
     }
 
     fn run_on(&self, weight: impl Unpack) {
-        match vectors() {
+        match simd_level() {
             // SAFETY: the processor has tiles, and the system lets this process use them.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Amx => unsafe { tiles::run(self, weight) },
+            SimdLevel::Amx => unsafe { tiles::run(self, weight) },
             // SAFETY: the processor has AVX-512 with bfloat16.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512Bf16 => unsafe { avx512::run(self, weight) },
+            SimdLevel::Avx512Bf16 => unsafe { avx512::run(self, weight) },
             _ => vectorize(lanes::Lanes { task: self, weight }),
         }
     }

@@ -10,11 +10,11 @@ use super::{
 #[cfg(target_arch = "x86_64")]
 use super::{blocks_avx2, blocks_avx512};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Vectors, vectors};
+use crate::simd::{SimdLevel, simd_level};
 use crate::{
     linear::{
         lines::Line,
-        packed::{Packed, Packing},
+        packed::{Packed, PackedLayout},
     },
     simd::{Work, vectorize},
 };
@@ -32,7 +32,7 @@ const FEW_FOR_TILES: usize = 12;
 /// 16 rows of a weight, and the half of a panel that they are.
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
-    pub packing: Packing,
+    pub packing: PackedLayout,
     pub groups: &'a [Line],
     pub half: usize,
 }
@@ -41,11 +41,11 @@ pub(super) struct Lines<'a> {
 /// its features.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn packed_kernel(rows: usize) -> Option<Multiply> {
-    match vectors() {
-        Vectors::Amx => (rows <= FEW_FOR_TILES).then_some(blocks_avx512::multiply),
-        Vectors::Avx512Bf16 | Vectors::Avx512Vnni => (rows <= FEW).then_some(blocks_avx512::multiply),
-        Vectors::Avx512 | Vectors::Avx2 => Some(blocks_avx2::multiply),
-        Vectors::Portable => None,
+    match simd_level() {
+        SimdLevel::Amx => (rows <= FEW_FOR_TILES).then_some(blocks_avx512::multiply),
+        SimdLevel::Avx512Bf16 | SimdLevel::Avx512Vnni => (rows <= FEW).then_some(blocks_avx512::multiply),
+        SimdLevel::Avx512 | SimdLevel::Avx2 => Some(blocks_avx2::multiply),
+        SimdLevel::Portable => None,
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn layout(weight: &Packed) -> Layout {
 /// Unpacks `inputs` of `rows` rows from the `first` on, whole blocks; what the panel holds of other rows is left as it was.
 pub(super) fn unpack(weight: Packed, first: usize, rows: usize, inputs: Range<usize>, panel: &mut Panel) {
     #[cfg(target_arch = "x86_64")]
-    if vectors() >= Vectors::Avx512 {
+    if simd_level() >= SimdLevel::Avx512 {
         // SAFETY: the processor has the features.
         return unsafe { super::blocks_avx512::unpack(weight, first, rows, inputs, panel) };
     }

@@ -5,7 +5,7 @@ use std::{arch::x86_64::*, ops::Range};
 use super::{PANEL, Panel, avx512::add_group, blocks::Lines, codes_avx512::four, inputs::Tile};
 use crate::linear::{
     lines::Line,
-    packed::{FloatType, Packed, Packing},
+    packed::{FloatType, Packed, PackedLayout},
 };
 
 /// Rows of `x` at a time: with more their sums do not fit into registers.
@@ -41,7 +41,12 @@ pub(super) unsafe fn unpack(
 }
 
 #[inline(always)]
-unsafe fn unpack_half<const FOURS: usize>(packing: Packing, lines: &[Line], half: usize, panel: &mut Panel) {
+unsafe fn unpack_half<const FOURS: usize>(
+    packing: PackedLayout,
+    lines: &[Line],
+    half: usize,
+    panel: &mut Panel,
+) {
     let words = packing.group_words();
     for (g, lines) in lines.chunks_exact(packing.group_lines()).enumerate() {
         let to = &mut panel.codes[g * words * FOURS..][..words * FOURS];

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Panel, inputs::Layout};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Vectors, vectors};
+use crate::simd::{SimdLevel, simd_level};
 use crate::{
     linear::{Affine, FloatFormat, Floats, Microscaled, Weight, affine, e4m3, float::e8m0},
     simd::{Work, vectorize},
@@ -84,10 +84,10 @@ impl<'a> Codes<'a> {
     /// Unpacks `inputs` of `rows` rows from the `first` on; what the panel holds of other rows is left as it was.
     pub fn unpack(&self, first: usize, rows: usize, inputs: Range<usize>, panel: &mut Panel) {
         #[cfg(target_arch = "x86_64")]
-        match vectors() {
-            Vectors::Portable => {}
+        match simd_level() {
+            SimdLevel::Portable => {}
             // SAFETY: the processor has the features; the rows exist.
-            Vectors::Avx2 => return unsafe { super::codes_avx2::unpack(self, first, rows, inputs, panel) },
+            SimdLevel::Avx2 => return unsafe { super::codes_avx2::unpack(self, first, rows, inputs, panel) },
             // SAFETY: as above.
             _ => return unsafe { super::codes_avx512::unpack(self, first, rows, inputs, panel) },
         }

@@ -7,7 +7,7 @@ use crate::{
     linear::{lines::Line, product::Product, scratch::Scratch},
     parallel::for_each,
     shared::Parts,
-    simd::{Vectors, Work, vectorize, vectors},
+    simd::{SimdLevel, Work, simd_level, vectorize},
 };
 
 /// What a weight asks of `x`.
@@ -179,7 +179,7 @@ impl Inputs {
 
 /// Whether integers are stored as two bytes.
 fn as_bytes() -> bool {
-    vectors() >= Vectors::Avx512Vnni
+    simd_level() >= SimdLevel::Avx512Vnni
 }
 
 /// A tile to be filled.

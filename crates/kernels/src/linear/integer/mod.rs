@@ -48,7 +48,7 @@ use crate::{
     gated::{Activation, gate},
     parallel::{for_each, threads},
     shared::{Parts, with_scratch},
-    simd::{Vectors, vectorize, vectors},
+    simd::{SimdLevel, simd_level, vectorize},
 };
 use codes::Codes;
 use inputs::{Inputs, Layout, TILE, Tile};
@@ -319,18 +319,18 @@ impl Task<'_> {
 /// Adds a stretch's products with rows of `x` to the rows' sums.
 fn add<'a>(stretch: Stretch, tiles: impl Iterator<Item = Tile<'a>>, sums: &mut [[f32; PANEL]]) {
     #[cfg(target_arch = "x86_64")]
-    if vectors() == Vectors::Amx {
+    if simd_level() == SimdLevel::Amx {
         // SAFETY: the processor has tiles, and the system lets this process use them.
         return unsafe { tiles::add(stretch, tiles, sums) };
     }
     for (tile, sums) in tiles.zip(sums.chunks_mut(TILE)) {
-        match vectors() {
+        match simd_level() {
             // SAFETY: the processor has the features.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512Bf16 | Vectors::Avx512Vnni => unsafe { avx512::add(stretch, tile, sums) },
+            SimdLevel::Avx512Bf16 | SimdLevel::Avx512Vnni => unsafe { avx512::add(stretch, tile, sums) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 | Vectors::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
+            SimdLevel::Avx512 | SimdLevel::Avx2 => unsafe { avx2::add(stretch, tile, sums) },
             _ => vectorize(portable::Add { stretch, tile, sums }),
         }
     }
