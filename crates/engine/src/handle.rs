@@ -313,8 +313,8 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
             context: info.context_length,
         });
     }
-    if let Some(&position) = request.checkpoints.iter().find(|&&at| at > request.prompt.len()) {
-        return Err(RequestError::BadCheckpoint { position, prompt: request.prompt.len() });
+    if let Some(&position) = request.cache_breakpoints.iter().find(|&&at| at > request.prompt.len()) {
+        return Err(RequestError::BadCacheBreakpoint { position, prompt: request.prompt.len() });
     }
     let biased = request.sampling.logit_bias.keys();
     match request.prompt.iter().chain(biased).find(|&&id| id as usize >= info.vocab_size) {

@@ -33,7 +33,7 @@ pub struct Request {
     pub deadline: Option<Instant>,
     /// Positions in the prompt from which later requests are likely to go on another way (the end of a system message,
     /// of a conversation before the start of the answer): state is kept there. At most the prompt's length, each.
-    pub checkpoints: Vec<usize>,
+    pub cache_breakpoints: Vec<usize>,
     /// Drafts; `None`: as the engine's options say.
     pub speculation: Option<Speculate>,
     /// Which tokens may come next, position by position; `None`: all.
@@ -53,7 +53,7 @@ impl Request {
             logits: false,
             priority: Priority::default(),
             deadline: None,
-            checkpoints: vec![],
+            cache_breakpoints: vec![],
             speculation: None,
             constraint: None,
         }
@@ -323,8 +323,8 @@ pub enum RequestError {
         prompt + 1 - context
     )]
     PromptTooLong { prompt: usize, context: usize },
-    #[error("checkpoint {position} is not in the prompt of {prompt} tokens")]
-    BadCheckpoint { position: usize, prompt: usize },
+    #[error("cache breakpoint {position} is outside the prompt of {prompt} tokens")]
+    BadCacheBreakpoint { position: usize, prompt: usize },
     #[error("token id {id} is outside the model's vocabulary of {vocab_size}")]
     TokenOutOfRange { id: u32, vocab_size: usize },
     #[error("{name} is {}; it must be {must}", short(*value))]

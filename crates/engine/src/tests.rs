@@ -272,7 +272,7 @@ fn steps_that_panic_cost_nothing_while_others_wait_and_resume() {
             sampling,
             ignore_eos: true,
             logprobs: Some(1),
-            checkpoints: vec![150],
+            cache_breakpoints: vec![150],
             ..Request::new(prompt, 12)
         }
     };

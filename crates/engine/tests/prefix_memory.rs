@@ -26,7 +26,7 @@ fn stored_state_takes_the_bytes_that_are_counted_and_pins_nothing_else() {
             let middle = tokens as usize / 2;
             finish(
                 &engine,
-                Request { checkpoints: vec![middle], ignore_eos: true, ..Request::new(prompt, 3) },
+                Request { cache_breakpoints: vec![middle], ignore_eos: true, ..Request::new(prompt, 3) },
             );
         };
         // Tables that are made when first needed.

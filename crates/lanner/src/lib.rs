@@ -3,8 +3,8 @@
 
 mod bench;
 mod builtin;
+mod cache_breakpoints;
 pub mod catalog;
-mod checkpoints;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     builtin::{BUILTIN, Builtin},
-    checkpoints::{Checkpoints, Rendered},
+    cache_breakpoints::{CacheBreakpoints, Rendered},
     cli::PrefixSpoilers,
     config::ModelConfig,
     ngrams,
@@ -48,7 +48,7 @@ pub struct Model {
     template: Option<Template>,
     /// `None` if the model does not reason.
     markers: Option<Markers>,
-    checkpoints: Checkpoints,
+    cache_breakpoints: CacheBreakpoints,
     /// What to do with lines of system messages that change with every request.
     pub spoilers: PrefixSpoilers,
 }
@@ -72,7 +72,7 @@ pub struct Conversation {
 pub struct Prompt {
     pub ids: Vec<u32>,
     /// Positions from which later prompts are likely to go on another way.
-    pub checkpoints: Vec<usize>,
+    pub cache_breakpoints: Vec<usize>,
     reasoning: Option<Markers>,
     starts_in_reasoning: bool,
 }
@@ -123,9 +123,9 @@ impl Model {
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
-        let (tokenizer, checkpoints) = (Arc::new(tokenizer), Checkpoints::default());
+        let (tokenizer, cache_breakpoints) = (Arc::new(tokenizer), CacheBreakpoints::default());
         let spoilers = PrefixSpoilers::default();
-        Model { name, alias: None, engine, tokenizer, template, markers, checkpoints, spoilers }
+        Model { name, alias: None, engine, tokenizer, template, markers, cache_breakpoints, spoilers }
     }
 
     /// Uses the model and closes it, whatever comes of it.
@@ -158,8 +158,8 @@ impl Model {
         let ids = self.tokenizer.encode_prompt(&text)?;
         let rendered =
             Rendered { template, tokenizer: &self.tokenizer, input: &input, text: &text, ids: &ids };
-        let checkpoints = self.checkpoints.find(rendered);
-        Ok(Prompt { ids, checkpoints, reasoning: self.markers.clone(), starts_in_reasoning: inside })
+        let cache_breakpoints = self.cache_breakpoints.find(rendered);
+        Ok(Prompt { ids, cache_breakpoints, reasoning: self.markers.clone(), starts_in_reasoning: inside })
     }
 
     /// Text to continue as it stands.
@@ -248,7 +248,7 @@ impl PromptError {
 
 impl Prompt {
     pub fn from_ids(ids: Vec<u32>) -> Prompt {
-        Prompt { ids, checkpoints: vec![], reasoning: None, starts_in_reasoning: false }
+        Prompt { ids, cache_breakpoints: vec![], reasoning: None, starts_in_reasoning: false }
     }
 }
 

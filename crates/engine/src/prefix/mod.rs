@@ -259,7 +259,7 @@ impl Prefix {
             return [end].into();
         }
         let most = self.most();
-        let named = request.checkpoints.iter().copied();
+        let named = request.cache_breakpoints.iter().copied();
         let branch = (branch >= position + WORTH_SAVING).then_some(branch);
         let sparse = (1..).map(|i| i * self.every).take_while(|&at| self.every > 0 && at < length);
         // As much as fits of what does not, where a step ends anyway.

@@ -122,7 +122,7 @@ fn check_head(tokens: usize, compare: bool) {
     let head = random.tokens(tokens);
     let questions = [60, 70].map(|length| [&head[..], &random.tokens(length)].concat());
     let ask = |engine: &Engine, prompt: &[u32]| {
-        let asked = Request { checkpoints: vec![tokens], ..request(prompt.to_vec(), 8) };
+        let asked = Request { cache_breakpoints: vec![tokens], ..request(prompt.to_vec(), 8) };
         let started = Instant::now();
         let mut running = submit(engine, asked);
         running.early.extend(running.events.recv());
@@ -194,7 +194,7 @@ impl Agent {
 
     fn request(&self) -> Request {
         let prompt = [&self.history[..], &SCAFFOLD].concat();
-        Request { checkpoints: vec![self.head, self.history.len()], ..request(prompt, 24) }
+        Request { cache_breakpoints: vec![self.head, self.history.len()], ..request(prompt, 24) }
     }
 
     /// The next turn's template leaves out what the model thought.
@@ -347,7 +347,7 @@ fn a_miss_says_why() {
     assert_eq!(usage(&engine, request(prompt.clone(), 2)).cache, CacheReport::default());
     // A recurrence leaves nothing between its checkpoints, until it is known where others branch off.
     let hybrid = load("qwen3_5-text-sharded", Options::default());
-    usage(&hybrid, Request { checkpoints: vec![40], ..request(prompt.clone(), 2) });
+    usage(&hybrid, Request { cache_breakpoints: vec![40], ..request(prompt.clone(), 2) });
     other = prompt.clone();
     other[250] = 251;
     let branch = usage(&hybrid, request(other.clone(), 2));
@@ -379,21 +379,21 @@ fn identical_prompt_resumes_before_its_last_token_in_no_step_more() {
         let mut random = Random(11);
         for length in [2, 17, 300, 900] {
             let prompt = random.tokens(length);
-            let asked = |checkpoints: Vec<usize>| Request {
-                checkpoints,
+            let asked = |cache_breakpoints: Vec<usize>| Request {
+                cache_breakpoints,
                 speculation: Some(Speculate::Off),
                 ..request(prompt.clone(), 20)
             };
             let alone = answer(submit(&load(golden, cold()), asked(vec![])));
             // As completions, and as a chat whose history ends some tokens before the prompt does.
-            for checkpoints in [vec![], vec![length / 2]] {
+            for cache_breakpoints in [vec![], vec![length / 2]] {
                 let options = Options { metrics: metrics.clone(), prefill_chunk: 1000, ..Options::default() };
                 let engine = load(golden, options);
                 let before = metrics.prompt_steps.get();
-                let first = answer(submit(&engine, asked(checkpoints.clone())));
+                let first = answer(submit(&engine, asked(cache_breakpoints.clone())));
                 let steps = metrics.prompt_steps.get() - before;
-                assert!(steps <= 1 + checkpoints.len() as u64, "{golden}: {length} tokens in {steps} steps");
-                let again = answer(submit(&engine, asked(checkpoints)));
+                assert!(steps <= 1 + cache_breakpoints.len() as u64, "{golden}: {length} tokens in {steps} steps");
+                let again = answer(submit(&engine, asked(cache_breakpoints)));
                 assert!(first.tokens == alone.tokens && again.tokens == alone.tokens, "{golden}, {length}");
                 assert_eq!((again.usage.cached_tokens, miss(&again.usage)), (length - 1, None), "{golden}");
                 // An answer whose prompt goes on where the first one ended.

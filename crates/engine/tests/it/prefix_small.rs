@@ -101,7 +101,7 @@ fn work(golden: &str, budget: usize) -> [u64; 3] {
     for i in [0, 1, 0, 2, 1] {
         let marks = vec![500, 1690];
         let asked = Request {
-            checkpoints: marks,
+            cache_breakpoints: marks,
             speculation: Some(Speculate::Off),
             ..request(prompts[i].clone(), 3)
         };

@@ -412,7 +412,7 @@ fn requests(
         request.prompt_logprobs = generate.prompt_logprobs;
         (request.priority, request.deadline) = (generate.priority, deadline);
         request.speculation = generate.speculation.clone();
-        request.checkpoints = prompt.checkpoints.clone();
+        request.cache_breakpoints = prompt.cache_breakpoints.clone();
         Ok((request, model.decoder(prompt, generate.stop.clone())?))
     };
     prompts.iter().flat_map(|prompt| vec![prompt; generate.n]).enumerate().map(choice).collect()

@@ -20,7 +20,7 @@ fn parts(server: &TestServer, body: &Value) -> Vec<String> {
     assert_eq!(server.chat(body).status, 200);
     let request = server.last_request();
     let part = |at: &usize| tokenizer().decode(&request.prompt[..*at], false).unwrap();
-    request.checkpoints.iter().map(part).collect()
+    request.cache_breakpoints.iter().map(part).collect()
 }
 
 #[test]

@@ -104,7 +104,7 @@ pub fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
 pub fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
     let prompt = prompt(random, before);
     let marks = random.below(3);
-    let checkpoints = (0..marks).map(|_| random.below(prompt.len() + 1)).collect();
+    let cache_breakpoints = (0..marks).map(|_| random.below(prompt.len() + 1)).collect();
     let max_tokens = random.below(12) + 1;
     let sampling = match random.one_in(2) {
         true => Sampling { temperature: 1.0, seed: random.next(), ..Sampling::default() },
@@ -114,5 +114,5 @@ pub fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
     // Tiny models repeat themselves, so that there is something to look up.
     let lookup = Speculate::Fixed { drafter: "ngram".into(), depth: Some(random.below(7) + 1) };
     let speculation = [None, Some(Speculate::Off), Some(lookup)][random.below(3)].clone();
-    Request { checkpoints, sampling, logits, speculation, ..request(prompt, max_tokens) }
+    Request { cache_breakpoints, sampling, logits, speculation, ..request(prompt, max_tokens) }
 }

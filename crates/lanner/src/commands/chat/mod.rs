@@ -86,7 +86,7 @@ impl Session<'_> {
     fn answer(&self) -> Result<Option<Value>, CommandError> {
         let prompt = self.model.chat_prompt(&conversation::ask(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
-        request.checkpoints = prompt.checkpoints.clone();
+        request.cache_breakpoints = prompt.cache_breakpoints.clone();
         let decoder = self.model.decoder(&prompt, Vec::new())?;
         let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
         self.runtime.block_on(self.print(generation))

@@ -92,8 +92,8 @@ impl ApiError {
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::BadSampling { name, .. } => ApiError::invalid(*name, message),
-            // Checkpoints are our own doing.
-            RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCheckpoint { .. } => {
+            // Cache breakpoints are set by this server.
+            RequestError::Step(_) | RequestError::NotFinite | RequestError::BadCacheBreakpoint { .. } => {
                 ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
             }
             RequestError::UnknownDrafter { .. } | RequestError::DraftTooLong { .. } => {

@@ -50,7 +50,7 @@ fn tool(i: usize) -> Value {
 
 /// Ids of a conversation, and where state is kept.
 fn ask(
-    known: &Checkpoints,
+    known: &CacheBreakpoints,
     template: &Template,
     tokenizer: &Tokenizer,
     tools: &[Value],
@@ -79,7 +79,7 @@ fn ask(
 fn later_prompts_begin_with_what_lies_before_a_checkpoint() {
     for (name, template, tokenizer) in published().into_iter().chain([builtin()]) {
         for tools in [vec![], vec![tool(1), tool(2)]] {
-            let known = Checkpoints::default();
+            let known = CacheBreakpoints::default();
             let ask = |turns: &[&str]| ask(&known, &template, &tokenizer, &tools, turns).expect("renders");
             let system = "You help with files.";
             let (ids, at) = ask(&[system, "What is in a.txt?"]);
@@ -102,10 +102,10 @@ fn later_prompts_begin_with_what_lies_before_a_checkpoint() {
 fn a_head_is_rendered_and_encoded_once() {
     let (_, template, tokenizer) = builtin();
     let tools: Vec<Value> = (0..150).map(tool).collect();
-    let known = Checkpoints::default();
+    let known = CacheBreakpoints::default();
     let ask = |turns: &[&str]| ask(&known, &template, &tokenizer, &tools, turns).expect("renders");
     let (_, first) = ask(&["You help.", "Read a.txt."]);
-    let encoded = |known: &Checkpoints| known.heads.lock().unwrap()[0].ids.as_ptr();
+    let encoded = |known: &CacheBreakpoints| known.heads.lock().unwrap()[0].ids.as_ptr();
     let before = encoded(&known);
     let (_, later) = ask(&["You help.", "Write b.txt."]);
     assert_eq!(first[0], later[0]);

@@ -21,7 +21,7 @@ const PROBE: &str = "\u{1F989}?";
 /// What was found out about a model's template, the last used last. No lock is held while rendering
 /// or tokenising: one huge prompt would block all others.
 #[derive(Default)]
-pub struct Checkpoints {
+pub struct CacheBreakpoints {
     heads: Mutex<Vec<Head>>,
     openings: Mutex<Vec<Arc<Opening>>>,
 }
@@ -59,7 +59,7 @@ pub struct Rendered<'a> {
     pub ids: &'a [u32],
 }
 
-impl Checkpoints {
+impl CacheBreakpoints {
     /// Positions in the prompt's ids. What cannot be found is left out.
     pub fn find(&self, prompt: Rendered) -> Vec<usize> {
         let (head, history) = (self.head(prompt), self.history(prompt));
