@@ -432,13 +432,13 @@ pub struct CacheArgs {
     /// What to do with lines at the head of system messages that change with every request, such as the time or Claude
     /// Code's billing line: `keep` them and name them where they cost a cache hit, or `normalize` the prompt, so that they
     /// cost none [default: keep].
-    #[arg(long, env = "LANNER_PREFIX_SPOILERS", value_name = "RULE")]
-    pub prefix_spoilers: Option<PrefixSpoilers>,
+    #[arg(long, env = "LANNER_VOLATILE_PREFIX", value_name = "RULE")]
+    pub volatile_prefix: Option<VolatilePrefix>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum PrefixSpoilers {
+pub enum VolatilePrefix {
     #[default]
     Keep,
     Normalize,

@@ -22,8 +22,8 @@ use crate::{
         speculate::{CLASSES, Class, Ways},
     },
     cli::{
-        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, PrefixSpoilers,
-        QuantizationMode, QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, Speculation,
+        self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, QuantizationMode,
+        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, Speculation, VolatilePrefix,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -60,7 +60,7 @@ pub struct ModelConfig {
     pub options: engine::Options,
     pub hub: HubConfig,
     /// What to do with lines of system messages that change with every request.
-    pub spoilers: PrefixSpoilers,
+    pub volatile_prefix: VolatilePrefix,
     /// A table to draft from; [`crate::ngrams`] opens it.
     pub ngram_table: Option<PathBuf>,
     /// A smaller model to draft with; [`crate::draft`] finds it.
@@ -285,9 +285,12 @@ impl Config {
         // One request, or measurements of what is computed, gain nothing from a prefix cache.
         let model = |args, file| model_config(args, file, (0, None), hub.clone());
         let with_cache = |args, file, cache: CacheArgs, cache_file: CacheArgs, usual| {
-            let spoilers = cache.prefix_spoilers.or(cache_file.prefix_spoilers).unwrap_or_default();
+            let volatile_prefix = cache.volatile_prefix.or(cache_file.volatile_prefix).unwrap_or_default();
             let caches = caches(cache, cache_file, usual)?;
-            Ok::<_, ConfigError>(ModelConfig { spoilers, ..model_config(args, file, caches, hub.clone()) })
+            Ok::<_, ConfigError>(ModelConfig {
+                volatile_prefix,
+                ..model_config(args, file, caches, hub.clone())
+            })
         };
         let command = match cli.command {
             cli::Command::Serve(mut args) => {
@@ -490,7 +493,7 @@ fn model_config(
         model: args.model.or(file.model),
         options,
         hub,
-        spoilers: PrefixSpoilers::default(),
+        volatile_prefix: VolatilePrefix::default(),
         ngram_table: args.ngram_table.or(file.ngram_table),
         draft_model: args.draft_model.or(file.draft_model),
     }

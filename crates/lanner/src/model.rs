@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use crate::{
     builtin::{BUILTIN, Builtin},
     cache_breakpoints::{CacheBreakpoints, Rendered},
-    cli::PrefixSpoilers,
+    cli::VolatilePrefix,
     config::ModelConfig,
     ngrams,
     sampling::Overrides,
@@ -50,7 +50,7 @@ pub struct Model {
     markers: Option<Markers>,
     cache_breakpoints: CacheBreakpoints,
     /// What to do with lines of system messages that change with every request.
-    pub spoilers: PrefixSpoilers,
+    pub volatile_prefix: VolatilePrefix,
 }
 
 /// What a chat template turns into a prompt.
@@ -118,14 +118,14 @@ impl Model {
                 open_files(loading, folder, Checkpoint::File(file.clone()))
             }
         };
-        Ok(Model { alias: source.alias, spoilers: config.spoilers, ..model? })
+        Ok(Model { alias: source.alias, volatile_prefix: config.volatile_prefix, ..model? })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
         let (tokenizer, cache_breakpoints) = (Arc::new(tokenizer), CacheBreakpoints::default());
-        let spoilers = PrefixSpoilers::default();
-        Model { name, alias: None, engine, tokenizer, template, markers, cache_breakpoints, spoilers }
+        let volatile_prefix = VolatilePrefix::default();
+        Model { name, alias: None, engine, tokenizer, template, markers, cache_breakpoints, volatile_prefix }
     }
 
     /// Uses the model and closes it, whatever comes of it.
@@ -139,9 +139,9 @@ impl Model {
     /// The model has no template, or the template does not accept or does not finish this conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
         let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
-        let messages = match self.spoilers {
-            PrefixSpoilers::Keep => Cow::Borrowed(&conversation.messages),
-            PrefixSpoilers::Normalize => Cow::Owned(spoilers::normalize(&conversation.messages)),
+        let messages = match self.volatile_prefix {
+            VolatilePrefix::Keep => Cow::Borrowed(&conversation.messages),
+            VolatilePrefix::Normalize => Cow::Owned(spoilers::normalize(&conversation.messages)),
         };
         let messages = chat::conversation::prepare(&messages, template)?;
         let input = RenderInput {

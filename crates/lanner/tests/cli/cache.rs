@@ -1,6 +1,6 @@
 //! Reuse of prefixes, and its report in `usage`.
 
-use lanner::cli::PrefixSpoilers;
+use lanner::cli::VolatilePrefix;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -147,7 +147,7 @@ fn volatile_line_is_reported_and_left_in_place() {
 #[test]
 fn volatile_line_keeps_the_prefix_when_prompts_are_normalized() {
     let mut setup = Setup::default();
-    setup.models.spoilers = PrefixSpoilers::Normalize;
+    setup.models.volatile_prefix = VolatilePrefix::Normalize;
     let server = setup.merlin();
     let ask = |request: usize| {
         let messages = messages(&spoiled(request), &["Name an owl."]);
@@ -161,7 +161,7 @@ fn volatile_line_keeps_the_prefix_when_prompts_are_normalized() {
     assert!(cached + 40 > prompt && cached * 10 > prompt * 8, "{usage}");
 
     let mut setup = Setup::default();
-    setup.models.spoilers = PrefixSpoilers::Normalize;
+    setup.models.volatile_prefix = VolatilePrefix::Normalize;
     let server = setup.says("x");
     assert_eq!(server.chat(&json!({ "messages": messages(&spoiled(1), &["hi"]) })).status, 200);
     let prompt = server.last_prompt();

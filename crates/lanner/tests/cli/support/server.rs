@@ -9,7 +9,7 @@ use std::{
 use ::chat::{Template, Tokenizer};
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
-    cli::PrefixSpoilers,
+    cli::VolatilePrefix,
     config::{ModelConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
@@ -88,7 +88,7 @@ impl Setup {
         });
         let template = Template::new(self.template, Map::new()).unwrap();
         let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
-        model.spoilers = self.models.spoilers;
+        model.volatile_prefix = self.models.volatile_prefix;
         self.over(model, requests)
     }
 
@@ -173,7 +173,7 @@ pub fn models(hub: HubConfig) -> ModelConfig {
         model: None,
         options: cpu,
         hub,
-        spoilers: PrefixSpoilers::Keep,
+        volatile_prefix: VolatilePrefix::Keep,
         ngram_table: None,
         draft_model: None,
     }
