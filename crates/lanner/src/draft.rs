@@ -29,15 +29,15 @@ pub fn checkpoint(config: &ModelConfig, source: &Source) -> Result<Option<Checkp
     let broken = |error: OpenError| OpenError::Draft(Box::new(error));
     let draft = Source::find(Some(name), &config.hub).map_err(|error| broken(error.into()))?;
     // A block drafter takes the model's tokens, and has no tokenizer.
-    if draft.place != source.place && !model::checkpoint(draft.place.clone()).is_block_drafter() {
-        let own = model::tokenizer(&source.place)?;
-        let other = model::tokenizer(&draft.place).map_err(|error| broken(error.into()))?;
+    if draft.location != source.location && !model::checkpoint(draft.location.clone()).is_block_drafter() {
+        let own = model::tokenizer(&source.location)?;
+        let other = model::tokenizer(&draft.location).map_err(|error| broken(error.into()))?;
         if let Some(difference) = difference(&own, &other)? {
             let (model, draft) = (source.name.clone(), draft.name);
             return Err(OpenError::OtherTokens { model, draft, difference });
         }
     }
-    Ok(Some(model::checkpoint(draft.place)))
+    Ok(Some(model::checkpoint(draft.location)))
 }
 
 /// What tells two tokenizers apart, if anything does.

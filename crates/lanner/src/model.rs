@@ -24,7 +24,7 @@ use crate::{
     config::ModelConfig,
     ngrams,
     sampling::Overrides,
-    source::{Place, Source, SourceError},
+    source::{ModelLocation, Source, SourceError},
     terminal::say,
 };
 
@@ -110,10 +110,10 @@ impl Model {
         let source = Source::find(config.model.as_deref(), &config.hub)?;
         let options = ngrams::options(config, &source)?;
         let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
-        let model = match &source.place {
-            Place::Builtin => open_builtin(loading),
-            Place::Folder(folder) => open_files(loading, folder, Checkpoint::Folder(folder.clone())),
-            Place::File(file) => {
+        let model = match &source.location {
+            ModelLocation::Builtin => open_builtin(loading),
+            ModelLocation::Folder(folder) => open_files(loading, folder, Checkpoint::Folder(folder.clone())),
+            ModelLocation::File(file) => {
                 let folder = file.parent().unwrap_or(file);
                 open_files(loading, folder, Checkpoint::File(file.clone()))
             }
@@ -259,9 +259,9 @@ impl Prompt {
 pub fn open_engine(config: &ModelConfig) -> Result<Engine, OpenError> {
     let source = Source::find(config.model.as_deref(), &config.hub)?;
     let mut options = ngrams::options(config, &source)?;
-    let files = checkpoint(source.place.clone());
+    let files = checkpoint(source.location.clone());
     if !files.names_eos() {
-        options.eos_ids = tokenizer(&source.place).as_ref().map_or_else(|_| vec![], eos_ids);
+        options.eos_ids = tokenizer(&source.location).as_ref().map_or_else(|_| vec![], eos_ids);
     }
     load_engine(&source.name, files, &options)
 }
@@ -280,12 +280,12 @@ pub fn load_engine(name: &str, checkpoint: Checkpoint, options: &Options) -> Res
     Loading { name, options: options.clone(), stopped: Arc::default() }.load(checkpoint)
 }
 
-/// The files at a place.
-pub fn checkpoint(place: Place) -> Checkpoint {
-    match place {
-        Place::Builtin => builtin_checkpoint(),
-        Place::Folder(folder) => Checkpoint::Folder(folder),
-        Place::File(file) => Checkpoint::File(file),
+/// The files at a location.
+pub fn checkpoint(location: ModelLocation) -> Checkpoint {
+    match location {
+        ModelLocation::Builtin => builtin_checkpoint(),
+        ModelLocation::Folder(folder) => Checkpoint::Folder(folder),
+        ModelLocation::File(file) => Checkpoint::File(file),
     }
 }
 
@@ -293,11 +293,11 @@ pub fn checkpoint(place: Place) -> Checkpoint {
 ///
 /// # Errors
 /// There is none, or it cannot be read.
-pub fn tokenizer(place: &Place) -> Result<Tokenizer, chat::Error> {
-    match place {
-        Place::Builtin => builtin_tokenizer(),
-        Place::Folder(folder) => Tokenizer::from_dir(folder),
-        Place::File(file) => Tokenizer::from_dir(file.parent().unwrap_or(file)),
+pub fn tokenizer(location: &ModelLocation) -> Result<Tokenizer, chat::Error> {
+    match location {
+        ModelLocation::Builtin => builtin_tokenizer(),
+        ModelLocation::Folder(folder) => Tokenizer::from_dir(folder),
+        ModelLocation::File(file) => Tokenizer::from_dir(file.parent().unwrap_or(file)),
     }
 }
 
@@ -305,15 +305,15 @@ fn builtin_tokenizer() -> Result<Tokenizer, chat::Error> {
     Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), Some(BUILTIN.tokenizer_config.as_bytes()))
 }
 
-/// The chat template alone, if there is one; `tokenizer` is that of the same place.
+/// The chat template alone, if there is one; `tokenizer` is that of the same location.
 ///
 /// # Errors
 /// It cannot be read.
-pub fn template(place: &Place, tokenizer: &Tokenizer) -> Result<Option<Template>, chat::Error> {
-    match place {
-        Place::Builtin => Ok(Some(builtin_template(tokenizer)?)),
-        Place::Folder(folder) => folder_template(folder),
-        Place::File(file) => folder_template(file.parent().unwrap_or(file)),
+pub fn template(location: &ModelLocation, tokenizer: &Tokenizer) -> Result<Option<Template>, chat::Error> {
+    match location {
+        ModelLocation::Builtin => Ok(Some(builtin_template(tokenizer)?)),
+        ModelLocation::Folder(folder) => folder_template(folder),
+        ModelLocation::File(file) => folder_template(file.parent().unwrap_or(file)),
     }
 }
 

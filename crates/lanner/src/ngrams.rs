@@ -21,7 +21,7 @@ use crate::{
 pub fn options(config: &ModelConfig, source: &Source) -> Result<Options, OpenError> {
     let mut options = config.options.clone();
     if let Some(path) = &config.ngram_table {
-        let tokenizer = model::tokenizer(&source.place)?;
+        let tokenizer = model::tokenizer(&source.location)?;
         options.ngram_table = Some(Arc::new(Table::open(path, &fingerprint(&tokenizer), &source.name)?));
     }
     options.draft_model = draft::checkpoint(config, source)?;

@@ -14,11 +14,11 @@ pub struct Source {
     pub name: String,
     /// What it was asked for as, if that is not its name.
     pub alias: Option<String>,
-    pub place: Place,
+    pub location: ModelLocation,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ModelLocation {
     Builtin,
     Folder(PathBuf),
     /// The only weights; config.json and the tokenizer lie beside it.
@@ -67,7 +67,7 @@ impl Source {
     }
 
     fn builtin() -> Source {
-        Source { name: BUILTIN.name.into(), alias: None, place: Place::Builtin }
+        Source { name: BUILTIN.name.into(), alias: None, location: ModelLocation::Builtin }
     }
 }
 
@@ -79,14 +79,14 @@ pub fn repo(model: &str) -> Option<RepoName> {
 fn on_disk(asked: &Path, resolved: PathBuf) -> Result<Source, SourceError> {
     let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
     if resolved.is_dir() {
-        return Ok(Source { name, alias: None, place: Place::Folder(resolved) });
+        return Ok(Source { name, alias: None, location: ModelLocation::Folder(resolved) });
     }
     // As it was asked for: a link's name says what the file is, what it links to may be a mere hash.
     let name = asked.file_name().map_or(name, |name| name.to_string_lossy().into_owned());
     match name.strip_suffix(".safetensors") {
         Some(stem) => {
-            let place = Place::File(std::path::absolute(asked).unwrap_or(resolved));
-            Ok(Source { name: stem.into(), alias: None, place })
+            let location = ModelLocation::File(std::path::absolute(asked).unwrap_or(resolved));
+            Ok(Source { name: stem.into(), alias: None, location })
         }
         None => Err(SourceError::OddFile(asked.into())),
     }
@@ -99,10 +99,11 @@ fn in_cache(asked: &str, repo: &RepoName, hub: &HubConfig) -> Result<Source, Sou
         missing => SourceError::Incomplete { model: asked.into(), missing },
     })?;
     Uses(hub.uses.clone()).record(&repo.folder(), &local.commit);
-    let place = if local.path.is_dir() { Place::Folder(local.path) } else { Place::File(local.path) };
+    let location =
+        if local.path.is_dir() { ModelLocation::Folder(local.path) } else { ModelLocation::File(local.path) };
     let name = repo.model();
     let alias = (asked != name).then(|| asked.to_owned());
-    Ok(Source { name, alias, place })
+    Ok(Source { name, alias, location })
 }
 
 fn looks_like_path(model: &str) -> bool {

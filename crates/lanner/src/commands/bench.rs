@@ -27,7 +27,7 @@ pub fn bench(model: &ModelConfig, config: &BenchConfig) -> Result<(), CommandErr
 
 fn measure_perplexity(model: &ModelConfig, path: &Path, json: bool) -> Result<(), CommandError> {
     let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-    let text = super::perplexity::read_text(&source.place, path)?;
+    let text = super::perplexity::read_text(&source.location, path)?;
     let found = perplexity(model, &text, &Arc::default())?;
     let (name, value, tokens) = (source.name, found.value, found.tokens);
     if json {
@@ -49,7 +49,7 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
         Weights::Model => {
             let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
             let options = ngrams::options(model, &source)?;
-            (source.name, model::checkpoint(source.place), options)
+            (source.name, model::checkpoint(source.location), options)
         }
     };
     let engine = model::load_engine(&name, checkpoint, &options)?;

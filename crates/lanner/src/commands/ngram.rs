@@ -29,8 +29,8 @@ const PIECE: u64 = 1 << 16;
 pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandError> {
     let started = Instant::now();
     let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-    let tokenizer = model::tokenizer(&source.place).map_err(OpenError::from)?;
-    let template = model::template(&source.place, &tokenizer).map_err(OpenError::from)?;
+    let tokenizer = model::tokenizer(&source.location).map_err(OpenError::from)?;
+    let template = model::template(&source.location, &tokenizer).map_err(OpenError::from)?;
     let out =
         config.out.clone().unwrap_or_else(|| format!("{}.ngrams", source.name.replace('/', "--")).into());
     let builder = Builder::new(&out, config.order, config.min_count)?;

@@ -15,7 +15,7 @@ use super::CommandError;
 use crate::{
     config::ModelConfig,
     model::{self, Model, OpenError, PromptError},
-    source::Place,
+    source::ModelLocation,
 };
 
 /// Tokens that are predicted from what stands before them in the same chunk.
@@ -29,14 +29,14 @@ pub struct Perplexity {
     pub tokens: usize,
 }
 
-/// The text in a file, of which a perplexity can be told, by the tokenizer of the model at `place`.
+/// The text in a file, of which a perplexity can be told, by the tokenizer of the model at `location`.
 ///
 /// # Errors
 /// It cannot be read or encoded, or is too short.
-pub fn read_text(place: &Place, path: &Path) -> Result<String, CommandError> {
+pub fn read_text(location: &ModelLocation, path: &Path) -> Result<String, CommandError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
-    let tokenizer = model::tokenizer(place).map_err(OpenError::from)?;
+    let tokenizer = model::tokenizer(location).map_err(OpenError::from)?;
     let tokens = tokenizer.encode(&text, true).map_err(PromptError::from)?.len();
     if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(text) }
 }

@@ -70,13 +70,13 @@ pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), Comm
 
 /// The text to verify with.
 fn read_text(model: &ModelConfig, source: &str, path: &Path) -> Result<String, CommandError> {
-    let place = Source::find(Some(source), &model.hub).map_err(OpenError::from)?.place;
-    perplexity::read_text(&place, path)
+    let location = Source::find(Some(source), &model.hub).map_err(OpenError::from)?.location;
+    perplexity::read_text(&location, path)
 }
 
 /// The files that a name stands for.
 fn find(model: &ModelConfig, source: &str) -> Result<Checkpoint, OpenError> {
-    Ok(model::checkpoint(Source::find(Some(source), &model.hub)?.place))
+    Ok(model::checkpoint(Source::find(Some(source), &model.hub)?.location))
 }
 
 /// Set once somebody presses Ctrl-C.

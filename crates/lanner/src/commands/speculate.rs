@@ -22,7 +22,7 @@ const SEED: u64 = 7;
 const PROMPTS: usize = 4;
 
 /// # Errors
-/// The model does not load or fails, a drafter or a place for the chart does not exist, or answers differ from those of
+/// The model does not load or fails, a drafter or the folder of the chart does not exist, or answers differ from those of
 /// plain decoding: that is said behind the report.
 pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), CommandError> {
     let mut options = model.options.clone();

@@ -32,7 +32,7 @@ use super::{
     wire::{
         self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
-        usage::{self, Place, Usage},
+        usage::{self, MissContext, Usage},
     },
 };
 use crate::{
@@ -303,8 +303,8 @@ impl<W: Wire> Answer<W> {
         };
         if let Step::Finished(finish) = &step {
             let (prompt, choice) = (index / self.generate.n, index % self.generate.n);
-            let place = |at: usize| place(&self.server.model, &self.prompts[prompt], at);
-            self.usage.add(finish, choice == 0, place);
+            let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
+            self.usage.add(finish, choice == 0, context);
         }
         self.wire.write(index, step)
     }
@@ -379,13 +379,13 @@ impl<W: Wire> Events<W> {
 }
 
 /// What a prompt says at one of its tokens.
-fn place(model: &Model, ids: &[u32], at: usize) -> Place {
+fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
     let around = |tokens: usize| {
         let [before, behind] = [at.saturating_sub(tokens), at + tokens].map(|end| end.min(ids.len()));
         [&ids[before..at.min(ids.len())], &ids[at.min(ids.len())..behind]]
     };
     let [before, behind] = around(LINE).map(|ids| model.decode(ids));
-    Place {
+    MissContext {
         text: model.decode(&around(AROUND).concat()),
         spoiler: Spoiler::at(&(before.clone() + &behind), before.len()),
     }

@@ -76,7 +76,7 @@ pub struct Miss {
 }
 
 /// What a prompt says at one of its tokens.
-pub struct Place {
+pub struct MissContext {
     /// With some tokens on either side.
     pub text: String,
     pub spoiler: Option<Spoiler>,
@@ -85,7 +85,7 @@ pub struct Place {
 impl Usage {
     /// Adds a finished choice; a prompt counts once, however many choices it has. `place` is what the prompt says
     /// at a position.
-    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, place: impl Fn(usize) -> Place) {
+    pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, context: impl Fn(usize) -> MissContext) {
         if first_of_prompt {
             self.prompt_tokens += finish.prompt_tokens;
             self.prompt_tokens_details.cached_tokens += finish.cache.reused;
@@ -125,22 +125,22 @@ impl Speculation {
 }
 
 impl Cache {
-    fn add(&mut self, report: &CacheReport, place: impl Fn(usize) -> Place) {
+    fn add(&mut self, report: &CacheReport, context: impl Fn(usize) -> MissContext) {
         self.cached_tokens += report.reused;
         self.source = self.source.or(report.source.map(source));
         let miss = report.miss.filter(|_| self.miss.is_none());
-        self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, place(miss.position))));
+        self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, context(miss.position))));
     }
 }
 
 impl Miss {
-    fn new(miss: engine::Miss, place: Place) -> Miss {
+    fn new(miss: engine::Miss, context: MissContext) -> Miss {
         let differs = miss.reason == MissReason::Differs;
         Miss {
             reason: reason(miss.reason),
             position: miss.position,
-            text: place.text,
-            spoiler: place.spoiler.filter(|_| differs).map(Spoiler::name),
+            text: context.text,
+            spoiler: context.spoiler.filter(|_| differs).map(Spoiler::name),
         }
     }
 }
