@@ -7,7 +7,7 @@ use std::path::{Component, Path};
 use crate::{
     hub::fuzzing as hub,
     model::Conversation,
-    server::wire::{
+    server::openai::{
         self, Valid,
         chat::ChatRequest,
         completions::{CompletionRequest, Completions},
@@ -19,8 +19,8 @@ type Outcome = Result<(), String>;
 
 /// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
 pub fn http_request(body: &[u8]) -> Outcome {
-    let chat = wire::parse::<ChatRequest>(body).and_then(Valid::<Conversation>::try_from);
-    let completion = wire::parse::<CompletionRequest>(body).and_then(Valid::<Completions>::try_from);
+    let chat = openai::parse::<ChatRequest>(body).and_then(Valid::<Conversation>::try_from);
+    let completion = openai::parse::<CompletionRequest>(body).and_then(Valid::<Completions>::try_from);
     let chat = chat.map(|valid| check(body, &valid));
     let completion = completion.map(|valid| check(body, &valid));
     match (chat, completion) {
@@ -58,7 +58,7 @@ fn check<P>(body: &[u8], valid: &Valid<P>) {
     let generate = &valid.generate;
     assert!((1..=16).contains(&generate.n) && generate.stop.iter().all(|stop| !stop.is_empty()));
     // Equal bodies have equal fingerprints.
-    assert!(wire::fingerprint("route", body, false) == wire::fingerprint("route", body, false));
+    assert!(openai::fingerprint("route", body, false) == openai::fingerprint("route", body, false));
 }
 
 /// Errors are 4xx and have a message.

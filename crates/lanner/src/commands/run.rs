@@ -17,7 +17,7 @@ use crate::{
     conversation,
     generate::{Finish, Generation, Step},
     model::{self, Conversation, Model, Prompt, PromptError},
-    server::wire::{
+    server::openai::{
         self,
         usage::{self, Speculation},
     },
@@ -162,7 +162,7 @@ impl Answer {
             "reasoning": self.reasoning,
             "prompt_ids": prompt.ids,
             "ids": self.ids,
-            "finish_reason": wire::finish_reason(finish.reason),
+            "finish_reason": openai::finish_reason(finish.reason),
             "usage": {
                 "prompt_tokens": finish.prompt_tokens,
                 "completion_tokens": finish.completion_tokens,

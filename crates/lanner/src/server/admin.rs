@@ -25,13 +25,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
+    app_state::{Host, MAX_PULLS, PullRefused},
     handlers::{self, JsonBody},
-    host::{Host, MAX_PULLS, PullRefused},
-    shutdown::{self, ShutdownWatch},
-    wire::{
+    openai::{
         self,
         error::{ApiError, ErrorObject},
     },
+    shutdown::{self, ShutdownWatch},
 };
 use crate::{
     hub::{self, Event, HubError, Job, Pulled, RepoName},
@@ -58,7 +58,7 @@ struct PullRequest {
 
 /// Answers when the other model is served, or has failed.
 pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value>, ApiError> {
-    let request: LoadRequest = wire::parse(&body.0.bytes)?;
+    let request: LoadRequest = openai::parse(&body.0.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
     let loaded = host.load(request.model).map_err(busy)?.await;
@@ -71,7 +71,7 @@ pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value
 
 /// Answers when the model is there; or with `stream` in lines of JSON as it comes.
 pub async fn pull(State(host): State<Host>, body: JsonBody) -> Result<Response, ApiError> {
-    let request: PullRequest = wire::parse(&body.0.bytes)?;
+    let request: PullRequest = openai::parse(&body.0.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
         ApiError::invalid("model", message)

@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Server,
-    answer::{Answer, Asked, Wire},
+    completion::{Answer, Asked, Wire},
     metrics::{self, Counted, Outcome},
+    openai::{chat::ChatWire, completions::CompletionWire, error::ApiError},
     preparation::{Lane, Preparation, Received},
-    wire::{chat::ChatWire, completions::CompletionWire, error::ApiError},
 };
 
 /// 503 where the engine's thread does not do its work; what a monitor restarts a server by.

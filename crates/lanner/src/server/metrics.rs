@@ -20,7 +20,7 @@ use engine::{Distribution, MemoryClass, Metrics};
 
 use super::{
     Server,
-    wire::{error::ApiError, usage},
+    openai::{error::ApiError, usage},
 };
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";

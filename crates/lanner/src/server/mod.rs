@@ -1,16 +1,16 @@
 //! The HTTP server: routes, limits and shutdown. What requests mean is in `wire`, how they run in `answer`.
 
 mod admin;
-mod answer;
+mod app_state;
+mod auth;
+mod completion;
 mod connections;
-mod guard;
 mod handlers;
-mod host;
+mod idempotency;
 mod metrics;
+pub mod openai;
 pub mod preparation;
-mod replay;
 mod shutdown;
-pub mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicUsize},
@@ -29,10 +29,10 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use self::host::Host;
+pub use self::app_state::Host;
 use self::{
-    connections::Connections, guard::Guard, host::KeptEngine, metrics::Requests, preparation::Preparation,
-    replay::Replays, shutdown::Shutdown,
+    app_state::KeptEngine, auth::Guard, connections::Connections, idempotency::Replays, metrics::Requests,
+    preparation::Preparation, shutdown::Shutdown,
 };
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
@@ -113,7 +113,7 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
         .route("/v1/models/load", post(admin::load))
         .route("/v1/models/pull", post(admin::pull))
         .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache));
-    let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(guard::no_admin)) };
+    let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(auth::no_admin)) };
     Router::new()
         .route("/health", get(handlers::health))
         .route("/metrics", get(metrics::metrics))
@@ -127,8 +127,8 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
         .with_state(host)
         .layer(Extension(Arc::new(preparation)))
         .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
-        .layer(middleware::from_fn_with_state(Arc::new(guard), guard::guard))
-        .layer(CatchPanicLayer::custom(guard::panicked))
+        .layer(middleware::from_fn_with_state(Arc::new(guard), auth::guard))
+        .layer(CatchPanicLayer::custom(auth::panicked))
 }
 
 /// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests

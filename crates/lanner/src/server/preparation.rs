@@ -17,7 +17,7 @@ use tokio::{
     time::{timeout, timeout_at},
 };
 
-use super::wire::{count::Count, error::ApiError};
+use super::openai::{count::Count, error::ApiError};
 
 /// Larger bodies use the large lane.
 const SMALL_BODY: usize = 256 << 10;

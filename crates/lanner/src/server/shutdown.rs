@@ -10,7 +10,7 @@ use axum::{
 };
 use tokio::sync::watch;
 
-use super::wire::error::ApiError;
+use super::openai::error::ApiError;
 
 /// Cheap to clone; all clones see the signal.
 #[derive(Clone, Default)]

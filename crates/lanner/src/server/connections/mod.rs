@@ -37,7 +37,7 @@ use self::{
     activity::{Activity, Overdue},
     watched::{Answer, Upload, Watched},
 };
-use super::wire::error::ApiError;
+use super::openai::error::ApiError;
 use crate::config::{ServeConfig, Timeouts};
 
 /// Bytes buffered per connection and direction; a request head must fit.

@@ -17,7 +17,7 @@ use serde::{
 use serde_json::Value;
 
 use self::error::ApiError;
-use super::replay::Fingerprint;
+use super::idempotency::Fingerprint;
 use crate::{generate::Reason, sampling::Overrides};
 
 const MAX_CHOICES: usize = 16;

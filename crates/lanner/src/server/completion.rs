@@ -25,15 +25,15 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Server,
+    idempotency::{Claim, Fingerprint, Recorder, Recording, Reused},
     metrics::{Counted, Outcome},
-    replay::{Claim, Fingerprint, Recorder, Recording, Reused},
-    shutdown::{self, ShutdownWatch},
-    unix_seconds,
-    wire::{
+    openai::{
         self, Generate, Reply, Valid,
         error::{ApiError, ErrorObject},
         usage::{self, MissContext, Usage},
     },
+    shutdown::{self, ShutdownWatch},
+    unix_seconds,
 };
 use crate::{
     generate::{Generation, Step},
@@ -135,7 +135,7 @@ impl<W: Wire> Asked<W> {
     /// # Errors
     /// 400: the body is not what this route takes, or asks for what cannot be done. 404: another model's name.
     pub fn read(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<Asked<W>, ApiError> {
-        let request: W::Request = wire::parse(body)?;
+        let request: W::Request = openai::parse(body)?;
         let valid: Valid<W::Prompts> = request.try_into()?;
         server.check_model(valid.model.as_deref())?;
         if valid.idempotency.is_some() && !valid.generate.is_repeatable(server.model.engine.info()) {
@@ -143,7 +143,7 @@ impl<W: Wire> Asked<W> {
             return Err(ApiError::invalid("idempotency_key", message));
         }
         let lossy = server.model.engine.info().is_lossy(valid.generate.speculation.as_ref());
-        let fingerprint = valid.idempotency.as_ref().map(|_| wire::fingerprint(W::WHOLE, body, lossy));
+        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(W::WHOLE, body, lossy));
         let deadline = valid.generate.timeout.and_then(|timeout| arrived.checked_add(timeout));
         Ok(Asked { server, valid, fingerprint, deadline })
     }

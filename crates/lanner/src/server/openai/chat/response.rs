@@ -13,7 +13,7 @@ use super::{
 use crate::{
     generate::{Step, Token},
     model::{Conversation, Model, Prompt},
-    server::answer::{Wire, prompt_error},
+    server::completion::{Wire, prompt_error},
 };
 
 /// Writes chat answers.

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     generate::{Step, Token},
     model::{Model, Prompt},
-    server::answer::{Wire, prompt_error},
+    server::completion::{Wire, prompt_error},
 };
 
 /// Writes completions.

@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::wire::error::ApiError;
+use super::openai::error::ApiError;
 
 /// Suffixes that cannot be registered publicly: they name hosts of the local network.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
