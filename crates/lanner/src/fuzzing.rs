@@ -8,7 +8,7 @@ use crate::{
     hub::fuzzing as hub,
     model::Conversation,
     server::openai::{
-        self, Valid,
+        self, ValidRequest,
         chat::ChatRequest,
         completions::{CompletionRequest, Completions},
         error::ApiError,
@@ -19,8 +19,8 @@ type Outcome = Result<(), String>;
 
 /// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
 pub fn http_request(body: &[u8]) -> Outcome {
-    let chat = openai::parse::<ChatRequest>(body).and_then(Valid::<Conversation>::try_from);
-    let completion = openai::parse::<CompletionRequest>(body).and_then(Valid::<Completions>::try_from);
+    let chat = openai::parse::<ChatRequest>(body).and_then(ValidRequest::<Conversation>::try_from);
+    let completion = openai::parse::<CompletionRequest>(body).and_then(ValidRequest::<Completions>::try_from);
     let chat = chat.map(|valid| check(body, &valid));
     let completion = completion.map(|valid| check(body, &valid));
     match (chat, completion) {
@@ -54,9 +54,9 @@ pub fn hub_header(bytes: &[u8]) -> Outcome {
     hub::header(bytes)
 }
 
-fn check<P>(body: &[u8], valid: &Valid<P>) {
-    let generate = &valid.generate;
-    assert!((1..=16).contains(&generate.n) && generate.stop.iter().all(|stop| !stop.is_empty()));
+fn check<P>(body: &[u8], valid: &ValidRequest<P>) {
+    let params = &valid.params;
+    assert!((1..=16).contains(&params.n) && params.stop.iter().all(|stop| !stop.is_empty()));
     // Equal bodies have equal fingerprints.
     assert!(openai::fingerprint("route", body, false) == openai::fingerprint("route", body, false));
 }

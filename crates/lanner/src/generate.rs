@@ -22,12 +22,12 @@ pub struct Generation {
     unread: Arc<AtomicUsize>,
     choices: Vec<Choice>,
     unfinished: usize,
-    ready: VecDeque<Result<(usize, Step), RequestError>>,
+    ready: VecDeque<Result<(usize, ChoiceEvent), RequestError>>,
 }
 
 /// What happened to one choice.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum ChoiceEvent {
     /// The prompt's own log-probabilities, one per token, the first `None`.
     Prompt(Vec<Option<TokenLogprobs>>),
     /// Raw logits that follow `position`.
@@ -136,10 +136,10 @@ impl Generation {
     ///
     /// # Errors
     /// A choice failed. The others are no use to the caller then: drop the generation.
-    pub async fn next(&mut self) -> Option<Result<(usize, Step), RequestError>> {
+    pub async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
         loop {
             if let Some(next) = self.ready.pop_front() {
-                self.unfinished -= usize::from(matches!(next, Ok((_, Step::Finished(_)))));
+                self.unfinished -= usize::from(matches!(next, Ok((_, ChoiceEvent::Finished(_)))));
                 return Some(next);
             }
             if self.unfinished == 0 {
@@ -177,17 +177,17 @@ fn size(events: &[Event]) -> usize {
 }
 
 impl Choice {
-    fn steps(&mut self, event: Event) -> Result<Vec<Step>, RequestError> {
+    fn steps(&mut self, event: Event) -> Result<Vec<ChoiceEvent>, RequestError> {
         match event {
-            Event::Prompt(logprobs) => Ok(vec![Step::Prompt(logprobs)]),
-            Event::Logits { position, values } => Ok(vec![Step::Logits { position, values }]),
+            Event::Prompt(logprobs) => Ok(vec![ChoiceEvent::Prompt(logprobs)]),
+            Event::Logits { position, values } => Ok(vec![ChoiceEvent::Logits { position, values }]),
             Event::Token { id, logprobs } => Ok(self.push(id, logprobs)),
             Event::Finished { reason, usage } => Ok(self.finish(reason, usage)),
             Event::Failed(error) => Err(error),
         }
     }
 
-    fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Vec<Step> {
+    fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Vec<ChoiceEvent> {
         // The engine may be a token ahead of the stop string that ended this choice.
         if self.decoder.stopped().is_some() {
             return Vec::new();
@@ -206,12 +206,12 @@ impl Choice {
     }
 
     /// The first piece takes the tokens: a token that gives two pieces is one marker and its neighbours.
-    fn text(&mut self, deltas: Vec<Delta>) -> Vec<Step> {
-        let step = |delta| Step::Text { delta, tokens: std::mem::take(&mut self.held) };
+    fn text(&mut self, deltas: Vec<Delta>) -> Vec<ChoiceEvent> {
+        let step = |delta| ChoiceEvent::Text { delta, tokens: std::mem::take(&mut self.held) };
         deltas.into_iter().map(step).collect()
     }
 
-    fn finish(&mut self, reason: FinishReason, usage: engine::Usage) -> Vec<Step> {
+    fn finish(&mut self, reason: FinishReason, usage: engine::Usage) -> Vec<ChoiceEvent> {
         let deltas = self.decoder.finish();
         // Text that was held back until now may end in a stop string too.
         let stopped = self.decoder.stopped().is_some();
@@ -220,7 +220,7 @@ impl Choice {
         if stopped {
             tokens.iter_mut().for_each(|token| token.logprobs = None);
         }
-        steps.push(Step::Finished(Finish {
+        steps.push(ChoiceEvent::Finished(Finish {
             reason: match reason {
                 _ if stopped => Reason::Stop,
                 FinishReason::Eos(_) => Reason::Stop,
@@ -282,7 +282,7 @@ mod tests {
         let mut tokens = 0;
         let error = loop {
             match runtime.block_on(generation.next()).unwrap() {
-                Ok((_, Step::Text { tokens: more, .. })) => tokens += more.len(),
+                Ok((_, ChoiceEvent::Text { tokens: more, .. })) => tokens += more.len(),
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => break error,
             }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
-    generate::{Finish, Generation, Step},
+    generate::{ChoiceEvent, Finish, Generation},
     model::{self, Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
@@ -129,15 +129,15 @@ impl Answer {
         let mut answer = Answer::default();
         while let Some(step) = generation.next().await {
             match step?.1 {
-                Step::Text { delta, tokens } => {
+                ChoiceEvent::Text { delta, tokens } => {
                     answer.first_token_seconds.get_or_insert_with(|| started.elapsed().as_secs_f64());
                     answer.ids.extend(tokens.iter().map(|token| token.id));
                     printer.as_mut().map_or(Ok(()), |printer| printer.print(&delta))?;
                     answer.push(delta);
                 }
-                Step::Logits { values, .. } => answer.logits.push(values),
-                Step::Prompt(_) => {}
-                Step::Finished(finish) => {
+                ChoiceEvent::Logits { values, .. } => answer.logits.push(values),
+                ChoiceEvent::Prompt(_) => {}
+                ChoiceEvent::Finished(finish) => {
                     printer.map_or(Ok(()), Printer::end)?;
                     answer.ids.extend(finish.tokens.iter().map(|token| token.id));
                     return Ok((answer, finish));

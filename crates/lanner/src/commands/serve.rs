@@ -16,7 +16,7 @@ use crate::{
     config::{ModelConfig, ServeConfig},
     hub,
     model::Model,
-    server::{self, Host, Server, preparation},
+    server::{self, AppState, Server, preparation},
     terminal::say,
 };
 
@@ -67,13 +67,13 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     warning(&config, address).into_iter().for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
-    let host = Host::new(server, model.clone(), config.name.clone());
-    let result = runtime.block_on(server::serve(listener, host.clone(), &config));
+    let state = AppState::new(server, model.clone(), config.name.clone());
+    let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     let stop = move || {
-        host.stop();
-        drop(host);
+        state.stop();
+        drop(state);
     };
     if !ends_within(STOPPING, stop) {
         say("lanner: a load or a step has not ended; leaving without it");

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
-    app_state::{Host, MAX_PULLS, PullRefused},
+    app_state::{AppState, MAX_PULLS, PullRefused},
     handlers::{self, JsonBody},
     openai::{
         self,
@@ -57,11 +57,11 @@ struct PullRequest {
 }
 
 /// Answers when the other model is served, or has failed.
-pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let request: LoadRequest = openai::parse(&body.0.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
-    let loaded = host.load(request.model).map_err(busy)?.await;
+    let loaded = state.load(request.model).map_err(busy)?.await;
     let loaded = loaded.map_err(|_| internal("loading ended without a result"))?;
     let server = loaded.map_err(|error| open_error(&error))?;
     let mut answer = handlers::describe(&server);
@@ -70,13 +70,13 @@ pub async fn load(State(host): State<Host>, body: JsonBody) -> Result<Json<Value
 }
 
 /// Answers when the model is there; or with `stream` in lines of JSON as it comes.
-pub async fn pull(State(host): State<Host>, body: JsonBody) -> Result<Response, ApiError> {
+pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
     let request: PullRequest = openai::parse(&body.0.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
         ApiError::invalid("model", message)
     })?;
-    let mut lines = Pull::start(&host, repo)?;
+    let mut lines = Pull::start(&state, repo)?;
     if request.stream.unwrap_or(false) {
         let lines = stream::unfold(lines, |mut lines| async {
             lines.next().await.map(|line| (Ok::<_, Infallible>(Bytes::from(line.to_json())), lines))
@@ -109,16 +109,16 @@ enum Line {
 }
 
 impl Pull {
-    fn start(host: &Host, repo: RepoName) -> Result<Pull, ApiError> {
-        let claim = host.claim_pull(repo.id()).map_err(|refused| pull_refused(&refused, &repo))?;
-        let shutdown = host.current().shutdown.watch();
+    fn start(state: &AppState, repo: RepoName) -> Result<Pull, ApiError> {
+        let claim = state.begin_pull(repo.id()).map_err(|refused| pull_refused(&refused, &repo))?;
+        let shutdown = state.current().shutdown.watch();
         let (sender, lines) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
-        let (host, stop) = (host.clone(), cancelled.clone());
+        let (state, stop) = (state.clone(), cancelled.clone());
         thread::spawn(move || {
             let progress = Progress { sender: sender.clone(), last: Mutex::default() };
             let job = Job { report: &|event| progress.report(event), cancelled: &stop };
-            let result = hub::pull(host.hub(), &repo, &job);
+            let result = hub::pull(state.hub(), &repo, &job);
             // Free before the client knows, who may ask again at once.
             drop(claim);
             let last = match result {

@@ -22,7 +22,7 @@ use crate::{
 
 /// The routes' state; handlers see the [`Server`] that is current when their request comes.
 #[derive(Clone)]
-pub struct Host(Arc<Shared>);
+pub struct AppState(Arc<Shared>);
 
 struct Shared {
     current: RwLock<Arc<Server>>,
@@ -39,9 +39,9 @@ struct Shared {
     pulling: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl FromRef<Host> for Arc<Server> {
-    fn from_ref(host: &Host) -> Arc<Server> {
-        host.current()
+impl FromRef<AppState> for Arc<Server> {
+    fn from_ref(state: &AppState) -> Arc<Server> {
+        state.current()
     }
 }
 
@@ -58,13 +58,13 @@ pub enum PullRefused {
     TooMany,
 }
 
-impl Host {
-    pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> Host {
+impl AppState {
+    pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> AppState {
         let engines = Engines::default();
         // Models that are loaded later count on.
         config.options.metrics = server.engine().metrics().clone();
         server.engine = Some(engines.keep(&server.model.engine));
-        Host(Arc::new(Shared {
+        AppState(Arc::new(Shared {
             current: RwLock::new(Arc::new(server)),
             config,
             name,
@@ -98,7 +98,7 @@ impl Host {
         if self.0.stopped.load(Ordering::Relaxed) || self.0.loading.swap(true, Ordering::AcqRel) {
             return Err(Busy);
         }
-        let (claim, (sender, receiver)) = (LoadClaim(self.clone()), oneshot::channel());
+        let (claim, (sender, receiver)) = (LoadGuard(self.clone()), oneshot::channel());
         // Goes on if whoever asked has gone: half of a swap helps nobody.
         *loader = Some(thread::spawn(move || {
             let result = claim.0.swap(model);
@@ -127,7 +127,7 @@ impl Host {
     ///
     /// # Errors
     /// It is being pulled already, or [`MAX_PULLS`] others are.
-    pub fn claim_pull(&self, repo: String) -> Result<PullClaim, PullRefused> {
+    pub fn begin_pull(&self, repo: String) -> Result<PullGuard, PullRefused> {
         let shared = self.0.pulling.clone();
         let mut pulling = lock(&shared);
         if pulling.contains(&repo) {
@@ -138,7 +138,7 @@ impl Host {
         }
         pulling.insert(repo.clone());
         drop(pulling);
-        Ok(PullClaim { pulling: shared, repo })
+        Ok(PullGuard { pulling: shared, repo })
     }
 
     /// Ends loading and every engine. MLX crashes if the program ends while it computes.
@@ -153,21 +153,21 @@ impl Host {
 }
 
 /// Lets the next load begin when dropped.
-struct LoadClaim(Host);
+struct LoadGuard(AppState);
 
-impl Drop for LoadClaim {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
         self.0.0.loading.store(false, Ordering::Release);
     }
 }
 
 /// Gives the repository free when dropped.
-pub struct PullClaim {
+pub struct PullGuard {
     pulling: Arc<Mutex<BTreeSet<String>>>,
     repo: String,
 }
 
-impl Drop for PullClaim {
+impl Drop for PullGuard {
     fn drop(&mut self) {
         lock(&self.pulling).remove(&self.repo);
     }
@@ -184,10 +184,10 @@ struct EnginesShared {
 }
 
 impl Engines {
-    fn keep(&self, engine: &Engine) -> KeptEngine {
+    fn keep(&self, engine: &Engine) -> EngineGuard {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.0.running).insert(id, engine.clone());
-        KeptEngine { engines: self.clone(), id }
+        EngineGuard { engines: self.clone(), id }
     }
 
     fn stop(&self) {
@@ -197,12 +197,12 @@ impl Engines {
 }
 
 /// Stops the engine when dropped, which frees its memory.
-pub struct KeptEngine {
+pub struct EngineGuard {
     engines: Engines,
     id: u64,
 }
 
-impl Drop for KeptEngine {
+impl Drop for EngineGuard {
     fn drop(&mut self) {
         let (engines, id) = (self.engines.clone(), self.id);
         // Waits for the step being computed, which is not for the thread that drops the last request.

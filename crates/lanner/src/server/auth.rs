@@ -18,15 +18,15 @@ use super::openai::error::ApiError;
 /// Suffixes that cannot be registered publicly: they name hosts of the local network.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 
-pub struct Guard {
+pub struct Auth {
     on_loopback: bool,
     allowed_hosts: Vec<String>,
     api_key: Option<String>,
 }
 
-impl Guard {
-    pub fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Guard {
-        Guard { on_loopback: listens_on.is_loopback(), allowed_hosts, api_key }
+impl Auth {
+    pub fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Auth {
+        Auth { on_loopback: listens_on.is_loopback(), allowed_hosts, api_key }
     }
 
     fn check(&self, request: &Request) -> Result<(), ApiError> {
@@ -100,8 +100,8 @@ impl Guard {
     }
 }
 
-pub async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    match guard.check(&request) {
+pub async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
+    match auth.check(&request) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -171,9 +171,9 @@ mod tests {
     #[test]
     fn names_that_a_stranger_could_own_are_refused_on_every_bind() {
         let check = |listens_on: &str, header: axum::http::HeaderName, value: &str| {
-            let guard = Guard::new(listens_on.parse().unwrap(), vec!["owl.example".into()], None);
+            let auth = Auth::new(listens_on.parse().unwrap(), vec!["owl.example".into()], None);
             let request = Request::builder().uri("/health").header(header, value);
-            guard.check(&request.body(axum::body::Body::empty()).unwrap()).map_err(|error| error.body.code)
+            auth.check(&request.body(axum::body::Body::empty()).unwrap()).map_err(|error| error.body.code)
         };
         let (host, origin) = (Err(Some("host_not_allowed")), Err(Some("origin_not_allowed")));
         for (name, on_loopback, elsewhere) in [
@@ -204,8 +204,8 @@ mod tests {
             assert_eq!(check("127.0.0.1", ORIGIN, page), on_loopback, "{page}");
             assert_eq!(check("0.0.0.0", ORIGIN, page), elsewhere, "{page}");
         }
-        let guard = Guard::new("0.0.0.0".parse().unwrap(), vec!["*".into()], None);
-        assert!(guard.is_own("any.example"));
+        let auth = Auth::new("0.0.0.0".parse().unwrap(), vec!["*".into()], None);
+        assert!(auth.is_own("any.example"));
     }
 
     #[test]

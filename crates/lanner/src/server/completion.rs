@@ -25,10 +25,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Server,
-    idempotency::{Claim, Fingerprint, Recorder, Recording, Reused},
-    metrics::{Counted, Outcome},
+    idempotency::{Claim, Fingerprint, KeyReused, Recorder, Recording},
+    metrics::{Outcome, OutcomeGuard},
     openai::{
-        self, Generate, Reply, Valid,
+        self, GenerateParams, Reply, ValidRequest,
         error::{ApiError, ErrorObject},
         usage::{self, MissContext, Usage},
     },
@@ -36,7 +36,7 @@ use super::{
     unix_seconds,
 };
 use crate::{
-    generate::{Generation, Step},
+    generate::{ChoiceEvent, Generation},
     model::{Model, Prompt, PromptError},
     sampling,
 };
@@ -56,8 +56,8 @@ const AROUND: usize = 12;
 const LINE: usize = 64;
 
 /// How one wire words requests and answers.
-pub trait Wire: Sized + Send + 'static {
-    type Request: DeserializeOwned + TryInto<Valid<Self::Prompts>, Error = ApiError>;
+pub trait ApiFormat: Sized + Send + 'static {
+    type Request: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
     type Prompts: Send + Sync;
     /// What a chunk says about one choice.
     type Piece: Serialize + Send;
@@ -74,37 +74,37 @@ pub trait Wire: Sized + Send + 'static {
     fn begin(
         model: &Arc<Model>,
         prompts: Self::Prompts,
-        generate: &Generate,
+        params: &GenerateParams,
     ) -> Result<(Self, Vec<Prompt>), ApiError>;
     /// What a choice says before its first token.
     fn open(&mut self, choice: usize) -> Option<Self::Piece>;
-    fn write(&mut self, choice: usize, step: Step) -> Option<Self::Piece>;
+    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<Self::Piece>;
     fn choice(index: usize) -> Self::Choice;
     fn fold(choice: &mut Self::Choice, piece: Self::Piece);
 }
 
 /// A valid request.
-pub struct Asked<W: Wire> {
+pub struct ParsedRequest<F: ApiFormat> {
     server: Arc<Server>,
-    valid: Valid<W::Prompts>,
+    valid: ValidRequest<F::Prompts>,
     /// Of a request with an idempotency key.
     fingerprint: Option<Fingerprint>,
     deadline: Option<Instant>,
 }
 
 /// A request that is being answered. Dropping it, as happens when the client goes, cancels the generation.
-pub struct Answer<W: Wire> {
+pub struct Completion<F: ApiFormat> {
     server: Arc<Server>,
-    wire: W,
+    format: F,
     steps: Steps,
-    generate: Generate,
+    params: GenerateParams,
     prompts: Vec<Vec<u32>>,
     /// All prompts' choices.
     choices: usize,
     usage: Usage,
     id: String,
     created: u64,
-    counted: Arc<Counted>,
+    outcome: Arc<OutcomeGuard>,
 }
 
 /// Where an answer comes from.
@@ -115,7 +115,7 @@ enum Steps {
         _running: Running,
     },
     /// From an earlier answer.
-    Again(VecDeque<(usize, Step)>),
+    Replayed(VecDeque<(usize, ChoiceEvent)>),
 }
 
 /// A chunk, or a whole answer.
@@ -131,21 +131,21 @@ struct Envelope<'a, C> {
     usage: Option<Option<Usage>>,
 }
 
-impl<W: Wire> Asked<W> {
+impl<F: ApiFormat> ParsedRequest<F> {
     /// # Errors
     /// 400: the body is not what this route takes, or asks for what cannot be done. 404: another model's name.
-    pub fn read(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<Asked<W>, ApiError> {
-        let request: W::Request = openai::parse(body)?;
-        let valid: Valid<W::Prompts> = request.try_into()?;
+    pub fn parse(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<ParsedRequest<F>, ApiError> {
+        let request: F::Request = openai::parse(body)?;
+        let valid: ValidRequest<F::Prompts> = request.try_into()?;
         server.check_model(valid.model.as_deref())?;
-        if valid.idempotency.is_some() && !valid.generate.is_repeatable(server.model.engine.info()) {
+        if valid.idempotency.is_some() && !valid.params.is_repeatable(server.model.engine.info()) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
             return Err(ApiError::invalid("idempotency_key", message));
         }
-        let lossy = server.model.engine.info().is_lossy(valid.generate.speculation.as_ref());
-        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(W::WHOLE, body, lossy));
-        let deadline = valid.generate.timeout.and_then(|timeout| arrived.checked_add(timeout));
-        Ok(Asked { server, valid, fingerprint, deadline })
+        let lossy = server.model.engine.info().is_lossy(valid.params.speculation.as_ref());
+        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::WHOLE, body, lossy));
+        let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
+        Ok(ParsedRequest { server, valid, fingerprint, deadline })
     }
 
     /// What is to be done for its idempotency key, if it has one; waits while another request with the key is answered.
@@ -156,87 +156,91 @@ impl<W: Wire> Asked<W> {
         let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
             return Ok(None);
         };
-        let claim = self.server.replays.claim(&idempotency.key, fingerprint.clone(), idempotency.ttl);
+        let claim = self.server.idempotency.claim(&idempotency.key, fingerprint.clone(), idempotency.ttl);
         let claim = match self.deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
                 .await
-                .map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, W::PROMPT))?,
+                .map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, F::PROMPT))?,
             None => claim.await,
         };
         match claim {
             Ok(claim) => Ok(Some(claim)),
-            Err(Reused) => Err(ApiError::key_reused()),
+            Err(KeyReused) => Err(ApiError::key_reused()),
         }
     }
 }
 
-impl<W: Wire> Answer<W> {
+impl<F: ApiFormat> Completion<F> {
     /// Renders, encodes and submits: processor work, which does not belong on an async thread.
-    pub fn begin(
-        asked: Asked<W>,
+    pub fn start(
+        request: ParsedRequest<F>,
         claim: Option<Claim>,
-        counted: Arc<Counted>,
-    ) -> Result<Answer<W>, ApiError> {
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
         match claim {
-            Some(Claim::Again(recording)) => Answer::again(asked, &recording, counted),
-            Some(Claim::First(recorder)) => Answer::start(asked, Some(recorder), counted),
-            None => Answer::start(asked, None, counted),
+            Some(Claim::Replay(recording)) => Completion::replay(request, &recording, outcome),
+            Some(Claim::New(recorder)) => Completion::generate(request, Some(recorder), outcome),
+            None => Completion::generate(request, None, outcome),
         }
     }
 
-    fn start(
-        asked: Asked<W>,
+    fn generate(
+        request: ParsedRequest<F>,
         recorder: Option<Recorder>,
-        counted: Arc<Counted>,
-    ) -> Result<Answer<W>, ApiError> {
-        let Asked { server, valid: Valid { prompts, generate, .. }, deadline, .. } = asked;
-        let engine_error = |error| ApiError::from_engine(&error, W::PROMPT);
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
+        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, deadline, .. } = request;
+        let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
         // Before any work: a full server has none to spare.
         let place = server.model.engine.enter().map_err(engine_error)?;
-        let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
-        let requests = requests(&server.model, &prompts, &generate, deadline)
-            .map_err(|error| prompt_error(&error, W::PROMPT))?;
+        let (format, prompts) = F::begin(&server.model, prompts, &params)?;
+        let requests = requests(&server.model, &prompts, &params, deadline)
+            .map_err(|error| prompt_error(&error, F::PROMPT))?;
         let choices = requests.len();
         let generation = Generation::start_in(&place, &server.model.engine, requests, MOST_UNREAD)
             .map_err(engine_error)?;
         let running = Running::new(&server.running, choices);
-        Ok(Answer {
-            wire,
+        Ok(Completion {
+            format,
             steps: Steps::Live { generation, recorder, _running: running },
-            generate,
+            params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             choices,
             usage: Usage::default(),
-            id: format!("{}{:016x}", W::ID_PREFIX, sampling::random()),
+            id: format!("{}{:016x}", F::ID_PREFIX, sampling::random()),
             created: unix_seconds(),
-            counted,
+            outcome,
             server,
         })
     }
 
-    fn again(asked: Asked<W>, recording: &Recording, counted: Arc<Counted>) -> Result<Answer<W>, ApiError> {
-        let Asked { server, valid: Valid { prompts, generate, .. }, .. } = asked;
-        let (wire, prompts) = W::begin(&server.model, prompts, &generate)?;
-        Ok(Answer {
-            wire,
-            steps: Steps::Again(recording.steps.clone().into()),
-            choices: prompts.len() * generate.n,
+    fn replay(
+        request: ParsedRequest<F>,
+        recording: &Recording,
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
+        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, .. } = request;
+        let (format, prompts) = F::begin(&server.model, prompts, &params)?;
+        Ok(Completion {
+            format,
+            steps: Steps::Replayed(recording.steps.clone().into()),
+            choices: prompts.len() * params.n,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
-            generate,
+            params,
             usage: Usage::default(),
             id: recording.id.clone(),
             created: recording.created,
-            counted,
+            outcome,
             server,
         })
     }
 
     pub async fn respond(self) -> Result<Response, ApiError> {
-        let replayed = matches!(self.steps, Steps::Again(_)).then_some([(REPLAYED, "true")]);
+        let replayed = matches!(self.steps, Steps::Replayed(_)).then_some([(REPLAYED, "true")]);
         let info = self.server.model.engine.info();
-        let lossy = info.is_lossy(self.generate.speculation.as_ref());
+        let lossy = info.is_lossy(self.params.speculation.as_ref());
         let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
-        let response = match self.generate.reply {
+        let response = match self.params.reply {
             Reply::Whole => self.whole().await?,
             Reply::Stream { include_usage } => self.stream(include_usage),
         };
@@ -244,9 +248,9 @@ impl<W: Wire> Answer<W> {
     }
 
     /// The next step of any choice; `None` when all have finished.
-    async fn next(&mut self) -> Option<Result<(usize, Step), RequestError>> {
+    async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
         let (generation, recorder) = match &mut self.steps {
-            Steps::Again(steps) => return steps.pop_front().map(Ok),
+            Steps::Replayed(steps) => return steps.pop_front().map(Ok),
             Steps::Live { generation, recorder, .. } => (generation, recorder),
         };
         let next = generation.next().await;
@@ -262,25 +266,25 @@ impl<W: Wire> Answer<W> {
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
-        let mut choices: Vec<W::Choice> = (0..self.choices).map(W::choice).collect();
+        let mut choices: Vec<F::Choice> = (0..self.choices).map(F::choice).collect();
         for (index, choice) in choices.iter_mut().enumerate() {
-            self.wire.open(index).into_iter().for_each(|piece| W::fold(choice, piece));
+            self.format.open(index).into_iter().for_each(|piece| F::fold(choice, piece));
         }
         while let Some(step) = self.next().await {
-            let (index, step) = step.map_err(|error| ApiError::from_engine(&error, W::PROMPT))?;
-            self.piece(index, step).into_iter().for_each(|piece| W::fold(&mut choices[index], piece));
+            let (index, step) = step.map_err(|error| ApiError::from_engine(&error, F::PROMPT))?;
+            self.piece(index, step).into_iter().for_each(|piece| F::fold(&mut choices[index], piece));
         }
         let usage = self.usage.take();
-        self.ends();
-        Ok(Json(self.envelope(W::WHOLE, choices, Some(Some(usage)))).into_response())
+        self.record_outcome();
+        Ok(Json(self.envelope(F::WHOLE, choices, Some(Some(usage)))).into_response())
     }
 
     fn stream(mut self, include_usage: bool) -> Response {
-        let opening = (0..self.choices).filter_map(|index| self.wire.open(index)).collect::<Vec<_>>();
-        let chunk = |piece| event(&self.envelope(W::CHUNK, vec![piece], include_usage.then_some(None)));
+        let opening = (0..self.choices).filter_map(|index| self.format.open(index)).collect::<Vec<_>>();
+        let chunk = |piece| event(&self.envelope(F::CHUNK, vec![piece], include_usage.then_some(None)));
         let ready = opening.into_iter().map(chunk);
         let (ready, shutdown) = (ready.collect(), self.server.shutdown.watch());
-        let events = Events { ready, include_usage, ended: false, shutdown, answer: self };
+        let events = Events { ready, include_usage, ended: false, shutdown, completion: self };
         let events = stream::unfold(events, |mut events| async {
             events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
         });
@@ -288,25 +292,27 @@ impl<W: Wire> Answer<W> {
     }
 
     /// It has been given whole.
-    fn ends(&self) {
-        self.counted.ends(match self.steps {
+    fn record_outcome(&self) {
+        self.outcome.record(match self.steps {
             Steps::Live { .. } => Outcome::Answered,
-            Steps::Again(_) => Outcome::Replayed,
+            Steps::Replayed(_) => Outcome::Replayed,
         });
     }
 
-    fn piece(&mut self, index: usize, step: Step) -> Option<W::Piece> {
+    fn piece(&mut self, index: usize, step: ChoiceEvent) -> Option<F::Piece> {
         let step = match step {
-            Step::Text { .. } if self.generate.prompt_only => return None,
-            Step::Finished(finish) if self.generate.prompt_only => Step::Finished(finish.prompt_only()),
+            ChoiceEvent::Text { .. } if self.params.prompt_only => return None,
+            ChoiceEvent::Finished(finish) if self.params.prompt_only => {
+                ChoiceEvent::Finished(finish.prompt_only())
+            }
             step => step,
         };
-        if let Step::Finished(finish) = &step {
-            let (prompt, choice) = (index / self.generate.n, index % self.generate.n);
+        if let ChoiceEvent::Finished(finish) = &step {
+            let (prompt, choice) = (index / self.params.n, index % self.params.n);
             let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
             self.usage.add(finish, choice == 0, context);
         }
-        self.wire.write(index, step)
+        self.format.write(index, step)
     }
 
     fn envelope<C>(
@@ -320,15 +326,15 @@ impl<W: Wire> Answer<W> {
 }
 
 /// The server-sent events of an answer.
-struct Events<W: Wire> {
-    answer: Answer<W>,
+struct Events<F: ApiFormat> {
+    completion: Completion<F>,
     ready: VecDeque<Event>,
     include_usage: bool,
     ended: bool,
     shutdown: ShutdownWatch,
 }
 
-impl<W: Wire> Events<W> {
+impl<F: ApiFormat> Events<F> {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -338,7 +344,7 @@ impl<W: Wire> Events<W> {
                 return None;
             }
             let next = tokio::select! {
-                next = self.answer.next() => next,
+                next = self.completion.next() => next,
                 () = self.shutdown.begun() => {
                     self.fail(&shutdown::error());
                     continue;
@@ -346,22 +352,22 @@ impl<W: Wire> Events<W> {
             };
             match next {
                 Some(Ok((index, step))) => self.step(index, step),
-                Some(Err(error)) => self.fail(&ApiError::from_engine(&error, W::PROMPT)),
+                Some(Err(error)) => self.fail(&ApiError::from_engine(&error, F::PROMPT)),
                 None => self.end(),
             }
         }
     }
 
-    fn step(&mut self, index: usize, step: Step) {
-        if let Some(piece) = self.answer.piece(index, step) {
+    fn step(&mut self, index: usize, step: ChoiceEvent) {
+        if let Some(piece) = self.completion.piece(index, step) {
             let usage = self.include_usage.then_some(None);
-            self.ready.push_back(event(&self.answer.envelope(W::CHUNK, vec![piece], usage)));
+            self.ready.push_back(event(&self.completion.envelope(F::CHUNK, vec![piece], usage)));
         }
     }
 
     /// The status has long been sent, so the error travels as an event; no `[DONE]` follows it.
     fn fail(&mut self, error: &ApiError) {
-        self.answer.counted.ends(Outcome::of(error));
+        self.completion.outcome.record(Outcome::of(error));
         tracing::error!("{}", error.body.message);
         self.ready.push_back(event(&ErrorObject { error: &error.body }));
         self.ended = true;
@@ -369,10 +375,10 @@ impl<W: Wire> Events<W> {
 
     fn end(&mut self) {
         if self.include_usage {
-            let usage = Some(Some(self.answer.usage.take()));
-            self.ready.push_back(event(&self.answer.envelope(W::CHUNK, Vec::<W::Piece>::new(), usage)));
+            let usage = Some(Some(self.completion.usage.take()));
+            self.ready.push_back(event(&self.completion.envelope(F::CHUNK, Vec::<F::Piece>::new(), usage)));
         }
-        self.answer.ends();
+        self.completion.record_outcome();
         self.ready.push_back(Event::default().data("[DONE]"));
         self.ended = true;
     }
@@ -400,22 +406,22 @@ fn event(data: &impl Serialize) -> Event {
 fn requests(
     model: &Model,
     prompts: &[Prompt],
-    generate: &Generate,
+    params: &GenerateParams,
     deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
-    let first = model.request(Vec::new(), &generate.overrides).sampling.seed;
+    let first = model.request(Vec::new(), &params.overrides).sampling.seed;
     let choice = |(index, prompt): (usize, &Prompt)| {
-        let mut request = model.request(prompt.ids.clone(), &generate.overrides);
+        let mut request = model.request(prompt.ids.clone(), &params.overrides);
         request.sampling.seed = first.wrapping_add(index as u64);
-        request.ignore_eos = generate.ignore_eos;
-        request.logprobs = generate.logprobs;
-        request.prompt_logprobs = generate.prompt_logprobs;
-        (request.priority, request.deadline) = (generate.priority, deadline);
-        request.speculation = generate.speculation.clone();
+        request.ignore_eos = params.ignore_eos;
+        request.logprobs = params.logprobs;
+        request.prompt_logprobs = params.prompt_logprobs;
+        (request.priority, request.deadline) = (params.priority, deadline);
+        request.speculation = params.speculation.clone();
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        Ok((request, model.decoder(prompt, generate.stop.clone())?))
+        Ok((request, model.decoder(prompt, params.stop.clone())?))
     };
-    prompts.iter().flat_map(|prompt| vec![prompt; generate.n]).enumerate().map(choice).collect()
+    prompts.iter().flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }
 
 /// Why there is no prompt, as an answer to the client; `param` is the field that held it.

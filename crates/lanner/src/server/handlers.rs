@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Server,
-    completion::{Answer, Asked, Wire},
-    metrics::{self, Counted, Outcome},
-    openai::{chat::ChatWire, completions::CompletionWire, error::ApiError},
+    completion::{ApiFormat, Completion, ParsedRequest},
+    metrics::{self, Outcome, OutcomeGuard},
+    openai::{chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
 };
 
@@ -148,7 +148,7 @@ pub async fn chat_completions(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<ChatWire>(server, &preparation, body).await
+    respond::<ChatFormat>(server, &preparation, body).await
 }
 
 pub async fn completions(
@@ -156,38 +156,38 @@ pub async fn completions(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<CompletionWire>(server, &preparation, body).await
+    respond::<CompletionFormat>(server, &preparation, body).await
 }
 
 type Threads = Extension<Arc<Preparation>>;
 /// What cannot be read is counted with what cannot be answered.
 type Body = Result<JsonBody, ApiError>;
 
-async fn respond<W: Wire>(
+async fn respond<F: ApiFormat>(
     server: Arc<Server>,
     preparation: &Preparation,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let counted = Counted::new(&server.requests);
-    let response = answer::<W>(server, preparation, body, counted.clone()).await;
-    response.inspect_err(|error| counted.ends(Outcome::of(error)))
+    let outcome = OutcomeGuard::new(&server.requests);
+    let response = answer::<F>(server, preparation, body, outcome.clone()).await;
+    response.inspect_err(|error| outcome.record(Outcome::of(error)))
 }
 
-async fn answer<W: Wire>(
+async fn answer<F: ApiFormat>(
     server: Arc<Server>,
     preparation: &Preparation,
     body: Body,
-    counted: Arc<Counted>,
+    outcome: Arc<OutcomeGuard>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let JsonBody(Received { bytes, charge }) = body?;
     let lane = charge.lane();
-    let asked = preparation.run(lane, move || Asked::<W>::read(server, &bytes, arrived)).await?;
-    let claim = asked.claim().await?;
+    let request = preparation.run(lane, move || ParsedRequest::<F>::parse(server, &bytes, arrived)).await?;
+    let claim = request.claim().await?;
     let begin = move || {
         // Held until nothing of the preparation is.
         let _charge = charge;
-        Answer::begin(asked, claim, counted)
+        Completion::start(request, claim, outcome)
     };
     preparation.run(lane, begin).await?.respond().await
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::generate::{Reason, Step, Token};
+use crate::generate::{ChoiceEvent, Reason, Token};
 
 /// What a key costs beside the steps kept under it.
 const OVERHEAD: usize = 512;
@@ -22,7 +22,7 @@ pub struct Recording {
     pub id: String,
     /// Seconds since the Unix epoch.
     pub created: u64,
-    pub steps: Vec<(usize, Step)>,
+    pub steps: Vec<(usize, ChoiceEvent)>,
 }
 
 /// What a request is recognised by.
@@ -33,23 +33,23 @@ pub struct Fingerprint(pub [u8; 32]);
 #[derive(Debug)]
 pub enum Claim {
     /// Generate, and record it for others.
-    First(Recorder),
-    Again(Arc<Recording>),
+    New(Recorder),
+    Replay(Arc<Recording>),
 }
 
 /// The key belongs to another request.
 #[derive(Debug)]
-pub struct Reused;
+pub struct KeyReused;
 
 /// All recordings; cheap to clone. They never take more than `budget` bytes, those being made included.
 #[derive(Clone, Debug)]
-pub struct Replays {
+pub struct IdempotencyStore {
     budget: usize,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Entries>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Entries {
     entries: HashMap<String, Entry>,
     /// When what is kept ends, soonest first.
     ends: BTreeSet<(Instant, String)>,
@@ -59,27 +59,27 @@ struct State {
 #[derive(Debug)]
 struct Entry {
     fingerprint: Fingerprint,
-    progress: Progress,
+    state: EntryState,
 }
 
 #[derive(Debug)]
-enum Progress {
+enum EntryState {
     /// The receiver gets the recording, or sees the sender go without one.
     Running(watch::Receiver<Option<Arc<Recording>>>),
-    Kept {
+    Stored {
         recording: Arc<Recording>,
         bytes: usize,
     },
 }
 
-enum Found {
+enum Lookup {
     Claim(Claim),
     Running(watch::Receiver<Option<Arc<Recording>>>),
 }
 
-impl Replays {
-    pub fn new(budget: usize) -> Replays {
-        Replays { budget, state: Arc::default() }
+impl IdempotencyStore {
+    pub fn new(budget: usize) -> IdempotencyStore {
+        IdempotencyStore { budget, state: Arc::default() }
     }
 
     /// Waits while another request with the key is being answered. If that one fails or is cancelled, the next in its place
@@ -87,16 +87,21 @@ impl Replays {
     ///
     /// # Errors
     /// The key was used with another fingerprint.
-    pub async fn claim(&self, key: &str, fingerprint: Fingerprint, ttl: Duration) -> Result<Claim, Reused> {
+    pub async fn claim(
+        &self,
+        key: &str,
+        fingerprint: Fingerprint,
+        ttl: Duration,
+    ) -> Result<Claim, KeyReused> {
         loop {
             let mut running = match self.find(key, &fingerprint, ttl, Instant::now())? {
-                Found::Claim(claim) => return Ok(claim),
-                Found::Running(receiver) => receiver,
+                Lookup::Claim(claim) => return Ok(claim),
+                Lookup::Running(receiver) => receiver,
             };
             if let Ok(recording) = running.wait_for(Option::is_some).await
                 && let Some(recording) = &*recording
             {
-                return Ok(Claim::Again(recording.clone()));
+                return Ok(Claim::Replay(recording.clone()));
             }
         }
     }
@@ -107,32 +112,33 @@ impl Replays {
         fingerprint: &Fingerprint,
         ttl: Duration,
         now: Instant,
-    ) -> Result<Found, Reused> {
+    ) -> Result<Lookup, KeyReused> {
         let mut state = self.lock();
         state.drop_expired(now);
         match state.entries.get(key) {
-            Some(entry) if entry.fingerprint != *fingerprint => Err(Reused),
-            Some(Entry { progress: Progress::Kept { recording, .. }, .. }) => {
-                Ok(Found::Claim(Claim::Again(recording.clone())))
+            Some(entry) if entry.fingerprint != *fingerprint => Err(KeyReused),
+            Some(Entry { state: EntryState::Stored { recording, .. }, .. }) => {
+                Ok(Lookup::Claim(Claim::Replay(recording.clone())))
             }
-            Some(Entry { progress: Progress::Running(receiver), .. }) => Ok(Found::Running(receiver.clone())),
+            Some(Entry { state: EntryState::Running(receiver), .. }) => Ok(Lookup::Running(receiver.clone())),
             None => {
                 let (sender, receiver) = watch::channel(None);
-                let (fingerprint, progress) = (fingerprint.clone(), Progress::Running(receiver));
-                state.entries.insert(key.to_owned(), Entry { fingerprint, progress });
+                let running =
+                    Entry { fingerprint: fingerprint.clone(), state: EntryState::Running(receiver) };
+                state.entries.insert(key.to_owned(), running);
                 let recorder =
-                    Recorder { replays: self.clone(), key: key.into(), ttl, sender, steps: vec![], bytes: 0 };
-                Ok(Found::Claim(Claim::First(recorder)))
+                    Recorder { store: self.clone(), key: key.into(), ttl, sender, steps: vec![], bytes: 0 };
+                Ok(Lookup::Claim(Claim::New(recorder)))
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Entries {
     fn drop_expired(&mut self, now: Instant) {
         while self.ends.first().is_some_and(|(end, _)| *end <= now) {
             self.drop_first();
@@ -142,7 +148,7 @@ impl State {
     /// Drops what would end soonest.
     fn drop_first(&mut self) {
         let Some((_, key)) = self.ends.pop_first() else { return };
-        if let Some(Entry { progress: Progress::Kept { bytes, .. }, .. }) = self.entries.remove(&key) {
+        if let Some(Entry { state: EntryState::Stored { bytes, .. }, .. }) = self.entries.remove(&key) {
             self.bytes -= bytes;
         }
     }
@@ -161,23 +167,23 @@ impl State {
 /// Takes down an answer; dropped before the end, it leaves nothing behind.
 #[derive(Debug)]
 pub struct Recorder {
-    replays: Replays,
+    store: IdempotencyStore,
     key: String,
     ttl: Duration,
     sender: watch::Sender<Option<Arc<Recording>>>,
-    steps: Vec<(usize, Step)>,
+    steps: Vec<(usize, ChoiceEvent)>,
     /// Reserved so far.
     bytes: usize,
 }
 
 impl Recorder {
     /// `None` if the answer is not to be kept: a choice was cancelled, or there is no room.
-    pub fn push(mut self, choice: usize, step: &Step) -> Option<Recorder> {
+    pub fn push(mut self, choice: usize, step: &ChoiceEvent) -> Option<Recorder> {
         let bytes = size(step) + if self.steps.is_empty() { OVERHEAD + self.key.len() } else { 0 };
-        let cancelled = matches!(step, Step::Finished(finish) if finish.reason == Reason::Cancelled);
-        let budget = self.replays.budget;
+        let cancelled = matches!(step, ChoiceEvent::Finished(finish) if finish.reason == Reason::Cancelled);
+        let budget = self.store.budget;
         let large = self.bytes + bytes > budget / LARGEST;
-        if cancelled || large || !self.replays.lock().reserve(bytes, budget) {
+        if cancelled || large || !self.store.lock().reserve(bytes, budget) {
             return None;
         }
         self.bytes += bytes;
@@ -187,15 +193,15 @@ impl Recorder {
 
     /// The answer is whole: keeps it, and hands it to those who wait.
     pub fn finish(self, id: String, created: u64) {
-        self.keep_from(Instant::now(), id, created);
+        self.store_at(Instant::now(), id, created);
     }
 
-    fn keep_from(mut self, now: Instant, id: String, created: u64) {
+    fn store_at(mut self, now: Instant, id: String, created: u64) {
         let recording = Arc::new(Recording { id, created, steps: std::mem::take(&mut self.steps) });
-        let mut state = self.replays.lock();
+        let mut state = self.store.lock();
         let (end, bytes) = (now + self.ttl, self.bytes);
         if let Some(entry) = state.entries.get_mut(&self.key) {
-            entry.progress = Progress::Kept { recording: recording.clone(), bytes };
+            entry.state = EntryState::Stored { recording: recording.clone(), bytes };
             state.ends.insert((end, self.key.clone()));
         }
         drop(state);
@@ -205,8 +211,8 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        let mut state = self.replays.lock();
-        let running = |entry: &Entry| matches!(&entry.progress, Progress::Running(receiver) if receiver.same_channel(&self.sender.subscribe()));
+        let mut state = self.store.lock();
+        let running = |entry: &Entry| matches!(&entry.state, EntryState::Running(receiver) if receiver.same_channel(&self.sender.subscribe()));
         if state.entries.get(&self.key).is_some_and(running) {
             state.entries.remove(&self.key);
             state.bytes -= self.bytes;
@@ -215,26 +221,27 @@ impl Drop for Recorder {
 }
 
 /// Bytes in memory, without what allocators add.
-fn size(step: &Step) -> usize {
+fn size(step: &ChoiceEvent) -> usize {
     let scores = |top: usize| top * size_of::<(u32, f32)>();
     let token = |token: &Token| {
         size_of::<Token>() + token.logprobs.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
     };
     let tokens = |tokens: &[Token]| tokens.iter().map(token).sum::<usize>();
     let own = match step {
-        Step::Prompt(prompt) => {
+        ChoiceEvent::Prompt(prompt) => {
             let score = |score: &Option<engine::TokenLogprobs>| {
                 size_of_val(score) + score.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
             };
             prompt.iter().map(score).sum()
         }
-        Step::Logits { values, .. } => size_of_val(&values[..]),
-        Step::Text { delta: chat::Delta::Content(text) | chat::Delta::Reasoning(text), tokens: all } => {
-            text.len() + tokens(all)
-        }
-        Step::Finished(finish) => tokens(&finish.tokens),
+        ChoiceEvent::Logits { values, .. } => size_of_val(&values[..]),
+        ChoiceEvent::Text {
+            delta: chat::Delta::Content(text) | chat::Delta::Reasoning(text),
+            tokens: all,
+        } => text.len() + tokens(all),
+        ChoiceEvent::Finished(finish) => tokens(&finish.tokens),
     };
-    size_of::<(usize, Step)>() + own
+    size_of::<(usize, ChoiceEvent)>() + own
 }
 
 #[cfg(test)]
@@ -251,12 +258,12 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    fn text(text: &str) -> Step {
-        Step::Text { delta: Delta::Content(text.into()), tokens: vec![] }
+    fn text(text: &str) -> ChoiceEvent {
+        ChoiceEvent::Text { delta: Delta::Content(text.into()), tokens: vec![] }
     }
 
-    fn finished(reason: Reason) -> Step {
-        Step::Finished(Finish {
+    fn finished(reason: Reason) -> ChoiceEvent {
+        ChoiceEvent::Finished(Finish {
             reason,
             tokens: vec![],
             prompt_tokens: 1,
@@ -272,79 +279,79 @@ mod tests {
         Fingerprint([byte; 32])
     }
 
-    fn first(replays: &Replays, key: &str, now: Instant) -> Recorder {
-        match replays.find(key, &print(0), TTL, now) {
-            Ok(Found::Claim(Claim::First(recorder))) => recorder,
+    fn first(store: &IdempotencyStore, key: &str, now: Instant) -> Recorder {
+        match store.find(key, &print(0), TTL, now) {
+            Ok(Lookup::Claim(Claim::New(recorder))) => recorder,
             _ => panic!("`{key}` is not free"),
         }
     }
 
     /// The id of the answer kept under a key.
-    fn kept(replays: &Replays, key: &str, now: Instant) -> Option<String> {
-        match replays.find(key, &print(0), TTL, now).expect("the same request") {
-            Found::Claim(Claim::Again(recording)) => Some(recording.id.clone()),
-            Found::Claim(Claim::First(_)) => None,
-            Found::Running(_) => panic!("`{key}` is being answered"),
+    fn stored(store: &IdempotencyStore, key: &str, now: Instant) -> Option<String> {
+        match store.find(key, &print(0), TTL, now).expect("the same request") {
+            Lookup::Claim(Claim::Replay(recording)) => Some(recording.id.clone()),
+            Lookup::Claim(Claim::New(_)) => None,
+            Lookup::Running(_) => panic!("`{key}` is being answered"),
         }
     }
 
     /// Keys and bytes.
-    fn held(replays: &Replays) -> (usize, usize) {
-        let state = replays.lock();
+    fn keys_and_bytes(store: &IdempotencyStore) -> (usize, usize) {
+        let state = store.lock();
         (state.entries.len(), state.bytes)
     }
 
-    fn keep(replays: &Replays, key: &str, letters: usize, now: Instant) {
-        let recorder = first(replays, key, now).push(0, &text(&"x".repeat(letters)));
+    fn keep(store: &IdempotencyStore, key: &str, letters: usize, now: Instant) {
+        let recorder = first(store, key, now).push(0, &text(&"x".repeat(letters)));
         if let Some(recorder) = recorder.and_then(|recorder| recorder.push(0, &finished(Reason::Stop))) {
-            recorder.keep_from(now, key.into(), 7);
+            recorder.store_at(now, key.into(), 7);
         }
     }
 
     #[test]
     fn an_answer_is_kept_until_its_time_is_over() {
-        let (replays, now) = (Replays::new(1 << 20), Instant::now());
-        keep(&replays, "a", 5, now);
+        let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
+        keep(&store, "a", 5, now);
         let just = Duration::from_nanos(1);
-        assert_eq!(kept(&replays, "a", now + TTL - just), Some("a".into()));
-        assert!(replays.find("a", &print(1), TTL, now).is_err(), "another request");
-        assert_eq!(kept(&replays, "a", now + TTL), None);
-        assert_eq!(held(&replays), (0, 0));
-        assert!(replays.find("a", &print(1), TTL, now + TTL).is_ok(), "the key is free again");
+        assert_eq!(stored(&store, "a", now + TTL - just), Some("a".into()));
+        assert!(store.find("a", &print(1), TTL, now).is_err(), "another request");
+        assert_eq!(stored(&store, "a", now + TTL), None);
+        assert_eq!(keys_and_bytes(&store), (0, 0));
+        assert!(store.find("a", &print(1), TTL, now + TTL).is_ok(), "the key is free again");
     }
 
     #[test]
     fn what_is_not_whole_is_not_kept() {
-        let (replays, now) = (Replays::new(1 << 20), Instant::now());
-        drop(first(&replays, "a", now).push(0, &text("half")));
-        assert!(first(&replays, "a", now).push(0, &finished(Reason::Cancelled)).is_none());
-        assert_eq!(kept(&replays, "a", now), None);
-        assert_eq!(held(&replays), (0, 0));
+        let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
+        drop(first(&store, "a", now).push(0, &text("half")));
+        assert!(first(&store, "a", now).push(0, &finished(Reason::Cancelled)).is_none());
+        assert_eq!(stored(&store, "a", now), None);
+        assert_eq!(keys_and_bytes(&store), (0, 0));
     }
 
     #[test]
     fn memory_is_bounded_and_what_ends_soonest_goes_first() {
-        let (replays, now) = (Replays::new(40_000), Instant::now());
+        let (store, now) = (IdempotencyStore::new(40_000), Instant::now());
         let at = |seconds| now + Duration::from_secs(seconds);
         for (key, second) in [("a", 4), ("b", 0), ("c", 5), ("d", 6), ("e", 1), ("f", 3), ("g", 2), ("h", 7)]
         {
-            keep(&replays, key, 4000, at(second));
+            keep(&store, key, 4000, at(second));
         }
         let there = |keys: &str| {
             keys.chars()
-                .map(|key| u8::from(kept(&replays, &key.to_string(), at(8)).is_some()))
+                .map(|key| u8::from(stored(&store, &key.to_string(), at(8)).is_some()))
                 .collect::<Vec<_>>()
         };
         assert_eq!(there("abcdefgh"), [1; 8]);
-        keep(&replays, "i", 4000, at(8));
-        keep(&replays, "j", 4000, at(8));
+        keep(&store, "i", 4000, at(8));
+        keep(&store, "j", 4000, at(8));
         assert_eq!(there("abcdefghij"), [1, 0, 1, 1, 0, 1, 1, 1, 1, 1]);
-        keep(&replays, "k", 6000, at(8));
+        keep(&store, "k", 6000, at(8));
         assert_eq!(there("acdfghijk"), [1, 1, 1, 1, 1, 1, 1, 1, 0], "what is too large costs nobody a place");
-        let state = replays.lock();
-        let bytes = |entry: &Entry| match entry.progress {
-            Progress::Kept { bytes, .. } => bytes,
-            Progress::Running(_) => panic!("nothing runs"),
+        let state = store.lock();
+        let bytes = |entry: &Entry| match entry.state {
+            EntryState::Stored { bytes, .. } => bytes,
+            EntryState::Running(_) => panic!("nothing runs"),
         };
         assert_eq!(state.bytes, state.entries.values().map(bytes).sum::<usize>());
         assert!(state.bytes <= 40_000 && state.ends.len() == 8);
@@ -352,12 +359,12 @@ mod tests {
 
     #[test]
     fn answers_being_made_count_too() {
-        let (replays, now) = (Replays::new(40_000), Instant::now());
-        let begin = |i: usize| first(&replays, &i.to_string(), now).push(0, &text(&"x".repeat(4000)));
+        let (store, now) = (IdempotencyStore::new(40_000), Instant::now());
+        let begin = |i: usize| first(&store, &i.to_string(), now).push(0, &text(&"x".repeat(4000)));
         let running: Vec<_> = (0..12).map(begin).collect();
         assert_eq!(running.iter().flatten().count(), 8);
         drop(running);
-        assert_eq!(held(&replays), (0, 0));
+        assert_eq!(keys_and_bytes(&store), (0, 0));
     }
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
@@ -369,19 +376,19 @@ mod tests {
 
     #[test]
     fn those_who_wait_get_the_first_place_or_the_answer() {
-        let (replays, now) = (Replays::new(1 << 20), Instant::now());
-        let failing = first(&replays, "a", now);
-        let mut waiting = [0; 3].map(|_| Box::pin(replays.claim("a", print(0), TTL)));
+        let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
+        let failing = first(&store, "a", now);
+        let mut waiting = [0; 3].map(|_| Box::pin(store.claim("a", print(0), TTL)));
         assert!(waiting.iter_mut().all(|claim| poll(claim.as_mut()).is_none()));
         drop(failing);
-        let Some(Ok(Claim::First(second))) = poll(waiting[1].as_mut()) else { panic!("it is first now") };
+        let Some(Ok(Claim::New(second))) = poll(waiting[1].as_mut()) else { panic!("it is first now") };
         assert!(poll(waiting[0].as_mut()).is_none() && poll(waiting[2].as_mut()).is_none());
         let second = second.push(0, &text("x")).and_then(|second| second.push(0, &finished(Reason::Stop)));
         // Kept for no time at all: those who wait get it even so.
-        second.expect("room").keep_from(now - TTL, "id".into(), 7);
+        second.expect("room").store_at(now - TTL, "id".into(), 7);
         for i in [0, 2] {
             match poll(waiting[i].as_mut()) {
-                Some(Ok(Claim::Again(recording))) => {
+                Some(Ok(Claim::Replay(recording))) => {
                     assert_eq!((&*recording.id, recording.steps.len()), ("id", 2))
                 }
                 other => panic!("{other:?}"),

@@ -77,29 +77,29 @@ impl Outcome {
 
 /// Requests for answers that have ended, by outcome; whatever model answered.
 #[derive(Debug, Default)]
-pub struct Requests([AtomicU64; Outcome::ALL.len()]);
+pub struct OutcomeCounts([AtomicU64; Outcome::ALL.len()]);
 
 /// A request for an answer, which is counted once: with its end, or without one once all that work on it have dropped it.
-pub struct Counted {
-    requests: Arc<Requests>,
+pub struct OutcomeGuard {
+    requests: Arc<OutcomeCounts>,
     ended: AtomicBool,
 }
 
-impl Counted {
-    pub fn new(requests: &Arc<Requests>) -> Arc<Counted> {
-        Arc::new(Counted { requests: requests.clone(), ended: AtomicBool::new(false) })
+impl OutcomeGuard {
+    pub fn new(requests: &Arc<OutcomeCounts>) -> Arc<OutcomeGuard> {
+        Arc::new(OutcomeGuard { requests: requests.clone(), ended: AtomicBool::new(false) })
     }
 
-    pub fn ends(&self, outcome: Outcome) {
+    pub fn record(&self, outcome: Outcome) {
         if !self.ended.swap(true, Relaxed) {
             self.requests.0[outcome as usize].fetch_add(1, Relaxed);
         }
     }
 }
 
-impl Drop for Counted {
+impl Drop for OutcomeGuard {
     fn drop(&mut self) {
-        self.ends(Outcome::Cancelled);
+        self.record(Outcome::Cancelled);
     }
 }
 
@@ -132,7 +132,7 @@ fn about(text: &mut Text, server: &Server) {
     );
 }
 
-fn requests(text: &mut Text, metrics: &Metrics, requests: &Requests) {
+fn requests(text: &mut Text, metrics: &Metrics, requests: &OutcomeCounts) {
     let help = "Requests for answers that have ended, by outcome.";
     let mut family = text.family("lanner_requests_total", Kind::Counter, help);
     for outcome in Outcome::ALL {
@@ -250,8 +250,8 @@ fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
     text.gauge("lanner_memory_peak_bytes", "The most that MLX has held.", metrics.most_memory.get());
     let promised = MemoryClass::ALL.map(|class| (memory_class(class), metrics.account.bytes(class) as u64));
     text.gauge_by_label(
-        "lanner_memory_promised_bytes",
-        "Memory that was promised, by what for; the prefix cache makes room for the others.",
+        "lanner_memory_reserved_bytes",
+        "Reserved memory by purpose; the prefix cache makes room for the others.",
         "class",
         promised.into_iter(),
     );

@@ -29,15 +29,15 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use self::app_state::Host;
+pub use self::app_state::AppState;
 use self::{
-    app_state::KeptEngine, auth::Guard, connections::Connections, idempotency::Replays, metrics::Requests,
-    preparation::Preparation, shutdown::Shutdown,
+    app_state::EngineGuard, auth::Auth, connections::Connections, idempotency::IdempotencyStore,
+    metrics::OutcomeCounts, preparation::Preparation, shutdown::Shutdown,
 };
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
 /// Most memory that answers kept for their idempotency keys take, in bytes.
-const REPLAY_BUDGET: usize = 64 << 20;
+const IDEMPOTENCY_BUDGET: usize = 64 << 20;
 /// How long running requests may go on after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long responses may take to end with an error after that.
@@ -55,11 +55,11 @@ pub struct Server {
     created: u64,
     /// Choices being generated now.
     running: Arc<AtomicUsize>,
-    requests: Arc<Requests>,
-    replays: Replays,
+    requests: Arc<OutcomeCounts>,
+    idempotency: IdempotencyStore,
     shutdown: Shutdown,
     /// Keeps the engine until nobody needs this model.
-    engine: Option<KeptEngine>,
+    engine: Option<EngineGuard>,
 }
 
 impl Server {
@@ -73,7 +73,7 @@ impl Server {
             created: unix_seconds(),
             running: Arc::default(),
             requests: Arc::default(),
-            replays: Replays::new(REPLAY_BUDGET),
+            idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
             shutdown: Shutdown::default(),
             engine: None,
         }
@@ -105,10 +105,10 @@ fn names(model: &Model, name: Option<String>) -> Vec<String> {
     name.into_iter().chain(own.into_iter().flatten()).collect()
 }
 
-pub fn router(host: Host, config: &ServeConfig) -> Router {
-    let guard = Guard::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
-    let preparation = Preparation::new(config.body_limit, config.timeouts.body, host.memory_limit());
-    let shutdown = host.current().shutdown.clone();
+pub fn router(state: AppState, config: &ServeConfig) -> Router {
+    let auth = Auth::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
+    let preparation = Preparation::new(config.body_limit, config.timeouts.body, state.memory_limit());
+    let shutdown = state.current().shutdown.clone();
     let admin = Router::new()
         .route("/v1/models/load", post(admin::load))
         .route("/v1/models/pull", post(admin::pull))
@@ -124,10 +124,10 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
         .merge(admin)
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)
-        .with_state(host)
+        .with_state(state)
         .layer(Extension(Arc::new(preparation)))
         .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
-        .layer(middleware::from_fn_with_state(Arc::new(guard), auth::guard))
+        .layer(middleware::from_fn_with_state(Arc::new(auth), auth::authorize))
         .layer(CatchPanicLayer::custom(auth::panicked))
 }
 
@@ -136,9 +136,9 @@ pub fn router(host: Host, config: &ServeConfig) -> Router {
 ///
 /// # Errors
 /// Signals cannot be received.
-pub async fn serve(listener: TcpListener, host: Host, config: &ServeConfig) -> std::io::Result<()> {
-    let (mut signals, shutdown) = (Signals::new()?, host.current().shutdown.clone());
-    let connections = Connections::new(router(host, config), config);
+pub async fn serve(listener: TcpListener, state: AppState, config: &ServeConfig) -> std::io::Result<()> {
+    let (mut signals, shutdown) = (Signals::new()?, state.current().shutdown.clone());
+    let connections = Connections::new(router(state, config), config);
     let timeouts = tokio::spawn(connections.clone().enforce_timeouts());
     tokio::select! {
         () = connections.accept(listener) => {}

@@ -15,7 +15,7 @@ use super::CommandError;
 use crate::{
     config::{ChatConfig, ModelConfig},
     conversation,
-    generate::{Generation, Reason, Step},
+    generate::{ChoiceEvent, Generation, Reason},
     model::Model,
     sampling::Overrides,
     terminal::{Printer, say},
@@ -106,14 +106,14 @@ impl Session<'_> {
                 }
             };
             match step.transpose()? {
-                Some((_, Step::Text { delta, .. })) => {
+                Some((_, ChoiceEvent::Text { delta, .. })) => {
                     printer.print(&delta)?;
                     match delta {
                         Delta::Content(text) => content.push_str(&text),
                         Delta::Reasoning(text) => reasoning.push_str(&text),
                     }
                 }
-                Some((_, Step::Finished(finish))) => {
+                Some((_, ChoiceEvent::Finished(finish))) => {
                     printer.end()?;
                     match finish.reason {
                         Reason::Stop => {}
@@ -129,7 +129,7 @@ impl Session<'_> {
                         }
                     }
                 }
-                Some((_, Step::Prompt(_) | Step::Logits { .. })) => {}
+                Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. })) => {}
                 None => {
                     let answer = || conversation::assistant(&content, &reasoning);
                     return Ok((!is_unanswered(stopped, &content)).then(answer));

@@ -35,7 +35,7 @@ use tokio::{
 
 use self::{
     activity::{Activity, Overdue},
-    watched::{Answer, Upload, Watched},
+    watched::{RequestBody, ResponseBody, Watched},
 };
 use super::openai::error::ApiError;
 use crate::config::{ServeConfig, Timeouts};
@@ -168,14 +168,14 @@ impl Connections {
     async fn serve(&self, stream: &mut TcpStream, activity: &Arc<Activity>) {
         let service = service_fn(|request: Request<Incoming>| {
             activity.begin(!request.body().is_end_stream());
-            let request = request.map(|body| Body::new(Upload { body, activity: activity.clone() }));
+            let request = request.map(|body| Body::new(RequestBody { body, activity: activity.clone() }));
             let response = self.router.call(request);
             async {
                 let Ok(mut response) = response.await;
                 if activity.has_unread_body() {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok::<_, Infallible>(response.map(|body| Answer { body, activity: activity.clone() }))
+                Ok::<_, Infallible>(response.map(|body| ResponseBody { body, activity: activity.clone() }))
             }
         });
         let io = TokioIo::new(Watched { stream, activity: activity.clone() });

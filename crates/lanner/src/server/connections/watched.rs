@@ -71,12 +71,12 @@ impl AsyncWrite for Watched<'_> {
 }
 
 /// A request body.
-pub struct Upload {
+pub struct RequestBody {
     pub body: Incoming,
     pub activity: Arc<Activity>,
 }
 
-impl HttpBody for Upload {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -106,12 +106,12 @@ impl HttpBody for Upload {
 }
 
 /// A response body; hyper drops it once it has taken all of it.
-pub struct Answer {
+pub struct ResponseBody {
     pub body: Body,
     pub activity: Arc<Activity>,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for ResponseBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -131,7 +131,7 @@ impl HttpBody for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.activity.answered();
     }

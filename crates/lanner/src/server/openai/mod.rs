@@ -36,11 +36,11 @@ const INCIDENTAL: [&str; 7] =
 
 /// A request that holds what its type promises.
 #[derive(Debug, PartialEq)]
-pub struct Valid<P> {
+pub struct ValidRequest<P> {
     /// The model asked for, if any was named.
     pub model: Option<String>,
     pub prompts: P,
-    pub generate: Generate,
+    pub params: GenerateParams,
     pub idempotency: Option<Idempotency>,
 }
 
@@ -54,7 +54,7 @@ pub struct Idempotency {
 
 /// What both wires say about generating: valid, so nothing here is checked again.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Generate {
+pub struct GenerateParams {
     pub overrides: Overrides,
     /// Not empty, and neither is any of them.
     pub stop: Vec<String>,
@@ -75,7 +75,7 @@ pub struct Generate {
     pub reply: Reply,
 }
 
-impl Generate {
+impl GenerateParams {
     /// Whether the same request has the same answer.
     pub fn is_repeatable(&self, info: &ModelInfo) -> bool {
         let sampling = self.overrides.sampling(&info.default_sampling);

@@ -13,7 +13,7 @@ use lanner::{
     config::{ModelConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
-    server::{self, Host, Server},
+    server::{self, AppState, Server},
 };
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
@@ -28,7 +28,7 @@ pub const TEMPLATE: &str = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{
 
 pub struct TestServer {
     pub address: SocketAddr,
-    pub host: Host,
+    pub host: AppState,
     requests: Arc<Mutex<Vec<Request>>>,
     _runtime: Runtime,
 }
@@ -118,7 +118,7 @@ impl Setup {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
         let address = listener.local_addr().unwrap();
-        let host = Host::new(Server::new(model, None), self.models, None);
+        let host = AppState::new(Server::new(model, None), self.models, None);
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, _runtime: runtime }

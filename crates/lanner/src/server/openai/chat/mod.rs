@@ -4,4 +4,4 @@ mod request;
 mod response;
 
 pub use request::ChatRequest;
-pub use response::ChatWire;
+pub use response::ChatFormat;

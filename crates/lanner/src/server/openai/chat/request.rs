@@ -5,8 +5,9 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Biases, Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError,
-    idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
+    Biases, GenerateParams, Speculation, Stop, StreamOptions, ValidRequest, alternatives, choices,
+    error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings,
+    timeout, top_k,
 };
 use crate::{model::Conversation, sampling::Overrides};
 
@@ -59,10 +60,10 @@ struct ResponseFormat {
     r#type: String,
 }
 
-impl TryFrom<ChatRequest> for Valid<Conversation> {
+impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
     type Error = ApiError;
 
-    fn try_from(mut request: ChatRequest) -> Result<Valid<Conversation>, ApiError> {
+    fn try_from(mut request: ChatRequest) -> Result<ValidRequest<Conversation>, ApiError> {
         request.refuse_unsupported()?;
         let prompts = request.conversation()?;
         let logprobs = request.alternatives()?;
@@ -70,10 +71,10 @@ impl TryFrom<ChatRequest> for Valid<Conversation> {
         if max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
         }
-        Ok(Valid {
+        Ok(ValidRequest {
             model: request.model,
             prompts,
-            generate: Generate {
+            params: GenerateParams {
                 overrides: Overrides {
                     max_tokens,
                     temperature: number(SamplingRange::TEMPERATURE, request.temperature)?,

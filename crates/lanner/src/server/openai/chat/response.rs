@@ -7,17 +7,17 @@ use engine::TokenLogprobs;
 use serde::Serialize;
 
 use super::{
-    super::{Generate, error::ApiError, finish_reason, finite},
+    super::{GenerateParams, error::ApiError, finish_reason, finite},
     ChatRequest,
 };
 use crate::{
-    generate::{Step, Token},
+    generate::{ChoiceEvent, Token},
     model::{Conversation, Model, Prompt},
-    server::completion::{Wire, prompt_error},
+    server::completion::{ApiFormat, prompt_error},
 };
 
 /// Writes chat answers.
-pub struct ChatWire {
+pub struct ChatFormat {
     model: Arc<Model>,
     logprobs: bool,
 }
@@ -77,7 +77,7 @@ struct Scored {
     bytes: Vec<u8>,
 }
 
-impl Wire for ChatWire {
+impl ApiFormat for ChatFormat {
     type Request = ChatRequest;
     type Prompts = Conversation;
     type Piece = Piece;
@@ -91,10 +91,10 @@ impl Wire for ChatWire {
     fn begin(
         model: &Arc<Model>,
         conversation: Conversation,
-        generate: &Generate,
-    ) -> Result<(ChatWire, Vec<Prompt>), ApiError> {
+        params: &GenerateParams,
+    ) -> Result<(ChatFormat, Vec<Prompt>), ApiError> {
         let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
-        Ok((ChatWire { model: model.clone(), logprobs: generate.logprobs.is_some() }, vec![prompt]))
+        Ok((ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some() }, vec![prompt]))
     }
 
     fn open(&mut self, choice: usize) -> Option<Piece> {
@@ -103,18 +103,18 @@ impl Wire for ChatWire {
         Some(Piece { index: choice, delta, logprobs: None, finish_reason: None })
     }
 
-    fn write(&mut self, choice: usize, step: Step) -> Option<Piece> {
+    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<Piece> {
         let (delta, tokens, finish_reason) = match step {
-            Step::Text { delta: Delta::Content(text), tokens } => {
+            ChoiceEvent::Text { delta: Delta::Content(text), tokens } => {
                 (MessageDelta { content: Some(text), ..Default::default() }, tokens, None)
             }
-            Step::Text { delta: Delta::Reasoning(text), tokens } => {
+            ChoiceEvent::Text { delta: Delta::Reasoning(text), tokens } => {
                 (MessageDelta { reasoning_content: Some(text), ..Default::default() }, tokens, None)
             }
-            Step::Finished(finish) => {
+            ChoiceEvent::Finished(finish) => {
                 (MessageDelta::default(), finish.tokens, Some(self::finish_reason(finish.reason)))
             }
-            Step::Prompt(_) | Step::Logits { .. } => return None,
+            ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => return None,
         };
         Some(Piece { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
     }
@@ -138,7 +138,7 @@ impl Wire for ChatWire {
     }
 }
 
-impl ChatWire {
+impl ChatFormat {
     /// Those of the content's tokens: clients line them up with the content.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<Logprobs> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);

@@ -4,4 +4,4 @@ mod request;
 mod response;
 
 pub use request::{CompletionRequest, Completions};
-pub use response::CompletionWire;
+pub use response::CompletionFormat;

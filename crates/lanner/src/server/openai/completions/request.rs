@@ -7,8 +7,9 @@ use serde::{
 };
 
 use super::super::{
-    Biases, Generate, Speculation, Stop, StreamOptions, Valid, alternatives, choices, error::ApiError,
-    idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings, timeout, top_k,
+    Biases, GenerateParams, Speculation, Stop, StreamOptions, ValidRequest, alternatives, choices,
+    error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings,
+    timeout, top_k,
 };
 use crate::sampling::Overrides;
 
@@ -176,10 +177,10 @@ pub enum PromptInput {
     Ids(Vec<u32>),
 }
 
-impl TryFrom<CompletionRequest> for Valid<Completions> {
+impl TryFrom<CompletionRequest> for ValidRequest<Completions> {
     type Error = ApiError;
 
-    fn try_from(request: CompletionRequest) -> Result<Valid<Completions>, ApiError> {
+    fn try_from(request: CompletionRequest) -> Result<ValidRequest<Completions>, ApiError> {
         refuse(&[
             ("suffix", request.suffix.is_some()),
             ("best_of", request.best_of.is_some_and(|best_of| best_of != request.n.unwrap_or(1))),
@@ -191,14 +192,14 @@ impl TryFrom<CompletionRequest> for Valid<Completions> {
             return Err(ApiError::invalid("max_tokens", "max_tokens may be 0 only with `echo: true`"));
         }
         let logprobs = request.logprobs.map(|count| alternatives("logprobs", count)).transpose()?;
-        Ok(Valid {
+        Ok(ValidRequest {
             model: request.model,
             prompts: Completions {
                 prompts: request.prompt.split()?,
                 echo,
                 return_token_ids: request.return_token_ids.unwrap_or(false),
             },
-            generate: Generate {
+            params: GenerateParams {
                 overrides: Overrides {
                     max_tokens: Some(max_tokens.max(1)),
                     temperature: number(SamplingRange::TEMPERATURE, request.temperature)?,

@@ -8,18 +8,18 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    super::{Generate, error::ApiError, finish_reason, finite},
+    super::{GenerateParams, error::ApiError, finish_reason, finite},
     CompletionRequest,
     request::{Completions, PromptInput},
 };
 use crate::{
-    generate::{Step, Token},
+    generate::{ChoiceEvent, Token},
     model::{Model, Prompt},
-    server::completion::{Wire, prompt_error},
+    server::completion::{ApiFormat, prompt_error},
 };
 
 /// Writes completions.
-pub struct CompletionWire {
+pub struct CompletionFormat {
     model: Arc<Model>,
     prompts: Vec<Echo>,
     /// Choices per prompt.
@@ -57,7 +57,7 @@ struct Logprobs {
     text_offset: Vec<usize>,
 }
 
-impl Wire for CompletionWire {
+impl ApiFormat for CompletionFormat {
     type Request = CompletionRequest;
     type Prompts = Completions;
     type Piece = Choice;
@@ -71,8 +71,8 @@ impl Wire for CompletionWire {
     fn begin(
         model: &Arc<Model>,
         completions: Completions,
-        generate: &Generate,
-    ) -> Result<(CompletionWire, Vec<Prompt>), ApiError> {
+        params: &GenerateParams,
+    ) -> Result<(CompletionFormat, Vec<Prompt>), ApiError> {
         let prompts = completions.prompts.iter().map(|input| prompt(model, input));
         let prompts: Vec<Prompt> = prompts.collect::<Result<_, _>>()?;
         let echoes = completions.prompts.into_iter().zip(&prompts).map(|(input, prompt)| Echo {
@@ -83,13 +83,13 @@ impl Wire for CompletionWire {
             },
             ids: prompt.ids.clone(),
         });
-        let wire = CompletionWire {
+        let wire = CompletionFormat {
             model: model.clone(),
-            n: generate.n,
+            n: params.n,
             echo: completions.echo,
-            logprobs: generate.logprobs.is_some(),
+            logprobs: params.logprobs.is_some(),
             return_token_ids: completions.return_token_ids,
-            offsets: (0..prompts.len() * generate.n).map(|_| model.text_offsets(0)).collect(),
+            offsets: (0..prompts.len() * params.n).map(|_| model.text_offsets(0)).collect(),
             prompts: echoes.collect(),
         };
         Ok((wire, prompts))
@@ -108,16 +108,16 @@ impl Wire for CompletionWire {
         })
     }
 
-    fn write(&mut self, choice: usize, step: Step) -> Option<Choice> {
+    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<Choice> {
         let (text, tokens, finish_reason) = match step {
-            Step::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
+            ChoiceEvent::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
                 (text, tokens, None)
             }
-            Step::Finished(finish) => {
+            ChoiceEvent::Finished(finish) => {
                 (String::new(), finish.tokens, Some(self::finish_reason(finish.reason)))
             }
-            Step::Prompt(logprobs) => return Some(self.prompt_logprobs(choice, logprobs)),
-            Step::Logits { .. } => return None,
+            ChoiceEvent::Prompt(logprobs) => return Some(self.prompt_logprobs(choice, logprobs)),
+            ChoiceEvent::Logits { .. } => return None,
         };
         let token_ids = self.return_token_ids.then(|| tokens.iter().map(|token| token.id).collect());
         let logprobs = self.logprobs.then(|| self.logprobs(choice, tokens));
@@ -147,17 +147,17 @@ fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
     let context = model.engine.info().context_length;
     match input {
         PromptInput::Text(text) => {
-            model.text_prompt(text).map_err(|error| prompt_error(&error, CompletionWire::PROMPT))
+            model.text_prompt(text).map_err(|error| prompt_error(&error, CompletionFormat::PROMPT))
         }
         PromptInput::Ids(ids) if ids.len() >= context => {
             let error = RequestError::PromptTooLong { prompt: ids.len(), context };
-            Err(ApiError::from_engine(&error, CompletionWire::PROMPT))
+            Err(ApiError::from_engine(&error, CompletionFormat::PROMPT))
         }
         PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
     }
 }
 
-impl CompletionWire {
+impl CompletionFormat {
     fn prompt_logprobs(&mut self, choice: usize, scores: Vec<Option<TokenLogprobs>>) -> Choice {
         let mut logprobs = Logprobs::default();
         let model = self.model.clone();
