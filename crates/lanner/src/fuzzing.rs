@@ -10,7 +10,7 @@ use crate::{
     server::openai::{
         self, ValidRequest,
         chat::ChatRequest,
-        completions::{CompletionRequest, Completions},
+        completions::{CompletionPrompts, CompletionRequest},
         error::ApiError,
     },
 };
@@ -20,7 +20,8 @@ type Outcome = Result<(), String>;
 /// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
 pub fn http_request(body: &[u8]) -> Outcome {
     let chat = openai::parse::<ChatRequest>(body).and_then(ValidRequest::<Conversation>::try_from);
-    let completion = openai::parse::<CompletionRequest>(body).and_then(ValidRequest::<Completions>::try_from);
+    let completion =
+        openai::parse::<CompletionRequest>(body).and_then(ValidRequest::<CompletionPrompts>::try_from);
     let chat = chat.map(|valid| check(body, &valid));
     let completion = completion.map(|valid| check(body, &valid));
     match (chat, completion) {

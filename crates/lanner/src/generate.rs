@@ -20,7 +20,7 @@ pub struct Generation {
     events: UnboundedReceiver<(usize, Vec<Event>)>,
     /// Bytes of events sent by the engine and not yet received.
     unread: Arc<AtomicUsize>,
-    choices: Vec<Choice>,
+    choices: Vec<ChoiceState>,
     unfinished: usize,
     ready: VecDeque<Result<(usize, ChoiceEvent), RequestError>>,
 }
@@ -83,7 +83,7 @@ impl Finish {
     }
 }
 
-struct Choice {
+struct ChoiceState {
     ticket: Arc<Ticket>,
     decoder: Decoder,
     /// Tokens whose text is not certain yet.
@@ -126,9 +126,10 @@ impl Generation {
             };
             let ticket = Arc::new(engine.submit_in(place, request, sink)?);
             let _ = own.set(Arc::downgrade(&ticket));
-            Ok(Choice { ticket, decoder, held: Vec::new(), generated: 0 })
+            Ok(ChoiceState { ticket, decoder, held: Vec::new(), generated: 0 })
         };
-        let choices: Vec<Choice> = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
+        let choices: Vec<ChoiceState> =
+            requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
         Ok(Generation { events, unread, unfinished: choices.len(), choices, ready: VecDeque::new() })
     }
 
@@ -176,7 +177,7 @@ fn size(events: &[Event]) -> usize {
     events.iter().map(|event| size_of::<Event>() + own(event)).sum()
 }
 
-impl Choice {
+impl ChoiceState {
     fn steps(&mut self, event: Event) -> Result<Vec<ChoiceEvent>, RequestError> {
         match event {
             Event::Prompt(logprobs) => Ok(vec![ChoiceEvent::Prompt(logprobs)]),

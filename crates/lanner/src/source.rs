@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     builtin::BUILTIN,
     catalog,
-    hub::{self, HubConfig, HubError, Missing, RepoName, Uses},
+    hub::{self, HubConfig, HubError, LastUsed, Missing, RepoName},
 };
 
 /// A model that is there, and what to call it.
@@ -98,7 +98,7 @@ fn in_cache(asked: &str, repo: &RepoName, hub: &HubConfig) -> Result<Source, Sou
         Missing::Choice(error) => SourceError::Hub(HubError::Choice(error)),
         missing => SourceError::Incomplete { model: asked.into(), missing },
     })?;
-    Uses(hub.uses.clone()).record(&repo.folder(), &local.commit);
+    LastUsed(hub.uses.clone()).record(&repo.folder(), &local.commit);
     let location =
         if local.path.is_dir() { ModelLocation::Folder(local.path) } else { ModelLocation::File(local.path) };
     let name = repo.model();

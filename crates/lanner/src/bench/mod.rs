@@ -11,5 +11,5 @@ mod statistics;
 
 pub use chart::{Picture, html, svg};
 pub use measure::{Sample, Workload, measure, random_ids};
-pub use report::{ModelReport, Report, Run};
+pub use report::{BenchReport, ModelReport, Run};
 pub use shapes::Shape;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::terminal::table;
 
-pub struct Report {
+pub struct BenchReport {
     pub machine: Machine,
     pub model: ModelReport,
     pub runs: Vec<Run>,
@@ -105,12 +105,12 @@ impl Run {
     }
 
     /// That as a part of what the machine can read; `None` where our kernels did not run, as on a GPU.
-    fn read_fraction(&self, report: &Report) -> Option<f64> {
+    fn read_fraction(&self, report: &BenchReport) -> Option<f64> {
         self.per_token?.kernels?;
         Some(self.weight_gb_s(&report.model)? / report.machine.read_gb_s?)
     }
 
-    fn json(&self, report: &Report) -> Value {
+    fn json(&self, report: &BenchReport) -> Value {
         let Workload { prompt, generate, batch } = self.workload;
         let per_token = self.per_token;
         json!({
@@ -134,7 +134,7 @@ impl Run {
         })
     }
 
-    fn cells(&self, report: &Report) -> [String; COLUMNS.len()] {
+    fn cells(&self, report: &BenchReport) -> [String; COLUMNS.len()] {
         let Workload { prompt, generate, batch } = self.workload;
         let percentile = |of: fn(&Percentiles) -> f64| number(self.token.as_ref().map(of));
         let each = |of: fn(&PerToken) -> Option<f64>| number(self.per_token.as_ref().and_then(of));
@@ -187,7 +187,7 @@ pub const COLUMNS: [&str; 16] = [
     "memory",
 ];
 
-impl Report {
+impl BenchReport {
     pub fn json(&self) -> Value {
         let mut report = about(&self.machine, &self.model);
         report["runs"] = self.runs.iter().map(|run| run.json(self)).collect();

@@ -18,7 +18,7 @@ use serde::Deserialize;
 #[command(name = "lanner", version, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
     #[command(flatten)]
     pub global: GlobalArgs,
 }
@@ -37,7 +37,7 @@ pub struct GlobalArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// Serve the model over the OpenAI HTTP API.
     Serve(ServeArgs),
     /// Chat with the model in the terminal.
@@ -254,7 +254,7 @@ pub struct BenchArgs {
     /// but for self:lossy.
     #[arg(long, value_name = "LIST|all", value_delimiter = ',', num_args = 0..=1, default_missing_value = "all",
           conflicts_with_all = ["perplexity", "kernels"])]
-    pub speculate: Option<Vec<Speculation>>,
+    pub speculate: Option<Vec<SpeculateArg>>,
     /// With --speculate: kinds of texts: prose, copying, json, arithmetic, chat [default: all].
     #[arg(
         long,
@@ -393,7 +393,7 @@ pub struct ModelArgs {
     pub draft_model: Option<String>,
     /// Of the commands that answer: see [`DraftArgs`].
     #[arg(skip)]
-    pub speculate: Option<Speculation>,
+    pub speculate: Option<SpeculateArg>,
 }
 
 /// Of the commands that answer; in the config file it stands with the model. `lanner bench` compares instead.
@@ -404,7 +404,7 @@ pub struct DraftArgs {
     /// measurements, and on GPUs drafts for a request that is alone; a name (ngram, mtp, draft_model, block, self) and, behind a colon, most tokens of a draft fix it. self:lossy
     /// drafts nothing and does change answers: the model goes without some layers, unverified [default: auto].
     #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
-    pub speculate: Option<Speculation>,
+    pub speculate: Option<SpeculateArg>,
 }
 
 /// What is kept for requests that begin like earlier ones; `[cache]` in the config file.
@@ -548,21 +548,21 @@ fn share(text: &str) -> Result<f64, String> {
 /// Who drafts tokens, as the engine reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Speculation(pub engine::Speculate);
+pub struct SpeculateArg(pub engine::Speculate);
 
-impl TryFrom<String> for Speculation {
+impl TryFrom<String> for SpeculateArg {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Speculation, String> {
+    fn try_from(text: String) -> Result<SpeculateArg, String> {
         text.parse()
     }
 }
 
-impl FromStr for Speculation {
+impl FromStr for SpeculateArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Speculation, String> {
-        text.parse().map(Speculation)
+    fn from_str(text: &str) -> Result<SpeculateArg, String> {
+        text.parse().map(SpeculateArg)
     }
 }
 

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::{CommandError, perplexity::perplexity, speculate::compare};
 use crate::{
-    bench::{self, ModelReport, Picture, Report, Run, Sample, Workload, machine},
-    config::{BenchConfig, Chart, ModelConfig, SpeedConfig, Weights},
+    bench::{self, BenchReport, ModelReport, Picture, Run, Sample, Workload, machine},
+    config::{BenchConfig, BenchWeights, Chart, ModelConfig, SpeedConfig},
     model::{self, OpenError},
     ngrams,
     source::Source,
@@ -41,12 +41,12 @@ fn measure_perplexity(model: &ModelConfig, path: &Path, json: bool) -> Result<()
 
 fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), CommandError> {
     let (name, checkpoint, options) = match &config.weights {
-        Weights::Random { shape, config, quantization } => {
+        BenchWeights::Random { shape, config, quantization } => {
             let checkpoint =
                 engine::Checkpoint::Random { config: config.clone(), quantization: *quantization };
             (shape.clone(), checkpoint, model.options.clone())
         }
-        Weights::Model => {
+        BenchWeights::Model => {
             let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
             let options = ngrams::options(model, &source)?;
             (source.name, model::checkpoint(source.location), options)
@@ -54,13 +54,13 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
     };
     let engine = model::load_engine(&name, checkpoint, &options)?;
     let mut machine = machine::Machine::here();
-    let shape = matches!(config.weights, Weights::Random { .. }).then(|| name.clone());
+    let shape = matches!(config.weights, BenchWeights::Random { .. }).then(|| name.clone());
     let report = ModelReport::new(name, shape, engine.info());
     machine.measure_reading();
     let runs = run_all(&engine, config)?;
     engine.stop();
     machine.measure_reading();
-    let report = Report { machine, model: report, runs };
+    let report = BenchReport { machine, model: report, runs };
     let text = match (config.json, config.kernels) {
         (true, _) => format!("{:#}\n", report.json()),
         (false, false) => report.text(),

@@ -12,7 +12,7 @@ use crate::{
     builtin::BUILTIN,
     catalog::CATALOG,
     config::ModelsConfig,
-    hub::{CachedModel, HubConfig, Uses, describe_config, megabytes, scan},
+    hub::{CachedModel, HubConfig, LastUsed, describe_config, megabytes, scan},
     terminal::table,
 };
 
@@ -43,7 +43,7 @@ pub fn models(hub: &HubConfig, config: &ModelsConfig) -> Result<(), CommandError
 }
 
 fn cached(hub: &HubConfig) -> Result<Vec<CachedModel>, CommandError> {
-    Ok(scan(&hub.cache()?, &Uses(hub.uses.clone())))
+    Ok(scan(&hub.cache()?, &LastUsed(hub.uses.clone())))
 }
 
 fn row(model: &CachedModel) -> [String; 7] {

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::CommandError;
 use crate::{
-    hub::{self, Event, HubConfig, HubError, Job, megabytes},
+    hub::{self, HubConfig, HubError, PullEvent, PullJob, megabytes},
     source,
     terminal::say,
 };
@@ -19,8 +19,8 @@ use crate::{
 /// The name is none, or the hub does not give the model, or it cannot be written.
 pub fn pull(config: &HubConfig, model: &str) -> Result<(), CommandError> {
     let repo = source::repo(model).ok_or_else(|| HubError::BadName(model.into()))?;
-    let progress = Progress::new(&repo.to_string());
-    let job = Job { report: &|event| progress.show(event), cancelled: &AtomicBool::new(false) };
+    let progress = PullProgress::new(&repo.to_string());
+    let job = PullJob { report: &|event| progress.show(event), cancelled: &AtomicBool::new(false) };
     let pulled = hub::pull(config, &repo, &job);
     progress.bar.finish_and_clear();
     writeln!(std::io::stdout(), "{}", pulled?.path.display())?;
@@ -28,33 +28,33 @@ pub fn pull(config: &HubConfig, model: &str) -> Result<(), CommandError> {
 }
 
 /// One bar for all files; where nobody watches, a line at the start.
-struct Progress {
+struct PullProgress {
     model: String,
     bar: ProgressBar,
     /// Completed bytes by file.
     files: Mutex<HashMap<String, u64>>,
 }
 
-impl Progress {
-    fn new(model: &str) -> Progress {
+impl PullProgress {
+    fn new(model: &str) -> PullProgress {
         let style = ProgressStyle::with_template(
             "{msg} {bar:30} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
         );
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
             .with_message(model.to_owned())
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress { model: model.into(), bar, files: Mutex::default() }
+        PullProgress { model: model.into(), bar, files: Mutex::default() }
     }
 
-    fn show(&self, event: Event) {
+    fn show(&self, event: PullEvent) {
         match event {
-            Event::Start { files, present, total } => self.start(files, present, total),
-            Event::File { path, completed, .. } => {
+            PullEvent::Start { files, present, total } => self.start(files, present, total),
+            PullEvent::File { path, completed, .. } => {
                 let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
                 files.insert(path, completed);
                 self.bar.set_position(files.values().sum());
             }
-            Event::Waiting { seconds, reason } => {
+            PullEvent::Waiting { seconds, reason } => {
                 let line = format!("lanner: {reason}; trying again in {seconds:.1} s");
                 self.bar.suspend(|| say(line));
             }

@@ -6,7 +6,7 @@ use super::CommandError;
 use crate::{
     builtin::BUILTIN,
     config::RmConfig,
-    hub::{HubConfig, HubError, Uses, megabytes, plan_removal},
+    hub::{HubConfig, HubError, LastUsed, megabytes, plan_removal},
     source,
     terminal::say,
 };
@@ -26,7 +26,7 @@ pub fn rm(hub: &HubConfig, config: &RmConfig) -> Result<(), CommandError> {
     if !config.yes {
         ask(&repo.to_string(), removal.size)?;
     }
-    removal.carry_out(&Uses(hub.uses.clone()))?;
+    removal.carry_out(&LastUsed(hub.uses.clone()))?;
     say(format_args!("lanner: removed {repo}, {} freed", megabytes(removal.size)));
     Ok(())
 }

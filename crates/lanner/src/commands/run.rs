@@ -19,7 +19,7 @@ use crate::{
     model::{self, Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
-        usage::{self, Speculation},
+        usage::{self, SpeculationUsage},
     },
     terminal::Printer,
 };
@@ -40,11 +40,11 @@ pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
         return continue_ids(&model::open_engine(model)?, ids.clone(), &config);
     }
     let output = if config.json { Output::Json } else { Output::Text };
-    let prompt = PromptInput::read(&config.prompt)?;
+    let prompt = RunInput::read(&config.prompt)?;
     Model::open(model)?.with(|model| answer(model, prompt, config, output))
 }
 
-fn answer(model: &Model, prompt: PromptInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
+fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) -> Result<(), CommandError> {
     let prompt = prompt.encode(model)?;
     let mut request = model.request(prompt.ids.clone(), &config.sampling);
     request.ignore_eos = config.ignore_eos;
@@ -55,7 +55,7 @@ fn answer(model: &Model, prompt: PromptInput, config: RunConfig, output: Output)
     let started = Instant::now();
     let generation = Generation::start(&model.engine, vec![(request, decoder)])?;
     let mut printer = (output == Output::Text).then(|| Printer::new(config.color));
-    let (answer, finish) = runtime.block_on(Answer::read(generation, started, printer.as_mut()))?;
+    let (answer, finish) = runtime.block_on(RunOutput::read(generation, started, printer.as_mut()))?;
     match output {
         Output::Text => {}
         Output::Json => writeln!(std::io::stdout(), "{}", answer.json(&finish, &prompt, started))?,
@@ -70,30 +70,30 @@ fn answer(model: &Model, prompt: PromptInput, config: RunConfig, output: Output)
 }
 
 /// A prompt without a model yet: what is on standard input is read before a long load.
-enum PromptInput {
+enum RunInput {
     Conversation(Conversation),
     Text(String),
     Ids(Vec<u32>),
 }
 
-impl PromptInput {
-    fn read(prompt: &RunPrompt) -> Result<PromptInput, CommandError> {
+impl RunInput {
+    fn read(prompt: &RunPrompt) -> Result<RunInput, CommandError> {
         Ok(match prompt {
             RunPrompt::Turn { text, conversation } => {
                 let mut messages = conversation::opening(conversation.system.as_deref());
                 messages.push(conversation::user(&read_text(text)?));
-                PromptInput::Conversation(conversation::ask(messages, conversation.think))
+                RunInput::Conversation(conversation::ask(messages, conversation.think))
             }
-            RunPrompt::Raw(text) => PromptInput::Text(read_text(text)?),
-            RunPrompt::Ids(ids) => PromptInput::Ids(ids.clone()),
+            RunPrompt::Raw(text) => RunInput::Text(read_text(text)?),
+            RunPrompt::Ids(ids) => RunInput::Ids(ids.clone()),
         })
     }
 
     fn encode(self, model: &Model) -> Result<Prompt, PromptError> {
         match self {
-            PromptInput::Conversation(conversation) => model.chat_prompt(&conversation),
-            PromptInput::Text(text) => model.text_prompt(&text),
-            PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids)),
+            RunInput::Conversation(conversation) => model.chat_prompt(&conversation),
+            RunInput::Text(text) => model.text_prompt(&text),
+            RunInput::Ids(ids) => Ok(Prompt::from_ids(ids)),
         }
     }
 }
@@ -111,7 +111,7 @@ fn read_text(text: &PromptText) -> std::io::Result<String> {
 
 /// Everything an answer brought.
 #[derive(Default)]
-struct Answer {
+struct RunOutput {
     text: String,
     reasoning: String,
     ids: Vec<u32>,
@@ -120,13 +120,13 @@ struct Answer {
     first_token_seconds: Option<f64>,
 }
 
-impl Answer {
+impl RunOutput {
     async fn read(
         mut generation: Generation,
         started: Instant,
         mut printer: Option<&mut Printer>,
-    ) -> Result<(Answer, Finish), CommandError> {
-        let mut answer = Answer::default();
+    ) -> Result<(RunOutput, Finish), CommandError> {
+        let mut answer = RunOutput::default();
         while let Some(step) = generation.next().await {
             match step?.1 {
                 ChoiceEvent::Text { delta, tokens } => {
@@ -155,7 +155,7 @@ impl Answer {
     }
 
     fn json(&self, finish: &Finish, prompt: &Prompt, started: Instant) -> Value {
-        let mut speculation = Speculation::default();
+        let mut speculation = SpeculationUsage::default();
         finish.speculation.iter().for_each(|drafted| speculation.add(drafted));
         let mut answer = json!({
             "text": self.text,

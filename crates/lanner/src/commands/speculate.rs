@@ -8,9 +8,9 @@ use super::{CommandError, bench::draw};
 use crate::{
     bench::{
         ModelReport, machine, random_ids,
-        speculate::{Case, Class, Comparison, Line, Round, lines, round},
+        speculate::{Case, Comparison, ComparisonRow, PromptClass, Round, lines, round},
     },
-    config::{ModelConfig, SpeculationConfig, Weights},
+    config::{BenchWeights, ModelConfig, SpeculationConfig},
     conversation,
     model::{Model, OpenError},
     terminal::say,
@@ -31,11 +31,11 @@ pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), Co
     let mut machine = machine::Machine::here();
     machine.measure_reading();
     let (model, lines) = match &config.weights {
-        Weights::Model => {
+        BenchWeights::Model => {
             let model = ModelConfig { options, ..model.clone() };
             Model::open(&model)?.with(|model| answer_texts(model, config))?
         }
-        Weights::Random { shape, config: of, quantization } => {
+        BenchWeights::Random { shape, config: of, quantization } => {
             let checkpoint = Checkpoint::Random { config: of.clone(), quantization: *quantization };
             follow_scripts(shape, &checkpoint, &options, config)?
         }
@@ -52,7 +52,10 @@ pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), Co
     if wrong.is_empty() { Ok(()) } else { Err(CommandError::Different(wrong.join("; "))) }
 }
 
-fn answer_texts(model: &Model, config: &SpeculationConfig) -> Result<(ModelReport, Vec<Line>), CommandError> {
+fn answer_texts(
+    model: &Model,
+    config: &SpeculationConfig,
+) -> Result<(ModelReport, Vec<ComparisonRow>), CommandError> {
     let info = model.engine.info();
     let mut cases = vec![];
     for class in &config.texts {
@@ -71,7 +74,7 @@ fn answer_texts(model: &Model, config: &SpeculationConfig) -> Result<(ModelRepor
     Ok((report, run(&model.engine, &cases, &ways, config)?))
 }
 
-fn prompts(model: &Model, class: &Class) -> Result<Vec<Vec<u32>>, CommandError> {
+fn prompts(model: &Model, class: &PromptClass) -> Result<Vec<Vec<u32>>, CommandError> {
     let prompt = |text: &'static str| {
         let asked = conversation::ask(vec![conversation::user(text)], Some(class.think));
         Ok(model.chat_prompt(&asked)?.ids)
@@ -91,7 +94,7 @@ fn follow_scripts(
     checkpoint: &Checkpoint,
     options: &Options,
     config: &SpeculationConfig,
-) -> Result<(ModelReport, Vec<Line>), CommandError> {
+) -> Result<(ModelReport, Vec<ComparisonRow>), CommandError> {
     let load = |script: Script| {
         let wrong = |error| OpenError::Load { name: shape.into(), error };
         engine::start_scripted(checkpoint.clone(), options.clone(), script, |_| {}).map_err(wrong)
@@ -139,7 +142,7 @@ fn run(
     cases: &[Case],
     ways: &[Speculate],
     config: &SpeculationConfig,
-) -> Result<Vec<Line>, CommandError> {
+) -> Result<Vec<ComparisonRow>, CommandError> {
     let load = engine.step_times()?;
     let mut rounds: Vec<Vec<Vec<Round>>> = cases.iter().map(|_| vec![]).collect();
     for number in 0..config.warmup + config.repeats {

@@ -19,11 +19,11 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     bench::{
         Shape, Workload, machine,
-        speculate::{CLASSES, Class, Ways},
+        speculate::{PROMPT_CLASSES, PromptClass, SpeculationModes},
     },
     cli::{
         self, BenchArgs, CacheArgs, Cli, ConversationArgs, ModelArgs, NgramBuildArgs, QuantizationMode,
-        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, Speculation, VolatilePrefix,
+        QuantizeArgs, RunArgs, SamplingArgs, ServerArgs, SpeculateArg, VolatilePrefix,
     },
     hub::HubConfig,
     sampling::Overrides,
@@ -142,12 +142,12 @@ pub enum BenchConfig {
     Speculation(SpeculationConfig),
 }
 
-/// Ways to draft, beside plain decoding.
+/// Speculation modes to compare with plain decoding.
 pub struct SpeculationConfig {
-    pub weights: Weights,
-    pub ways: Ways,
+    pub weights: BenchWeights,
+    pub ways: SpeculationModes,
     /// Kinds of texts; of random weights, which answer none, the lengths of prompts.
-    pub texts: Vec<Class>,
+    pub texts: Vec<PromptClass>,
     pub prompts: Vec<usize>,
     /// Of random weights: how often a scripted drafter is right.
     pub scripted: Vec<f64>,
@@ -160,7 +160,7 @@ pub struct SpeculationConfig {
 }
 
 pub struct SpeedConfig {
-    pub weights: Weights,
+    pub weights: BenchWeights,
     pub workloads: Vec<Workload>,
     pub repeats: usize,
     pub warmup: usize,
@@ -171,7 +171,7 @@ pub struct SpeedConfig {
 }
 
 /// What is measured.
-pub enum Weights {
+pub enum BenchWeights {
     Model,
     /// Made up for a config.json.
     Random {
@@ -242,7 +242,7 @@ pub enum ConfigError {
     Shape { name: String, problem: String },
     #[error("--chart {}: the file's name must end in .svg or .html", .0.display())]
     Chart(PathBuf),
-    #[error("--texts: there is no kind `{name}`; there are {}", CLASSES.map(|class| class.name).join(", "))]
+    #[error("--texts: there is no kind `{name}`; there are {}", PROMPT_CLASSES.map(|class| class.name).join(", "))]
     Texts { name: String },
     #[error("--prompt is for random prompts: with --speculate it needs --shape")]
     TextsHaveLengths,
@@ -293,12 +293,12 @@ impl Config {
             })
         };
         let command = match cli.command {
-            cli::Command::Serve(mut args) => {
+            cli::CliCommand::Serve(mut args) => {
                 args.model.speculate = args.drafts.speculate;
                 let model = with_cache(args.model, file.model, args.cache, file.cache, Some(DISK_CACHE))?;
                 Command::Serve(model, serve(args.server, file.server))
             }
-            cli::Command::Chat(mut args) => {
+            cli::CliCommand::Chat(mut args) => {
                 args.model.speculate = args.drafts.speculate;
                 let chat = ChatConfig {
                     sampling: overrides(args.sampling, file.sampling)?,
@@ -308,31 +308,31 @@ impl Config {
                 };
                 Command::Chat(with_cache(args.model, file.model, args.cache, file.cache, None)?, chat)
             }
-            cli::Command::Run(mut args) => {
+            cli::CliCommand::Run(mut args) => {
                 args.model.speculate = args.drafts.speculate.take();
                 let (args, run) = run(args, file.sampling, color)?;
                 Command::Run(model(args, file.model), run)
             }
-            cli::Command::Bench(args) => {
+            cli::CliCommand::Bench(args) => {
                 let (args, bench) = bench(args, &file.model)?;
                 Command::Bench(model(args, file.model), bench)
             }
-            cli::Command::Pull(args) => Command::Pull(hub, args.model),
-            cli::Command::Models(args) => Command::Models(hub, models(args)),
-            cli::Command::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
-            cli::Command::Cache(args) => {
+            cli::CliCommand::Pull(args) => Command::Pull(hub, args.model),
+            cli::CliCommand::Models(args) => Command::Models(hub, models(args)),
+            cli::CliCommand::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
+            cli::CliCommand::Cache(args) => {
                 let folder = args.cache_dir.or(file.cache.cache_dir).or_else(state_folder);
                 let folder = folder.ok_or(ConfigError::NoCacheDir)?;
                 Command::Cache(StateConfig { folder, action: args.action, json: args.json })
             }
-            cli::Command::Quantize(args) => {
+            cli::CliCommand::Quantize(args) => {
                 Command::Quantize(model(ModelArgs::default(), file.model), quantize(args)?)
             }
-            cli::Command::Ngram(cli::NgramCommand::Build(args)) => {
+            cli::CliCommand::Ngram(cli::NgramCommand::Build(args)) => {
                 let of = ModelArgs { model: args.model.clone(), ..ModelArgs::default() };
                 Command::NgramBuild(model(of, file.model), ngram(args))
             }
-            cli::Command::Ngram(cli::NgramCommand::Show(args)) => {
+            cli::CliCommand::Ngram(cli::NgramCommand::Show(args)) => {
                 Command::NgramShow { table: args.table, json: args.json }
             }
         };
@@ -562,12 +562,12 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
         return Ok((model, BenchConfig::Perplexity { text, json }));
     }
     let weights = match args.shape {
-        None => Weights::Model,
+        None => BenchWeights::Model,
         Some(name) => {
             let problem = |problem| ConfigError::Shape { name: name.clone(), problem };
             let Shape { name: shape, config } = Shape::find(&name).map_err(problem)?;
             let quantization = quantization(args.mode, args.bits, args.group_size)?;
-            Weights::Random { shape, config, quantization: (!args.unquantized).then_some(quantization) }
+            BenchWeights::Random { shape, config, quantization: (!args.unquantized).then_some(quantization) }
         }
     };
     let comparing = args.speculate.is_some();
@@ -588,14 +588,14 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
     let chart = args.chart.map(chart).transpose()?;
     let (repeats, warmup) = (args.repeats.get(), args.warmup);
     if let Some(asked) = args.speculate {
-        if matches!(weights, Weights::Model) && !args.prompt.is_empty() {
+        if matches!(weights, BenchWeights::Model) && !args.prompt.is_empty() {
             return Err(ConfigError::TextsHaveLengths);
         }
         let texts = texts(&args.texts)?;
         let scripted = if args.scripted.is_empty() { vec![0.0, 0.5, 0.8, 1.0] } else { args.scripted };
         let ways = ways(asked);
         // What steps cost is measured while the model loads.
-        model.speculate = Some(Speculation(engine::Speculate::Auto));
+        model.speculate = Some(SpeculateArg(engine::Speculate::Auto));
         let config = SpeculationConfig {
             weights,
             ways,
@@ -612,7 +612,7 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
         return Ok((model, BenchConfig::Speculation(config)));
     }
     // What a token costs is measured without drafts.
-    model.speculate = Some(Speculation(engine::Speculate::Off));
+    model.speculate = Some(SpeculateArg(engine::Speculate::Off));
     let mut workloads = vec![];
     for prompt in prompts {
         for &generate in &generate {
@@ -624,18 +624,18 @@ fn bench(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), 
 }
 
 /// `all` among others is all.
-fn ways(asked: Vec<Speculation>) -> Ways {
+fn ways(asked: Vec<SpeculateArg>) -> SpeculationModes {
     let asked: Vec<engine::Speculate> = asked.into_iter().map(|asked| asked.0).collect();
     let all = engine::Speculate::Fixed { drafter: "all".into(), depth: None };
-    if asked.contains(&all) { Ways::All } else { Ways::Listed(asked) }
+    if asked.contains(&all) { SpeculationModes::All } else { SpeculationModes::Listed(asked) }
 }
 
-fn texts(names: &[String]) -> Result<Vec<Class>, ConfigError> {
+fn texts(names: &[String]) -> Result<Vec<PromptClass>, ConfigError> {
     let of = |name: &String| {
-        let class = CLASSES.into_iter().find(|class| class.name == name);
+        let class = PROMPT_CLASSES.into_iter().find(|class| class.name == name);
         class.ok_or_else(|| ConfigError::Texts { name: name.clone() })
     };
-    if names.is_empty() { Ok(CLASSES.to_vec()) } else { names.iter().map(of).collect() }
+    if names.is_empty() { Ok(PROMPT_CLASSES.to_vec()) } else { names.iter().map(of).collect() }
 }
 
 fn chart(path: PathBuf) -> Result<Chart, ConfigError> {

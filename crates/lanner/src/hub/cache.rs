@@ -19,7 +19,7 @@ use super::{
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
-pub struct Cache {
+pub struct HubCache {
     root: PathBuf,
 }
 
@@ -30,9 +30,9 @@ pub struct RepoCache {
     pub locks: PathBuf,
 }
 
-impl Cache {
-    pub fn new(root: PathBuf) -> Cache {
-        Cache { root }
+impl HubCache {
+    pub fn new(root: PathBuf) -> HubCache {
+        HubCache { root }
     }
 
     pub fn root(&self) -> &Path {

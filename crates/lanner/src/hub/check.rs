@@ -9,8 +9,8 @@ use std::{
 use safetensors::tensor::Metadata;
 
 use super::{
-    cache::Cache,
-    choose::{ChooseError, Chosen, Weights, choose},
+    cache::HubCache,
+    choose::{ChooseError, ModelFiles, WeightFiles, choose},
     name::RepoName,
     pull::shards,
 };
@@ -20,7 +20,7 @@ const MAX_HEADER: u64 = 100 << 20;
 
 /// A complete model in the cache.
 #[derive(Debug)]
-pub struct Local {
+pub struct LocalModel {
     pub commit: String,
     /// Its folder, or its only safetensors file where the folder has others too.
     pub path: PathBuf,
@@ -58,11 +58,11 @@ impl fmt::Display for Missing {
 ///
 /// # Errors
 /// What is missing, the first thing found.
-pub fn check(cache: &Cache, repo: &RepoName) -> Result<Local, Missing> {
+pub fn check(cache: &HubCache, repo: &RepoName) -> Result<LocalModel, Missing> {
     let cache = cache.repo(repo);
     let commit = cache.commit(repo.revision()).ok_or(Missing::Everything)?;
     let path = check_snapshot(&cache.snapshot(&commit), &repo.id(), repo.part.as_deref())?;
-    Ok(Local { commit, path })
+    Ok(LocalModel { commit, path })
 }
 
 /// As [`check`], for one snapshot.
@@ -87,7 +87,7 @@ pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result
         }
     }
     Ok(match &chosen.weights {
-        Weights::Files(files)
+        WeightFiles::Files(files)
             if files.len() == 1 && (part == Some(&files[0]) || has_others(&paths, &chosen)) =>
         {
             snapshot.join(&files[0])
@@ -114,10 +114,10 @@ pub fn files(snapshot: &Path) -> Vec<String> {
     found
 }
 
-fn weight_paths(snapshot: &Path, chosen: &Chosen) -> Result<Vec<String>, Missing> {
+fn weight_paths(snapshot: &Path, chosen: &ModelFiles) -> Result<Vec<String>, Missing> {
     let path = match &chosen.weights {
-        Weights::Files(files) => return Ok(files.clone()),
-        Weights::Index(path) => path,
+        WeightFiles::Files(files) => return Ok(files.clone()),
+        WeightFiles::Index(path) => path,
     };
     let wrong = |reason: String| Missing::Index { path: path.clone(), reason };
     let text =
@@ -127,7 +127,7 @@ fn weight_paths(snapshot: &Path, chosen: &Chosen) -> Result<Vec<String>, Missing
 }
 
 /// Whether the folder has more weights than those chosen, which the engine would then load too.
-fn has_others(paths: &[String], chosen: &Chosen) -> bool {
+fn has_others(paths: &[String], chosen: &ModelFiles) -> bool {
     let in_folder =
         |path: &&String| path.starts_with(&chosen.folder) && !path[chosen.folder.len()..].contains('/');
     paths.iter().filter(in_folder).filter(|path| path.ends_with(".safetensors")).count() > 1

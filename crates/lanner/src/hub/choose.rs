@@ -8,15 +8,15 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder of the repository and the weights in it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct ModelFiles {
     /// Empty for the repository's root, else it ends with a slash.
     pub folder: String,
-    pub weights: Weights,
+    pub weights: WeightFiles,
 }
 
 /// Paths in the repository.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Weights {
+pub enum WeightFiles {
     /// The shards are those that this file names.
     Index(String),
     Files(Vec<String>),
@@ -46,7 +46,7 @@ fn candidates_hint(candidates: &[String]) -> String {
 ///
 /// # Errors
 /// There is nothing to choose, or too much; `repo` is how messages call it.
-pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<Chosen, ChooseError> {
+pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelFiles, ChooseError> {
     let folders = model_folders(paths);
     match part {
         Some(file) if file.ends_with(".safetensors") => {
@@ -58,7 +58,7 @@ pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<Chosen
                 });
             }
             let folder = file.rfind('/').map_or("", |slash| &file[..=slash]);
-            Ok(Chosen { folder: folder.into(), weights: Weights::Files(vec![file.into()]) })
+            Ok(ModelFiles { folder: folder.into(), weights: WeightFiles::Files(vec![file.into()]) })
         }
         Some(part) => {
             let folder = format!("{}/", part.trim_end_matches('/'));
@@ -98,7 +98,7 @@ pub fn name_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     path.strip_prefix(folder).filter(|name| !name.contains('/'))
 }
 
-fn only_folder(repo: &str, folders: &[String], paths: &[String]) -> Result<Chosen, ChooseError> {
+fn only_folder(repo: &str, folders: &[String], paths: &[String]) -> Result<ModelFiles, ChooseError> {
     match folders {
         [] => Err(no_weights(repo, paths)),
         [folder] => weights_in(repo, folder, paths)?.ok_or_else(|| no_weights(repo, paths)),
@@ -106,30 +106,30 @@ fn only_folder(repo: &str, folders: &[String], paths: &[String]) -> Result<Chose
     }
 }
 
-fn weights_in(repo: &str, folder: &str, paths: &[String]) -> Result<Option<Chosen>, ChooseError> {
+fn weights_in(repo: &str, folder: &str, paths: &[String]) -> Result<Option<ModelFiles>, ChooseError> {
     let names: Vec<&str> = paths.iter().filter_map(|path| name_in(path, folder)).collect();
     let files: Vec<&str> = names.iter().copied().filter(|name| name.ends_with(".safetensors")).collect();
     let full = |name: &str| format!("{folder}{name}");
     let weights = if names.contains(&INDEX) {
-        Weights::Index(full(INDEX))
+        WeightFiles::Index(full(INDEX))
     } else if files.contains(&"model.safetensors") {
-        Weights::Files(vec![full("model.safetensors")])
+        WeightFiles::Files(vec![full("model.safetensors")])
     } else if let Some(total) = files.iter().find_map(|name| shards(name)) {
         // All of them, so that one that is not there is missed later.
-        Weights::Files(
+        WeightFiles::Files(
             (1..=total).map(|n| full(&format!("model-{n:05}-of-{total:05}.safetensors"))).collect(),
         )
     } else {
         match files[..] {
             [] => return Ok(None),
-            [only] => Weights::Files(vec![full(only)]),
+            [only] => WeightFiles::Files(vec![full(only)]),
             _ => {
                 let candidates = files.into_iter().map(full).collect();
                 return Err(ChooseError::Ambiguous { repo: repo.into(), candidates });
             }
         }
     };
-    Ok(Some(Chosen { folder: folder.into(), weights }))
+    Ok(Some(ModelFiles { folder: folder.into(), weights }))
 }
 
 /// n of `model-x-of-n.safetensors`.
@@ -178,17 +178,17 @@ fn no_weights(repo: &str, paths: &[String]) -> ChooseError {
 mod tests {
     use super::*;
 
-    fn chosen(part: Option<&str>, paths: &[&str]) -> Result<Chosen, ChooseError> {
+    fn chosen(part: Option<&str>, paths: &[&str]) -> Result<ModelFiles, ChooseError> {
         let paths: Vec<String> = paths.iter().map(|path| (*path).to_owned()).collect();
         choose("a/b", part, &paths)
     }
 
     fn check(part: Option<&str>, paths: &[&str], folder: &str, weights: &[&str]) {
         let weights = match weights {
-            [index] if index.ends_with(INDEX) => Weights::Index((*index).into()),
-            files => Weights::Files(files.iter().map(|file| (*file).into()).collect()),
+            [index] if index.ends_with(INDEX) => WeightFiles::Index((*index).into()),
+            files => WeightFiles::Files(files.iter().map(|file| (*file).into()).collect()),
         };
-        assert_eq!(chosen(part, paths), Ok(Chosen { folder: folder.into(), weights }), "{paths:?}");
+        assert_eq!(chosen(part, paths), Ok(ModelFiles { folder: folder.into(), weights }), "{paths:?}");
     }
 
     fn check_error(part: Option<&str>, paths: &[&str], expected: &str) {

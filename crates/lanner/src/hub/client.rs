@@ -31,18 +31,18 @@ pub struct Client {
 
 /// Why a request brought nothing.
 #[derive(Debug)]
-pub enum Failure {
-    Final(HubError),
+pub enum FetchError {
+    Permanent(HubError),
     /// Another try may do better, after `wait` if the hub asked for that.
-    Passing {
+    Transient {
         error: HubError,
         wait: Option<Duration>,
     },
 }
 
-impl From<HubError> for Failure {
-    fn from(error: HubError) -> Failure {
-        Failure::Final(error)
+impl From<HubError> for FetchError {
+    fn from(error: HubError) -> FetchError {
+        FetchError::Permanent(error)
     }
 }
 
@@ -71,13 +71,13 @@ impl Client {
     ///
     /// # Errors
     /// There is no such repository or revision, or it is not for us; or something that may pass.
-    pub fn listing(&self, repo: &RepoName) -> Result<Listing, Failure> {
+    pub fn listing(&self, repo: &RepoName) -> Result<Listing, FetchError> {
         let revision = repo.revision().replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, repo.id());
         let response = self.get(repo, "", &url, 0)?;
         let mut body = Vec::new();
         let read = response.into_body().into_reader().take(MAX_LISTING).read_to_end(&mut body);
-        read.map_err(|error| passing(unreachable(&url, &error)))?;
+        read.map_err(|error| transient(unreachable(&url, &error)))?;
         Ok(Listing::parse(repo, &body)?)
     }
 
@@ -91,7 +91,7 @@ impl Client {
         commit: &str,
         path: &str,
         from: u64,
-    ) -> Result<Response<ureq::Body>, Failure> {
+    ) -> Result<Response<ureq::Body>, FetchError> {
         let url = format!("{}/{}/resolve/{commit}/{}", self.endpoint, repo.id(), percent_encoded(path));
         self.get(repo, path, &url, from)
     }
@@ -102,7 +102,7 @@ impl Client {
         file: &str,
         url: &str,
         from: u64,
-    ) -> Result<Response<ureq::Body>, Failure> {
+    ) -> Result<Response<ureq::Body>, FetchError> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(&url, from).map_err(|error| unsent(&url, &error))?;
@@ -112,7 +112,7 @@ impl Client {
                 status => return Err(self.failure(status, response, repo, file, &url)),
             }
         }
-        Err(Failure::Final(HubError::Unreachable { url, reason: "too many redirects".into() }))
+        Err(FetchError::Permanent(HubError::Unreachable { url, reason: "too many redirects".into() }))
     }
 
     fn send(&self, url: &str, from: u64) -> Result<Response<ureq::Body>, ureq::Error> {
@@ -134,13 +134,13 @@ impl Client {
         repo: &RepoName,
         file: &str,
         url: &str,
-    ) -> Failure {
+    ) -> FetchError {
         let code = response.headers().get("x-error-code").and_then(|value| value.to_str().ok());
         let (code, token) = (code.unwrap_or_default().to_owned(), self.token.is_some());
         let (id, revision) = (repo.id(), repo.revision().to_owned());
         let wait = requested_wait(response.headers());
         let other = HubError::Status { url: url.into(), status };
-        Failure::Final(match (status, code.as_str()) {
+        FetchError::Permanent(match (status, code.as_str()) {
             (401 | 403, "GatedRepo") => HubError::Gated { repo: id, token },
             (401 | 403, _) => HubError::Refused { repo: id, token },
             (404, "RevisionNotFound") => HubError::NoRevision { repo: id, revision },
@@ -152,9 +152,9 @@ impl Client {
             (404, _) => HubError::NoFile { repo: id, file: file.into() },
             (429, _) => {
                 let error = HubError::RateLimited { seconds: wait.map(|wait| wait.as_secs()), token };
-                return Failure::Passing { error, wait };
+                return FetchError::Transient { error, wait };
             }
-            (408 | 500..=599, _) => return Failure::Passing { error: other, wait },
+            (408 | 500..=599, _) => return FetchError::Transient { error: other, wait },
             _ => other,
         })
     }
@@ -168,17 +168,19 @@ fn says_revision(response: Response<ureq::Body>) -> bool {
 }
 
 /// A certificate that is not trusted now will not be in a second; a name or a connection may be back.
-fn unsent(url: &str, error: &ureq::Error) -> Failure {
+fn unsent(url: &str, error: &ureq::Error) -> FetchError {
     let reached = unreachable(url, error);
     match error {
-        ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => Failure::Final(reached),
-        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_) => Failure::Final(reached),
-        _ => passing(reached),
+        ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => FetchError::Permanent(reached),
+        ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::BadUri(_) => {
+            FetchError::Permanent(reached)
+        }
+        _ => transient(reached),
     }
 }
 
-fn passing(error: HubError) -> Failure {
-    Failure::Passing { error, wait: None }
+fn transient(error: HubError) -> FetchError {
+    FetchError::Transient { error, wait: None }
 }
 
 fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
@@ -186,19 +188,19 @@ fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
 }
 
 /// Where a redirect leads. An encrypted address leads to encrypted ones only.
-fn redirected(url: &str, headers: &HeaderMap) -> Result<String, Failure> {
+fn redirected(url: &str, headers: &HeaderMap) -> Result<String, FetchError> {
     let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let to = match to {
         "" => {
             let reason = "it redirects to nowhere".into();
-            return Err(Failure::Final(HubError::Unreachable { url: url.into(), reason }));
+            return Err(FetchError::Permanent(HubError::Unreachable { url: url.into(), reason }));
         }
         absolute if is_absolute(absolute) => absolute.to_owned(),
         host if host.starts_with("//") => format!("{}:{host}", url.split(':').next().unwrap_or_default()),
         path => format!("{}{}", origin(url).unwrap_or_default(), resolved(url, path)),
     };
     if url.starts_with("https:") && !to.starts_with("https:") {
-        return Err(Failure::Final(HubError::Downgrade { url: url.into(), to }));
+        return Err(FetchError::Permanent(HubError::Downgrade { url: url.into(), to }));
     }
     Ok(to)
 }

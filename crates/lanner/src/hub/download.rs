@@ -19,11 +19,11 @@ use ureq::{
 
 use super::{
     cache::RepoCache,
-    client::{Client, Failure},
+    client::{Client, FetchError},
     error::HubError,
     listing::{Digest, RemoteFile},
     name::RepoName,
-    pull::{Event, Job},
+    pull::{PullEvent, PullJob},
 };
 
 const CHUNK: usize = 256 << 10;
@@ -38,7 +38,7 @@ pub struct Fetch<'a> {
     pub cache: &'a RepoCache,
     pub repo: &'a RepoName,
     pub commit: &'a str,
-    pub job: &'a Job<'a>,
+    pub job: &'a PullJob<'a>,
     pub backoff: Duration,
     /// Bytes of this pull still to come, for the message about a full disk.
     pub remaining: &'a AtomicU64,
@@ -85,17 +85,17 @@ impl Fetch<'_> {
 
     /// Fetches until the file has its full length.
     fn fill(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), HubError> {
-        let mut patience = Patience::new(self.backoff);
+        let mut backoff = Backoff::new(self.backoff);
         // A try that begins anew gains nothing until it has brought more than any before it.
         let mut longest = partial.length;
         while partial.length < file.size {
             match self.fetch(partial, file) {
                 Ok(()) => {}
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Passing { error, wait }) => {
+                Err(FetchError::Permanent(error)) => return Err(error),
+                Err(FetchError::Transient { error, wait }) => {
                     let gained = partial.length > longest;
                     longest = longest.max(partial.length);
-                    patience.after(error, wait, gained, self.job)?;
+                    backoff.wait(error, wait, gained, self.job)?;
                 }
             }
         }
@@ -103,7 +103,7 @@ impl Fetch<'_> {
     }
 
     /// Appends what one request brings.
-    fn fetch(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), Failure> {
+    fn fetch(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), FetchError> {
         let response = self.client.file(self.repo, self.commit, &file.path, partial.length)?;
         if let Some(length) = whole_length(&response).filter(|&length| length != file.size) {
             return Err(self.wrong_length(file, partial, length));
@@ -112,7 +112,7 @@ impl Fetch<'_> {
             self.remaining.fetch_add(partial.length, Ordering::Relaxed);
             partial.restart(file).map_err(|error| self.write_error(&partial.path, error))?;
             if response.status() != 200 {
-                return Err(Failure::Passing {
+                return Err(FetchError::Transient {
                     error: HubError::Status { url: file.path.clone(), status: response.status().as_u16() },
                     wait: None,
                 });
@@ -126,14 +126,14 @@ impl Fetch<'_> {
         response: Response<Body>,
         partial: &mut Partial,
         file: &RemoteFile,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FetchError> {
         // The last chunk says that nothing was cut off.
         let ends_cleanly = response.status() == 200 && response.headers().contains_key(TRANSFER_ENCODING);
         let mut body = response.into_body().into_reader();
         let mut chunk = vec![0; CHUNK];
         loop {
             if self.job.is_cancelled() {
-                return Err(Failure::Final(HubError::Cancelled));
+                return Err(FetchError::Permanent(HubError::Cancelled));
             }
             let read = match body.read(&mut chunk) {
                 Ok(0) if partial.length == file.size => return Ok(()),
@@ -157,17 +157,17 @@ impl Fetch<'_> {
     }
 
     /// What has come ends where the file should not: no later try can complete it.
-    fn useless(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> Failure {
+    fn useless(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> FetchError {
         let _ = fs::remove_file(&partial.path);
         self.wrong_length(file, partial, found)
     }
 
     /// What came before such an answer may still be right, and is kept; an empty file is not.
-    fn wrong_length(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> Failure {
+    fn wrong_length(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> FetchError {
         if partial.length == 0 {
             let _ = fs::remove_file(&partial.path);
         }
-        Failure::Final(HubError::Length {
+        FetchError::Permanent(HubError::Length {
             repo: self.repo.id(),
             file: file.path.clone(),
             expected: file.size,
@@ -176,7 +176,7 @@ impl Fetch<'_> {
     }
 
     fn report(&self, file: &RemoteFile, completed: u64) {
-        self.job.report(Event::File { path: file.path.clone(), completed, total: file.size });
+        self.job.report(PullEvent::File { path: file.path.clone(), completed, total: file.size });
     }
 
     fn mismatch(&self, file: &RemoteFile, found: String) -> HubError {
@@ -216,8 +216,8 @@ fn heeds(response: &Response<Body>, from: u64) -> bool {
     }
 }
 
-fn cut(file: &RemoteFile, reason: String) -> Failure {
-    Failure::Passing { error: HubError::Unreachable { url: file.path.clone(), reason }, wait: None }
+fn cut(file: &RemoteFile, reason: String) -> FetchError {
+    FetchError::Transient { error: HubError::Unreachable { url: file.path.clone(), reason }, wait: None }
 }
 
 /// Whether the blob is there in full. Its name is its hash, which was checked when it was put there.
@@ -236,26 +236,26 @@ pub fn present(cache: &RepoCache, file: &RemoteFile) -> u64 {
 }
 
 /// Waits between tries, until there have been too many.
-pub struct Patience {
+pub struct Backoff {
     failures: u32,
     backoff: Duration,
 }
 
-impl Patience {
-    pub fn new(backoff: Duration) -> Patience {
-        Patience { failures: 0, backoff }
+impl Backoff {
+    pub fn new(backoff: Duration) -> Backoff {
+        Backoff { failures: 0, backoff }
     }
 
     /// Waits as long as the hub asks, or longer each time; `gained` says that the last try was not in vain.
     ///
     /// # Errors
     /// The failure itself if it was one too many or the hub asks for too long a wait; or the job was cancelled.
-    pub fn after(
+    pub fn wait(
         &mut self,
         error: HubError,
         wait: Option<Duration>,
         gained: bool,
-        job: &Job,
+        job: &PullJob,
     ) -> Result<(), HubError> {
         self.failures = if gained { 1 } else { self.failures + 1 };
         let wait = wait.unwrap_or(self.backoff * 2u32.pow(self.failures - 1));
@@ -263,7 +263,7 @@ impl Patience {
             return Err(error);
         }
         tracing::info!("waiting {} s: {error}", wait.as_secs_f32());
-        job.report(Event::Waiting { seconds: wait.as_secs_f64(), reason: error.to_string() });
+        job.report(PullEvent::Waiting { seconds: wait.as_secs_f64(), reason: error.to_string() });
         let until = Instant::now() + wait;
         while Instant::now() < until {
             if job.is_cancelled() {

@@ -42,7 +42,7 @@ impl Digest {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct RevisionInfo {
     sha: String,
     siblings: Vec<Sibling>,
 }
@@ -69,7 +69,7 @@ impl Listing {
     /// It is not such an answer, or names a file outside the repository.
     pub fn parse(repo: &RepoName, body: &[u8]) -> Result<Listing, HubError> {
         let wrong = |reason: String| HubError::Answer { repo: repo.id(), reason };
-        let answer: Answer = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
+        let answer: RevisionInfo = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
         if !is_commit(&answer.sha) {
             return Err(wrong(format!("`{}` is not a commit", answer.sha)));
         }

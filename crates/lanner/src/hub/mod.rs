@@ -9,24 +9,24 @@ mod download;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod last_used;
 mod listing;
 mod name;
 mod pull;
 mod remove;
 mod scan;
-mod uses;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use self::{
-    cache::Cache,
-    check::{Local, Missing, check},
+    cache::HubCache,
+    check::{LocalModel, Missing, check},
     error::{HubError, megabytes},
+    last_used::LastUsed,
     name::RepoName,
-    pull::{Event, Job, Pulled, pull},
+    pull::{PullEvent, PullJob, Pulled, pull},
     remove::{Removal, plan_removal},
     scan::{CachedModel, describe_config, scan},
-    uses::Uses,
 };
 
 /// Where models come from and where they are kept.
@@ -49,7 +49,7 @@ pub struct HubConfig {
 impl HubConfig {
     /// # Errors
     /// The system has no home folder and the environment names no other place.
-    pub fn cache(&self) -> Result<Cache, HubError> {
-        self.cache.clone().map(Cache::new).ok_or(HubError::NoCache)
+    pub fn cache(&self) -> Result<HubCache, HubError> {
+        self.cache.clone().map(HubCache::new).ok_or(HubError::NoCache)
     }
 }

@@ -15,11 +15,11 @@ use serde::Deserialize;
 
 use super::{
     HubConfig,
-    cache::{Cache, RepoCache},
+    cache::{HubCache, RepoCache},
     check::check,
-    choose::{Chosen, Weights, choose, is_companion, name_in},
-    client::{Client, Failure},
-    download::{Fetch, Patience, present},
+    choose::{ModelFiles, WeightFiles, choose, is_companion, name_in},
+    client::{Client, FetchError},
+    download::{Backoff, Fetch, present},
     error::HubError,
     listing::{Listing, RemoteFile},
     name::{RepoName, is_safe_path},
@@ -29,13 +29,13 @@ use super::{
 const PARALLEL: usize = 4;
 
 /// What a pull tells while it runs, and whether it still should.
-pub struct Job<'a> {
-    pub report: &'a (dyn Fn(Event) + Sync),
+pub struct PullJob<'a> {
+    pub report: &'a (dyn Fn(PullEvent) + Sync),
     pub cancelled: &'a AtomicBool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum PullEvent {
     /// What is to come; `present` bytes of `total` lie in the cache.
     Start {
         files: usize,
@@ -62,8 +62,8 @@ pub struct Pulled {
     pub path: PathBuf,
 }
 
-impl Job<'_> {
-    pub fn report(&self, event: Event) {
+impl PullJob<'_> {
+    pub fn report(&self, event: PullEvent) {
         (self.report)(event);
     }
 
@@ -76,13 +76,13 @@ impl Job<'_> {
 ///
 /// # Errors
 /// The hub does not have it or does not give it, or it cannot be written. What has come is kept for the next time.
-pub fn pull(config: &HubConfig, repo: &RepoName, job: &Job) -> Result<Pulled, HubError> {
+pub fn pull(config: &HubConfig, repo: &RepoName, job: &PullJob) -> Result<Pulled, HubError> {
     let cache = config.cache()?;
     if config.offline {
         return offline(&cache, repo);
     }
     let client = Client::new(config);
-    let listing = patient(config, job, || client.listing(repo))?;
+    let listing = with_retries(config, job, || client.listing(repo))?;
     let chosen = choose(&repo.id(), repo.part.as_deref(), &listing.paths())?;
     let cache_of_repo = cache.repo(repo);
     let remaining = AtomicU64::new(0);
@@ -102,7 +102,7 @@ pub fn pull(config: &HubConfig, repo: &RepoName, job: &Job) -> Result<Pulled, Hu
     let weights = weights(repo, &listing, &chosen, &cache_of_repo)?;
     let (total, held) =
         (sum(&small) + sum(&weights), weights.iter().map(|file| present(&cache_of_repo, file)).sum::<u64>());
-    job.report(Event::Start { files: small.len() + weights.len(), present: sum(&small) + held, total });
+    job.report(PullEvent::Start { files: small.len() + weights.len(), present: sum(&small) + held, total });
     remaining.store(sum(&weights) - held, Ordering::Relaxed);
     fetch_all(&fetch, &weights)?;
     // Last, so that until then the revision stands for what was whole before.
@@ -110,23 +110,23 @@ pub fn pull(config: &HubConfig, repo: &RepoName, job: &Job) -> Result<Pulled, Hu
     pulled(&cache, &repo.at(&listing.commit))
 }
 
-fn offline(cache: &Cache, repo: &RepoName) -> Result<Pulled, HubError> {
+fn offline(cache: &HubCache, repo: &RepoName) -> Result<Pulled, HubError> {
     let local =
         check(cache, repo).map_err(|missing| HubError::Offline { model: repo.to_string(), missing })?;
     Ok(Pulled { commit: local.commit, path: local.path })
 }
 
 /// What is whole now must pass the test that loading it makes.
-fn pulled(cache: &Cache, repo: &RepoName) -> Result<Pulled, HubError> {
+fn pulled(cache: &HubCache, repo: &RepoName) -> Result<Pulled, HubError> {
     let local = check(cache, repo);
     let local = local.map_err(|missing| HubError::Answer { repo: repo.id(), reason: missing.to_string() })?;
     Ok(Pulled { commit: local.commit, path: local.path })
 }
 
-fn companions(repo: &RepoName, listing: &Listing, chosen: &Chosen) -> Result<Vec<RemoteFile>, HubError> {
+fn companions(repo: &RepoName, listing: &Listing, chosen: &ModelFiles) -> Result<Vec<RemoteFile>, HubError> {
     let config = format!("{}config.json", chosen.folder);
     let wanted = |path: &String| match &chosen.weights {
-        Weights::Index(index) if path == index => true,
+        WeightFiles::Index(index) if path == index => true,
         _ => name_in(path, &chosen.folder).is_some_and(is_companion),
     };
     let paths = listing.paths();
@@ -139,12 +139,12 @@ fn companions(repo: &RepoName, listing: &Listing, chosen: &Chosen) -> Result<Vec
 fn weights(
     repo: &RepoName,
     listing: &Listing,
-    chosen: &Chosen,
+    chosen: &ModelFiles,
     cache: &RepoCache,
 ) -> Result<Vec<RemoteFile>, HubError> {
     let paths = match &chosen.weights {
-        Weights::Files(files) => files.clone(),
-        Weights::Index(index) => {
+        WeightFiles::Files(files) => files.clone(),
+        WeightFiles::Index(index) => {
             let path = cache.snapshot(&listing.commit).join(index);
             let text = fs::read(&path).map_err(|error| HubError::Read { path, error })?;
             let names = shards(&text).map_err(|reason| HubError::Answer { repo: repo.id(), reason })?;
@@ -198,16 +198,20 @@ fn fetch_all(fetch: &Fetch, files: &[RemoteFile]) -> Result<(), HubError> {
     })
 }
 
-fn patient<T>(config: &HubConfig, job: &Job, ask: impl Fn() -> Result<T, Failure>) -> Result<T, HubError> {
-    let mut patience = Patience::new(config.backoff);
+fn with_retries<T>(
+    config: &HubConfig,
+    job: &PullJob,
+    ask: impl Fn() -> Result<T, FetchError>,
+) -> Result<T, HubError> {
+    let mut backoff = Backoff::new(config.backoff);
     loop {
         if job.is_cancelled() {
             return Err(HubError::Cancelled);
         }
         match ask() {
             Ok(answer) => return Ok(answer),
-            Err(Failure::Final(error)) => return Err(error),
-            Err(Failure::Passing { error, wait }) => patience.after(error, wait, false, job)?,
+            Err(FetchError::Permanent(error)) => return Err(error),
+            Err(FetchError::Transient { error, wait }) => backoff.wait(error, wait, false, job)?,
         }
     }
 }

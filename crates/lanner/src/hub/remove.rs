@@ -9,11 +9,11 @@ use std::{
 };
 
 use super::{
-    cache::{Cache, RepoCache},
+    cache::{HubCache, RepoCache},
     check::files,
     error::HubError,
+    last_used::LastUsed,
     name::{RepoName, is_commit},
-    uses::Uses,
 };
 
 /// What removing would do.
@@ -43,7 +43,7 @@ struct Snapshot {
 ///
 /// # Errors
 /// It is not in the cache, is just being downloaded, or a folder on the way to the snapshot is a link.
-pub fn plan_removal(cache: &Cache, repo: &RepoName) -> Result<Removal, HubError> {
+pub fn plan_removal(cache: &HubCache, repo: &RepoName) -> Result<Removal, HubError> {
     let (folder, cache) = (repo.folder(), cache.repo(repo));
     if !cache.folder.is_dir() {
         return Err(HubError::NotCached(repo.id()));
@@ -81,7 +81,7 @@ impl Removal {
     ///
     /// # Errors
     /// Something cannot be removed.
-    pub fn carry_out(&self, uses: &Uses) -> Result<(), HubError> {
+    pub fn carry_out(&self, uses: &LastUsed) -> Result<(), HubError> {
         match &self.snapshot {
             None => {
                 if !is_link(&self.cache.folder) {

@@ -10,11 +10,11 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    cache::Cache,
+    cache::HubCache,
     check::{Missing, check_snapshot, files},
     choose::ChooseError,
+    last_used::LastUsed,
     name::{RepoName, is_commit},
-    uses::Uses,
 };
 
 /// One model of one snapshot.
@@ -37,7 +37,7 @@ pub struct CachedModel {
 }
 
 /// Every snapshot that has a config.json with a model type, by name.
-pub fn scan(cache: &Cache, uses: &Uses) -> Vec<CachedModel> {
+pub fn scan(cache: &HubCache, uses: &LastUsed) -> Vec<CachedModel> {
     let mut models = Vec::new();
     for folder in names(cache.root()) {
         let Some(repo) = RepoName::from_folder(&folder) else { continue };
@@ -58,7 +58,7 @@ fn in_snapshot(
     commit: &str,
     snapshot: &Path,
     refs: &[String],
-    uses: &Uses,
+    uses: &LastUsed,
 ) -> Vec<CachedModel> {
     let paths = files(snapshot);
     let on_disk: Vec<PathBuf> =

@@ -34,7 +34,7 @@ use super::{
     shutdown::{self, ShutdownWatch},
 };
 use crate::{
-    hub::{self, Event, HubError, Job, Pulled, RepoName},
+    hub::{self, HubError, PullEvent, PullJob, Pulled, RepoName},
     model::OpenError,
     source::{self, SourceError},
 };
@@ -76,7 +76,7 @@ pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Respo
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
         ApiError::invalid("model", message)
     })?;
-    let mut lines = Pull::start(&state, repo)?;
+    let mut lines = PullStream::start(&state, repo)?;
     if request.stream.unwrap_or(false) {
         let lines = stream::unfold(lines, |mut lines| async {
             lines.next().await.map(|line| (Ok::<_, Infallible>(Bytes::from(line.to_json())), lines))
@@ -85,9 +85,9 @@ pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Respo
     }
     loop {
         match lines.next().await {
-            Some(Line::Done(answer)) => return Ok(Json(answer).into_response()),
-            Some(Line::Failed(error)) => return Err(error),
-            Some(Line::Progress(_)) => {}
+            Some(PullLine::Done(answer)) => return Ok(Json(answer).into_response()),
+            Some(PullLine::Failed(error)) => return Err(error),
+            Some(PullLine::Progress(_)) => {}
             None => return Err(internal("the download ended without a result")),
         }
     }
@@ -95,43 +95,43 @@ pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Respo
 
 /// A download on a thread of its own. Dropping it, as happens when the client goes, cancels the download; what has come
 /// is kept.
-struct Pull {
-    lines: UnboundedReceiver<Line>,
+struct PullStream {
+    lines: UnboundedReceiver<PullLine>,
     cancelled: Arc<AtomicBool>,
     shutdown: ShutdownWatch,
     ended: bool,
 }
 
-enum Line {
+enum PullLine {
     Progress(Value),
     Done(Value),
     Failed(ApiError),
 }
 
-impl Pull {
-    fn start(state: &AppState, repo: RepoName) -> Result<Pull, ApiError> {
+impl PullStream {
+    fn start(state: &AppState, repo: RepoName) -> Result<PullStream, ApiError> {
         let claim = state.begin_pull(repo.id()).map_err(|refused| pull_refused(&refused, &repo))?;
         let shutdown = state.current().shutdown.watch();
         let (sender, lines) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (state, stop) = (state.clone(), cancelled.clone());
         thread::spawn(move || {
-            let progress = Progress { sender: sender.clone(), last: Mutex::default() };
-            let job = Job { report: &|event| progress.report(event), cancelled: &stop };
+            let progress = ProgressReporter { sender: sender.clone(), last: Mutex::default() };
+            let job = PullJob { report: &|event| progress.report(event), cancelled: &stop };
             let result = hub::pull(state.hub(), &repo, &job);
             // Free before the client knows, who may ask again at once.
             drop(claim);
             let last = match result {
-                Ok(pulled) => Line::Done(done(&repo, &pulled)),
-                Err(error) => Line::Failed(hub_error(&error)),
+                Ok(pulled) => PullLine::Done(done(&repo, &pulled)),
+                Err(error) => PullLine::Failed(hub_error(&error)),
             };
             // Nobody listens once the client has gone.
             let _ = sender.send(last);
         });
-        Ok(Pull { lines, cancelled, shutdown, ended: false })
+        Ok(PullStream { lines, cancelled, shutdown, ended: false })
     }
 
-    async fn next(&mut self) -> Option<Line> {
+    async fn next(&mut self) -> Option<PullLine> {
         if self.ended {
             return None;
         }
@@ -139,23 +139,23 @@ impl Pull {
             line = self.lines.recv() => line,
             () = self.shutdown.begun() => {
                 self.ended = true;
-                Some(Line::Failed(shutdown::error()))
+                Some(PullLine::Failed(shutdown::error()))
             }
         }
     }
 }
 
-impl Drop for Pull {
+impl Drop for PullStream {
     fn drop(&mut self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 }
 
-impl Line {
+impl PullLine {
     fn to_json(&self) -> String {
         let value = match self {
-            Line::Progress(value) | Line::Done(value) => value.clone(),
-            Line::Failed(error) => {
+            PullLine::Progress(value) | PullLine::Done(value) => value.clone(),
+            PullLine::Failed(error) => {
                 let mut value = serde_json::to_value(ErrorObject { error: &error.body }).unwrap_or_default();
                 value["status"] = "error".into();
                 value
@@ -166,28 +166,28 @@ impl Line {
 }
 
 /// Lines about files, not too many of them.
-struct Progress {
-    sender: UnboundedSender<Line>,
+struct ProgressReporter {
+    sender: UnboundedSender<PullLine>,
     last: Mutex<HashMap<String, Instant>>,
 }
 
-impl Progress {
-    fn report(&self, event: Event) {
+impl ProgressReporter {
+    fn report(&self, event: PullEvent) {
         let line = match event {
-            Event::Start { files, present, total } => {
+            PullEvent::Start { files, present, total } => {
                 json!({ "status": "starting", "files": files, "completed": present, "total": total })
             }
-            Event::File { path, completed, total } => {
+            PullEvent::File { path, completed, total } => {
                 if completed < total && !self.is_due(&path) {
                     return;
                 }
                 json!({ "status": "downloading", "file": path, "completed": completed, "total": total })
             }
-            Event::Waiting { seconds, reason } => {
+            PullEvent::Waiting { seconds, reason } => {
                 json!({ "status": "waiting", "seconds": seconds, "reason": reason })
             }
         };
-        let _ = self.sender.send(Line::Progress(line));
+        let _ = self.sender.send(PullLine::Progress(line));
     }
 
     fn is_due(&self, path: &str) -> bool {

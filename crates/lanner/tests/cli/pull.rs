@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lanner::hub::{Event, HubConfig};
+use lanner::hub::{HubConfig, PullEvent};
 use serde_json::json;
 use tempfile::tempdir;
 
@@ -55,9 +55,12 @@ fn pull_writes_the_cache_layout_of_huggingface_hub() {
         .iter()
         .sum();
     let small = (sizes - hub.file(WEIGHTS).len()) as u64;
-    assert!(events.contains(&Event::Start { files: 4, present: small, total: sizes as u64 }), "{events:?}");
+    assert!(
+        events.contains(&PullEvent::Start { files: 4, present: small, total: sizes as u64 }),
+        "{events:?}"
+    );
     let total = hub.file(WEIGHTS).len() as u64;
-    assert!(events.contains(&Event::File { path: WEIGHTS.into(), completed: total, total }));
+    assert!(events.contains(&PullEvent::File { path: WEIGHTS.into(), completed: total, total }));
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn transient_hub_errors_are_retried() {
     pulled.unwrap();
     assert!(started.elapsed() >= Duration::from_secs(1), "the hub asked for a second");
     assert_eq!((hub.requests("/api/").len(), hub.requests(WEIGHTS).len()), (4, 3));
-    let waits: Vec<_> = events.iter().filter(|event| matches!(event, Event::Waiting { .. })).collect();
+    let waits: Vec<_> = events.iter().filter(|event| matches!(event, PullEvent::Waiting { .. })).collect();
     assert_eq!(waits.len(), 5, "{waits:?}");
 }
 

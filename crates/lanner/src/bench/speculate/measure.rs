@@ -69,7 +69,7 @@ pub fn round(
 }
 
 /// What comes back of a request, with its number in the group.
-enum Told {
+enum GroupEvent {
     Tokens(usize, Vec<u32>, Duration),
     Finished { tokens: usize, drafted: usize, accepted: usize },
     Failed(RequestError),
@@ -93,17 +93,17 @@ fn group(
                 match event {
                     Event::Token { id, .. } => tokens.push(id),
                     Event::Finished { usage, .. } => {
-                        end = Some(Told::Finished {
+                        end = Some(GroupEvent::Finished {
                             tokens: usage.completion_tokens,
                             drafted: usage.speculation.iter().map(|of| of.drafted).sum(),
                             accepted: usage.speculation.iter().map(|of| of.accepted).sum(),
                         });
                     }
-                    Event::Failed(error) => end = Some(Told::Failed(error)),
+                    Event::Failed(error) => end = Some(GroupEvent::Failed(error)),
                     _ => {}
                 }
             }
-            for told in [Told::Tokens(i, tokens, at)].into_iter().chain(end) {
+            for told in [GroupEvent::Tokens(i, tokens, at)].into_iter().chain(end) {
                 // A closed channel means that another request has failed.
                 drop(sender.send(told));
             }
@@ -121,16 +121,16 @@ fn group(
     let mut arrivals = vec![];
     for told in told {
         match told {
-            Told::Tokens(i, ids, at) => {
+            GroupEvent::Tokens(i, ids, at) => {
                 arrivals.extend(ids.iter().map(|_| (i, at.as_secs_f64())));
                 answers[i].extend(ids);
             }
-            Told::Finished { tokens, drafted, accepted } => {
+            GroupEvent::Finished { tokens, drafted, accepted } => {
                 round.tokens += tokens.saturating_sub(1);
                 round.drafted += drafted;
                 round.accepted += accepted;
             }
-            Told::Failed(error) => return Err(error),
+            GroupEvent::Failed(error) => return Err(error),
         }
     }
     round.clock(prompts.len(), &arrivals);

@@ -8,25 +8,25 @@ use engine::{Speculate, StepTimes};
 
 pub use self::{
     measure::{Case, Round, round},
-    prompts::{CLASSES, Class},
-    report::{Comparison, Line},
+    prompts::{PROMPT_CLASSES, PromptClass},
+    report::{Comparison, ComparisonRow},
 };
 
 /// What is compared with plain decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub enum SpeculationModes {
     /// Each drafter that there is, at each of its depths, and `auto`.
     All,
     Listed(Vec<Speculate>),
 }
 
-impl Ways {
+impl SpeculationModes {
     /// With drafters of these names; plain decoding comes first. A name without a depth stands for its usual ones.
     pub fn of(&self, drafters: &[&str]) -> Vec<Speculate> {
         let all;
         let listed = match self {
-            Ways::Listed(listed) => listed,
-            Ways::All => {
+            SpeculationModes::Listed(listed) => listed,
+            SpeculationModes::All => {
                 let any = |drafter: &&str| Speculate::Fixed { drafter: (*drafter).into(), depth: None };
                 all = drafters.iter().map(any).chain([Speculate::Auto]).collect::<Vec<_>>();
                 &all
@@ -69,11 +69,11 @@ fn depths(drafter: &str) -> &'static [usize] {
 }
 
 /// Lines of a case, a way after another; the first is plain decoding. `rounds` are by round, then by way.
-pub fn lines(case: &Case, ways: &[Speculate], rounds: &[Vec<Round>], load: &StepTimes) -> Vec<Line> {
+pub fn lines(case: &Case, ways: &[Speculate], rounds: &[Vec<Round>], load: &StepTimes) -> Vec<ComparisonRow> {
     let of = |way: usize| rounds.iter().map(|round| round[way].clone()).collect::<Vec<Round>>();
     let plain = of(0);
     let each = ways.iter().enumerate();
-    each.filter_map(|(i, way)| Line::of(case, way, &plain, &of(i), load)).collect()
+    each.filter_map(|(i, way)| ComparisonRow::of(case, way, &plain, &of(i), load)).collect()
 }
 
 #[cfg(test)]
@@ -82,13 +82,14 @@ mod tests {
 
     #[test]
     fn plain_decoding_comes_first_and_nothing_twice() {
-        let check = |ways: Ways, expected: &[&str]| {
+        let check = |ways: SpeculationModes, expected: &[&str]| {
             let found: Vec<String> = ways.of(&["ngram", "mtp"]).iter().map(ToString::to_string).collect();
             assert_eq!(found, expected);
         };
         let all = ["off", "ngram:3", "ngram:7", "ngram:15", "mtp:1", "mtp:2", "mtp:3", "mtp:5", "auto"];
-        check(Ways::All, &all);
-        let listed = |text: &str| Ways::Listed(text.split(',').map(|way| way.parse().unwrap()).collect());
+        check(SpeculationModes::All, &all);
+        let listed =
+            |text: &str| SpeculationModes::Listed(text.split(',').map(|way| way.parse().unwrap()).collect());
         check(listed("auto"), &["off", "auto"]);
         check(listed("off,mtp:3,mtp:4,mtp:3"), &["off", "mtp:3", "mtp:4"]);
         check(listed("block"), &["off", "block:2", "block:4", "block:7"]);

@@ -2,7 +2,7 @@
 
 /// Prompts of one kind.
 #[derive(Clone, Copy, Debug)]
-pub struct Class {
+pub struct PromptClass {
     pub name: &'static str,
     /// Whether the model is asked to reason before it answers.
     pub think: bool,
@@ -12,15 +12,15 @@ pub struct Class {
 /// What stands between two prompts of a file.
 const BETWEEN: &str = "\n%%\n";
 
-pub const CLASSES: [Class; 5] = [
-    Class { name: "prose", think: false, text: include_str!("../prompts/prose.txt") },
-    Class { name: "copying", think: false, text: include_str!("../prompts/copying.txt") },
-    Class { name: "json", think: false, text: include_str!("../prompts/json.txt") },
-    Class { name: "arithmetic", think: true, text: include_str!("../prompts/arithmetic.txt") },
-    Class { name: "chat", think: false, text: include_str!("../prompts/chat.txt") },
+pub const PROMPT_CLASSES: [PromptClass; 5] = [
+    PromptClass { name: "prose", think: false, text: include_str!("../prompts/prose.txt") },
+    PromptClass { name: "copying", think: false, text: include_str!("../prompts/copying.txt") },
+    PromptClass { name: "json", think: false, text: include_str!("../prompts/json.txt") },
+    PromptClass { name: "arithmetic", think: true, text: include_str!("../prompts/arithmetic.txt") },
+    PromptClass { name: "chat", think: false, text: include_str!("../prompts/chat.txt") },
 ];
 
-impl Class {
+impl PromptClass {
     pub fn prompts(&self) -> impl Iterator<Item = &'static str> {
         self.text.trim_end().split(BETWEEN)
     }
@@ -32,9 +32,9 @@ mod tests {
 
     #[test]
     fn every_class_has_eight_prompts_of_its_own() {
-        let mut all: Vec<&str> = CLASSES.iter().flat_map(Class::prompts).collect();
+        let mut all: Vec<&str> = PROMPT_CLASSES.iter().flat_map(PromptClass::prompts).collect();
         assert!(all.iter().all(|prompt| prompt.len() > 10 && !prompt.contains("%%")), "{all:?}");
-        assert!(CLASSES.iter().all(|class| class.prompts().count() == 8));
+        assert!(PROMPT_CLASSES.iter().all(|class| class.prompts().count() == 8));
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 40, "no two are alike");

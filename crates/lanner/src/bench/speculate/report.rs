@@ -17,12 +17,12 @@ use crate::{
 pub struct Comparison {
     pub machine: Machine,
     pub model: ModelReport,
-    pub lines: Vec<Line>,
+    pub lines: Vec<ComparisonRow>,
 }
 
 /// All rounds of one way to decode one case.
 #[derive(Debug)]
-pub struct Line {
+pub struct ComparisonRow {
     pub class: String,
     pub sampled: bool,
     pub batch: usize,
@@ -56,7 +56,7 @@ pub struct Difference {
     pub position: usize,
 }
 
-impl Line {
+impl ComparisonRow {
     /// From the rounds of this way and those of plain decoding; `None` if there was nothing to decode.
     pub fn of(
         case: &Case,
@@ -64,7 +64,7 @@ impl Line {
         plain: &[Round],
         own: &[Round],
         load: &StepTimes,
-    ) -> Option<Line> {
+    ) -> Option<ComparisonRow> {
         let sum = |of: fn(&Round) -> usize| own.iter().map(of).sum::<usize>();
         let (tokens, accepted) = (sum(|round| round.tokens), sum(|round| round.accepted));
         // A step brings the token behind the draft beside those of the draft that are right.
@@ -79,7 +79,7 @@ impl Line {
         };
         let predict =
             |times: &StepTimes| scripted.and_then(|(drafter, depth)| predicted(times, drafter, depth, kept));
-        Some(Line {
+        Some(ComparisonRow {
             class: case.class.clone(),
             sampled: case.sampling.temperature > 0.0,
             batch: case.batch,
@@ -107,7 +107,7 @@ impl Line {
 
     /// The case and the way, in few words.
     pub fn label(&self) -> String {
-        let Line { class, batch, way, .. } = self;
+        let ComparisonRow { class, batch, way, .. } = self;
         let sampling = if self.sampled { ", seeded" } else { "" };
         let of = if *batch == 1 { String::new() } else { format!("{batch} × ") };
         format!("{of}{class}{sampling}: {way}")
@@ -199,7 +199,7 @@ pub const COLUMNS: [&str; 14] = [
 impl Comparison {
     pub fn json(&self) -> Value {
         let mut report = about(&self.machine, &self.model);
-        report["speculation"] = self.lines.iter().map(Line::json).collect();
+        report["speculation"] = self.lines.iter().map(ComparisonRow::json).collect();
         report
     }
 
@@ -209,13 +209,14 @@ impl Comparison {
 
     pub fn text(&self) -> String {
         let [model, machine] = heading(&self.machine, &self.model);
-        let rows: Vec<[String; COLUMNS.len()]> =
-            std::iter::once(COLUMNS.map(str::to_owned)).chain(self.lines.iter().map(Line::cells)).collect();
+        let rows: Vec<[String; COLUMNS.len()]> = std::iter::once(COLUMNS.map(str::to_owned))
+            .chain(self.lines.iter().map(ComparisonRow::cells))
+            .collect();
         format!("{model}\n{machine}\n\n{}", table(&rows))
     }
 
     pub fn picture(&self) -> Picture {
-        let bars = |of: fn(&Line) -> Spread| {
+        let bars = |of: fn(&ComparisonRow) -> Spread| {
             self.lines.iter().map(|line| (line.label(), Some(of(line)))).collect::<Vec<_>>()
         };
         Picture {
@@ -277,7 +278,7 @@ mod tests {
         let plain = [round(40, 2.0, 0, &[5, 6]), round(40, 4.0, 0, &[5, 6]), round(40, 1.0, 0, &[5, 6])];
         let own = [round(40, 1.0, 20, &[5, 6]), round(40, 1.0, 20, &[5, 6]), round(40, 1.0, 20, &[5, 6])];
         let load = StepTimes { steps: vec![(1, 1.0), (4, 4.0)], ..StepTimes::default() };
-        let line = Line::of(&case(1), &way("scripted:3"), &plain, &own, &load).unwrap();
+        let line = ComparisonRow::of(&case(1), &way("scripted:3"), &plain, &own, &load).unwrap();
         assert_eq!(
             (line.drafted, line.accepted, line.kept),
             (120, 60, 2.0),
@@ -292,21 +293,23 @@ mod tests {
         assert!((line.predicted.unwrap() - 2.0 * 1.0 / 2.3).abs() < 1e-9, "{:?}", line.predicted);
         assert_eq!(line.predicted_at_load, Some(0.5));
         assert_eq!(line.difference, None);
-        let many = Line::of(&case(8), &way("scripted:3"), &plain, &own, &load).unwrap();
+        let many = ComparisonRow::of(&case(8), &way("scripted:3"), &plain, &own, &load).unwrap();
         assert_eq!((many.predicted, many.label()), (None, "8 × prose: scripted:3".into()));
-        let unknown = Line::of(&case(1), &way("scripted:5"), &plain, &own, &load).unwrap();
+        let unknown = ComparisonRow::of(&case(1), &way("scripted:5"), &plain, &own, &load).unwrap();
         assert_eq!(unknown.predicted, None, "no step of six tokens was measured");
-        assert!(Line::of(&case(1), &way("off"), &[], &[], &load).is_none());
+        assert!(ComparisonRow::of(&case(1), &way("off"), &[], &[], &load).is_none());
     }
 
     #[test]
     fn the_first_other_token_is_named() {
         let check = |answer: &[u32], expected: Option<(usize, usize)>| {
             let (plain, own) = ([round(8, 1.0, 0, &[5, 6])], [round(8, 1.0, 0, answer)]);
-            let line = Line::of(&case(1), &way("auto"), &plain, &own, &StepTimes::default()).unwrap();
+            let line =
+                ComparisonRow::of(&case(1), &way("auto"), &plain, &own, &StepTimes::default()).unwrap();
             assert_eq!(line.difference.map(|at| (at.prompt, at.position)), expected);
             assert_eq!(line.error(), line.difference);
-            let lossy = Line::of(&case(1), &way("self:lossy"), &plain, &own, &StepTimes::default()).unwrap();
+            let lossy =
+                ComparisonRow::of(&case(1), &way("self:lossy"), &plain, &own, &StepTimes::default()).unwrap();
             assert_eq!(
                 (lossy.difference, lossy.error()),
                 (line.difference, None),

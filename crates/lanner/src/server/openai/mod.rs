@@ -97,39 +97,39 @@ struct StreamOptions {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "`auto`, `off` or an object with `drafter`")]
-enum Speculation {
+enum SpeculationField {
     Word(String),
     Drafter { drafter: String, depth: Option<usize>, lossy: Option<bool> },
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a string or an array of strings")]
-enum Stop {
+enum StopField {
     One(String),
     Many(Vec<String>),
 }
 
 /// `logit_bias` as sent, in its order: a name may stand there twice.
 #[derive(Debug)]
-struct Biases(Vec<(String, f64)>);
+struct LogitBiasField(Vec<(String, f64)>);
 
-impl<'de> Deserialize<'de> for Biases {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Biases, D::Error> {
+impl<'de> Deserialize<'de> for LogitBiasField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LogitBiasField, D::Error> {
         struct Pairs;
 
         impl<'de> Visitor<'de> for Pairs {
-            type Value = Biases;
+            type Value = LogitBiasField;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("an object of token ids and numbers")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Biases, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBiasField, A::Error> {
                 let mut pairs = vec![];
                 while let Some(pair) = map.next_entry()? {
                     pairs.push(pair);
                 }
-                Ok(Biases(pairs))
+                Ok(LogitBiasField(pairs))
             }
         }
 
@@ -205,10 +205,10 @@ fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
     }
 }
 
-fn speculation(asked: Option<Speculation>) -> Result<Option<Speculate>, ApiError> {
+fn speculation(asked: Option<SpeculationField>) -> Result<Option<Speculate>, ApiError> {
     match asked {
         None => Ok(None),
-        Some(Speculation::Drafter { drafter, depth, lossy: Some(true) }) => match (&*drafter, depth) {
+        Some(SpeculationField::Drafter { drafter, depth, lossy: Some(true) }) => match (&*drafter, depth) {
             ("self", None) => Ok(Some(Speculate::Lossy)),
             ("self", Some(_)) => {
                 let message = "the lossy form of self verifies nothing, so it takes no depth";
@@ -219,8 +219,10 @@ fn speculation(asked: Option<Speculation>) -> Result<Option<Speculate>, ApiError
                 Err(ApiError::invalid("speculation", message))
             }
         },
-        Some(Speculation::Drafter { drafter, depth, .. }) => Ok(Some(Speculate::Fixed { drafter, depth })),
-        Some(Speculation::Word(word)) => {
+        Some(SpeculationField::Drafter { drafter, depth, .. }) => {
+            Ok(Some(Speculate::Fixed { drafter, depth }))
+        }
+        Some(SpeculationField::Word(word)) => {
             word.parse().map(Some).map_err(|message| ApiError::invalid("speculation", message))
         }
     }
@@ -250,11 +252,11 @@ fn reply(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Reply, 
     }
 }
 
-fn stop_strings(stop: Option<Stop>) -> Result<Vec<String>, ApiError> {
+fn stop_strings(stop: Option<StopField>) -> Result<Vec<String>, ApiError> {
     let strings = match stop {
         None => Vec::new(),
-        Some(Stop::One(string)) => vec![string],
-        Some(Stop::Many(strings)) => strings,
+        Some(StopField::One(string)) => vec![string],
+        Some(StopField::Many(strings)) => strings,
     };
     if strings.len() > MAX_STOP_STRINGS {
         return Err(ApiError::invalid("stop", format!("stop takes at most {MAX_STOP_STRINGS} strings")));
@@ -289,10 +291,10 @@ fn number(range: SamplingRange, value: Option<f64>) -> Result<Option<f32>, ApiEr
     checked.map_err(|error| ApiError::from_engine(&error, range.name))
 }
 
-fn logit_bias(biases: Option<Biases>) -> Result<BTreeMap<u32, f32>, ApiError> {
+fn logit_bias(biases: Option<LogitBiasField>) -> Result<BTreeMap<u32, f32>, ApiError> {
     let wrong = |message: String| Err(ApiError::invalid("logit_bias", message));
     let mut checked = BTreeMap::new();
-    for (name, value) in biases.map_or_else(Vec::new, |Biases(pairs)| pairs) {
+    for (name, value) in biases.map_or_else(Vec::new, |LogitBiasField(pairs)| pairs) {
         let shown: String = name.chars().take(32).collect();
         let Ok(id) = name.parse::<u32>() else {
             return wrong(format!("logit_bias: `{shown}` is not a token id"));

@@ -17,7 +17,7 @@ pub struct Usage {
     pub prompt_tokens_details: PromptTokensDetails,
     pub completion_tokens_details: CompletionTokensDetails,
     /// What OpenAI's API has no place for.
-    pub lanner: Extension,
+    pub lanner: LannerUsage,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -31,9 +31,9 @@ pub struct CompletionTokensDetails {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Extension {
-    pub cache: Cache,
-    pub speculation: Speculation,
+pub struct LannerUsage {
+    pub cache: CacheUsage,
+    pub speculation: SpeculationUsage,
     /// Why the answer may be another than the model's own, each reason once; left out if it is that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lossy: Vec<&'static str>,
@@ -41,31 +41,31 @@ pub struct Extension {
 
 /// Tokens that were proposed before they were computed, and those of them that were right.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Speculation {
+pub struct SpeculationUsage {
     pub drafted: usize,
     /// Each saved a step.
     pub accepted: usize,
-    pub by_drafter: BTreeMap<&'static str, Drafted>,
+    pub by_drafter: BTreeMap<&'static str, DrafterUsage>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Drafted {
+pub struct DrafterUsage {
     pub drafted: usize,
     pub accepted: usize,
 }
 
 /// What the prefix cache gave, and why it gave no more.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Cache {
+pub struct CacheUsage {
     /// `ram`, or null.
     pub source: Option<&'static str>,
     pub cached_tokens: usize,
     /// Of the first prompt that missed something.
-    pub miss: Option<Miss>,
+    pub miss: Option<CacheMiss>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Miss {
+pub struct CacheMiss {
     pub reason: &'static str,
     /// Of a token in the prompt.
     pub position: usize,
@@ -104,7 +104,7 @@ impl Usage {
     }
 }
 
-impl Extension {
+impl LannerUsage {
     fn add_lossy(&mut self, of_one: &[Lossy]) {
         for name in of_one.iter().map(|why| lossy(*why)) {
             if !self.lossy.contains(&name) {
@@ -114,7 +114,7 @@ impl Extension {
     }
 }
 
-impl Speculation {
+impl SpeculationUsage {
     pub fn add(&mut self, of_one: &engine::Drafted) {
         self.drafted += of_one.drafted;
         self.accepted += of_one.accepted;
@@ -124,19 +124,20 @@ impl Speculation {
     }
 }
 
-impl Cache {
+impl CacheUsage {
     fn add(&mut self, report: &CacheReport, context: impl Fn(usize) -> MissContext) {
         self.cached_tokens += report.reused;
         self.source = self.source.or(report.source.map(source));
         let miss = report.miss.filter(|_| self.miss.is_none());
-        self.miss = self.miss.take().or_else(|| miss.map(|miss| Miss::new(miss, context(miss.position))));
+        self.miss =
+            self.miss.take().or_else(|| miss.map(|miss| CacheMiss::new(miss, context(miss.position))));
     }
 }
 
-impl Miss {
-    fn new(miss: engine::Miss, context: MissContext) -> Miss {
+impl CacheMiss {
+    fn new(miss: engine::Miss, context: MissContext) -> CacheMiss {
         let differs = miss.reason == MissReason::Differs;
-        Miss {
+        CacheMiss {
             reason: reason(miss.reason),
             position: miss.position,
             text: context.text,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lanner::hub::{Event, HubConfig, HubError, Job, Pulled, RepoName, pull};
+use lanner::hub::{HubConfig, HubError, PullEvent, PullJob, Pulled, RepoName, pull};
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use serde_json::{Value, json};
 
@@ -166,9 +166,9 @@ pub fn pull_from(config: &HubConfig, name: &str) -> Result<Pulled, HubError> {
     pull_with_events(config, name).0
 }
 
-pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubError>, Vec<Event>) {
+pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubError>, Vec<PullEvent>) {
     let events = Mutex::new(Vec::new());
-    let job = Job { report: &|event| events.lock().unwrap().push(event), cancelled: &false.into() };
+    let job = PullJob { report: &|event| events.lock().unwrap().push(event), cancelled: &false.into() };
     let result = pull(config, &RepoName::parse(name).unwrap(), &job);
     (result, events.into_inner().unwrap())
 }

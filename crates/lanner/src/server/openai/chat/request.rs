@@ -5,9 +5,9 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Biases, GenerateParams, Speculation, Stop, StreamOptions, ValidRequest, alternatives, choices,
-    error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings,
-    timeout, top_k,
+    GenerateParams, LogitBiasField, SpeculationField, StopField, StreamOptions, ValidRequest, alternatives,
+    choices, error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation,
+    stop_strings, timeout, top_k,
 };
 use crate::{model::Conversation, sampling::Overrides};
 
@@ -31,9 +31,9 @@ pub struct ChatRequest {
     repetition_penalty: Option<f64>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
-    logit_bias: Option<Biases>,
+    logit_bias: Option<LogitBiasField>,
     seed: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<StopField>,
     ignore_eos: Option<bool>,
     n: Option<usize>,
     logprobs: Option<bool>,
@@ -42,7 +42,7 @@ pub struct ChatRequest {
     stream_options: Option<StreamOptions>,
     priority: Option<String>,
     timeout: Option<f64>,
-    speculation: Option<Speculation>,
+    speculation: Option<SpeculationField>,
     idempotency_key: Option<String>,
     cache_ttl_ms: Option<u64>,
     response_format: Option<ResponseFormat>,

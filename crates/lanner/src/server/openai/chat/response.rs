@@ -23,10 +23,10 @@ pub struct ChatFormat {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Piece {
+pub struct ChatDelta {
     index: usize,
     delta: MessageDelta,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -41,10 +41,10 @@ struct MessageDelta {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Choice {
+pub struct ChatChoice {
     index: usize,
     message: Message,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<ChatLogprobs>,
     finish_reason: Option<&'static str>,
 }
 
@@ -58,7 +58,7 @@ struct Message {
 }
 
 #[derive(Debug, Serialize)]
-struct Logprobs {
+struct ChatLogprobs {
     content: Vec<TokenLogprob>,
     refusal: Option<()>,
 }
@@ -80,8 +80,8 @@ struct Scored {
 impl ApiFormat for ChatFormat {
     type Request = ChatRequest;
     type Prompts = Conversation;
-    type Piece = Piece;
-    type Choice = Choice;
+    type Piece = ChatDelta;
+    type Choice = ChatChoice;
 
     const ID_PREFIX: &'static str = "chatcmpl-";
     const CHUNK: &'static str = "chat.completion.chunk";
@@ -97,13 +97,13 @@ impl ApiFormat for ChatFormat {
         Ok((ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some() }, vec![prompt]))
     }
 
-    fn open(&mut self, choice: usize) -> Option<Piece> {
+    fn open(&mut self, choice: usize) -> Option<ChatDelta> {
         let delta =
             MessageDelta { role: Some("assistant"), content: Some(String::new()), ..Default::default() };
-        Some(Piece { index: choice, delta, logprobs: None, finish_reason: None })
+        Some(ChatDelta { index: choice, delta, logprobs: None, finish_reason: None })
     }
 
-    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<Piece> {
+    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<ChatDelta> {
         let (delta, tokens, finish_reason) = match step {
             ChoiceEvent::Text { delta: Delta::Content(text), tokens } => {
                 (MessageDelta { content: Some(text), ..Default::default() }, tokens, None)
@@ -116,14 +116,14 @@ impl ApiFormat for ChatFormat {
             }
             ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => return None,
         };
-        Some(Piece { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
+        Some(ChatDelta { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
     }
 
-    fn choice(index: usize) -> Choice {
-        Choice { index, message: Message::default(), logprobs: None, finish_reason: None }
+    fn choice(index: usize) -> ChatChoice {
+        ChatChoice { index, message: Message::default(), logprobs: None, finish_reason: None }
     }
 
-    fn fold(choice: &mut Choice, piece: Piece) {
+    fn fold(choice: &mut ChatChoice, piece: ChatDelta) {
         let message = &mut choice.message;
         message.role = piece.delta.role.unwrap_or(message.role);
         message.content.push_str(&piece.delta.content.unwrap_or_default());
@@ -140,10 +140,10 @@ impl ApiFormat for ChatFormat {
 
 impl ChatFormat {
     /// Those of the content's tokens: clients line them up with the content.
-    fn logprobs(&self, tokens: Vec<Token>) -> Option<Logprobs> {
+    fn logprobs(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
         let content = content.map(|logprobs| self.token_logprob(logprobs));
-        self.logprobs.then(|| Logprobs { content: content.collect(), refusal: None })
+        self.logprobs.then(|| ChatLogprobs { content: content.collect(), refusal: None })
     }
 
     fn token_logprob(&self, logprobs: TokenLogprobs) -> TokenLogprob {

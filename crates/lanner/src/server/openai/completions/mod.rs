@@ -3,5 +3,5 @@
 mod request;
 mod response;
 
-pub use request::{CompletionRequest, Completions};
+pub use request::{CompletionPrompts, CompletionRequest};
 pub use response::CompletionFormat;

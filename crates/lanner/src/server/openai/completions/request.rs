@@ -7,9 +7,9 @@ use serde::{
 };
 
 use super::super::{
-    Biases, GenerateParams, Speculation, Stop, StreamOptions, ValidRequest, alternatives, choices,
-    error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation, stop_strings,
-    timeout, top_k,
+    GenerateParams, LogitBiasField, SpeculationField, StopField, StreamOptions, ValidRequest, alternatives,
+    choices, error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation,
+    stop_strings, timeout, top_k,
 };
 use crate::sampling::Overrides;
 
@@ -20,7 +20,7 @@ const MAX_PROMPTS: usize = 128;
 #[derive(Debug, Deserialize)]
 pub struct CompletionRequest {
     model: Option<String>,
-    prompt: Prompts,
+    prompt: PromptField,
     echo: Option<bool>,
     suffix: Option<IgnoredAny>,
     best_of: Option<usize>,
@@ -33,9 +33,9 @@ pub struct CompletionRequest {
     repetition_penalty: Option<f64>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
-    logit_bias: Option<Biases>,
+    logit_bias: Option<LogitBiasField>,
     seed: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<StopField>,
     ignore_eos: Option<bool>,
     n: Option<usize>,
     logprobs: Option<usize>,
@@ -43,14 +43,14 @@ pub struct CompletionRequest {
     stream_options: Option<StreamOptions>,
     priority: Option<String>,
     timeout: Option<f64>,
-    speculation: Option<Speculation>,
+    speculation: Option<SpeculationField>,
     idempotency_key: Option<String>,
     cache_ttl_ms: Option<u64>,
     response_format: Option<IgnoredAny>,
 }
 
 #[derive(Debug)]
-enum Prompts {
+enum PromptField {
     Text(String),
     Texts(Vec<String>),
     Ids(Vec<u32>),
@@ -63,7 +63,7 @@ const PROMPTS: &str = "a string, an array of strings, an array of token ids, or 
 enum Element {
     Text(String),
     Id(u32),
-    Elements(Prompts),
+    Elements(PromptField),
     Wrong,
 }
 
@@ -73,10 +73,10 @@ struct ElementVisitor {
     levels: usize,
 }
 
-impl<'de> Deserialize<'de> for Prompts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
+impl<'de> Deserialize<'de> for PromptField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PromptField, D::Error> {
         match deserializer.deserialize_any(ElementVisitor { levels: 2 })? {
-            Element::Text(text) => Ok(Prompts::Text(text)),
+            Element::Text(text) => Ok(PromptField::Text(text)),
             Element::Elements(prompts) => Ok(prompts),
             Element::Id(_) | Element::Wrong => Err(D::Error::custom(format_args!("it must be {PROMPTS}"))),
         }
@@ -133,22 +133,22 @@ impl<'de> Visitor<'de> for ElementVisitor {
         while let Some(element) = array.next_element_seed(ElementVisitor { levels })? {
             all = match (all, element) {
                 _ if is_wrong => None,
-                (None, Element::Text(text)) => Some(Prompts::Texts(vec![text])),
-                (None, Element::Id(id)) => Some(Prompts::Ids(vec![id])),
-                (None, Element::Elements(Prompts::Ids(ids))) if levels > 0 => {
-                    Some(Prompts::IdLists(vec![ids]))
+                (None, Element::Text(text)) => Some(PromptField::Texts(vec![text])),
+                (None, Element::Id(id)) => Some(PromptField::Ids(vec![id])),
+                (None, Element::Elements(PromptField::Ids(ids))) if levels > 0 => {
+                    Some(PromptField::IdLists(vec![ids]))
                 }
-                (Some(Prompts::Texts(mut texts)), Element::Text(text)) => {
+                (Some(PromptField::Texts(mut texts)), Element::Text(text)) => {
                     texts.push(text);
-                    Some(Prompts::Texts(texts))
+                    Some(PromptField::Texts(texts))
                 }
-                (Some(Prompts::Ids(mut ids)), Element::Id(id)) => {
+                (Some(PromptField::Ids(mut ids)), Element::Id(id)) => {
                     ids.push(id);
-                    Some(Prompts::Ids(ids))
+                    Some(PromptField::Ids(ids))
                 }
-                (Some(Prompts::IdLists(mut lists)), Element::Elements(Prompts::Ids(ids))) => {
+                (Some(PromptField::IdLists(mut lists)), Element::Elements(PromptField::Ids(ids))) => {
                     lists.push(ids);
-                    Some(Prompts::IdLists(lists))
+                    Some(PromptField::IdLists(lists))
                 }
                 _ => {
                     is_wrong = true;
@@ -157,14 +157,14 @@ impl<'de> Visitor<'de> for ElementVisitor {
             };
         }
         // An empty array is a list of no ids.
-        let all = all.unwrap_or_else(|| Prompts::Ids(vec![]));
+        let all = all.unwrap_or_else(|| PromptField::Ids(vec![]));
         Ok(if is_wrong { Element::Wrong } else { Element::Elements(all) })
     }
 }
 
 /// What to complete.
 #[derive(Debug, PartialEq)]
-pub struct Completions {
+pub struct CompletionPrompts {
     /// At least one.
     pub prompts: Vec<PromptInput>,
     pub echo: bool,
@@ -177,10 +177,10 @@ pub enum PromptInput {
     Ids(Vec<u32>),
 }
 
-impl TryFrom<CompletionRequest> for ValidRequest<Completions> {
+impl TryFrom<CompletionRequest> for ValidRequest<CompletionPrompts> {
     type Error = ApiError;
 
-    fn try_from(request: CompletionRequest) -> Result<ValidRequest<Completions>, ApiError> {
+    fn try_from(request: CompletionRequest) -> Result<ValidRequest<CompletionPrompts>, ApiError> {
         refuse(&[
             ("suffix", request.suffix.is_some()),
             ("best_of", request.best_of.is_some_and(|best_of| best_of != request.n.unwrap_or(1))),
@@ -194,7 +194,7 @@ impl TryFrom<CompletionRequest> for ValidRequest<Completions> {
         let logprobs = request.logprobs.map(|count| alternatives("logprobs", count)).transpose()?;
         Ok(ValidRequest {
             model: request.model,
-            prompts: Completions {
+            prompts: CompletionPrompts {
                 prompts: request.prompt.split()?,
                 echo,
                 return_token_ids: request.return_token_ids.unwrap_or(false),
@@ -231,13 +231,13 @@ impl TryFrom<CompletionRequest> for ValidRequest<Completions> {
     }
 }
 
-impl Prompts {
+impl PromptField {
     fn split(self) -> Result<Vec<PromptInput>, ApiError> {
         let prompts: Vec<PromptInput> = match self {
-            Prompts::Text(text) => vec![PromptInput::Text(text)],
-            Prompts::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
-            Prompts::Ids(ids) => vec![PromptInput::Ids(ids)],
-            Prompts::IdLists(lists) => lists.into_iter().map(PromptInput::Ids).collect(),
+            PromptField::Text(text) => vec![PromptInput::Text(text)],
+            PromptField::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
+            PromptField::Ids(ids) => vec![PromptInput::Ids(ids)],
+            PromptField::IdLists(lists) => lists.into_iter().map(PromptInput::Ids).collect(),
         };
         match prompts.len() {
             0 => Err(ApiError::invalid("prompt", "the prompt is empty; send at least one token")),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{
     super::{GenerateParams, error::ApiError, finish_reason, finite},
     CompletionRequest,
-    request::{Completions, PromptInput},
+    request::{CompletionPrompts, PromptInput},
 };
 use crate::{
     generate::{ChoiceEvent, Token},
@@ -38,10 +38,10 @@ struct Echo {
 }
 
 #[derive(Debug, Default, Serialize)]
-pub struct Choice {
+pub struct CompletionChoice {
     index: usize,
     text: String,
-    logprobs: Option<Logprobs>,
+    logprobs: Option<CompletionLogprobs>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<Vec<u32>>,
@@ -50,7 +50,7 @@ pub struct Choice {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Logprobs {
+struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f64>>,
     top_logprobs: Vec<Option<Map<String, Value>>>,
@@ -59,9 +59,9 @@ struct Logprobs {
 
 impl ApiFormat for CompletionFormat {
     type Request = CompletionRequest;
-    type Prompts = Completions;
-    type Piece = Choice;
-    type Choice = Choice;
+    type Prompts = CompletionPrompts;
+    type Piece = CompletionChoice;
+    type Choice = CompletionChoice;
 
     const ID_PREFIX: &'static str = "cmpl-";
     const CHUNK: &'static str = "text_completion";
@@ -70,7 +70,7 @@ impl ApiFormat for CompletionFormat {
 
     fn begin(
         model: &Arc<Model>,
-        completions: Completions,
+        completions: CompletionPrompts,
         params: &GenerateParams,
     ) -> Result<(CompletionFormat, Vec<Prompt>), ApiError> {
         let prompts = completions.prompts.iter().map(|input| prompt(model, input));
@@ -95,20 +95,20 @@ impl ApiFormat for CompletionFormat {
         Ok((wire, prompts))
     }
 
-    fn open(&mut self, choice: usize) -> Option<Choice> {
+    fn open(&mut self, choice: usize) -> Option<CompletionChoice> {
         if !self.echo && !self.return_token_ids {
             return None;
         }
         let prompt = &self.prompts[choice / self.n];
-        Some(Choice {
+        Some(CompletionChoice {
             index: choice,
             text: if self.echo { prompt.text.clone() } else { String::new() },
             prompt_token_ids: self.return_token_ids.then(|| prompt.ids.clone()),
-            ..Choice::default()
+            ..CompletionChoice::default()
         })
     }
 
-    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<Choice> {
+    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<CompletionChoice> {
         let (text, tokens, finish_reason) = match step {
             ChoiceEvent::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
                 (text, tokens, None)
@@ -121,14 +121,21 @@ impl ApiFormat for CompletionFormat {
         };
         let token_ids = self.return_token_ids.then(|| tokens.iter().map(|token| token.id).collect());
         let logprobs = self.logprobs.then(|| self.logprobs(choice, tokens));
-        Some(Choice { index: choice, text, logprobs, finish_reason, prompt_token_ids: None, token_ids })
+        Some(CompletionChoice {
+            index: choice,
+            text,
+            logprobs,
+            finish_reason,
+            prompt_token_ids: None,
+            token_ids,
+        })
     }
 
-    fn choice(index: usize) -> Choice {
-        Choice { index, ..Choice::default() }
+    fn choice(index: usize) -> CompletionChoice {
+        CompletionChoice { index, ..CompletionChoice::default() }
     }
 
-    fn fold(choice: &mut Choice, piece: Choice) {
+    fn fold(choice: &mut CompletionChoice, piece: CompletionChoice) {
         choice.text.push_str(&piece.text);
         match (&mut choice.logprobs, piece.logprobs) {
             (Some(all), Some(more)) => all.extend(more),
@@ -158,8 +165,8 @@ fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
 }
 
 impl CompletionFormat {
-    fn prompt_logprobs(&mut self, choice: usize, scores: Vec<Option<TokenLogprobs>>) -> Choice {
-        let mut logprobs = Logprobs::default();
+    fn prompt_logprobs(&mut self, choice: usize, scores: Vec<Option<TokenLogprobs>>) -> CompletionChoice {
+        let mut logprobs = CompletionLogprobs::default();
         let model = self.model.clone();
         for (index, score) in scores.into_iter().enumerate() {
             let Echo { text, ids } = &self.prompts[choice / self.n];
@@ -175,11 +182,11 @@ impl CompletionFormat {
         // The answer's text stands behind the prompt's, and is decoded by itself.
         let characters = self.prompts[choice / self.n].text.chars().count();
         self.offsets[choice] = model.text_offsets(characters);
-        Choice { index: choice, logprobs: Some(logprobs), ..Choice::default() }
+        CompletionChoice { index: choice, logprobs: Some(logprobs), ..CompletionChoice::default() }
     }
 
-    fn logprobs(&mut self, choice: usize, tokens: Vec<Token>) -> Logprobs {
-        let mut logprobs = Logprobs::default();
+    fn logprobs(&mut self, choice: usize, tokens: Vec<Token>) -> CompletionLogprobs {
+        let mut logprobs = CompletionLogprobs::default();
         for token in tokens.into_iter().filter(|token| token.logprobs.is_some()) {
             let offset = self.offsets[choice].push(token.id, false);
             self.report(token.id, offset, token.logprobs, &mut logprobs);
@@ -188,7 +195,13 @@ impl CompletionFormat {
     }
 
     /// Adds one token; only a prompt's first has no score.
-    fn report(&self, id: u32, offset: usize, score: Option<TokenLogprobs>, logprobs: &mut Logprobs) {
+    fn report(
+        &self,
+        id: u32,
+        offset: usize,
+        score: Option<TokenLogprobs>,
+        logprobs: &mut CompletionLogprobs,
+    ) {
         logprobs.text_offset.push(offset);
         logprobs.tokens.push(self.token_text(id));
         logprobs.token_logprobs.push(score.as_ref().map(|score| finite(score.logprob)));
@@ -215,8 +228,8 @@ fn begins(text: &str, characters: usize, token: &str) -> bool {
     at.is_some_and(|at| text[at..].starts_with(token))
 }
 
-impl Logprobs {
-    fn extend(&mut self, more: Logprobs) {
+impl CompletionLogprobs {
+    fn extend(&mut self, more: CompletionLogprobs) {
         self.tokens.extend(more.tokens);
         self.token_logprobs.extend(more.token_logprobs);
         self.top_logprobs.extend(more.top_logprobs);

@@ -8,9 +8,9 @@ use std::{
 
 /// A folder of such files; `None` if the system has no place for it.
 #[derive(Clone, Debug)]
-pub struct Uses(pub Option<PathBuf>);
+pub struct LastUsed(pub Option<PathBuf>);
 
-impl Uses {
+impl LastUsed {
     /// Records that the snapshot is used now. A record that cannot be written is no reason not to use the model.
     pub fn record(&self, folder: &str, commit: &str) {
         let Some(path) = self.path(folder, commit) else { return };
