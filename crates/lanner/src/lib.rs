@@ -9,13 +9,14 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 mod conversation;
-mod draft;
+mod drafting;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod generate;
 pub mod hub;
+pub mod loading;
 pub mod model;
-mod ngrams;
+mod model_files;
 pub mod sampling;
 pub mod server;
 pub mod source;

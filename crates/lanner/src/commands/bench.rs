@@ -9,8 +9,9 @@ use super::{CommandError, perplexity::perplexity, speculate::compare};
 use crate::{
     bench::{self, BenchReport, ModelReport, Picture, Run, Sample, Workload, machine},
     config::{BenchConfig, BenchWeights, Chart, ModelConfig, SpeedConfig},
-    model::{self, OpenError},
-    ngrams,
+    drafting,
+    loading::{self, OpenError},
+    model_files,
     source::Source,
     terminal::say,
 };
@@ -48,11 +49,11 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
         }
         BenchWeights::Model => {
             let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-            let options = ngrams::options(model, &source)?;
-            (source.name, model::checkpoint(source.location), options)
+            let options = drafting::options(model, &source).map_err(OpenError::from)?;
+            (source.name, model_files::checkpoint(source.location), options)
         }
     };
-    let engine = model::load_engine(&name, checkpoint, &options)?;
+    let engine = loading::load_engine(&name, checkpoint, &options)?;
     let mut machine = machine::Machine::here();
     let shape = matches!(config.weights, BenchWeights::Random { .. }).then(|| name.clone());
     let report = ModelReport::new(name, shape, engine.info());

@@ -39,7 +39,7 @@ pub enum CommandError {
     #[error("{0} was not removed")]
     Kept(String),
     #[error(transparent)]
-    Open(#[from] crate::model::OpenError),
+    Open(#[from] crate::loading::OpenError),
     #[error(transparent)]
     Prompt(#[from] crate::model::PromptError),
     #[error(transparent)]

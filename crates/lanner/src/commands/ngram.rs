@@ -14,9 +14,11 @@ use serde_json::{Map, Value};
 use super::CommandError;
 use crate::{
     config::{ModelConfig, NgramConfig},
+    drafting,
     hub::megabytes,
-    model::{self, OpenError, PromptError},
-    ngrams,
+    loading::OpenError,
+    model::PromptError,
+    model_files,
     source::Source,
     terminal::say,
 };
@@ -29,8 +31,8 @@ const PIECE: u64 = 1 << 16;
 pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandError> {
     let started = Instant::now();
     let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
-    let tokenizer = model::tokenizer(&source.location).map_err(OpenError::from)?;
-    let template = model::template(&source.location, &tokenizer).map_err(OpenError::from)?;
+    let tokenizer = model_files::tokenizer(&source.location).map_err(OpenError::from)?;
+    let template = model_files::template(&source.location).map_err(OpenError::from)?;
     let out =
         config.out.clone().unwrap_or_else(|| format!("{}.ngrams", source.name.replace('/', "--")).into());
     let builder = Builder::new(&out, config.order, config.min_count)?;
@@ -41,7 +43,7 @@ pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandErr
             false => corpus.add_text(path)?,
         }
     }
-    let fingerprint = ngrams::fingerprint(&corpus.tokenizer);
+    let fingerprint = drafting::fingerprint(&corpus.tokenizer);
     let about = corpus.builder.finish(&fingerprint, &source.name)?;
     say(format_args!("lanner: wrote {} in {:.1} s", out.display(), started.elapsed().as_secs_f64()));
     print(&about, config.json)

@@ -14,7 +14,9 @@ use engine::{Engine, Event, Request, RequestError, quantize::QuantizeError};
 use super::CommandError;
 use crate::{
     config::ModelConfig,
-    model::{self, Model, OpenError, PromptError},
+    loading::OpenError,
+    model::{Model, PromptError},
+    model_files,
     source::ModelLocation,
 };
 
@@ -36,7 +38,7 @@ pub struct Perplexity {
 pub fn read_text(location: &ModelLocation, path: &Path) -> Result<String, CommandError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
-    let tokenizer = model::tokenizer(location).map_err(OpenError::from)?;
+    let tokenizer = model_files::tokenizer(location).map_err(OpenError::from)?;
     let tokens = tokenizer.encode(&text, true).map_err(PromptError::from)?.len();
     if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(text) }
 }

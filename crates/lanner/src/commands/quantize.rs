@@ -25,7 +25,8 @@ use super::{
 };
 use crate::{
     config::{ModelConfig, QuantizeConfig},
-    model::{self, OpenError},
+    loading::OpenError,
+    model_files,
     source::Source,
     terminal::say,
 };
@@ -76,7 +77,7 @@ fn read_text(model: &ModelConfig, source: &str, path: &Path) -> Result<String, C
 
 /// The files that a name stands for.
 fn find(model: &ModelConfig, source: &str) -> Result<Checkpoint, OpenError> {
-    Ok(model::checkpoint(Source::find(Some(source), &model.hub)?.location))
+    Ok(model_files::checkpoint(Source::find(Some(source), &model.hub)?.location))
 }
 
 /// Set once somebody presses Ctrl-C.

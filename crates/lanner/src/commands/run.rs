@@ -16,7 +16,8 @@ use crate::{
     config::{ModelConfig, PromptText, RunConfig, RunPrompt},
     conversation,
     generate::{ChoiceEvent, Finish, Generation},
-    model::{self, Conversation, Model, Prompt, PromptError},
+    loading,
+    model::{Conversation, Model, Prompt, PromptError},
     server::openai::{
         self,
         usage::{self, SpeculationUsage},
@@ -37,7 +38,7 @@ enum Output {
 /// The model does not load, refuses the prompt or fails; or a file cannot be written.
 pub fn run(model: &ModelConfig, config: RunConfig) -> Result<(), CommandError> {
     if let (RunPrompt::Ids(ids), false) = (&config.prompt, config.json) {
-        return continue_ids(&model::open_engine(model)?, ids.clone(), &config);
+        return continue_ids(&loading::open_engine(model)?, ids.clone(), &config);
     }
     let output = if config.json { Output::Json } else { Output::Text };
     let prompt = RunInput::read(&config.prompt)?;

@@ -12,7 +12,8 @@ use crate::{
     },
     config::{BenchWeights, ModelConfig, SpeculationConfig},
     conversation,
-    model::{Model, OpenError},
+    loading::OpenError,
+    model::Model,
     terminal::say,
 };
 

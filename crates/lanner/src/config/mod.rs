@@ -61,9 +61,9 @@ pub struct ModelConfig {
     pub hub: HubConfig,
     /// What to do with lines of system messages that change with every request.
     pub volatile_prefix: VolatilePrefix,
-    /// A table to draft from; [`crate::ngrams`] opens it.
+    /// A table to draft from; [`crate::drafting`] opens it.
     pub ngram_table: Option<PathBuf>,
-    /// A smaller model to draft with; [`crate::draft`] finds it.
+    /// A smaller model to draft with; [`crate::drafting`] finds it.
     pub draft_model: Option<String>,
 }
 

@@ -35,7 +35,7 @@ use super::{
 };
 use crate::{
     hub::{self, HubError, PullEvent, PullJob, Pulled, RepoName},
-    model::OpenError,
+    loading::OpenError,
     source::{self, SourceError},
 };
 
@@ -216,11 +216,9 @@ fn open_error(error: &OpenError) -> ApiError {
         OpenError::Load { error: LoadError::MemoryFull { .. }, .. } => {
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model").code("out_of_memory")
         }
-        OpenError::Text(_)
-        | OpenError::Load { .. }
-        | OpenError::Table(_)
-        | OpenError::Draft(_)
-        | OpenError::OtherTokens { .. } => ApiError::invalid("model", message).code("model_not_loadable"),
+        OpenError::Text(_) | OpenError::Load { .. } | OpenError::Drafting(_) => {
+            ApiError::invalid("model", message).code("model_not_loadable")
+        }
     }
 }
 

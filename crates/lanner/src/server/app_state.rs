@@ -14,11 +14,7 @@ use engine::Engine;
 use tokio::sync::oneshot;
 
 use super::Server;
-use crate::{
-    config::ModelConfig,
-    hub::HubConfig,
-    model::{Model, OpenError},
-};
+use crate::{config::ModelConfig, hub::HubConfig, loading::OpenError, model::Model};
 
 /// The routes' state; handlers see the [`Server`] that is current when their request comes.
 #[derive(Clone)]

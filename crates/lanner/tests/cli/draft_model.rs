@@ -40,7 +40,7 @@ fn draft_model_with_another_tokenizer_is_refused() {
     for args in [&["run", "Hi"] as &[&str], &["serve", "--port", "0"], &["bench"]] {
         let (_, stderr, succeeded) = run_lanner(&[args, &["--draft-model", other]].concat());
         assert!(
-            !succeeded && stderr.contains("cannot draft for merlin, whose tokens are not the same: token"),
+            !succeeded && stderr.contains("cannot draft for merlin: their tokenizers differ: token"),
             "{stderr}"
         );
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
