@@ -1,11 +1,87 @@
-//! Sampling as callers ask for it: every value optional, on top of what the model suggests.
+//! Sampling parameters as callers set them: flags and config keys, and overrides of the model's own.
 
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
 };
 
-/// What a request or the command line sets; the rest comes from the model's generation_config.json.
+use clap::Args;
+use engine::{RequestError, SamplingRange};
+use serde::Deserialize;
+
+/// How tokens are chosen; `[sampling]` in the config file. Defaults are those of the model's
+/// generation_config.json.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Most new tokens [default: the rest of the context].
+    #[arg(long, value_name = "TOKENS")]
+    pub max_tokens: Option<usize>,
+    /// Temperature, at most 100; 0 always takes the most likely token.
+    #[arg(long, allow_negative_numbers = true)]
+    pub temperature: Option<f64>,
+    /// Keep the smallest set of most likely tokens whose probabilities add up to this; above 0 and
+    /// at most 1.
+    #[arg(long, allow_negative_numbers = true)]
+    pub top_p: Option<f64>,
+    /// Keep this many most likely tokens; 0 keeps all.
+    #[arg(long)]
+    pub top_k: Option<usize>,
+    /// Drop tokens less likely than this times the most likely one; between 0 and 1.
+    #[arg(long, allow_negative_numbers = true)]
+    pub min_p: Option<f64>,
+    /// Make tokens of the prompt and the answer less likely; between 0.01 and 100, 1 is off.
+    #[arg(long, allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f64>,
+    /// Subtracted once from the logit of every token already generated; between -100 and 100.
+    #[arg(long, allow_negative_numbers = true)]
+    pub presence_penalty: Option<f64>,
+    /// Subtracted from a token's logit for each time it was generated; between -100 and 100.
+    #[arg(long, allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f64>,
+    /// The same seed gives the same answer [default: random].
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// Flags, else config keys.
+    ///
+    /// # Errors
+    /// A number is out of its range.
+    pub fn overrides(self, file: SamplingArgs) -> Result<Overrides, RequestError> {
+        let number = |range: SamplingRange, flag: Option<f64>, file: Option<f64>| {
+            flag.or(file).map(|value| range.check(value)).transpose()
+        };
+        Ok(Overrides {
+            max_tokens: self.max_tokens.or(file.max_tokens),
+            temperature: number(SamplingRange::TEMPERATURE, self.temperature, file.temperature)?,
+            top_p: number(SamplingRange::TOP_P, self.top_p, file.top_p)?,
+            top_k: self.top_k.or(file.top_k),
+            min_p: number(SamplingRange::MIN_P, self.min_p, file.min_p)?,
+            repetition_penalty: number(
+                SamplingRange::REPETITION_PENALTY,
+                self.repetition_penalty,
+                file.repetition_penalty,
+            )?,
+            presence_penalty: number(
+                SamplingRange::PRESENCE_PENALTY,
+                self.presence_penalty,
+                file.presence_penalty,
+            )?,
+            frequency_penalty: number(
+                SamplingRange::FREQUENCY_PENALTY,
+                self.frequency_penalty,
+                file.frequency_penalty,
+            )?,
+            seed: self.seed.or(file.seed),
+            ..Overrides::default()
+        })
+    }
+}
+
+/// What a request or the command line sets; the rest is the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// `None`: the rest of the context, or of what fits into memory.
@@ -23,7 +99,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// A request for `ids` with these values on top of the model's own.
+    /// A request for `ids` with these values over the model's defaults.
     pub fn request(&self, ids: Vec<u32>, info: &engine::ModelInfo) -> engine::Request {
         let rest = info.memory.most_tokens(info.context_length).saturating_sub(ids.len()).max(1);
         engine::Request {
@@ -47,7 +123,8 @@ impl Overrides {
     }
 }
 
-/// A number nobody can guess from the outside: the standard library seeds every `RandomState` from the system.
+/// A number that outsiders cannot guess: the standard library seeds every `RandomState` from the
+/// system.
 pub fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

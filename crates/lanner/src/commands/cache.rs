@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 
 use super::{CommandError, models::ago};
 use crate::{
-    cli::StateAction,
-    config::StateConfig,
+    cli::DiskCacheAction,
+    config::DiskCacheConfig,
     hub::megabytes,
     terminal::{say, table},
 };
 
 /// # Errors
 /// The folder cannot be read or a file not be removed, or stdout is closed.
-pub fn cache(config: &StateConfig) -> Result<(), CommandError> {
+pub fn cache(config: &DiskCacheConfig) -> Result<(), CommandError> {
     let fail = |error: io::Error| CommandError::Cache { folder: config.folder.clone(), error };
     let mut stdout = io::stdout();
     match config.action {
-        StateAction::Ls => {
+        DiskCacheAction::Ls => {
             let stored = disk_cache::list(&config.folder).map_err(fail)?;
             let text = match config.json {
                 true => format!("{:#}\n", Value::from_iter(stored.iter().map(to_json))),
@@ -42,7 +42,7 @@ pub fn cache(config: &StateConfig) -> Result<(), CommandError> {
             };
             Ok(write!(stdout, "{text}")?)
         }
-        StateAction::Clear => {
+        DiskCacheAction::Clear => {
             let (files, bytes) = disk_cache::clear(&config.folder).map_err(fail)?;
             if config.json {
                 writeln!(stdout, "{}", json!({ "files": files, "bytes": bytes }))?;

@@ -71,7 +71,7 @@ fn answer_texts(
         }
     }
     let report = ModelReport::new(model.name.clone(), None, info);
-    let ways = config.ways.of(&info.drafters);
+    let ways = config.modes.of(&info.drafters);
     Ok((report, run(&model.engine, &cases, &ways, config)?))
 }
 
@@ -126,7 +126,7 @@ fn follow_scripts(
     plain.stop();
     // The longest answer to a prompt holds the others.
     answers.sort_by_key(|(_, answer)| std::cmp::Reverse(answer.len()));
-    let ways = config.ways.of(&["scripted"]);
+    let ways = config.modes.of(&["scripted"]);
     let mut lines = vec![];
     for &right in &config.scripted {
         let vocab_size = u32::try_from(vocab_size).unwrap_or(u32::MAX);

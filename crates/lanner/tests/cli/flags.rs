@@ -42,7 +42,7 @@ fn wrong_usage_names_the_flag_and_value() {
     );
     check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
     check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
-    let nothing = ["--disk-cache-bits: nothing is kept on the disk"];
+    let nothing = ["--disk-cache-bits: there is no disk cache"];
     check_failure(&["serve", "--disk-cache", "off", "--disk-cache-bits", "8"], &[], &nothing);
     check_failure(&["chat"], &[("LANNER_DISK_CACHE_BITS", "8")], &nothing);
     check_failure(

@@ -1,0 +1,55 @@
+//! Arguments of the HTTP server; section `[server]` of the config file.
+
+use std::{
+    net::IpAddr,
+    num::{NonZeroU16, NonZeroU32},
+};
+
+use clap::Args;
+use serde::Deserialize;
+
+/// Where to serve, to whom, and within which limits; `[server]` in the config file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Server")]
+pub struct ServerArgs {
+    /// Address to listen on [default: 127.0.0.1].
+    #[arg(long, env = "LANNER_HOST", value_name = "IP")]
+    pub host: Option<IpAddr>,
+    /// Port to listen on; 0 picks a free one [default: 11436].
+    #[arg(long, env = "LANNER_PORT")]
+    pub port: Option<u16>,
+    /// Require `Authorization: Bearer KEY` on /v1/* and /metrics.
+    #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// Also accept this name in Host and Origin headers; `*` accepts all. By default a loopback
+    /// address accepts loopback names, any other address also IP addresses and names of the local
+    /// network.
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
+    /// Largest request body, in MiB [default: 16].
+    #[arg(long, value_name = "MIB")]
+    pub body_limit: Option<usize>,
+    /// Serve the model under this name [default: the folder's name].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Turn off the routes that load and pull models and those of the prefix cache.
+    #[arg(long)]
+    pub no_admin: bool,
+    /// Most open connections; idle ones are closed first, further ones get a 503 [default: 512].
+    #[arg(long, value_name = "CONNECTIONS")]
+    pub max_connections: Option<NonZeroU16>,
+    /// Seconds to receive a request head [default: 15].
+    #[arg(long, value_name = "SECONDS")]
+    pub header_timeout: Option<NonZeroU32>,
+    /// Longest pause in a request body, in seconds, and the time it may stay below 64 KiB a second
+    /// on average [default: 30].
+    #[arg(long, value_name = "SECONDS")]
+    pub body_timeout: Option<NonZeroU32>,
+    /// Seconds to keep an idle connection open [default: 75].
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_timeout: Option<NonZeroU32>,
+    /// Seconds after which a client that reads none of its response is disconnected [default: 60].
+    #[arg(long, value_name = "SECONDS")]
+    pub write_timeout: Option<NonZeroU32>,
+}

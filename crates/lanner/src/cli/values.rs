@@ -1,0 +1,121 @@
+//! Values of flags and config keys that have a notation of their own.
+
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+/// Speculative decoding, in the engine's notation.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SpeculateArg(pub engine::Speculate);
+
+impl TryFrom<String> for SpeculateArg {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<SpeculateArg, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for SpeculateArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SpeculateArg, String> {
+        text.parse().map(SpeculateArg)
+    }
+}
+
+/// A number of bytes: a number, a number with K, M, G or T (powers of 1024), or `off` for 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct Bytes(pub usize);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a number of bytes, or text such as \"4G\" or \"off\"")]
+enum NumberOrText {
+    Number(usize),
+    Text(String),
+}
+
+impl TryFrom<NumberOrText> for Bytes {
+    type Error = String;
+
+    fn try_from(given: NumberOrText) -> Result<Bytes, String> {
+        match given {
+            NumberOrText::Number(bytes) => Ok(Bytes(bytes)),
+            NumberOrText::Text(text) => text.parse(),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        if text == "off" {
+            return Ok(Bytes(0));
+        }
+        let wrong = || format!("`{text}` is not a number of bytes; write one, 500M, 4G or off");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = text[digits.len()..].to_ascii_uppercase();
+        let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
+            "" => 0,
+            "K" => 10,
+            "M" => 20,
+            "G" => 30,
+            "T" => 40,
+            _ => return Err(wrong()),
+        };
+        let number: usize = digits.parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << shift).map(Bytes).ok_or_else(wrong)
+    }
+}
+
+/// How weights are quantised.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum QuantizationMode {
+    /// Integers with a scale and a bias per group.
+    Affine,
+    /// 4-bit floats with a power of two per 32.
+    Mxfp4,
+    /// 8-bit floats with a power of two per 32.
+    Mxfp8,
+    /// 4-bit floats with an 8-bit float per 16.
+    Nvfp4,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_parse_with_and_without_units() {
+        let check = |text: &str, expected: Option<usize>| {
+            assert_eq!(text.parse().ok(), expected.map(Bytes), "{text}");
+        };
+        check("off", Some(0));
+        check("0", Some(0));
+        check("1000", Some(1000));
+        check("4G", Some(4 << 30));
+        check("4GiB", Some(4 << 30));
+        check("500mb", Some(500 << 20));
+        check("2k", Some(2048));
+        check("many", None);
+        check("-1", None);
+        check("4X", None);
+        check("99999999T", None);
+        check("", None);
+    }
+}

@@ -1,0 +1,143 @@
+//! How to load and run a model, and how much state to cache.
+
+use std::path::PathBuf;
+
+use super::{dirs::user_folder, error::ConfigError};
+use crate::{
+    bench::machine,
+    cli::{self, CacheArgs, ModelArgs, VolatilePrefix},
+    hub::HubConfig,
+};
+
+/// Default bounds of the prefix cache in memory.
+const MIN_PREFIX_CACHE: usize = 256 << 20;
+const MAX_PREFIX_CACHE: usize = 8 << 30;
+/// Default size of a disk cache.
+pub const DISK_CACHE_BYTES: usize = 3 << 30;
+
+#[derive(Clone)]
+pub struct ModelConfig {
+    /// As the user wrote it; `None`: the built-in model.
+    pub model: Option<String>,
+    pub options: engine::Options,
+    pub hub: HubConfig,
+    pub volatile_prefix: VolatilePrefix,
+    /// An n-gram table to draft from; [`crate::drafting`] opens it.
+    pub ngram_table: Option<PathBuf>,
+    /// A smaller model to draft with; [`crate::drafting`] finds it.
+    pub draft_model: Option<String>,
+}
+
+/// Sizes of the prefix cache in memory and on disk.
+pub struct Caches {
+    memory_bytes: usize,
+    disk: Option<engine::DiskCache>,
+}
+
+impl ModelConfig {
+    /// For commands that gain nothing from a prefix cache: they send one request, or measure.
+    pub fn without_cache(args: ModelArgs, file: ModelArgs, hub: HubConfig) -> ModelConfig {
+        let defaults = engine::Options::default();
+        let options = engine::Options {
+            device: args.device.or(file.device).map(device),
+            dtype: args.dtype.or(file.dtype).map(dtype),
+            precision: args.precision.or(file.precision).map_or(defaults.precision, precision),
+            threads: args.threads.or(file.threads),
+            prefill_chunk: args.prefill_chunk.or(file.prefill_chunk).unwrap_or(defaults.prefill_chunk),
+            max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),
+            queue_limit: args.queue_limit.or(file.queue_limit).unwrap_or(defaults.queue_limit),
+            max_context: args.max_context.or(file.max_context),
+            prefix_cache_bytes: 0,
+            disk_cache: None,
+            memory_limit: args
+                .memory_limit
+                .or(file.memory_limit)
+                .map(|bytes| bytes.0)
+                .filter(|bytes| *bytes > 0),
+            when_full: args.when_full.or(file.when_full).map_or(defaults.when_full, when_full),
+            speculate: args.speculate.or(file.speculate).map_or(defaults.speculate, |arg| arg.0),
+            // The tokenizer's end-of-sequence tokens, the n-gram table and the draft model are set
+            // when the model is opened.
+            ..defaults
+        };
+        ModelConfig {
+            model: args.model.or(file.model),
+            options,
+            hub,
+            volatile_prefix: VolatilePrefix::default(),
+            ngram_table: args.ngram_table.or(file.ngram_table),
+            draft_model: args.draft_model.or(file.draft_model),
+        }
+    }
+
+    pub fn with_cache(mut self, caches: Caches, args: &CacheArgs, file: &CacheArgs) -> ModelConfig {
+        self.options.prefix_cache_bytes = caches.memory_bytes;
+        self.options.disk_cache = caches.disk;
+        self.volatile_prefix = args.volatile_prefix.or(file.volatile_prefix).unwrap_or_default();
+        self
+    }
+}
+
+/// The sizes that flags and config keys set; without those the disk cache has `default` bytes.
+///
+/// # Errors
+/// There is to be a disk cache, but no prefix cache in memory or no folder; or bits without one.
+pub fn caches(args: &CacheArgs, file: &CacheArgs, default: Option<usize>) -> Result<Caches, ConfigError> {
+    let from_machine = || (machine::memory().unwrap_or(0) / 8).clamp(MIN_PREFIX_CACHE, MAX_PREFIX_CACHE);
+    let memory_bytes = args.prefix_cache.or(file.prefix_cache).map_or_else(from_machine, |bytes| bytes.0);
+    let explicit = args.disk_cache.or(file.disk_cache).map(|bytes| bytes.0);
+    let folder = args.cache_dir.clone().or_else(|| file.cache_dir.clone());
+    // In the file the bits may be meant for other commands.
+    let explicit_bits = args.disk_cache_bits.is_some();
+    let bits = args.disk_cache_bits.or(file.disk_cache_bits);
+    let default = default.or(folder.is_some().then_some(DISK_CACHE_BYTES)).filter(|_| memory_bytes > 0);
+    let Some(bytes) = explicit.or(default).filter(|bytes| *bytes > 0) else {
+        return match explicit_bits {
+            true => Err(ConfigError::BitsWithoutDiskCache),
+            false => Ok(Caches { memory_bytes, disk: None }),
+        };
+    };
+    if memory_bytes == 0 {
+        return Err(ConfigError::DiskCacheAlone);
+    }
+    match folder.or_else(disk_cache_folder) {
+        Some(folder) => Ok(Caches { memory_bytes, disk: Some(engine::DiskCache { folder, bytes, bits }) }),
+        None if explicit.is_some() || explicit_bits => Err(ConfigError::NoCacheDir),
+        None => Ok(Caches { memory_bytes, disk: None }),
+    }
+}
+
+/// The default folder; `None` if the system has no home folder.
+pub fn disk_cache_folder() -> Option<PathBuf> {
+    user_folder("XDG_CACHE_HOME", ".cache").map(|folder| folder.join("state"))
+}
+
+fn device(device: cli::Device) -> engine::Device {
+    match device {
+        cli::Device::Cpu => engine::Device::Cpu,
+        cli::Device::Gpu => engine::Device::Gpu,
+    }
+}
+
+fn dtype(dtype: cli::Dtype) -> engine::Dtype {
+    match dtype {
+        cli::Dtype::Float32 => engine::Dtype::Float32,
+        cli::Dtype::Float16 => engine::Dtype::Float16,
+        cli::Dtype::Bfloat16 => engine::Dtype::Bfloat16,
+    }
+}
+
+fn precision(precision: cli::Precision) -> engine::Precision {
+    match precision {
+        cli::Precision::Float32 => engine::Precision::Float32,
+        cli::Precision::Rounded => engine::Precision::Rounded,
+        cli::Precision::Int8 => engine::Precision::Int8,
+    }
+}
+
+fn when_full(policy: cli::WhenFull) -> engine::WhenFull {
+    match policy {
+        cli::WhenFull::Refuse => engine::WhenFull::Refuse,
+        cli::WhenFull::Wait => engine::WhenFull::Wait,
+    }
+}
