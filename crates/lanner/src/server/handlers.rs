@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Server,
-    completion::{ApiFormat, Completion, ParsedRequest},
+    completion::{Completion, ParsedRequest},
     metrics::{self, Outcome, OutcomeGuard},
-    openai::{chat::ChatFormat, completions::CompletionFormat, error::ApiError},
+    openai::{ApiFormat, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
 };
 

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions` on the wire.
+//! `POST /v1/chat/completions`.
 
 mod request;
 mod response;

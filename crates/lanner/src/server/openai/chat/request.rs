@@ -1,58 +1,40 @@
-//! `POST /v1/chat/completions`: the request as sent, and what it means once valid.
+//! Request bodies of `POST /v1/chat/completions`, and their validation.
 
-use engine::SamplingRange;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
-use super::super::{
-    GenerateParams, LogitBiasField, SpeculationField, StopField, StreamOptions, ValidRequest, alternatives,
-    choices, error::ApiError, idempotency, logit_bias, number, priority, refuse, reply, speculation,
-    stop_strings, timeout, top_k,
+use crate::{
+    model::Conversation,
+    server::openai::{
+        error::ApiError,
+        fields,
+        params::ValidRequest,
+        request::{RouteParams, request_body},
+    },
 };
-use crate::{model::Conversation, sampling::Overrides};
 
-#[derive(Debug, Deserialize)]
-pub struct ChatRequest {
-    model: Option<String>,
-    messages: Vec<Value>,
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    enable_thinking: Option<bool>,
-    reasoning_effort: Option<String>,
-    chat_template_kwargs: Option<Map<String, Value>>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
-    repetition_penalty: Option<f64>,
-    presence_penalty: Option<f64>,
-    frequency_penalty: Option<f64>,
-    logit_bias: Option<LogitBiasField>,
-    seed: Option<i64>,
-    stop: Option<StopField>,
-    ignore_eos: Option<bool>,
-    n: Option<usize>,
-    logprobs: Option<bool>,
-    top_logprobs: Option<usize>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    priority: Option<String>,
-    timeout: Option<f64>,
-    speculation: Option<SpeculationField>,
-    idempotency_key: Option<String>,
-    cache_ttl_ms: Option<u64>,
-    response_format: Option<ResponseFormat>,
-    modalities: Option<Vec<String>>,
-    verbosity: Option<String>,
-    audio: Option<IgnoredAny>,
-    functions: Option<IgnoredAny>,
-    function_call: Option<IgnoredAny>,
-    web_search_options: Option<IgnoredAny>,
-    moderation: Option<IgnoredAny>,
+request_body! {
+    pub struct ChatRequest {
+        messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Value>,
+        enable_thinking: Option<bool>,
+        reasoning_effort: Option<String>,
+        chat_template_kwargs: Option<Map<String, Value>>,
+        add_generation_prompt: Option<bool>,
+        continue_final_message: Option<bool>,
+        max_completion_tokens: Option<usize>,
+        logprobs: Option<bool>,
+        top_logprobs: Option<usize>,
+        response_format: Option<ResponseFormat>,
+        modalities: Option<Vec<String>>,
+        verbosity: Option<String>,
+        audio: Option<IgnoredAny>,
+        functions: Option<IgnoredAny>,
+        function_call: Option<IgnoredAny>,
+        web_search_options: Option<IgnoredAny>,
+        moderation: Option<IgnoredAny>,
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,44 +47,15 @@ impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
 
     fn try_from(mut request: ChatRequest) -> Result<ValidRequest<Conversation>, ApiError> {
         request.refuse_unsupported()?;
-        let prompts = request.conversation()?;
+        let conversation = request.conversation()?;
         let logprobs = request.alternatives()?;
-        let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+        let shared = request.take_shared();
+        let max_tokens = request.max_completion_tokens.or(shared.max_tokens);
         if max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
         }
-        Ok(ValidRequest {
-            model: request.model,
-            prompts,
-            params: GenerateParams {
-                overrides: Overrides {
-                    max_tokens,
-                    temperature: number(SamplingRange::TEMPERATURE, request.temperature)?,
-                    top_p: number(SamplingRange::TOP_P, request.top_p)?,
-                    top_k: top_k(request.top_k)?,
-                    min_p: number(SamplingRange::MIN_P, request.min_p)?,
-                    repetition_penalty: number(
-                        SamplingRange::REPETITION_PENALTY,
-                        request.repetition_penalty,
-                    )?,
-                    presence_penalty: number(SamplingRange::PRESENCE_PENALTY, request.presence_penalty)?,
-                    frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, request.frequency_penalty)?,
-                    logit_bias: logit_bias(request.logit_bias)?,
-                    seed: request.seed.map(i64::cast_unsigned),
-                },
-                stop: stop_strings(request.stop)?,
-                ignore_eos: request.ignore_eos.unwrap_or(false),
-                n: choices(request.n)?,
-                logprobs,
-                prompt_logprobs: false,
-                prompt_only: false,
-                priority: priority(request.priority.as_deref())?,
-                timeout: timeout(request.timeout)?,
-                speculation: speculation(request.speculation)?,
-                reply: reply(request.stream, request.stream_options)?,
-            },
-            idempotency: idempotency(request.idempotency_key, request.cache_ttl_ms)?,
-        })
+        let route = RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false };
+        shared.validate(conversation, route)
     }
 }
 
@@ -110,7 +63,7 @@ impl ChatRequest {
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
         let constrained = self.response_format.as_ref().is_some_and(|format| format.r#type != "text");
         let only_text = |modes: &Vec<String>| modes.iter().all(|mode| mode == "text");
-        refuse(&[
+        fields::refuse(&[
             ("response_format", constrained),
             ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),
             ("verbosity", self.verbosity.as_ref().is_some_and(|level| level != "medium")),
@@ -122,7 +75,7 @@ impl ChatRequest {
         ])
     }
 
-    /// Takes what the template is given out of the request.
+    /// Takes the template's input out of the request.
     fn conversation(&mut self) -> Result<Conversation, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
@@ -156,7 +109,7 @@ impl ChatRequest {
         }
     }
 
-    /// The more particular field wins: `enable_thinking`, then `chat_template_kwargs`, then `reasoning_effort`.
+    /// The more specific field wins: `enable_thinking`, then `chat_template_kwargs`, then `reasoning_effort`.
     fn kwargs(&mut self) -> Map<String, Value> {
         let mut kwargs = Map::new();
         if let Some(effort) = self.reasoning_effort.take() {
@@ -172,7 +125,7 @@ impl ChatRequest {
 
     fn alternatives(&self) -> Result<Option<usize>, ApiError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (true, count) => Ok(Some(alternatives("top_logprobs", count.unwrap_or(0))?)),
+            (true, count) => Ok(Some(fields::top_logprobs("top_logprobs", count.unwrap_or(0))?)),
             (false, None | Some(0)) => Ok(None),
             (false, Some(_)) => {
                 Err(ApiError::invalid("top_logprobs", "top_logprobs only goes with `logprobs: true`"))

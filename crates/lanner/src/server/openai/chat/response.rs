@@ -1,4 +1,4 @@
-//! Chat answers: what a chunk says about a choice, and the whole choice made of such pieces.
+//! Response bodies of `POST /v1/chat/completions`: chunks of a choice, and the choice folded from them.
 
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use chat::Delta;
 use engine::TokenLogprobs;
 use serde::Serialize;
 
-use super::{
-    super::{GenerateParams, error::ApiError, finish_reason, finite},
-    ChatRequest,
-};
+use super::ChatRequest;
 use crate::{
     generate::{ChoiceEvent, Token},
     model::{Conversation, Model, Prompt},
-    server::completion::{ApiFormat, prompt_error},
+    server::openai::{
+        error::ApiError,
+        format::{self, ApiFormat, finite, prompt_error},
+        params::GenerateParams,
+    },
 };
 
-/// Writes chat answers.
+/// Writes the responses to one request.
 pub struct ChatFormat {
     model: Arc<Model>,
     logprobs: bool,
@@ -88,7 +89,7 @@ impl ApiFormat for ChatFormat {
     const WHOLE: &'static str = "chat.completion";
     const PROMPT: &'static str = "messages";
 
-    fn begin(
+    fn prepare(
         model: &Arc<Model>,
         conversation: Conversation,
         params: &GenerateParams,
@@ -97,14 +98,14 @@ impl ApiFormat for ChatFormat {
         Ok((ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some() }, vec![prompt]))
     }
 
-    fn open(&mut self, choice: usize) -> Option<ChatDelta> {
+    fn first_piece(&mut self, choice: usize) -> Option<ChatDelta> {
         let delta =
             MessageDelta { role: Some("assistant"), content: Some(String::new()), ..Default::default() };
         Some(ChatDelta { index: choice, delta, logprobs: None, finish_reason: None })
     }
 
-    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<ChatDelta> {
-        let (delta, tokens, finish_reason) = match step {
+    fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<ChatDelta> {
+        let (delta, tokens, finish_reason) = match event {
             ChoiceEvent::Text { delta: Delta::Content(text), tokens } => {
                 (MessageDelta { content: Some(text), ..Default::default() }, tokens, None)
             }
@@ -112,18 +113,18 @@ impl ApiFormat for ChatFormat {
                 (MessageDelta { reasoning_content: Some(text), ..Default::default() }, tokens, None)
             }
             ChoiceEvent::Finished(finish) => {
-                (MessageDelta::default(), finish.tokens, Some(self::finish_reason(finish.reason)))
+                (MessageDelta::default(), finish.tokens, Some(format::finish_reason(finish.reason)))
             }
             ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => return None,
         };
         Some(ChatDelta { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
     }
 
-    fn choice(index: usize) -> ChatChoice {
+    fn empty_choice(index: usize) -> ChatChoice {
         ChatChoice { index, message: Message::default(), logprobs: None, finish_reason: None }
     }
 
-    fn fold(choice: &mut ChatChoice, piece: ChatDelta) {
+    fn append(choice: &mut ChatChoice, piece: ChatDelta) {
         let message = &mut choice.message;
         message.role = piece.delta.role.unwrap_or(message.role);
         message.content.push_str(&piece.delta.content.unwrap_or_default());
@@ -139,7 +140,7 @@ impl ApiFormat for ChatFormat {
 }
 
 impl ChatFormat {
-    /// Those of the content's tokens: clients line them up with the content.
+    /// Log-probabilities of the content's tokens, without reasoning: clients match them to the content.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
         let content = content.map(|logprobs| self.token_logprob(logprobs));

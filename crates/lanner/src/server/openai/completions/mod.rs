@@ -1,5 +1,6 @@
-//! `POST /v1/completions` on the wire.
+//! `POST /v1/completions`.
 
+mod prompt;
 mod request;
 mod response;
 

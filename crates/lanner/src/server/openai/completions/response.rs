@@ -1,4 +1,4 @@
-//! Completions: a piece and a whole choice have the same shape here, so folding is joining.
+//! Response bodies of `POST /v1/completions`: a chunk of a choice has the fields of the whole choice.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use engine::{RequestError, TokenLogprobs};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{
-    super::{GenerateParams, error::ApiError, finish_reason, finite},
-    CompletionRequest,
-    request::{CompletionPrompts, PromptInput},
-};
+use super::{CompletionRequest, prompt::PromptInput, request::CompletionPrompts};
 use crate::{
     generate::{ChoiceEvent, Token},
     model::{Model, Prompt},
-    server::completion::{ApiFormat, prompt_error},
+    server::openai::{
+        error::ApiError,
+        format::{self, ApiFormat, finite, prompt_error},
+        params::GenerateParams,
+    },
 };
 
-/// Writes completions.
+/// Writes the responses to one request.
 pub struct CompletionFormat {
     model: Arc<Model>,
     prompts: Vec<Echo>,
@@ -27,11 +27,11 @@ pub struct CompletionFormat {
     echo: bool,
     logprobs: bool,
     return_token_ids: bool,
-    /// For each choice, where the tokens reported so far end.
+    /// By choice: where the tokens reported so far end.
     offsets: Vec<TextOffsets>,
 }
 
-/// A prompt as it is repeated to the client.
+/// A prompt to repeat to the client.
 struct Echo {
     text: String,
     ids: Vec<u32>,
@@ -68,7 +68,7 @@ impl ApiFormat for CompletionFormat {
     const WHOLE: &'static str = "text_completion";
     const PROMPT: &'static str = "prompt";
 
-    fn begin(
+    fn prepare(
         model: &Arc<Model>,
         completions: CompletionPrompts,
         params: &GenerateParams,
@@ -95,7 +95,7 @@ impl ApiFormat for CompletionFormat {
         Ok((wire, prompts))
     }
 
-    fn open(&mut self, choice: usize) -> Option<CompletionChoice> {
+    fn first_piece(&mut self, choice: usize) -> Option<CompletionChoice> {
         if !self.echo && !self.return_token_ids {
             return None;
         }
@@ -108,13 +108,13 @@ impl ApiFormat for CompletionFormat {
         })
     }
 
-    fn write(&mut self, choice: usize, step: ChoiceEvent) -> Option<CompletionChoice> {
-        let (text, tokens, finish_reason) = match step {
+    fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<CompletionChoice> {
+        let (text, tokens, finish_reason) = match event {
             ChoiceEvent::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
                 (text, tokens, None)
             }
             ChoiceEvent::Finished(finish) => {
-                (String::new(), finish.tokens, Some(self::finish_reason(finish.reason)))
+                (String::new(), finish.tokens, Some(format::finish_reason(finish.reason)))
             }
             ChoiceEvent::Prompt(logprobs) => return Some(self.prompt_logprobs(choice, logprobs)),
             ChoiceEvent::Logits { .. } => return None,
@@ -131,11 +131,11 @@ impl ApiFormat for CompletionFormat {
         })
     }
 
-    fn choice(index: usize) -> CompletionChoice {
+    fn empty_choice(index: usize) -> CompletionChoice {
         CompletionChoice { index, ..CompletionChoice::default() }
     }
 
-    fn fold(choice: &mut CompletionChoice, piece: CompletionChoice) {
+    fn append(choice: &mut CompletionChoice, piece: CompletionChoice) {
         choice.text.push_str(&piece.text);
         match (&mut choice.logprobs, piece.logprobs) {
             (Some(all), Some(more)) => all.extend(more),
@@ -149,7 +149,7 @@ impl ApiFormat for CompletionFormat {
     }
 }
 
-/// Refuses prompts longer than the context before their ids are copied or decoded.
+/// Rejects prompts longer than the context before their ids are copied or decoded.
 fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
     let context = model.engine.info().context_length;
     match input {
@@ -171,15 +171,15 @@ impl CompletionFormat {
         for (index, score) in scores.into_iter().enumerate() {
             let Echo { text, ids } = &self.prompts[choice / self.n];
             let id = ids[index];
-            // Those that the tokenizer puts around a text are not in it; those that the client wrote are.
+            // A special token is in the text only if the client wrote it there.
             let offset = self.offsets[choice].push(id, false);
-            let shown = model.is_special(id) && begins(text, offset, &self.token_text(id));
+            let shown = model.is_special(id) && occurs_at(text, offset, &self.token_text(id));
             if shown {
                 self.offsets[choice].push(id, true);
             }
             self.report(id, offset, score, &mut logprobs);
         }
-        // The answer's text stands behind the prompt's, and is decoded by itself.
+        // The answer follows the prompt's text, and is decoded by itself.
         let characters = self.prompts[choice / self.n].text.chars().count();
         self.offsets[choice] = model.text_offsets(characters);
         CompletionChoice { index: choice, logprobs: Some(logprobs), ..CompletionChoice::default() }
@@ -194,7 +194,7 @@ impl CompletionFormat {
         logprobs
     }
 
-    /// Adds one token; only a prompt's first has no score.
+    /// Adds one token; only a prompt's first token has no score.
     fn report(
         &self,
         id: u32,
@@ -208,7 +208,7 @@ impl CompletionFormat {
         logprobs.top_logprobs.push(score.map(|score| self.top(&score)));
     }
 
-    /// The likeliest tokens by text, and the chosen one; of tokens with the same text the likeliest stays.
+    /// The most likely tokens by text, and the chosen one; of tokens with the same text the first counts.
     fn top(&self, score: &TokenLogprobs) -> Map<String, Value> {
         let mut top = Map::new();
         for &(id, logprob) in score.top.iter().chain([&(score.id, score.logprob)]) {
@@ -222,9 +222,9 @@ impl CompletionFormat {
     }
 }
 
-/// Whether `token` stands in a text behind so many characters.
-fn begins(text: &str, characters: usize, token: &str) -> bool {
-    let at = text.char_indices().map(|(at, _)| at).nth(characters);
+/// Whether `token` occurs in `text` at this character.
+fn occurs_at(text: &str, character: usize, token: &str) -> bool {
+    let at = text.char_indices().map(|(at, _)| at).nth(character);
     at.is_some_and(|at| text[at..].starts_with(token))
 }
 

@@ -1,0 +1,296 @@
+//! A request being answered, generated or replayed. A whole response is folded from the pieces that
+//! a stream sends.
+
+mod request;
+mod stream;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use axum::{
+    Json,
+    http::HeaderName,
+    response::{IntoResponse, Response},
+};
+use chat::{Decoder, spoilers::Spoiler};
+use engine::{Lossy, RequestError};
+use serde::Serialize;
+
+pub use self::request::ParsedRequest;
+use super::{
+    Server,
+    idempotency::{Claim, Recorder, Recording},
+    metrics::{Outcome, OutcomeGuard},
+    openai::{
+        ApiFormat, GenerateParams, Reply, ValidRequest,
+        error::ApiError,
+        prompt_error,
+        usage::{self, MissContext, Usage},
+    },
+    unix_seconds,
+};
+use crate::{
+    generate::{ChoiceEvent, Generation},
+    model::{Model, Prompt, PromptError},
+    sampling,
+};
+
+/// Most bytes of generated events buffered for a client that does not read.
+const MAX_UNREAD_BYTES: usize = 32 << 20;
+/// Marks a replayed answer; Stripe's name for it.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Why an answer may differ from the model's; streams may have no usage that says so.
+const LOSSY: HeaderName = HeaderName::from_static("lanner-lossy");
+
+/// Tokens on either side of a cache miss that usage shows.
+const MISS_TEXT_TOKENS: usize = 12;
+/// Tokens on either side of a cache miss that are searched for the ends of its line.
+const MISS_LINE_TOKENS: usize = 64;
+
+/// Dropping it, as happens when the client disconnects, cancels the generation.
+pub struct Completion<F: ApiFormat> {
+    server: Arc<Server>,
+    format: F,
+    steps: Steps,
+    params: GenerateParams,
+    prompts: Vec<Vec<u32>>,
+    /// Choices of all prompts.
+    choices: usize,
+    usage: Usage,
+    id: String,
+    created: u64,
+    outcome: Arc<OutcomeGuard>,
+}
+
+/// Where the events of an answer come from.
+enum Steps {
+    Live {
+        generation: Generation,
+        recorder: Option<Recorder>,
+        _running: RunningChoices,
+    },
+    /// The stored answer of an earlier request.
+    Replayed(VecDeque<(usize, ChoiceEvent)>),
+}
+
+/// A chunk, or a whole response.
+#[derive(Serialize)]
+struct Envelope<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<C>,
+    /// Omitted; or null in every chunk but the last; or the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+impl<F: ApiFormat> Completion<F> {
+    /// Renders, encodes and submits the prompts: CPU-bound work, which does not belong on an async
+    /// thread.
+    ///
+    /// # Errors
+    /// A prompt is not valid, or the engine rejects the request.
+    pub fn start(
+        request: ParsedRequest<F>,
+        claim: Option<Claim>,
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
+        match claim {
+            Some(Claim::Replay(recording)) => Completion::replay(request, &recording, outcome),
+            Some(Claim::New(recorder)) => Completion::generate(request, Some(recorder), outcome),
+            None => Completion::generate(request, None, outcome),
+        }
+    }
+
+    fn generate(
+        request: ParsedRequest<F>,
+        recorder: Option<Recorder>,
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
+        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, deadline, .. } = request;
+        let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
+        // Before any work: a full server has none to spare.
+        let place = server.model.engine.enter().map_err(engine_error)?;
+        let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
+        let requests = requests(&server.model, &prompts, &params, deadline)
+            .map_err(|error| prompt_error(&error, F::PROMPT))?;
+        let choices = requests.len();
+        let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
+            .map_err(engine_error)?;
+        let running = RunningChoices::new(&server.running, choices);
+        Ok(Completion {
+            format,
+            steps: Steps::Live { generation, recorder, _running: running },
+            params,
+            prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
+            choices,
+            usage: Usage::default(),
+            id: format!("{}{:016x}", F::ID_PREFIX, sampling::random()),
+            created: unix_seconds(),
+            outcome,
+            server,
+        })
+    }
+
+    fn replay(
+        request: ParsedRequest<F>,
+        recording: &Recording,
+        outcome: Arc<OutcomeGuard>,
+    ) -> Result<Completion<F>, ApiError> {
+        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, .. } = request;
+        let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
+        Ok(Completion {
+            format,
+            steps: Steps::Replayed(recording.steps.clone().into()),
+            choices: prompts.len() * params.n,
+            prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
+            params,
+            usage: Usage::default(),
+            id: recording.id.clone(),
+            created: recording.created,
+            outcome,
+            server,
+        })
+    }
+
+    /// # Errors
+    /// The engine fails before a whole response is complete.
+    pub async fn respond(self) -> Result<Response, ApiError> {
+        let replayed = matches!(self.steps, Steps::Replayed(_)).then_some([(REPLAYED, "true")]);
+        let info = self.server.model.engine.info();
+        let lossy = info.is_lossy(self.params.speculation.as_ref());
+        let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
+        let response = match self.params.reply {
+            Reply::Whole => self.whole().await?,
+            Reply::Stream { include_usage } => stream::respond(self, include_usage),
+        };
+        Ok((replayed, lossy, response).into_response())
+    }
+
+    /// The next event of any choice; `None` when all have finished.
+    async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
+        let (generation, recorder) = match &mut self.steps {
+            Steps::Replayed(steps) => return steps.pop_front().map(Ok),
+            Steps::Live { generation, recorder, .. } => (generation, recorder),
+        };
+        let next = generation.next().await;
+        *recorder = match (&next, recorder.take()) {
+            (Some(Ok((choice, event))), Some(recorder)) => recorder.push(*choice, event),
+            (None, Some(recorder)) => {
+                recorder.finish(self.id.clone(), self.created);
+                None
+            }
+            _ => None,
+        };
+        next
+    }
+
+    async fn whole(mut self) -> Result<Response, ApiError> {
+        let mut choices: Vec<F::Choice> = (0..self.choices).map(F::empty_choice).collect();
+        for (index, choice) in choices.iter_mut().enumerate() {
+            self.format.first_piece(index).into_iter().for_each(|piece| F::append(choice, piece));
+        }
+        while let Some(event) = self.next().await {
+            let (index, event) = event.map_err(|error| ApiError::from_engine(&error, F::PROMPT))?;
+            self.piece(index, event).into_iter().for_each(|piece| F::append(&mut choices[index], piece));
+        }
+        let usage = self.usage.take();
+        self.record_outcome();
+        Ok(Json(self.envelope(F::WHOLE, choices, Some(Some(usage)))).into_response())
+    }
+
+    /// The whole answer was sent.
+    fn record_outcome(&self) {
+        self.outcome.record(match self.steps {
+            Steps::Live { .. } => Outcome::Answered,
+            Steps::Replayed(_) => Outcome::Replayed,
+        });
+    }
+
+    fn piece(&mut self, index: usize, event: ChoiceEvent) -> Option<F::Piece> {
+        let event = match event {
+            ChoiceEvent::Text { .. } if self.params.prompt_only => return None,
+            ChoiceEvent::Finished(finish) if self.params.prompt_only => {
+                ChoiceEvent::Finished(finish.prompt_only())
+            }
+            event => event,
+        };
+        if let ChoiceEvent::Finished(finish) = &event {
+            let (prompt, choice) = (index / self.params.n, index % self.params.n);
+            let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
+            self.usage.add(finish, choice == 0, context);
+        }
+        self.format.piece(index, event)
+    }
+
+    fn envelope<C>(
+        &self,
+        object: &'static str,
+        choices: Vec<C>,
+        usage: Option<Option<Usage>>,
+    ) -> Envelope<'_, C> {
+        Envelope { id: &self.id, object, created: self.created, model: self.server.name(), choices, usage }
+    }
+}
+
+/// The prompt's text around token `at`.
+fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
+    let around = |tokens: usize| {
+        let [start, end] = [at.saturating_sub(tokens), at + tokens].map(|end| end.min(ids.len()));
+        [&ids[start..at.min(ids.len())], &ids[at.min(ids.len())..end]]
+    };
+    let [before, after] = around(MISS_LINE_TOKENS).map(|ids| model.decode(ids));
+    MissContext {
+        text: model.decode(&around(MISS_TEXT_TOKENS).concat()),
+        spoiler: Spoiler::at(&(before.clone() + &after), before.len()),
+    }
+}
+
+/// Each prompt `n` times. Seeds count up over all choices, so that no two choices share one.
+fn requests(
+    model: &Model,
+    prompts: &[Prompt],
+    params: &GenerateParams,
+    deadline: Option<Instant>,
+) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
+    let first = model.request(Vec::new(), &params.overrides).sampling.seed;
+    let choice = |(index, prompt): (usize, &Prompt)| {
+        let mut request = model.request(prompt.ids.clone(), &params.overrides);
+        request.sampling.seed = first.wrapping_add(index as u64);
+        request.ignore_eos = params.ignore_eos;
+        request.logprobs = params.logprobs;
+        request.prompt_logprobs = params.prompt_logprobs;
+        (request.priority, request.deadline) = (params.priority, deadline);
+        request.speculation = params.speculation.clone();
+        request.cache_breakpoints = prompt.cache_breakpoints.clone();
+        Ok((request, model.decoder(prompt, params.stop.clone())?))
+    };
+    prompts.iter().flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
+}
+
+/// Counts choices while they are generated, for /health.
+struct RunningChoices {
+    count: Arc<AtomicUsize>,
+    choices: usize,
+}
+
+impl RunningChoices {
+    fn new(count: &Arc<AtomicUsize>, choices: usize) -> RunningChoices {
+        count.fetch_add(choices, Ordering::Relaxed);
+        RunningChoices { count: count.clone(), choices }
+    }
+}
+
+impl Drop for RunningChoices {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.choices, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,56 @@
+//! A validated request before it is generated: its model, idempotency key and deadline.
+
+use std::{sync::Arc, time::Instant};
+
+use engine::RequestError;
+
+use crate::server::{
+    Server,
+    idempotency::{Claim, Fingerprint, KeyReused},
+    openai::{self, ApiFormat, ValidRequest, error::ApiError},
+};
+
+pub struct ParsedRequest<F: ApiFormat> {
+    pub server: Arc<Server>,
+    pub valid: ValidRequest<F::Prompts>,
+    /// Set if the request has an idempotency key.
+    fingerprint: Option<Fingerprint>,
+    pub deadline: Option<Instant>,
+}
+
+impl<F: ApiFormat> ParsedRequest<F> {
+    /// # Errors
+    /// 400: the body is not valid for this route. 404: it names another model.
+    pub fn parse(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<ParsedRequest<F>, ApiError> {
+        let request: F::Request = openai::parse(body)?;
+        let valid: ValidRequest<F::Prompts> = request.try_into()?;
+        server.check_model(valid.model.as_deref())?;
+        let info = server.model.engine.info();
+        if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
+            let message = "idempotency_key only goes with a seed or `temperature: 0`";
+            return Err(ApiError::invalid("idempotency_key", message));
+        }
+        let lossy = info.is_lossy(valid.params.speculation.as_ref());
+        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::WHOLE, body, lossy));
+        let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
+        Ok(ParsedRequest { server, valid, fingerprint, deadline })
+    }
+
+    /// Claims the idempotency key, if there is one; waits while another request with the key runs.
+    ///
+    /// # Errors
+    /// 400: the key was used for another request. 504: the deadline has passed.
+    pub async fn claim(&self) -> Result<Option<Claim>, ApiError> {
+        let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
+            return Ok(None);
+        };
+        let claim = self.server.idempotency.claim(&idempotency.key, fingerprint.clone(), idempotency.ttl);
+        let claim = match self.deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
+                .await
+                .map_err(|_| ApiError::from_engine(&RequestError::TimeIsUp, F::PROMPT))?,
+            None => claim.await,
+        };
+        claim.map(Some).map_err(|KeyReused| ApiError::key_reused())
+    }
+}

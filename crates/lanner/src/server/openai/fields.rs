@@ -1,0 +1,223 @@
+//! Fields of request bodies that need a type of their own, and the checks that each field must pass.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use engine::{Priority, SamplingRange, Speculate};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+
+use super::{
+    error::ApiError,
+    params::{Idempotency, Reply},
+};
+
+const MAX_CHOICES: usize = 16;
+const MAX_STOP_STRINGS: usize = 16;
+/// Matching costs time for every token generated.
+const MAX_STOP_BYTES: usize = 1024;
+const MAX_TOP_LOGPROBS: usize = 20;
+const MAX_KEY_BYTES: usize = 128;
+/// In milliseconds.
+const MAX_TTL: u64 = 60_000;
+/// In seconds: about thirty years.
+const MAX_TIMEOUT: f64 = 1e9;
+
+#[derive(Debug, Deserialize)]
+pub struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "`auto`, `off` or an object with `drafter`")]
+pub enum SpeculationField {
+    Word(String),
+    Drafter { drafter: String, depth: Option<usize>, lossy: Option<bool> },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or an array of strings")]
+pub enum StopField {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// `logit_bias` as sent, in its order; a token id may occur twice.
+#[derive(Debug)]
+pub struct LogitBiasField(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for LogitBiasField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LogitBiasField, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = LogitBiasField;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of token ids and numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LogitBiasField, A::Error> {
+                let mut pairs = vec![];
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(LogitBiasField(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+pub fn idempotency(key: Option<String>, ttl: Option<u64>) -> Result<Option<Idempotency>, ApiError> {
+    let wrong = |param: &str, message: String| Err(ApiError::invalid(param, message));
+    match (key, ttl.unwrap_or(MAX_TTL)) {
+        (None, _) if ttl.is_none() => Ok(None),
+        (None, _) => wrong("cache_ttl_ms", "cache_ttl_ms only goes with idempotency_key".into()),
+        (Some(key), _) if key.is_empty() || key.len() > MAX_KEY_BYTES => {
+            wrong("idempotency_key", format!("idempotency_key must have 1 to {MAX_KEY_BYTES} bytes"))
+        }
+        (Some(_), ttl) if ttl > MAX_TTL => {
+            wrong("cache_ttl_ms", format!("cache_ttl_ms must be between 0 and {MAX_TTL}"))
+        }
+        (Some(key), ttl) => Ok(Some(Idempotency { key, ttl: Duration::from_millis(ttl) })),
+    }
+}
+
+pub fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
+    match name {
+        Some("interactive") => Ok(Priority::Interactive),
+        Some("normal") | None => Ok(Priority::Normal),
+        Some("background") => Ok(Priority::Background),
+        Some(name) => {
+            let message = format!("priority is `{name}`; it must be interactive, normal or background");
+            Err(ApiError::invalid("priority", message))
+        }
+    }
+}
+
+pub fn speculation(field: Option<SpeculationField>) -> Result<Option<Speculate>, ApiError> {
+    match field {
+        None => Ok(None),
+        Some(SpeculationField::Drafter { drafter, depth, lossy: Some(true) }) => match (&*drafter, depth) {
+            ("self", None) => Ok(Some(Speculate::Lossy)),
+            ("self", Some(_)) => {
+                let message = "the lossy form of self verifies no drafts, so it takes no depth";
+                Err(ApiError::invalid("speculation", message))
+            }
+            _ => {
+                let message = format!("only the drafter self has a lossy form, not `{drafter}`");
+                Err(ApiError::invalid("speculation", message))
+            }
+        },
+        Some(SpeculationField::Drafter { drafter, depth, .. }) => {
+            Ok(Some(Speculate::Fixed { drafter, depth }))
+        }
+        Some(SpeculationField::Word(word)) => {
+            word.parse().map(Some).map_err(|message| ApiError::invalid("speculation", message))
+        }
+    }
+}
+
+pub fn timeout(seconds: Option<f64>) -> Result<Option<Duration>, ApiError> {
+    match seconds {
+        Some(seconds) if !(seconds > 0.0 && seconds <= MAX_TIMEOUT) => {
+            let message =
+                format!("timeout is {seconds:?}; it must be above 0 and at most {MAX_TIMEOUT} seconds");
+            Err(ApiError::invalid("timeout", message))
+        }
+        seconds => Ok(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())),
+    }
+}
+
+pub fn reply(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Reply, ApiError> {
+    match (stream.unwrap_or(false), options) {
+        (true, options) => {
+            let include_usage = options.and_then(|options| options.include_usage).unwrap_or(false);
+            Ok(Reply::Stream { include_usage })
+        }
+        (false, Some(_)) => {
+            Err(ApiError::invalid("stream_options", "stream_options only goes with `stream: true`"))
+        }
+        (false, None) => Ok(Reply::Whole),
+    }
+}
+
+pub fn stop_strings(stop: Option<StopField>) -> Result<Vec<String>, ApiError> {
+    let strings = match stop {
+        None => Vec::new(),
+        Some(StopField::One(string)) => vec![string],
+        Some(StopField::Many(strings)) => strings,
+    };
+    if strings.len() > MAX_STOP_STRINGS {
+        return Err(ApiError::invalid("stop", format!("stop takes at most {MAX_STOP_STRINGS} strings")));
+    }
+    if strings.iter().any(String::is_empty) {
+        return Err(ApiError::invalid("stop", "a stop string must not be empty"));
+    }
+    if strings.iter().any(|string| string.len() > MAX_STOP_BYTES) {
+        return Err(ApiError::invalid("stop", format!("a stop string has at most {MAX_STOP_BYTES} bytes")));
+    }
+    Ok(strings)
+}
+
+pub fn choices(n: Option<usize>) -> Result<usize, ApiError> {
+    match n.unwrap_or(1) {
+        n @ 1..=MAX_CHOICES => Ok(n),
+        n => Err(ApiError::invalid("n", format!("n is {n}; it must be between 1 and {MAX_CHOICES}"))),
+    }
+}
+
+pub fn top_logprobs(param: &'static str, count: usize) -> Result<usize, ApiError> {
+    if count <= MAX_TOP_LOGPROBS {
+        return Ok(count);
+    }
+    let message = format!("{param} is {count}; it must be between 0 and {MAX_TOP_LOGPROBS}");
+    Err(ApiError::invalid(param, message))
+}
+
+/// A sampling parameter, checked against its range.
+pub fn number(range: SamplingRange, value: Option<f64>) -> Result<Option<f32>, ApiError> {
+    let checked = value.map(|value| range.check(value)).transpose();
+    checked.map_err(|error| ApiError::from_engine(&error, range.name))
+}
+
+pub fn logit_bias(biases: Option<LogitBiasField>) -> Result<BTreeMap<u32, f32>, ApiError> {
+    let wrong = |message: String| Err(ApiError::invalid("logit_bias", message));
+    let mut checked = BTreeMap::new();
+    for (name, value) in biases.map_or_else(Vec::new, |LogitBiasField(pairs)| pairs) {
+        let shown: String = name.chars().take(32).collect();
+        let Ok(id) = name.parse::<u32>() else {
+            return wrong(format!("logit_bias: `{shown}` is not a token id"));
+        };
+        let Ok(bias) = SamplingRange::LOGIT_BIAS.check(value) else {
+            let must = SamplingRange::LOGIT_BIAS.must;
+            return wrong(format!("logit_bias of token {id} is {value:?}; it must be {must}"));
+        };
+        if checked.insert(id, bias).is_some() {
+            return wrong(format!("logit_bias names token {id} twice"));
+        }
+    }
+    Ok(checked)
+}
+
+/// `top_k`; some clients send -1 for all tokens.
+pub fn top_k(top_k: Option<i64>) -> Result<Option<usize>, ApiError> {
+    match top_k {
+        Some(k @ ..-1) => Err(ApiError::invalid(
+            "top_k",
+            format!("top_k is {k}; it must be 0 or more, or -1 for all tokens"),
+        )),
+        k => Ok(k.map(|k| usize::try_from(k).unwrap_or(0))),
+    }
+}
+
+/// Rejects fields that would change the answer and are not supported.
+pub fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
+    match fields.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(ApiError::unsupported(name)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,63 @@
+//! A validated request: what to generate and how to respond.
+
+use std::time::Duration;
+
+use engine::{ModelInfo, Priority, Speculate};
+
+use crate::sampling::Overrides;
+
+/// A request in which every field is valid.
+#[derive(Debug, PartialEq)]
+pub struct ValidRequest<P> {
+    /// The requested model, if any.
+    pub model: Option<String>,
+    pub prompts: P,
+    pub params: GenerateParams,
+    pub idempotency: Option<Idempotency>,
+}
+
+/// An idempotency key: the same request with the same key gets the same answer.
+#[derive(Debug, PartialEq)]
+pub struct Idempotency {
+    pub key: String,
+    /// How long the answer is stored.
+    pub ttl: Duration,
+}
+
+/// Generation parameters of both routes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateParams {
+    pub overrides: Overrides,
+    /// Non-empty strings.
+    pub stop: Vec<String>,
+    pub ignore_eos: bool,
+    /// Choices per prompt.
+    pub n: usize,
+    /// Report log-probabilities, with this many alternatives.
+    pub logprobs: Option<usize>,
+    /// Report the prompt's log-probabilities too.
+    pub prompt_logprobs: bool,
+    /// Report the prompt only; the one token that the engine must generate is dropped.
+    pub prompt_only: bool,
+    pub priority: Priority,
+    /// From the request's arrival to its end.
+    pub timeout: Option<Duration>,
+    /// `None`: the server's default.
+    pub speculation: Option<Speculate>,
+    pub reply: Reply,
+}
+
+impl GenerateParams {
+    /// Whether the same request always gets the same answer.
+    pub fn is_repeatable(&self, info: &ModelInfo) -> bool {
+        let sampling = self.overrides.sampling(&info.default_sampling);
+        self.overrides.seed.is_some() || sampling.temperature == 0.0
+    }
+}
+
+/// One JSON object, or server-sent events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Whole,
+    Stream { include_usage: bool },
+}

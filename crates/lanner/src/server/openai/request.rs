@@ -1,0 +1,133 @@
+//! Request bodies: reading JSON, and the fields that chat and text completions share.
+
+use engine::SamplingRange;
+use serde::de::DeserializeOwned;
+
+use super::{
+    error::ApiError,
+    fields,
+    params::{GenerateParams, ValidRequest},
+};
+use crate::sampling::Overrides;
+
+/// Declares a request body: the fields of one route, and the optional ones of both, which
+/// `take_shared` returns. With `#[serde(flatten)]` an error would no longer name its field.
+macro_rules! request_body {
+    ($(#[$meta:meta])* pub struct $name:ident { $($own:ident: $own_type:ty,)* }) => {
+        request_body! {
+            @with_shared [$(#[$meta])*] $name { $($own: $own_type,)* }
+            model: String,
+            max_tokens: usize,
+            temperature: f64,
+            top_p: f64,
+            top_k: i64,
+            min_p: f64,
+            repetition_penalty: f64,
+            presence_penalty: f64,
+            frequency_penalty: f64,
+            logit_bias: $crate::server::openai::fields::LogitBiasField,
+            seed: i64,
+            stop: $crate::server::openai::fields::StopField,
+            ignore_eos: bool,
+            n: usize,
+            stream: bool,
+            stream_options: $crate::server::openai::fields::StreamOptions,
+            priority: String,
+            timeout: f64,
+            speculation: $crate::server::openai::fields::SpeculationField,
+            idempotency_key: String,
+            cache_ttl_ms: u64,
+        }
+    };
+    (
+        @with_shared [$(#[$meta:meta])*] $name:ident { $($own:ident: $own_type:ty,)* }
+        $($field:ident: $type:ty,)*
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug, serde::Deserialize)]
+        pub struct $name {
+            $($own: $own_type,)*
+            $(pub(in crate::server::openai) $field: Option<$type>,)*
+        }
+
+        impl $name {
+            #[allow(dead_code)]
+            pub(in crate::server::openai) fn take_shared(&mut self) -> $crate::server::openai::request::SharedFields {
+                $crate::server::openai::request::SharedFields { $($field: self.$field.take(),)* }
+            }
+        }
+    };
+}
+pub(super) use request_body;
+
+request_body! {
+    /// The fields of both routes.
+    pub struct SharedFields {}
+}
+
+/// Parameters that follow from a route's own fields.
+pub struct RouteParams {
+    pub max_tokens: Option<usize>,
+    pub logprobs: Option<usize>,
+    pub prompt_logprobs: bool,
+    pub prompt_only: bool,
+}
+
+impl SharedFields {
+    /// # Errors
+    /// 400 that names the first field with an invalid value.
+    pub fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
+        let number = fields::number;
+        Ok(ValidRequest {
+            model: self.model,
+            prompts,
+            params: GenerateParams {
+                overrides: Overrides {
+                    max_tokens: route.max_tokens,
+                    temperature: number(SamplingRange::TEMPERATURE, self.temperature)?,
+                    top_p: number(SamplingRange::TOP_P, self.top_p)?,
+                    top_k: fields::top_k(self.top_k)?,
+                    min_p: number(SamplingRange::MIN_P, self.min_p)?,
+                    repetition_penalty: number(SamplingRange::REPETITION_PENALTY, self.repetition_penalty)?,
+                    presence_penalty: number(SamplingRange::PRESENCE_PENALTY, self.presence_penalty)?,
+                    frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, self.frequency_penalty)?,
+                    logit_bias: fields::logit_bias(self.logit_bias)?,
+                    seed: self.seed.map(i64::cast_unsigned),
+                },
+                stop: fields::stop_strings(self.stop)?,
+                ignore_eos: self.ignore_eos.unwrap_or(false),
+                n: fields::choices(self.n)?,
+                logprobs: route.logprobs,
+                prompt_logprobs: route.prompt_logprobs,
+                prompt_only: route.prompt_only,
+                priority: fields::priority(self.priority.as_deref())?,
+                timeout: fields::timeout(self.timeout)?,
+                speculation: fields::speculation(self.speculation)?,
+                reply: fields::reply(self.stream, self.stream_options)?,
+            },
+            idempotency: fields::idempotency(self.idempotency_key, self.cache_ttl_ms)?,
+        })
+    }
+}
+
+/// Reads a body as JSON; fields that `T` does not have are ignored and logged.
+///
+/// # Errors
+/// 400 that names the field of the wrong type, or the position of invalid JSON.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(&mut json, &mut track);
+    let request = serde_ignored::deserialize(tracked, |field| tracing::debug!(%field, "ignored"));
+    let request = request.and_then(|request| json.end().map(|()| request));
+    request.map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            match track.path().to_string() {
+                // The body as a whole, as when a field is missing.
+                field if field == "." => ApiError::invalid_body(error.to_string()),
+                field => ApiError::invalid(&field, format!("{field}: {error}")),
+            }
+        }
+        _ => ApiError::invalid_body(format!("the body is not valid JSON: {error}")),
+    })
+}
