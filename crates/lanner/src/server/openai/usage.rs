@@ -89,7 +89,7 @@ impl Usage {
         if first_of_prompt {
             self.prompt_tokens += finish.prompt_tokens;
             self.prompt_tokens_details.cached_tokens += finish.cache.reused;
-            self.lanner.cache.add(&finish.cache, place);
+            self.lanner.cache.add(&finish.cache, context);
         }
         finish.speculation.iter().for_each(|drafted| self.lanner.speculation.add(drafted));
         self.lanner.add_lossy(&finish.lossy);
