@@ -1,6 +1,5 @@
-//! `xtask deny`: licences, sources and duplicate versions of dependencies, as `deny.toml` allows
-//! them. Reads what Cargo has downloaded already, so it works without a network; `cargo deny check`
-//! reads the same file and knows advisories as well.
+//! `xtask deny`: checks licences, sources and duplicate versions of dependencies against
+//! `deny.toml`, offline. `cargo deny check` reads the same file and also checks advisories.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,11 +10,11 @@ use std::{
 
 use serde_json::Value;
 
-/// What `deny.toml` says, as far as it is checked here.
+/// The checked part of `deny.toml`.
 struct Rules {
     targets: Vec<String>,
     licences: BTreeSet<String>,
-    /// `name@version` of versions that may stand beside others.
+    /// Allowed duplicates, as `name@version`.
     duplicates: BTreeSet<String>,
 }
 
@@ -31,7 +30,7 @@ struct Package {
 /// Checks every dependency of the workspace below `root`, for all targets of `deny.toml`.
 ///
 /// # Errors
-/// What is not allowed, or `deny.toml` or Cargo's metadata cannot be read.
+/// There are faults, or `deny.toml` or Cargo's metadata cannot be read.
 pub fn run(root: &Path) -> Result<(), String> {
     let path = root.join("deny.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,4 +1,4 @@
-//! Project chores that need more than Cargo: `cargo run -p xtask -- help`.
+//! Project tasks beyond Cargo: `cargo run -p xtask -- help`.
 
 mod deny;
 #[path = "../../crates/mlx/build/fetch.rs"]
@@ -18,12 +18,12 @@ use platform::{MLX_VERSION, WHEELS, Wheel};
 const HELP: &str = "\
 cargo run -p xtask -- COMMAND
 
-  wheels [WORD]   fetch the pinned MLX wheels whose package or platform holds WORD (all without it); check each
-                  one's sha256 and that everything the build looks for is where it looks
+  wheels [WORD]   download the pinned MLX wheels whose package or platform contains WORD (default: all); check
+                  sha256, headers and layout
   dist            build a relocatable tarball of this platform under target/dist
   deny            check licences, sources and duplicate versions of dependencies, offline, by deny.toml
-  tidy [RULE]     check structure, lengths and wording; print the faults of RULE (all without it) and how many
-                  each rule has";
+  tidy [RULE]     check structure, lengths and wording; print the faults of RULE (default: all) and the number of
+                  faults by rule";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A build on another platform cannot be run here, but what it would fetch can be.
+/// Builds for other platforms cannot run here, but their wheels can be checked.
 fn wheels(word: &str) -> Result<(), String> {
     let chosen = WHEELS.iter().filter(|w| w.package.contains(word) || w.platform.contains(word));
     let mut count = 0;
@@ -61,10 +61,10 @@ fn wheels(word: &str) -> Result<(), String> {
         println!("{} {MLX_VERSION} {}: sha256 and layout are right", wheel.package, wheel.platform);
         count += 1;
     }
-    if count == 0 { Err(format!("no pinned wheel's package or platform holds `{word}`")) } else { Ok(()) }
+    if count == 0 { Err(format!("no pinned wheel's package or platform contains `{word}`")) } else { Ok(()) }
 }
 
-/// The build script must be able to arrive at the wheel.
+/// The build script must be able to choose the wheel.
 fn check_choice(wheel: &Wheel) -> Result<(), String> {
     let (os, arch) = match wheel.platform.split_once('_') {
         Some(("macosx", _)) => ("macos", "aarch64"),
@@ -88,7 +88,7 @@ fn check_headers(mlx: &Path) -> Result<(), String> {
     if found == MLX_VERSION { Ok(()) } else { Err(format!("{}: headers of MLX {found}", path.display())) }
 }
 
-/// Program and MLX side by side: the program finds the library relative to itself.
+/// A tarball of the program and MLX; the program finds the library by a relative path.
 fn dist() -> Result<(), String> {
     let mlx = mlx_folder()?;
     run(Command::new(env!("CARGO")).args(["build", "--release", "-p", "lanner"]))?;
@@ -103,7 +103,7 @@ fn dist() -> Result<(), String> {
     for file in ["README.md", "LICENSE", "CHANGELOG.md"] {
         copy(Path::new(file), &root.join(file))?;
     }
-    // MLX's own libraries lie beside its folder, where its rpath expects them.
+    // MLX's rpath expects its own libraries beside its folder.
     let wheel = mlx.parent().ok_or("MLX lies in no folder")?;
     for folder in fs::read_dir(wheel).map_err(|e| e.to_string())?.flatten() {
         let name = folder.file_name().to_string_lossy().into_owned();
@@ -125,7 +125,7 @@ fn dist() -> Result<(), String> {
     Ok(())
 }
 
-/// The unpacked MLX the build uses.
+/// The unpacked MLX of the build.
 fn mlx_folder() -> Result<PathBuf, String> {
     if let Some(dir) = env::var_os("MLX_DIR") {
         return Ok(dir.into());

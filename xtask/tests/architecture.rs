@@ -1,4 +1,4 @@
-//! What ARCHITECTURE.md states of the whole tree, held to the tree.
+//! Statements of ARCHITECTURE.md, checked against the tree.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ fn packages() -> Vec<String> {
     packages
 }
 
-/// Sources below a folder of the root, by path from the root; tests are left out.
+/// Sources below a folder of the root without tests, by path from the root.
 fn sources(folder: &str) -> Vec<(String, String)> {
     let mut found = vec![];
     let mut folders = vec![root().join(folder)];
@@ -53,7 +53,7 @@ fn all_sources() -> Vec<(String, String)> {
     packages().iter().flat_map(|package| sources(&format!("{package}/src"))).collect()
 }
 
-/// Lines of code that hold one of `words`, as `path:line`; comments do not count.
+/// Lines of code with one of `words`, as `path:line`; comments do not count.
 fn lines_with(sources: &[(String, String)], words: &[&str]) -> Vec<String> {
     let mut found = vec![];
     for (path, text) in sources {
@@ -68,7 +68,7 @@ fn lines_with(sources: &[(String, String)], words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn crates_depend_on_each_other_in_one_direction() {
+fn crate_dependencies_point_in_one_direction() {
     let allowed = [
         ("crates/files", &[][..]),
         ("crates/kernels", &[]),
@@ -91,7 +91,7 @@ fn crates_depend_on_each_other_in_one_direction() {
 }
 
 #[test]
-fn engine_and_chat_do_without_http_and_async() {
+fn engine_and_chat_depend_on_no_http_or_async_crate() {
     for package in ["crates/kernels", "crates/mlx", "crates/engine", "crates/chat"] {
         let manifest = manifest(package);
         let dependencies = manifest["dependencies"].as_table().expect("dependencies");
@@ -115,7 +115,7 @@ fn unsafe_code_is_forbidden_outside_mlx_and_kernels() {
 }
 
 #[test]
-fn environment_is_read_where_architecture_says() {
+fn environment_is_read_only_where_architecture_says() {
     let allowed = [
         "crates/lanner/src/cli/",
         "crates/lanner/src/config/",
@@ -154,7 +154,7 @@ fn release_build_unwinds() {
 }
 
 #[test]
-fn models_name_no_device_and_no_batch_size() {
+fn model_files_name_no_device_and_no_batch_size() {
     let words = ["on_gpu", "use_gpu", "Device", "batch_size", "max_batch"];
     let found = lines_with(&sources("crates/engine/src/models"), &words);
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -168,9 +168,9 @@ fn libraries_print_nothing() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Those in backticks, by their path or the end of it.
+/// Files in backticks, by path or the end of one.
 #[test]
-fn files_that_architecture_names_exist() {
+fn files_named_by_architecture_exist() {
     let text = read(&root().join("ARCHITECTURE.md"));
     let all: Vec<String> = all_sources().into_iter().map(|(path, _)| path).collect();
     let files = text.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs"));
@@ -178,5 +178,5 @@ fn files_that_architecture_names_exist() {
         root().join(file).is_file() || all.iter().any(|path| path.ends_with(&format!("/{file}")))
     };
     let missing: Vec<&str> = files.filter(|file| !exists(file)).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names files that are not there: {missing:?}");
+    assert!(missing.is_empty(), "ARCHITECTURE.md names missing files: {missing:?}");
 }

@@ -1,7 +1,7 @@
-//! Circles in a directed graph.
+//! Cycles of a directed graph.
 
-/// The strongly connected components of two nodes or more (Tarjan, 1972), each sorted. `edges[n]` are
-/// the successors of node `n`.
+/// The strongly connected components of two nodes or more (Tarjan, 1972), each sorted. `edges[n]`
+/// are the successors of node `n`.
 pub fn circles(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut search =
         Search { edges, index: vec![None; edges.len()], low: vec![0; edges.len()], ..Search::default() };
@@ -24,7 +24,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Recursion is as deep as the longest path of imports: some hundred files at most.
+    /// Recursion depth is the longest path of imports: some hundred files at most.
     fn visit(&mut self, node: usize) {
         let own = self.next;
         self.next += 1;

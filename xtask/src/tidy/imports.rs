@@ -1,4 +1,4 @@
-//! Which file imports which: the order of crates, the floors of a crate, and circles.
+//! Imports between files: the order of crates, the layers of a crate, and circles.
 //!
 //! An import leads to the file that defines the name: re-exports are followed, and are no imports
 //! themselves. Code under `#[cfg(test)]` does not count.
@@ -10,7 +10,7 @@ use super::{
     source::{Kind, Source},
 };
 
-/// Crates, and those that they may depend on.
+/// Crates and their allowed dependencies.
 const CRATES: [(&str, &[&str]); 8] = [
     ("files", &[]),
     ("kernels", &[]),
@@ -19,14 +19,15 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),
     ("vision", &["files"]),
-    ("lanner", &["engine", "chat", "vision", "files"]),
+    // The program names MLX only to learn where its library is.
+    ("lanner", &["engine", "chat", "vision", "files", "mlx"]),
 ];
-/// A file may import files of its own floor and lower ones.
+/// A file may import files of its own layer and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("loop", 2)], other: 1 }];
-/// Most files that may import each other in a circle.
+/// Maximum number of files in an import circle.
 const CIRCLE: usize = 3;
 
-/// The heights of a crate's folders, and of everything else in it.
+/// The heights of a crate's folders, and of its other files.
 struct Floors {
     name: &'static str,
     folders: &'static [(&'static str, usize)],
@@ -50,7 +51,7 @@ pub fn check(sources: &[Source]) -> Vec<Fault> {
     faults
 }
 
-/// Dependencies of a crate's manifest on crates that it may not know.
+/// Forbidden dependencies of a crate's manifest.
 fn crate_order(source: &Source) -> Vec<Fault> {
     let Some(name) = source.path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/Cargo.toml"))
     else {
@@ -73,7 +74,7 @@ fn crate_order(source: &Source) -> Vec<Fault> {
     faults
 }
 
-/// Rust files of each crate's `src`, tests left out.
+/// Rust files of each crate's `src`, without tests.
 fn by_crate(sources: &[Source]) -> BTreeMap<&str, Vec<&Source>> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in sources.iter().filter(|source| source.kind == Kind::Rust) {
@@ -95,7 +96,7 @@ fn upward(name: &str, files: &[&Source], imports: &[Vec<(usize, usize)>]) -> Vec
         let path = files[file].path.split_once("/src/").map_or("", |(_, path)| path);
         let first = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
         match first {
-            // Declares the modules and re-exports what callers use.
+            // Declares the modules and re-exports the public API.
             "lib" => usize::MAX,
             _ => floors.folders.iter().find(|(folder, _)| *folder == first).map_or(floors.other, |(_, h)| *h),
         }
@@ -103,7 +104,7 @@ fn upward(name: &str, files: &[&Source], imports: &[Vec<(usize, usize)>]) -> Vec
     let mut faults = vec![];
     for (from, to) in imports.iter().enumerate() {
         for (to, line) in to.iter().filter(|(to, _)| floor(*to) > floor(from) && floor(*to) != usize::MAX) {
-            let message = format!("imports {}, which lies on a higher floor", files[*to].path);
+            let message = format!("imports {} from a higher layer", files[*to].path);
             faults.push(Fault {
                 path: files[from].path.clone(),
                 line: *line,
@@ -128,10 +129,10 @@ struct Modules {
     defined: Vec<BTreeSet<String>>,
 }
 
-/// One name that a `use` brings in.
+/// A name imported by a `use`.
 struct Use {
     path: Module,
-    /// The last segment, or what stands after `as`.
+    /// The last segment, or the alias after `as`.
     name: String,
     public: bool,
     line: usize,
@@ -150,7 +151,7 @@ impl Modules {
         }
     }
 
-    /// Files that `file` imports, with the first line that does.
+    /// Imported files of `file`, with the line of the first import.
     fn imports(&self, file: usize) -> Vec<(usize, usize)> {
         let private =
             self.uses[file].iter().filter(|import| !import.public).map(|import| (&import.path, import.line));
@@ -165,7 +166,7 @@ impl Modules {
         found.into_iter().collect()
     }
 
-    /// The file that defines what `path` names in module `from`; `None` if that is another crate's.
+    /// The file that defines `path` as used in module `from`; `None` if it is in another crate.
     /// `depth` bounds re-exports of re-exports.
     fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<usize> {
         let mut module: Module = match path.first()?.as_str() {
@@ -215,7 +216,7 @@ fn module_of(path: &str) -> Module {
     parts.map(str::to_owned).collect()
 }
 
-/// Code without the items that `#[cfg(test)]` stands before.
+/// Code without `#[cfg(test)]` items.
 fn without_tests(code: &str) -> String {
     let mut kept = vec![];
     let mut lines = code.lines();
@@ -238,7 +239,7 @@ fn without_tests(code: &str) -> String {
     kept.join("\n")
 }
 
-/// The names that `use` statements bring in.
+/// The names imported by `use` statements.
 fn uses(code: &str) -> Vec<Use> {
     let mut found = vec![];
     for (line, public, statement) in use_statements(code) {
@@ -249,7 +250,7 @@ fn uses(code: &str) -> Vec<Use> {
     found
 }
 
-/// Line, whether it is public, and what stands between `use` and `;`.
+/// Line, visibility, and the text between `use` and `;`.
 fn use_statements(code: &str) -> Vec<(usize, bool, &str)> {
     let mut found = vec![];
     let mut offset = 0;
@@ -303,7 +304,7 @@ fn segments(path: &str) -> impl Iterator<Item = String> {
         .filter(|part| !part.is_empty())
 }
 
-/// Cuts at the commas that lie in no inner group; an unmatched brace at the end is dropped.
+/// Splits at the commas outside of inner groups.
 fn split_group(group: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (vec![], 0, 0);
     for (at, c) in group.char_indices() {
@@ -341,7 +342,7 @@ fn paths(code: &str) -> Vec<(Module, usize)> {
     found
 }
 
-/// Names of the items that a file defines.
+/// Names of a file's items.
 fn defined(code: &str) -> BTreeSet<String> {
     const ITEMS: [&str; 9] =
         ["fn", "struct", "enum", "trait", "type", "const", "static", "union", "macro_rules!"];

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, fmt, fs, path::Path, process::Command};
 
 use source::Source;
 
-/// A broken rule: `path:line: rule: message`.
+/// A violation of a rule, printed as `path:line: rule: message`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     pub path: String,
@@ -84,12 +84,12 @@ fn tracked(root: &Path) -> Result<Vec<Source>, String> {
     let git = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output();
     let git = git.map_err(|error| format!("git ls-files did not run: {error}"))?;
     if !git.status.success() {
-        return Err(format!("{} is no git checkout", root.display()));
+        return Err(format!("{} is not a git checkout", root.display()));
     }
     let paths = String::from_utf8_lossy(&git.stdout).into_owned();
     let wanted = |path: &&str| !path.is_empty() && source::Kind::of(path).is_some();
     let read = |path: &str| {
-        // A file that was deleted and not yet staged is no fault.
+        // A file that was deleted but not yet staged is skipped.
         let text = fs::read_to_string(root.join(path)).ok()?;
         Some(Source::new(path, &text))
     };
@@ -175,6 +175,13 @@ mod tests {
             "docs/a.md:1 private-word",
         ];
         assert_eq!(faults(&files), expected);
+    }
+
+    #[test]
+    fn scoped_name_is_a_fault_in_its_crates_only() {
+        let code = "fn settle() {}\n";
+        let files = [("crates/nn/src/a.rs", code), ("crates/lanner/src/a.rs", code)];
+        assert_eq!(faults(&files), ["crates/nn/src/a.rs:1 private-name"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Architecture decision records: a status, a date and few words.
+//! Architecture decision records: status, date and length.
 
 use super::{Fault, source::Source};
 

@@ -1,13 +1,13 @@
-//! Lengths: lines of prose, functions, files.
+//! Lengths of prose lines, functions and files.
 
 use super::{
     Fault,
     source::{Kind, Source},
 };
 
-/// Columns of a line of prose.
+/// Maximum columns of a line of prose.
 const WIDTH: usize = 100;
-/// Lines of a function, unless a comment `// Long: REASON` stands before it.
+/// Maximum lines of a function without a comment `// Long: REASON` before it.
 const FUNCTION: usize = 60;
 const FILE: usize = 500;
 
@@ -45,7 +45,7 @@ fn wide_lines(source: &Source) -> Vec<Fault> {
     source.prose.iter().filter_map(wide).collect()
 }
 
-/// rustfmt puts a function's closing brace under its first line's first character.
+/// rustfmt indents a function's closing brace like its first line.
 fn long_functions(source: &Source) -> Vec<Fault> {
     let code: Vec<&str> = source.code.lines().collect();
     let text: Vec<&str> = source.text.lines().collect();

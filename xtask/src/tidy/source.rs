@@ -1,6 +1,6 @@
-//! A file as its rules see it: code without comments and strings, and prose without code.
+//! A source file, split into code without comments and strings, and prose without code.
 
-/// What rules a file has to follow.
+/// Selects the rules for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Rust,
@@ -9,7 +9,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `None` for files that no rule concerns.
+    /// `None` for files without rules.
     pub fn of(path: &str) -> Option<Kind> {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.')?.1 {
@@ -26,7 +26,7 @@ pub struct Source {
     pub path: String,
     pub kind: Kind,
     pub text: String,
-    /// Rust: `text` with comments, strings and characters blanked, line by line the same. Else empty.
+    /// Rust: `text` with comments, strings and characters blanked, with the same lines. Else empty.
     pub code: String,
     /// Lines of comments or Markdown prose, counted from 1, with inline code blanked.
     pub prose: Vec<(usize, String)>,
@@ -45,14 +45,16 @@ impl Source {
     }
 }
 
-/// Prose lines: neither tables nor fenced code.
+/// Prose lines: no tables, no fenced code and no indented code.
 fn markdown_prose(text: &str) -> Vec<(usize, String)> {
-    let mut fenced = false;
+    let (mut fenced, mut indented, mut blank) = (false, false, true);
     let prose = |(index, line): (usize, &str)| {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
-        let keep = !fence && !fenced && !line.trim_start().starts_with('|');
-        keep.then(|| (index + 1, line.to_owned()))
+        indented = line.starts_with("    ") && (blank || indented);
+        blank = line.trim().is_empty();
+        let is_prose = !fence && !fenced && !indented && !line.trim_start().starts_with('|');
+        is_prose.then(|| (index + 1, line.to_owned()))
     };
     text.lines().enumerate().filter_map(prose).collect()
 }
@@ -94,8 +96,8 @@ fn split_rust(text: &str) -> (String, Vec<(usize, String)>) {
     (code, prose)
 }
 
-/// Bytes of the comment, string or character at the start of `rest`; 0 if there is none. `before` is
-/// the character before it.
+/// Length in bytes of the comment, string or character at the start of `rest`; 0 if there is none.
+/// `before` is the character before it.
 fn token_length(rest: &str, before: Option<char>) -> usize {
     let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
     if rest.starts_with("//") {
@@ -152,7 +154,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// A character literal, as against a lifetime.
+/// Length of a character literal; 0 for a lifetime.
 fn character(rest: &str) -> usize {
     let mut chars = rest.char_indices().skip(1);
     match (chars.next(), chars.next()) {
@@ -183,9 +185,10 @@ mod tests {
 
     #[test]
     fn markdown_prose_has_no_code_and_no_tables() {
-        let source = Source::new("a.md", "One `two`.\n| three |\n```\nfour\n```\nfive\n");
+        let text = "One `two`.\n| three |\n```\nfour\n```\nfive\n    six\n\n    seven\n";
+        let source = Source::new("a.md", text);
         let lines: Vec<usize> = source.prose.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [1, 6]);
+        assert_eq!(lines, [1, 6, 7, 8]);
         assert!(!source.prose[0].1.contains("two"));
     }
 }

@@ -21,6 +21,7 @@ fn check(reply: &Reply, status: u16, param: Value, code: Value) -> String {
     message.to_owned()
 }
 
+// Long: one row per field.
 #[test]
 fn invalid_chat_field_is_named() {
     let server = Setup::default().says("x");

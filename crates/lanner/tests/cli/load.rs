@@ -143,8 +143,8 @@ fn sixty_four_clients_that_leave_or_read_slowly_change_no_answer() {
     let known = (known, text);
 
     let tokens = if long.is_some() { 256 } else { 32 };
-    // The gain of batching is measured without drafts: a lone stream with drafts has wide steps of its
-    // own, most of all in this text, which repeats itself.
+    // The gain of batching is measured without drafts: a lone stream with drafts has wide steps of
+    // its own, most of all in this text, which repeats itself.
     let [gain, _] = ["off", "auto"].map(|speculation| {
         let (one, all) = (server.race(1, tokens, speculation), server.race(STREAMS, tokens, speculation));
         let gain = all / one;
