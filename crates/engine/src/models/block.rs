@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Model,
     config::{check_activation, parse, refuse, sliding_layers},
-    decoder::Stem,
+    decoder::BaseConfig,
 };
 use crate::{
     batch::{Batch, Part},
@@ -41,7 +41,7 @@ pub struct Block {
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -83,9 +83,9 @@ impl Block {
         let (c, dflash): (Config, Dflash) = (parse(config)?, dflash(config)?);
         check(config, &c, &dflash)?;
         check_target(&c, &dflash, target, hidden_size)?;
-        let (hidden, eps) = (c.stem.hidden_size, c.stem.rms_norm_eps);
+        let (hidden, eps) = (c.base.hidden_size, c.base.rms_norm_eps);
         let rope = RopeParameters::of(config, None)?.whole_head().rope(c.head_dim, RopePairs::Halves)?;
-        let slides = sliding_layers(config, c.stem.num_hidden_layers, |_| false)?;
+        let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?;
         let layers = w.sub("layers");
         let layer = |(i, slides): (usize, bool)| Layer::load(&c, slides, rope.clone(), &layers.sub(i));
         Ok(Block {
@@ -159,7 +159,7 @@ fn dflash(config: &Value) -> Result<Dflash> {
 fn check(config: &Value, c: &Config, dflash: &Dflash) -> Result<()> {
     check_activation(config, "hidden_act", "silu")?;
     let other = |value: Option<f32>, usual: f32| value.is_some_and(|value| value != usual);
-    let slides = sliding_layers(config, c.stem.num_hidden_layers, |_| false)?.contains(&true);
+    let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?.contains(&true);
     let (size, taps) = (dflash.block_size, &dflash.target_layer_ids);
     let name = architecture(config);
     refuse([
@@ -185,7 +185,7 @@ fn check(config: &Value, c: &Config, dflash: &Dflash) -> Result<()> {
 
 /// What does not go with the model it is to guess for.
 fn check_target(c: &Config, dflash: &Dflash, target: &dyn Model, hidden_size: i32) -> Result<()> {
-    let (own, vocab, layers) = (&c.stem, target.vocab_size(), target.layers());
+    let (own, vocab, layers) = (&c.base, target.vocab_size(), target.layers());
     let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
     refuse([
         (
@@ -231,7 +231,7 @@ struct Layer {
 
 impl Layer {
     fn load(c: &Config, slides: bool, rope: Rope, w: &Weights) -> Result<Layer> {
-        let (hidden, eps, bias) = (c.stem.hidden_size, c.stem.rms_norm_eps, c.attention_bias);
+        let (hidden, eps, bias) = (c.base.hidden_size, c.base.rms_norm_eps, c.attention_bias);
         let a = w.sub("self_attn");
         let [q, kv] = [c.num_attention_heads, c.num_key_value_heads].map(|heads| heads * c.head_dim);
         Ok(Layer {

@@ -61,7 +61,7 @@ pub struct PreNorm {
 impl PreNorm {
     /// Reads the norms; `offset` is what their stored weights lack.
     pub fn load(
-        c: &Stem,
+        c: &BaseConfig,
         w: &Weights,
         offset: f32,
         mixer: Box<dyn Mixer>,
@@ -106,7 +106,7 @@ pub struct SandwichNorm {
 impl SandwichNorm {
     /// Reads the norms by their names, in the order of the computation; `offset` is what their stored weights lack.
     pub fn load(
-        c: &Stem,
+        c: &BaseConfig,
         w: &Weights,
         names: [&str; 4],
         offset: f32,
@@ -133,7 +133,7 @@ impl Layer for SandwichNorm {
 
 /// The part of config.json that every family has, to be flattened into its struct.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Stem {
+pub struct BaseConfig {
     pub vocab_size: i32,
     pub hidden_size: i32,
     pub num_hidden_layers: usize,
@@ -143,7 +143,7 @@ pub struct Stem {
     pub max_position_embeddings: Option<usize>,
 }
 
-impl Stem {
+impl BaseConfig {
     /// Tokens of context that the model was trained on.
     pub fn context_length(&self) -> usize {
         self.max_position_embeddings.unwrap_or(4096)
@@ -164,13 +164,17 @@ pub struct Decoder<L> {
 
 impl<L: Layer> Decoder<L> {
     /// Reads `model.embed_tokens`, `model.layers.*`, `model.norm` and `lm_head`.
-    pub fn load(c: &Stem, w: &Weights, layer: impl Fn(usize, &Weights) -> Result<L>) -> Result<Decoder<L>> {
+    pub fn load(
+        c: &BaseConfig,
+        w: &Weights,
+        layer: impl Fn(usize, &Weights) -> Result<L>,
+    ) -> Result<Decoder<L>> {
         Decoder::load_with(c, w, "norm", 0.0, layer)
     }
 
     /// As [`load`](Decoder::load), with another name of the final norm and an offset that its weight lacks.
     pub fn load_with(
-        c: &Stem,
+        c: &BaseConfig,
         w: &Weights,
         norm: &str,
         norm_offset: f32,
@@ -243,7 +247,7 @@ pub struct Head {
 }
 
 impl Head {
-    pub fn load(c: &Stem, w: &Weights) -> Result<Head> {
+    pub fn load(c: &BaseConfig, w: &Weights) -> Result<Head> {
         let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
         if tied {
             // Some checkpoints store the embedding a second time.

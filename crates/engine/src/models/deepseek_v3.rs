@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Model,
     config::{check_activation, parse, refuse},
-    decoder::{Decoder, FeedForward, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
     is_beyond_last_layer,
     mla::{self, LatentAttention},
     mtp::{self, Mtp},
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     #[serde(flatten)]
     attention: mla::Config,
     rope_interleave: Option<bool>,
@@ -97,12 +97,12 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = parameters.rope(c.attention.qk_rope_head_dim, pairs)?;
     let layer = |i: usize, w: &Weights| {
         let (rope, factor) = (Some(rope.clone()), parameters.softmax_factor());
-        let mixer = LatentAttention::load(&c.attention, &c.stem, rope, factor, &w.sub("self_attn"))?;
-        let mlp = c.moe.feed_forward(i, c.stem.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), mlp)
+        let mixer = LatentAttention::load(&c.attention, &c.base, rope, factor, &w.sub("self_attn"))?;
+        let mlp = c.moe.feed_forward(i, c.base.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
+        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), mlp)
     };
-    let mut decoder = Decoder::load(&c.stem, w, layer)?;
-    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, 0.0, |w| layer(c.stem.num_hidden_layers, w))?;
+    let mut decoder = Decoder::load(&c.base, w, layer)?;
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, 0.0, |w| layer(c.base.num_hidden_layers, w))?;
     Ok(Box::new(decoder))
 }
 

@@ -3,7 +3,7 @@
 use mlx::{Array, DeltaHeads, DeltaNet, DeltaWeights};
 use serde::Deserialize;
 
-use super::decoder::{Mixer, Stem};
+use super::decoder::{BaseConfig, Mixer};
 use crate::{
     batch::Batch,
     cache::Cache,
@@ -39,7 +39,7 @@ pub struct GatedDeltaNet {
 }
 
 impl GatedDeltaNet {
-    pub fn load(c: &Config, stem: &Stem, w: &Weights) -> Result<GatedDeltaNet> {
+    pub fn load(c: &Config, base: &BaseConfig, w: &Weights) -> Result<GatedDeltaNet> {
         let (key_dim, value_heads) = (c.linear_key_head_dim, c.linear_num_value_heads);
         let heads = DeltaHeads {
             key_heads: c.linear_num_key_heads,
@@ -54,10 +54,10 @@ impl GatedDeltaNet {
             norms: [(key_dim as f32).powf(-0.5), 1.0].map(|scale| RmsNorm::l2(key_dim, 1e-6, scale)),
         };
         Ok(GatedDeltaNet {
-            in_proj: InProj::load(c, stem.hidden_size, w)?,
+            in_proj: InProj::load(c, base.hidden_size, w)?,
             recurrence: DeltaNet::new(heads, weights),
-            norm: w.rms_norm("norm", c.linear_value_head_dim, stem.rms_norm_eps, 0.0)?,
-            out_proj: w.linear("out_proj", stem.hidden_size, c.values())?,
+            norm: w.rms_norm("norm", c.linear_value_head_dim, base.rms_norm_eps, 0.0)?,
+            out_proj: w.linear("out_proj", base.hidden_size, c.values())?,
         })
     }
 }

@@ -13,7 +13,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse, refuse, sliding_layers, with_defaults},
-    decoder::{Decoder, SandwichNorm, Stem},
+    decoder::{BaseConfig, Decoder, SandwichNorm},
 };
 use crate::{
     error::Result,
@@ -27,7 +27,7 @@ pub const NORM_OFFSET: f32 = 1.0;
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -63,7 +63,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check(config)?;
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
@@ -73,14 +73,14 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = RopeParameters::of(config, None)?.whole_head().rope(c.head_dim, RopePairs::Halves)?;
     let scaled = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
     let softmax = Softmax { softcap: c.attn_logit_softcapping, ..scaled };
-    let slides = sliding_layers(config, c.stem.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
-    let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
+    let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
+    let mut decoder = Decoder::load_with(&c.base, w, "norm", NORM_OFFSET, |i, w| {
         let window = slides[i].then_some(c.sliding_window);
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
         let mixer = mixer.with_window(window).with_softmax(softmax.clone());
-        layer(&c.stem, c.intermediate_size, mixer, w)
+        layer(&c.base, c.intermediate_size, mixer, w)
     })?;
-    decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
+    decoder.embedding_scale = Some((c.base.hidden_size as f32).sqrt());
     decoder.head.softcap = c.final_logit_softcapping;
     Ok(Box::new(decoder))
 }
@@ -100,7 +100,7 @@ pub fn check(config: &Value) -> Result<()> {
 }
 
 /// A layer of Gemma 2 or 3.
-pub fn layer(c: &Stem, intermediate: i32, mixer: Attention, w: &Weights) -> Result<SandwichNorm> {
+pub fn layer(c: &BaseConfig, intermediate: i32, mixer: Attention, w: &Weights) -> Result<SandwichNorm> {
     let names = [
         "input_layernorm",
         "post_attention_layernorm",

@@ -11,7 +11,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{parse, refuse, sliding_layers, with_defaults},
-    decoder::{Decoder, Stem},
+    decoder::{BaseConfig, Decoder},
     gemma2::{NORM_OFFSET, check, layer},
     plain_names, text_names,
 };
@@ -20,7 +20,7 @@ use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -65,9 +65,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     ])?;
     let every = c.sliding_window_pattern;
     let slides =
-        sliding_layers(config, c.stem.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;
+        sliding_layers(config, c.base.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
@@ -77,16 +77,16 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = |slides| rope(config, slides)?.rope(c.head_dim, RopePairs::Halves);
     let ropes = [rope(false)?, rope(true)?];
     let softmax = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
-    let mut decoder = Decoder::load_with(&c.stem, w, "norm", NORM_OFFSET, |i, w| {
+    let mut decoder = Decoder::load_with(&c.base, w, "norm", NORM_OFFSET, |i, w| {
         let window = slides[i].then_some(c.sliding_window);
         let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
         let mixer = Attention::load(heads, rope.clone(), &attention)?
-            .with_qk_norm(c.stem.rms_norm_eps, NORM_OFFSET, &attention)?
+            .with_qk_norm(c.base.rms_norm_eps, NORM_OFFSET, &attention)?
             .with_window(window)
             .with_softmax(softmax.clone());
-        layer(&c.stem, c.intermediate_size, mixer, w)
+        layer(&c.base, c.intermediate_size, mixer, w)
     })?;
-    decoder.embedding_scale = Some((c.stem.hidden_size as f32).sqrt());
+    decoder.embedding_scale = Some((c.base.hidden_size as f32).sqrt());
     Ok(Box::new(decoder))
 }
 
@@ -123,7 +123,7 @@ mod tests {
         });
         let config = with_defaults(&published, defaults());
         let c: Config = parse(&config).expect("parses");
-        assert_eq!((c.stem.vocab_size, c.stem.context_length(), c.sliding_window), (262_208, 131_072, 1024));
+        assert_eq!((c.base.vocab_size, c.base.context_length(), c.sliding_window), (262_208, 131_072, 1024));
         assert_eq!((c.num_attention_heads, c.num_key_value_heads, c.head_dim), (8, 4, 256));
 
         let check = |slides, expected: [f32; 2]| {

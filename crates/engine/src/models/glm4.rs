@@ -13,7 +13,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{Decoder, FeedForward, SandwichNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, SandwichNorm},
 };
 use crate::{
     error::Result,
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -39,9 +39,9 @@ const NORMS: [&str; 4] =
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
-    let head_dim = c.head_dim.unwrap_or(c.stem.hidden_size / c.num_attention_heads);
+    let head_dim = c.head_dim.unwrap_or(c.base.hidden_size / c.num_attention_heads);
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim,
@@ -49,10 +49,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5).rope(head_dim, RopePairs::Adjacent)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| {
+    Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
         let mlp = Mlp::load(&c, &w.sub("mlp"))?;
-        SandwichNorm::load(&c.stem, w, NORMS, 0.0, Box::new(mixer), Box::new(mlp))
+        SandwichNorm::load(&c.base, w, NORMS, 0.0, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
@@ -65,8 +65,8 @@ struct Mlp {
 impl Mlp {
     fn load(c: &Config, w: &Weights) -> Result<Mlp> {
         Ok(Mlp {
-            gate_up_proj: w.linear("gate_up_proj", 2 * c.intermediate_size, c.stem.hidden_size)?,
-            down_proj: w.linear("down_proj", c.stem.hidden_size, c.intermediate_size)?,
+            gate_up_proj: w.linear("gate_up_proj", 2 * c.intermediate_size, c.base.hidden_size)?,
+            down_proj: w.linear("down_proj", c.base.hidden_size, c.intermediate_size)?,
         })
     }
 }

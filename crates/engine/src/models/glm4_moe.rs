@@ -10,7 +10,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{Decoder, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, PreNorm},
     deepseek_v3::{MoeConfig, check_router},
     mtp::Mtp,
 };
@@ -19,7 +19,7 @@ use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -36,9 +36,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     check_router(config)?;
-    let head_dim = c.head_dim.unwrap_or(c.stem.hidden_size / c.num_attention_heads);
+    let head_dim = c.head_dim.unwrap_or(c.base.hidden_size / c.num_attention_heads);
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim,
@@ -50,13 +50,13 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?;
         let mixer = match c.use_qk_norm {
-            true => mixer.with_qk_norm(c.stem.rms_norm_eps, 0.0, &attention)?,
+            true => mixer.with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?,
             false => mixer,
         };
-        let mlp = c.moe.feed_forward(i, c.stem.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), mlp)
+        let mlp = c.moe.feed_forward(i, c.base.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
+        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), mlp)
     };
-    let mut decoder = Decoder::load(&c.stem, w, layer)?;
-    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, 0.0, |w| layer(c.stem.num_hidden_layers, w))?;
+    let mut decoder = Decoder::load(&c.base, w, layer)?;
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, 0.0, |w| layer(c.base.num_hidden_layers, w))?;
     Ok(Box::new(decoder))
 }

@@ -14,7 +14,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse, refuse, sliding_layers},
-    decoder::{Decoder, FeedForward, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
 };
 use crate::{
     error::Result,
@@ -25,7 +25,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -42,9 +42,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let unbiased = config.get("attention_bias") == Some(&Value::Bool(false));
     refuse([(unbiased, "attention_bias must be true".into())])?;
     // Even layers slide unless config.json lists the types.
-    let slides = sliding_layers(config, c.stem.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
+    let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
@@ -52,7 +52,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: true,
     };
     let rope = RopeParameters::of(config, None)?.or(150_000.0, 1.0).rope(c.head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");
         let sinks = Some(attention.float32("sinks", &[c.num_attention_heads])?);
         let softmax = Softmax { sinks, ..Softmax::scaled((c.head_dim as f32).powf(-0.5)) };
@@ -60,7 +60,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
             .with_window(slides[i].then_some(c.sliding_window))
             .with_softmax(softmax);
         let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
+        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
@@ -75,7 +75,7 @@ struct SparseMoe {
 
 impl SparseMoe {
     fn load(c: &Config, w: &Weights) -> Result<SparseMoe> {
-        let (experts, hidden) = (c.num_local_experts, c.stem.hidden_size);
+        let (experts, hidden) = (c.num_local_experts, c.base.hidden_size);
         let [gate_proj, up_proj, down_proj] = load_experts(c, &w.sub("experts"))?;
         Ok(SparseMoe {
             router: w.router("router", experts, hidden, true)?,
@@ -108,7 +108,7 @@ impl FeedForward for SparseMoe {
 /// Gate, up and down projections: as MLX's conversions hold them, or from the hub's, in MXFP4 or dense, where the rows
 /// of gate and up alternate.
 fn load_experts(c: &Config, w: &Weights) -> Result<[Stack; 3]> {
-    let (experts, hidden, size) = (c.num_local_experts, c.stem.hidden_size, c.intermediate_size);
+    let (experts, hidden, size) = (c.num_local_experts, c.base.hidden_size, c.intermediate_size);
     if w.has("gate_proj.weight") {
         let stack = |name, outputs, inputs| {
             let bias = w.float_tensor(&format!("{name}.bias"), &[experts, outputs])?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     Model,
     config::{check_activation, parse, refuse},
-    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     mla::{self, LatentAttention},
     plain_names,
     sigmoid_moe::{self, SigmoidMoe},
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     #[serde(flatten)]
     attention: mla::Config,
     linear_attn_config: LinearConfig,
@@ -72,18 +72,18 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rotated = config.get("mla_use_nope") == Some(&Value::Bool(false));
     refuse([(rotated, "mla_use_nope must be true".into())])?;
     parse::<Value>(&config["linear_attn_config"])?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");
         let mixer: Box<dyn Mixer> = match c.linear_attn_config.kda_layers.contains(&(i + 1)) {
             true => Box::new(KimiDeltaAttention::load(&c, &attention)?),
-            false => Box::new(LatentAttention::load(&c.attention, &c.stem, None, 1.0, &attention)?),
+            false => Box::new(LatentAttention::load(&c.attention, &c.base, None, 1.0, &attention)?),
         };
-        PreNorm::load(&c.stem, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
-    let (hidden, every) = (c.stem.hidden_size, c.moe_layer_freq.unwrap_or(1).max(1));
+    let (hidden, every) = (c.base.hidden_size, c.moe_layer_freq.unwrap_or(1).max(1));
     if layer < c.first_k_dense_replace || !layer.is_multiple_of(every) {
         return Ok(Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?));
     }
@@ -129,7 +129,7 @@ impl KimiDeltaAttention {
     fn load(c: &Config, w: &Weights) -> Result<KimiDeltaAttention> {
         let LinearConfig { head_dim, num_heads: heads, short_conv_kernel_size: width, .. } =
             c.linear_attn_config;
-        let (hidden, channels) = (c.stem.hidden_size, heads * head_dim);
+        let (hidden, channels) = (c.base.hidden_size, heads * head_dim);
         let convolutions = ["q_conv1d", "k_conv1d", "v_conv1d"];
         let convolutions = convolutions.map(|name| w.conv1d(name, channels, width));
         let [q, k, v] = convolutions;
@@ -150,7 +150,7 @@ impl KimiDeltaAttention {
             dt_bias: w.float32("dt_bias", &[channels])?.reshape(&[heads, head_dim]),
             g_a_proj: w.linear("g_a_proj", head_dim, hidden)?,
             g_b_proj: w.linear("g_b_proj", channels, head_dim)?,
-            o_norm: w.rms_norm("o_norm", head_dim, c.stem.rms_norm_eps, 0.0)?,
+            o_norm: w.rms_norm("o_norm", head_dim, c.base.rms_norm_eps, 0.0)?,
             o_proj: w.linear("o_proj", hidden, channels)?,
             q_norm: RmsNorm::l2(head_dim, 1e-6, (head_dim as f32).powf(-0.5)),
             k_norm: RmsNorm::l2(head_dim, 1e-6, 1.0),

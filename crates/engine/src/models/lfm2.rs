@@ -14,7 +14,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{parse, parse_part, refuse},
-    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     plain_names,
     sigmoid_moe::{self, SigmoidMoe},
 };
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: Option<i32>,
     block_ff_dim: Option<i32>,
     block_auto_adjust_ff_dim: Option<bool>,
@@ -106,9 +106,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
     refuse(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
-    let head_dim = c.stem.hidden_size / c.num_attention_heads;
+    let head_dim = c.base.hidden_size / c.num_attention_heads;
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim,
@@ -116,21 +116,21 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(1e6, 1.0).rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load_with(&c.stem, w, "embedding_norm", 0.0, |i, w| {
+    Ok(Box::new(Decoder::load_with(&c.base, w, "embedding_norm", 0.0, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_attention(i)? {
             true => {
                 let attention = w.sub("self_attn");
                 let mixer = Attention::load(heads, rope.clone(), &attention)?;
-                Box::new(mixer.with_qk_norm(c.stem.rms_norm_eps, 0.0, &attention)?)
+                Box::new(mixer.with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?)
             }
             false => Box::new(ShortConv::load(&c, &w.sub("conv"))?),
         };
-        PreNorm::load(&c.stem, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
-    let hidden = c.stem.hidden_size;
+    let hidden = c.base.hidden_size;
     let Some(moe) = c.moe.as_ref().filter(|moe| layer >= moe.num_dense_layers) else {
         return Ok(Box::new(Mlp::load(w, hidden, c.dense_size()?, Activation::Silu)?));
     };
@@ -161,7 +161,7 @@ struct ShortConv {
 
 impl ShortConv {
     fn load(c: &Config, w: &Weights) -> Result<ShortConv> {
-        let hidden = c.stem.hidden_size;
+        let hidden = c.base.hidden_size;
         Ok(ShortConv {
             in_proj: w.linear_with("in_proj", 3 * hidden, hidden, c.conv_bias)?,
             conv: w.conv1d("conv", hidden, c.conv_l_cache)?,

@@ -14,7 +14,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{Decoder, Mixer, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, Mixer, PreNorm},
     plain_names, text_names,
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: Option<i32>,
@@ -48,11 +48,11 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check_activation(config, "hidden_act", "silu")?;
     let rope = RopeParameters::of(config, None)?;
     let window = sliding_window(config);
-    Ok(Box::new(Decoder::load(&c.stem, w, |_, w| {
-        let (hidden, mlp) = (c.stem.hidden_size, w.sub("mlp"));
+    Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
+        let (hidden, mlp) = (c.base.hidden_size, w.sub("mlp"));
         let mixer = mixer(&c, &rope, window, &w.sub("self_attn"))?;
         let mlp = Mlp::load_with(&mlp, hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
-        PreNorm::load(&c.stem, w, 0.0, mixer, Box::new(mlp))
+        PreNorm::load(&c.base, w, 0.0, mixer, Box::new(mlp))
     })?))
 }
 
@@ -70,10 +70,10 @@ fn sliding_window(config: &Value) -> Option<i32> {
 fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) -> Result<Box<dyn Mixer>> {
     let heads = c.num_attention_heads;
     let size = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads,
         kv_heads: c.num_key_value_heads.unwrap_or(heads),
-        head_dim: c.head_dim.unwrap_or(c.stem.hidden_size / heads),
+        head_dim: c.head_dim.unwrap_or(c.base.hidden_size / heads),
         qkv_bias: c.attention_bias,
         o_bias: c.attention_bias,
     };

@@ -7,7 +7,7 @@
 use mlx::{Array, Softmax, fast::Rope};
 use serde::Deserialize;
 
-use super::decoder::{Mixer, Stem};
+use super::decoder::{BaseConfig, Mixer};
 use crate::{
     batch::Batch,
     cache::Cache,
@@ -58,12 +58,12 @@ impl LatentAttention {
     /// `softmax_factor` multiplies the usual scale.
     pub fn load(
         c: &Config,
-        stem: &Stem,
+        base: &BaseConfig,
         rope: Option<Rope>,
         softmax_factor: f32,
         w: &Weights,
     ) -> Result<LatentAttention> {
-        let (hidden, heads, rank) = (stem.hidden_size, c.num_attention_heads, c.kv_lora_rank);
+        let (hidden, heads, rank) = (base.hidden_size, c.num_attention_heads, c.kv_lora_rank);
         let head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
         let [embed_q, unembed_out] = per_head(c, w)?;
         let kv_a = rank + c.qk_rope_head_dim;

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mlx::Array;
 use serde_json::Value;
 
-use super::decoder::{Layer, PreNorm, Stem};
+use super::decoder::{BaseConfig, Layer, PreNorm};
 use crate::{
     batch::Batch,
     cache::Cache,
@@ -32,7 +32,7 @@ pub struct Mtp {
 impl Mtp {
     /// Reads `mtp.*`, if the checkpoint has it; `layer` reads the layer in it, `offset` is what stored norms lack.
     pub fn load(
-        c: &Stem,
+        c: &BaseConfig,
         w: &Weights,
         embed_tokens: &Rc<Embedding>,
         offset: f32,

@@ -10,7 +10,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse},
-    decoder::{Decoder, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, PreNorm},
     qwen3::sliding_window,
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -31,9 +31,9 @@ struct Config {
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
-    let head_dim = c.stem.hidden_size / c.num_attention_heads;
+    let head_dim = c.base.hidden_size / c.num_attention_heads;
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim,
@@ -41,10 +41,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let mixer =
             Attention::load(heads, rope.clone(), &w.sub("self_attn"))?.with_window(sliding_window(config, i));
-        let mlp = Mlp::load(&w.sub("mlp"), c.stem.hidden_size, c.intermediate_size, Activation::Silu)?;
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), Box::new(mlp))
+        let mlp = Mlp::load(&w.sub("mlp"), c.base.hidden_size, c.intermediate_size, Activation::Silu)?;
+        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), Box::new(mlp))
     })?))
 }

@@ -14,7 +14,7 @@ use super::{
     Model,
     attention::{Attention, Heads},
     config::{check_activation, parse, parse_part},
-    decoder::{Decoder, FeedForward, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
     plain_names,
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -66,7 +66,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(128);
     let heads = Heads {
-        hidden: c.stem.hidden_size,
+        hidden: c.base.hidden_size,
         heads: c.num_attention_heads,
         kv_heads: c.num_key_value_heads,
         head_dim,
@@ -74,12 +74,12 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: c.attention_bias,
     };
     let rope = RopeParameters::of(config, None)?.rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load(&c.stem, w, |i, w| {
+    Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?
-            .with_qk_norm(c.stem.rms_norm_eps, 0.0, &attention)?
+            .with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?
             .with_window(sliding_window(config, i));
-        PreNorm::load(&c.stem, w, 0.0, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 
@@ -96,7 +96,7 @@ pub fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
 }
 
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
-    let hidden = c.stem.hidden_size;
+    let hidden = c.base.hidden_size;
     Ok(match &c.moe {
         Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, false, w)?),
         _ => Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?),

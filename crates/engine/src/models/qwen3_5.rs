@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     config::{check_activation, parse, parse_part, refuse},
-    decoder::{Decoder, FeedForward, Mixer, PreNorm, Stem},
+    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     gated_delta_net::{self, GatedDeltaNet},
     mtp::{self, Mtp},
     qwen3, text_names,
@@ -29,7 +29,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: Option<i32>,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -76,17 +76,17 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let offset = norm_offset(&c, w)?;
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
     let attention = |w: &Weights| Attention::load(&c, &rope, offset, &w.sub("self_attn"));
-    let mut decoder = Decoder::load_with(&c.stem, w, "norm", offset, |i, w| {
+    let mut decoder = Decoder::load_with(&c.base, w, "norm", offset, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {
             true => Box::new(attention(w)?),
-            false => Box::new(GatedDeltaNet::load(&c.linear, &c.stem, &w.sub("linear_attn"))?),
+            false => Box::new(GatedDeltaNet::load(&c.linear, &c.base, &w.sub("linear_attn"))?),
         };
         let mlp = feed_forward(&c, c.has_experts(i), &w.sub("mlp"))?;
-        PreNorm::load(&c.stem, w, offset, mixer, mlp)
+        PreNorm::load(&c.base, w, offset, mixer, mlp)
     })?;
-    decoder.mtp = Mtp::load(&c.stem, w, &decoder.embed_tokens, offset, |w| {
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, offset, |w| {
         let mlp = feed_forward(&c, w.has("mlp.gate.weight"), &w.sub("mlp"))?;
-        PreNorm::load(&c.stem, w, offset, Box::new(attention(w)?), mlp)
+        PreNorm::load(&c.base, w, offset, Box::new(attention(w)?), mlp)
     })?;
     Ok(Box::new(decoder))
 }
@@ -106,7 +106,7 @@ fn check(config: &Value, c: &Config) -> Result<()> {
 /// Hub checkpoints store norm weights as `weight - 1`, MLX conversions as they are. The layout of the convolution
 /// is the one sign that tells them apart: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.
 fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
-    let Some(layer) = (0..c.stem.num_hidden_layers).find(|&i| !c.is_full_attention(i)) else {
+    let Some(layer) = (0..c.base.num_hidden_layers).find(|&i| !c.is_full_attention(i)) else {
         return Ok(1.0);
     };
     let conv = w.shape(&format!("model.layers.{layer}.linear_attn.conv1d.weight"))?;
@@ -114,7 +114,7 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
 }
 
 fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn FeedForward>> {
-    let hidden = c.stem.hidden_size;
+    let hidden = c.base.hidden_size;
     Ok(match &c.moe {
         Some(moe) if has_experts => Box::new(SparseMoe::load(moe, hidden, w)?),
         _ => {
@@ -136,8 +136,8 @@ struct Attention {
 impl Attention {
     fn load(c: &Config, rope: &RopeParameters, offset: f32, w: &Weights) -> Result<Attention> {
         let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
-        let hidden = c.stem.hidden_size;
-        let norm = |name| w.rms_norm(name, head_dim, c.stem.rms_norm_eps, offset);
+        let hidden = c.base.hidden_size;
+        let norm = |name| w.rms_norm(name, head_dim, c.base.rms_norm_eps, offset);
         Ok(Attention {
             q_proj: w.linear("q_proj", 2 * heads * head_dim, hidden)?,
             k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,

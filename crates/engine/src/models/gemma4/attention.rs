@@ -44,7 +44,7 @@ enum Keys {
 
 impl Attention {
     pub fn load(c: &Config, kind: Kind, w: &Weights) -> Result<Attention> {
-        let (hidden, heads, eps) = (c.stem.hidden_size, c.num_attention_heads, c.stem.rms_norm_eps);
+        let (hidden, heads, eps) = (c.base.hidden_size, c.num_attention_heads, c.base.rms_norm_eps);
         let Kind { head_dim, kv_heads, sliding_window, rope, source } = kind;
         let keys = match source {
             Some(layer) => {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Config;
 use crate::{
     error::Result,
-    models::decoder::Stem,
+    models::decoder::BaseConfig,
     nn::{Embedding, Experts, Linear, RmsNorm, Router, Routing},
     weights::Weights,
 };
@@ -31,10 +31,10 @@ pub struct PerLayerInputs {
 
 impl PerLayerInputs {
     pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInputs> {
-        let (hidden, vocab) = (c.stem.hidden_size, c.vocab_size_per_layer_input);
-        let (layers, size) = (c.stem.num_hidden_layers as i32, c.hidden_size_per_layer_input);
+        let (hidden, vocab) = (c.base.hidden_size, c.vocab_size_per_layer_input);
+        let (layers, size) = (c.base.num_hidden_layers as i32, c.hidden_size_per_layer_input);
         // The projection is scaled by hidden^-0.5 before its norm, which is the norm with a larger eps.
-        let eps = c.stem.rms_norm_eps * hidden as f32;
+        let eps = c.base.rms_norm_eps * hidden as f32;
         Ok(PerLayerInputs {
             embed_tokens_per_layer: w.embedding("embed_tokens_per_layer", vocab, layers * size)?,
             embedding_scale: (size as f32).sqrt(),
@@ -65,14 +65,14 @@ pub struct PerLayerInput {
 
 impl PerLayerInput {
     pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInput> {
-        let (hidden, size) = (c.stem.hidden_size, c.hidden_size_per_layer_input);
+        let (hidden, size) = (c.base.hidden_size, c.hidden_size_per_layer_input);
         Ok(PerLayerInput {
             per_layer_input_gate: w.linear("per_layer_input_gate", size, hidden)?,
             per_layer_projection: w.linear("per_layer_projection", hidden, size)?,
             post_per_layer_input_norm: w.rms_norm(
                 "post_per_layer_input_norm",
                 hidden,
-                c.stem.rms_norm_eps,
+                c.base.rms_norm_eps,
                 0.0,
             )?,
         })
@@ -107,8 +107,8 @@ pub struct SparseMoe {
 }
 
 impl SparseMoe {
-    pub fn load(c: &MoeConfig, stem: &Stem, w: &Weights) -> Result<SparseMoe> {
-        let (hidden, eps, experts) = (stem.hidden_size, stem.rms_norm_eps, c.num_experts);
+    pub fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<SparseMoe> {
+        let (hidden, eps, experts) = (base.hidden_size, base.rms_norm_eps, c.num_experts);
         let norm = |name| w.rms_norm(name, hidden, eps, 0.0);
         let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
         Ok(SparseMoe {

@@ -18,7 +18,7 @@ use self::{
 use super::{
     Model,
     config::{parse, refuse, sliding_layers, with_defaults},
-    decoder::{Head, Stem},
+    decoder::{BaseConfig, Head},
     gemma2::check,
     plain_names, text_names,
 };
@@ -33,7 +33,7 @@ use crate::{
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
-    stem: Stem,
+    base: BaseConfig,
     intermediate_size: i32,
     num_attention_heads: i32,
     num_key_value_heads: i32,
@@ -94,15 +94,15 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults(config));
     let c: Config = parse(config)?;
     check(config)?;
-    let (stem, m) = (&c.stem, w.sub("model"));
-    let mut slides = sliding_layers(config, stem.num_hidden_layers, |i| !(i + 1).is_multiple_of(6))?;
+    let (base, m) = (&c.base, w.sub("model"));
+    let mut slides = sliding_layers(config, base.num_hidden_layers, |i| !(i + 1).is_multiple_of(6))?;
     // The last layer sees everything, whatever its type says.
     if let Some(last) = slides.last_mut() {
         *last = false;
     }
     let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
     let moe = if c.enable_moe_block { Some(parse::<MoeConfig>(config)?) } else { None };
-    let (vocab, least) = (c.vocab_size_per_layer_input, stem.vocab_size);
+    let (vocab, least) = (c.vocab_size_per_layer_input, base.vocab_size);
     refuse([(
         c.hidden_size_per_layer_input > 0 && vocab < least,
         format!("vocab_size_per_layer_input is {vocab}; it must be at least vocab_size, {least}"),
@@ -110,20 +110,20 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let layers = m.sub("layers");
     let layers =
         kinds.into_iter().enumerate().map(|(i, kind)| Layer::load(&c, kind, moe.as_ref(), &layers.sub(i)));
-    let mut head = Head::load(stem, w)?;
+    let mut head = Head::load(base, w)?;
     head.softcap = c.final_logit_softcapping;
     Ok(Box::new(Gemma4 {
-        embed_tokens: m.embedding("embed_tokens", stem.vocab_size, stem.hidden_size)?,
-        embedding_scale: (stem.hidden_size as f32).sqrt(),
+        embed_tokens: m.embedding("embed_tokens", base.vocab_size, base.hidden_size)?,
+        embedding_scale: (base.hidden_size as f32).sqrt(),
         per_layer_inputs: match c.hidden_size_per_layer_input {
             0 => None,
             _ => Some(PerLayerInputs::load(&c, &m)?),
         },
         layers: layers.collect::<Result<_>>()?,
-        norm: m.rms_norm("norm", stem.hidden_size, stem.rms_norm_eps, 0.0)?,
+        norm: m.rms_norm("norm", base.hidden_size, base.rms_norm_eps, 0.0)?,
         head,
-        vocab_size: stem.vocab_size as usize,
-        context_length: stem.context_length(),
+        vocab_size: base.vocab_size as usize,
+        context_length: base.context_length(),
     }))
 }
 
@@ -181,8 +181,8 @@ struct Layer {
 
 impl Layer {
     fn load(c: &Config, kind: Kind, moe: Option<&MoeConfig>, w: &Weights) -> Result<Layer> {
-        let hidden = c.stem.hidden_size;
-        let norm = |name| w.rms_norm(name, hidden, c.stem.rms_norm_eps, 0.0);
+        let hidden = c.base.hidden_size;
+        let norm = |name| w.rms_norm(name, hidden, c.base.rms_norm_eps, 0.0);
         let wide = c.use_double_wide_mlp && kind.source.is_some();
         let intermediate = c.intermediate_size * if wide { 2 } else { 1 };
         Ok(Layer {
@@ -191,7 +191,7 @@ impl Layer {
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
             mlp: Mlp::load(&w.sub("mlp"), hidden, intermediate, Activation::GeluTanh)?,
-            moe: moe.map(|moe| SparseMoe::load(moe, &c.stem, w)).transpose()?,
+            moe: moe.map(|moe| SparseMoe::load(moe, &c.base, w)).transpose()?,
             post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
             per_layer_input: match c.hidden_size_per_layer_input {
                 0 => None,
