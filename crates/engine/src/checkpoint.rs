@@ -54,7 +54,7 @@ impl Checkpoint {
 
     /// Whether it is of a model that guesses blocks of tokens for another one, and has no tokens of its own.
     pub fn is_block_drafter(&self) -> bool {
-        self.config().is_ok_and(|config| models::is_block(&config))
+        self.config().is_ok_and(|config| models::is_dflash(&config))
     }
 
     /// What generation_config.json says, if the model has one.

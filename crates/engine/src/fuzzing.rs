@@ -58,7 +58,7 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
     // The arrays are never computed, so their size does not matter.
     mlx::set_memory_limit(1 << 50).map_err(text)?;
     let config: Value = serde_json::from_slice(bytes).map_err(text)?;
-    models::is_block(&config);
+    models::is_dflash(&config);
     Declared::from_config(&config).map_err(text)?;
     let family = models::family(&config).map_err(text)?;
     let text_config = with_top_level_keys(models::text_config(&config), &config);

@@ -7,7 +7,7 @@ use crate::{
     Options,
     batch::{Batch, Part},
     cache::Cache,
-    models::{Block, Model},
+    models::{DFlash, Model},
     prefix::StateSize,
     request::{Request, RequestError},
     speculate::{MAX_AHEAD, block::WAITING, draft_model::MARKS, mtp::WINDOW},
@@ -116,7 +116,7 @@ impl Memory {
 
     /// Counts in a drafter of blocks, whose weights take so many bytes: it has keys and values of every sequence, and
     /// hidden states that wait.
-    pub(crate) fn add_block(&mut self, block: &Block, weights: usize, options: &Options) {
+    pub(crate) fn add_block(&mut self, block: &DFlash, weights: usize, options: &Options) {
         let chunk = options.prefill_chunk.max(1);
         self.weights += weights;
         self.add_caches(&block.caches_of_one_token(), chunk);

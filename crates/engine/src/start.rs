@@ -20,7 +20,7 @@ use crate::{
     heartbeat::Heartbeat,
     load_room::LoadRoom,
     memory::{Memory, megabytes},
-    models::{self, Block, Model},
+    models::{self, DFlash, Model},
     options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
     places::Places,
     prefix::{Disk, Fingerprint, by_checkpoint},
@@ -171,7 +171,7 @@ struct Loaded {
 enum Draft {
     Model(Loaded),
     /// With the bytes of its weights.
-    Block(Block, usize),
+    Block(DFlash, usize),
 }
 
 fn load_model(
@@ -201,14 +201,14 @@ fn load_draft(
     config: &Value,
 ) -> Result<Draft> {
     let own = checkpoint.config()?;
-    if !models::is_block(&own) {
+    if !models::is_dflash(&own) {
         return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}))?));
     }
     let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
     let sanitize = |name: &str| Some(name.to_string());
     let weights = open_weights(checkpoint, options, &own, sanitize, Box::new(|_, _| {}))?;
     room.make(&weights, &own)?;
-    let block = Block::load(&own, &weights, target, hidden_size)?;
+    let block = DFlash::load(&own, &weights, target, hidden_size)?;
     weights.all_used()?;
     Ok(Draft::Block(block, weights.loaded_bytes()))
 }

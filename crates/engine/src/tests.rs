@@ -94,7 +94,7 @@ pub fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
 }
 
 /// A recorded block drafter for the golden of the same name, which was loaded.
-pub fn load_block(name: &str, target: &dyn Model, hidden_size: i32) -> models::Block {
+pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::DFlash {
     let folder = checkpoint::folder(&format!("../blocks/{name}"));
     let checkpoint = Checkpoint::Folder(folder.path().into());
     let config = checkpoint.config().expect("config");
@@ -103,7 +103,7 @@ pub fn load_block(name: &str, target: &dyn Model, hidden_size: i32) -> models::B
     let files = checkpoint.weight_files().expect("files");
     let sanitize = |name: &str| Some(name.to_string());
     let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
-    let block = models::Block::load(&config, &weights, target, hidden_size).expect("loads");
+    let block = models::DFlash::load(&config, &weights, target, hidden_size).expect("loads");
     weights.all_used().expect("all of it is needed");
     block
 }

@@ -1,10 +1,10 @@
 //! Model families: one file each, one row in [`FAMILIES`] each.
 
 mod attention;
-mod block;
 mod config;
 mod decoder;
 mod deepseek_v3;
+mod dflash;
 mod gated_delta_net;
 mod gemma2;
 mod gemma3;
@@ -22,7 +22,7 @@ mod qwen3;
 mod qwen3_5;
 mod sigmoid_moe;
 
-pub use block::{Block, is_block};
+pub use dflash::{DFlash, is_dflash};
 pub use mtp::Mtp;
 
 use mlx::Array;

@@ -1,4 +1,4 @@
-//! Drafts by a model that guesses blocks ([`Block`]): what it keeps of each sequence, and one pass over several of them.
+//! Drafts by a model that guesses blocks ([`DFlash`]): what it keeps of each sequence, and one pass over several of them.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -7,7 +7,7 @@ use mlx::{Array, Dtype};
 use crate::{
     batch::{Batch, Part},
     cache::Cache,
-    models::{Block, Model},
+    models::{DFlash, Model},
     sample::{Sampler, guess},
 };
 
@@ -22,7 +22,7 @@ pub const WAITING: usize = 256;
 /// Proposes what the block drafter guesses.
 pub struct BlockDrafter {
     model: Rc<dyn Model>,
-    block: Block,
+    block: DFlash,
     sequences: HashMap<u64, Context>,
 }
 
@@ -39,7 +39,7 @@ struct Context {
 
 impl BlockDrafter {
     /// `block` was loaded for `model`.
-    pub fn new(model: Rc<dyn Model>, block: Block) -> BlockDrafter {
+    pub fn new(model: Rc<dyn Model>, block: DFlash) -> BlockDrafter {
         BlockDrafter { model, block, sequences: HashMap::new() }
     }
 
@@ -155,7 +155,7 @@ impl Drafter for BlockDrafter {
 
 /// Takes in what waits for each, all in one pass.
 #[track_caller]
-fn observe(block: &Block, contexts: &mut [&mut Context]) {
+fn observe(block: &DFlash, contexts: &mut [&mut Context]) {
     let mut behind: Vec<&mut &mut Context> =
         contexts.iter_mut().filter(|context| context.from < context.to).collect();
     if behind.is_empty() {
@@ -176,7 +176,7 @@ fn observe(block: &Block, contexts: &mut [&mut Context]) {
 }
 
 impl Context {
-    fn new(block: &Block) -> Context {
+    fn new(block: &DFlash) -> Context {
         Context { caches: block.make_caches(), waiting: vec![], from: 0, to: 0 }
     }
 
@@ -199,7 +199,7 @@ impl Context {
     }
 
     /// Forgets a block.
-    fn forget(&mut self, block: &Block) {
+    fn forget(&mut self, block: &DFlash) {
         if self.caches.iter_mut().any(|cache| cache.rewind(block.size).is_err()) {
             self.caches = block.make_caches();
         }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     nn::Embedding,
     request::Sampling,
-    tests::{checkpoint, load_block},
+    tests::{checkpoint, load_dflash},
 };
 
 /// Recorded drafters, and the hidden size of the models that they are for: layers that see everything; windows.
@@ -32,7 +32,7 @@ fn recorded(name: &str) -> Recorded {
 
 fn drafter(name: &str, hidden_size: i32) -> BlockDrafter {
     let model: Rc<dyn Model> = model(name).into();
-    let block = load_block(name, &*model, hidden_size);
+    let block = load_dflash(name, &*model, hidden_size);
     BlockDrafter::new(model, block)
 }
 
@@ -259,7 +259,7 @@ fn its_failure_costs_speed_alone() {
         let expected = answers(name, 3);
         let (panics, calls) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let dying = Dying { model: model(name), panics: panics.clone(), asked: calls.clone() };
-        let block = load_block(name, &dying, hidden_size);
+        let block = load_dflash(name, &dying, hidden_size);
         let mut bench = Bench::with(name, Box::new(BlockDrafter::new(Rc::new(dying), block)));
         let running: Vec<_> = (0..3).map(|i| bench.submit(request(i, "block", 3))).collect();
         let mut rounds = 0;

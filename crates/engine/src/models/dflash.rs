@@ -24,7 +24,7 @@ use crate::{
     weights::Weights,
 };
 
-pub struct Block {
+pub struct DFlash {
     /// Tokens of a block: one that is known, and those to guess.
     pub size: usize,
     /// Layers of the other model whose outputs it is made of, in order.
@@ -56,7 +56,7 @@ struct Config {
 
 /// Keys of `dflash_config`, which older files have beside it.
 #[derive(Deserialize)]
-struct Dflash {
+struct DFlashConfig {
     block_size: usize,
     mask_token_id: u32,
     target_layer_ids: Vec<usize>,
@@ -66,7 +66,7 @@ struct Dflash {
 }
 
 /// Whether config.json is that of a model that guesses blocks.
-pub fn is_block(config: &Value) -> bool {
+pub fn is_dflash(config: &Value) -> bool {
     architecture(config).starts_with("DFlash") || config.get("dflash_config").is_some()
 }
 
@@ -74,13 +74,13 @@ fn architecture(config: &Value) -> &str {
     config.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str).unwrap_or_default()
 }
 
-impl Block {
+impl DFlash {
     /// Of a checkpoint's config.json and tensors; `hidden_size` is that of the model it guesses for.
     ///
     /// # Errors
     /// It is for another model, or of a kind that is not computed here: one sentence says how.
-    pub fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<Block> {
-        let (c, dflash): (Config, Dflash) = (parse(config)?, dflash(config)?);
+    pub fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<DFlash> {
+        let (c, dflash): (Config, DFlashConfig) = (parse(config)?, dflash(config)?);
         check(config, &c, &dflash)?;
         check_target(&c, &dflash, target, hidden_size)?;
         let (hidden, eps) = (c.base.hidden_size, c.base.rms_norm_eps);
@@ -88,7 +88,7 @@ impl Block {
         let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?;
         let layers = w.sub("layers");
         let layer = |(i, slides): (usize, bool)| Layer::load(&c, slides, rope.clone(), &layers.sub(i));
-        Ok(Block {
+        Ok(DFlash {
             size: dflash.block_size,
             hidden_size: hidden,
             mask_token: dflash.mask_token_id,
@@ -115,7 +115,7 @@ impl Block {
     }
 
     /// Takes in what the target's layers made of tokens: `[n, hidden_size]` for each of those layers, in order. The batch's
-    /// rows have its [caches](Block::make_caches) and are at the tokens' positions.
+    /// rows have its [caches](DFlash::make_caches) and are at the tokens' positions.
     #[track_caller]
     pub fn observe(&self, hidden: &[Array], batch: &mut Batch) {
         let context = self.hidden_norm.forward(&self.fc.forward(&Array::concatenate(hidden, -1)));
@@ -132,7 +132,7 @@ impl Block {
         Array::from_slice(&tokens, &[tokens.len() as i32])
     }
 
-    /// Embeddings `[rows * size, hidden_size]` of [tokens](Block::tokens) to hidden states, whose logits by the target's
+    /// Embeddings `[rows * size, hidden_size]` of [tokens](DFlash::tokens) to hidden states, whose logits by the target's
     /// head are of the token itself: those behind a mask are the guess at what it hides. Keys and values of the block stay
     /// in the caches, behind those observed.
     #[track_caller]
@@ -142,7 +142,7 @@ impl Block {
     }
 }
 
-fn dflash(config: &Value) -> Result<Dflash> {
+fn dflash(config: &Value) -> Result<DFlashConfig> {
     let mut all = json!({ "block_size": 16 });
     let keys =
         ["block_size", "mask_token_id", "target_layer_ids", "input_embedding_scale", "output_multiplier"];
@@ -156,7 +156,7 @@ fn dflash(config: &Value) -> Result<Dflash> {
 }
 
 /// What is not computed here.
-fn check(config: &Value, c: &Config, dflash: &Dflash) -> Result<()> {
+fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
     check_activation(config, "hidden_act", "silu")?;
     let other = |value: Option<f32>, usual: f32| value.is_some_and(|value| value != usual);
     let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?.contains(&true);
@@ -184,7 +184,7 @@ fn check(config: &Value, c: &Config, dflash: &Dflash) -> Result<()> {
 }
 
 /// What does not go with the model it is to guess for.
-fn check_target(c: &Config, dflash: &Dflash, target: &dyn Model, hidden_size: i32) -> Result<()> {
+fn check_target(c: &Config, dflash: &DFlashConfig, target: &dyn Model, hidden_size: i32) -> Result<()> {
     let (own, vocab, layers) = (&c.base, target.vocab_size(), target.layers());
     let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
     refuse([
