@@ -10,7 +10,7 @@ use super::{
     Model,
     config::{check_activation, parse, refuse},
     decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
-    is_beyond_last_layer,
+    is_nextn_layer,
     mla::{self, LatentAttention},
     mtp::{self, Mtp},
     plain_names,
@@ -82,8 +82,8 @@ impl MoeConfig {
 /// The layer behind the last is a head that predicts tokens further ahead; MLX's stacked experts lie below `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = name.replace(".mlp.switch_mlp.", ".mlp.experts.");
-    match is_beyond_last_layer(config, &name) {
-        true => mtp::name_behind_last_layer(config, &name),
+    match is_nextn_layer(config, &name) {
+        true => mtp::nextn_tensor_name(config, &name),
         false => plain_names(config, &name),
     }
 }

@@ -182,7 +182,7 @@ fn text_names(name: &str) -> Option<String> {
 }
 
 /// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
-pub fn is_beyond_last_layer(config: &Value, name: &str) -> bool {
+pub fn is_nextn_layer(config: &Value, name: &str) -> bool {
     let count = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0);
     let layers = count("num_hidden_layers");
     let ahead = layers..layers + count("num_nextn_predict_layers");

@@ -88,7 +88,7 @@ impl Mtp {
 
 /// Whether config.json, by its text part, describes a head as it is computed here: one layer that shares the model's
 /// embedding. Others are left out.
-pub fn is_known(config: &Value) -> bool {
+pub fn is_supported(config: &Value) -> bool {
     let layers = ["mtp_num_hidden_layers", "num_nextn_predict_layers"];
     let layers = layers.iter().filter_map(|key| config.get(*key)?.as_u64()).max();
     let dedicated = config.get("mtp_use_dedicated_embeddings") == Some(&Value::Bool(true));
@@ -96,9 +96,9 @@ pub fn is_known(config: &Value) -> bool {
 }
 
 /// A tensor of the layer behind the last, which is the head in DeepSeek's and GLM's checkpoints, by Qwen's name; `None`
-/// of copies of the embedding and the output head, and of heads that are not [known](is_known).
-pub fn name_behind_last_layer(config: &Value, name: &str) -> Option<String> {
-    if !is_known(config) {
+/// of copies of the embedding and the output head, and of heads that are not [known](is_supported).
+pub fn nextn_tensor_name(config: &Value, name: &str) -> Option<String> {
+    if !is_supported(config) {
         return None;
     }
     let (_, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
@@ -125,7 +125,7 @@ mod tests {
     fn layers_behind_the_last_are_heads_by_another_name() {
         let config = |layers: u64| json!({ "num_hidden_layers": 4, "num_nextn_predict_layers": layers });
         let check = |name: &str, expected: Option<&str>| {
-            assert_eq!(name_behind_last_layer(&config(1), name).as_deref(), expected, "{name}");
+            assert_eq!(nextn_tensor_name(&config(1), name).as_deref(), expected, "{name}");
         };
         check("model.layers.4.enorm.weight", Some("mtp.pre_fc_norm_embedding.weight"));
         check("model.layers.4.eh_proj.scales", Some("mtp.fc.scales"));
@@ -133,12 +133,12 @@ mod tests {
         check("model.layers.4.self_attn.o_proj.weight", Some("mtp.layers.0.self_attn.o_proj.weight"));
         check("model.layers.4.shared_head.head.weight", None);
         check("model.layers.4.embed_tokens.weight", None);
-        assert_eq!(name_behind_last_layer(&config(2), "model.layers.4.eh_proj.weight"), None);
+        assert_eq!(nextn_tensor_name(&config(2), "model.layers.4.eh_proj.weight"), None);
     }
 
     #[test]
     fn only_one_layer_on_the_own_embedding_is_known() {
-        let check = |config: Value, expected| assert_eq!(is_known(&config), expected, "{config}");
+        let check = |config: Value, expected| assert_eq!(is_supported(&config), expected, "{config}");
         check(json!({}), true);
         check(json!({ "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false }), true);
         check(json!({ "mtp_num_hidden_layers": 2 }), false);

@@ -66,7 +66,7 @@ impl Config {
 /// MLX's stacked experts lie below `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = text_names(name)?;
-    (!name.starts_with("mtp.") || mtp::is_known(config))
+    (!name.starts_with("mtp.") || mtp::is_supported(config))
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 

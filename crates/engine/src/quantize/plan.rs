@@ -68,9 +68,8 @@ impl Plan {
         let reader = Reader::new(source.weight_files()?);
         let text = models::text_config(&config);
         let (names, dropped) = sort_out(&config, reader.names());
-        let is_mtp = |name: &str| {
-            name.split('.').any(|part| part == "mtp") || models::is_beyond_last_layer(text, name)
-        };
+        let is_mtp =
+            |name: &str| name.split('.').any(|part| part == "mtp") || models::is_nextn_layer(text, name);
         let aside = MTP_ASIDE.contains(&config["model_type"].as_str().unwrap_or_default());
         let mut tensors = Vec::new();
         for (name, recipe) in recipes(text, &reader, &names, is_mtp)? {
