@@ -186,17 +186,17 @@ pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> 
 ///
 /// # Errors
 /// Its sentence.
-pub fn refuse(statements: impl IntoIterator<Item = (bool, String)>) -> Result<()> {
+pub fn ensure_supported(statements: impl IntoIterator<Item = (bool, String)>) -> Result<()> {
     match statements.into_iter().find(|(refused, _)| *refused) {
         Some((_, message)) => Err(LoadError::Config(message)),
         None => Ok(()),
     }
 }
 
-/// [`refuse`]s an activation other than the one a family has.
+/// Refuses an activation other than the one a family has.
 pub fn check_activation(config: &Value, key: &str, expected: &str) -> Result<()> {
     let found = config.get(key).and_then(Value::as_str).unwrap_or(expected);
-    refuse([(found != expected, format!("{key} `{found}` is not supported, only `{expected}`"))])
+    ensure_supported([(found != expected, format!("{key} `{found}` is not supported, only `{expected}`"))])
 }
 
 /// The part of a config that is there if `key` is, and not 0.
@@ -218,12 +218,18 @@ fn check_sizes(config: &Value) -> Result<()> {
         let Some(value) = given(config, key) else { continue };
         let least = i64::from(!MAY_BE_ZERO.contains(&key));
         let fits = value.as_i64().is_some_and(|n| (least..=most).contains(&n));
-        refuse([(!fits, format!("{key} is {value}; it must be a number between {least} and {most}"))])?;
+        ensure_supported([(
+            !fits,
+            format!("{key} is {value}; it must be a number between {least} and {most}"),
+        )])?;
     }
     for &(key, most) in POSITIVE {
         let Some(value) = given(config, key) else { continue };
         let fits = value.as_f64().is_some_and(|n| n > 0.0 && n <= most);
-        refuse([(!fits, format!("{key} is {value}; it must be a number above 0, at most {most}"))])?;
+        ensure_supported([(
+            !fits,
+            format!("{key} is {value}; it must be a number above 0, at most {most}"),
+        )])?;
     }
     Ok(())
 }
@@ -235,15 +241,15 @@ fn check_relations(config: &Value) -> Result<()> {
     };
     for (key, value, of, divisor) in pairs(MULTIPLES) {
         let message = format!("{key} is {value}; it must be a multiple of {of}, {divisor}");
-        refuse([(value % divisor != 0, message)])?;
+        ensure_supported([(value % divisor != 0, message)])?;
     }
     for (key, value, other, times) in pairs(PRODUCTS) {
         let message =
             format!("{key} is {value} and {other} {times}; together they must be at most {PRODUCT}");
-        refuse([(value * times > PRODUCT, message)])?;
+        ensure_supported([(value * times > PRODUCT, message)])?;
     }
     for (key, value, of, most) in pairs(AT_MOST) {
-        refuse([(value > most, format!("{key} is {value}; it must be at most {of}, {most}"))])?;
+        ensure_supported([(value > most, format!("{key} is {value}; it must be at most {of}, {most}"))])?;
     }
     Ok(())
 }
@@ -251,7 +257,7 @@ fn check_relations(config: &Value) -> Result<()> {
 fn check_types(config: &Value) -> Result<()> {
     for (key, kind, fits) in TYPES {
         let Some(value) = given(config, key) else { continue };
-        refuse([(!fits(value), format!("{key} is {value}; it must be {kind}"))])?;
+        ensure_supported([(!fits(value), format!("{key} is {value}; it must be {kind}"))])?;
     }
     let layers = given(config, "num_hidden_layers").and_then(Value::as_u64);
     let types = given(config, "layer_types").and_then(Value::as_array);
@@ -259,9 +265,9 @@ fn check_types(config: &Value) -> Result<()> {
     let listed = types.len() as u64;
     let known = ["full_attention", "sliding_attention", "linear_attention", "conv"];
     let unknown = types.iter().find(|kind| !kind.as_str().is_some_and(|kind| known.contains(&kind)));
-    refuse([(
+    ensure_supported([(
         listed != layers,
         format!("layer_types lists {listed} layers, num_hidden_layers is {layers}"),
     )])?;
-    refuse(unknown.map(|kind| (true, format!("layer_types has an unknown type {kind}"))))
+    ensure_supported(unknown.map(|kind| (true, format!("layer_types has an unknown type {kind}"))))
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, parse, refuse},
+    config::{check_activation, ensure_supported, parse},
     decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
     is_nextn_layer,
     mla::{self, LatentAttention},
@@ -112,5 +112,5 @@ pub fn check_router(config: &Value) -> Result<()> {
         let found = config.get(key).and_then(Value::as_str).unwrap_or(known).to_string();
         (found != known, format!("{key} `{found}` is not supported, only `{known}`"))
     };
-    refuse([other("scoring_func", "sigmoid"), other("topk_method", "noaux_tc")])
+    ensure_supported([other("scoring_func", "sigmoid"), other("topk_method", "noaux_tc")])
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Model,
-    config::{check_activation, parse, refuse, sliding_layers},
+    config::{check_activation, ensure_supported, parse, sliding_layers},
     decoder::BaseConfig,
 };
 use crate::{
@@ -162,7 +162,7 @@ fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
     let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?.contains(&true);
     let (size, taps) = (dflash.block_size, &dflash.target_layer_ids);
     let name = architecture(config);
-    refuse([
+    ensure_supported([
         (
             name != "DFlashDraftModel",
             format!("architecture `{name}` is not supported, only `DFlashDraftModel`"),
@@ -187,7 +187,7 @@ fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
 fn check_target(c: &Config, dflash: &DFlashConfig, target: &dyn Model, hidden_size: i32) -> Result<()> {
     let (own, vocab, layers) = (&c.base, target.vocab_size(), target.layers());
     let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
-    refuse([
+    ensure_supported([
         (
             target.embedding().is_none(),
             "models of this family do not show block drafters what their layers make of a token".into(),

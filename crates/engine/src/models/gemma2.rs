@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse, refuse, sliding_layers, with_defaults},
+    config::{check_activation, ensure_supported, parse, sliding_layers, with_defaults},
     decoder::{BaseConfig, Decoder, SandwichNorm},
 };
 use crate::{
@@ -92,7 +92,7 @@ pub fn check(config: &Value) -> Result<()> {
     let both_ways = key("use_bidirectional_attention");
     // Between image tokens only: text attends to its past.
     let causal = both_ways.is_null() || both_ways == false || both_ways == "vision";
-    refuse([
+    ensure_supported([
         (!causal, format!("use_bidirectional_attention is {both_ways}; only causal attention is supported")),
         (key("attention_bias") == true, "attention_bias is not supported".into()),
         (key("sliding_window") == 0, "sliding_window is 0; it must be at least 1".into()),

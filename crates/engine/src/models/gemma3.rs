@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{parse, refuse, sliding_layers, with_defaults},
+    config::{ensure_supported, parse, sliding_layers, with_defaults},
     decoder::{BaseConfig, Decoder},
     gemma2::{NORM_OFFSET, check, layer},
     plain_names, text_names,
@@ -58,7 +58,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check(config)?;
     let capped = |key: &str| config.get(key).is_some_and(|cap| !cap.is_null());
-    refuse([
+    ensure_supported([
         (capped("attn_logit_softcapping"), "attn_logit_softcapping is not supported in Gemma 3".into()),
         (capped("final_logit_softcapping"), "final_logit_softcapping is not supported in Gemma 3".into()),
         (c.sliding_window_pattern == 0, "sliding_window_pattern is 0; it must be at least 1".into()),

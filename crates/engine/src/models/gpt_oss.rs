@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse, refuse, sliding_layers},
+    config::{check_activation, ensure_supported, parse, sliding_layers},
     decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
 };
 use crate::{
@@ -40,7 +40,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let unbiased = config.get("attention_bias") == Some(&Value::Bool(false));
-    refuse([(unbiased, "attention_bias must be true".into())])?;
+    ensure_supported([(unbiased, "attention_bias must be true".into())])?;
     // Even layers slide unless config.json lists the types.
     let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
     let heads = Heads {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, parse, refuse},
+    config::{check_activation, ensure_supported, parse},
     decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     mla::{self, LatentAttention},
     plain_names,
@@ -70,7 +70,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check_activation(config, "hidden_act", "silu")?;
     check_activation(config, "moe_router_activation_func", "sigmoid")?;
     let rotated = config.get("mla_use_nope") == Some(&Value::Bool(false));
-    refuse([(rotated, "mla_use_nope must be true".into())])?;
+    ensure_supported([(rotated, "mla_use_nope must be true".into())])?;
     parse::<Value>(&config["linear_attn_config"])?;
     Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{parse, parse_part, refuse},
+    config::{ensure_supported, parse, parse_part},
     decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     plain_names,
     sigmoid_moe::{self, SigmoidMoe},
@@ -105,7 +105,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
-    refuse(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
+    ensure_supported(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
     let head_dim = c.base.hidden_size / c.num_attention_heads;
     let heads = Heads {
         hidden: c.base.hidden_size,

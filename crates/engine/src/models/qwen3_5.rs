@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, parse, parse_part, refuse},
+    config::{check_activation, ensure_supported, parse, parse_part},
     decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
     gated_delta_net::{self, GatedDeltaNet},
     mtp::{self, Mtp},
@@ -96,7 +96,7 @@ fn check(config: &Value, c: &Config) -> Result<()> {
     let is = |key: &str, value| config.get(key) == Some(&Value::Bool(value));
     let layer_types = c.layer_types.as_deref().unwrap_or_default();
     let known = |kind: &String| kind == "full_attention" || kind == "linear_attention";
-    refuse([
+    ensure_supported([
         (is("attention_bias", true), "attention_bias is not supported".into()),
         (is("attn_output_gate", false), "attn_output_gate must be true".into()),
         (!layer_types.iter().all(known), format!("layer_types are {layer_types:?}; one of them is unknown")),

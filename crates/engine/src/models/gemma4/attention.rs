@@ -12,7 +12,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::{LoadError, Result},
-    models::config::{parse, refuse},
+    models::config::{ensure_supported, parse},
     nn::{Linear, RmsNorm, rope::RopeParameters},
     weights::Weights,
 };
@@ -133,7 +133,7 @@ impl Kind {
         };
         let heads = c.num_attention_heads;
         let kv_heads = own.num_key_value_heads.unwrap_or(c.num_key_value_heads);
-        refuse([(
+        ensure_supported([(
             heads % kv_heads != 0,
             format!("layer {i} has {heads} heads for {kv_heads} of keys and values; it must be a multiple"),
         )])?;

@@ -17,7 +17,7 @@ use self::{
 };
 use super::{
     Model,
-    config::{parse, refuse, sliding_layers, with_defaults},
+    config::{ensure_supported, parse, sliding_layers, with_defaults},
     decoder::{BaseConfig, Head},
     gemma2::check,
     plain_names, text_names,
@@ -103,7 +103,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
     let moe = if c.enable_moe_block { Some(parse::<MoeConfig>(config)?) } else { None };
     let (vocab, least) = (c.vocab_size_per_layer_input, base.vocab_size);
-    refuse([(
+    ensure_supported([(
         c.hidden_size_per_layer_input > 0 && vocab < least,
         format!("vocab_size_per_layer_input is {vocab}; it must be at least vocab_size, {least}"),
     )])?;
