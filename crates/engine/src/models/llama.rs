@@ -77,8 +77,8 @@ fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) ->
         qkv_bias: c.attention_bias,
         o_bias: c.attention_bias,
     };
-    Ok(match QueryGrowth::of(rope) {
-        Some(growth) => Box::new(GrowingAttention::load(size, rope, growth, window, w)?),
+    Ok(match Llama4AttentionScale::of(rope) {
+        Some(scale) => Box::new(ScaledQueryAttention::load(size, rope, scale, window, w)?),
         None => {
             let rope = rope.rope(size.head_dim, RopePairs::Halves)?;
             Box::new(Attention::load(size, rope, w)?.with_window(window))
@@ -87,42 +87,42 @@ fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) ->
 }
 
 /// Attention whose queries grow with their position.
-struct GrowingAttention {
+struct ScaledQueryAttention {
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
     size: Heads,
     rope: Rope,
-    query_growth: QueryGrowth,
+    attention_scale: Llama4AttentionScale,
     sliding_window: Option<i32>,
     softmax: Softmax,
 }
 
-impl GrowingAttention {
+impl ScaledQueryAttention {
     fn load(
         size: Heads,
         rope: &RopeParameters,
-        query_growth: QueryGrowth,
+        attention_scale: Llama4AttentionScale,
         sliding_window: Option<i32>,
         w: &Weights,
-    ) -> Result<GrowingAttention> {
+    ) -> Result<ScaledQueryAttention> {
         let Heads { hidden, heads, kv_heads, head_dim, qkv_bias, o_bias } = size;
-        Ok(GrowingAttention {
+        Ok(ScaledQueryAttention {
             q_proj: w.linear_with("q_proj", heads * head_dim, hidden, qkv_bias)?,
             k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, qkv_bias)?,
             v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, qkv_bias)?,
             o_proj: w.linear_with("o_proj", hidden, heads * head_dim, o_bias)?,
             size,
             rope: rope.rope(head_dim, RopePairs::Halves)?,
-            query_growth,
+            attention_scale,
             sliding_window,
             softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
         })
     }
 }
 
-impl Mixer for GrowingAttention {
+impl Mixer for ScaledQueryAttention {
     fn make_cache(&self) -> Cache {
         self.sliding_window.map_or_else(Cache::kv, Cache::window)
     }
@@ -133,27 +133,27 @@ impl Mixer for GrowingAttention {
         let split = |x: &Array, heads| x.reshape(&[-1, heads, head_dim]);
         let q = batch.rope(&split(&q, heads), &self.rope);
         let k = batch.rope(&split(&k, kv_heads), &self.rope);
-        let q = self.query_growth.apply(&q, batch);
+        let q = self.attention_scale.apply(&q, batch);
         let out = batch.attend(layer, &q, &k, &split(&v, kv_heads), &self.softmax);
         x.add_projected(&self.o_proj, &out.reshape(&[-1, heads * head_dim]))
     }
 }
 
 /// Queries times `1 + beta * ln(1 + floor(position / trained))`, so that attention stays sharp in long contexts.
-struct QueryGrowth {
+struct Llama4AttentionScale {
     beta: f32,
     trained: f32,
 }
 
-impl QueryGrowth {
-    fn of(rope: &RopeParameters) -> Option<QueryGrowth> {
+impl Llama4AttentionScale {
+    fn of(rope: &RopeParameters) -> Option<Llama4AttentionScale> {
         let (beta, trained) = (rope.llama_4_scaling_beta?, rope.original_max_position_embeddings?);
-        Some(QueryGrowth { beta, trained })
+        Some(Llama4AttentionScale { beta, trained })
     }
 
     fn apply(&self, q: &Array, batch: &Batch) -> Array {
         let positions = batch.positions().astype(Dtype::Float32);
-        let growth = ((positions / self.trained).floor() + 1.0).log() * self.beta + 1.0;
-        q * growth.reshape(&[-1, 1, 1]).astype(q.dtype())
+        let scale = ((positions / self.trained).floor() + 1.0).log() * self.beta + 1.0;
+        q * scale.reshape(&[-1, 1, 1]).astype(q.dtype())
     }
 }
