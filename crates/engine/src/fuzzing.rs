@@ -12,7 +12,7 @@ use crate::{
     models,
     prefix::disk_cache::read_whole,
     start::with_top_level_keys,
-    weights::{Declared, Types, Weights},
+    weights::{QuantizationConfig, Types, Weights},
 };
 
 type Outcome = Result<(), String>;
@@ -35,7 +35,7 @@ pub fn safetensors_header(bytes: &[u8]) -> Outcome {
         }
     }
     assert!(read <= bytes.len(), "more data than the file holds");
-    let (types, declared) = (Types::default(), Declared::default());
+    let (types, declared) = (Types::default(), QuantizationConfig::default());
     Weights::new(vec![open()?], |name| Some(name.into()), types, declared, Box::new(|_, _| {}))
         .map_err(text)?;
     Ok(())
@@ -59,7 +59,7 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
     mlx::set_memory_limit(1 << 50).map_err(text)?;
     let config: Value = serde_json::from_slice(bytes).map_err(text)?;
     models::is_dflash(&config);
-    Declared::from_config(&config).map_err(text)?;
+    QuantizationConfig::from_config(&config).map_err(text)?;
     let family = models::family(&config).map_err(text)?;
     let text_config = with_top_level_keys(models::text_config(&config), &config);
     for name in ["model.layers.0.mlp.up_proj.weight", "lm_head.weight", "model.layers.9.x", ".", ""] {
@@ -68,7 +68,7 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
     let mut tensors: Vec<(String, Dtype, Vec<i32>)> = vec![];
     // Loading fails on the first missing tensor: describe it and try again.
     while tensors.len() <= MOST_TENSORS {
-        let declared = Declared::from_config(&config).map_err(text)?;
+        let declared = QuantizationConfig::from_config(&config).map_err(text)?;
         let weights = Weights::described(tensors.iter().cloned(), |name| Some(name.into()), declared);
         match (family.load)(&text_config, &weights) {
             Ok(model) => {

@@ -30,7 +30,7 @@ use crate::{
         COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load, block::BlockDrafter,
         draft_model::DraftModel, measure, mtp::MtpDrafter,
     },
-    weights::{Declared, Types, Weights},
+    weights::{QuantizationConfig, Types, Weights},
 };
 
 /// Loads a model on a thread of its own and returns when it is ready to step.
@@ -226,7 +226,7 @@ fn open_weights(
     match checkpoint.random() {
         Some(random) => Ok(Weights::random(random, types, report)),
         None => {
-            let declared = Declared::from_config(config)?;
+            let declared = QuantizationConfig::from_config(config)?;
             Weights::new(checkpoint.weight_files()?, sanitize, types, declared, report)
         }
     }

@@ -30,7 +30,7 @@ use crate::{
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
     speculate::{Costs, Speculator},
-    weights::{Declared, Types, Weights},
+    weights::{QuantizationConfig, Types, Weights},
     *,
 };
 
@@ -99,7 +99,7 @@ pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::
     let checkpoint = Checkpoint::Folder(folder.path().into());
     let config = checkpoint.config().expect("config");
     let types = Types { activations: Some(Dtype::Float32), weights: None };
-    let declared = Declared::from_config(&config).expect("declared");
+    let declared = QuantizationConfig::from_config(&config).expect("declared");
     let files = checkpoint.weight_files().expect("files");
     let sanitize = |name: &str| Some(name.to_string());
     let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
@@ -112,7 +112,7 @@ fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");
-    let declared = Declared::from_config(&config).expect("declared");
+    let declared = QuantizationConfig::from_config(&config).expect("declared");
     let text = models::text_config(&config);
     let sanitize = |name: &str| (family.sanitize)(text, name);
     let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");

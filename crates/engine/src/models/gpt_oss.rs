@@ -122,8 +122,9 @@ fn load_experts(c: &Config, w: &Weights) -> Result<[Stack; 3]> {
     }
     let both = hub_matrix(w, "gate_up_proj", experts, 2 * size, hidden)?;
     let bias = w.float_tensor("gate_up_proj_bias", &[experts, 2 * size])?;
-    let half =
-        |i| Ok::<_, crate::LoadError>(every_other(w, &both, i)?.with_bias(w.settled(alternate(&bias, i))?));
+    let half = |i| {
+        Ok::<_, crate::LoadError>(every_other(w, &both, i)?.with_bias(w.materialized(alternate(&bias, i))?))
+    };
     let down = hub_matrix(w, "down_proj", experts, hidden, size)?;
     let down_bias = w.float_tensor("down_proj_bias", &[experts, hidden])?;
     Ok([half(0)?, half(1)?, Stack::new(down).with_bias(down_bias)])
@@ -134,7 +135,7 @@ fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) 
     if !w.has(&blocks) {
         // Dense ones are stored transposed.
         let dense = w.float_tensor(name, &[experts, inputs, outputs])?;
-        return Ok(Matrix::Dense(w.settled(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
+        return Ok(Matrix::Dense(w.materialized(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
     }
     let quantization = Mode::Mxfp4.fixed().unwrap_or_else(|| unreachable!("MXFP4 has one group size"));
     let codes =
@@ -146,10 +147,10 @@ fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) 
 /// Rows `i`, `i + 2`, `i + 4`... of each matrix of a stack.
 fn every_other(w: &Weights, stack: &Matrix, i: i32) -> Result<Stack> {
     Ok(Stack::new(match stack {
-        Matrix::Dense(weight) => Matrix::Dense(w.settled(alternate(weight, i))?),
+        Matrix::Dense(weight) => Matrix::Dense(w.materialized(alternate(weight, i))?),
         Matrix::Quantized(all) => Matrix::Quantized(Quantized {
-            codes: w.settled(alternate(&all.codes, i))?,
-            scales: w.settled(alternate(&all.scales, i))?,
+            codes: w.materialized(alternate(&all.codes, i))?,
+            scales: w.materialized(alternate(&all.scales, i))?,
             ..all.clone()
         }),
     }))

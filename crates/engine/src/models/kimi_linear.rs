@@ -142,7 +142,7 @@ impl KimiDeltaAttention {
             q_proj: w.linear("q_proj", channels, hidden)?,
             k_proj: w.linear("k_proj", channels, hidden)?,
             v_proj: w.linear("v_proj", channels, hidden)?,
-            conv1d: w.settled(Array::concatenate(&[q?, k?, v?], 0))?,
+            conv1d: w.materialized(Array::concatenate(&[q?, k?, v?], 0))?,
             f_a_proj: w.linear("f_a_proj", head_dim, hidden)?,
             f_b_proj: w.linear("f_b_proj", channels, head_dim)?,
             b_proj: w.linear("b_proj", heads, hidden)?,

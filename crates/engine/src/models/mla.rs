@@ -101,7 +101,10 @@ fn per_head(c: &Config, w: &Weights) -> Result<[Stack; 2]> {
     let both = w.dense("kv_b_proj", &[heads * (nope + value), rank])?.reshape(&[heads, nope + value, rank]);
     let embed = both.slice(1, 0, nope).transpose(&[0, 2, 1]).contiguous();
     let unembed = both.slice(1, nope, nope + value).contiguous();
-    Ok([Stack::new(Matrix::Dense(w.settled(embed)?)), Stack::new(Matrix::Dense(w.settled(unembed)?))])
+    Ok([
+        Stack::new(Matrix::Dense(w.materialized(embed)?)),
+        Stack::new(Matrix::Dense(w.materialized(unembed)?)),
+    ])
 }
 
 impl Mixer for LatentAttention {

@@ -107,7 +107,7 @@ impl Experts {
         let both = w.float_tensor("experts.gate_up_proj", &[count, 2 * intermediate, hidden])?;
         let half = |from| {
             let half = both.slice(1, from, from + intermediate).contiguous();
-            Ok::<_, crate::LoadError>(Stack::new(Matrix::Dense(w.settled(w.cast(half))?)))
+            Ok::<_, crate::LoadError>(Stack::new(Matrix::Dense(w.materialized(w.cast(half))?)))
         };
         let down = w.float_tensor("experts.down_proj", &[count, hidden, intermediate])?;
         Ok(Experts {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::{
     models,
     start::with_top_level_keys,
-    weights::{Declared, Weights},
+    weights::{QuantizationConfig, Weights},
 };
 
 #[path = "../../tests/configs/mod.rs"]
@@ -47,7 +47,7 @@ fn check(recorded: &Value) -> Result<usize, String> {
     if family.name != recorded["family"] {
         return Err(format!("taken for {}", family.name));
     }
-    let declared = Declared::from_config(config).map_err(|e| e.to_string())?;
+    let declared = QuantizationConfig::from_config(config).map_err(|e| e.to_string())?;
     let text = with_top_level_keys(models::text_config(config), config);
     let tensors = tensors(recorded);
     let count = tensors.len();

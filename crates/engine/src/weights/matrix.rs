@@ -41,7 +41,10 @@ impl Weights {
             return self.random_matrix(random, place, shape);
         }
         if !self.has(&place.first("scales")) {
-            self.store.declared.check(&self.stored(&weight), None).map_err(|e| self.bad(&weight, e))?;
+            self.store
+                .quantization_config
+                .check(&self.stored(&weight), None)
+                .map_err(|e| self.bad(&weight, e))?;
             let values = self.part(place, "weight", shape)?;
             if !values.dtype().is_float() {
                 return Err(self.bad(&weight, "it is quantised but has no scales".into()));
@@ -50,7 +53,7 @@ impl Weights {
         }
         let quantization = self.quantization(place, inputs)?;
         self.store
-            .declared
+            .quantization_config
             .check(&self.stored(&weight), Some(quantization))
             .map_err(|e| self.bad(&weight, e))?;
         let groups = inputs / quantization.group_size;
@@ -100,7 +103,7 @@ impl Weights {
 
     fn count(&self, shape: &[i32], quantization: Quantization) {
         let parameters = shape.iter().map(|&dim| dim as usize).product();
-        self.store.ledger.borrow_mut().quantized(parameters, quantization);
+        self.store.stats.borrow_mut().quantized(parameters, quantization);
     }
 
     /// With floating-point values in the type that the device wants.

@@ -1,9 +1,9 @@
 //! Tensors by path, with their shapes checked; the only place that knows how weights are stored.
 
-mod declared;
-mod ledger;
 mod matrix;
+mod quantization_config;
 mod random;
+mod stats;
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,8 +14,8 @@ use std::{
 use mlx::{Array, Dtype, load::Safetensors};
 use serde_json::Value;
 
-pub use self::{declared::Declared, random::Random};
-use self::{ledger::Ledger, matrix::Place};
+use self::{matrix::Place, stats::WeightStats};
+pub use self::{quantization_config::QuantizationConfig, random::Random};
 use crate::{
     error::{LoadError, Result},
     nn::{Embedding, Linear, Matrix, RmsNorm, Stack},
@@ -34,11 +34,11 @@ struct Store {
     /// Canonical name to where the tensor lies.
     index: HashMap<String, Tensor>,
     types: Types,
-    declared: Declared,
+    quantization_config: QuantizationConfig,
     /// Then there are no files and no index: every tensor that is asked for is there.
     random: Option<Random>,
     loaded: RefCell<Loaded>,
-    ledger: RefCell<Ledger>,
+    stats: RefCell<WeightStats>,
 }
 
 struct Tensor {
@@ -71,10 +71,10 @@ impl Store {
             files: RefCell::default(),
             index: HashMap::new(),
             types,
-            declared: Declared::default(),
+            quantization_config: QuantizationConfig::default(),
             random: None,
             loaded: RefCell::new(Loaded { bytes: 0, total, progress }),
-            ledger: RefCell::default(),
+            stats: RefCell::default(),
         }
     }
 }
@@ -94,7 +94,7 @@ impl Weights {
         files: Vec<Safetensors>,
         sanitize: impl Fn(&str) -> Option<String>,
         types: Types,
-        declared: Declared,
+        quantization_config: QuantizationConfig,
         progress: Box<dyn FnMut(usize, usize)>,
     ) -> Result<Weights> {
         let mut index = HashMap::new();
@@ -112,8 +112,12 @@ impl Weights {
                 }
             }
         }
-        let store =
-            Store { files: RefCell::new(files), index, declared, ..Store::empty(types, total, progress) };
+        let store = Store {
+            files: RefCell::new(files),
+            index,
+            quantization_config,
+            ..Store::empty(types, total, progress)
+        };
         Ok(Weights { store: Rc::new(store), prefix: String::new() })
     }
 
@@ -133,13 +137,14 @@ impl Weights {
     pub fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
         sanitize: impl Fn(&str) -> Option<String>,
-        declared: Declared,
+        quantization_config: QuantizationConfig,
     ) -> Weights {
         let place = |(stored, dtype, shape): (String, Dtype, Vec<i32>)| {
             Some((sanitize(&stored)?, Tensor { file: 0, stored, dtype, shape, used: Cell::new(false) }))
         };
         let index = tensors.into_iter().filter_map(place).collect();
-        let store = Store { index, declared, ..Store::empty(Types::default(), 0, Box::new(|_, _| {})) };
+        let store =
+            Store { index, quantization_config, ..Store::empty(Types::default(), 0, Box::new(|_, _| {})) };
         Weights { store: Rc::new(store), prefix: String::new() }
     }
 
@@ -158,7 +163,7 @@ impl Weights {
 
     /// What was read so far, of a model with this text part of config.json.
     pub fn summary(&self, config: &Value) -> WeightSummary {
-        self.store.ledger.borrow().summary(config)
+        self.store.stats.borrow().summary(config)
     }
 
     /// Says that a tensor is known and not needed; it may be absent.
@@ -312,7 +317,7 @@ impl Weights {
     }
 
     /// Computes an array now, so that what it was made from can be freed before the next one is read.
-    pub fn settled(&self, array: Array) -> Result<Array> {
+    pub fn materialized(&self, array: Array) -> Result<Array> {
         if !self.store.files.borrow().is_empty() || self.store.random.is_some() {
             mlx::eval([&array])?;
         }
@@ -340,7 +345,7 @@ impl Weights {
 
     /// Counts an array that was made up.
     fn made_up(&self, path: &str, array: &Array) {
-        self.store.ledger.borrow_mut().add(path, array.dtype(), array.shape());
+        self.store.stats.borrow_mut().add(path, array.dtype(), array.shape());
         self.store.loaded.borrow_mut().advance(array.size() * array.dtype().size());
     }
 
@@ -353,7 +358,7 @@ impl Weights {
     fn locate(&self, name: &str) -> Result<&Tensor> {
         let tensor = self.find(name)?;
         tensor.used.set(true);
-        self.store.ledger.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
+        self.store.stats.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
         Ok(tensor)
     }
 

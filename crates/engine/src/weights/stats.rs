@@ -12,7 +12,7 @@ use crate::request::{WeightReads, WeightSummary};
 
 /// The sums so far, in bytes where nothing else is said.
 #[derive(Default)]
-pub struct Ledger {
+pub struct WeightStats {
     total: usize,
     parameters: usize,
     /// By format.
@@ -27,7 +27,7 @@ pub struct Ledger {
     mtp: usize,
 }
 
-impl Ledger {
+impl WeightStats {
     /// A tensor by its canonical path.
     pub fn add(&mut self, path: &str, dtype: Dtype, shape: &[i32]) {
         let elements = shape.iter().map(|&dim| dim as usize).product::<usize>();
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     fn check(tensors: &[(&str, &[i32])], config: Value, expected: Option<[usize; 2]>) {
-        let mut ledger = Ledger::default();
-        tensors.iter().for_each(|(path, shape)| ledger.add(path, Dtype::Bfloat16, shape));
-        let reads = ledger.summary(&config).reads.map(|reads| [reads.every_step, reads.per_token]);
+        let mut stats = WeightStats::default();
+        tensors.iter().for_each(|(path, shape)| stats.add(path, Dtype::Bfloat16, shape));
+        let reads = stats.summary(&config).reads.map(|reads| [reads.every_step, reads.per_token]);
         assert_eq!(reads, expected, "{tensors:?}");
     }
 
@@ -118,13 +118,13 @@ mod tests {
 
     #[test]
     fn the_format_is_that_of_most_bytes() {
-        let mut ledger = Ledger::default();
-        ledger.add("model.norm.weight", Dtype::Bfloat16, &[8]);
-        ledger.add("a.weight", Dtype::Uint32, &[4, 16]);
-        ledger.add("a.scales", Dtype::Bfloat16, &[4, 2]);
-        ledger.add("a.biases", Dtype::Bfloat16, &[4, 2]);
-        ledger.quantized(512, Quantization { mode: Mode::Affine, group_size: 64, bits: 4 });
-        let summary = ledger.summary(&json!({}));
+        let mut stats = WeightStats::default();
+        stats.add("model.norm.weight", Dtype::Bfloat16, &[8]);
+        stats.add("a.weight", Dtype::Uint32, &[4, 16]);
+        stats.add("a.scales", Dtype::Bfloat16, &[4, 2]);
+        stats.add("a.biases", Dtype::Bfloat16, &[4, 2]);
+        stats.quantized(512, Quantization { mode: Mode::Affine, group_size: 64, bits: 4 });
+        let summary = stats.summary(&json!({}));
         assert_eq!((summary.parameters, &*summary.format), (520, "affine 4-bit, group 64"));
         assert_eq!(summary.reads.map(|reads| reads.every_step), Some(16 + 256 + 32));
     }

@@ -9,14 +9,14 @@ use crate::error::{LoadError, Result};
 
 /// Per path: how it is quantised, or `None` for not at all.
 #[derive(Default)]
-pub struct Declared(HashMap<String, Option<Quantization>>);
+pub struct QuantizationConfig(HashMap<String, Option<Quantization>>);
 
-impl Declared {
+impl QuantizationConfig {
     /// Reads `quantization` (or MLX's copy of it, `quantization_config`).
     ///
     /// # Errors
     /// An entry is not a quantisation, or the checkpoint is in another library's format.
-    pub fn from_config(config: &Value) -> Result<Declared> {
+    pub fn from_config(config: &Value) -> Result<QuantizationConfig> {
         let of = |key: &str| {
             let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
             found.and_then(Value::as_object)
@@ -29,7 +29,7 @@ impl Declared {
                  mxfp8, nvfp4)"
             )));
         }
-        let Some(map) = own.or(other) else { return Ok(Declared::default()) };
+        let Some(map) = own.or(other) else { return Ok(QuantizationConfig::default()) };
         // The default stands beside the paths, in the same object.
         let default = quantization(&Value::Object(map.clone())).ok();
         let mut declared = HashMap::new();
@@ -45,7 +45,7 @@ impl Declared {
             };
             declared.insert(path.clone(), entry);
         }
-        Ok(Declared(declared))
+        Ok(QuantizationConfig(declared))
     }
 
     /// Compares a tensor `PATH.weight` with what is said about PATH, if anything is.
