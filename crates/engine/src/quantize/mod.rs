@@ -4,11 +4,11 @@
 mod config;
 mod error;
 mod folder;
-mod keep;
 mod layout;
 mod plan;
 mod reader;
 mod shards;
+mod skip;
 mod verify;
 
 use std::{ops::ControlFlow, path::Path};
@@ -16,11 +16,10 @@ use std::{ops::ControlFlow, path::Path};
 pub use mlx::quant::{Mode, Quantization};
 use mlx::{Array, quant};
 
-pub(crate) use self::plan::fate;
+pub(crate) use self::plan::action_for;
 pub use self::{
     error::QuantizeError,
-    keep::KEEP,
-    plan::{Fate, Plan, PlannedTensor, quantization},
+    plan::{Action, Plan, PlannedTensor, quantization},
     verify::Deviation,
 };
 use self::{folder::Partial, plan::Stored, shards::Shards};
@@ -33,7 +32,7 @@ pub const SHARD_BYTES: usize = 5 << 30;
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub quantized: usize,
-    pub kept: usize,
+    pub skipped: usize,
     /// Of all tensors, in the source and in the result.
     pub source_bytes: usize,
     pub bytes: usize,
@@ -67,7 +66,7 @@ impl Plan {
             let stored = tensor.stored(q);
             reader.pieces(&tensor.recipe, |values, _| {
                 let bytes = values.size() * values.dtype().size();
-                write_piece(&values, tensor.fate, q, &stored, &mut shards)?;
+                write_piece(&values, tensor.action, q, &stored, &mut shards)?;
                 steps.advance(bytes)
             })?;
         }
@@ -77,20 +76,20 @@ impl Plan {
         self.companions.as_deref().map_or(Ok(()), |folder| partial.copy_companions(folder))?;
         partial.write_config(&config::config(&self.config, q, self.has_mtp))?;
         partial.finish()?;
-        let quantized = self.tensors.iter().filter(|tensor| tensor.fate == Fate::Quantized).count();
-        let kept = self.tensors.len() - quantized;
-        Ok(Report { quantized, kept, source_bytes: self.source_bytes(), bytes, files })
+        let quantized = self.tensors.iter().filter(|tensor| tensor.action == Action::Quantize).count();
+        let skipped = self.tensors.len() - quantized;
+        Ok(Report { quantized, skipped, source_bytes: self.source_bytes(), bytes, files })
     }
 }
 
 fn write_piece(
     values: &Array,
-    fate: Fate,
+    action: Action,
     q: Quantization,
     stored: &[Stored],
     shards: &mut Shards,
 ) -> Result<(), QuantizeError> {
-    if fate != Fate::Quantized {
+    if action != Action::Quantize {
         return shards.append(&stored[0].name, &values.to_bytes()?);
     }
     let quantized = quant::quantize(values, q);

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::{
     error::QuantizeError,
-    keep::reason_to_keep,
     layout::{Recipe, recipes},
     reader::Reader,
+    skip::skip_reason,
 };
 use crate::{checkpoint::Checkpoint, models};
 
@@ -40,14 +40,14 @@ pub struct PlannedTensor {
     pub shape: Vec<usize>,
     /// Of its values in the source.
     pub dtype: Dtype,
-    pub fate: Fate,
+    pub action: Action,
     pub(super) recipe: Recipe,
     /// Whether it is stored where mlx-lm does not look.
     pub(super) aside: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Action {
     Quantized,
     /// Kept as it is, for this reason.
     Kept(&'static str),
@@ -77,12 +77,12 @@ impl Plan {
             if !dtype.is_float() && name.ends_with(".weight") {
                 return Err(QuantizeError::AlreadyQuantized(format!("{name} is {}", dtype.name())));
             }
-            let fate = match is_mtp(&name) {
-                true => Fate::Kept("MTP head"),
-                false => fate(&name, &recipe.shape, dtype, quantization),
+            let action = match is_mtp(&name) {
+                true => Action::Skip("MTP head"),
+                false => action_for(&name, &recipe.shape, dtype, quantization),
             };
             let (shape, aside) = (recipe.shape.clone(), aside && is_mtp(&name));
-            tensors.push(PlannedTensor { name, shape, dtype, fate, recipe, aside });
+            tensors.push(PlannedTensor { name, shape, dtype, action, recipe, aside });
         }
         let with_shape = |(name, reason): (String, _)| {
             let shape = reader.shape(&name).to_vec();
@@ -119,7 +119,7 @@ impl PlannedTensor {
             }
             Stored { name, dtype, shape, aside: self.aside }
         };
-        if self.fate != Fate::Quantized {
+        if self.action != Action::Quantize {
             return vec![stored(self.name.clone(), self.dtype, None)];
         }
         let (bits, group) = (q.bits as usize, q.group_size as usize);
@@ -150,18 +150,18 @@ impl Stored {
 }
 
 /// What becomes of a tensor of the result.
-pub fn fate(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Fate {
+pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
     let inputs = shape.last().copied().unwrap_or(0);
-    if let Some(reason) = reason_to_keep(name) {
-        return Fate::Kept(reason);
+    if let Some(reason) = skip_reason(name) {
+        return Action::Skip(reason);
     }
     if shape.len() < 2 || inputs == 0 || !dtype.is_float() || !name.ends_with(".weight") {
-        return Fate::Kept("not a matrix of weights");
+        return Action::Skip("not a matrix of weights");
     }
     if !inputs.is_multiple_of(q.group_size as usize) {
-        return Fate::Kept("not a whole number of groups");
+        return Action::Skip("not a whole number of groups");
     }
-    Fate::Quantized
+    Action::Quantize
 }
 
 /// The tensors to go on with, and those that no engine needs.

@@ -5,7 +5,7 @@ use std::path::Path;
 use mlx::{Array, Dtype, quant::Quantized};
 
 use super::{
-    Fate, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored, reader::Reader,
+    Action, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored, reader::Reader,
 };
 use crate::{checkpoint::Checkpoint, error::LoadError};
 
@@ -70,7 +70,7 @@ fn read_back(
         let Stored { name, shape, .. } = &stored[i];
         result.rows(name, if shape.is_empty() { &[1] } else { shape }, rows.clone())
     };
-    if tensor.fate != Fate::Quantized {
+    if tensor.action != Action::Quantize {
         return Ok(part(0)?);
     }
     let biases = if stored.len() > 2 { Some(part(2)?) } else { None };
@@ -103,7 +103,7 @@ impl Sums {
         let norms = self.squares[0].sqrt() * self.squares[1].sqrt();
         let same = self.max_error == 0.0;
         let cosine = if same { 1.0 } else { self.product / norms };
-        let (name, quantized) = (tensor.name.clone(), tensor.fate == Fate::Quantized);
+        let (name, quantized) = (tensor.name.clone(), tensor.action == Action::Quantize);
         Deviation { name, cosine, max_error: self.max_error, quantized }
     }
 }

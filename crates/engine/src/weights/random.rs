@@ -13,7 +13,7 @@ use mlx::{
 use crate::{
     error::Result,
     nn::Matrix,
-    quantize::{Fate, fate},
+    quantize::{Action, action_for},
 };
 
 /// Fewest bytes that are worth a thread; a multiple of 8.
@@ -42,7 +42,8 @@ impl Random {
     pub fn matrix(self, name: &str, shape: &[i32]) -> Result<Matrix> {
         let weight = format!("{name}.weight");
         let sizes: Vec<usize> = shape.iter().map(|&dim| dim as usize).collect();
-        let quantized = |q: &Quantization| fate(&weight, &sizes, Dtype::Bfloat16, *q) == Fate::Quantized;
+        let quantized =
+            |q: &Quantization| action_for(&weight, &sizes, Dtype::Bfloat16, *q) == Action::Quantize;
         match self.quantization.filter(quantized) {
             Some(q) => Ok(Matrix::Quantized(quantized_matrix(name, shape, q)?)),
             None => Ok(Matrix::Dense(self.tensor(&weight, shape)?)),

@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     Checkpoint, Device, Engine, Event, Options, Progress, Request,
-    quantize::{Fate, Mode, Plan, Quantization, QuantizeError, Report, SHARD_BYTES, quantization},
+    quantize::{Action, Mode, Plan, Quantization, QuantizeError, Report, SHARD_BYTES, quantization},
 };
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -479,15 +479,15 @@ fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
 #[test]
 fn the_plan_tells_the_fate_of_every_tensor() {
     let source = checkpoint::folder("llama-a");
-    let fates = |group_size| -> BTreeMap<String, Fate> {
+    let actions = |group_size| -> BTreeMap<String, Action> {
         let plan = plan(source.path(), affine(4, group_size));
-        plan.tensors.into_iter().map(|tensor| (tensor.name, tensor.fate)).collect()
+        plan.tensors.into_iter().map(|tensor| (tensor.name, tensor.action)).collect()
     };
-    let fine = fates(32);
-    assert_eq!(fine["model.norm.weight"], Fate::Kept("norm"));
-    assert_eq!(fine["model.layers.0.self_attn.q_proj.weight"], Fate::Quantized);
+    let fine = actions(32);
+    assert_eq!(fine["model.norm.weight"], Action::Skip("norm"));
+    assert_eq!(fine["model.layers.0.self_attn.q_proj.weight"], Action::Quantize);
     assert_eq!(
-        fates(128)["model.layers.0.self_attn.q_proj.weight"],
-        Fate::Kept("not a whole number of groups")
+        actions(128)["model.layers.0.self_attn.q_proj.weight"],
+        Action::Skip("not a whole number of groups")
     );
 }

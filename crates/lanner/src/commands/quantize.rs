@@ -13,7 +13,7 @@ use std::{
 
 use engine::{
     Checkpoint, Progress,
-    quantize::{Deviation, Fate, Mode, Plan, Quantization, Report, SHARD_BYTES},
+    quantize::{Action, Deviation, Mode, Plan, Quantization, Report, SHARD_BYTES},
 };
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -155,9 +155,9 @@ impl Bar {
 }
 
 fn summary(report: &Report, q: Quantization, out: &Path, started: Instant) -> String {
-    let Report { quantized, kept, source_bytes, bytes, files } = report;
+    let Report { quantized, skipped, source_bytes, bytes, files } = report;
     format!(
-        "lanner: {} holds {quantized} tensors as {} and {kept} as they were: {} became {} in {files} file{}, in {:.1} s",
+        "lanner: {} holds {quantized} tensors as {} and {skipped} as they were: {} became {} in {files} file{}, in {:.1} s",
         out.display(),
         format(q),
         DecimalBytes(*source_bytes as u64),
@@ -175,17 +175,17 @@ fn format(q: Quantization) -> String {
 }
 
 fn counts(report: &Report) -> Value {
-    let Report { quantized, kept, source_bytes, bytes, files } = report;
-    json!({ "quantized": quantized, "kept": kept, "source_bytes": source_bytes, "bytes": bytes, "files": files })
+    let Report { quantized, skipped, source_bytes, bytes, files } = report;
+    json!({ "quantized": quantized, "kept": skipped, "source_bytes": source_bytes, "bytes": bytes, "files": files })
 }
 
 /// What becomes of each tensor.
 fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     let format = format(plan.quantization);
     let rows = plan.tensors.iter().map(|tensor| {
-        let (to, why) = match tensor.fate {
-            Fate::Quantized => (&*format, ""),
-            Fate::Kept(reason) => (tensor.dtype.name(), reason),
+        let (to, why) = match tensor.action {
+            Action::Quantize => (&*format, ""),
+            Action::Skip(reason) => (tensor.dtype.name(), reason),
         };
         (&tensor.name, &tensor.shape, tensor.dtype.name(), to, why)
     });

@@ -2,7 +2,7 @@
 
 /// Reasons and names; the first line with a matching pattern counts. A pattern is one or more whole parts of a tensor's
 /// name between dots; `*` at either end of a part stands for any text.
-pub const KEEP: &[(&str, &[&str])] = &[
+const SKIP: &[(&str, &[&str])] = &[
     ("vision or audio tower", &["visual", "vision_tower", "vision_model", "vision_embedder", "audio_tower"]),
     ("projector", &["multi_modal_projector", "embed_vision", "embed_audio"]),
     ("MTP head", &["mtp"]),
@@ -17,9 +17,9 @@ pub const KEEP: &[(&str, &[&str])] = &[
 ];
 
 /// Why the tensor stays as it is, by its name alone.
-pub fn reason_to_keep(name: &str) -> Option<&'static str> {
+pub fn skip_reason(name: &str) -> Option<&'static str> {
     let parts: Vec<&str> = name.split('.').collect();
-    let line = KEEP.iter().find(|(_, patterns)| patterns.iter().any(|pattern| occurs(pattern, &parts)));
+    let line = SKIP.iter().find(|(_, patterns)| patterns.iter().any(|pattern| occurs(pattern, &parts)));
     line.map(|(reason, _)| *reason)
 }
 
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     fn check(name: &str, expected: Option<&str>) {
-        assert_eq!(reason_to_keep(name), expected, "{name}");
+        assert_eq!(skip_reason(name), expected, "{name}");
     }
 
     #[test]
