@@ -3,7 +3,7 @@
 
 use mlx::{Array, Softmax, fast::Rope};
 
-use super::decoder::Mixer;
+use super::layer::Mixer;
 use crate::{
     batch::Batch,
     cache::Cache,

@@ -1,5 +1,6 @@
 //! Reading a family's struct from config.json, with every size checked before anything is computed with it.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::{LoadError, Result};
@@ -137,6 +138,25 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("experts_per_token", "num_experts_per_tok"),
     ("num_experts_per_token", "num_experts_per_tok"),
 ];
+
+/// The part of config.json that every family has, to be flattened into its struct.
+#[derive(Clone, Debug, Deserialize)]
+pub struct BaseConfig {
+    pub vocab_size: i32,
+    pub hidden_size: i32,
+    pub num_hidden_layers: usize,
+    pub rms_norm_eps: f32,
+    /// Left out, the head is tied if the checkpoint has none.
+    pub tie_word_embeddings: Option<bool>,
+    pub max_position_embeddings: Option<usize>,
+}
+
+impl BaseConfig {
+    /// Tokens of context that the model was trained on.
+    pub fn context_length(&self) -> usize {
+        self.max_position_embeddings.unwrap_or(4096)
+    }
+}
 
 /// Parses a family's config struct from JSON.
 ///

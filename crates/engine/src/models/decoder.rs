@@ -4,151 +4,15 @@
 use std::rc::Rc;
 
 use mlx::Array;
-use serde::Deserialize;
 
-use super::{Model, Mtp};
+use super::{Model, Mtp, config::BaseConfig, layer::Layer};
 use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Embedding, Linear, Mlp, Residual, RmsNorm},
+    nn::{Embedding, Linear, RmsNorm},
     weights::Weights,
 };
-
-/// One layer of a [`Decoder`].
-pub trait Layer {
-    /// The residual stream `[tokens, hidden_size]` through layer `i`.
-    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array;
-
-    /// An empty cache for this layer.
-    fn make_cache(&self) -> Cache;
-}
-
-/// What mixes tokens in a layer: attention or a recurrence.
-pub trait Mixer {
-    /// The residual stream `[tokens, hidden_size]` through the mixer of layer `layer`.
-    fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array;
-
-    /// Like [`forward`](Mixer::forward) for tokens whose output is not needed: only updates the cache.
-    fn observe(&self, x: &Residual, layer: usize, batch: &mut Batch) {
-        self.forward(x, layer, batch);
-    }
-
-    /// An empty cache for it.
-    fn make_cache(&self) -> Cache;
-}
-
-/// What a layer does to each token by itself.
-pub trait FeedForward {
-    /// The residual stream `[tokens, hidden_size]` through the block.
-    fn forward(&self, x: &Residual) -> Array;
-}
-
-impl FeedForward for Mlp {
-    fn forward(&self, x: &Residual) -> Array {
-        self.add_to(x)
-    }
-}
-
-/// `h = x + mixer(norm(x))`, then `h + mlp(norm(h))`.
-pub struct PreNorm {
-    input_layernorm: RmsNorm,
-    mixer: Box<dyn Mixer>,
-    post_attention_layernorm: RmsNorm,
-    mlp: Box<dyn FeedForward>,
-}
-
-impl PreNorm {
-    /// Reads the norms; `offset` is what their stored weights lack.
-    pub fn load(
-        c: &BaseConfig,
-        w: &Weights,
-        offset: f32,
-        mixer: Box<dyn Mixer>,
-        mlp: Box<dyn FeedForward>,
-    ) -> Result<PreNorm> {
-        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset);
-        Ok(PreNorm {
-            input_layernorm: norm("input_layernorm")?,
-            mixer,
-            post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp,
-        })
-    }
-}
-
-impl PreNorm {
-    /// Like [`forward`](Layer::forward) for tokens whose output is not needed: only updates the cache.
-    pub fn observe(&self, x: &Array, i: usize, batch: &mut Batch) {
-        self.mixer.observe(&Residual::new(x, &self.input_layernorm), i, batch);
-    }
-}
-
-impl Layer for PreNorm {
-    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
-        let h = self.mixer.forward(&Residual::new(x, &self.input_layernorm), i, batch);
-        self.mlp.forward(&Residual::new(&h, &self.post_attention_layernorm))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.mixer.make_cache()
-    }
-}
-
-/// Norms on both sides: `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
-pub struct SandwichNorm {
-    /// Before and behind the mixer, before and behind the feed-forward block.
-    norms: [RmsNorm; 4],
-    mixer: Box<dyn Mixer>,
-    mlp: Box<dyn FeedForward>,
-}
-
-impl SandwichNorm {
-    /// Reads the norms by their names, in the order of the computation; `offset` is what their stored weights lack.
-    pub fn load(
-        c: &BaseConfig,
-        w: &Weights,
-        names: [&str; 4],
-        offset: f32,
-        mixer: Box<dyn Mixer>,
-        mlp: Box<dyn FeedForward>,
-    ) -> Result<SandwichNorm> {
-        let [a, b, c, d] = names.map(|name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset));
-        Ok(SandwichNorm { norms: [a?, b?, c?, d?], mixer, mlp })
-    }
-}
-
-impl Layer for SandwichNorm {
-    fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
-        let [before_mixer, behind_mixer, before_mlp, behind_mlp] = &self.norms;
-        let x = Residual::new(x, before_mixer).with_norm_behind(behind_mixer);
-        let h = self.mixer.forward(&x, i, batch);
-        self.mlp.forward(&Residual::new(&h, before_mlp).with_norm_behind(behind_mlp))
-    }
-
-    fn make_cache(&self) -> Cache {
-        self.mixer.make_cache()
-    }
-}
-
-/// The part of config.json that every family has, to be flattened into its struct.
-#[derive(Clone, Debug, Deserialize)]
-pub struct BaseConfig {
-    pub vocab_size: i32,
-    pub hidden_size: i32,
-    pub num_hidden_layers: usize,
-    pub rms_norm_eps: f32,
-    /// Left out, the head is tied if the checkpoint has none.
-    pub tie_word_embeddings: Option<bool>,
-    pub max_position_embeddings: Option<usize>,
-}
-
-impl BaseConfig {
-    /// Tokens of context that the model was trained on.
-    pub fn context_length(&self) -> usize {
-        self.max_position_embeddings.unwrap_or(4096)
-    }
-}
 
 pub struct Decoder<L> {
     pub embed_tokens: Rc<Embedding>,

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, ensure_supported, parse},
-    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
-    is_nextn_layer,
+    config::{BaseConfig, check_activation, ensure_supported, parse},
+    decoder::Decoder,
+    layer::{FeedForward, PreNorm},
     mla::{self, LatentAttention},
     mtp::{self, Mtp},
-    plain_names,
+    names::{is_nextn_layer, plain_names},
     sigmoid_moe::{self, SigmoidMoe},
 };
 use crate::{

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Model,
-    config::{check_activation, ensure_supported, parse, sliding_layers},
-    decoder::BaseConfig,
+    config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers},
 };
 use crate::{
     batch::{Batch, Part},

@@ -3,7 +3,7 @@
 use mlx::{Array, DeltaHeads, DeltaNet, DeltaWeights};
 use serde::Deserialize;
 
-use super::decoder::{BaseConfig, Mixer};
+use super::{config::BaseConfig, layer::Mixer};
 use crate::{
     batch::Batch,
     cache::Cache,

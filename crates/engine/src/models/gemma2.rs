@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, ensure_supported, parse, sliding_layers, with_defaults},
-    decoder::{BaseConfig, Decoder, SandwichNorm},
+    config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers, with_defaults},
+    decoder::Decoder,
+    layer::SandwichNorm,
 };
 use crate::{
     error::Result,

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{ensure_supported, parse, sliding_layers, with_defaults},
-    decoder::{BaseConfig, Decoder},
+    config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
+    decoder::Decoder,
     gemma2::{NORM_OFFSET, check, layer},
-    plain_names, text_names,
+    names::{plain_names, text_names},
 };
 use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
 

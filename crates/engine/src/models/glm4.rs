@@ -12,8 +12,9 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse},
-    decoder::{BaseConfig, Decoder, FeedForward, SandwichNorm},
+    config::{BaseConfig, check_activation, parse},
+    decoder::Decoder,
+    layer::{FeedForward, SandwichNorm},
 };
 use crate::{
     error::Result,

@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse},
-    decoder::{BaseConfig, Decoder, PreNorm},
+    config::{BaseConfig, check_activation, parse},
+    decoder::Decoder,
     deepseek_v3::{MoeConfig, check_router},
+    layer::PreNorm,
     mtp::Mtp,
 };
 use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};

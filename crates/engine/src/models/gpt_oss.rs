@@ -13,8 +13,9 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, ensure_supported, parse, sliding_layers},
-    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
+    config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers},
+    decoder::Decoder,
+    layer::{FeedForward, PreNorm},
 };
 use crate::{
     error::Result,

@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, ensure_supported, parse},
-    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
+    config::{BaseConfig, check_activation, ensure_supported, parse},
+    decoder::Decoder,
+    layer::{FeedForward, Mixer, PreNorm},
     mla::{self, LatentAttention},
-    plain_names,
+    names::plain_names,
     sigmoid_moe::{self, SigmoidMoe},
 };
 use crate::{

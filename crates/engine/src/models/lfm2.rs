@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{ensure_supported, parse, parse_part},
-    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
-    plain_names,
+    config::{BaseConfig, ensure_supported, parse, parse_part},
+    decoder::Decoder,
+    layer::{FeedForward, Mixer, PreNorm},
+    names::plain_names,
     sigmoid_moe::{self, SigmoidMoe},
 };
 use crate::{

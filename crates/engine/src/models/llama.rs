@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse},
-    decoder::{BaseConfig, Decoder, Mixer, PreNorm},
-    plain_names, text_names,
+    config::{BaseConfig, check_activation, parse},
+    decoder::Decoder,
+    layer::{Mixer, PreNorm},
+    names::{plain_names, text_names},
 };
 use crate::{
     batch::Batch,

@@ -7,7 +7,7 @@
 use mlx::{Array, Softmax, fast::Rope};
 use serde::Deserialize;
 
-use super::decoder::{BaseConfig, Mixer};
+use super::{config::BaseConfig, layer::Mixer};
 use crate::{
     batch::Batch,
     cache::Cache,

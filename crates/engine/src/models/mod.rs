@@ -13,61 +13,30 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod kimi_linear;
+mod layer;
 mod lfm2;
 mod llama;
 mod mla;
+mod model;
 mod mtp;
+mod names;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
 mod sigmoid_moe;
 
 pub use dflash::{DFlash, is_dflash};
+pub use model::Model;
 pub use mtp::Mtp;
+pub use names::{is_nextn_layer, text_config};
 
-use mlx::Array;
 use serde_json::Value;
 
+use self::names::plain_names;
 use crate::{
-    batch::Batch,
-    cache::Cache,
     error::{LoadError, Result},
-    nn::Embedding,
     weights::Weights,
 };
-
-/// A loaded model. Rows of a batch never see each other.
-pub trait Model {
-    /// Hidden states `[tokens, hidden_size]`, after the final norm, of token ids `[tokens]` (uint32).
-    fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array;
-
-    /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`.
-    fn logits(&self, hidden: &Array) -> Array;
-
-    /// Empty caches for a new sequence, one per layer that has a past of its own.
-    fn make_caches(&self) -> Vec<Cache>;
-
-    /// Tokens that it gives logits for.
-    fn vocab_size(&self) -> usize;
-
-    /// Tokens of context that it was trained on.
-    fn context_length(&self) -> usize;
-
-    /// Layers, of which a batch may [leave out](Batch::leave_out) some; 0 if this model always computes all.
-    fn layers(&self) -> usize {
-        0
-    }
-
-    /// The embedding of its tokens, if drafters can share it, and see what is [behind its layers](Batch::passed).
-    fn embedding(&self) -> Option<&Embedding> {
-        None
-    }
-
-    /// The head that predicts tokens further ahead, if the checkpoint has one.
-    fn mtp(&self) -> Option<&Mtp> {
-        None
-    }
-}
 
 /// What a family needs to be loaded.
 pub struct Family {
@@ -153,39 +122,4 @@ pub fn family(config: &Value) -> Result<&'static Family> {
         let supported: Vec<&str> = FAMILIES.iter().flat_map(|family| family.model_types).copied().collect();
         LoadError::UnknownModelType { found: found.into(), supported: supported.join(", ") }
     })
-}
-
-/// The part of config.json that describes the text model.
-pub fn text_config(config: &Value) -> &Value {
-    config.get("text_config").unwrap_or(config)
-}
-
-/// Names as they are, without the buffers that old checkpoints hold and every engine computes for itself.
-fn plain_names(_: &Value, name: &str) -> Option<String> {
-    (!name.ends_with("rotary_emb.inv_freq")).then(|| name.to_string())
-}
-
-/// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
-/// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
-fn text_names(name: &str) -> Option<String> {
-    let others = ["visual.", "vision_tower.", "vision_model.", "vision_embedder.", "embed_vision."];
-    let others = others.iter().chain(&["audio_tower.", "embed_audio.", "multi_modal_projector."]);
-    let bare = name.strip_prefix("model.").unwrap_or(name);
-    if others.into_iter().any(|prefix| bare.starts_with(prefix)) {
-        return None;
-    }
-    let rest = name.strip_prefix("language_model.").unwrap_or(name);
-    Some(match rest.strip_prefix("model.language_model.") {
-        Some(rest) => format!("model.{rest}"),
-        None => rest.to_string(),
-    })
-}
-
-/// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
-pub fn is_nextn_layer(config: &Value, name: &str) -> bool {
-    let count = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let layers = count("num_hidden_layers");
-    let ahead = layers..layers + count("num_nextn_predict_layers");
-    let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
-    number.and_then(|n| n.parse().ok()).is_some_and(|n: u64| ahead.contains(&n))
 }

@@ -9,7 +9,10 @@ use std::rc::Rc;
 use mlx::Array;
 use serde_json::Value;
 
-use super::decoder::{BaseConfig, Layer, PreNorm};
+use super::{
+    config::BaseConfig,
+    layer::{Layer, PreNorm},
+};
 use crate::{
     batch::Batch,
     cache::Cache,

@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse},
-    decoder::{BaseConfig, Decoder, PreNorm},
+    config::{BaseConfig, check_activation, parse},
+    decoder::Decoder,
+    layer::PreNorm,
     qwen3::sliding_window,
 };
 use crate::{

@@ -13,9 +13,10 @@ use serde_json::Value;
 use super::{
     Model,
     attention::{Attention, Heads},
-    config::{check_activation, parse, parse_part},
-    decoder::{BaseConfig, Decoder, FeedForward, PreNorm},
-    plain_names,
+    config::{BaseConfig, check_activation, parse, parse_part},
+    decoder::Decoder,
+    layer::{FeedForward, PreNorm},
+    names::plain_names,
 };
 use crate::{
     error::Result,

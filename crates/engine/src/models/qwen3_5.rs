@@ -12,11 +12,13 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{check_activation, ensure_supported, parse, parse_part},
-    decoder::{BaseConfig, Decoder, FeedForward, Mixer, PreNorm},
+    config::{BaseConfig, check_activation, ensure_supported, parse, parse_part},
+    decoder::Decoder,
     gated_delta_net::{self, GatedDeltaNet},
+    layer::{FeedForward, Mixer, PreNorm},
     mtp::{self, Mtp},
-    qwen3, text_names,
+    names::text_names,
+    qwen3,
 };
 use crate::{
     batch::Batch,

@@ -3,7 +3,7 @@
 
 use mlx::{Array, fast::Activation};
 
-use super::decoder::FeedForward;
+use super::layer::FeedForward;
 use crate::{
     error::Result,
     nn::{Experts, Linear, Mlp, Residual, Router},

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::Config;
 use crate::{
     error::Result,
-    models::decoder::BaseConfig,
+    models::config::BaseConfig,
     nn::{Embedding, Experts, Linear, RmsNorm, Router, Routing},
     weights::Weights,
 };

@@ -17,10 +17,10 @@ use self::{
 };
 use super::{
     Model,
-    config::{ensure_supported, parse, sliding_layers, with_defaults},
-    decoder::{BaseConfig, Head},
+    config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
+    decoder::Head,
     gemma2::check,
-    plain_names, text_names,
+    names::{plain_names, text_names},
 };
 use crate::{
     batch::Batch,

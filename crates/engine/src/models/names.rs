@@ -1,0 +1,38 @@
+//! Tensor names that several families share, and the part of config.json that describes the text model.
+
+use serde_json::Value;
+
+/// The part of config.json that describes the text model.
+pub fn text_config(config: &Value) -> &Value {
+    config.get("text_config").unwrap_or(config)
+}
+
+/// Names as they are, without the buffers that old checkpoints hold and every engine computes for itself.
+pub fn plain_names(_: &Value, name: &str) -> Option<String> {
+    (!name.ends_with("rotary_emb.inv_freq")).then(|| name.to_string())
+}
+
+/// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
+/// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
+pub fn text_names(name: &str) -> Option<String> {
+    let others = ["visual.", "vision_tower.", "vision_model.", "vision_embedder.", "embed_vision."];
+    let others = others.iter().chain(&["audio_tower.", "embed_audio.", "multi_modal_projector."]);
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    if others.into_iter().any(|prefix| bare.starts_with(prefix)) {
+        return None;
+    }
+    let rest = name.strip_prefix("language_model.").unwrap_or(name);
+    Some(match rest.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => rest.to_string(),
+    })
+}
+
+/// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
+pub fn is_nextn_layer(config: &Value, name: &str) -> bool {
+    let count = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let layers = count("num_hidden_layers");
+    let ahead = layers..layers + count("num_nextn_predict_layers");
+    let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next());
+    number.and_then(|n| n.parse().ok()).is_some_and(|n: u64| ahead.contains(&n))
+}
