@@ -48,9 +48,9 @@ impl Attention {
         })
     }
 
-    /// With `q_norm` and `k_norm`; `offset` is what their stored weights lack.
-    pub fn with_qk_norm(self, eps: f32, offset: f32, w: &Weights) -> Result<Attention> {
-        let norm = |name| w.rms_norm(name, self.head_dim, eps, offset);
+    /// With `q_norm` and `k_norm` on each head.
+    pub fn with_qk_norm(self, eps: f32, w: &Weights) -> Result<Attention> {
+        let norm = |name| w.rms_norm(name, self.head_dim, eps);
         Ok(Attention { heads: self.heads.with_norms(norm("q_norm")?, norm("k_norm")?), ..self })
     }
 

@@ -33,15 +33,14 @@ impl<L: Layer> Decoder<L> {
         w: &Weights,
         layer: impl Fn(usize, &Weights) -> Result<L>,
     ) -> Result<Decoder<L>> {
-        Decoder::load_with(c, w, "norm", 0.0, layer)
+        Decoder::load_with(c, w, "norm", layer)
     }
 
-    /// As [`load`](Decoder::load), with another name of the final norm and an offset that its weight lacks.
+    /// As [`load`](Decoder::load), with another name of the final norm.
     pub fn load_with(
         c: &BaseConfig,
         w: &Weights,
         norm: &str,
-        norm_offset: f32,
         layer: impl Fn(usize, &Weights) -> Result<L>,
     ) -> Result<Decoder<L>> {
         let m = w.sub("model");
@@ -49,7 +48,7 @@ impl<L: Layer> Decoder<L> {
         Ok(Decoder {
             embed_tokens: Rc::new(m.embedding("embed_tokens", c.vocab_size, c.hidden_size)?),
             layers: (0..c.num_hidden_layers).map(|i| layer(i, &layers.sub(i))).collect::<Result<_>>()?,
-            norm: m.rms_norm(norm, c.hidden_size, c.rms_norm_eps, norm_offset)?,
+            norm: m.rms_norm(norm, c.hidden_size, c.rms_norm_eps)?,
             head: Head::load(c, w)?,
             embedding_scale: None,
             mtp: None,

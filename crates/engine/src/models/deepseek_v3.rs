@@ -99,10 +99,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let (rope, factor) = (Some(rope.clone()), parameters.softmax_factor());
         let mixer = LatentAttention::load(&c.attention, &c.base, rope, factor, &w.sub("self_attn"))?;
         let mlp = c.moe.feed_forward(i, c.base.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
-        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), mlp)
+        PreNorm::load(&c.base, w, Box::new(mixer), mlp)
     };
     let mut decoder = Decoder::load(&c.base, w, layer)?;
-    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, 0.0, |w| layer(c.base.num_hidden_layers, w))?;
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, |w| layer(c.base.num_hidden_layers, w))?;
     Ok(Box::new(decoder))
 }
 

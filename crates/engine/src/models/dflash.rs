@@ -93,9 +93,9 @@ impl DFlash {
             mask_token: dflash.mask_token_id,
             fc: w.linear("fc", hidden, hidden * dflash.target_layer_ids.len() as i32)?,
             target_layers: dflash.target_layer_ids,
-            hidden_norm: w.rms_norm("hidden_norm", hidden, eps, 0.0)?,
+            hidden_norm: w.rms_norm("hidden_norm", hidden, eps)?,
             layers: slides.into_iter().enumerate().map(layer).collect::<Result<_>>()?,
-            norm: w.rms_norm("norm", hidden, eps, 0.0)?,
+            norm: w.rms_norm("norm", hidden, eps)?,
         })
     }
 
@@ -234,19 +234,19 @@ impl Layer {
         let a = w.sub("self_attn");
         let [q, kv] = [c.num_attention_heads, c.num_key_value_heads].map(|heads| heads * c.head_dim);
         Ok(Layer {
-            input_layernorm: w.rms_norm("input_layernorm", hidden, eps, 0.0)?,
+            input_layernorm: w.rms_norm("input_layernorm", hidden, eps)?,
             q_proj: a.linear_with("q_proj", q, hidden, bias)?,
             k_proj: a.linear_with("k_proj", kv, hidden, bias)?,
             v_proj: a.linear_with("v_proj", kv, hidden, bias)?,
             o_proj: a.linear_with("o_proj", hidden, q, bias)?,
-            q_norm: a.rms_norm("q_norm", c.head_dim, eps, 0.0)?,
-            k_norm: a.rms_norm("k_norm", c.head_dim, eps, 0.0)?,
+            q_norm: a.rms_norm("q_norm", c.head_dim, eps)?,
+            k_norm: a.rms_norm("k_norm", c.head_dim, eps)?,
             rope,
             softmax: Softmax::scaled((c.head_dim as f32).powf(-0.5)),
             head_dim: c.head_dim,
             causal: c.is_causal.unwrap_or(slides),
             sliding_window: c.sliding_window.filter(|_| slides),
-            post_attention_layernorm: w.rms_norm("post_attention_layernorm", hidden, eps, 0.0)?,
+            post_attention_layernorm: w.rms_norm("post_attention_layernorm", hidden, eps)?,
             mlp: Mlp::load(&w.sub("mlp"), hidden, c.intermediate_size, Activation::Silu)?,
         })
     }

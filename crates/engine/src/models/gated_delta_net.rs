@@ -56,7 +56,8 @@ impl GatedDeltaNet {
         Ok(GatedDeltaNet {
             in_proj: InProj::load(c, base.hidden_size, w)?,
             recurrence: DeltaNet::new(heads, weights),
-            norm: w.rms_norm("norm", c.linear_value_head_dim, base.rms_norm_eps, 0.0)?,
+            // Stored as it is, even where the offset of the other norms is not 0.
+            norm: w.with_norm_offset(0.0).rms_norm("norm", c.linear_value_head_dim, base.rms_norm_eps)?,
             out_proj: w.linear("out_proj", base.hidden_size, c.values())?,
         })
     }

@@ -75,7 +75,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let scaled = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
     let softmax = Softmax { softcap: c.attn_logit_softcapping, ..scaled };
     let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
-    let mut decoder = Decoder::load_with(&c.base, w, "norm", NORM_OFFSET, |i, w| {
+    let mut decoder = Decoder::load(&c.base, &w.with_norm_offset(NORM_OFFSET), |i, w| {
         let window = slides[i].then_some(c.sliding_window);
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
         let mixer = mixer.with_window(window).with_softmax(softmax.clone());
@@ -109,7 +109,7 @@ pub fn layer(c: &BaseConfig, intermediate: i32, mixer: Attention, w: &Weights) -
         "post_feedforward_layernorm",
     ];
     let mlp = Mlp::load(&w.sub("mlp"), c.hidden_size, intermediate, Activation::GeluTanh)?;
-    SandwichNorm::load(c, w, names, NORM_OFFSET, Box::new(mixer), Box::new(mlp))
+    SandwichNorm::load(c, w, names, Box::new(mixer), Box::new(mlp))
 }
 
 #[cfg(test)]

@@ -77,11 +77,11 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = |slides| rope(config, slides)?.rope(c.head_dim, RopePairs::Halves);
     let ropes = [rope(false)?, rope(true)?];
     let softmax = Softmax::scaled(c.query_pre_attn_scalar.powf(-0.5));
-    let mut decoder = Decoder::load_with(&c.base, w, "norm", NORM_OFFSET, |i, w| {
+    let mut decoder = Decoder::load(&c.base, &w.with_norm_offset(NORM_OFFSET), |i, w| {
         let window = slides[i].then_some(c.sliding_window);
         let (attention, rope) = (w.sub("self_attn"), &ropes[usize::from(slides[i])]);
         let mixer = Attention::load(heads, rope.clone(), &attention)?
-            .with_qk_norm(c.base.rms_norm_eps, NORM_OFFSET, &attention)?
+            .with_qk_norm(c.base.rms_norm_eps, &attention)?
             .with_window(window)
             .with_softmax(softmax.clone());
         layer(&c.base, c.intermediate_size, mixer, w)

@@ -53,7 +53,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
         let mlp = Mlp::load(&c, &w.sub("mlp"))?;
-        SandwichNorm::load(&c.base, w, NORMS, 0.0, Box::new(mixer), Box::new(mlp))
+        SandwichNorm::load(&c.base, w, NORMS, Box::new(mixer), Box::new(mlp))
     })?))
 }
 

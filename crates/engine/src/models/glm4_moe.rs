@@ -51,13 +51,13 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?;
         let mixer = match c.use_qk_norm {
-            true => mixer.with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?,
+            true => mixer.with_qk_norm(c.base.rms_norm_eps, &attention)?,
             false => mixer,
         };
         let mlp = c.moe.feed_forward(i, c.base.hidden_size, c.intermediate_size, &w.sub("mlp"))?;
-        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), mlp)
+        PreNorm::load(&c.base, w, Box::new(mixer), mlp)
     };
     let mut decoder = Decoder::load(&c.base, w, layer)?;
-    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, 0.0, |w| layer(c.base.num_hidden_layers, w))?;
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, |w| layer(c.base.num_hidden_layers, w))?;
     Ok(Box::new(decoder))
 }

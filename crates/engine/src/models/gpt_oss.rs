@@ -61,7 +61,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
             .with_window(slides[i].then_some(c.sliding_window))
             .with_softmax(softmax);
         let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
-        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), Box::new(mlp))
+        PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }
 

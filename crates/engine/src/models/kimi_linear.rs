@@ -79,7 +79,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
             true => Box::new(KimiDeltaAttention::load(&c, &attention)?),
             false => Box::new(LatentAttention::load(&c.attention, &c.base, None, 1.0, &attention)?),
         };
-        PreNorm::load(&c.base, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 
@@ -151,7 +151,7 @@ impl KimiDeltaAttention {
             dt_bias: w.float32("dt_bias", &[channels])?.reshape(&[heads, head_dim]),
             g_a_proj: w.linear("g_a_proj", head_dim, hidden)?,
             g_b_proj: w.linear("g_b_proj", channels, head_dim)?,
-            o_norm: w.rms_norm("o_norm", head_dim, c.base.rms_norm_eps, 0.0)?,
+            o_norm: w.rms_norm("o_norm", head_dim, c.base.rms_norm_eps)?,
             o_proj: w.linear("o_proj", hidden, channels)?,
             q_norm: RmsNorm::l2(head_dim, 1e-6, (head_dim as f32).powf(-0.5)),
             k_norm: RmsNorm::l2(head_dim, 1e-6, 1.0),

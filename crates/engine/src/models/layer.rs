@@ -55,15 +55,13 @@ pub struct PreNorm {
 }
 
 impl PreNorm {
-    /// Reads the norms; `offset` is what their stored weights lack.
     pub fn load(
         c: &BaseConfig,
         w: &Weights,
-        offset: f32,
         mixer: Box<dyn Mixer>,
         mlp: Box<dyn FeedForward>,
     ) -> Result<PreNorm> {
-        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset);
+        let norm = |name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps);
         Ok(PreNorm {
             input_layernorm: norm("input_layernorm")?,
             mixer,
@@ -100,16 +98,15 @@ pub struct SandwichNorm {
 }
 
 impl SandwichNorm {
-    /// Reads the norms by their names, in the order of the computation; `offset` is what their stored weights lack.
+    /// `names` are those of the norms, in the order of the computation.
     pub fn load(
         c: &BaseConfig,
         w: &Weights,
         names: [&str; 4],
-        offset: f32,
         mixer: Box<dyn Mixer>,
         mlp: Box<dyn FeedForward>,
     ) -> Result<SandwichNorm> {
-        let [a, b, c, d] = names.map(|name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps, offset));
+        let [a, b, c, d] = names.map(|name| w.rms_norm(name, c.hidden_size, c.rms_norm_eps));
         Ok(SandwichNorm { norms: [a?, b?, c?, d?], mixer, mlp })
     }
 }

@@ -117,16 +117,16 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         o_bias: false,
     };
     let rope = RopeParameters::of(config, None)?.or(1e6, 1.0).rope(head_dim, RopePairs::Halves)?;
-    Ok(Box::new(Decoder::load_with(&c.base, w, "embedding_norm", 0.0, |i, w| {
+    Ok(Box::new(Decoder::load_with(&c.base, w, "embedding_norm", |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_attention(i)? {
             true => {
                 let attention = w.sub("self_attn");
                 let mixer = Attention::load(heads, rope.clone(), &attention)?;
-                Box::new(mixer.with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?)
+                Box::new(mixer.with_qk_norm(c.base.rms_norm_eps, &attention)?)
             }
             false => Box::new(ShortConv::load(&c, &w.sub("conv"))?),
         };
-        PreNorm::load(&c.base, w, 0.0, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, mixer, feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 

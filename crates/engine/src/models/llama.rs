@@ -53,7 +53,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let (hidden, mlp) = (c.base.hidden_size, w.sub("mlp"));
         let mixer = mixer(&c, &rope, window, &w.sub("self_attn"))?;
         let mlp = Mlp::load_with(&mlp, hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
-        PreNorm::load(&c.base, w, 0.0, mixer, Box::new(mlp))
+        PreNorm::load(&c.base, w, mixer, Box::new(mlp))
     })?))
 }
 

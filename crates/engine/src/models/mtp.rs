@@ -33,12 +33,11 @@ pub struct Mtp {
 }
 
 impl Mtp {
-    /// Reads `mtp.*`, if the checkpoint has it; `layer` reads the layer in it, `offset` is what stored norms lack.
+    /// Reads `mtp.*`, if the checkpoint has it; `layer` reads the layer in it.
     pub fn load(
         c: &BaseConfig,
         w: &Weights,
         embed_tokens: &Rc<Embedding>,
-        offset: f32,
         layer: impl FnOnce(&Weights) -> Result<PreNorm>,
     ) -> Result<Option<Mtp>> {
         let w = w.sub("mtp");
@@ -46,7 +45,7 @@ impl Mtp {
             return Ok(None);
         }
         let hidden = c.hidden_size;
-        let norm = |name| w.rms_norm(name, hidden, c.rms_norm_eps, offset);
+        let norm = |name| w.rms_norm(name, hidden, c.rms_norm_eps);
         Ok(Some(Mtp {
             embed_tokens: embed_tokens.clone(),
             pre_fc_norm_embedding: norm("pre_fc_norm_embedding")?,

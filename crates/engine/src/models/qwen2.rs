@@ -46,6 +46,6 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let mixer =
             Attention::load(heads, rope.clone(), &w.sub("self_attn"))?.with_window(sliding_window(config, i));
         let mlp = Mlp::load(&w.sub("mlp"), c.base.hidden_size, c.intermediate_size, Activation::Silu)?;
-        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), Box::new(mlp))
+        PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }

@@ -78,9 +78,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");
         let mixer = Attention::load(heads, rope.clone(), &attention)?
-            .with_qk_norm(c.base.rms_norm_eps, 0.0, &attention)?
+            .with_qk_norm(c.base.rms_norm_eps, &attention)?
             .with_window(sliding_window(config, i));
-        PreNorm::load(&c.base, w, 0.0, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
+        PreNorm::load(&c.base, w, Box::new(mixer), feed_forward(&c, i, &w.sub("mlp"))?)
     })?))
 }
 

@@ -75,20 +75,20 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check(config, &c)?;
-    let offset = norm_offset(&c, w)?;
+    let w = &w.with_norm_offset(norm_offset(&c, w)?);
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
-    let attention = |w: &Weights| Attention::load(&c, &rope, offset, &w.sub("self_attn"));
-    let mut decoder = Decoder::load_with(&c.base, w, "norm", offset, |i, w| {
+    let attention = |w: &Weights| Attention::load(&c, &rope, &w.sub("self_attn"));
+    let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {
             true => Box::new(attention(w)?),
             false => Box::new(GatedDeltaNet::load(&c.linear, &c.base, &w.sub("linear_attn"))?),
         };
         let mlp = feed_forward(&c, c.has_experts(i), &w.sub("mlp"))?;
-        PreNorm::load(&c.base, w, offset, mixer, mlp)
+        PreNorm::load(&c.base, w, mixer, mlp)
     })?;
-    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, offset, |w| {
+    decoder.mtp = Mtp::load(&c.base, w, &decoder.embed_tokens, |w| {
         let mlp = feed_forward(&c, w.has("mlp.gate.weight"), &w.sub("mlp"))?;
-        PreNorm::load(&c.base, w, offset, Box::new(attention(w)?), mlp)
+        PreNorm::load(&c.base, w, Box::new(attention(w)?), mlp)
     })?;
     Ok(Box::new(decoder))
 }
@@ -136,10 +136,10 @@ struct Attention {
 }
 
 impl Attention {
-    fn load(c: &Config, rope: &RopeParameters, offset: f32, w: &Weights) -> Result<Attention> {
+    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Attention> {
         let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
         let hidden = c.base.hidden_size;
-        let norm = |name| w.rms_norm(name, head_dim, c.base.rms_norm_eps, offset);
+        let norm = |name| w.rms_norm(name, head_dim, c.base.rms_norm_eps);
         Ok(Attention {
             q_proj: w.linear("q_proj", 2 * heads * head_dim, hidden)?,
             k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,

@@ -23,9 +23,11 @@ use crate::{
 };
 
 /// A scope of a checkpoint: `weights.sub("layers").sub(3)` sees the tensors below `layers.3.`.
+#[derive(Clone)]
 pub struct Weights {
     store: Rc<Store>,
     prefix: String,
+    norm_offset: f32,
 }
 
 struct Store {
@@ -118,7 +120,7 @@ impl Weights {
             quantization_config,
             ..Store::empty(types, total, progress)
         };
-        Ok(Weights { store: Rc::new(store), prefix: String::new() })
+        Ok(Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 })
     }
 
     /// Bytes of all tensors as they are stored; 0 of weights that are made up.
@@ -129,7 +131,7 @@ impl Weights {
     /// Weights that are made up as they are asked for.
     pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
         let store = Store { random: Some(random), ..Store::empty(types, 0, progress) };
-        Weights { store: Rc::new(store), prefix: String::new() }
+        Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
     /// A checkpoint of which only names, types and shapes are known: enough to see whether a model fits it.
@@ -145,11 +147,16 @@ impl Weights {
         let index = tensors.into_iter().filter_map(place).collect();
         let store =
             Store { index, quantization_config, ..Store::empty(Types::default(), 0, Box::new(|_, _| {})) };
-        Weights { store: Rc::new(store), prefix: String::new() }
+        Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
     pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
-        Weights { store: self.store.clone(), prefix: format!("{}{name}.", self.prefix) }
+        Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
+    }
+
+    /// The same scope of a checkpoint that stores the weights of RMS norms as `weight - offset`.
+    pub fn with_norm_offset(&self, norm_offset: f32) -> Weights {
+        Weights { norm_offset, ..self.clone() }
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -281,10 +288,10 @@ impl Weights {
         Ok(Stack::new(self.matrix(Place::One(name), &[count, outputs, inputs])?))
     }
 
-    /// A norm's weight `[size]`; `offset` is added to it, in float32, where a checkpoint stores `weight - offset`.
-    pub fn rms_norm(&self, name: &str, size: i32, eps: f32, offset: f32) -> Result<RmsNorm> {
+    /// An RMS norm with a weight `[size]`, in float32, to which the [offset](Weights::with_norm_offset) is added.
+    pub fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
         let weight = self.sub(name).float32("weight", &[size])?;
-        Ok(RmsNorm::new(if offset == 0.0 { weight } else { weight + offset }, eps))
+        Ok(RmsNorm::new(if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset }, eps))
     }
 
     /// A depthwise convolution `[channels, width]`: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.

@@ -60,14 +60,14 @@ impl Attention {
                     true => None,
                     false => Some(w.linear("v_proj", kv_heads * head_dim, hidden)?),
                 },
-                k_norm: w.rms_norm("k_norm", head_dim, eps, 0.0)?,
+                k_norm: w.rms_norm("k_norm", head_dim, eps)?,
                 v_norm: RmsNorm::plain(head_dim, eps),
                 kv_heads,
             },
         };
         Ok(Attention {
             q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
-            q_norm: w.rms_norm("q_norm", head_dim, eps, 0.0)?,
+            q_norm: w.rms_norm("q_norm", head_dim, eps)?,
             keys,
             o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
             heads,

@@ -39,7 +39,7 @@ impl PerLayerInputs {
             embed_tokens_per_layer: w.embedding("embed_tokens_per_layer", vocab, layers * size)?,
             embedding_scale: (size as f32).sqrt(),
             per_layer_model_projection: w.linear("per_layer_model_projection", layers * size, hidden)?,
-            per_layer_projection_norm: w.rms_norm("per_layer_projection_norm", size, eps, 0.0)?,
+            per_layer_projection_norm: w.rms_norm("per_layer_projection_norm", size, eps)?,
             layers,
             size,
         })
@@ -73,7 +73,6 @@ impl PerLayerInput {
                 "post_per_layer_input_norm",
                 hidden,
                 c.base.rms_norm_eps,
-                0.0,
             )?,
         })
     }
@@ -109,7 +108,7 @@ pub struct SparseMoe {
 impl SparseMoe {
     pub fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<SparseMoe> {
         let (hidden, eps, experts) = (base.hidden_size, base.rms_norm_eps, c.num_experts);
-        let norm = |name| w.rms_norm(name, hidden, eps, 0.0);
+        let norm = |name| w.rms_norm(name, hidden, eps);
         let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
         Ok(SparseMoe {
             router: Router::Softmax { per_token: c.top_k_experts, normalize: true },

@@ -120,7 +120,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
             _ => Some(PerLayerInputs::load(&c, &m)?),
         },
         layers: layers.collect::<Result<_>>()?,
-        norm: m.rms_norm("norm", base.hidden_size, base.rms_norm_eps, 0.0)?,
+        norm: m.rms_norm("norm", base.hidden_size, base.rms_norm_eps)?,
         head,
         vocab_size: base.vocab_size as usize,
         context_length: base.context_length(),
@@ -182,7 +182,7 @@ struct Layer {
 impl Layer {
     fn load(c: &Config, kind: Kind, moe: Option<&MoeConfig>, w: &Weights) -> Result<Layer> {
         let hidden = c.base.hidden_size;
-        let norm = |name| w.rms_norm(name, hidden, c.base.rms_norm_eps, 0.0);
+        let norm = |name| w.rms_norm(name, hidden, c.base.rms_norm_eps);
         let wide = c.use_double_wide_mlp && kind.source.is_some();
         let intermediate = c.intermediate_size * if wide { 2 } else { 1 };
         Ok(Layer {
