@@ -1,5 +1,4 @@
-//! What most families are around their layers: an embedding before, a norm and a head behind; and the residual
-//! layers that most of them have.
+//! The stack around a family's layers: embedding, layers, final norm and output head.
 
 use std::rc::Rc;
 
@@ -58,19 +57,30 @@ impl<L: Layer> Decoder<L> {
     }
 }
 
+/// The hidden states `h` `[tokens, hidden_size]` through `layers`, with the batch's hooks: layer skipping and capture of
+/// hidden states.
+pub fn run_layers<L>(
+    layers: &[L],
+    mut h: Array,
+    batch: &mut Batch,
+    forward: impl Fn(&L, &Array, usize, &mut Batch) -> Array,
+) -> Array {
+    for (i, layer) in layers.iter().enumerate() {
+        if batch.computes(i) {
+            h = forward(layer, &h, i, batch);
+        }
+        batch.passed(i, &h);
+    }
+    h
+}
+
 impl<L: Layer> Model for Decoder<L> {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
         let mut h = self.embed_tokens.forward(tokens);
         if let Some(scale) = self.embedding_scale {
             h = h * scale;
         }
-        for (i, layer) in self.layers.iter().enumerate() {
-            if batch.computes(i) {
-                h = layer.forward(&h, i, batch);
-            }
-            batch.passed(i, &h);
-        }
-        self.norm.forward(&h)
+        self.norm.forward(&run_layers(&self.layers, h, batch, L::forward))
     }
 
     fn logits(&self, hidden: &Array) -> Array {

@@ -18,7 +18,7 @@ use self::{
 use super::{
     Model,
     config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
-    decoder::Head,
+    decoder::{Head, run_layers},
     gemma2::check,
     names::{plain_names, text_names},
 };
@@ -140,13 +140,10 @@ struct Gemma4 {
 
 impl Model for Gemma4 {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
-        let mut h = self.embed_tokens.forward(tokens) * self.embedding_scale;
+        let h = self.embed_tokens.forward(tokens) * self.embedding_scale;
         let inputs = self.per_layer_inputs.as_ref().map_or(vec![], |inputs| inputs.forward(tokens, &h));
-        for (i, layer) in self.layers.iter().enumerate() {
-            h = layer.forward(&h, i, &inputs, batch);
-            batch.passed(i, &h);
-        }
-        self.norm.forward(&h)
+        let forward = |layer: &Layer, h: &Array, i, batch: &mut Batch| layer.forward(h, i, &inputs, batch);
+        self.norm.forward(&run_layers(&self.layers, h, batch, forward))
     }
 
     fn logits(&self, hidden: &Array) -> Array {
