@@ -12,7 +12,7 @@ use crate::{
     models,
     prefix::disk_cache::read_whole,
     start::with_top_level_keys,
-    weights::{QuantizationConfig, Types, Weights},
+    weights::{Layout, QuantizationConfig, Types, Weights},
 };
 
 type Outcome = Result<(), String>;
@@ -36,7 +36,7 @@ pub fn safetensors_header(bytes: &[u8]) -> Outcome {
     }
     assert!(read <= bytes.len(), "more data than the file holds");
     let (types, declared) = (Types::default(), QuantizationConfig::default());
-    Weights::new(vec![open()?], |name| Some(name.into()), types, declared, Box::new(|_, _| {}))
+    Weights::new(vec![open()?], &Layout::plain(&Value::Null), types, declared, Box::new(|_, _| {}))
         .map_err(text)?;
     Ok(())
 }
@@ -69,7 +69,8 @@ pub fn config_json(bytes: &[u8]) -> Outcome {
     // Loading fails on the first missing tensor: describe it and try again.
     while tensors.len() <= MOST_TENSORS {
         let declared = QuantizationConfig::from_config(&config).map_err(text)?;
-        let weights = Weights::described(tensors.iter().cloned(), |name| Some(name.into()), declared);
+        let weights = Weights::described(tensors.iter().cloned(), &Layout::plain(&text_config), declared)
+            .map_err(text)?;
         match (family.load)(&text_config, &weights) {
             Ok(model) => {
                 let caches = model.make_caches();

@@ -30,7 +30,7 @@ use crate::{
         COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load, block::BlockDrafter,
         draft_model::DraftModel, measure, mtp::MtpDrafter,
     },
-    weights::{QuantizationConfig, Types, Weights},
+    weights::{Layout, QuantizationConfig, Types, Weights},
 };
 
 /// Loads a model on a thread of its own and returns when it is ready to step.
@@ -183,8 +183,7 @@ fn load_model(
     let config = checkpoint.config()?;
     let family = models::family(&config)?;
     let text = with_top_level_keys(models::text_config(&config), &config);
-    let sanitize = |name: &str| (family.sanitize)(&text, name);
-    let weights = open_weights(checkpoint, options, &config, sanitize, report)?;
+    let weights = open_weights(checkpoint, options, &config, &family.layout(&text), report)?;
     room.make(&weights, &text)?;
     let model: Rc<dyn Model> = (family.load)(&text, &weights)?.into();
     weights.all_used()?;
@@ -205,8 +204,7 @@ fn load_draft(
         return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}))?));
     }
     let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
-    let sanitize = |name: &str| Some(name.to_string());
-    let weights = open_weights(checkpoint, options, &own, sanitize, Box::new(|_, _| {}))?;
+    let weights = open_weights(checkpoint, options, &own, &Layout::plain(&own), Box::new(|_, _| {}))?;
     room.make(&weights, &own)?;
     let block = DFlash::load(&own, &weights, target, hidden_size)?;
     weights.all_used()?;
@@ -217,7 +215,7 @@ fn open_weights(
     checkpoint: &Checkpoint,
     options: &Options,
     config: &Value,
-    sanitize: impl Fn(&str) -> Option<String>,
+    layout: &Layout,
     report: Box<dyn FnMut(usize, usize)>,
 ) -> Result<Weights> {
     let activations = activation_dtype(options.dtype);
@@ -227,7 +225,7 @@ fn open_weights(
         Some(random) => Ok(Weights::random(random, types, report)),
         None => {
             let declared = QuantizationConfig::from_config(config)?;
-            Weights::new(checkpoint.weight_files()?, sanitize, types, declared, report)
+            Weights::new(checkpoint.weight_files()?, layout, types, declared, report)
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::{
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
     speculate::{Costs, Speculator},
-    weights::{QuantizationConfig, Types, Weights},
+    weights::{Layout, QuantizationConfig, Types, Weights},
     *,
 };
 
@@ -101,8 +101,8 @@ pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::
     let types = Types { activations: Some(Dtype::Float32), weights: None };
     let declared = QuantizationConfig::from_config(&config).expect("declared");
     let files = checkpoint.weight_files().expect("files");
-    let sanitize = |name: &str| Some(name.to_string());
-    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
+    let layout = Layout::plain(&config);
+    let weights = Weights::new(files, &layout, types, declared, Box::new(|_, _| {})).expect("weights");
     let block = models::DFlash::load(&config, &weights, target, hidden_size).expect("loads");
     weights.all_used().expect("all of it is needed");
     block
@@ -114,8 +114,8 @@ fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let files = checkpoint.weight_files().expect("files");
     let declared = QuantizationConfig::from_config(&config).expect("declared");
     let text = models::text_config(&config);
-    let sanitize = |name: &str| (family.sanitize)(text, name);
-    let weights = Weights::new(files, sanitize, types, declared, Box::new(|_, _| {})).expect("weights");
+    let weights =
+        Weights::new(files, &family.layout(text), types, declared, Box::new(|_, _| {})).expect("weights");
     let model = (family.load)(text, &weights).expect("loads");
     weights.all_used().expect("all of it is needed");
     model

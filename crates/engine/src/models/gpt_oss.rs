@@ -5,7 +5,6 @@
 use mlx::{
     Array, Softmax,
     fast::{RopePairs, top_k},
-    quant::{Mode, Quantized},
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,9 +17,9 @@ use super::{
     layer::{FeedForward, PreNorm},
 };
 use crate::{
-    error::Result,
-    nn::{Linear, Matrix, Residual, Routing, Stack, rope::RopeParameters},
-    weights::Weights,
+    error::{LoadError, Result},
+    nn::{Linear, Residual, Routing, Stack, rope::RopeParameters},
+    weights::{Rule, Transform::*, Weights},
 };
 
 #[derive(Deserialize)]
@@ -36,6 +35,33 @@ struct Config {
     sliding_window: i32,
     swiglu_limit: Option<f32>,
 }
+
+/// In the hub experts are in MXFP4 or transposed, and rows of gate and up alternate.
+pub const LAYOUT: &[Rule] = &[
+    Rule::new(
+        ".experts.gate_up_proj_blocks",
+        &[(".experts.gate_proj.weight", AlternateWords(0)), (".experts.up_proj.weight", AlternateWords(1))],
+    ),
+    Rule::new(
+        ".experts.gate_up_proj_scales",
+        &[(".experts.gate_proj.scales", Alternate(0)), (".experts.up_proj.scales", Alternate(1))],
+    ),
+    Rule::new(".experts.down_proj_blocks", &[(".experts.down_proj.weight", Words)]),
+    Rule::new(".experts.down_proj_scales", &[(".experts.down_proj.scales", Whole)]),
+    Rule::new(
+        ".experts.gate_up_proj",
+        &[
+            (".experts.gate_proj.weight", AlternateColumns(0)),
+            (".experts.up_proj.weight", AlternateColumns(1)),
+        ],
+    ),
+    Rule::new(
+        ".experts.gate_up_proj_bias",
+        &[(".experts.gate_proj.bias", Alternate(0)), (".experts.up_proj.bias", Alternate(1))],
+    ),
+    Rule::new(".experts.down_proj", &[(".experts.down_proj.weight", Transposed)]),
+    Rule::new(".experts.down_proj_bias", &[(".experts.down_proj.bias", Whole)]),
+];
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
@@ -77,12 +103,18 @@ struct SparseMoe {
 impl SparseMoe {
     fn load(c: &Config, w: &Weights) -> Result<SparseMoe> {
         let (experts, hidden) = (c.num_local_experts, c.base.hidden_size);
-        let [gate_proj, up_proj, down_proj] = load_experts(c, &w.sub("experts"))?;
+        let size = c.intermediate_size;
+        let stack = |name: &str, outputs, inputs| {
+            let bias = w.float_tensor(&format!("experts.{name}.bias"), &[experts, outputs])?;
+            Ok::<_, LoadError>(
+                w.stacked(&format!("experts.{name}"), experts, outputs, inputs)?.with_bias(bias),
+            )
+        };
         Ok(SparseMoe {
             router: w.router("router", experts, hidden, true)?,
-            gate_proj,
-            up_proj,
-            down_proj,
+            gate_proj: stack("gate_proj", size, hidden)?,
+            up_proj: stack("up_proj", size, hidden)?,
+            down_proj: stack("down_proj", hidden, size)?,
             per_token: c.num_experts_per_tok,
             limit: c.swiglu_limit.unwrap_or(7.0),
         })
@@ -104,62 +136,4 @@ impl FeedForward for SparseMoe {
         let inner = &gate * (&gate * 1.702).sigmoid() * (up + 1.0);
         x.add(routing.combine(&self.down_proj.forward(&inner, &routing.experts)))
     }
-}
-
-/// Gate, up and down projections: as MLX's conversions hold them, or from the hub's, in MXFP4 or dense, where the rows
-/// of gate and up alternate.
-fn load_experts(c: &Config, w: &Weights) -> Result<[Stack; 3]> {
-    let (experts, hidden, size) = (c.num_local_experts, c.base.hidden_size, c.intermediate_size);
-    if w.has("gate_proj.weight") {
-        let stack = |name, outputs, inputs| {
-            let bias = w.float_tensor(&format!("{name}.bias"), &[experts, outputs])?;
-            Ok::<_, crate::LoadError>(w.stacked(name, experts, outputs, inputs)?.with_bias(bias))
-        };
-        return Ok([
-            stack("gate_proj", size, hidden)?,
-            stack("up_proj", size, hidden)?,
-            stack("down_proj", hidden, size)?,
-        ]);
-    }
-    let both = hub_matrix(w, "gate_up_proj", experts, 2 * size, hidden)?;
-    let bias = w.float_tensor("gate_up_proj_bias", &[experts, 2 * size])?;
-    let half = |i| {
-        Ok::<_, crate::LoadError>(every_other(w, &both, i)?.with_bias(w.materialized(alternate(&bias, i))?))
-    };
-    let down = hub_matrix(w, "down_proj", experts, hidden, size)?;
-    let down_bias = w.float_tensor("down_proj_bias", &[experts, hidden])?;
-    Ok([half(0)?, half(1)?, Stack::new(down).with_bias(down_bias)])
-}
-
-fn hub_matrix(w: &Weights, name: &str, experts: i32, outputs: i32, inputs: i32) -> Result<Matrix> {
-    let blocks = format!("{name}_blocks");
-    if !w.has(&blocks) {
-        // Dense ones are stored transposed.
-        let dense = w.float_tensor(name, &[experts, inputs, outputs])?;
-        return Ok(Matrix::Dense(w.materialized(w.cast(dense).transpose(&[0, 2, 1]).contiguous())?));
-    }
-    let quantization = Mode::Mxfp4.fixed().unwrap_or_else(|| unreachable!("MXFP4 has one group size"));
-    let codes =
-        w.words(&blocks, &[experts, outputs, inputs / 32, 16])?.reshape(&[experts, outputs, inputs / 8]);
-    let scales = w.tensor(&format!("{name}_scales"), &[experts, outputs, inputs / 32])?;
-    Ok(Matrix::Quantized(Quantized { codes, scales, biases: None, quantization }))
-}
-
-/// Rows `i`, `i + 2`, `i + 4`... of each matrix of a stack.
-fn every_other(w: &Weights, stack: &Matrix, i: i32) -> Result<Stack> {
-    Ok(Stack::new(match stack {
-        Matrix::Dense(weight) => Matrix::Dense(w.materialized(alternate(weight, i))?),
-        Matrix::Quantized(all) => Matrix::Quantized(Quantized {
-            codes: w.materialized(alternate(&all.codes, i))?,
-            scales: w.materialized(alternate(&all.scales, i))?,
-            ..all.clone()
-        }),
-    }))
-}
-
-/// Elements `i`, `i + 2`... along axis 1.
-fn alternate(x: &Array, i: i32) -> Array {
-    let rest = &x.shape()[2..];
-    let pairs = x.reshape(&[&[x.dim(0), x.dim(1) / 2, 2], rest].concat());
-    pairs.slice(2, i, i + 1).reshape(&[&[x.dim(0), x.dim(1) / 2], rest].concat()).contiguous()
 }

@@ -21,7 +21,7 @@ use crate::{
     cache::Cache,
     error::Result,
     nn::{Linear, Mlp, Residual, RmsNorm},
-    weights::Weights,
+    weights::{Rule, Transform::Whole, Weights},
 };
 
 #[derive(Deserialize)]
@@ -53,18 +53,33 @@ struct LinearConfig {
     short_conv_kernel_size: i32,
 }
 
-/// Hub names speak of `block_sparse_moe` and `w1` to `w3`, MLX's of `switch_mlp` and `q_conv.conv`.
+/// Hub names have `block_sparse_moe`, MLX's `switch_mlp` and `q_conv.conv`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     if name.starts_with("model.mtp") {
         return None;
     }
     let name = name.replace(".block_sparse_moe.", ".mlp.").replace(".mlp.switch_mlp.", ".mlp.experts.");
     let name = name.replace(".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias");
-    let name = name.replace("_conv.conv.", "_conv1d.");
-    let name =
-        name.replace(".w1.", ".gate_proj.").replace(".w2.", ".down_proj.").replace(".w3.", ".up_proj.");
-    plain_names(config, &name)
+    plain_names(config, &name.replace("_conv.conv.", "_conv1d."))
 }
+
+pub const LAYOUT: &[Rule] = &[
+    Rule::new(".block_sparse_moe.experts.#.w1.weight", &[(".mlp.switch_mlp.gate_proj.weight", Whole)]),
+    Rule::new(".block_sparse_moe.experts.#.w2.weight", &[(".mlp.switch_mlp.down_proj.weight", Whole)]),
+    Rule::new(".block_sparse_moe.experts.#.w3.weight", &[(".mlp.switch_mlp.up_proj.weight", Whole)]),
+    Rule::new(
+        ".block_sparse_moe.shared_experts.gate_proj.weight",
+        &[(".mlp.shared_experts.gate_proj.weight", Whole)],
+    ),
+    Rule::new(
+        ".block_sparse_moe.shared_experts.up_proj.weight",
+        &[(".mlp.shared_experts.up_proj.weight", Whole)],
+    ),
+    Rule::new(
+        ".block_sparse_moe.shared_experts.down_proj.weight",
+        &[(".mlp.shared_experts.down_proj.weight", Whole)],
+    ),
+];
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;

@@ -24,7 +24,11 @@ use crate::{
     cache::Cache,
     error::{LoadError, Result},
     nn::{Linear, Mlp, Residual, rope::RopeParameters},
-    weights::Weights,
+    weights::{
+        Rule,
+        Transform::{self, Whole},
+        Weights,
+    },
 };
 
 #[derive(Deserialize)]
@@ -101,6 +105,20 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
         (".w3.", ".up_proj."),
     ];
     plain_names(config, &same.iter().fold(name.to_string(), |name, (from, to)| name.replace(from, to)))
+}
+
+/// Only `lfm2_moe` has other names in MLX's layout.
+pub const LAYOUT: &[Rule] = &[
+    moe_rule(".feed_forward.experts.#.w1.weight", &[(".feed_forward.switch_mlp.gate_proj.weight", Whole)]),
+    moe_rule(".feed_forward.experts.#.w2.weight", &[(".feed_forward.switch_mlp.down_proj.weight", Whole)]),
+    moe_rule(".feed_forward.experts.#.w3.weight", &[(".feed_forward.switch_mlp.up_proj.weight", Whole)]),
+    moe_rule(".feed_forward.w1.weight", &[(".feed_forward.gate_proj.weight", Whole)]),
+    moe_rule(".feed_forward.w2.weight", &[(".feed_forward.down_proj.weight", Whole)]),
+    moe_rule(".feed_forward.w3.weight", &[(".feed_forward.up_proj.weight", Whole)]),
+];
+
+const fn moe_rule(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
+    Rule::new(from, to).of(&["lfm2_moe"])
 }
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {

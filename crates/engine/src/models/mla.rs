@@ -12,7 +12,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Matrix, Residual, RmsNorm, Stack},
+    nn::{Linear, Residual, RmsNorm, Stack},
     weights::Weights,
 };
 
@@ -65,7 +65,6 @@ impl LatentAttention {
     ) -> Result<LatentAttention> {
         let (hidden, heads, rank) = (base.hidden_size, c.num_attention_heads, c.kv_lora_rank);
         let head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
-        let [embed_q, unembed_out] = per_head(c, w)?;
         let kv_a = rank + c.qk_rope_head_dim;
         Ok(LatentAttention {
             query: match c.q_lora_rank.filter(|&rank| rank > 0) {
@@ -78,8 +77,8 @@ impl LatentAttention {
             },
             kv_a_proj_with_mqa: w.linear_with("kv_a_proj_with_mqa", kv_a, hidden, c.attention_bias)?,
             kv_a_layernorm: w.rms_norm("kv_a_layernorm", rank, EPS)?,
-            embed_q,
-            unembed_out,
+            embed_q: w.stacked("embed_q", heads, rank, c.qk_nope_head_dim)?,
+            unembed_out: w.stacked("unembed_out", heads, c.v_head_dim, rank)?,
             o_proj: w.linear_with("o_proj", hidden, heads * c.v_head_dim, c.attention_bias)?,
             heads,
             nope: c.qk_nope_head_dim,
@@ -89,22 +88,6 @@ impl LatentAttention {
             softmax: Softmax::scaled((head_dim as f32).powf(-0.5) * softmax_factor),
         })
     }
-}
-
-/// The two stacks: as MLX's conversions hold them, or cut from the hub's `kv_b_proj`.
-fn per_head(c: &Config, w: &Weights) -> Result<[Stack; 2]> {
-    let (heads, rank) = (c.num_attention_heads, c.kv_lora_rank);
-    let (nope, value) = (c.qk_nope_head_dim, c.v_head_dim);
-    if !w.has("kv_b_proj.weight") {
-        return Ok([w.stacked("embed_q", heads, rank, nope)?, w.stacked("unembed_out", heads, value, rank)?]);
-    }
-    let both = w.dense("kv_b_proj", &[heads * (nope + value), rank])?.reshape(&[heads, nope + value, rank]);
-    let embed = both.slice(1, 0, nope).transpose(&[0, 2, 1]).contiguous();
-    let unembed = both.slice(1, nope, nope + value).contiguous();
-    Ok([
-        Stack::new(Matrix::Dense(w.materialized(embed)?)),
-        Stack::new(Matrix::Dense(w.materialized(unembed)?)),
-    ])
 }
 
 impl Mixer for LatentAttention {

@@ -35,7 +35,7 @@ use serde_json::Value;
 use self::names::plain_names;
 use crate::{
     error::{LoadError, Result},
-    weights::Weights,
+    weights::{Layout, Rule, Weights},
 };
 
 /// What a family needs to be loaded.
@@ -46,8 +46,17 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// Checkpoint tensor name to the canonical one, given the text part of config.json; `None` drops the tensor.
     pub sanitize: fn(&Value, &str) -> Option<String>,
+    /// What its checkpoints store in another layout than MLX's, beside what all families do.
+    pub rules: &'static [Rule],
     /// Builds a model from the text part of config.json.
     pub load: fn(&Value, &Weights) -> Result<Box<dyn Model>>,
+}
+
+impl Family {
+    /// The layout of its checkpoints, given the text part of config.json.
+    pub fn layout<'a>(&self, config: &'a Value) -> Layout<'a> {
+        Layout { config, rules: self.rules, sanitize: self.sanitize }
+    }
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -55,55 +64,81 @@ pub const FAMILIES: &[Family] = &[
         name: "llama",
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
         sanitize: llama::sanitize,
+        rules: &[],
         load: llama::load,
     },
-    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, load: qwen2::load },
+    Family { name: "qwen2", model_types: &["qwen2"], sanitize: plain_names, rules: &[], load: qwen2::load },
     Family {
         name: "qwen3",
         model_types: &["qwen3", "qwen3_moe"],
         sanitize: qwen3::sanitize,
+        rules: &[],
         load: qwen3::load,
     },
     Family {
         name: "qwen3_5",
         model_types: &["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
         sanitize: qwen3_5::sanitize,
+        rules: qwen3_5::LAYOUT,
         load: qwen3_5::load,
     },
-    Family { name: "gemma2", model_types: &["gemma2"], sanitize: plain_names, load: gemma2::load },
+    Family {
+        name: "gemma2",
+        model_types: &["gemma2"],
+        sanitize: plain_names,
+        rules: &[],
+        load: gemma2::load,
+    },
     Family {
         name: "gemma3",
         model_types: &["gemma3", "gemma3_text"],
         sanitize: gemma3::sanitize,
+        rules: &[],
         load: gemma3::load,
     },
     Family {
         name: "gemma4",
         model_types: &["gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"],
         sanitize: gemma4::sanitize,
+        rules: &[],
         load: gemma4::load,
     },
-    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, load: glm4::load },
+    Family { name: "glm4", model_types: &["glm4"], sanitize: plain_names, rules: &[], load: glm4::load },
     Family {
         name: "glm4_moe",
         model_types: &["glm4_moe"],
         sanitize: deepseek_v3::sanitize,
+        rules: &[],
         load: glm4_moe::load,
     },
     Family {
         name: "deepseek_v3",
         model_types: &["deepseek_v3", "kimi_k2", "glm4_moe_lite"],
         sanitize: deepseek_v3::sanitize,
+        rules: &[],
         load: deepseek_v3::load,
     },
     Family {
         name: "kimi_linear",
         model_types: &["kimi_linear"],
         sanitize: kimi_linear::sanitize,
+        rules: kimi_linear::LAYOUT,
         load: kimi_linear::load,
     },
-    Family { name: "lfm2", model_types: &["lfm2", "lfm2_moe"], sanitize: lfm2::sanitize, load: lfm2::load },
-    Family { name: "gpt_oss", model_types: &["gpt_oss"], sanitize: plain_names, load: gpt_oss::load },
+    Family {
+        name: "lfm2",
+        model_types: &["lfm2", "lfm2_moe"],
+        sanitize: lfm2::sanitize,
+        rules: lfm2::LAYOUT,
+        load: lfm2::load,
+    },
+    Family {
+        name: "gpt_oss",
+        model_types: &["gpt_oss"],
+        sanitize: plain_names,
+        rules: gpt_oss::LAYOUT,
+        load: gpt_oss::load,
+    },
 ];
 
 /// Name and `model_type`s of every family.

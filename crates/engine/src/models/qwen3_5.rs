@@ -25,7 +25,11 @@ use crate::{
     cache::Cache,
     error::Result,
     nn::{Linear, Mlp, Residual, rope::RopeParameters},
-    weights::Weights,
+    weights::{
+        Rule,
+        Transform::{self, PlusOne, Transposed},
+        Weights, is_hub_conv1d,
+    },
 };
 
 #[derive(Deserialize)]
@@ -72,6 +76,24 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
+/// In MLX's layout norms hold the whole weight, and convolutions end with their channels; mlx-lm brings both there or
+/// neither. Later Qwens' copies hold both as the hub does.
+pub const LAYOUT: &[Rule] = &[
+    copy_rule(".linear_attn.conv1d.weight", &[(".linear_attn.conv1d.weight", Transposed)]),
+    copy_rule("input_layernorm.weight", &[("input_layernorm.weight", PlusOne)]),
+    copy_rule("post_attention_layernorm.weight", &[("post_attention_layernorm.weight", PlusOne)]),
+    copy_rule(".q_norm.weight", &[(".q_norm.weight", PlusOne)]),
+    copy_rule(".k_norm.weight", &[(".k_norm.weight", PlusOne)]),
+    copy_rule("model.norm.weight", &[("model.norm.weight", PlusOne)]),
+    copy_rule("mtp.norm.weight", &[("mtp.norm.weight", PlusOne)]),
+    copy_rule("mtp.pre_fc_norm_embedding.weight", &[("mtp.pre_fc_norm_embedding.weight", PlusOne)]),
+    copy_rule("mtp.pre_fc_norm_hidden.weight", &[("mtp.pre_fc_norm_hidden.weight", PlusOne)]),
+];
+
+const fn copy_rule(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
+    Rule::new(from, to).of(&["qwen3_next"]).only_in_copies()
+}
+
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check(config, &c)?;
@@ -112,7 +134,7 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
         return Ok(1.0);
     };
     let conv = w.shape(&format!("model.layers.{layer}.linear_attn.conv1d.weight"))?;
-    Ok(if conv.get(1) == Some(&1) { 1.0 } else { 0.0 })
+    Ok(if is_hub_conv1d(&conv) { 1.0 } else { 0.0 })
 }
 
 fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn FeedForward>> {

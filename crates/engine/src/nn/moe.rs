@@ -6,7 +6,7 @@ use mlx::{
 };
 
 use super::Stack;
-use crate::{error::Result, nn::Matrix, weights::Weights};
+use crate::{error::Result, weights::Weights};
 
 /// Which experts each token goes to, and with what weight; both `[tokens, experts_per_token]`.
 pub struct Routing {
@@ -87,7 +87,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// From `experts.*`, in any layout: stacked, one by one, or gate and up in one tensor.
+    /// From `experts.*`.
     pub fn load(
         w: &Weights,
         count: i32,
@@ -95,25 +95,11 @@ impl Experts {
         intermediate: i32,
         activation: Activation,
     ) -> Result<Experts> {
-        let stack = |name, outputs, inputs| w.stack("experts", name, count, outputs, inputs);
-        if !w.has("experts.gate_up_proj") {
-            return Ok(Experts {
-                gate_proj: stack("gate_proj", intermediate, hidden)?,
-                up_proj: stack("up_proj", intermediate, hidden)?,
-                down_proj: stack("down_proj", hidden, intermediate)?,
-                activation,
-            });
-        }
-        let both = w.float_tensor("experts.gate_up_proj", &[count, 2 * intermediate, hidden])?;
-        let half = |from| {
-            let half = both.slice(1, from, from + intermediate).contiguous();
-            Ok::<_, crate::LoadError>(Stack::new(Matrix::Dense(w.materialized(w.cast(half))?)))
-        };
-        let down = w.float_tensor("experts.down_proj", &[count, hidden, intermediate])?;
+        let stack = |name, outputs, inputs| w.stacked(&format!("experts.{name}"), count, outputs, inputs);
         Ok(Experts {
-            gate_proj: half(0)?,
-            up_proj: half(intermediate)?,
-            down_proj: Stack::new(Matrix::Dense(w.cast(down))),
+            gate_proj: stack("gate_proj", intermediate, hidden)?,
+            up_proj: stack("up_proj", intermediate, hidden)?,
+            down_proj: stack("down_proj", hidden, intermediate)?,
             activation,
         })
     }

@@ -4,11 +4,8 @@
 mod config;
 mod error;
 mod folder;
-mod layout;
 mod plan;
-mod reader;
 mod shards;
-mod skip;
 mod verify;
 
 use std::{ops::ControlFlow, path::Path};
@@ -16,14 +13,14 @@ use std::{ops::ControlFlow, path::Path};
 pub use mlx::quant::{Mode, Quantization};
 use mlx::{Array, quant};
 
-pub(crate) use self::plan::action_for;
 pub use self::{
     error::QuantizeError,
-    plan::{Action, Plan, PlannedTensor, quantization},
+    plan::{Plan, PlannedTensor, quantization},
     verify::Deviation,
 };
 use self::{folder::Partial, plan::Stored, shards::Shards};
 use crate::options::Progress;
+pub use crate::weights::Action;
 
 /// Largest weight file, in bytes.
 pub const SHARD_BYTES: usize = 5 << 30;
@@ -64,7 +61,7 @@ impl Plan {
         let (q, reader) = (self.quantization, &mut self.reader);
         for tensor in &self.tensors {
             let stored = tensor.stored(q);
-            reader.pieces(&tensor.recipe, |values, _| {
+            reader.chunks(&tensor.recipe, |values, _| {
                 let bytes = values.size() * values.dtype().size();
                 write_piece(&values, tensor.action, q, &stored, &mut shards)?;
                 steps.advance(bytes)

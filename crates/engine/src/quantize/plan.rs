@@ -11,13 +11,12 @@ use mlx::{
 };
 use serde_json::Value;
 
-use super::{
-    error::QuantizeError,
-    layout::{Recipe, recipes},
-    reader::Reader,
-    skip::skip_reason,
+use super::error::QuantizeError;
+use crate::{
+    checkpoint::Checkpoint,
+    models,
+    weights::{Action, Reader, Recipe, action_for},
 };
-use crate::{checkpoint::Checkpoint, models};
 
 /// How a checkpoint is to be quantised.
 pub struct Plan {
@@ -46,13 +45,6 @@ pub struct PlannedTensor {
     pub(super) aside: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Quantized,
-    /// Kept as it is, for this reason.
-    Kept(&'static str),
-}
-
 /// mlx-lm neither drops MTP heads of these models nor computes with them.
 const MTP_ASIDE: &[&str] = &["qwen3_next", "deepseek_v3", "kimi_k2"];
 
@@ -63,16 +55,16 @@ impl Plan {
     /// It cannot be read, is of no family that is known, or is quantised already.
     pub fn new(source: &Checkpoint, quantization: Quantization) -> Result<Plan, QuantizeError> {
         let config = source.config()?;
-        models::family(&config)?;
+        let family = models::family(&config)?;
         check_not_quantized(&config)?;
-        let reader = Reader::new(source.weight_files()?);
+        let reader = Reader::new(source.weight_files()?)?;
         let text = models::text_config(&config);
         let (names, dropped) = sort_out(&config, reader.names());
         let is_mtp =
             |name: &str| name.split('.').any(|part| part == "mtp") || models::is_nextn_layer(text, name);
         let aside = MTP_ASIDE.contains(&config["model_type"].as_str().unwrap_or_default());
         let mut tensors = Vec::new();
-        for (name, recipe) in recipes(text, &reader, &names, is_mtp)? {
+        for (name, recipe) in family.layout(text).to_copy(&reader, &names, is_mtp)? {
             let dtype = reader.dtype(&recipe.sources[0])?;
             if !dtype.is_float() && name.ends_with(".weight") {
                 return Err(QuantizeError::AlreadyQuantized(format!("{name} is {}", dtype.name())));
@@ -147,21 +139,6 @@ impl Stored {
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
-}
-
-/// What becomes of a tensor of the result.
-pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
-    let inputs = shape.last().copied().unwrap_or(0);
-    if let Some(reason) = skip_reason(name) {
-        return Action::Skip(reason);
-    }
-    if shape.len() < 2 || inputs == 0 || !dtype.is_float() || !name.ends_with(".weight") {
-        return Action::Skip("not a matrix of weights");
-    }
-    if !inputs.is_multiple_of(q.group_size as usize) {
-        return Action::Skip("not a whole number of groups");
-    }
-    Action::Quantize
 }
 
 /// The tensors to go on with, and those that no engine needs.

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use mlx::{Array, Dtype, quant::Quantized};
 
-use super::{
-    Action, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored, reader::Reader,
-};
-use crate::{checkpoint::Checkpoint, error::LoadError};
+use super::{Action, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored};
+use crate::{checkpoint::Checkpoint, error::LoadError, weights::Reader};
 
 /// How far one tensor of the result is from the source.
 #[derive(Clone, Debug)]
@@ -27,7 +25,7 @@ impl Plan {
     /// A tensor is missing or unreadable, or `progress` broke it off.
     pub fn verify(&mut self, out: &Path, progress: OnProgress) -> Result<Vec<Deviation>, QuantizeError> {
         mlx::use_gpu(false)?;
-        let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?);
+        let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?)?;
         let mut steps = Steps { done: 0, total: self.source_bytes(), progress };
         let mut deviations = Vec::new();
         for tensor in &self.tensors {
@@ -35,7 +33,7 @@ impl Plan {
             let mut row = 0;
             let stored = tensor.stored(self.quantization);
             check_header(&stored, &result)?;
-            self.reader.pieces(&tensor.recipe, |values, _| {
+            self.reader.chunks(&tensor.recipe, |values, _| {
                 let rows = row..row + values.shape()[0] as usize;
                 row = rows.end;
                 let written = read_back(tensor, &stored, self.quantization, &mut result, rows)?;

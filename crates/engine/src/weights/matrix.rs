@@ -5,69 +5,43 @@ use mlx::{
     quant::{Mode, Quantization, Quantized},
 };
 
-use super::{Random, Tensor, Weights};
+use super::{Random, Weights};
 use crate::{error::Result, nn::Matrix};
 
-/// Where the parts (`weight`, `scales`, `biases`) of a matrix or a stack lie.
-#[derive(Clone, Copy)]
-pub enum Place<'a> {
-    /// One tensor for each part.
-    One(&'a str),
-    /// One tensor for each part of each of `count` matrices.
-    Each { of: &'a str, name: &'a str, count: i32 },
-}
-
-impl Place<'_> {
-    /// The tensor that holds a part, or the first of those.
-    fn first(&self, part: &str) -> String {
-        self.nth(0, part)
-    }
-
-    fn nth(&self, i: i32, part: &str) -> String {
-        match self {
-            Place::One(name) => format!("{name}.{part}"),
-            Place::Each { of, name, .. } => format!("{of}.{i}.{name}.{part}"),
-        }
-    }
-}
+/// The tensors of a matrix; one that is not quantised has only the first.
+const PARTS: [&str; 3] = ["weight", "scales", "biases"];
 
 impl Weights {
     /// A matrix `[outputs, inputs]`, or a stack of them with their number in front.
-    pub(super) fn matrix(&self, place: Place, shape: &[i32]) -> Result<Matrix> {
+    pub(super) fn matrix(&self, name: &str, shape: &[i32]) -> Result<Matrix> {
         let (inputs, rows) = (shape[shape.len() - 1], &shape[..shape.len() - 1]);
         let with_last = |last: i32| [rows, &[last]].concat();
-        let weight = place.first("weight");
+        let [weight, scales, biases] = PARTS.map(|part| format!("{name}.{part}"));
         if let Some(random) = self.store.random {
-            return self.random_matrix(random, place, shape);
+            return self.random_matrix(random, name, shape);
         }
-        if !self.has(&place.first("scales")) {
-            self.store
-                .quantization_config
-                .check(&self.stored(&weight), None)
-                .map_err(|e| self.bad(&weight, e))?;
-            let values = self.part(place, "weight", shape)?;
+        if !self.has(&scales) {
+            self.check_declared(&weight, None)?;
+            let values = self.tensor(&weight, shape)?;
             if !values.dtype().is_float() {
                 return Err(self.bad(&weight, "it is quantised but has no scales".into()));
             }
             return Ok(Matrix::Dense(self.cast(values)));
         }
-        let quantization = self.quantization(place, inputs)?;
-        self.store
-            .quantization_config
-            .check(&self.stored(&weight), Some(quantization))
-            .map_err(|e| self.bad(&weight, e))?;
+        let quantization = self.quantization(name, inputs)?;
+        self.check_declared(&weight, Some(quantization))?;
         let groups = inputs / quantization.group_size;
         self.count(shape, quantization);
-        let codes = self.part(place, "weight", &with_last(inputs * quantization.bits / 32))?;
+        let codes = self.tensor(&weight, &with_last(inputs * quantization.bits / 32))?;
         if codes.dtype() != Dtype::Uint32 {
             return Err(
                 self.bad(&weight, format!("it has scales but is {}, not uint32", codes.dtype().name()))
             );
         }
-        let scales = self.part(place, "scales", &with_last(groups))?;
+        let scales = self.tensor(&scales, &with_last(groups))?;
         let (scales, biases) = match quantization.mode {
             Mode::Affine => {
-                let biases = self.part(place, "biases", &with_last(groups))?;
+                let biases = self.tensor(&biases, &with_last(groups))?;
                 if !scales.dtype().is_float() || biases.dtype() != scales.dtype() {
                     return Err(
                         self.bad(&weight, "its scales and biases are not of one floating-point type".into())
@@ -80,13 +54,18 @@ impl Weights {
         Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }))
     }
 
-    fn random_matrix(&self, random: Random, place: Place, shape: &[i32]) -> Result<Matrix> {
-        // A stack is made up as MLX stores it: whole.
-        let name = match place {
-            Place::One(name) => name.to_owned(),
-            Place::Each { of, name, .. } => format!("{of}.{name}"),
-        };
-        let path = self.path(&name);
+    /// Compares how a matrix is stored with what config.json says of it.
+    fn check_declared(&self, weight: &str, found: Option<Quantization>) -> Result<()> {
+        let Some(tensor) = self.store.tensors.get(&self.path(weight)) else { return Ok(()) };
+        if tensor.packed.is_some() {
+            return Ok(());
+        }
+        let stored = &tensor.recipe.sources[0];
+        self.store.quantization_config.check(stored, found).map_err(|e| self.bad(weight, e))
+    }
+
+    fn random_matrix(&self, random: Random, name: &str, shape: &[i32]) -> Result<Matrix> {
+        let path = self.path(name);
         let matrix = random.matrix(&path, shape)?;
         let made_up = |part: &str, array: &Array| self.made_up(&format!("{path}.{part}"), array);
         match &matrix {
@@ -124,8 +103,8 @@ impl Weights {
 
     /// Format, bits and group size follow from the shapes once the number of inputs is known, as in mlx-lm; config.json's
     /// map may be incomplete, the shapes cannot be.
-    fn quantization(&self, place: Place, inputs: i32) -> Result<Quantization> {
-        let (weight, scales) = (place.first("weight"), place.first("scales"));
+    fn quantization(&self, name: &str, inputs: i32) -> Result<Quantization> {
+        let [weight, scales, _] = PARTS.map(|part| format!("{name}.{part}"));
         let (code_shape, scale_shape) = (self.shape(&weight)?, self.shape(&scales)?);
         let last = |shape: &[i32]| shape.last().copied().unwrap_or(0);
         let bits = (i64::from(last(&code_shape)) * 32 / i64::from(inputs)) as i32;
@@ -151,49 +130,7 @@ impl Weights {
         ))
     }
 
-    /// One part of a matrix; the parts of a stack stored one by one are read straight into one array.
-    fn part(&self, place: Place, part: &str, shape: &[i32]) -> Result<Array> {
-        let Place::Each { count, .. } = place else { return self.tensor(&place.first(part), shape) };
-        let first = place.first(part);
-        let dtype = self.dtype(&first)?;
-        for i in 0..count {
-            let name = place.nth(i, part);
-            self.check_shape(&name, &shape[1..])?;
-            if self.dtype(&name)? != dtype {
-                return Err(self.bad(&name, format!("its type is not that of {first}")));
-            }
-        }
-        let tensors: Vec<&Tensor> =
-            (0..count).map(|i| self.locate(&place.nth(i, part))).collect::<Result<_>>()?;
-        let size = shape[1..].iter().map(|&d| d as usize).product::<usize>() * dtype.size();
-        self.fill(shape, dtype, |bytes| {
-            let mut each = tensors.iter().zip(bytes.chunks_exact_mut(size));
-            each.try_for_each(|(tensor, bytes)| self.read(tensor, bytes))
-        })
-    }
-
-    /// Uint32 words of 4-bit codes stored as bytes, four to a word: `[.., bytes / 4]` for `[.., bytes]`.
-    pub fn words(&self, name: &str, shape: &[i32]) -> Result<Array> {
-        self.check_shape(name, shape)?;
-        if self.dtype(name)? != Dtype::Uint8 {
-            return Err(self.bad(name, format!("it is {}, not bytes", self.dtype(name)?.name())));
-        }
-        let tensor = self.locate(name)?;
-        Mode::Mxfp4.fixed().into_iter().for_each(|q| self.count(&[shape, &[2]].concat(), q));
-        let mut words = shape.to_vec();
-        if let Some(last) = words.last_mut() {
-            *last /= 4;
-        }
-        self.fill(&words, Dtype::Uint32, |bytes| self.read(tensor, bytes))
-    }
-
     fn dtype(&self, name: &str) -> Result<Dtype> {
         Ok(self.find(name)?.dtype)
-    }
-
-    /// The name a tensor has in its file, or would have.
-    fn stored(&self, name: &str) -> String {
-        let path = self.path(name);
-        self.store.index.get(&path).map_or(path, |tensor| tensor.stored.clone())
     }
 }

@@ -1,8 +1,11 @@
 //! Tensors by path, with their shapes checked; the only place that knows how weights are stored.
 
+mod layout;
 mod matrix;
 mod quantization_config;
 mod random;
+mod reader;
+mod skip;
 mod stats;
 
 use std::{
@@ -14,8 +17,14 @@ use std::{
 use mlx::{Array, Dtype, load::Safetensors};
 use serde_json::Value;
 
-use self::{matrix::Place, stats::WeightStats};
-pub use self::{quantization_config::QuantizationConfig, random::Random};
+use self::stats::WeightStats;
+pub use self::{
+    layout::{Layout, Recipe, Rule, Transform, is_hub_conv1d},
+    quantization_config::QuantizationConfig,
+    random::Random,
+    reader::Reader,
+    skip::{Action, action_for},
+};
 use crate::{
     error::{LoadError, Result},
     nn::{Embedding, Linear, Matrix, RmsNorm, Stack},
@@ -31,25 +40,35 @@ pub struct Weights {
 }
 
 struct Store {
-    /// Empty if the checkpoint is only described.
-    files: RefCell<Vec<Safetensors>>,
-    /// Canonical name to where the tensor lies.
-    index: HashMap<String, Tensor>,
+    reader: RefCell<Reader>,
+    /// By canonical path.
+    tensors: HashMap<String, Tensor>,
+    /// Tensors of the files from which others are cut, by the names in the files.
+    cut: HashMap<String, CutSource>,
     types: Types,
     quantization_config: QuantizationConfig,
-    /// Then there are no files and no index: every tensor that is asked for is there.
+    /// `Some`: there are no tensors to read, and each is made up when a model asks for it.
     random: Option<Random>,
     loaded: RefCell<Loaded>,
     stats: RefCell<WeightStats>,
 }
 
+/// A tensor in MLX's layout.
 struct Tensor {
-    file: usize,
-    /// Its name in the file.
-    stored: String,
+    recipe: Recipe,
     dtype: Dtype,
     shape: Vec<i32>,
+    /// Canonical path of the quantised matrix that it is cut from, without `.weight`.
+    packed: Option<String>,
     used: Cell<bool>,
+}
+
+/// A tensor that is read once for all that are cut from it.
+#[derive(Default)]
+struct CutSource {
+    values: RefCell<Option<Array>>,
+    /// Tensors still to be cut from it.
+    pending: Cell<usize>,
 }
 
 /// Types that numbers are converted to.
@@ -68,17 +87,60 @@ struct Loaded {
 }
 
 impl Store {
-    fn empty(types: Types, total: usize, progress: Box<dyn FnMut(usize, usize)>) -> Store {
+    fn new(reader: Reader, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
         Store {
-            files: RefCell::default(),
-            index: HashMap::new(),
+            reader: RefCell::new(reader),
+            tensors: HashMap::new(),
+            cut: HashMap::new(),
             types,
             quantization_config: QuantizationConfig::default(),
             random: None,
-            loaded: RefCell::new(Loaded { bytes: 0, total, progress }),
+            loaded: RefCell::new(Loaded { bytes: 0, total: 0, progress }),
             stats: RefCell::default(),
         }
     }
+
+    /// Indexes the tensors that have a canonical path.
+    fn index(&mut self, layout: &Layout) -> Result<()> {
+        let reader = self.reader.borrow();
+        let mut names = reader.names();
+        names.retain(|name| layout.canonical(name).is_some());
+        self.loaded.borrow_mut().total = names.iter().map(|name| reader.bytes_of(name)).sum();
+        for (name, recipe) in layout.to_load(&reader, &names)? {
+            let source = recipe.sources[0].clone();
+            let mut packed = None;
+            if !recipe.is_whole() {
+                let pending = &self.cut.entry(source.clone()).or_default().pending;
+                pending.set(pending.get() + 1);
+                packed = reader.scales_of(&source).and(layout.canonical(&source));
+            }
+            if let Some(path) = &packed {
+                let whole = Recipe::whole(vec![source.clone()], reader.shape(&source).to_vec(), false);
+                self.tensors.insert(path.clone(), Tensor::new(whole, reader.dtype(&source)?, None));
+            }
+            let Some(path) = layout.canonical(&name) else { continue };
+            let packed = packed.and_then(|path| Some(path.strip_suffix(".weight")?.to_string()));
+            let tensor = Tensor::new(recipe, reader.dtype(&source)?, packed);
+            if let Some(other) = self.tensors.insert(path.clone(), tensor) {
+                let message = format!("it is there twice, the other time as {}", other.recipe.sources[0]);
+                return Err(LoadError::BadTensor { name: path, message });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// `dtype` is its sources'.
+    fn new(recipe: Recipe, dtype: Dtype, packed: Option<String>) -> Tensor {
+        let dtype = if recipe.words { Dtype::Uint32 } else { dtype };
+        let shape = to_i32(&recipe.shape);
+        Tensor { recipe, dtype, shape, packed, used: Cell::new(false) }
+    }
+}
+
+fn to_i32(shape: &[usize]) -> Vec<i32> {
+    shape.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)).collect()
 }
 
 impl Loaded {
@@ -91,35 +153,23 @@ impl Loaded {
 }
 
 impl Weights {
-    /// `sanitize` turns a checkpoint's names into canonical ones, or drops them (`None`).
+    /// The tensors of `files` in MLX's layout, by their canonical paths.
+    ///
+    /// # Errors
+    /// A tensor is there twice or has an unknown type, or tensors do not make up those of MLX's layout.
     pub fn new(
         files: Vec<Safetensors>,
-        sanitize: impl Fn(&str) -> Option<String>,
+        layout: &Layout,
         types: Types,
         quantization_config: QuantizationConfig,
         progress: Box<dyn FnMut(usize, usize)>,
     ) -> Result<Weights> {
-        let mut index = HashMap::new();
-        let mut total = 0;
-        for (i, file) in files.iter().enumerate() {
-            for stored in file.names() {
-                let Some(canonical) = sanitize(&stored) else { continue };
-                total += file.bytes_of(&stored);
-                let (dtype, shape) = (file.dtype(&stored)?, file.shape(&stored).unwrap_or_default());
-                let shape = shape.iter().map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
-                let tensor = Tensor { file: i, stored, dtype, shape, used: Cell::new(false) };
-                if let Some(other) = index.insert(canonical.clone(), tensor) {
-                    let message = format!("it is there twice, the other time as {}", other.stored);
-                    return Err(LoadError::BadTensor { name: canonical, message });
-                }
-            }
-        }
-        let store = Store {
-            files: RefCell::new(files),
-            index,
-            quantization_config,
-            ..Store::empty(types, total, progress)
-        };
+        let store = Store::new(Reader::new(files)?, types, progress);
+        Weights::of(Store { quantization_config, ..store }, layout)
+    }
+
+    fn of(mut store: Store, layout: &Layout, sanitize: impl Fn(&str) -> Option<String>) -> Result<Weights> {
+        store.index(layout, sanitize)?;
         Ok(Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 })
     }
 
@@ -130,7 +180,7 @@ impl Weights {
 
     /// Weights that are made up as they are asked for.
     pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
-        let store = Store { random: Some(random), ..Store::empty(types, 0, progress) };
+        let store = Store { random: Some(random), ..Store::new(Reader::default(), types, progress) };
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
@@ -138,16 +188,11 @@ impl Weights {
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
-        sanitize: impl Fn(&str) -> Option<String>,
+        layout: &Layout,
         quantization_config: QuantizationConfig,
-    ) -> Weights {
-        let place = |(stored, dtype, shape): (String, Dtype, Vec<i32>)| {
-            Some((sanitize(&stored)?, Tensor { file: 0, stored, dtype, shape, used: Cell::new(false) }))
-        };
-        let index = tensors.into_iter().filter_map(place).collect();
-        let store =
-            Store { index, quantization_config, ..Store::empty(Types::default(), 0, Box::new(|_, _| {})) };
-        Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
+    ) -> Result<Weights> {
+        let store = Store::new(Reader::described(tensors), Types::default(), Box::new(|_, _| {}));
+        Weights::of(Store { quantization_config, ..store }, layout)
     }
 
     pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
@@ -160,7 +205,7 @@ impl Weights {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.store.index.contains_key(&self.path(name))
+        self.store.tensors.contains_key(&self.path(name))
     }
 
     /// Bytes of all tensors read so far, as stored.
@@ -175,7 +220,7 @@ impl Weights {
 
     /// Says that a tensor is known and not needed; it may be absent.
     pub fn skip(&self, name: &str) {
-        if let Some(tensor) = self.store.index.get(&self.path(name)) {
+        if let Some(tensor) = self.store.tensors.get(&self.path(name)) {
             tensor.used.set(true);
         }
     }
@@ -186,8 +231,8 @@ impl Weights {
     /// # Errors
     /// Names tensors that nobody asked for.
     pub fn all_used(&self) -> Result<()> {
-        let unused = self.store.index.iter().filter(|(_, tensor)| !tensor.used.get());
-        let unused: BTreeSet<&str> = unused.map(|(_, tensor)| &*tensor.stored).collect();
+        let unused = self.store.tensors.values().filter(|tensor| !tensor.used.get());
+        let unused: BTreeSet<&String> = unused.flat_map(|tensor| &tensor.recipe.sources).collect();
         match unused.first() {
             None => Ok(()),
             Some(first) => Err(LoadError::UnusedTensors { first: first.to_string(), count: unused.len() }),
@@ -206,7 +251,53 @@ impl Weights {
         }
         self.check_shape(name, shape)?;
         let tensor = self.locate(name)?;
-        self.fill(shape, tensor.dtype, |bytes| self.read(tensor, bytes))
+        if tensor.recipe.is_whole() {
+            return self.read_whole(&tensor.recipe.sources, shape, tensor.dtype);
+        }
+        let source = self.cut_source(tensor)?.reshape(&to_i32(&tensor.recipe.view));
+        self.materialized(tensor.recipe.apply(source).contiguous())
+    }
+
+    /// Tensors of the files as one, read straight into their places in it.
+    fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
+        self.fill(shape, dtype, |bytes| {
+            let size = bytes.len() / sources.len();
+            sources
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, name)| self.read(name, &mut bytes[i * size..][..size]))
+        })
+    }
+
+    /// The tensor of the files that `tensor` is cut from, unpacked if it is quantised.
+    fn cut_source(&self, tensor: &Tensor) -> Result<Array> {
+        let source = &self.store.cut[&tensor.recipe.sources[0]];
+        let values = match (source.values.take(), &tensor.packed) {
+            (Some(values), _) => values,
+            (None, Some(path)) => self.unpacked(path, &tensor.recipe.view)?,
+            (None, None) => {
+                self.read_whole(&tensor.recipe.sources, &to_i32(&tensor.recipe.view), tensor.dtype)?
+            }
+        };
+        source.pending.set(source.pending.get().saturating_sub(1));
+        if source.pending.get() > 0 {
+            source.values.replace(Some(values.clone()));
+        }
+        Ok(values)
+    }
+
+    /// A quantised matrix by its canonical path, whose rows are all but the last axis of `view`.
+    fn unpacked(&self, path: &str, view: &[usize]) -> Result<Array> {
+        let [rows @ .., inputs] = view else { unreachable!("a matrix has two axes") };
+        let shape = to_i32(&[rows.iter().product(), *inputs]);
+        let root = Weights { prefix: String::new(), ..self.clone() };
+        match root.matrix(path, &shape)? {
+            Matrix::Dense(weight) => Ok(weight),
+            // As exact as float32 scales allow; such matrices are small.
+            Matrix::Quantized(matrix) => {
+                Ok(matrix.dequantize(self.store.types.weights.unwrap_or(Dtype::Float32)))
+            }
+        }
     }
 
     /// As [`tensor`](Weights::tensor), of floating-point values.
@@ -245,7 +336,7 @@ impl Weights {
 
     /// As [`linear`](Weights::linear), with a bias `[outputs]` if `bias`.
     pub fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
-        let weight = self.matrix(Place::One(name), &[outputs, inputs])?;
+        let weight = self.matrix(name, &[outputs, inputs])?;
         self.layer(weight, self.bias(name, outputs, bias)?)
     }
 
@@ -253,7 +344,7 @@ impl Weights {
     /// products are never rounded: the smallest difference may choose another expert, whose output
     /// is another altogether.
     pub fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
-        let weight = self.matrix(Place::One(name), &[experts, inputs])?;
+        let weight = self.matrix(name, &[experts, inputs])?;
         Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?))
     }
 
@@ -264,28 +355,18 @@ impl Weights {
 
     /// In the order in which kernels read it, unless nothing is read: then there are only shapes.
     fn layer(&self, weight: Matrix, bias: Option<Array>) -> Result<Linear> {
-        let shapes = self.store.random.is_none() && self.store.files.borrow().is_empty();
-        if shapes { Ok(Linear::new(weight, bias)) } else { Ok(Linear::packed(weight, bias)?) }
+        if self.is_described() { Ok(Linear::new(weight, bias)) } else { Ok(Linear::packed(weight, bias)?) }
     }
 
     /// An embedding table `[vocab_size, hidden_size]`.
     pub fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
-        let table = self.layer(self.matrix(Place::One(name), &[vocab_size, hidden_size])?, None)?;
+        let table = self.layer(self.matrix(name, &[vocab_size, hidden_size])?, None)?;
         Ok(Embedding::new(table, vocab_size, self.store.types.activations))
     }
 
-    /// `count` matrices `[outputs, inputs]` under one name, stored stacked (`experts.up_proj.weight`) or one by one
-    /// (`experts.7.up_proj.weight`): `stack("experts", "up_proj", ..)`.
-    pub fn stack(&self, of: &str, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<Stack> {
-        let stacked = format!("{of}.{name}");
-        let one_by_one = ["weight", "scales"].iter().any(|part| self.has(&format!("{of}.0.{name}.{part}")));
-        let place = if one_by_one { Place::Each { of, name, count } } else { Place::One(&stacked) };
-        Ok(Stack::new(self.matrix(place, &[count, outputs, inputs])?))
-    }
-
-    /// `count` matrices `[outputs, inputs]` stored as one tensor.
+    /// A stack of `count` matrices `[outputs, inputs]`.
     pub fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<Stack> {
-        Ok(Stack::new(self.matrix(Place::One(name), &[count, outputs, inputs])?))
+        Ok(Stack::new(self.matrix(name, &[count, outputs, inputs])?))
     }
 
     /// An RMS norm with a weight `[size]`, in float32, to which the [offset](Weights::with_norm_offset) is added.
@@ -297,22 +378,11 @@ impl Weights {
     /// A depthwise convolution `[channels, width]`: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.
     pub fn conv1d(&self, name: &str, channels: i32, width: i32) -> Result<Array> {
         let name = format!("{name}.weight");
-        let shape = match self.shape(&name)?.get(1) {
-            Some(1) => [channels, 1, width],
-            _ => [channels, width, 1],
+        let shape = match is_hub_conv1d(&self.shape(&name)?) {
+            true => [channels, 1, width],
+            false => [channels, width, 1],
         };
         Ok(self.cast(self.float_tensor(&name, &shape)?).reshape(&[channels, width]))
-    }
-
-    /// Floating-point values of a matrix or a stack of them, dequantised if need be.
-    pub fn dense(&self, name: &str, shape: &[i32]) -> Result<Array> {
-        match self.matrix(Place::One(name), shape)? {
-            Matrix::Dense(weight) => Ok(weight),
-            // As exact as float32 scales allow; such matrices are small.
-            Matrix::Quantized(matrix) => {
-                Ok(matrix.dequantize(self.store.types.weights.unwrap_or(Dtype::Float32)))
-            }
-        }
     }
 
     /// Type that weights must have on this device, or that of `stored`.
@@ -325,10 +395,15 @@ impl Weights {
 
     /// Computes an array now, so that what it was made from can be freed before the next one is read.
     pub fn materialized(&self, array: Array) -> Result<Array> {
-        if !self.store.files.borrow().is_empty() || self.store.random.is_some() {
+        if !self.is_described() {
             mlx::eval([&array])?;
         }
         Ok(array)
+    }
+
+    /// Whether only shapes are known, and nothing is read.
+    fn is_described(&self) -> bool {
+        self.store.random.is_none() && !self.store.reader.borrow().has_files()
     }
 
     /// A new array filled by `read`; zeros that never take memory if the checkpoint is only described.
@@ -338,14 +413,14 @@ impl Weights {
         dtype: Dtype,
         read: impl FnOnce(&mut [u8]) -> mlx::Result<()>,
     ) -> Result<Array> {
-        if self.store.files.borrow().is_empty() {
+        if self.is_described() {
             return Ok(Array::full(shape, 0.0, dtype));
         }
         Ok(Array::fill_with(shape, dtype, read)?)
     }
 
-    fn read(&self, tensor: &Tensor, bytes: &mut [u8]) -> mlx::Result<()> {
-        self.store.files.borrow_mut()[tensor.file].read_bytes(&tensor.stored, bytes)?;
+    fn read(&self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
+        self.store.reader.borrow_mut().read(name, bytes)?;
         self.store.loaded.borrow_mut().advance(bytes.len());
         Ok(())
     }
@@ -358,14 +433,17 @@ impl Weights {
 
     fn find(&self, name: &str) -> Result<&Tensor> {
         let path = self.path(name);
-        self.store.index.get(&path).ok_or(LoadError::MissingTensor(path))
+        self.store.tensors.get(&path).ok_or(LoadError::MissingTensor(path))
     }
 
     /// The tensor's place, from now on counted as used.
     fn locate(&self, name: &str) -> Result<&Tensor> {
         let tensor = self.find(name)?;
         tensor.used.set(true);
-        self.store.stats.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
+        // What a quantised matrix is unpacked to is counted as that matrix.
+        if tensor.packed.is_none() {
+            self.store.stats.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
+        }
         Ok(tensor)
     }
 

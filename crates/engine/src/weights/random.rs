@@ -10,11 +10,8 @@ use mlx::{
     quant::{Mode, Quantization, Quantized},
 };
 
-use crate::{
-    error::Result,
-    nn::Matrix,
-    quantize::{Action, action_for},
-};
+use super::{Action, action_for};
+use crate::{error::Result, nn::Matrix};
 
 /// Fewest bytes that are worth a thread; a multiple of 8.
 const SHARE: usize = 1 << 18;

@@ -1,4 +1,13 @@
-//! What is never quantised, and why: one table.
+//! What `quantize` does with each tensor of MLX's layout; a table lists what it never quantises, and why.
+
+use mlx::{Dtype, quant::Quantization};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Quantized,
+    /// Kept as it is, for this reason.
+    Kept(&'static str),
+}
 
 /// Reasons and names; the first line with a matching pattern counts. A pattern is one or more whole parts of a tensor's
 /// name between dots; `*` at either end of a part stands for any text.
@@ -16,8 +25,23 @@ const SKIP: &[(&str, &[&str])] = &[
     ("bias", &["bias", "*_bias"]),
 ];
 
+/// What becomes of a tensor of the result.
+pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
+    let inputs = shape.last().copied().unwrap_or(0);
+    if let Some(reason) = skip_reason(name) {
+        return Action::Skip(reason);
+    }
+    if shape.len() < 2 || inputs == 0 || !dtype.is_float() || !name.ends_with(".weight") {
+        return Action::Skip("not a matrix of weights");
+    }
+    if !inputs.is_multiple_of(q.group_size as usize) {
+        return Action::Skip("not a whole number of groups");
+    }
+    Action::Quantize
+}
+
 /// Why the tensor stays as it is, by its name alone.
-pub fn skip_reason(name: &str) -> Option<&'static str> {
+fn skip_reason(name: &str) -> Option<&'static str> {
     let parts: Vec<&str> = name.split('.').collect();
     let line = SKIP.iter().find(|(_, patterns)| patterns.iter().any(|pattern| occurs(pattern, &parts)));
     line.map(|(reason, _)| *reason)

@@ -1,0 +1,385 @@
+//! Checkpoint layouts: how the tensors of a checkpoint make up those of MLX's layout, which models load and `quantize`
+//! writes.
+//!
+//! MLX's layout stacks experts, splits fused projections and rearranges what its kernels read in another order. Most
+//! tensors are the same in both.
+
+use std::collections::BTreeMap;
+
+use mlx::Array;
+use serde_json::Value;
+
+use super::reader::Reader;
+use crate::error::{LoadError, Result};
+
+/// Which tensors of a checkpoint go where.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Values of `model_type` that it holds for; none means all.
+    model_types: &'static [&'static str],
+    /// Whether it holds only for what `quantize` writes.
+    only_copies: bool,
+    /// Suffix of a tensor's name. `#` stands for a number: such tensors are stacked in its order.
+    from: &'static str,
+    /// Suffixes of the names in MLX's layout, and what of the tensor goes there.
+    to: &'static [(&'static str, Transform)],
+}
+
+impl Rule {
+    pub const fn new(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
+        Rule { model_types: &[], only_copies: false, from, to }
+    }
+
+    /// A rule for some of a family's values of `model_type`.
+    pub const fn of(self, model_types: &'static [&'static str]) -> Rule {
+        Rule { model_types, ..self }
+    }
+
+    /// A rule that loading needs not: it understands both layouts.
+    pub const fn only_in_copies(self) -> Rule {
+        Rule { only_copies: true, ..self }
+    }
+}
+
+/// The part of a tensor that is taken, and how it is rearranged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Transform {
+    Whole,
+    /// The last two axes swapped.
+    Transposed,
+    /// The first or second half of each matrix's rows, in a stack.
+    Half(usize),
+    /// Every other row of each matrix in a stack that is stored transposed.
+    AlternateColumns(usize),
+    /// Every other element along the second axis.
+    Alternate(usize),
+    /// Bytes that hold two 4-bit codes each, as uint32 words.
+    Words,
+    /// [`Words`](Transform::Words) of every other row of each matrix in a stack.
+    AlternateWords(usize),
+    /// The rows of latent attention's `kv_b_proj` that make keys, per head and transposed.
+    Keys,
+    /// The rows of latent attention's `kv_b_proj` that make values, per head.
+    Values,
+    /// One is added: norms that the hub stores as `weight - 1`.
+    PlusOne,
+}
+use Transform::*;
+
+/// Rules for all families, after a family's own; the first that fits counts.
+const COMMON: &[Rule] = &[
+    Rule::new(
+        ".mlp.experts.gate_up_proj",
+        &[(".mlp.switch_mlp.gate_proj.weight", Half(0)), (".mlp.switch_mlp.up_proj.weight", Half(1))],
+    ),
+    Rule::new(".mlp.experts.down_proj", &[(".mlp.switch_mlp.down_proj.weight", Whole)]),
+    Rule::new(
+        ".experts.gate_up_proj",
+        &[(".experts.switch_glu.gate_proj.weight", Half(0)), (".experts.switch_glu.up_proj.weight", Half(1))],
+    ),
+    Rule::new(".experts.down_proj", &[(".experts.switch_glu.down_proj.weight", Whole)]),
+    Rule::new(".mlp.experts.#.gate_proj.weight", &[(".mlp.switch_mlp.gate_proj.weight", Whole)]),
+    Rule::new(".mlp.experts.#.up_proj.weight", &[(".mlp.switch_mlp.up_proj.weight", Whole)]),
+    Rule::new(".mlp.experts.#.down_proj.weight", &[(".mlp.switch_mlp.down_proj.weight", Whole)]),
+    Rule::new(
+        ".self_attn.kv_b_proj.weight",
+        &[(".self_attn.embed_q.weight", Keys), (".self_attn.unembed_out.weight", Values)],
+    ),
+];
+
+/// How a tensor of MLX's layout is made from tensors of a checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// Tensors of the checkpoint, concatenated along the first axis.
+    pub sources: Vec<String>,
+    /// The shape that each of them is viewed as.
+    pub view: Vec<usize>,
+    /// Whether they hold bytes that are viewed as uint32 words.
+    pub words: bool,
+    pub slice: Option<Slice>,
+    /// Whether the last two axes are swapped, after slicing.
+    pub transposed: bool,
+    pub plus_one: bool,
+    /// Shape of the result.
+    pub shape: Vec<usize>,
+}
+
+/// Elements `from`, `from + step` and so on, `count` of them, along `axis`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slice {
+    axis: usize,
+    from: usize,
+    count: usize,
+    step: usize,
+}
+
+/// A tensor of MLX's layout while its sources are being collected.
+struct Sources {
+    transform: Transform,
+    /// By number in the stack; `None` if it is not stacked.
+    names: BTreeMap<Option<usize>, String>,
+}
+
+/// What decides the layout of a checkpoint, besides its tensors.
+pub struct Layout<'a> {
+    /// The text part of config.json.
+    pub config: &'a Value,
+    /// The family's rules.
+    pub rules: &'static [Rule],
+    /// A tensor's name to its canonical path, given the text part of config.json; `None` drops the tensor.
+    pub sanitize: fn(&Value, &str) -> Option<String>,
+}
+
+impl Layout<'_> {
+    /// Names as they are, and no rules but the common ones.
+    pub fn plain(config: &Value) -> Layout<'_> {
+        Layout { config, rules: &[], sanitize: |_, name| Some(name.to_string()) }
+    }
+
+    /// The path by which a model asks for a tensor; `None` if it is dropped.
+    pub fn canonical(&self, name: &str) -> Option<String> {
+        (self.sanitize)(self.config, name)
+    }
+
+    /// The recipes to load the tensors `names`, by name in MLX's layout.
+    ///
+    /// # Errors
+    /// A stack has holes or parts of different shapes, or config.json lacks a size that a slice needs.
+    pub fn to_load(&self, reader: &Reader, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
+        self.recipes(reader, names, |rule, _| !rule.only_copies)
+    }
+
+    /// The recipes to write a quantised copy of the tensors `names`, by name in MLX's layout; those that `is_verbatim`
+    /// names keep the checkpoint's, except for norms and convolutions.
+    ///
+    /// # Errors
+    /// As for [`to_load`](Layout::to_load).
+    pub fn to_copy(
+        &self,
+        reader: &Reader,
+        names: &[String],
+        is_verbatim: impl Fn(&str) -> bool,
+    ) -> Result<BTreeMap<String, Recipe>> {
+        let is_hub = |name: &String| name.ends_with(".conv1d.weight") && is_hub_conv1d(reader.shape(name));
+        let from_hub = names.iter().any(is_hub);
+        self.recipes(reader, names, |rule, name| if rule.only_copies { from_hub } else { !is_verbatim(name) })
+    }
+
+    fn recipes(
+        &self,
+        reader: &Reader,
+        names: &[String],
+        applies: impl Fn(&Rule, &str) -> bool,
+    ) -> Result<BTreeMap<String, Recipe>> {
+        let model_type = self.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let mut gathered: BTreeMap<String, Sources> = BTreeMap::new();
+        for name in names {
+            let of_type =
+                |rule: &&Rule| rule.model_types.is_empty() || rule.model_types.contains(&model_type);
+            let rules = self.rules.iter().chain(COMMON).filter(of_type).filter(|rule| applies(rule, name));
+            for (to, number, transform) in targets(rules, name) {
+                let sources =
+                    gathered.entry(to.clone()).or_insert(Sources { transform, names: BTreeMap::new() });
+                if sources.names.insert(number, name.clone()).is_some() {
+                    return Err(bad(&to, "two tensors of the source would become this one"));
+                }
+            }
+        }
+        let recipe = |(name, sources): (String, Sources)| {
+            let recipe = sources.recipe(self.config, reader, &name)?;
+            Ok((name, recipe))
+        };
+        gathered.into_iter().map(recipe).collect()
+    }
+}
+
+/// Whether a depthwise convolution is stored as the hub has it, `[channels, 1, width]`, and not as MLX does,
+/// `[channels, width, 1]`.
+pub fn is_hub_conv1d<N: PartialEq + From<u8>>(shape: &[N]) -> bool {
+    shape.get(1) == Some(&N::from(1))
+}
+
+/// The names that a tensor goes to, its number in the stack there, and how it is transformed. Without a rule it keeps
+/// its name.
+fn targets<'a>(
+    mut rules: impl Iterator<Item = &'a Rule>,
+    name: &str,
+) -> Vec<(String, Option<usize>, Transform)> {
+    let found = rules.find_map(|rule| {
+        let (from, part) = suffix_of(rule, name);
+        let (start, number) = strip_suffix(name.strip_suffix(part)?, from)?;
+        Some((rule, start, number, part))
+    });
+    let Some((rule, start, number, part)) = found else { return vec![(name.into(), None, Whole)] };
+    let target = |(end, transform): &(&str, Transform)| {
+        let end = if part.is_empty() { end } else { end.strip_suffix(".weight").unwrap_or(end) };
+        (format!("{start}{end}{part}"), number, *transform)
+    };
+    rule.to.iter().map(target).collect()
+}
+
+/// The suffix to look for, and what stands after it: a rule for whole weights holds for their scales and biases as well.
+fn suffix_of(rule: &Rule, name: &str) -> (&'static str, &'static str) {
+    let is_whole = rule.to.iter().all(|(_, transform)| *transform == Whole);
+    let part = [".scales", ".biases"].into_iter().find(|part| name.ends_with(part));
+    match (rule.from.strip_suffix(".weight"), part) {
+        (Some(path), Some(part)) if is_whole => (path, part),
+        _ => (rule.from, ""),
+    }
+}
+
+/// The name without `suffix`, and the number that `#` in it stands for.
+fn strip_suffix<'a>(name: &'a str, suffix: &str) -> Option<(&'a str, Option<usize>)> {
+    let Some((before, after)) = suffix.split_once('#') else {
+        return Some((name.strip_suffix(suffix)?, None));
+    };
+    let rest = name.strip_suffix(after)?;
+    let start = rest.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((start.strip_suffix(before)?, Some(rest[start.len()..].parse().ok()?)))
+}
+
+impl Sources {
+    fn recipe(self, config: &Value, reader: &Reader, name: &str) -> Result<Recipe> {
+        let stacked = !self.names.contains_key(&None);
+        if stacked && self.names.keys().copied().ne((0..self.names.len()).map(Some)) {
+            return Err(bad(name, "the experts it is stacked of are not numbered without holes"));
+        }
+        let sources: Vec<String> = self.names.into_values().collect();
+        let shape = reader.shape(&sources[0]).to_vec();
+        let dtype = reader.dtype(&sources[0])?;
+        for source in &sources {
+            if reader.shape(source) != shape || reader.dtype(source)? != dtype {
+                return Err(bad(source, "its shape or type is not that of the other experts"));
+            }
+        }
+        // A packed matrix is unpacked before it is sliced: its shape is config.json's.
+        let packed = !dtype.is_float() && reader.scales_of(&sources[0]).is_some();
+        let mut recipe = Recipe::whole(sources, shape, stacked);
+        recipe
+            .apply_transform(self.transform, config, packed)
+            .ok_or_else(|| bad(name, "it cannot be cut as config.json's sizes say"))?;
+        Ok(recipe)
+    }
+}
+
+impl Recipe {
+    /// The tensor `sources` as they are, stacked or a single one.
+    pub fn whole(sources: Vec<String>, shape: Vec<usize>, stacked: bool) -> Recipe {
+        let count = sources.len();
+        let view = if stacked { [&[1], &shape[..]].concat() } else { shape.clone() };
+        let shape = if stacked { [&[count], &shape[..]].concat() } else { shape };
+        // A scalar is read as a list of one.
+        let view = if view.is_empty() { vec![1] } else { view };
+        Recipe { sources, view, words: false, slice: None, transposed: false, plus_one: false, shape }
+    }
+
+    /// Whether the sources' bytes are the result's.
+    pub fn is_whole(&self) -> bool {
+        !self.words && self.slice.is_none() && !self.transposed && !self.plus_one
+    }
+
+    /// `None` if the shape does not allow it.
+    fn apply_transform(&mut self, transform: Transform, config: &Value, packed: bool) -> Option<()> {
+        match transform {
+            Whole => return Some(()),
+            PlusOne => {
+                self.plus_one = true;
+                return Some(());
+            }
+            Transposed => self.transposed = true,
+            Half(i) => {
+                let count = self.half(1)?;
+                self.slice = Some(Slice { axis: 1, from: i * count, count, step: 1 });
+            }
+            AlternateColumns(i) => {
+                self.slice = Some(Slice { axis: 2, from: i, count: self.half(2)?, step: 2 });
+                self.transposed = true;
+            }
+            Alternate(i) => self.slice = Some(Slice { axis: 1, from: i, count: self.half(1)?, step: 2 }),
+            Words => self.view_as_words()?,
+            AlternateWords(i) => {
+                self.view_as_words()?;
+                self.slice = Some(Slice { axis: 1, from: i, count: self.half(1)?, step: 2 });
+            }
+            Keys => self.slice_heads(true, config, packed)?,
+            Values => self.slice_heads(false, config, packed)?,
+        }
+        if self.view.len() < 2 {
+            return None;
+        }
+        self.shape = self.view.clone();
+        if let Some(slice) = self.slice {
+            self.shape[slice.axis] = slice.count;
+        }
+        if self.transposed {
+            let last = self.shape.len() - 1;
+            self.shape.swap(last - 1, last);
+        }
+        Some(())
+    }
+
+    /// Half of an axis that has an even size.
+    fn half(&self, axis: usize) -> Option<usize> {
+        self.view.get(axis).filter(|size| size.is_multiple_of(2)).map(|size| size / 2)
+    }
+
+    /// `[.., blocks, bytes]` as `[.., words]`.
+    fn view_as_words(&mut self) -> Option<()> {
+        let [rows @ .., blocks, bytes] = &self.view[..] else { return None };
+        if !bytes.is_multiple_of(4) {
+            return None;
+        }
+        self.words = true;
+        self.view = [rows, &[blocks * bytes / 4]].concat();
+        Some(())
+    }
+
+    fn slice_heads(&mut self, keys: bool, config: &Value, packed: bool) -> Option<()> {
+        let size = |key: &str| config.get(key).and_then(Value::as_u64).map(|size| size as usize);
+        let (heads, nope, value) =
+            (size("num_attention_heads")?, size("qk_nope_head_dim")?, size("v_head_dim")?);
+        let rank = if packed { size("kv_lora_rank")? } else { *self.view.get(1)? };
+        if !packed && self.view != [heads * (nope + value), rank] {
+            return None;
+        }
+        self.view = vec![heads, nope + value, rank];
+        let (from, count) = if keys { (0, nope) } else { (nope, value) };
+        self.slice = Some(Slice { axis: 1, from, count, step: 1 });
+        self.transposed = keys;
+        Some(())
+    }
+
+    /// What it makes of rows of a source, viewed as [`view`](Recipe::view).
+    pub fn apply(&self, values: Array) -> Array {
+        let values = match self.slice {
+            Some(slice) => slice.apply(&values),
+            None => values,
+        };
+        let values = match (self.transposed, values.ndim() as i32) {
+            (true, axes) => {
+                let order: Vec<i32> = (0..axes - 2).chain([axes - 1, axes - 2]).collect();
+                values.transpose(&order)
+            }
+            (false, _) => values,
+        };
+        if self.plus_one { values + 1.0 } else { values }
+    }
+}
+
+impl Slice {
+    fn apply(self, values: &Array) -> Array {
+        let Slice { axis, from, count, step } = self;
+        if step == 1 {
+            return values.slice(axis as i32, from as i32, (from + count) as i32);
+        }
+        // Steps become an axis of their own.
+        let (before, after) = (&values.shape()[..axis], &values.shape()[axis + 1..]);
+        let stepped = values.reshape(&[before, &[count as i32, step as i32], after].concat());
+        let one = stepped.slice(axis as i32 + 1, from as i32, from as i32 + 1);
+        one.reshape(&[before, &[count as i32], after].concat())
+    }
+}
+
+fn bad(name: &str, message: &str) -> LoadError {
+    LoadError::BadTensor { name: name.into(), message: message.into() }
+}
