@@ -67,7 +67,7 @@ impl Weights {
     fn random_matrix(&self, random: Random, name: &str, shape: &[i32]) -> Result<Matrix> {
         let path = self.path(name);
         let matrix = random.matrix(&path, shape)?;
-        let made_up = |part: &str, array: &Array| self.made_up(&format!("{path}.{part}"), array);
+        let made_up = |part: &str, array: &Array| self.store.made_up(&format!("{path}.{part}"), array);
         match &matrix {
             Matrix::Dense(weight) => made_up("weight", weight),
             Matrix::Quantized(Quantized { codes, scales, biases, quantization }) => {

@@ -7,23 +7,21 @@ mod random;
 mod reader;
 mod skip;
 mod stats;
+mod store;
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::{BTreeSet, HashMap},
-    rc::Rc,
-};
+use std::{collections::BTreeSet, rc::Rc};
 
 use mlx::{Array, Dtype, load::Safetensors};
 use serde_json::Value;
 
-use self::stats::WeightStats;
+use self::store::{Store, Tensor, to_i32};
 pub use self::{
     layout::{Layout, Recipe, Rule, Transform, is_hub_conv1d},
     quantization_config::QuantizationConfig,
     random::Random,
     reader::Reader,
     skip::{Action, action_for},
+    store::Types,
 };
 use crate::{
     error::{LoadError, Result},
@@ -37,119 +35,6 @@ pub struct Weights {
     store: Rc<Store>,
     prefix: String,
     norm_offset: f32,
-}
-
-struct Store {
-    reader: RefCell<Reader>,
-    /// By canonical path.
-    tensors: HashMap<String, Tensor>,
-    /// Tensors of the files from which others are cut, by the names in the files.
-    cut: HashMap<String, CutSource>,
-    types: Types,
-    quantization_config: QuantizationConfig,
-    /// `Some`: there are no tensors to read, and each is made up when a model asks for it.
-    random: Option<Random>,
-    loaded: RefCell<Loaded>,
-    stats: RefCell<WeightStats>,
-}
-
-/// A tensor in MLX's layout.
-struct Tensor {
-    recipe: Recipe,
-    dtype: Dtype,
-    shape: Vec<i32>,
-    /// Canonical path of the quantised matrix that it is cut from, without `.weight`.
-    packed: Option<String>,
-    used: Cell<bool>,
-}
-
-/// A tensor that is read once for all that are cut from it.
-#[derive(Default)]
-struct CutSource {
-    values: RefCell<Option<Array>>,
-    /// Tensors still to be cut from it.
-    pending: Cell<usize>,
-}
-
-/// Types that numbers are converted to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Types {
-    /// Of activations; `None` takes the embedding's.
-    pub activations: Option<Dtype>,
-    /// Of floating-point weights, where the device needs them in the activations' type; `None` keeps them as stored.
-    pub weights: Option<Dtype>,
-}
-
-struct Loaded {
-    bytes: usize,
-    total: usize,
-    progress: Box<dyn FnMut(usize, usize)>,
-}
-
-impl Store {
-    fn new(reader: Reader, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
-        Store {
-            reader: RefCell::new(reader),
-            tensors: HashMap::new(),
-            cut: HashMap::new(),
-            types,
-            quantization_config: QuantizationConfig::default(),
-            random: None,
-            loaded: RefCell::new(Loaded { bytes: 0, total: 0, progress }),
-            stats: RefCell::default(),
-        }
-    }
-
-    /// Indexes the tensors that have a canonical path.
-    fn index(&mut self, layout: &Layout) -> Result<()> {
-        let reader = self.reader.borrow();
-        let mut names = reader.names();
-        names.retain(|name| layout.canonical(name).is_some());
-        self.loaded.borrow_mut().total = names.iter().map(|name| reader.bytes_of(name)).sum();
-        for (name, recipe) in layout.to_load(&reader, &names)? {
-            let source = recipe.sources[0].clone();
-            let mut packed = None;
-            if !recipe.is_whole() {
-                let pending = &self.cut.entry(source.clone()).or_default().pending;
-                pending.set(pending.get() + 1);
-                packed = reader.scales_of(&source).and(layout.canonical(&source));
-            }
-            if let Some(path) = &packed {
-                let whole = Recipe::whole(vec![source.clone()], reader.shape(&source).to_vec(), false);
-                self.tensors.insert(path.clone(), Tensor::new(whole, reader.dtype(&source)?, None));
-            }
-            let Some(path) = layout.canonical(&name) else { continue };
-            let packed = packed.and_then(|path| Some(path.strip_suffix(".weight")?.to_string()));
-            let tensor = Tensor::new(recipe, reader.dtype(&source)?, packed);
-            if let Some(other) = self.tensors.insert(path.clone(), tensor) {
-                let message = format!("it is there twice, the other time as {}", other.recipe.sources[0]);
-                return Err(LoadError::BadTensor { name: path, message });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Tensor {
-    /// `dtype` is its sources'.
-    fn new(recipe: Recipe, dtype: Dtype, packed: Option<String>) -> Tensor {
-        let dtype = if recipe.words { Dtype::Uint32 } else { dtype };
-        let shape = to_i32(&recipe.shape);
-        Tensor { recipe, dtype, shape, packed, used: Cell::new(false) }
-    }
-}
-
-fn to_i32(shape: &[usize]) -> Vec<i32> {
-    shape.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)).collect()
-}
-
-impl Loaded {
-    fn advance(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        // Of weights that are made up nobody knows the size before the end.
-        let total = self.total.max(self.bytes);
-        (self.progress)(self.bytes, total);
-    }
 }
 
 impl Weights {
@@ -168,8 +53,8 @@ impl Weights {
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 
-    fn of(mut store: Store, layout: &Layout, sanitize: impl Fn(&str) -> Option<String>) -> Result<Weights> {
-        store.index(layout, sanitize)?;
+    fn of(mut store: Store, layout: &Layout) -> Result<Weights> {
+        store.index(layout)?;
         Ok(Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 })
     }
 
@@ -246,27 +131,16 @@ impl Weights {
     pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         if let Some(random) = self.store.random {
             let array = random.tensor(&self.path(name), shape)?;
-            self.made_up(&self.path(name), &array);
+            self.store.made_up(&self.path(name), &array);
             return Ok(array);
         }
         self.check_shape(name, shape)?;
         let tensor = self.locate(name)?;
         if tensor.recipe.is_whole() {
-            return self.read_whole(&tensor.recipe.sources, shape, tensor.dtype);
+            return self.store.read_whole(&tensor.recipe.sources, shape, tensor.dtype);
         }
         let source = self.cut_source(tensor)?.reshape(&to_i32(&tensor.recipe.view));
         self.materialized(tensor.recipe.apply(source).contiguous())
-    }
-
-    /// Tensors of the files as one, read straight into their places in it.
-    fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
-        self.fill(shape, dtype, |bytes| {
-            let size = bytes.len() / sources.len();
-            sources
-                .iter()
-                .enumerate()
-                .try_for_each(|(i, name)| self.read(name, &mut bytes[i * size..][..size]))
-        })
     }
 
     /// The tensor of the files that `tensor` is cut from, unpacked if it is quantised.
@@ -276,7 +150,7 @@ impl Weights {
             (Some(values), _) => values,
             (None, Some(path)) => self.unpacked(path, &tensor.recipe.view)?,
             (None, None) => {
-                self.read_whole(&tensor.recipe.sources, &to_i32(&tensor.recipe.view), tensor.dtype)?
+                self.store.read_whole(&tensor.recipe.sources, &to_i32(&tensor.recipe.view), tensor.dtype)?
             }
         };
         source.pending.set(source.pending.get().saturating_sub(1));
@@ -355,7 +229,11 @@ impl Weights {
 
     /// In the order in which kernels read it, unless nothing is read: then there are only shapes.
     fn layer(&self, weight: Matrix, bias: Option<Array>) -> Result<Linear> {
-        if self.is_described() { Ok(Linear::new(weight, bias)) } else { Ok(Linear::packed(weight, bias)?) }
+        if self.store.is_described() {
+            Ok(Linear::new(weight, bias))
+        } else {
+            Ok(Linear::packed(weight, bias)?)
+        }
     }
 
     /// An embedding table `[vocab_size, hidden_size]`.
@@ -395,40 +273,10 @@ impl Weights {
 
     /// Computes an array now, so that what it was made from can be freed before the next one is read.
     pub fn materialized(&self, array: Array) -> Result<Array> {
-        if !self.is_described() {
+        if !self.store.is_described() {
             mlx::eval([&array])?;
         }
         Ok(array)
-    }
-
-    /// Whether only shapes are known, and nothing is read.
-    fn is_described(&self) -> bool {
-        self.store.random.is_none() && !self.store.reader.borrow().has_files()
-    }
-
-    /// A new array filled by `read`; zeros that never take memory if the checkpoint is only described.
-    fn fill(
-        &self,
-        shape: &[i32],
-        dtype: Dtype,
-        read: impl FnOnce(&mut [u8]) -> mlx::Result<()>,
-    ) -> Result<Array> {
-        if self.is_described() {
-            return Ok(Array::full(shape, 0.0, dtype));
-        }
-        Ok(Array::fill_with(shape, dtype, read)?)
-    }
-
-    fn read(&self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
-        self.store.reader.borrow_mut().read(name, bytes)?;
-        self.store.loaded.borrow_mut().advance(bytes.len());
-        Ok(())
-    }
-
-    /// Counts an array that was made up.
-    fn made_up(&self, path: &str, array: &Array) {
-        self.store.stats.borrow_mut().add(path, array.dtype(), array.shape());
-        self.store.loaded.borrow_mut().advance(array.size() * array.dtype().size());
     }
 
     fn find(&self, name: &str) -> Result<&Tensor> {

@@ -1,0 +1,168 @@
+//! The tensors of a checkpoint in MLX's layout, by canonical path, and what was read of them.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
+
+use mlx::{Array, Dtype};
+
+use super::{Layout, QuantizationConfig, Random, Reader, Recipe, stats::WeightStats};
+use crate::error::{LoadError, Result};
+
+pub(super) struct Store {
+    pub reader: RefCell<Reader>,
+    /// By canonical path.
+    pub tensors: HashMap<String, Tensor>,
+    /// Tensors of the files from which others are cut, by the names in the files.
+    pub cut: HashMap<String, CutSource>,
+    pub types: Types,
+    pub quantization_config: QuantizationConfig,
+    /// `Some`: there are no tensors to read, and each is made up when a model asks for it.
+    pub random: Option<Random>,
+    pub loaded: RefCell<Loaded>,
+    pub stats: RefCell<WeightStats>,
+}
+
+/// A tensor in MLX's layout.
+pub(super) struct Tensor {
+    pub recipe: Recipe,
+    pub dtype: Dtype,
+    pub shape: Vec<i32>,
+    /// Canonical path of the quantised matrix that it is cut from, without `.weight`.
+    pub packed: Option<String>,
+    pub used: Cell<bool>,
+}
+
+/// A tensor that is read once for all that are cut from it.
+#[derive(Default)]
+pub(super) struct CutSource {
+    pub values: RefCell<Option<Array>>,
+    /// Tensors still to be cut from it.
+    pub pending: Cell<usize>,
+}
+
+/// Types that numbers are converted to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Types {
+    /// Of activations; `None` takes the embedding's.
+    pub activations: Option<Dtype>,
+    /// Of floating-point weights, where the device needs them in the activations' type; `None` keeps them as stored.
+    pub weights: Option<Dtype>,
+}
+
+pub(super) struct Loaded {
+    pub bytes: usize,
+    pub total: usize,
+    pub progress: Box<dyn FnMut(usize, usize)>,
+}
+
+impl Store {
+    pub fn new(reader: Reader, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
+        Store {
+            reader: RefCell::new(reader),
+            tensors: HashMap::new(),
+            cut: HashMap::new(),
+            types,
+            quantization_config: QuantizationConfig::default(),
+            random: None,
+            loaded: RefCell::new(Loaded { bytes: 0, total: 0, progress }),
+            stats: RefCell::default(),
+        }
+    }
+
+    /// Indexes the tensors that have a canonical path.
+    ///
+    /// # Errors
+    /// One is there twice, or they do not make up those of MLX's layout.
+    pub fn index(&mut self, layout: &Layout) -> Result<()> {
+        let reader = self.reader.borrow();
+        let mut names = reader.names();
+        names.retain(|name| layout.canonical(name).is_some());
+        self.loaded.borrow_mut().total = names.iter().map(|name| reader.bytes_of(name)).sum();
+        for (name, recipe) in layout.to_load(&reader, &names)? {
+            let source = recipe.sources[0].clone();
+            let mut packed = None;
+            if !recipe.is_whole() {
+                let pending = &self.cut.entry(source.clone()).or_default().pending;
+                pending.set(pending.get() + 1);
+                packed = reader.scales_of(&source).and(layout.canonical(&source));
+            }
+            if let Some(path) = &packed {
+                let whole = Recipe::whole(vec![source.clone()], reader.shape(&source).to_vec(), false);
+                self.tensors.insert(path.clone(), Tensor::new(whole, reader.dtype(&source)?, None));
+            }
+            let Some(path) = layout.canonical(&name) else { continue };
+            let packed = packed.and_then(|path| Some(path.strip_suffix(".weight")?.to_string()));
+            let tensor = Tensor::new(recipe, reader.dtype(&source)?, packed);
+            if let Some(other) = self.tensors.insert(path.clone(), tensor) {
+                let message = format!("it is there twice, the other time as {}", other.recipe.sources[0]);
+                return Err(LoadError::BadTensor { name: path, message });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tensors of the files as one, read straight into their places in it.
+    pub fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
+        self.fill(shape, dtype, |bytes| {
+            let size = bytes.len() / sources.len();
+            sources
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, name)| self.read(name, &mut bytes[i * size..][..size]))
+        })
+    }
+
+    /// Whether only shapes are known, and nothing is read.
+    pub fn is_described(&self) -> bool {
+        self.random.is_none() && !self.reader.borrow().has_files()
+    }
+
+    /// A new array filled by `read`; zeros that never take memory if the checkpoint is only described.
+    fn fill(
+        &self,
+        shape: &[i32],
+        dtype: Dtype,
+        read: impl FnOnce(&mut [u8]) -> mlx::Result<()>,
+    ) -> Result<Array> {
+        if self.is_described() {
+            return Ok(Array::full(shape, 0.0, dtype));
+        }
+        Ok(Array::fill_with(shape, dtype, read)?)
+    }
+
+    fn read(&self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
+        self.reader.borrow_mut().read(name, bytes)?;
+        self.loaded.borrow_mut().advance(bytes.len());
+        Ok(())
+    }
+
+    /// Counts an array that was made up.
+    pub fn made_up(&self, path: &str, array: &Array) {
+        self.stats.borrow_mut().add(path, array.dtype(), array.shape());
+        self.loaded.borrow_mut().advance(array.size() * array.dtype().size());
+    }
+}
+
+impl Tensor {
+    /// `dtype` is its sources'.
+    fn new(recipe: Recipe, dtype: Dtype, packed: Option<String>) -> Tensor {
+        let dtype = if recipe.words { Dtype::Uint32 } else { dtype };
+        let shape = to_i32(&recipe.shape);
+        Tensor { recipe, dtype, shape, packed, used: Cell::new(false) }
+    }
+}
+
+pub fn to_i32(shape: &[usize]) -> Vec<i32> {
+    shape.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)).collect()
+}
+
+impl Loaded {
+    fn advance(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        // The size of made-up weights is not known before the end.
+        let total = self.total.max(self.bytes);
+        (self.progress)(self.bytes, total);
+    }
+}
