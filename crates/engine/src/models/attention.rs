@@ -1,5 +1,4 @@
-//! Grouped-query attention with rotary positions, as most families have it: they differ in biases, norms of queries and
-//! keys, windows and what happens to scores.
+//! Grouped-query attention with rotary positions; families differ in biases, head norms, windows and softmax.
 
 use mlx::{Array, Softmax, fast::Rope};
 
@@ -14,36 +13,49 @@ use crate::{
 
 /// Sizes of the projections, and which have biases.
 #[derive(Clone, Copy)]
-pub struct Heads {
-    pub hidden: i32,
-    pub heads: i32,
-    pub kv_heads: i32,
+pub struct AttentionConfig {
+    pub hidden_size: i32,
+    pub num_heads: i32,
+    pub num_kv_heads: i32,
     pub head_dim: i32,
     pub qkv_bias: bool,
     pub o_bias: bool,
 }
 
+/// The four projections of grouped-query attention.
+pub struct Projections {
+    pub q_proj: Linear,
+    pub k_proj: Linear,
+    pub v_proj: Linear,
+    pub o_proj: Linear,
+}
+
+impl Projections {
+    pub fn load(c: AttentionConfig, w: &Weights) -> Result<Projections> {
+        let (hidden, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
+        Ok(Projections {
+            q_proj: w.linear_with("q_proj", q, hidden, c.qkv_bias)?,
+            k_proj: w.linear_with("k_proj", kv, hidden, c.qkv_bias)?,
+            v_proj: w.linear_with("v_proj", kv, hidden, c.qkv_bias)?,
+            o_proj: w.linear_with("o_proj", hidden, q, c.o_bias)?,
+        })
+    }
+}
+
 pub struct Attention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
+    projections: Projections,
     head_dim: i32,
     heads: mlx::Heads,
     sliding_window: Option<i32>,
 }
 
 impl Attention {
-    /// Without norms and windows, scores scaled by `head_dim^-1/2`; the methods below change that.
-    pub fn load(size: Heads, rope: Rope, w: &Weights) -> Result<Attention> {
-        let Heads { hidden, heads, kv_heads, head_dim, qkv_bias, o_bias } = size;
+    /// Without head norms and windows, scores scaled by `head_dim^-1/2`; the methods below change that.
+    pub fn load(c: AttentionConfig, rope: Rope, w: &Weights) -> Result<Attention> {
         Ok(Attention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, qkv_bias)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, qkv_bias)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, qkv_bias)?,
-            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, o_bias)?,
-            head_dim,
-            heads: mlx::Heads::new(heads, kv_heads, head_dim, rope),
+            projections: Projections::load(c, w)?,
+            head_dim: c.head_dim,
+            heads: mlx::Heads::new(c.num_heads, c.num_kv_heads, c.head_dim, rope),
             sliding_window: None,
         })
     }
@@ -65,13 +77,14 @@ impl Attention {
 
 impl Mixer for Attention {
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
-        let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
+        let Projections { q_proj, k_proj, v_proj, o_proj } = &self.projections;
+        let [q, k, v] = x.project([q_proj, k_proj, v_proj]);
         let out = batch.attend_heads(layer, [&q, &k, &v], &self.heads);
-        x.add_projected(&self.o_proj, &out)
+        x.add_projected(o_proj, &out)
     }
 
     fn observe(&self, x: &Residual, layer: usize, batch: &mut Batch) {
-        let [k, v] = x.project([&self.k_proj, &self.v_proj]);
+        let [k, v] = x.project([&self.projections.k_proj, &self.projections.v_proj]);
         batch.append_heads(layer, [&k, &v], &self.heads);
     }
 

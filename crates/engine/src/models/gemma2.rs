@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers, with_defaults},
     decoder::Decoder,
     layer::SandwichNorm,
@@ -63,10 +63,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
     check(config)?;
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
         qkv_bias: false,
         o_bias: false,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, ensure_supported, parse, sliding_layers, with_defaults},
     decoder::Decoder,
     gemma2::{NORM_OFFSET, check, layer},
@@ -66,10 +66,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let every = c.sliding_window_pattern;
     let slides =
         sliding_layers(config, c.base.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
         qkv_bias: false,
         o_bias: false,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, check_activation, ensure_supported, parse, sliding_layers},
     decoder::Decoder,
     layer::{FeedForward, PreNorm},
@@ -70,10 +70,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     ensure_supported([(unbiased, "attention_bias must be true".into())])?;
     // Even layers slide unless config.json lists the types.
     let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim: c.head_dim,
         qkv_bias: true,
         o_bias: true,

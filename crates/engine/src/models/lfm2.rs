@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, ensure_supported, parse, parse_part},
     decoder::Decoder,
     layer::{FeedForward, Mixer, PreNorm},
@@ -126,10 +126,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
     ensure_supported(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
     let head_dim = c.base.hidden_size / c.num_attention_heads;
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim,
         qkv_bias: false,
         o_bias: false,

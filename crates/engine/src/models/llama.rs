@@ -1,4 +1,4 @@
-//! Llama 2 and 3, and the Mistral line that shares its layers: sliding windows, YaRN, and queries that grow with the
+//! Llama 2 and 3, and the Mistral line that shares their layers: sliding windows, YaRN, and queries scaled by their
 //! position (Ministral 3).
 //!
 //! Reference: transformers `llama`, `mistral`, `ministral3`.
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig, Projections},
     config::{BaseConfig, check_activation, parse},
     decoder::Decoder,
     layer::{Mixer, PreNorm},
@@ -22,7 +22,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, Residual, rope::RopeParameters},
+    nn::{Mlp, Residual, rope::RopeParameters},
     weights::Weights,
 };
 
@@ -57,7 +57,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     })?))
 }
 
-/// Llama attends to everything, whatever its config.json says; Mistral's first models left the key out and meant 4096.
+/// Llama ignores the key; Mistral's first models left it out and meant 4096.
 fn sliding_window(config: &Value) -> Option<i32> {
     let model_type = config.get("model_type").and_then(Value::as_str)?;
     match config.get("sliding_window") {
@@ -67,60 +67,40 @@ fn sliding_window(config: &Value) -> Option<i32> {
     }
 }
 
-/// The attention that most families have, unless queries grow.
+/// The common attention, or the one with scaled queries if config.json asks for it.
 fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) -> Result<Box<dyn Mixer>> {
-    let heads = c.num_attention_heads;
-    let size = Heads {
-        hidden: c.base.hidden_size,
-        heads,
-        kv_heads: c.num_key_value_heads.unwrap_or(heads),
-        head_dim: c.head_dim.unwrap_or(c.base.hidden_size / heads),
+    let num_heads = c.num_attention_heads;
+    let config = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads,
+        num_kv_heads: c.num_key_value_heads.unwrap_or(num_heads),
+        head_dim: c.head_dim.unwrap_or(c.base.hidden_size / num_heads),
         qkv_bias: c.attention_bias,
         o_bias: c.attention_bias,
     };
-    Ok(match Llama4AttentionScale::of(rope) {
-        Some(scale) => Box::new(ScaledQueryAttention::load(size, rope, scale, window, w)?),
-        None => {
-            let rope = rope.rope(size.head_dim, RopePairs::Halves)?;
-            Box::new(Attention::load(size, rope, w)?.with_window(window))
-        }
+    let scale = Llama4AttentionScale::of(rope);
+    let rope = rope.rope(config.head_dim, RopePairs::Halves)?;
+    Ok(match scale {
+        None => Box::new(Attention::load(config, rope, w)?.with_window(window)),
+        Some(attention_scale) => Box::new(ScaledQueryAttention {
+            projections: Projections::load(config, w)?,
+            config,
+            rope,
+            attention_scale,
+            sliding_window: window,
+            softmax: Softmax::scaled((config.head_dim as f32).powf(-0.5)),
+        }),
     })
 }
 
-/// Attention whose queries grow with their position.
+/// Attention whose queries are scaled by their position.
 struct ScaledQueryAttention {
-    q_proj: Linear,
-    k_proj: Linear,
-    v_proj: Linear,
-    o_proj: Linear,
-    size: Heads,
+    projections: Projections,
+    config: AttentionConfig,
     rope: Rope,
     attention_scale: Llama4AttentionScale,
     sliding_window: Option<i32>,
     softmax: Softmax,
-}
-
-impl ScaledQueryAttention {
-    fn load(
-        size: Heads,
-        rope: &RopeParameters,
-        attention_scale: Llama4AttentionScale,
-        sliding_window: Option<i32>,
-        w: &Weights,
-    ) -> Result<ScaledQueryAttention> {
-        let Heads { hidden, heads, kv_heads, head_dim, qkv_bias, o_bias } = size;
-        Ok(ScaledQueryAttention {
-            q_proj: w.linear_with("q_proj", heads * head_dim, hidden, qkv_bias)?,
-            k_proj: w.linear_with("k_proj", kv_heads * head_dim, hidden, qkv_bias)?,
-            v_proj: w.linear_with("v_proj", kv_heads * head_dim, hidden, qkv_bias)?,
-            o_proj: w.linear_with("o_proj", hidden, heads * head_dim, o_bias)?,
-            size,
-            rope: rope.rope(head_dim, RopePairs::Halves)?,
-            attention_scale,
-            sliding_window,
-            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
-        })
-    }
 }
 
 impl Mixer for ScaledQueryAttention {
@@ -129,18 +109,19 @@ impl Mixer for ScaledQueryAttention {
     }
 
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
-        let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
-        let Heads { heads, kv_heads, head_dim, .. } = self.size;
+        let Projections { q_proj, k_proj, v_proj, o_proj } = &self.projections;
+        let AttentionConfig { num_heads, num_kv_heads, head_dim, .. } = self.config;
         let split = |x: &Array, heads| x.reshape(&[-1, heads, head_dim]);
-        let q = batch.rope(&split(&q, heads), &self.rope);
-        let k = batch.rope(&split(&k, kv_heads), &self.rope);
+        let [q, k, v] = x.project([q_proj, k_proj, v_proj]);
+        let q = batch.rope(&split(&q, num_heads), &self.rope);
+        let k = batch.rope(&split(&k, num_kv_heads), &self.rope);
         let q = self.attention_scale.apply(&q, batch);
-        let out = batch.attend(layer, &q, &k, &split(&v, kv_heads), &self.softmax);
-        x.add_projected(&self.o_proj, &out.reshape(&[-1, heads * head_dim]))
+        let out = batch.attend(layer, &q, &k, &split(&v, num_kv_heads), &self.softmax);
+        x.add_projected(o_proj, &out.reshape(&[-1, num_heads * head_dim]))
     }
 }
 
-/// Queries times `1 + beta * ln(1 + floor(position / trained))`, so that attention stays sharp in long contexts.
+/// Queries times `1 + beta * ln(1 + floor(position / trained))`: keeps attention sharp in long contexts.
 struct Llama4AttentionScale {
     beta: f32,
     trained: f32,

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, check_activation, parse},
     decoder::Decoder,
     layer::PreNorm,
@@ -33,10 +33,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.base.hidden_size / c.num_attention_heads;
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim,
         qkv_bias: true,
         o_bias: false,

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    attention::{Attention, Heads},
+    attention::{Attention, AttentionConfig},
     config::{BaseConfig, check_activation, parse, parse_part},
     decoder::Decoder,
     layer::{FeedForward, PreNorm},
@@ -66,10 +66,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(128);
-    let heads = Heads {
-        hidden: c.base.hidden_size,
-        heads: c.num_attention_heads,
-        kv_heads: c.num_key_value_heads,
+    let heads = AttentionConfig {
+        hidden_size: c.base.hidden_size,
+        num_heads: c.num_attention_heads,
+        num_kv_heads: c.num_key_value_heads,
         head_dim,
         qkv_bias: c.attention_bias,
         o_bias: c.attention_bias,
