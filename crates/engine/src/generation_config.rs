@@ -1,5 +1,5 @@
-//! generation_config.json: the end-of-sequence tokens and the sampling that a model suggests. A value
-//! out of range is an error, never ignored.
+//! generation_config.json: the end-of-sequence tokens and the sampling that a model suggests. A
+//! value out of range is an error.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
-    /// Of the contents of the file called `name`; `None` if the model has no such file.
+    /// Parses the contents of the file `name`; `None` if the model has no such file.
     ///
     /// # Errors
     /// One sentence that names the file and the key.
@@ -45,7 +45,7 @@ impl GenerationConfig {
 }
 
 struct Keys<'a> {
-    /// Of the file.
+    /// Name of the file.
     name: &'a str,
     config: &'a Value,
 }

@@ -1,4 +1,5 @@
-//! Grouped-query attention with rotary positions; families differ in biases, head norms, windows and softmax.
+//! Grouped-query attention with rotary positions; families differ in biases, head norms, windows
+//! and softmax.
 
 use mlx::{Array, Softmax, fast::Rope};
 
@@ -50,7 +51,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Without head norms and windows, scores scaled by `head_dim^-1/2`; the methods below change that.
+    /// Without head norms and windows, with scores scaled by `head_dim^-1/2`.
     pub fn load(c: AttentionConfig, rope: Rope, w: &Weights) -> Result<Attention> {
         Ok(Attention {
             projections: Projections::load(c, w)?,

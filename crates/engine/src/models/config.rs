@@ -1,4 +1,4 @@
-//! Reading a family's struct from config.json, with every size checked before anything is computed with it.
+//! Parses a family's struct from config.json and checks every size.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -96,7 +96,7 @@ const TYPES: &[(&str, &str, Fits)] = &[
     ("rope_parameters", "an object", Value::is_object),
 ];
 
-/// What must not be more than what.
+/// Keys whose value must not exceed that of another.
 const AT_MOST: &[(&str, &str)] = &[
     ("num_experts_per_tok", "num_experts"),
     ("num_experts_per_tok", "num_local_experts"),
@@ -106,7 +106,7 @@ const AT_MOST: &[(&str, &str)] = &[
     ("topk_group", "num_expert_group"),
 ];
 
-/// What must be a multiple of what.
+/// Keys whose value must be a multiple of that of another.
 const MULTIPLES: &[(&str, &str)] = &[
     ("num_attention_heads", "num_key_value_heads"),
     ("num_attention_heads", "num_global_key_value_heads"),
@@ -130,7 +130,7 @@ const PRODUCTS: &[(&str, &str)] = &[
 ];
 const PRODUCT: i64 = 1 << 26;
 
-/// Keys that some families write in other words; the usual ones win where a file has both.
+/// Other names of keys; the usual name wins where a file has both.
 const SYNONYMS: &[(&str, &str)] = &[
     ("norm_eps", "rms_norm_eps"),
     ("tie_embedding", "tie_word_embeddings"),
@@ -139,14 +139,14 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("num_experts_per_token", "num_experts_per_tok"),
 ];
 
-/// The part of config.json that every family has, to be flattened into its struct.
+/// The keys of config.json that every family has, to be flattened into a family's struct.
 #[derive(Clone, Debug, Deserialize)]
 pub struct BaseConfig {
     pub vocab_size: i32,
     pub hidden_size: i32,
     pub num_hidden_layers: usize,
     pub rms_norm_eps: f32,
-    /// Left out, the head is tied if the checkpoint has none.
+    /// Absent: the head is tied if the checkpoint has none.
     pub tie_word_embeddings: Option<bool>,
     pub max_position_embeddings: Option<usize>,
 }
@@ -185,11 +185,11 @@ pub fn with_defaults(config: &Value, mut defaults: Value) -> Value {
     defaults
 }
 
-/// Which layers attend within a sliding window: as `layer_types` of a parsed config says, one for each layer, or else as
-/// `default` does.
+/// Which layers use a sliding window: by `layer_types` of a parsed config, or by `default` without
+/// it.
 ///
 /// # Errors
-/// There are types of layers that do not attend.
+/// A layer type is neither full nor sliding attention.
 pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
     let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
         return Ok((0..layers).map(default).collect());
@@ -202,10 +202,11 @@ pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> 
     types.iter().map(slides).collect()
 }
 
-/// Refuses what a family does not compute, rather than computing something else: the first statement that is true.
+/// Fails with the message of the first condition that is true: what a family does not compute is an
+/// error, not an approximation.
 ///
 /// # Errors
-/// Its sentence.
+/// A condition is true.
 pub fn ensure_supported(statements: impl IntoIterator<Item = (bool, String)>) -> Result<()> {
     match statements.into_iter().find(|(refused, _)| *refused) {
         Some((_, message)) => Err(LoadError::Config(message)),
@@ -213,22 +214,22 @@ pub fn ensure_supported(statements: impl IntoIterator<Item = (bool, String)>) ->
     }
 }
 
-/// Refuses an activation other than the one a family has.
+/// Fails on an activation other than the one that a family computes.
 pub fn check_activation(config: &Value, key: &str, expected: &str) -> Result<()> {
     let found = config.get(key).and_then(Value::as_str).unwrap_or(expected);
     ensure_supported([(found != expected, format!("{key} `{found}` is not supported, only `{expected}`"))])
 }
 
-/// The part of a config that is there if `key` is, and not 0.
+/// The keys of an optional feature, parsed if `key` is present and not 0.
 ///
 /// # Errors
-/// It is there and does not parse.
+/// The keys are present and do not parse.
 pub fn parse_part<C: serde::de::DeserializeOwned>(config: &Value, key: &str) -> Result<Option<C>> {
     let there = config.get(key).is_some_and(|value| !value.is_null() && value != 0);
     there.then(|| parse(config)).transpose()
 }
 
-/// A value that config.json gives: `null` counts as left out.
+/// A value of config.json; `null` counts as absent.
 fn given<'a>(config: &'a Value, key: &str) -> Option<&'a Value> {
     config.get(key).filter(|value| !value.is_null())
 }

@@ -35,7 +35,7 @@ impl<L: Layer> Decoder<L> {
         Decoder::load_with(c, w, "norm", layer)
     }
 
-    /// As [`load`](Decoder::load), with another name of the final norm.
+    /// [`load`](Decoder::load) with another name of the final norm.
     pub fn load_with(
         c: &BaseConfig,
         w: &Weights,
@@ -57,8 +57,8 @@ impl<L: Layer> Decoder<L> {
     }
 }
 
-/// The hidden states `h` `[tokens, hidden_size]` through `layers`, with the batch's hooks: layer skipping and capture of
-/// hidden states.
+/// Runs `h` `[tokens, hidden_size]` through `layers`, with the batch's hooks: layer skipping and
+/// capture of hidden states.
 pub fn run_layers<L>(
     layers: &[L],
     mut h: Array,
@@ -112,7 +112,7 @@ impl<L: Layer> Model for Decoder<L> {
     }
 }
 
-/// The output head: a matrix of its own, or the embedding's.
+/// The output head: a matrix of its own, or the embedding's if tied.
 pub struct Head {
     lm_head: Option<Linear>,
     /// Logits become `cap * tanh(logit / cap)`.

@@ -1,4 +1,4 @@
-//! DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, and experts behind a sigmoid router with groups.
+//! DeepSeek-V3, Kimi K2 and GLM-4.7-Flash: latent attention, experts with a grouped sigmoid router.
 //!
 //! Reference: transformers `deepseek_v3`, `glm4_moe_lite`.
 
@@ -79,7 +79,7 @@ impl MoeConfig {
     }
 }
 
-/// The layer behind the last is a head that predicts tokens further ahead; MLX's stacked experts lie below `switch_mlp`.
+/// Layers past the last are MTP heads; MLX stacks experts under `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = name.replace(".mlp.switch_mlp.", ".mlp.experts.");
     match is_nextn_layer(config, &name) {
@@ -106,7 +106,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(decoder))
 }
 
-/// Refuses routers of earlier DeepSeek models.
+/// Fails on routers of earlier DeepSeek models.
 pub fn check_router(config: &Value) -> Result<()> {
     let other = |key: &str, known: &str| {
         let found = config.get(key).and_then(Value::as_str).unwrap_or(known).to_string();

@@ -1,7 +1,7 @@
-//! Block diffusion: a small model that guesses a block of tokens in one pass, from what some layers of the model it guesses
-//! for made of the tokens before. What becomes of its guesses is not decided here.
+//! DFlash, a block-diffusion draft model: it predicts a block of tokens in one pass from hidden
+//! states of the target model.
 //!
-//! Reference: DFlash (Chen et al., 2026); config.json and the tensors' names are those of z-lab's checkpoints.
+//! Reference: DFlash (Chen et al., 2026); keys and tensor names are those of z-lab's checkpoints.
 
 use mlx::{
     Array, Dtype, Softmax,
@@ -24,13 +24,14 @@ use crate::{
 };
 
 pub struct DFlash {
-    /// Tokens of a block: one that is known, and those to guess.
+    /// Tokens of a block: the last known one, and those to predict.
     pub size: usize,
-    /// Layers of the other model whose outputs it is made of, in order.
+    /// Layers of the target model whose outputs it reads, in order.
     pub target_layers: Vec<usize>,
     pub hidden_size: i32,
     mask_token: u32,
-    /// What the layers say of a token, side by side, `[hidden_size, layers * hidden_size]`.
+    /// Projects the concatenated outputs of the target layers: `[hidden_size, layers *
+    /// hidden_size]`.
     fc: Linear,
     hidden_norm: RmsNorm,
     layers: Vec<Layer>,
@@ -48,12 +49,12 @@ struct Config {
     #[serde(default)]
     attention_bias: bool,
     sliding_window: Option<i32>,
-    /// Left out, layers with a window are causal, the others are not.
+    /// Absent: layers with a window are causal, the others are not.
     is_causal: Option<bool>,
     num_target_layers: Option<usize>,
 }
 
-/// Keys of `dflash_config`, which older files have beside it.
+/// Keys of `dflash_config`, which older files have at the top level.
 #[derive(Deserialize)]
 struct DFlashConfig {
     block_size: usize,
@@ -64,7 +65,7 @@ struct DFlashConfig {
     final_logit_softcapping: Option<f32>,
 }
 
-/// Whether config.json is that of a model that guesses blocks.
+/// Whether config.json is a DFlash model's.
 pub fn is_dflash(config: &Value) -> bool {
     architecture(config).starts_with("DFlash") || config.get("dflash_config").is_some()
 }
@@ -74,10 +75,10 @@ fn architecture(config: &Value) -> &str {
 }
 
 impl DFlash {
-    /// Of a checkpoint's config.json and tensors; `hidden_size` is that of the model it guesses for.
+    /// Loads a checkpoint that drafts for `target`, whose `hidden_size` is given.
     ///
     /// # Errors
-    /// It is for another model, or of a kind that is not computed here: one sentence says how.
+    /// It drafts for another model, or uses an unsupported feature.
     pub fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<DFlash> {
         let (c, dflash): (Config, DFlashConfig) = (parse(config)?, dflash(config)?);
         check(config, &c, &dflash)?;
@@ -104,7 +105,7 @@ impl DFlash {
         self.layers.iter().map(Layer::make_cache).collect()
     }
 
-    /// Caches as they are behind a first token, to see their shapes.
+    /// Caches after one token, to see their shapes.
     pub fn caches_of_one_token(&self) -> Vec<Cache> {
         let mut caches = self.make_caches();
         let hidden = Array::zeros(&[1, self.hidden_size], Dtype::Float32);
@@ -113,8 +114,9 @@ impl DFlash {
         caches
     }
 
-    /// Takes in what the target's layers made of tokens: `[n, hidden_size]` for each of those layers, in order. The batch's
-    /// rows have its [caches](DFlash::make_caches) and are at the tokens' positions.
+    /// Appends keys and values of the target's hidden states, `[n, hidden_size]` for each target
+    /// layer in order. The batch's rows have these [caches](DFlash::make_caches) and are at the
+    /// tokens' positions.
     #[track_caller]
     pub fn observe(&self, hidden: &[Array], batch: &mut Batch) {
         let context = self.hidden_norm.forward(&self.fc.forward(&Array::concatenate(hidden, -1)));
@@ -124,16 +126,17 @@ impl DFlash {
         }
     }
 
-    /// Each row's last token, whose hidden states nobody has seen, and masks behind it: token ids `[rows * size]` (uint32).
+    /// Each row's last token, which is not observed yet, followed by mask tokens: token ids `[rows
+    /// * size]` (uint32).
     pub fn tokens(&self, last: &[u32]) -> Array {
         let block = |&token: &u32| [vec![token], vec![self.mask_token; self.size - 1]].concat();
         let tokens: Vec<u32> = last.iter().flat_map(block).collect();
         Array::from_slice(&tokens, &[tokens.len() as i32])
     }
 
-    /// Embeddings `[rows * size, hidden_size]` of [tokens](DFlash::tokens) to hidden states, whose logits by the target's
-    /// head are of the token itself: those behind a mask are the guess at what it hides. Keys and values of the block stay
-    /// in the caches, behind those observed.
+    /// Embeddings `[rows * size, hidden_size]` of [tokens](DFlash::tokens) to hidden states of the
+    /// same shape. The target's head gives logits for the token at each position itself. The
+    /// block's keys and values stay in the caches, after the observed ones.
     #[track_caller]
     pub fn forward(&self, embedded: Array, batch: &mut Batch) -> Array {
         let through = |x: Array, (i, layer): (usize, &Layer)| layer.forward(&x, i, batch);
@@ -154,7 +157,6 @@ fn dflash(config: &Value) -> Result<DFlashConfig> {
     serde_json::from_value(all).map_err(|e| LoadError::Config(format!("dflash_config: {e}")))
 }
 
-/// What is not computed here.
 fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
     check_activation(config, "hidden_act", "silu")?;
     let other = |value: Option<f32>, usual: f32| value.is_some_and(|value| value != usual);
@@ -182,7 +184,7 @@ fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
     ])
 }
 
-/// What does not go with the model it is to guess for.
+/// Checks that the draft fits the target.
 fn check_target(c: &Config, dflash: &DFlashConfig, target: &dyn Model, hidden_size: i32) -> Result<()> {
     let (own, vocab, layers) = (&c.base, target.vocab_size(), target.layers());
     let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
@@ -255,7 +257,7 @@ impl Layer {
         self.sliding_window.map_or_else(Cache::kv, Cache::window)
     }
 
-    /// Of the context `[n, hidden_size]`, which has a norm of its own.
+    /// Keys and values of the context `[n, hidden_size]`, which is normed already.
     fn keys_and_values(&self, context: &Array, batch: &Batch) -> [Array; 2] {
         let k = batch.rope(&self.k_norm.forward(&self.heads(self.k_proj.forward(context))), &self.rope);
         [k, self.heads(self.v_proj.forward(context))]

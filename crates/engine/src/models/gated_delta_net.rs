@@ -56,7 +56,7 @@ impl GatedDeltaNet {
         Ok(GatedDeltaNet {
             in_proj: InProj::load(c, base.hidden_size, w)?,
             recurrence: DeltaNet::new(heads, weights),
-            // Stored as it is, even where the offset of the other norms is not 0.
+            // Stored without an offset, unlike the other norms.
             norm: w.with_norm_offset(0.0).rms_norm("norm", c.linear_value_head_dim, base.rms_norm_eps)?,
             out_proj: w.linear("out_proj", base.hidden_size, c.values())?,
         })
@@ -75,14 +75,14 @@ impl Mixer for GatedDeltaNet {
     }
 }
 
-/// The input projections: one each in 3.5; in Next two, in which the parts of each key head lie together.
+/// The input projections: one each in 3.5, two in Next, interleaved by key head.
 enum InProj {
     Separate { qkv: Linear, z: Linear, b: Linear, a: Linear },
     PerHead { qkvz: Linear, ba: Linear, key_heads: i32, key_dim: i32, values_per_key: i32, value_dim: i32 },
 }
 
 struct Projected {
-    /// Of all heads, queries before keys before values.
+    /// Queries, keys and values of all heads, in this order.
     qkv: Array,
     z: Array,
     b: Array,

@@ -1,4 +1,4 @@
-//! Gemma 2: norms on both sides of every block, capped scores and logits, every other layer in a sliding window.
+//! Gemma 2: sandwich norms, capped scores and logits, a sliding window in every other layer.
 //!
 //! Reference: transformers `gemma2`.
 
@@ -22,7 +22,7 @@ use crate::{
     weights::Weights,
 };
 
-/// Gemma's norms multiply with one more than their stored weights, in MLX's conversions too.
+/// Norms are stored as `weight - 1`, in MLX's conversions too.
 pub const NORM_OFFSET: f32 = 1.0;
 
 #[derive(Deserialize)]
@@ -39,7 +39,7 @@ struct Config {
     final_logit_softcapping: Option<f32>,
 }
 
-/// What transformers takes for keys that config.json leaves out.
+/// transformers' defaults of absent keys.
 fn defaults() -> Value {
     json!({
         "vocab_size": 256_000,
@@ -86,12 +86,12 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(decoder))
 }
 
-/// Refuses what no Gemma here computes.
+/// Fails on features that no Gemma here computes.
 pub fn check(config: &Value) -> Result<()> {
     check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
     let key = |key: &str| config.get(key).unwrap_or(&Value::Null);
     let both_ways = key("use_bidirectional_attention");
-    // Between image tokens only: text attends to its past.
+    // `vision` is bidirectional between image tokens only.
     let causal = both_ways.is_null() || both_ways == false || both_ways == "vision";
     ensure_supported([
         (!causal, format!("use_bidirectional_attention is {both_ways}; only causal attention is supported")),

@@ -1,5 +1,5 @@
-//! Gemma 3: Gemma 2's layers without caps, with norms on queries and keys, and five layers in a sliding window to each
-//! that sees everything; the two kinds turn their heads at different speeds.
+//! Gemma 3: Gemma 2's layers without caps, with head norms; five sliding-window layers to each full
+//! one, each kind with its own RoPE.
 //!
 //! Reference: transformers `gemma3`.
 
@@ -30,7 +30,7 @@ struct Config {
     sliding_window_pattern: usize,
 }
 
-/// What transformers takes for keys that config.json leaves out, as published ones do.
+/// transformers' defaults of absent keys; published files leave most out.
 fn defaults() -> Value {
     json!({
         "vocab_size": 262_208,
@@ -90,8 +90,8 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(decoder))
 }
 
-/// The embedding of sliding or other layers, from new files' `rope_parameters` for each kind or older ones'
-/// `rope_local_base_freq`, `rope_theta` and `rope_scaling`; the last is about layers that do not slide.
+/// RoPE of sliding or full layers: `rope_parameters` per kind, or `rope_local_base_freq`,
+/// `rope_theta` and `rope_scaling` (full layers only) in older files.
 fn rope(config: &Value, slides: bool) -> Result<RopeParameters> {
     let object = |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
     let (kind, base, theta, scaling) = match slides {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn published_files_leave_out_what_transformers_has_defaults_for() {
-        // Of gemma-3-4b-it.
+        // gemma-3-4b-it.
         let published = json!({
             "hidden_size": 2560,
             "intermediate_size": 10_240,

@@ -1,4 +1,4 @@
-//! GLM-4 (dense): norms on both sides of attention and feed-forward blocks, half-rotated heads in adjacent pairs.
+//! GLM-4 (dense): sandwich norms, half-rotated heads in adjacent pairs.
 //!
 //! Reference: transformers `glm4`.
 

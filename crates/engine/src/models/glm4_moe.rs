@@ -1,4 +1,4 @@
-//! GLM-4.5 to 4.7: grouped-query attention on half-rotated heads, experts behind a sigmoid router.
+//! GLM-4.5 to 4.7: grouped-query attention on half-rotated heads, experts with a sigmoid router.
 //!
 //! Reference: transformers `glm4_moe`.
 

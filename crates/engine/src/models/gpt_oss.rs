@@ -1,4 +1,4 @@
-//! gpt-oss: attention with sinks, every other layer in a sliding window, and experts published in MXFP4.
+//! gpt-oss: attention with sinks, a sliding window in every other layer, experts in MXFP4.
 //!
 //! Reference: transformers `gpt_oss`.
 

@@ -1,5 +1,5 @@
-//! Kimi Linear: three Kimi Delta Attention layers (a gated delta rule whose decay is per channel) to one of latent
-//! attention without positions; experts behind a sigmoid router.
+//! Kimi Linear: three Kimi Delta Attention layers (a gated delta rule with decay per channel) to
+//! one of latent attention without positions; experts with a sigmoid router.
 //!
 //! Reference: transformers `kimi_linear`; Kimi Team, "Kimi Linear" (2025).
 
@@ -122,7 +122,7 @@ struct KimiDeltaAttention {
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
-    /// Of queries, keys and values together, `[channels, width]`.
+    /// For queries, keys and values together, `[channels, width]`.
     conv1d: Array,
     f_a_proj: Linear,
     f_b_proj: Linear,

@@ -1,4 +1,4 @@
-//! Residual layers: a token mixer and a feed-forward block, with norms before them or on both sides.
+//! Residual layers: a token mixer and a feed-forward block, with pre-norms or sandwich norms.
 
 use mlx::Array;
 
@@ -20,12 +20,12 @@ pub trait Layer {
     fn make_cache(&self) -> Cache;
 }
 
-/// What mixes tokens in a layer: attention or a recurrence.
+/// A token mixer: attention or a recurrence.
 pub trait Mixer {
     /// The residual stream `[tokens, hidden_size]` through the mixer of layer `layer`.
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array;
 
-    /// Like [`forward`](Mixer::forward) for tokens whose output is not needed: only updates the cache.
+    /// Only updates the cache, for tokens whose output is not needed.
     fn observe(&self, x: &Residual, layer: usize, batch: &mut Batch) {
         self.forward(x, layer, batch);
     }
@@ -34,7 +34,7 @@ pub trait Mixer {
     fn make_cache(&self) -> Cache;
 }
 
-/// What a layer does to each token by itself.
+/// A feed-forward block: dense or experts.
 pub trait FeedForward {
     /// The residual stream `[tokens, hidden_size]` through the block.
     fn forward(&self, x: &Residual) -> Array;
@@ -72,7 +72,7 @@ impl PreNorm {
 }
 
 impl PreNorm {
-    /// Like [`forward`](Layer::forward) for tokens whose output is not needed: only updates the cache.
+    /// Only updates the cache, for tokens whose output is not needed.
     pub fn observe(&self, x: &Array, i: usize, batch: &mut Batch) {
         self.mixer.observe(&Residual::new(x, &self.input_layernorm), i, batch);
     }
@@ -91,7 +91,7 @@ impl Layer for PreNorm {
 
 /// Norms on both sides: `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
 pub struct SandwichNorm {
-    /// Before and behind the mixer, before and behind the feed-forward block.
+    /// Before and after the mixer, before and after the feed-forward block.
     norms: [RmsNorm; 4],
     mixer: Box<dyn Mixer>,
     mlp: Box<dyn FeedForward>,

@@ -1,5 +1,5 @@
-//! LFM2: gated short convolutions, with grouped-query attention in a few layers; feed-forward blocks are dense or, in
-//! `lfm2_moe`, experts behind a sigmoid router.
+//! LFM2: gated short convolutions, grouped-query attention in a few layers; feed-forward blocks are
+//! dense or, in `lfm2_moe`, experts with a sigmoid router.
 //!
 //! Reference: transformers `lfm2`, `lfm2_moe`.
 
@@ -75,7 +75,7 @@ impl Config {
         }
     }
 
-    /// The size as given, or two thirds of it rounded up to a multiple, as LFM2's dense blocks have it.
+    /// The intermediate size as given, or two thirds of it rounded up to a multiple.
     fn dense_size(&self) -> Result<i32> {
         let given = self.block_ff_dim.or(self.intermediate_size);
         let given = given.ok_or_else(|| LoadError::Config("there is no intermediate_size in it".into()))?;
@@ -89,7 +89,7 @@ impl Config {
     }
 }
 
-/// Names that say the same as other families' in other words.
+/// Renames to other families' names.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let same = [
         (".operator_norm.", ".input_layernorm."),

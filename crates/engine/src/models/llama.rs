@@ -1,5 +1,5 @@
-//! Llama 2 and 3, and the Mistral line that shares their layers: sliding windows, YaRN, and queries scaled by their
-//! position (Ministral 3).
+//! Llama 2 and 3, and the Mistral line that shares their layers: sliding windows, YaRN, and
+//! position-scaled queries (Ministral 3).
 //!
 //! Reference: transformers `llama`, `mistral`, `ministral3`.
 
@@ -67,7 +67,7 @@ fn sliding_window(config: &Value) -> Option<i32> {
     }
 }
 
-/// The common attention, or the one with scaled queries if config.json asks for it.
+/// The common attention, or with scaled queries if config.json has `llama_4_scaling_beta`.
 fn mixer(c: &Config, rope: &RopeParameters, window: Option<i32>, w: &Weights) -> Result<Box<dyn Mixer>> {
     let num_heads = c.num_attention_heads;
     let config = AttentionConfig {
@@ -121,7 +121,8 @@ impl Mixer for ScaledQueryAttention {
     }
 }
 
-/// Queries times `1 + beta * ln(1 + floor(position / trained))`: keeps attention sharp in long contexts.
+/// Scales queries by `1 + beta * ln(1 + floor(position / trained))`, for sharp attention in long
+/// contexts.
 struct Llama4AttentionScale {
     beta: f32,
     trained: f32,

@@ -1,8 +1,8 @@
-//! Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads come from one latent per token, and the
-//! latent is what the cache holds.
+//! Multi-head latent attention (DeepSeek-V2, 2024): the cache holds one latent per token, from
+//! which keys and values of all heads follow.
 //!
-//! The matrices that would expand latents to keys and values are applied to queries and outputs instead, in prefill as
-//! in decode: one formula, whatever the number of tokens.
+//! The matrices that expand latents are applied to queries and outputs instead ("absorbed"), in
+//! prefill as in decode.
 
 use mlx::{Array, Softmax, fast::Rope};
 use serde::Deserialize;
@@ -28,7 +28,7 @@ pub struct Config {
     attention_bias: bool,
 }
 
-/// Of the norms inside, whatever config.json says of others.
+/// Eps of the inner norms, independent of config.json's.
 const EPS: f32 = 1e-6;
 
 pub struct LatentAttention {
@@ -44,7 +44,7 @@ pub struct LatentAttention {
     nope: i32,
     rope_dim: i32,
     rank: i32,
-    /// `None`: positions are left to other layers.
+    /// `None` for attention without positions.
     rope: Option<Rope>,
     softmax: Softmax,
 }
@@ -117,7 +117,7 @@ impl Mixer for LatentAttention {
 }
 
 impl Query {
-    /// Queries, and `x` through another layer.
+    /// Queries, and `x` through another linear layer.
     fn project(&self, x: &Residual, other: &Linear) -> (Array, Array) {
         match self {
             Query::Plain(q_proj) => {

@@ -1,4 +1,4 @@
-//! Model families: one file each, one row in [`FAMILIES`] each.
+//! Model families: one file and one row in [`FAMILIES`] each.
 
 mod attention;
 mod config;
@@ -38,15 +38,16 @@ use crate::{
     weights::{Layout, Rule, Weights},
 };
 
-/// What a family needs to be loaded.
+/// How to load the checkpoints of a family.
 pub struct Family {
-    /// Its file's name.
+    /// Name of its file.
     pub name: &'static str,
     /// Values of config.json's `model_type`.
     pub model_types: &'static [&'static str],
-    /// Checkpoint tensor name to the canonical one, given the text part of config.json; `None` drops the tensor.
+    /// A tensor name to its canonical path, given the text part of config.json; `None` drops the
+    /// tensor.
     pub sanitize: fn(&Value, &str) -> Option<String>,
-    /// What its checkpoints store in another layout than MLX's, beside what all families do.
+    /// Its tensors whose layout differs from MLX's, in addition to the common rules.
     pub rules: &'static [Rule],
     /// Builds a model from the text part of config.json.
     pub load: fn(&Value, &Weights) -> Result<Box<dyn Model>>,
@@ -146,10 +147,10 @@ pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str]
     FAMILIES.iter().map(|family| (family.name, family.model_types))
 }
 
-/// The family that config.json asks for.
+/// The family of a config.json.
 ///
 /// # Errors
-/// There is no `model_type`, or none of ours; the error lists those.
+/// `model_type` is absent or unknown; the error lists the known ones.
 pub fn family(config: &Value) -> Result<&'static Family> {
     let found = config.get("model_type").and_then(Value::as_str);
     let found = found.ok_or_else(|| LoadError::Config("there is no model_type in it".into()))?;

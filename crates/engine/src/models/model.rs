@@ -7,32 +7,32 @@ use crate::{batch::Batch, cache::Cache, nn::Embedding};
 
 /// A loaded model. Rows of a batch never see each other.
 pub trait Model {
-    /// Hidden states `[tokens, hidden_size]`, after the final norm, of token ids `[tokens]` (uint32).
+    /// Token ids `[tokens]` (uint32) to hidden states `[tokens, hidden_size]` after the final norm.
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array;
 
     /// Logits `[n, vocab_size]` of hidden states `[n, hidden_size]`.
     fn logits(&self, hidden: &Array) -> Array;
 
-    /// Empty caches for a new sequence, one per layer that has a past of its own.
+    /// Empty caches for a new sequence, one per layer that has state of its own.
     fn make_caches(&self) -> Vec<Cache>;
 
-    /// Tokens that it gives logits for.
+    /// Number of tokens that it has logits for.
     fn vocab_size(&self) -> usize;
 
     /// Tokens of context that it was trained on.
     fn context_length(&self) -> usize;
 
-    /// Layers, of which a batch may [leave out](Batch::leave_out) some; 0 if this model always computes all.
+    /// Number of layers that a batch can skip; 0 if it cannot skip any.
     fn layers(&self) -> usize {
         0
     }
 
-    /// The embedding of its tokens, if drafters can share it, and see what is [behind its layers](Batch::passed).
+    /// The token embedding, if drafters can share it and capture hidden states.
     fn embedding(&self) -> Option<&Embedding> {
         None
     }
 
-    /// The head that predicts tokens further ahead, if the checkpoint has one.
+    /// The multi-token prediction head, if the checkpoint has one.
     fn mtp(&self) -> Option<&Mtp> {
         None
     }

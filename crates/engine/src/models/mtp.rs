@@ -1,7 +1,7 @@
-//! Multi-token prediction: the head that some checkpoints bring, one layer that predicts tokens further ahead from the
-//! model's hidden states. What becomes of its predictions is not decided here.
+//! Multi-token prediction: one more layer, in some checkpoints, that predicts later tokens from
+//! hidden states.
 //!
-//! It takes hidden states after the final norm, and its own after its norm: see docs/adr/0015-mtp-head.md.
+//! Its inputs are hidden states after the final norm, or its own: see docs/adr/0015-mtp-head.md.
 //! References: DeepSeek-V3 (2024); transformers `MtpLayer`; the names are Qwen's.
 
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub struct Mtp {
-    /// The model's own.
+    /// Shared with the model.
     embed_tokens: Rc<Embedding>,
     pre_fc_norm_embedding: RmsNorm,
     pre_fc_norm_hidden: RmsNorm,
@@ -33,7 +33,7 @@ pub struct Mtp {
 }
 
 impl Mtp {
-    /// Reads `mtp.*`, if the checkpoint has it; `layer` reads the layer in it.
+    /// Reads `mtp.*`, if present; `layer` reads its layer.
     pub fn load(
         c: &BaseConfig,
         w: &Weights,
@@ -56,16 +56,16 @@ impl Mtp {
         }))
     }
 
-    /// For each of `hidden` `[n, hidden_size]`, the model's hidden states behind some positions or its own of an earlier
-    /// call, and the tokens `[n]` (uint32) that follow these positions: hidden states `[n, hidden_size]`, whose logits
-    /// by the model's head are of the tokens behind those. The batch's rows have its [cache](Mtp::make_caches) and no
-    /// other, and are at the hidden states' positions.
+    /// Hidden states `[n, hidden_size]` of the model, or its own from an earlier call, and the
+    /// tokens `[n]` (uint32) that follow their positions, to hidden states `[n, hidden_size]`: the
+    /// model's head makes of them the logits of the tokens after those. The batch's rows have only
+    /// this [cache](Mtp::make_caches) and are at the hidden states' positions.
     #[track_caller]
     pub fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
         self.norm.forward(&self.layer.forward(&self.joined(hidden, tokens), 0, batch))
     }
 
-    /// Like [`forward`](Mtp::forward) for positions whose output is not needed: only updates the cache.
+    /// Only updates the cache, for positions whose output is not needed.
     #[track_caller]
     pub fn observe(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) {
         self.layer.observe(&self.joined(hidden, tokens), 0, batch);
@@ -77,7 +77,7 @@ impl Mtp {
         self.fc.forward(&Array::concatenate([&embedded, &hidden], -1))
     }
 
-    /// Embeddings `[n, hidden_size]` of tokens `[n]`: of the size and type of hidden states.
+    /// Embeddings `[n, hidden_size]` of tokens `[n]`, in the dtype of hidden states.
     pub fn embedded(&self, tokens: &Array) -> Array {
         self.embed_tokens.forward(tokens)
     }
@@ -88,8 +88,8 @@ impl Mtp {
     }
 }
 
-/// Whether config.json, by its text part, describes a head as it is computed here: one layer that shares the model's
-/// embedding. Others are left out.
+/// Whether the text part of config.json describes a supported head: one layer with the model's
+/// embedding. Others are dropped.
 pub fn is_supported(config: &Value) -> bool {
     let layers = ["mtp_num_hidden_layers", "num_nextn_predict_layers"];
     let layers = layers.iter().filter_map(|key| config.get(*key)?.as_u64()).max();
@@ -97,8 +97,8 @@ pub fn is_supported(config: &Value) -> bool {
     layers.is_none_or(|layers| layers <= 1) && !dedicated
 }
 
-/// A tensor of the layer behind the last, which is the head in DeepSeek's and GLM's checkpoints, by Qwen's name; `None`
-/// of copies of the embedding and the output head, and of heads that are not [known](is_supported).
+/// Qwen's name of a tensor of the nextn layer in DeepSeek's and GLM's checkpoints; `None` for
+/// copies of embedding and output head, and for [unsupported](is_supported) heads.
 pub fn nextn_tensor_name(config: &Value, name: &str) -> Option<String> {
     if !is_supported(config) {
         return None;

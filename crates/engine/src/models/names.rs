@@ -1,4 +1,4 @@
-//! Tensor names that several families share, and the part of config.json that describes the text model.
+//! Tensor names shared by several families, and the text part of config.json.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ pub fn text_config(config: &Value) -> &Value {
     config.get("text_config").unwrap_or(config)
 }
 
-/// Names as they are, without the buffers that old checkpoints hold and every engine computes for itself.
+/// Names unchanged, without the RoPE buffers of old checkpoints.
 pub fn plain_names(_: &Value, name: &str) -> Option<String> {
     (!name.ends_with("rotary_emb.inv_freq")).then(|| name.to_string())
 }
 
-/// The text model's names in checkpoints of models that also see: hub ones begin `model.language_model.`, MLX's
-/// `language_model.model.`, text-only ones `model.`. Other parts are dropped.
+/// Strips the prefixes of multimodal checkpoints (`model.language_model.` in the hub,
+/// `language_model.model.` in MLX) and drops the other modalities.
 pub fn text_names(name: &str) -> Option<String> {
     let others = ["visual.", "vision_tower.", "vision_model.", "vision_embedder.", "embed_vision."];
     let others = others.iter().chain(&["audio_tower.", "embed_audio.", "multi_modal_projector."]);
@@ -28,7 +28,7 @@ pub fn text_names(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a tensor belongs to a layer behind the last one: a head that predicts tokens further ahead.
+/// Whether a tensor belongs to a layer past the last: a multi-token prediction head.
 pub fn is_nextn_layer(config: &Value, name: &str) -> bool {
     let count = |key: &str| config.get(key).and_then(Value::as_u64).unwrap_or(0);
     let layers = count("num_hidden_layers");

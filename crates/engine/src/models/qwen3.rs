@@ -1,5 +1,5 @@
-//! Qwen 3: grouped-query attention with an RMS norm on each query and key head; feed-forward blocks are dense or, in
-//! `qwen3_moe`, experts behind a softmax router.
+//! Qwen 3: grouped-query attention with head norms; feed-forward blocks are dense or, in
+//! `qwen3_moe`, experts with a softmax router.
 //!
 //! Reference: transformers `qwen3`, `qwen3_moe`.
 
@@ -57,7 +57,7 @@ impl MoeConfig {
     }
 }
 
-/// MLX's stacked experts lie below `switch_mlp`.
+/// MLX stacks experts under `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
@@ -84,7 +84,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     })?))
 }
 
-/// Qwen's windows: off unless `use_sliding_window`, and then only in layers from `max_window_layers` on.
+/// Off without `use_sliding_window`; else on from layer `max_window_layers`, or by `layer_types`.
 pub fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
     let on = config.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(false);
     let window = config.get("sliding_window").and_then(Value::as_i64).filter(|_| on)? as i32;
@@ -104,7 +104,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
     })
 }
 
-/// Experts behind a softmax router.
+/// Experts with a softmax router.
 pub struct SparseMoe {
     gate: Linear,
     router: Router,
@@ -112,7 +112,7 @@ pub struct SparseMoe {
 }
 
 impl SparseMoe {
-    /// `normalize` is what a config without `norm_topk_prob` means.
+    /// `normalize` is the default of `norm_topk_prob`.
     pub fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
         let normalize = c.norm_topk_prob.unwrap_or(normalize);
         Ok(SparseMoe {
@@ -122,7 +122,7 @@ impl SparseMoe {
         })
     }
 
-    /// What its experts make of `[tokens, hidden]`.
+    /// The experts' output on `[tokens, hidden]`.
     pub fn experts(&self, x: &Array) -> Array {
         self.experts.forward(x, &self.router.route(&self.gate.forward(x)))
     }

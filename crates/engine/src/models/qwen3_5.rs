@@ -1,5 +1,5 @@
-//! Qwen3-Next, 3.5 and 3.6 (text): three Gated DeltaNet layers to one gated full-attention layer, with dense or sparse
-//! feed-forward blocks.
+//! Qwen3-Next, 3.5 and 3.6 (text): three Gated DeltaNet layers to one gated full-attention layer;
+//! dense or sparse feed-forward blocks.
 //!
 //! Reference: transformers `qwen3_next`, `qwen3_5`, `qwen3_5_moe`.
 
@@ -69,15 +69,15 @@ impl Config {
     }
 }
 
-/// MLX's stacked experts lie below `switch_mlp`.
+/// MLX stacks experts under `switch_mlp`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = text_names(name)?;
     (!name.starts_with("mtp.") || mtp::is_supported(config))
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
-/// In MLX's layout norms hold the whole weight, and convolutions end with their channels; mlx-lm brings both there or
-/// neither. Later Qwens' copies hold both as the hub does.
+/// MLX stores the whole norm weight and convolutions with channels first and last; mlx-lm converts
+/// both or neither, and for later Qwens on loading.
 pub const LAYOUT: &[Rule] = &[
     copy_rule(".linear_attn.conv1d.weight", &[(".linear_attn.conv1d.weight", Transposed)]),
     copy_rule("input_layernorm.weight", &[("input_layernorm.weight", PlusOne)]),
@@ -127,8 +127,8 @@ fn check(config: &Value, c: &Config) -> Result<()> {
     ])
 }
 
-/// Hub checkpoints store norm weights as `weight - 1`, MLX conversions as they are. The layout of the convolution
-/// is the one sign that tells them apart: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.
+/// Hub checkpoints store norms as `weight - 1`, MLX's conversions store the weight; only the layout
+/// of the convolution distinguishes them.
 fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
     let Some(layer) = (0..c.base.num_hidden_layers).find(|&i| !c.is_full_attention(i)) else {
         return Ok(1.0);
@@ -149,7 +149,7 @@ fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn Fe
 }
 
 struct Attention {
-    /// Each head's query, and behind it the gate of its output.
+    /// Each head's query, followed by its output gate.
     q_proj: Linear,
     k_proj: Linear,
     v_proj: Linear,
@@ -191,7 +191,7 @@ impl Mixer for Attention {
     }
 }
 
-/// Experts, and beside them one that sees every token behind a gate of its own.
+/// Experts, and a shared expert with a gate of its own.
 struct SparseMoe {
     routed: qwen3::SparseMoe,
     shared_expert: Mlp,

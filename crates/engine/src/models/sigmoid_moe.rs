@@ -1,5 +1,4 @@
-//! Experts behind a sigmoid router, with or without one that sees every token (DeepSeek-V3, 2024): DeepSeek, Kimi, GLM
-//! and LFM2 have them.
+//! Experts with a sigmoid router, with or without a shared expert (DeepSeek-V3, 2024).
 
 use mlx::{Array, fast::Activation};
 
@@ -14,15 +13,15 @@ pub struct Config {
     pub experts: i32,
     pub per_token: i32,
     pub intermediate: i32,
-    /// Intermediate size of the expert that sees every token; 0 if there is none.
+    /// Intermediate size of the shared expert; 0 for none.
     pub shared: i32,
     pub normalize: bool,
-    /// Added to the sum that weights are divided by.
+    /// Added to the sum that normalizes the weights.
     pub eps: f32,
     pub scale: f32,
     pub n_group: i32,
     pub topk_group: i32,
-    /// Whether a bias per expert takes part in the choice.
+    /// Whether the router adds a bias per expert when it chooses.
     pub bias: bool,
 }
 

@@ -4,9 +4,9 @@ use mlx::{Dtype, quant::Quantization};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Quantized,
-    /// Kept as it is, for this reason.
-    Kept(&'static str),
+    Quantize,
+    /// Copied unquantised, for this reason.
+    Skip(&'static str),
 }
 
 /// Reasons and names; the first line with a matching pattern counts. A pattern is one or more whole parts of a tensor's

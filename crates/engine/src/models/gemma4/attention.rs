@@ -1,4 +1,5 @@
-//! Gemma 4's attention: each layer has its own number and size of heads, and its own keys and values or another layer's.
+//! Gemma 4's attention: each layer has its own head count and size, and its own or another layer's
+//! KV.
 
 use mlx::{
     Array, Softmax,
@@ -48,7 +49,7 @@ impl Attention {
         let Kind { head_dim, kv_heads, sliding_window, rope, source } = kind;
         let keys = match source {
             Some(layer) => {
-                // Published files hold what these layers would have had of their own.
+                // Published files hold unused projections for these layers.
                 for part in ["weight", "scales", "biases"] {
                     ["k_proj", "v_proj", "k_norm"].iter().for_each(|name| w.skip(&format!("{name}.{part}")));
                 }
@@ -93,7 +94,7 @@ impl Attention {
         self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
     }
 
-    /// `None` if another layer's cache has its keys and values.
+    /// `None` if it uses another layer's cache.
     pub fn make_cache(&self) -> Option<Cache> {
         match self.keys {
             Keys::Own { .. } => Some(self.sliding_window.map_or_else(Cache::kv, Cache::window)),
@@ -102,17 +103,17 @@ impl Attention {
     }
 }
 
-/// What tells one layer's attention from another's.
+/// The settings of one layer's attention.
 pub struct Kind {
     head_dim: i32,
     kv_heads: i32,
     sliding_window: Option<i32>,
     rope: Rope,
-    /// The layer whose keys and values this one attends to, if not its own.
+    /// The layer whose keys and values it uses, if not its own.
     pub source: Option<usize>,
 }
 
-/// What `per_layer_config` may change.
+/// Keys that `per_layer_config` may override.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OwnHeads {
@@ -121,7 +122,7 @@ struct OwnHeads {
 }
 
 impl Kind {
-    /// Of layer `i`, given which layers slide.
+    /// The settings of layer `i`; `slides` lists which layers use a sliding window.
     pub fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<Kind> {
         let own = match &c.per_layer_config {
             Some(layers) => layers.get(i.to_string()).map_or(Ok(OwnHeads::default()), parse)?,
@@ -148,7 +149,7 @@ impl Kind {
     }
 }
 
-/// Layers that share take the keys and values of the last layer of their kind that has its own.
+/// A sharing layer uses the last layer of its kind that has keys and values of its own.
 fn source(c: &Config, slides: &[bool], i: usize) -> Result<Option<usize>> {
     let own = slides.len().saturating_sub(c.num_kv_shared_layers);
     if i < own {
@@ -159,7 +160,7 @@ fn source(c: &Config, slides: &[bool], i: usize) -> Result<Option<usize>> {
     found.map(Some).ok_or_else(|| LoadError::Config(message()))
 }
 
-/// The embedding of sliding or other layers; only proportional ones leave a part of the head as it is.
+/// RoPE of sliding or full layers; only the proportional kind is partial.
 fn rope(config: &Value, slides: bool) -> Result<RopeParameters> {
     let kind = if slides { "sliding_attention" } else { "full_attention" };
     let found = config.get("rope_parameters").and_then(|all| all.get(kind)).filter(|found| found.is_object());

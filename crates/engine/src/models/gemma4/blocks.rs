@@ -1,5 +1,4 @@
-//! What some Gemma 4 models have in their layers beside attention and a dense block: inputs of each layer's own, and
-//! experts.
+//! Optional blocks of Gemma 4 layers: per-layer inputs and experts.
 //!
 //! Reference: transformers `gemma4`.
 
@@ -19,7 +18,7 @@ use crate::{
     weights::Weights,
 };
 
-/// For every layer, an embedding of the token plus a projection of the model's input.
+/// Per-layer inputs: a token embedding plus a projection of the model's input, for every layer.
 pub struct PerLayerInputs {
     embed_tokens_per_layer: Embedding,
     embedding_scale: f32,
@@ -33,7 +32,8 @@ impl PerLayerInputs {
     pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInputs> {
         let (hidden, vocab) = (c.base.hidden_size, c.vocab_size_per_layer_input);
         let (layers, size) = (c.base.num_hidden_layers as i32, c.hidden_size_per_layer_input);
-        // The projection is scaled by hidden^-0.5 before its norm, which is the norm with a larger eps.
+        // The projection is scaled by hidden^-0.5 before its norm: the same as a norm with a larger
+        // eps.
         let eps = c.base.rms_norm_eps * hidden as f32;
         Ok(PerLayerInputs {
             embed_tokens_per_layer: w.embedding("embed_tokens_per_layer", vocab, layers * size)?,
@@ -45,7 +45,8 @@ impl PerLayerInputs {
         })
     }
 
-    /// Of token ids `[tokens]` and the model's input `[tokens, hidden_size]`: `[tokens, size]` for each layer.
+    /// Token ids `[tokens]` and the model's input `[tokens, hidden_size]` to `[tokens, size]` per
+    /// layer.
     pub fn forward(&self, tokens: &Array, x: &Array) -> Vec<Array> {
         let all = self.layers * self.size;
         let embedded = self.embed_tokens_per_layer.forward(tokens).astype(x.dtype()) * self.embedding_scale;
@@ -56,7 +57,7 @@ impl PerLayerInputs {
     }
 }
 
-/// Adds what a layer makes of its own input.
+/// Adds a layer's gated per-layer input to the residual stream.
 pub struct PerLayerInput {
     per_layer_input_gate: Linear,
     per_layer_projection: Linear,
@@ -77,7 +78,7 @@ impl PerLayerInput {
         })
     }
 
-    /// `h` `[tokens, hidden_size]` and the layer's input `[tokens, size]` to `[tokens, hidden_size]`.
+    /// `h` `[tokens, hidden_size]` plus the layer's input `[tokens, size]`, projected.
     pub fn forward(&self, h: &Array, input: &Array) -> Array {
         let inner = gated(&self.per_layer_input_gate.forward(h), input, Activation::GeluTanh);
         h + self.post_per_layer_input_norm.forward(&self.per_layer_projection.forward(&inner))
@@ -92,7 +93,7 @@ pub struct MoeConfig {
     moe_intermediate_size: i32,
 }
 
-/// Experts beside a dense block; each of the two has norms of its own.
+/// Experts in parallel with a dense block; each has norms of its own.
 pub struct SparseMoe {
     router: Router,
     /// Without a stored weight, but with the router's scale.
@@ -122,7 +123,8 @@ impl SparseMoe {
         })
     }
 
-    /// What the experts make of the residual stream `h`, added to what the dense block has made of it.
+    /// The experts' output on the residual stream `h`, added to the dense block's output; both
+    /// normed.
     pub fn forward(&self, dense: &Array, h: &Array) -> Array {
         let logits = self.router_proj.forward(&self.router_norm.forward(h));
         let Routing { experts, weights } = self.router.route(&logits);

@@ -1,6 +1,6 @@
-//! Gemma 4: Gemma 3's line with plain norm weights and unscaled scores. Layers that see everything have heads of their own
-//! size, of which a part turns; the last layers may share keys and values with earlier ones; small models feed every
-//! layer an embedding of its own ([`PerLayerInputs`]), sparse ones have experts beside the dense block ([`SparseMoe`]).
+//! Gemma 4: Gemma 3 with plain norm weights and unscaled scores. Full-attention layers have larger,
+//! partly rotated heads; the last layers may share keys and values with earlier ones; small models
+//! add per-layer inputs, sparse ones experts.
 //!
 //! Reference: transformers `gemma4`, `gemma4_unified`.
 
@@ -49,11 +49,11 @@ struct Config {
     hidden_size_per_layer_input: i32,
     vocab_size_per_layer_input: i32,
     enable_moe_block: bool,
-    /// Per layer number, what differs from the rest: newer files say so instead of `global_head_dim`.
+    /// Overrides by layer number, in newer files instead of `global_head_dim`.
     per_layer_config: Option<Value>,
 }
 
-/// What transformers takes for keys that config.json leaves out.
+/// transformers' defaults of absent keys.
 fn defaults(config: &Value) -> Value {
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     let unified = model_type.starts_with("gemma4_unified");
@@ -85,7 +85,7 @@ fn defaults(config: &Value) -> Value {
     })
 }
 
-/// MLX's stacked experts lie below `switch_glu`.
+/// MLX stacks experts under `switch_glu`.
 pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &text_names(name)?.replace(".experts.switch_glu.", ".experts."))
 }
@@ -96,7 +96,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check(config)?;
     let (base, m) = (&c.base, w.sub("model"));
     let mut slides = sliding_layers(config, base.num_hidden_layers, |i| !(i + 1).is_multiple_of(6))?;
-    // The last layer sees everything, whatever its type says.
+    // The last layer uses full attention regardless of its type.
     if let Some(last) = slides.last_mut() {
         *last = false;
     }
@@ -150,7 +150,7 @@ impl Model for Gemma4 {
         self.head.forward(hidden, &self.embed_tokens)
     }
 
-    /// Layers that share keys and values, the last ones, need none.
+    /// The last layers share keys and values and need none.
     fn make_caches(&self) -> Vec<Cache> {
         self.layers.iter().filter_map(|layer| layer.self_attn.make_cache()).collect()
     }
