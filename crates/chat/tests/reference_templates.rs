@@ -114,18 +114,18 @@ fn published_templates_render_as_in_transformers() {
     check_document(&document(&outcomes, &exceptions));
 }
 
-/// docs/templates.md: what was compared, and where the comparison does not say "equal".
+/// docs/templates.md: the counts of outcomes, and the templates that differ.
 fn document(outcomes: &BTreeMap<Outcome, usize>, exceptions: &BTreeMap<String, BTreeSet<&str>>) -> String {
     let count = |outcome| outcomes.get(&outcome).copied().unwrap_or(0);
     let mut text = format!(
         "# Chat templates\n\n\
-         Published templates rendered by Lanner and by Python's Jinja2 with transformers' settings, over the same\n\
-         conversations: {} renderings are the same byte for byte (or refuse the conversation with the same words), none\n\
-         differs for another reason than these two:\n\n\
-         - **lenient** ({}): Python stops with an error of its own, such as looping over `None`; Lanner goes on.\n\
-         - **markup** ({}): the template joins a string marked `safe` with another, which makes Jinja2 escape quotes as\n  \
-           HTML: a slip of the template that Lanner does not repeat.\n\n\
-         | template | what |\n|---|---|\n",
+         Lanner and Python's Jinja2, with transformers' settings, rendered published templates over the\n\
+         same conversations: {} renderings are identical (or refuse the conversation with the same words).\n\
+         The others differ for one of two reasons:\n\n\
+         - **lenient** ({}): Python fails, for example when looping over `None`; Lanner continues.\n\
+         - **markup** ({}): the template joins a string marked `safe` with another, which makes Jinja2\n  \
+           escape quotes as HTML: a fault of the template that Lanner does not repeat.\n\n\
+         | template | difference |\n|---|---|\n",
         count(Outcome::Same),
         count(Outcome::Lenient),
         count(Outcome::Markup)
