@@ -1,4 +1,5 @@
-//! Engines that share a memory limit. A test binary of its own, with one test: the limit is the process's.
+//! Engines that share a memory limit. A binary of its own with one test: the limit is that of the
+//! process.
 
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
@@ -31,7 +32,7 @@ fn answer((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<u32> {
 }
 
 #[test]
-fn load_under_a_memory_limit_is_refused_rather_than_what_runs_fails() {
+fn load_beyond_the_memory_limit_is_refused_and_running_requests_continue() {
     let options = |limit| Options {
         device: Some(Device::Cpu),
         max_batch: 4,
@@ -46,11 +47,11 @@ fn load_under_a_memory_limit_is_refused_rather_than_what_runs_fails() {
     free.stop();
     drop(free);
 
-    // Room for one model and three whole answers, and next to nothing besides.
+    // Memory for one model and three answers.
     let tight = options(memory.weights + memory.step + 3 * memory.state(450));
     let engine = load(&tight).expect("loads");
     let running: Vec<_> = (0..3).map(|i| submit(&engine, i)).collect();
-    // Steps of as many tokens take more than there is.
+    // Steps of this many tokens need more memory than is left.
     match load(&Options { prefill_chunk: 4096, ..tight.clone() }).err() {
         Some(error @ LoadError::MemoryFull { .. }) => {
             assert!(error.to_string().contains("raise the memory limit"), "{error}");
@@ -58,11 +59,11 @@ fn load_under_a_memory_limit_is_refused_rather_than_what_runs_fails() {
         other => panic!("{other:?}"),
     }
     let answers: Vec<_> = running.into_iter().map(answer).collect();
-    assert_eq!(answers, expected, "what runs does not notice");
+    assert_eq!(answers, expected, "running requests are unchanged");
     engine.stop();
     drop(engine);
 
-    // Room for both; the cache of the first makes some of it.
+    // Memory for both, after evicting the cache of the first.
     let wide = options(3 * (memory.weights + memory.step) + 20 * memory.state(450));
     let first = load(&wide).expect("loads");
     (0..3).for_each(|i| assert_eq!(answer(submit(&first, i)), expected[i as usize]));

@@ -1,4 +1,4 @@
-//! Loading needs little more memory than the weights take. A test binary of its own: the peak is the process's.
+//! Peak memory of loading. A binary of its own: the peak is that of the process.
 
 #[expect(dead_code, reason = "this test writes a manifest of its own")]
 #[path = "it/support/checkpoint.rs"]
@@ -13,7 +13,7 @@ const EXPERTS: usize = 8;
 const EXPERT_SIZE: usize = 512;
 const VOCAB: usize = 1024;
 
-/// A checkpoint whose experts lie fused in one tensor per layer, which has to be cut in two.
+/// A checkpoint with one fused expert tensor per layer, which is split in two.
 fn manifest() -> Value {
     let mut tensors = Map::new();
     let mut add = |name: String, shape: &[usize]| {
@@ -49,14 +49,14 @@ fn config() -> Value {
 }
 
 #[test]
-fn loading_takes_at_most_a_tenth_more_than_the_weights() {
+fn loading_peak_is_at_most_a_tenth_above_the_weights() {
     let folder = tempfile::tempdir().expect("a folder");
     checkpoint::write(&manifest(), folder.path());
     std::fs::write(folder.path().join("config.json"), config().to_string()).expect("written");
-    // Without the steps that a server which may speculate takes to see what they cost.
+    // Without the measured steps of speculation.
     let options = Options { device: Some(Device::Cpu), speculate: Speculate::Off, ..Options::default() };
     let engine = start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads");
     let (weights, peak) = (engine.info().weight_bytes, mlx::peak_memory());
-    assert!(weights > 75_000_000, "{weights} bytes are enough to tell");
+    assert!(weights > 75_000_000, "{weights} bytes are enough to measure");
     assert!(peak as f64 <= 1.1 * weights as f64, "a peak of {peak} bytes for weights of {weights}");
 }

@@ -1,4 +1,5 @@
-//! What is promised under a memory limit. A test binary of its own, with one test: the limit is the process's.
+//! Guarantees under a memory limit. A binary of its own with one test: the limit is that of the
+//! process.
 
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
@@ -27,7 +28,7 @@ fn submit(engine: &Engine, request: Request) -> Result<(Ticket, Receiver<Event>)
     Ok((engine.submit(request, move |event| drop(sender.send(event)))?, events))
 }
 
-/// The tokens, or why there are none.
+/// The tokens, or the error.
 fn end((_ticket, events): (Ticket, Receiver<Event>)) -> Result<Vec<u32>, RequestError> {
     let mut tokens = vec![];
     for event in events {
@@ -72,7 +73,7 @@ fn check(golden: &str) {
     assert!(memory.step + memory.state(324) < 4 * taken, "{golden}: {taken} bytes, and {memory:?}");
     measured.stop();
 
-    // Room for two of the longest, and then a little.
+    // Memory for two and a half of the longest requests.
     let tight = memory.state(304) * 5 / 2;
     let options =
         |when_full| Options { memory_limit: limit(&memory, tight), when_full, ..Options::default() };
@@ -80,7 +81,7 @@ fn check(golden: &str) {
     let room = engine.info().memory.room().expect("a limit");
     mlx::reset_peak_memory();
     assert_eq!(answers(&engine), expected, "{golden}: with a limit");
-    assert_eq!(answers(&engine), expected, "{golden}: and once more, from what is cached");
+    assert_eq!(answers(&engine), expected, "{golden}: once more, from the cache");
     let (peak, allowed) = (mlx::peak_memory(), engine.info().memory.limit.expect("a limit"));
     eprintln!("{golden}: peak {peak} of {allowed}");
     assert!(peak <= allowed, "{golden}: {peak} bytes, where the limit is {allowed}");
@@ -128,7 +129,7 @@ fn check(golden: &str) {
     mlx::set_memory_limit(64 << 30).expect("set");
 }
 
-/// Of many at once some are refused, and whoever comes again gets an answer.
+/// Of many concurrent requests some are refused, and a retry succeeds.
 fn refuses(engine: &Engine, golden: &str) {
     let long = || Request { max_tokens: 200, ..request(5, 100) };
     let (started, first) = mpsc::channel();
@@ -144,17 +145,17 @@ fn refuses(engine: &Engine, golden: &str) {
             Err(error) => panic!("{golden}: {error}"),
         }
     }
-    assert!(refused >= 1, "{golden}: nobody was refused");
+    assert!(refused >= 1, "{golden}: no request was refused");
     let start = Instant::now();
     while end(submit(engine, long()).expect("fits")).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(120), "{golden}: no room for long");
+        assert!(start.elapsed() < Duration::from_secs(120), "{golden}: no memory after two minutes");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// Keys and values, a recurrence, windows, latents.
 #[test]
-fn nothing_exceeds_a_limit_and_who_fits_is_answered_as_ever() {
+fn memory_limit_is_never_exceeded_and_answers_are_unchanged() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded", "gemma3_text-a", "deepseek_v3-a"] {
         check(golden);
     }

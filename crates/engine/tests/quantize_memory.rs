@@ -1,4 +1,4 @@
-//! Memory of quantising; a process of its own, so that nothing else counts.
+//! Peak memory of quantising. A binary of its own: the peak is that of the process.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -14,12 +14,12 @@ use engine::{
 use serde_json::json;
 
 const MIB: usize = 1 << 20;
-/// Bytes of the one tensor, and what quantising it may take: a few pieces of it.
+/// Bytes of the only tensor, and the allowed increase while quantising it.
 const TENSOR: usize = 256 * MIB;
 const BOUND: usize = 128 * MIB;
 
 #[test]
-fn a_large_tensor_is_never_in_memory_as_a_whole() {
+fn quantizing_never_holds_a_whole_large_tensor() {
     let folder = tempfile::tempdir().expect("a folder");
     write_checkpoint(folder.path()).expect("written");
     for (i, mode) in Mode::ALL.into_iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Published checkpoints as tools/goldens/indexes.py records them: config.json, and the names, dtypes and shapes of
-//! their tensors, written as patterns. No weights.
+//! Published checkpoints as recorded by tools/goldens/indexes.py: config.json, and the names, dtypes
+//! and shapes of their tensors, as patterns. No weights.
 
-/// The names that a pattern stands for: `{0-3}` is a range of integers, both ends included, and `{q,k,5,7-9}` a list.
+/// Expands a pattern into names: `{0-3}` is an inclusive range of integers, `{q,k,5,7-9}` a list.
 pub fn expand(pattern: &str) -> Vec<String> {
     let Some((before, rest)) = pattern.split_once('{') else { return vec![pattern.to_string()] };
     let (items, after) = rest.split_once('}').unwrap_or_else(|| panic!("{pattern} has no closing brace"));
@@ -10,7 +10,7 @@ pub fn expand(pattern: &str) -> Vec<String> {
     choices.flat_map(|choice| tails.iter().map(move |tail| format!("{before}{choice}{tail}"))).collect()
 }
 
-/// `7-9` as three numbers, anything else as it is.
+/// `7-9` as three numbers, anything else unchanged.
 fn numbers_in(item: &str) -> Vec<String> {
     let ends = item.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     match ends {

@@ -1,4 +1,4 @@
-//! Made-up weights: every family takes them, in every format, and computes with them as with real ones.
+//! Random weights: every family loads and runs with them, in every format.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::mpsc};
 
@@ -43,7 +43,7 @@ fn logits(engine: &Engine) -> Vec<f32> {
     all
 }
 
-/// Loads and runs; logits must be numbers of the size that real models have.
+/// Loads and runs; logits must have realistic sizes.
 fn check(name: &str, config: &Value, quantization: Option<Quantization>) -> ModelInfo {
     let engine = open(config, quantization);
     let logits = logits(&engine);
@@ -56,7 +56,7 @@ fn check(name: &str, config: &Value, quantization: Option<Quantization>) -> Mode
 }
 
 #[test]
-fn every_family_computes_with_made_up_weights() {
+fn random_weights_run_in_every_family() {
     let configs = configs();
     assert!(configs.len() >= 80, "{} configurations", configs.len());
     for (name, config) in configs {
@@ -65,14 +65,14 @@ fn every_family_computes_with_made_up_weights() {
         assert_eq!(dense.weight_bytes, 2 * dense.weights.parameters, "{name}");
         let quantized = check(&name, &config, Some(AFFINE));
         assert_eq!(quantized.weights.parameters, dense.weights.parameters, "{name}");
-        // Odd sizes are no whole number of groups.
+        // Odd sizes are not multiples of the group size.
         let smaller = quantized.weight_bytes < dense.weight_bytes;
         assert!(smaller || name.ends_with("-odd"), "{name}");
     }
 }
 
 #[test]
-fn every_format_gives_moderate_logits() {
+fn random_weights_give_moderate_logits_in_every_format() {
     let (_, config) = configs().into_iter().find(|(name, _)| name == "qwen3-a").expect("recorded");
     let affine = |bits, group_size| Quantization { bits, group_size, ..AFFINE };
     let bits = [2, 3, 4, 5, 6, 8].map(|bits| affine(bits, 32));
@@ -81,11 +81,11 @@ fn every_format_gives_moderate_logits() {
     for quantization in bits.into_iter().chain(fixed) {
         sizes.push(check("qwen3-a", &config, Some(quantization)).weight_bytes);
     }
-    assert!(sizes[..6].is_sorted(), "more bits take more room: {sizes:?}");
+    assert!(sizes[..6].is_sorted(), "more bits take more memory: {sizes:?}");
 }
 
 #[test]
-fn the_same_model_is_made_up_each_time() {
+fn random_weights_are_the_same_every_time() {
     let (_, config) = configs().into_iter().find(|(name, _)| name == "qwen3_5-a").expect("recorded");
     let bits = |engine: &Engine| logits(engine).into_iter().map(f32::to_bits).collect::<Vec<_>>();
     assert_eq!(bits(&open(&config, Some(AFFINE))), bits(&open(&config, Some(AFFINE))));

@@ -1,4 +1,4 @@
-//! Requests against a real (tiny) model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
+//! Requests to a tiny model: seeds, penalties, log-probabilities, cancellation, limits, fairness.
 
 use std::{
     sync::mpsc::{self, Receiver},
@@ -65,7 +65,7 @@ fn sampled_output_depends_on_the_request_alone() {
 }
 
 #[test]
-fn log_probabilities_are_those_of_the_logits() {
+fn logprobs_match_the_logits() {
     let engine = model(Options { prefill_chunk: 8, ..Options::default() });
     let request = Request {
         logprobs: Some(3),
@@ -108,7 +108,7 @@ fn log_probabilities_are_those_of_the_logits() {
 }
 
 #[test]
-fn a_request_ends_at_its_limit_or_the_contexts() {
+fn request_ends_at_max_tokens_or_the_context_length() {
     let engine = model(Options { max_context: Some(40), ..Options::default() });
     let (reason, usage) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(10), 7) }));
     assert_eq!((reason, usage.prompt_tokens, usage.completion_tokens), (FinishReason::Length, 10, 7));
@@ -117,7 +117,7 @@ fn a_request_ends_at_its_limit_or_the_contexts() {
 }
 
 #[test]
-fn an_end_of_sequence_token_ends_it_and_is_counted() {
+fn eos_token_ends_the_request_and_is_counted() {
     let engine = model(Options::default());
     let bias = Sampling { logit_bias: [(2, 1e4)].into(), ..Sampling::default() };
     let request = Request { sampling: bias, ..Request::new(prompt(5), 9) };
@@ -129,7 +129,7 @@ fn an_end_of_sequence_token_ends_it_and_is_counted() {
 }
 
 #[test]
-fn invalid_requests_are_refused_with_a_reason() {
+fn invalid_request_is_refused_with_a_reason() {
     let engine = model(Options { max_context: Some(40), ..Options::default() });
     let check = |request: Request, expected: &str| {
         let error = engine.submit(request, |_| {}).err().expect("refused").to_string();
@@ -166,7 +166,7 @@ fn invalid_requests_are_refused_with_a_reason() {
 }
 
 #[test]
-fn parameters_at_the_ends_of_their_ranges_give_tokens_of_the_vocabulary() {
+fn sampling_at_the_ends_of_its_ranges_gives_tokens_of_the_vocabulary() {
     let engine = model(Options::default());
     let ban_all = |bias: f32| (0..320).map(|id| (id, bias)).collect();
     let changes: [fn(&mut Sampling); 9] = [
@@ -187,7 +187,7 @@ fn parameters_at_the_ends_of_their_ranges_give_tokens_of_the_vocabulary() {
             change(&mut request.sampling);
             let got = tokens(submit(&engine, request.clone()));
             assert!(got.len() == 30 && got.iter().all(|id| *id < 320), "{:?}: {got:?}", request.sampling);
-            // A bias that all tokens have changes nothing.
+            // A bias on all tokens changes nothing.
             let Sampling { logit_bias, .. } = &mut request.sampling;
             if logit_bias.is_empty() && temperature == 0.0 {
                 *logit_bias = ban_all(-10_000.0);
@@ -197,7 +197,7 @@ fn parameters_at_the_ends_of_their_ranges_give_tokens_of_the_vocabulary() {
     }
 }
 
-/// Allows only tokens that the model does not have.
+/// Allows only tokens outside of the vocabulary.
 #[derive(Debug)]
 struct Beyond;
 
@@ -208,7 +208,7 @@ impl Constraint for Beyond {
 }
 
 #[test]
-fn a_request_without_a_candidate_fails_alone() {
+fn request_without_a_candidate_fails_alone() {
     let engine = model(Options::default());
     let good = submit(&engine, sampled(3, 30));
     for presence_penalty in [0.0, 0.5] {
@@ -222,7 +222,7 @@ fn a_request_without_a_candidate_fails_alone() {
 }
 
 #[test]
-fn penalised_requests_draw_from_the_noise_of_others() {
+fn penalised_request_draws_from_the_same_noise() {
     let engine = model(Options::default());
     let with = |presence_penalty: f32| {
         let sampling = Sampling { temperature: 1.0, seed: 11, presence_penalty, ..Sampling::default() };
@@ -232,14 +232,14 @@ fn penalised_requests_draw_from_the_noise_of_others() {
 }
 
 #[test]
-fn a_dropped_ticket_stops_the_generation() {
+fn dropped_request_handle_stops_the_generation() {
     let engine = model(Options { max_batch: 1, ..Options::default() });
     for _ in 0..100 {
         let (ticket, events) = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) });
         assert!(matches!(events.recv(), Ok(Event::Token { .. })));
         drop(ticket);
-        let seen = 1 + events.iter().filter(|e| matches!(e, Event::Token { .. })).count();
-        assert!(seen < 200, "stopped, after {seen} tokens");
+        let generated = 1 + events.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+        assert!(generated < 200, "{generated} tokens");
     }
     let queued: Vec<_> = (0..3)
         .map(|_| submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) }))
@@ -255,7 +255,7 @@ fn a_dropped_ticket_stops_the_generation() {
 }
 
 #[test]
-fn a_short_prompt_is_not_held_up_by_a_long_one() {
+fn long_prompt_does_not_delay_a_short_one() {
     let engine = model(Options { prefill_chunk: 32, ..Options::default() });
     let long = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(2000), 40) });
     let short = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 10) });
@@ -268,9 +268,9 @@ fn a_short_prompt_is_not_held_up_by_a_long_one() {
 }
 
 #[test]
-fn a_long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
+fn long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
     let engine = model(Options { prefill_chunk: 50, ..Options::default() });
-    // Both tell the same listener, in the order in which things happen.
+    // Both send to one channel, which preserves the order of events.
     let (sender, events) = mpsc::channel();
     let submit = |name, request| {
         let sender = sender.clone();
@@ -284,7 +284,7 @@ fn a_long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
 }
 
 #[test]
-fn many_requests_of_one_group_do_not_hold_up_another() {
+fn group_with_many_requests_does_not_delay_another() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
     let place = engine.enter().expect("a place");
     let mut crowd: Vec<_> = (0..20)
@@ -305,7 +305,7 @@ fn many_requests_of_one_group_do_not_hold_up_another() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_until_somebody_has_gone() {
+fn full_queue_refuses_requests_until_one_ends() {
     let engine = model(Options { max_batch: 1, queue_limit: 2, ..Options::default() });
     let endless = || Request { ignore_eos: true, ..Request::new(prompt(5), 1900) };
     let mut requests: Vec<_> = (0..3).map(|_| submit(&engine, endless())).collect();
@@ -321,7 +321,7 @@ fn a_full_queue_takes_no_more_until_somebody_has_gone() {
 }
 
 #[test]
-fn a_request_whose_time_is_up_fails_whether_it_runs_or_waits() {
+fn request_past_its_deadline_fails_running_or_waiting() {
     let engine = model(Options { max_batch: 1, ..Options::default() });
     let good = tokens(submit(&engine, sampled(1, 20)));
     let hurried = |milliseconds| {
@@ -337,14 +337,14 @@ fn a_request_whose_time_is_up_fails_whether_it_runs_or_waits() {
         assert!(matches!(all[..], [Event::Failed(RequestError::TimeIsUp)]), "{all:?}");
     }
     assert!(matches!(running.1.iter().last(), Some(Event::Failed(RequestError::TimeIsUp))));
-    assert_eq!(tokens(patient), good, "the next one has its place");
+    assert_eq!(tokens(patient), good, "the next one runs");
 }
 
 #[test]
-fn urgent_requests_overtake_waiting_ones_and_background_work_leaves_a_place() {
+fn urgent_requests_overtake_and_background_requests_leave_a_slot() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
     let request = |priority, n| Request { ignore_eos: true, priority, ..Request::new(prompt(5), n) };
-    // One place stays free for others, however much background work there is.
+    // Background requests always leave one slot free.
     let long: Vec<_> = (0..3).map(|_| submit(&engine, request(Priority::Background, 1900))).collect();
     assert!(matches!(long[0].1.recv(), Ok(Event::Token { .. })));
     let first = submit(&engine, request(Priority::Normal, 200));
@@ -359,7 +359,7 @@ fn urgent_requests_overtake_waiting_ones_and_background_work_leaves_a_place() {
 }
 
 #[test]
-fn a_caller_that_panics_loses_its_request_alone() {
+fn panicking_caller_loses_only_its_own_request() {
     let engine = model(Options::default());
     let good = submit(&engine, sampled(1, 20));
     let ticket = engine.submit(sampled(2, 20), |_| panic!("on purpose")).expect("valid");
@@ -368,7 +368,7 @@ fn a_caller_that_panics_loses_its_request_alone() {
 }
 
 #[test]
-fn a_stopped_engine_has_ended_every_request_and_takes_no_more() {
+fn stopped_engine_ends_every_request_and_refuses_new_ones() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
     let endless = || Request { ignore_eos: true, ..Request::new(prompt(5), 1900) };
     let requests: Vec<_> = (0..4).map(|_| submit(&engine, endless())).collect();

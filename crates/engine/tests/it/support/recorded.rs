@@ -1,4 +1,4 @@
-//! Recorded prompts, what their reference made of them, and what the engine does.
+//! Recorded prompts with the reference's results, and the engine's results for them.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// What is asked of the engine.
+    /// The request to the engine.
     pub fn request(&self) -> Request {
         Request {
             logits: true,
@@ -41,8 +41,7 @@ impl Case {
         }
     }
 
-    /// The reference's logits and the positions they are for, those of generated tokens only up to
-    /// step `last`.
+    /// The reference's logits by position, those of generated tokens only up to step `last`.
     pub fn expected(&self, last: usize) -> impl Iterator<Item = (usize, &[f32])> {
         let prompt = self.logit_positions.iter().copied().zip(self.logits.iter().map(Vec::as_slice));
         let steps = self.decode_logits.iter().filter(move |(step, _)| **step <= last);
@@ -55,7 +54,7 @@ impl Case {
     }
 }
 
-/// What a request gave: tokens, and logits by position.
+/// The result of a request: tokens, and logits by position.
 pub struct Answer {
     pub tokens: Vec<u32>,
     pub logits: Vec<Vec<f32>>,
@@ -72,7 +71,7 @@ impl Answer {
     }
 }
 
-/// The folders of ours and of LANNER_GOLDENS, those of long prompts or the others.
+/// Folders of our goldens and of LANNER_GOLDENS, with long prompts or without.
 pub fn folders(long: bool) -> Vec<PathBuf> {
     let more = std::env::var_os("LANNER_GOLDENS").map(PathBuf::from);
     if more.is_none() {
@@ -102,7 +101,7 @@ pub fn golden(folder: &Path) -> Golden {
     serde_json::from_str(&text).expect("a golden")
 }
 
-/// Runs `check` on each folder, one failing or panicking after the other.
+/// Runs `check` on each folder, and reports all failures and panics at the end.
 pub fn check_each(folders: &[PathBuf], mut check: impl FnMut(&Path) -> Result<String, String>) {
     let mut failures = vec![];
     for folder in folders {
@@ -141,7 +140,7 @@ pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
                     return Answer { tokens, logits, usage };
                 }
                 Event::Failed(error) => panic!("{error}"),
-                Event::Prompt(_) => unreachable!("no prompt log-probabilities were asked for"),
+                Event::Prompt(_) => unreachable!("no prompt log-probabilities were requested"),
             }
         }
         panic!("no end");
@@ -156,8 +155,8 @@ pub fn largest_difference(got: &[f32], expected: &[f32]) -> f32 {
         .fold(0.0, |max, d| if d > max || d.is_nan() { d } else { max })
 }
 
-/// The largest difference of a logit, which must be within the bound; says what is wrong with an
-/// answer in float32.
+/// The largest difference of a logit of a float32 answer. Fails if it exceeds `bound`, or if greedy
+/// tokens differ.
 pub fn check(case: &Case, answer: &Answer, bound: f32) -> Result<f32, String> {
     let decided = case.decided();
     if answer.tokens[..decided] != case.greedy_ids[..decided] {
@@ -174,7 +173,7 @@ pub fn check(case: &Case, answer: &Answer, bound: f32) -> Result<f32, String> {
     Ok(worst)
 }
 
-/// How far logits of the prompts are off on average, as a part of their own size.
+/// Root mean square error of the prompts' logits, relative to their size.
 pub fn relative_error(golden: &Golden, answers: &[Answer]) -> f64 {
     let (mut error, mut size) = (0.0f64, 0.0f64);
     for (case, answer) in golden.cases.iter().zip(answers) {
@@ -188,8 +187,7 @@ pub fn relative_error(golden: &Golden, answers: &[Answer]) -> f64 {
     (error / size).sqrt()
 }
 
-/// The answers, which are the same whatever the chunks of the prefill, and in the last of them with
-/// neighbours.
+/// The answers, after checking that prefill chunks and batch neighbours do not change a bit.
 pub fn same_in_every_cut(
     folder: &Path,
     golden: &Golden,

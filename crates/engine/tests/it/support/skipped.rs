@@ -1,11 +1,11 @@
-//! Tests that lack what they need.
+//! Reports skipped parts of tests.
 
 use std::io::Write;
 
-/// Says that the running test leaves something out, and why, so that it shows even though the test
-/// passes: a test's own output is hidden then, what is written to stderr itself is not.
+/// Reports that the running test skips something. The test harness captures macros' output of passing
+/// tests, but not writes to stderr itself.
 pub fn skipped(what: &str) {
     let test = std::thread::current().name().unwrap_or("main").to_owned();
-    // A stderr that is closed is no reason to fail.
+    // A closed stderr is not a failure.
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {what}");
 }
