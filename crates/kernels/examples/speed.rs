@@ -49,7 +49,7 @@ fn token(report: &Report, k: usize, n: usize) {
             linear(&x, Weight::Affine(weight(i)), &mut out, k, n, Rounded)
         }
     });
-    let packing = PackedLayout::of(&weight(0), n).expect("whole blocks");
+    let packing = PackedLayout::for_weight(&weight(0), n).expect("whole blocks");
     let mut memory: Vec<Vec<u32>> = vec![];
     for i in 0..count {
         memory.push(vec![0; packing.words(n, k)]);
@@ -112,7 +112,7 @@ fn model(report: &Report, shape: &Shape) {
         let codes = vec![0x9a5c_3e71u32; n * k * bits / 32];
         let (scales, biases) = (Floats::Bf16(&scales), Floats::Bf16(&scales));
         let weight = Affine { codes: &codes, scales, biases, group_size: 64, bits };
-        let packing = PackedLayout::of(&weight, n).expect("whole blocks");
+        let packing = PackedLayout::for_weight(&weight, n).expect("whole blocks");
         let mut memory = vec![0; packing.words(n, k)];
         packing.pack(weight, k, &mut memory);
         (packing, k, n, memory)

@@ -1,18 +1,18 @@
-//! How fast this machine reads memory: the limit that kernels which read every weight once are held against.
+//! Memory read bandwidth: the limit of kernels that read each weight once.
 
 use std::{hint::black_box, thread, time::Instant};
 
-/// The best of this many passes counts: whatever else runs can only slow one down.
+/// The best of this many passes counts: other load only slows a pass down.
 const PASSES: usize = 6;
 
-/// Bytes per second that `threads` threads read together from a buffer of `bytes` bytes, which should be many times the
-/// size of the caches.
+/// Bytes per second that `threads` threads read together from a buffer of `bytes` bytes, which should be many times larger
+/// than the caches.
 ///
 /// # Panics
 /// If `threads` is 0, or `bytes` is less than 8 for each thread.
 pub fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
     let share = (bytes / 8).div_ceil(threads);
-    // Each thread touches its part first, so that it lies where that thread reads fastest.
+    // Each thread first touches its part, which places it in that thread's NUMA node.
     let mut buffer = vec![0u64; share * threads];
     thread::scope(|scope| buffer.chunks_mut(share).for_each(|part| drop(scope.spawn(|| part.fill(1)))));
     let pass = |_| {
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_speed_is_one_that_machines_have() {
+    fn read_bandwidth_is_plausible() {
         let speed = read_bandwidth(1 << 20, 2);
         assert!(speed > 1e6 && speed < 1e14, "{speed}");
     }
 
     #[test]
-    fn every_word_is_read() {
+    fn sum_reads_every_word() {
         let words: Vec<u64> = (0..1000).collect();
         assert_eq!(sum(&words), 499_500);
     }

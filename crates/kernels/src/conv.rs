@@ -1,21 +1,22 @@
 //! The short causal depthwise convolution in front of recurrent layers, with its activation.
 
 use crate::{
+    disjoint::DisjointMut,
     lanes::silu,
+    memory::Aligned,
     parallel::for_each_chunk,
     scalar::Scalar,
-    shared::{Aligned, Parts},
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
-/// What follows the convolution.
+/// The activation after the convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvActivation {
     None,
     Silu,
 }
 
-/// A weight `[channels, width]` as [`causal_conv`] takes it, `[width, channels]`.
+/// Transposes a weight `[channels, width]` to `[width, channels]`, for [`causal_conv`].
 #[must_use]
 pub fn conv_taps<T: Scalar>(weight: &[T], channels: usize) -> Vec<f32> {
     let mut taps = vec![0.0; weight.len()];
@@ -27,10 +28,10 @@ pub fn conv_taps<T: Scalar>(weight: &[T], channels: usize) -> Vec<f32> {
     taps
 }
 
-/// `out[t] = activation(sum_j taps[j] * x[t + j - (width - 1)])`, where tokens before the first come from `state`.
+/// `out[t] = activation(sum_j taps[j] * x[t + j - (width - 1)])`; tokens before the first come from `state`.
 ///
 /// `x`, `out` `[tokens, channels]`; `taps` `[width, channels]`; `state` `[width - 1, channels]`, the last inputs
-/// of the previous call; `new_state` receives this call's.
+/// of the previous call; `new_state` receives those of this call.
 pub fn causal_conv<T: Scalar>(
     x: &[T],
     taps: &[f32],
@@ -45,43 +46,47 @@ pub fn causal_conv<T: Scalar>(
     assert!(width > 0 && taps.len() == width * channels, "{} taps for {channels} channels", taps.len());
     assert_eq!((state.len(), out.len()), ((width - 1) * channels, tokens * channels));
     assert_eq!(new_state.len(), state.len(), "states differ in length");
-    let call = Call { x, taps, state, width, channels, activation, out: Parts::new(out) };
-    let mut blocks: Vec<usize> = (0..channels).step_by(BLOCK).collect();
-    // The activation costs about as much as 16 multiply-adds.
+    let call = ConvCall { x, taps, state, width, channels, activation, out: DisjointMut::new(out) };
+    let mut blocks: Vec<usize> = (0..channels).step_by(TASK_CHANNELS).collect();
+    // An activation costs about 16 multiply-adds.
     for_each_chunk(&mut blocks, 1, x.len() * (width + 16), |_, block| {
-        vectorize(Block { call: &call, first: block[0], channels: (channels - block[0]).min(BLOCK) });
+        dispatch(ConvChannels {
+            call: &call,
+            first: block[0],
+            channels: (channels - block[0]).min(TASK_CHANNELS),
+        });
     });
-    let kept = state.len().saturating_sub(x.len());
-    new_state[..kept].copy_from_slice(&state[state.len() - kept..]);
-    new_state[kept..].copy_from_slice(&x[x.len() - (state.len() - kept)..]);
+    let unchanged = state.len().saturating_sub(x.len());
+    new_state[..unchanged].copy_from_slice(&state[state.len() - unchanged..]);
+    new_state[unchanged..].copy_from_slice(&x[x.len() - (state.len() - unchanged)..]);
 }
 
-/// Channels a thread takes through all tokens.
-const BLOCK: usize = 256;
+/// Channels of a task, which takes them through all tokens.
+const TASK_CHANNELS: usize = 256;
 
-/// What one call was given.
-struct Call<'a, T> {
+/// The arguments of one call.
+struct ConvCall<'a, T> {
     x: &'a [T],
     taps: &'a [f32],
     state: &'a [T],
     width: usize,
     channels: usize,
     activation: ConvActivation,
-    out: Parts<'a, T>,
+    out: DisjointMut<'a, T>,
 }
 
-struct Block<'a, T> {
-    call: &'a Call<'a, T>,
+struct ConvChannels<'a, T> {
+    call: &'a ConvCall<'a, T>,
     first: usize,
     channels: usize,
 }
 
-impl<T: Scalar> Work for Block<'_, T> {
+impl<T: Scalar> WithSimd for ConvChannels<'_, T> {
     #[inline(always)]
-    #[allow(unsafe_code, reason = "blocks write channels of their own")]
+    #[allow(unsafe_code, reason = "tasks write disjoint channels")]
     fn run(self) {
-        let Block { call, first, channels: count } = self;
-        let mut sums = Aligned([0.0; BLOCK]);
+        let ConvChannels { call, first, channels: count } = self;
+        let mut sums = Aligned([0.0; TASK_CHANNELS]);
         let sums = &mut sums.0[..count];
         for t in 0..call.x.len() / call.channels {
             sums.fill(0.0);
@@ -105,8 +110,8 @@ impl<T: Scalar> Work for Block<'_, T> {
     }
 }
 
-impl<T> Call<'_, T> {
-    /// Token `i` of the state, then of the input.
+impl<T> ConvCall<'_, T> {
+    /// Token `i` of the state followed by the input.
     #[inline(always)]
     fn input(&self, i: usize) -> &[T] {
         let past = self.width - 1;

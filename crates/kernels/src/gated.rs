@@ -1,10 +1,10 @@
-//! Gates: of a feed-forward layer, of attention, and those that steer a delta rule.
+//! Gates of feed-forward layers, attention and delta rules.
 
 use crate::{
     lanes::{exp, sigmoid, silu, softplus, tanh},
     parallel::for_each_chunk,
     scalar::Scalar,
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,31 +15,31 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// Elements a thread takes at a time.
-const BLOCK: usize = 1024;
+/// GateElements of a task.
+const TASK_ELEMENTS: usize = 1024;
 
 /// `out = activation(gate) * up`, element by element, in float32, rounded once.
 pub fn gated<T: Scalar>(gate: &[T], up: &[T], out: &mut [T], activation: Activation) {
     assert_eq!((gate.len(), up.len()), (out.len(), out.len()), "gate, up and out differ in length");
-    // An activation costs about as much as 16 multiply-adds.
-    for_each_chunk(out, BLOCK, 16 * gate.len(), |i, out| {
-        let (gate, up) = (&gate[i * BLOCK..][..out.len()], &up[i * BLOCK..][..out.len()]);
-        vectorize(Elements { gate, up, activation, out });
+    // An activation costs about 16 multiply-adds.
+    for_each_chunk(out, TASK_ELEMENTS, 16 * gate.len(), |i, out| {
+        let (gate, up) = (&gate[i * TASK_ELEMENTS..][..out.len()], &up[i * TASK_ELEMENTS..][..out.len()]);
+        dispatch(GateElements { gate, up, activation, out });
     });
 }
 
 /// `values = activation(values) * up`, on this thread.
-pub(crate) fn gate(values: &mut [f32], up: &[f32], activation: Activation) {
-    vectorize(InPlace { values, up, activation });
+pub(crate) fn gate_in_place(values: &mut [f32], up: &[f32], activation: Activation) {
+    dispatch(GateInPlace { values, up, activation });
 }
 
-struct InPlace<'a> {
+struct GateInPlace<'a> {
     values: &'a mut [f32],
     up: &'a [f32],
     activation: Activation,
 }
 
-impl Work for InPlace<'_> {
+impl WithSimd for GateInPlace<'_> {
     #[inline(always)]
     fn run(self) {
         match self.activation {
@@ -57,15 +57,15 @@ impl Work for InPlace<'_> {
     }
 }
 
-/// `x *= sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` `[rows, dim]` lie one behind the
-/// other, those of `gate` `stride` apart from its start on (its last may end early).
+/// `x *= sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` `[rows, dim]` are contiguous, rows
+/// of `gate` `stride` apart; its last row may end after `dim` values.
 pub fn sigmoid_gated<T: Scalar>(x: &mut [T], gate: &[T], stride: usize, dim: usize) {
     assert!(x.len().is_multiple_of(dim), "rows of {dim} in {}", x.len());
     let rows = x.len() / dim;
     assert!(stride >= dim && (rows == 0 || gate.len() >= (rows - 1) * stride + dim), "{rows} gates of {dim}");
-    let block = (BLOCK / dim).max(1);
+    let block = (TASK_ELEMENTS / dim).max(1);
     for_each_chunk(x, block * dim, 16 * rows * dim, |i, x| {
-        vectorize(SigmoidRows { x, gate: &gate[i * block * stride..], stride, dim });
+        dispatch(SigmoidRows { x, gate: &gate[i * block * stride..], stride, dim });
     });
 }
 
@@ -76,7 +76,7 @@ struct SigmoidRows<'a, T> {
     dim: usize,
 }
 
-impl<T: Scalar> Work for SigmoidRows<'_, T> {
+impl<T: Scalar> WithSimd for SigmoidRows<'_, T> {
     #[inline(always)]
     fn run(self) {
         for (x, gate) in self.x.chunks_exact_mut(self.dim).zip(self.gate.chunks(self.stride)) {
@@ -87,7 +87,7 @@ impl<T: Scalar> Work for SigmoidRows<'_, T> {
     }
 }
 
-/// What steers a gated delta rule: `decay = exp(rate * softplus(a + bias))` and `beta = sigmoid(b)`, in float32.
+/// The gates of a gated delta rule: `decay = exp(rate * softplus(a + bias))` and `beta = sigmoid(b)`, in float32.
 ///
 /// `a`, `b`, `decay`, `beta` `[tokens, heads]`; `rate` (`-exp(A_log)`, at most 0) and `bias` (`dt_bias`) `[heads]`.
 pub fn delta_gates<T: Scalar>(
@@ -100,7 +100,7 @@ pub fn delta_gates<T: Scalar>(
     let heads = rate.len();
     assert_eq!((bias.len(), b.len(), decay.len(), beta.len()), (heads, a.len(), a.len(), a.len()));
     assert!(heads > 0 && a.len().is_multiple_of(heads), "{} gates for {heads} heads", a.len());
-    vectorize(DeltaGates { a, b, rate, bias, decay, beta });
+    dispatch(DeltaGates { a, b, rate, bias, decay, beta });
 }
 
 struct DeltaGates<'a, T> {
@@ -112,7 +112,7 @@ struct DeltaGates<'a, T> {
     beta: &'a mut [f32],
 }
 
-impl<T: Scalar> Work for DeltaGates<'_, T> {
+impl<T: Scalar> WithSimd for DeltaGates<'_, T> {
     #[inline(always)]
     fn run(self) {
         let heads = self.rate.len();
@@ -127,14 +127,14 @@ impl<T: Scalar> Work for DeltaGates<'_, T> {
     }
 }
 
-struct Elements<'a, T> {
+struct GateElements<'a, T> {
     gate: &'a [T],
     up: &'a [T],
     activation: Activation,
     out: &'a mut [T],
 }
 
-impl<T: Scalar> Work for Elements<'_, T> {
+impl<T: Scalar> WithSimd for GateElements<'_, T> {
     #[inline(always)]
     fn run(self) {
         match self.activation {
@@ -144,7 +144,7 @@ impl<T: Scalar> Work for Elements<'_, T> {
     }
 }
 
-impl<T: Scalar> Elements<'_, T> {
+impl<T: Scalar> GateElements<'_, T> {
     #[inline(always)]
     fn each(self, activation: impl Fn(f32) -> f32) {
         for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {

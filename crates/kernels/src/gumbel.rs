@@ -1,22 +1,22 @@
-//! Noise for sampling, a function of seed, position and token id: nothing is carried from draw to draw.
+//! Gumbel noise for sampling: a stateless function of seed, position and token id.
 
 use crate::{
     lanes::{LANES, ln},
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
-/// Writes the noise of the tokens from 0 on at `position`: [`gumbel`] of each.
+/// Writes [`gumbel`] noise for all tokens at `position`.
 pub fn fill_gumbel(seed: u64, position: u64, noise: &mut [f32]) {
-    vectorize(Fill { seed, position, noise });
+    dispatch(FillGumbel { seed, position, noise });
 }
 
-struct Fill<'a> {
+struct FillGumbel<'a> {
     seed: u64,
     position: u64,
     noise: &'a mut [f32],
 }
 
-impl Work for Fill<'_> {
+impl WithSimd for FillGumbel<'_> {
     #[inline(always)]
     fn run(self) {
         for (at, noise) in self.noise.chunks_mut(4 * LANES).enumerate() {
@@ -30,13 +30,13 @@ impl Work for Fill<'_> {
 
 /// Standard Gumbel noise of token `id` at `position`: `-ln(-ln(1 - u))`, where `u` comes from word `id % 4` of
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with key `seed` and counter
-/// `[id / 4, 0, position]`, low words first. The same bits on every processor.
+/// `[id / 4, 0, position]`, low words first. Bit-identical on every processor.
 pub fn gumbel(seed: u64, position: u64, id: u32) -> f32 {
     let words = philox::<1>([id / 4], seed, position);
     from_word(words[id as usize % 4][0])
 }
 
-/// Noise of the 64 tokens from `first`, a multiple of 4, on; token `first + 4 i + j` at `[j][i]`.
+/// Noise of 64 tokens from `first`, a multiple of 4; token `first + 4 i + j` at `[j][i]`.
 #[inline(always)]
 pub fn gumbel_64(seed: u64, position: u64, first: u32) -> [[f32; LANES]; 4] {
     let mut counters = [0; LANES];
@@ -59,10 +59,10 @@ fn from_word(word: u32) -> f32 {
     const LARGEST: f32 = 1.0 - f32::EPSILON / 2.0;
     let u = (word as f32 + 0.5) * (1.0 / 4_294_967_296.0);
     let u = if u < LARGEST { u } else { LARGEST };
-    // ln(1 - u), what rounding 1 - u lost added back.
-    let rest = 1.0 - u;
-    let lost = (1.0 - rest) - u;
-    -ln(-(ln(rest) + lost / rest))
+    // ln(1 - u), corrected for the rounding of 1 - u.
+    let complement = 1.0 - u;
+    let lost = (1.0 - complement) - u;
+    -ln(-(ln(complement) + lost / complement))
 }
 
 /// The four words of each counter `[c, 0, position]`.
@@ -87,12 +87,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn philox_gives_the_words_its_authors_publish() {
+    fn philox_matches_the_published_test_vector() {
         assert_eq!(philox([0], 0, 0).concat(), [0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
     }
 
     #[test]
-    fn many_at_once_are_one_at_a_time() {
+    fn gumbel_64_matches_gumbel() {
         for (seed, position, first) in
             [(0, 0, 0), (7 | 1 << 60, 3, 4096), (u64::MAX, u64::MAX, u32::MAX - 63)]
         {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn filled_noise_is_that_of_each_token() {
+    fn fill_gumbel_matches_gumbel() {
         for n in [1, 63, 64, 65, 700] {
             let mut noise = vec![0.0; n];
             fill_gumbel(5 | 1 << 50, 9, &mut noise);
@@ -115,19 +115,19 @@ mod tests {
     }
 
     #[test]
-    fn every_word_gives_what_it_should() {
+    fn from_word_matches_the_exact_noise() {
         for word in (0..=u32::MAX).step_by(65_537).chain([0, 1, 2, u32::MAX - 1, u32::MAX]) {
             let u = ((word as f64 + 0.5) / 4_294_967_296.0).min(1.0 - f64::from(f32::EPSILON) / 2.0);
             let exact = -(-(-u).ln_1p()).ln();
             let got = from_word(word) as f64;
-            // The largest words are rounded to the same few floats.
+            // The largest words round to a few floats.
             let bound = if word < 1 << 31 { 1e-6 * exact.abs().max(1.0) } else { 0.05 };
             assert!((got - exact).abs() < bound, "{word:x}: {got} for {exact}");
         }
     }
 
     #[test]
-    fn mean_and_variance_are_gumbels() {
+    fn gumbel_has_the_mean_and_variance_of_its_distribution() {
         let n = 200_000;
         let draws: Vec<f64> = (0..n).map(|i| gumbel(3, i as u64 / 1000, i % 1000) as f64).collect();
         let mean = draws.iter().sum::<f64>() / n as f64;

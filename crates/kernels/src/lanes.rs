@@ -1,11 +1,11 @@
-//! Sixteen float32 lanes and the one order in which every dot product is summed.
+//! Sixteen float32 lanes, the order of summation of dot products, and elementary functions on lanes.
 
 use crate::scalar::Scalar;
 
 pub const LANES: usize = 16;
 pub type Lanes = [f32; LANES];
 
-/// Lane `i` accumulates elements `i`, `i + 16`, `i + 32`...; this then adds the lanes as a fixed tree.
+/// Adds the lanes as a fixed tree. Lane `i` is the sum of elements `i`, `i + 16`, `i + 32`...
 #[inline(always)]
 pub fn reduce(lanes: &Lanes) -> f32 {
     let mut sums = *lanes;
@@ -77,8 +77,8 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// `exp(x)` for `x <= 0` or moderate, to about 1 unit in the last place; 0 below the normal range.
 ///
-/// Written out (range reduction by ln 2, then a polynomial of degree 6) so that it vectorises and gives the same
-/// bits on every platform, which the C library's does not.
+/// Range reduction by ln 2, then a polynomial of degree 6. Unlike the C library's, it vectorises and gives the same bits on
+/// every platform.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let (fraction, power) = exp_parts(x);
@@ -91,7 +91,7 @@ pub fn exp(x: f32) -> f32 {
 fn exp_parts(x: f32) -> (f32, f32) {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Added to a number below 2²², leaves it rounded to an integer, in the lowest bits.
+    // Adding it to a number below 2²² rounds that to an integer, in the lowest bits.
     const ROUNDED: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.0, 88.0);
     let rounded = clamped.mul_add(std::f32::consts::LOG2_E, ROUNDED);
@@ -112,9 +112,9 @@ pub fn ln(x: f32) -> f32 {
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // x = m 2ⁿ, m in [√½, √2); ln m = 2 atanh(s), s = (m - 1) / (m + 1) at most 0.172.
     const SQRT_HALF: u32 = 0x3f35_04f3;
-    let above = x.to_bits().wrapping_sub(SQRT_HALF);
-    let n = (above as i32 >> 23) as f32;
-    let m = f32::from_bits((above & 0x007f_ffff) + SQRT_HALF);
+    let offset = x.to_bits().wrapping_sub(SQRT_HALF);
+    let n = (offset as i32 >> 23) as f32;
+    let m = f32::from_bits((offset & 0x007f_ffff) + SQRT_HALF);
     let f = m - 1.0;
     let s = f / (m + 1.0);
     let square = s * s;
@@ -129,7 +129,7 @@ pub fn ln(x: f32) -> f32 {
 /// `tanh(x)` to a few units in the last place, small `x` included.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
-    // Through exp(-2|x|) - 1, which keeps the digits that exp itself rounds away next to 1.
+    // exp(-2|x|) - 1, without the digits that exp rounds away next to 1.
     let (fraction, power) = exp_parts(-2.0 * x.abs());
     let below_one = power.mul_add(fraction, power - 1.0);
     (-below_one / (2.0 + below_one)).copysign(x)
@@ -137,7 +137,7 @@ pub fn tanh(x: f32) -> f32 {
 
 #[inline(always)]
 pub fn silu(x: f32) -> f32 {
-    // For x > 0 the plain form; both halves keep exp's argument at or below 0.
+    // Both branches keep exp's argument at or below 0.
     let e = exp(-x.abs());
     (if x >= 0.0 { x } else { x * e }) / (1.0 + e)
 }
@@ -152,7 +152,7 @@ pub fn sigmoid(x: f32) -> f32 {
 /// `ln(1 + exp(x))` to a few units in the last place.
 #[inline(always)]
 pub fn softplus(x: f32) -> f32 {
-    // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the terms of its series left out are below 2⁻²⁵ of it.
+    // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the omitted terms of its series are below 2⁻²⁵ of it.
     let y = exp(-x.abs());
     let s = y / (2.0 + y);
     let square = s * s;
@@ -161,17 +161,17 @@ pub fn softplus(x: f32) -> f32 {
         series = square.mul_add(series, 1.0 / divisor);
     }
     let positive = if x > 0.0 { x } else { 0.0 };
-    // Adding 0 times x lets NaN through.
+    // Adding 0 times x propagates NaN.
     (2.0 * s).mul_add(series, positive) + 0.0 * x.clamp(-1.0, 1.0)
 }
 
-/// Up to here [`sin_cos`] holds its promise.
-pub const MOST_RADIANS: f32 = 1e6;
+/// The largest argument for which [`sin_cos`] is accurate.
+pub const MAX_RADIANS: f32 = 1e6;
 
-/// Sine and cosine to about 1e-7, for `|x|` up to [`MOST_RADIANS`].
+/// Sine and cosine to about 1e-7, for `|x|` up to [`MAX_RADIANS`].
 #[inline(always)]
 pub fn sin_cos(x: f32) -> (f32, f32) {
-    // The multiple of π/2 is taken off in three pieces; the first product is exact.
+    // The multiple of π/2 is subtracted in three parts; the first product is exact.
     const HIGH: f32 = 1.570_796_4;
     const MIDDLE: f32 = -4.371_139e-8;
     const LOW: f32 = -1.715_124_5e-15;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn ln_is_close_everywhere() {
+    fn ln_is_within_2e_7_of_exact() {
         for i in 0..400_000u32 {
             let x = f32::from_bits(0x0080_0000 + i * 5300);
             let (got, exact) = (ln(x) as f64, (x as f64).ln());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn sines_and_cosines_hold_up_to_a_million_radians() {
+    fn sin_cos_is_accurate_up_to_a_million_radians() {
         for i in 0..400_000 {
             let x = if i % 2 == 0 { (i - 200_000) as f32 * 1e-4 } else { (i - 200_000) as f32 * 4.999_37 };
             let (sin, cos) = sin_cos(x);

@@ -1,4 +1,4 @@
-//! Root-mean-square norm, alone or in front of a gate, and the sums that norms are of.
+//! Root-mean-square norm, alone or with a gate, and the residual sum before it.
 
 use std::ops::Range;
 
@@ -6,20 +6,20 @@ use crate::{
     lanes::{LANES, Lanes, fma, load_scalar, reduce, silu, store_scalar},
     parallel::for_each_chunk,
     scalar::Scalar,
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
-/// Elements a thread takes at a time.
-const BLOCK: usize = 1024;
+/// Elements of a task.
+const TASK_ELEMENTS: usize = 1024;
 
 /// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded once.
 pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps: f32) {
-    each_block(x.len(), weight, out, 4, |at, out| {
-        vectorize(Rows { x: &x[at..][..out.len()], weight, gate: None, out, eps });
+    for_each_rows(x.len(), weight, out, 4, |at, out| {
+        dispatch(NormRows { x: &x[at..][..out.len()], weight, gate: None, out, eps });
     });
 }
 
-/// [`rms_norm`] in place, of each run of `weight.len()` values in some columns of rows of `width`.
+/// [`rms_norm`] in place, of each run of `weight.len()` values in `columns` of rows of `width`.
 pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weight: &[f32], eps: f32) {
     let run = weight.len();
     assert!(
@@ -27,9 +27,9 @@ pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weig
         "runs of {run} in {columns:?}"
     );
     let work = 4 * x.len() / width * columns.len();
-    for_each_chunk(x, width * (BLOCK / columns.len()).max(1), work, |_, rows| {
+    for_each_chunk(x, width * (TASK_ELEMENTS / columns.len()).max(1), work, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
-            vectorize(InPlace { x: &mut row[columns.clone()], weight, eps });
+            dispatch(NormInPlace { x: &mut row[columns.clone()], weight, eps });
         }
     });
 }
@@ -37,25 +37,25 @@ pub fn rms_norm_columns(x: &mut [f32], width: usize, columns: Range<usize>, weig
 /// `x += y`, element by element.
 pub fn add<T: Scalar>(x: &mut [f32], y: &[T]) {
     assert_eq!(x.len(), y.len(), "x and y differ in length");
-    // What it costs is memory's.
-    for_each_chunk(x, BLOCK, 4 * y.len(), |i, x| {
-        let y = &y[i * BLOCK..][..x.len()];
-        vectorize(Add { x, y });
+    // Memory-bound.
+    for_each_chunk(x, TASK_ELEMENTS, 4 * y.len(), |i, x| {
+        let y = &y[i * TASK_ELEMENTS..][..x.len()];
+        dispatch(AddRows { x, y });
     });
 }
 
-/// [`rms_norm`] times `silu(gate)`, in float32, rounded once: the end of a gated delta rule.
+/// [`rms_norm`] times `silu(gate)`, in float32, rounded once: the output of a gated delta rule.
 pub fn gated_rms_norm<T: Scalar, W: Scalar>(x: &[T], gate: &[T], weight: &[W], out: &mut [T], eps: f32) {
     assert_eq!(gate.len(), x.len(), "x and gate differ in length");
-    // An activation costs about as much as 16 multiply-adds.
-    each_block(x.len(), weight, out, 4 + 16, |at, out| {
+    // An activation costs about 16 multiply-adds.
+    for_each_rows(x.len(), weight, out, 4 + 16, |at, out| {
         let range = at..at + out.len();
-        vectorize(Rows { x: &x[range.clone()], weight, gate: Some(&gate[range]), out, eps });
+        dispatch(NormRows { x: &x[range.clone()], weight, gate: Some(&gate[range]), out, eps });
     });
 }
 
-/// Calls `f` with some rows of `out` at a time, and where they start; an element is so many multiply-adds of work.
-fn each_block<T: Scalar, W: Scalar>(
+/// Calls `f` with some rows of `out` and their start; `work` is the multiply-adds per element.
+fn for_each_rows<T: Scalar, W: Scalar>(
     length: usize,
     weight: &[W],
     out: &mut [T],
@@ -64,12 +64,11 @@ fn each_block<T: Scalar, W: Scalar>(
 ) {
     let row = weight.len();
     assert!(length == out.len() && length.is_multiple_of(row), "rows of {row} in {length}");
-    // A block of rows is worth a thread's while; a single one is not.
-    let block = row * (BLOCK / row).max(1);
-    for_each_chunk(out, block, work * length, |i, out| f(i * block, out));
+    let chunk = row * (TASK_ELEMENTS / row).max(1);
+    for_each_chunk(out, chunk, work * length, |i, out| f(i * chunk, out));
 }
 
-struct Rows<'a, T, W> {
+struct NormRows<'a, T, W> {
     x: &'a [T],
     weight: &'a [W],
     gate: Option<&'a [T]>,
@@ -77,12 +76,12 @@ struct Rows<'a, T, W> {
     eps: f32,
 }
 
-impl<T: Scalar, W: Scalar> Work for Rows<'_, T, W> {
+impl<T: Scalar, W: Scalar> WithSimd for NormRows<'_, T, W> {
     #[inline(always)]
     fn run(self) {
         let row = self.weight.len();
         for (i, (x, out)) in self.x.chunks_exact(row).zip(self.out.chunks_exact_mut(row)).enumerate() {
-            let scale = scale(x, self.eps);
+            let scale = inverse_rms(x, self.eps);
             for (chunk, out) in out.chunks_mut(LANES).enumerate() {
                 let mut lanes = load_scalar(x, chunk);
                 let weight = load_scalar(self.weight, chunk);
@@ -98,17 +97,17 @@ impl<T: Scalar, W: Scalar> Work for Rows<'_, T, W> {
     }
 }
 
-struct InPlace<'a> {
+struct NormInPlace<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
     eps: f32,
 }
 
-impl Work for InPlace<'_> {
+impl WithSimd for NormInPlace<'_> {
     #[inline(always)]
     fn run(self) {
         for run in self.x.chunks_exact_mut(self.weight.len()) {
-            let scale = scale(run, self.eps);
+            let scale = inverse_rms(run, self.eps);
             for (x, weight) in run.iter_mut().zip(self.weight) {
                 *x = *x * scale * weight;
             }
@@ -116,9 +115,9 @@ impl Work for InPlace<'_> {
     }
 }
 
-/// What a norm multiplies a row by.
+/// The factor that normalises a row.
 #[inline(always)]
-fn scale<T: Scalar>(row: &[T], eps: f32) -> f32 {
+fn inverse_rms<T: Scalar>(row: &[T], eps: f32) -> f32 {
     let mut squares = [0.0; LANES];
     for chunk in 0..row.len().div_ceil(LANES) {
         let lanes = load_scalar(row, chunk);
@@ -134,12 +133,12 @@ fn times_silu(lanes: &mut Lanes, gate: &Lanes) {
     }
 }
 
-struct Add<'a, T> {
+struct AddRows<'a, T> {
     x: &'a mut [f32],
     y: &'a [T],
 }
 
-impl<T: Scalar> Work for Add<'_, T> {
+impl<T: Scalar> WithSimd for AddRows<'_, T> {
     #[inline(always)]
     fn run(self) {
         for (x, y) in self.x.iter_mut().zip(self.y) {

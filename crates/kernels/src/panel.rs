@@ -1,21 +1,20 @@
-//! Products with panels: 64 columns of a matrix side by side, row behind row, as the registers want them.
+//! Products with panels, 64 columns of a matrix stored row by row.
 //!
-//! Every element of a product is one chain of fused multiply-adds, in the order of the rows on the right, which may be a panel's or
-//! lie elsewhere.
+//! Each element of a product is one chain of fused multiply-adds, in the order of the rows of the right matrix.
 
 use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar},
+    memory::prefetch,
     scalar::Scalar,
-    shared::prefetch,
     transpose::transpose,
 };
 
 /// Columns of a panel.
-pub const PANEL: usize = 64;
-/// Rows of the left matrix that share each load of the panel's.
-pub const ROWS: usize = 4;
+pub const PANEL_COLUMNS: usize = 64;
+/// StridedRows of the left matrix that share each load of the right.
+pub const TILE_ROWS: usize = 4;
 
-/// Whether a tile of `ROWS` by a whole panel fits the registers; else one of `ROWS` by 16.
+/// Whether a tile of [`TILE_ROWS`] by a whole panel fits in registers; otherwise by 16 columns.
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return crate::simd::simd_level() >= crate::simd::SimdLevel::Avx512;
@@ -23,32 +22,32 @@ pub fn wide_registers() -> bool {
     false
 }
 
-/// Rows of numbers, `stride` apart.
+/// StridedRows of numbers, `stride` apart.
 #[derive(Clone, Copy)]
-pub struct Rows<'a, T = f32> {
+pub struct StridedRows<'a, T = f32> {
     pub values: &'a [T],
     pub stride: usize,
 }
 
-impl<T> Rows<'_, T> {
-    /// What begins at column `at`.
+impl<T> StridedRows<'_, T> {
+    /// The columns from column `at`.
     #[inline(always)]
     fn from(self, at: usize) -> Self {
-        Rows { values: &self.values[at..], ..self }
+        StridedRows { values: &self.values[at..], ..self }
     }
 }
 
 /// `out[r] += sum_d a[r][d] * b[d]`, `d` in order, for `R` rows, the first `depth` rows of `b` and its first `columns`
-/// columns, rounded up to whole lanes. Rows of `out` are `out_stride` apart.
+/// columns, rounded up to whole lanes. StridedRows of `out` are `out_stride` apart.
 #[inline(always)]
 pub fn add_product<const R: usize, T: Scalar>(
     out: &mut [f32],
     out_stride: usize,
-    a: Rows,
-    b: Rows<T>,
+    a: StridedRows,
+    b: StridedRows<T>,
     [depth, columns]: [usize; 2],
 ) {
-    if columns > PANEL - LANES && wide_registers() {
+    if columns > PANEL_COLUMNS - LANES && wide_registers() {
         return tile::<R, 4, T>(out, out_stride, a, b, depth);
     }
     for at in (0..columns).step_by(LANES) {
@@ -57,12 +56,12 @@ pub fn add_product<const R: usize, T: Scalar>(
 }
 
 #[inline(always)]
-#[expect(clippy::needless_range_loop, reason = "closures do not get the instruction set of what calls them")]
+#[expect(clippy::needless_range_loop, reason = "closures do not get the instruction set of their callers")]
 fn tile<const R: usize, const N: usize, T: Scalar>(
     out: &mut [f32],
     out_stride: usize,
-    a: Rows,
-    b: Rows<T>,
+    a: StridedRows,
+    b: StridedRows<T>,
     depth: usize,
 ) {
     let mut sums = [[[0.0; LANES]; N]; R];
@@ -93,17 +92,17 @@ fn tile<const R: usize, const N: usize, T: Scalar>(
     }
 }
 
-/// The first `count` rows of `dim` numbers, `stride` apart, as panels one behind the other, `[panels, count, 64]`. Rows
-/// behind them will be asked for next.
+/// Copies the first `count` rows of `dim` numbers, `stride` apart, to panels `[panels, count, 64]`. Prefetches the rows
+/// after them.
 #[inline(always)]
-pub fn pack_rows<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize, panels: &mut [f32]) {
-    // Row by row, so that memory is read in order.
+pub fn copy_to_panels<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize, panels: &mut [f32]) {
+    // Row by row, to read memory in order.
     for (r, row) in rows.chunks(stride).enumerate().take(count) {
-        if let Some(next) = rows.get((r + AHEAD) * stride..) {
+        if let Some(next) = rows.get((r + PREFETCH_ROWS) * stride..) {
             prefetch(&next[..dim.min(next.len())]);
         }
-        for (p, row) in row[..dim].chunks(PANEL).enumerate() {
-            let to = &mut panels[(p * count + r) * PANEL..][..PANEL];
+        for (p, row) in row[..dim].chunks(PANEL_COLUMNS).enumerate() {
+            let to = &mut panels[(p * count + r) * PANEL_COLUMNS..][..PANEL_COLUMNS];
             for chunk in 0..row.len().div_ceil(LANES) {
                 to[chunk * LANES..][..LANES].copy_from_slice(&load_scalar(row, chunk));
             }
@@ -111,18 +110,18 @@ pub fn pack_rows<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize,
     }
 }
 
-/// Rows that are on their way from memory at a time.
-const AHEAD: usize = 8;
+/// Prefetch distance in rows.
+const PREFETCH_ROWS: usize = 8;
 
-/// The first `count` rows, at most 64, of `dim` numbers as the columns of one panel, `[dim rounded up to 16, 64]`. Rows
-/// behind them will be asked for next.
+/// Transposes the first `count` rows, at most 64, of `dim` numbers to a panel `[dim rounded up to 16, 64]`. Prefetches
+/// the rows after them.
 #[inline(always)]
-pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
+pub fn transpose_to_panel<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
     let mut columns = [[0.0; LANES]; LANES];
     for at in 0..count.div_ceil(LANES) {
         let next = &rows[((at + 1) * LANES * dim).min(rows.len())..];
         let rows = &rows[at * LANES * dim..((at + 1) * LANES).min(count) * dim];
-        let squares = panel.as_chunks_mut::<{ LANES * PANEL }>().0;
+        let squares = panel.as_chunks_mut::<{ LANES * PANEL_COLUMNS }>().0;
         for (chunk, to) in squares.iter_mut().enumerate().take(dim.div_ceil(LANES)) {
             let mut square = [[0.0; LANES]; LANES];
             for (to, row) in square.iter_mut().zip(rows.chunks_exact(dim)) {
@@ -132,7 +131,7 @@ pub fn pack_columns<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut
                 prefetch(&row[chunk * LANES..][..1]);
             }
             transpose(&square, &mut columns);
-            for (to, column) in to.chunks_exact_mut(PANEL).zip(&columns) {
+            for (to, column) in to.chunks_exact_mut(PANEL_COLUMNS).zip(&columns) {
                 to[at * LANES..][..LANES].copy_from_slice(column);
             }
         }
@@ -144,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_become_columns() {
+    fn transpose_to_panel_swaps_rows_and_columns() {
         for count in [64, 19] {
             let dim = 37;
             let rows: Vec<f32> = (0..count * dim).map(|i| i as f32).collect();
-            let mut panel = vec![f32::NAN; 48 * PANEL];
-            pack_columns(&rows, count, dim, &mut panel);
+            let mut panel = vec![f32::NAN; 48 * PANEL_COLUMNS];
+            transpose_to_panel(&rows, count, dim, &mut panel);
             for i in 0..count * dim {
-                assert_eq!(panel[i % dim * PANEL + i / dim], rows[i]);
+                assert_eq!(panel[i % dim * PANEL_COLUMNS + i / dim], rows[i]);
             }
         }
     }

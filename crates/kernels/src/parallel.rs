@@ -1,7 +1,7 @@
-//! Splits work over threads, where it is worth waking them.
+//! A thread pool for kernels.
 //!
-//! A token is hundreds of short kernels, so the pool's threads wait for the next one by spinning for a while before
-//! they sleep: waking a sleeping thread takes longer than many a kernel.
+//! A token is hundreds of short kernels, so threads spin for a while before they sleep: waking a thread can take longer
+//! than a kernel.
 
 use std::{
     any::Any,
@@ -17,47 +17,46 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::shared::Parts;
+use crate::disjoint::DisjointMut;
 
-/// Multiply-adds that take longer than handing a part of them to another thread.
-const WORTHWHILE: usize = 40_000;
-/// How long a thread without work spins before it sleeps: longer than a token's pauses between kernels.
+/// Multiply-adds from which on work is shared with other threads.
+const MIN_SHARED_WORK: usize = 40_000;
+/// How long an idle thread spins before it sleeps: longer than the pauses between kernels of a token.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Calls `f` with the index and contents of each `size` elements of `out`; `work` is the multiply-adds of all calls.
-///
-/// Results do not depend on who runs what: chunks share nothing.
+/// Calls `f` with the index and contents of each `size` elements of `out`; `work` is the multiply-adds of all calls. Chunks
+/// are disjoint, so results do not depend on the threads that run them.
 pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    let (length, out) = (out.len(), Parts::new(out));
+    let (length, out) = (out.len(), DisjointMut::new(out));
     for_each(length.div_ceil(size.max(1)), work, |i| {
         let start = i * size;
-        // SAFETY: chunks do not overlap, and each is handed to one call of `f` only.
+        // SAFETY: chunks are disjoint, and each is passed to one call of `f`.
         f(i, unsafe { out.part(start, size.min(length - start)) });
     });
 }
 
-/// Calls `f` with every index below `count`, each once, in any order; `work` is the multiply-adds of all calls.
+/// Calls `f` once with each index below `count`, in any order; `work` is the multiply-adds of all calls.
 ///
 /// # Panics
-/// With the panic of a call of `f`, once all running calls have ended.
+/// If a call of `f` panics, with that panic, once all running calls have ended.
 pub(crate) fn for_each(count: usize, work: usize, f: impl Fn(usize) + Sync) {
     let pool = pool();
-    if count > 1 && work >= WORTHWHILE && !pool.workers.is_empty() {
-        // Another engine's thread may be using the pool: then this one works alone.
-        if let Some(_alone) = try_lock(&pool.caller) {
+    if count > 1 && work >= MIN_SHARED_WORK && !pool.workers.is_empty() {
+        // If another engine's thread is using the pool, this one works alone.
+        if let Some(_guard) = try_lock(&pool.caller) {
             return pool.run(count, &f);
         }
     }
     (0..count).for_each(f);
 }
 
-/// Lets kernels compute on this many threads, the calling one included. The first call decides; without one it is
-/// the number of physical cores this process may use.
+/// Sets the number of threads that kernels use, including the calling one. Only the first call has an effect. The default
+/// is the number of physical cores that this process may use.
 pub fn set_threads(threads: usize) {
     THREADS.get_or_init(|| threads.max(1));
 }
 
-/// How many threads kernels compute on.
+/// The number of threads that kernels use.
 pub fn threads() -> usize {
     *THREADS.get_or_init(physical_cores)
 }
@@ -66,14 +65,14 @@ static THREADS: OnceLock<usize> = OnceLock::new();
 
 struct Pool {
     workers: Vec<Thread>,
-    /// Held by the thread whose job is being run.
+    /// Locked by the thread whose job is running.
     caller: Mutex<()>,
-    call: Line<Call>,
-    /// [`OPEN`] while workers may join the current job, and [`INSIDE`] for each that has and is not done. Nobody waits for
-    /// a worker that comes too late: another process may have its core.
-    gate: Line<AtomicUsize>,
-    /// The caller's, then the workers'.
-    shares: Vec<Line<Share>>,
+    slot: CachePadded<JobSlot>,
+    /// [`OPEN`] while workers may join the current job, plus [`INSIDE`] for each that is working on it. The caller does not
+    /// wait for workers that have not joined: another process may occupy their core.
+    gate: CachePadded<AtomicUsize>,
+    /// The caller's share, then the workers'.
+    shares: Vec<CachePadded<Share>>,
     /// For each worker, whether it sleeps or is about to.
     asleep: Vec<AtomicBool>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -82,57 +81,57 @@ struct Pool {
 const OPEN: usize = 1;
 const INSIDE: usize = 2;
 
-/// What has cache lines for itself: threads that wait for one thing do not slow down those that write another.
+/// A value with its own cache lines, to avoid false sharing.
 #[repr(align(128))]
-struct Line<T>(T);
+struct CachePadded<T>(T);
 
-struct Call {
-    /// The current job: written by the caller before `round` counts up, while no worker reads it.
+struct JobSlot {
+    /// The current job, written by the caller before it increments `round`, while no worker reads it.
     job: UnsafeCell<Option<Job>>,
-    /// Counts jobs.
+    /// The number of jobs so far.
     round: AtomicU32,
 }
 
 #[derive(Clone, Copy)]
 struct Job {
-    /// Outlives the job: `run` does not return before every worker is done with it.
+    /// Outlives the job: `run` returns only after every worker has left it.
     body: *const (dyn Fn(usize) + Sync),
     count: usize,
     round: u32,
 }
 
-/// The indices of one thread, an equal part of all: job after job it gets those of the same place, whose memory is in its
-/// cache. Who is done with his own takes from the others'.
+/// The indices of one thread, an equal part of all, at the same position in each job to find its data in cache. A thread
+/// that has finished its share takes indices from the others' shares.
 struct Share {
-    /// The round and, of its indices, the next one. Whoever first looks at it in a round begins it.
+    /// The round and its next index. The first access in a round resets it.
     next: AtomicU64,
 }
 
 impl Share {
     /// The next index below `range`'s end, if there is one.
     fn take(&self, round: u32, range: Range<usize>) -> Option<usize> {
-        let mut seen = self.next.load(Relaxed);
+        let mut current = self.next.load(Relaxed);
         loop {
-            let begun = (seen >> 32) as u32 == round;
-            let index = if begun { seen as u32 as usize } else { range.start };
+            let started = (current >> 32) as u32 == round;
+            let index = if started { current as u32 as usize } else { range.start };
             if index >= range.end {
                 return None;
             }
             let next = u64::from(round) << 32 | (index as u64 + 1);
-            match self.next.compare_exchange_weak(seen, next, Relaxed, Relaxed) {
+            match self.next.compare_exchange_weak(current, next, Relaxed, Relaxed) {
                 Ok(_) => return Some(index),
-                Err(now) => seen = now,
+                Err(now) => current = now,
             }
         }
     }
 }
 
-// SAFETY: `job` is written only between jobs, by the holder of `caller`, and its body is `Sync`.
+// SAFETY: `job` is written only between jobs, by the thread that has locked `caller`, and its body is `Sync`.
 unsafe impl Sync for Pool {}
 // SAFETY: as above.
 unsafe impl Send for Pool {}
 
-/// A lock that no panic spoils, if it is free.
+/// Locks if free, ignoring poisoning.
 fn try_lock(lock: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
     match lock.try_lock() {
         Ok(guard) => Some(guard),
@@ -142,48 +141,48 @@ fn try_lock(lock: &Mutex<()>) -> Option<MutexGuard<'_, ()>> {
 }
 
 impl Pool {
-    /// The caller holds `caller`.
+    /// The calling thread has locked `caller`.
     fn run(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
         assert!(u32::try_from(count).is_ok(), "{count} pieces of work");
-        let round = self.call.0.round.load(Relaxed).wrapping_add(1);
-        // SAFETY: no worker is inside, so none reads the job; and the lifetime that is forgotten here ends after the
-        // last worker has left, below.
+        let round = self.slot.0.round.load(Relaxed).wrapping_add(1);
+        // SAFETY: no worker is inside, so none reads the job; the erased lifetime ends after the last worker has left,
+        // below.
         let job = unsafe {
             let body =
                 std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);
             let job = Job { body, count, round };
-            *self.call.0.job.get() = Some(job);
+            *self.slot.0.job.get() = Some(job);
             job
         };
         self.gate.0.store(OPEN, Release);
-        self.call.0.round.store(round, SeqCst);
+        self.slot.0.round.store(round, SeqCst);
         for (worker, asleep) in self.workers.iter().zip(&self.asleep) {
             if asleep.load(SeqCst) {
                 worker.unpark();
             }
         }
-        self.take_part(0, job);
+        self.join(0, job);
         self.gate.0.fetch_sub(OPEN, SeqCst);
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         while self.gate.0.load(Acquire) > 0 {
-            patience.pass();
+            backoff.wait();
         }
         if let Some(panic) = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
             resume_unwind(panic);
         }
     }
 
-    fn take_part(&self, own: usize, job: Job) {
-        // SAFETY: the body outlives the job, which lasts while somebody takes part.
+    fn join(&self, own: usize, job: Job) {
+        // SAFETY: the body outlives the job, which lasts until all threads have left.
         let body = unsafe { &*job.body };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_indices(own, job, body))) {
-            // Nobody needs the rest.
+            // Skip the other indices.
             self.take_indices(own, job, |_| ());
             *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
     }
 
-    /// What is left of thread `own`'s share, then of the others'.
+    /// Calls `body` with the remaining indices of thread `own`'s share, then of the others'.
     fn take_indices(&self, own: usize, Job { count, round, .. }: Job, body: impl Fn(usize)) {
         let threads = self.shares.len();
         for thread in (own..threads).chain(0..own) {
@@ -199,32 +198,32 @@ impl Pool {
         loop {
             done = self.wait(worker, done);
             if self.enter() {
-                // SAFETY: jobs are written while nobody is inside.
-                if let Some(job) = unsafe { *self.call.0.job.get() } {
-                    self.take_part(worker + 1, job);
+                // SAFETY: jobs are written only while no worker is inside.
+                if let Some(job) = unsafe { *self.slot.0.job.get() } {
+                    self.join(worker + 1, job);
                 }
                 self.gate.0.fetch_sub(INSIDE, Release);
             }
         }
     }
 
-    /// Joins the current job, if there still is one.
+    /// Enters the current job, unless it is closed.
     fn enter(&self) -> bool {
         let join = |gate: usize| (gate & OPEN == OPEN).then_some(gate + INSIDE);
         self.gate.0.fetch_update(AcqRel, Acquire, join).is_ok()
     }
 
-    /// Returns the number of the round that has begun since round `done`.
+    /// Waits for the round after `done`; returns its number.
     fn wait(&self, worker: usize, done: u32) -> u32 {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
-            let round = self.call.0.round.load(Acquire);
+            let round = self.slot.0.round.load(Acquire);
             if round != done {
                 return round;
             }
-            if patience.pass() {
+            if backoff.wait() {
                 self.asleep[worker].store(true, SeqCst);
-                while self.call.0.round.load(SeqCst) == done {
+                while self.slot.0.round.load(SeqCst) == done {
                     thread::park();
                 }
                 self.asleep[worker].store(false, SeqCst);
@@ -233,19 +232,19 @@ impl Pool {
     }
 }
 
-/// Waiting for another thread: first without a pause, then letting others have the core, and not for long.
-struct Patience {
+/// Backoff while waiting for another thread: spins, then yields.
+struct Backoff {
     passes: u32,
     start: Instant,
 }
 
-impl Patience {
-    fn new() -> Patience {
-        Patience { passes: 0, start: Instant::now() }
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff { passes: 0, start: Instant::now() }
     }
 
-    /// Waits a moment; true once it has waited for [`SPIN`] in all.
-    fn pass(&mut self) -> bool {
+    /// Waits briefly; true once the total exceeds [`SPIN`].
+    fn wait(&mut self) -> bool {
         self.passes += 1;
         if self.passes < 1000 {
             std::hint::spin_loop();
@@ -265,18 +264,18 @@ fn pool() -> &'static Pool {
         let spawn = |worker| {
             let name = format!("lanner-kernels-{worker}");
             let body = move || ready.wait().work_forever(worker);
-            // Fewer threads than asked for compute the same, later.
+            // With fewer threads than requested, results are the same.
             thread::Builder::new().name(name).spawn(body).ok().map(|handle| handle.thread().clone())
         };
         let workers: Vec<Thread> = (0..count).map_while(spawn).collect();
         let asleep = workers.iter().map(|_| AtomicBool::new(false)).collect();
-        let share = |_| Line(Share { next: AtomicU64::new(0) });
+        let share = |_| CachePadded(Share { next: AtomicU64::new(0) });
         let shares = (0..workers.len() + 1).map(share).collect();
         let pool = Box::leak(Box::new(Pool {
             workers,
             caller: Mutex::new(()),
-            call: Line(Call { job: UnsafeCell::new(None), round: AtomicU32::new(0) }),
-            gate: Line(AtomicUsize::new(0)),
+            slot: CachePadded(JobSlot { job: UnsafeCell::new(None), round: AtomicU32::new(0) }),
+            gate: CachePadded(AtomicUsize::new(0)),
             shares,
             asleep,
             panic: Mutex::new(None),
@@ -285,10 +284,10 @@ fn pool() -> &'static Pool {
     })
 }
 
-/// Cores behind the hardware threads this process may use, as far as the system tells.
+/// Physical cores of the hardware threads that this process may use, as far as the system tells.
 fn physical_cores() -> usize {
     let logical = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    // Linux: CPUs of one core list the same siblings.
+    // Linux: hardware threads of one core list the same siblings.
     let siblings = |cpu: usize| {
         std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
             .ok()
@@ -304,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_comes_once() {
+    fn for_each_calls_each_index_once() {
         for count in [0, 1, 2, 3, 1000] {
             let calls: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
             for_each(count, usize::MAX, |i| {
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_on_several_threads_and_within_each_other_all_finish() {
+    fn concurrent_and_nested_for_each_calls_finish() {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+    fn panic_in_for_each_reaches_the_caller_and_the_pool_survives() {
         for round in 0..20 {
             let result = catch_unwind(|| {
                 for_each(16, usize::MAX, |i| assert!(i != round % 16, "planted"));
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_threads_wake_up() {
+    fn sleeping_threads_wake_for_new_work() {
         for _ in 0..5 {
             thread::sleep(SPIN * 4);
             let sum = AtomicUsize::new(0);

@@ -1,14 +1,14 @@
-//! Rotary position embedding for packed rows, each token at a position of its own.
+//! Rotary position embedding, each token at its own position.
 
 use crate::{
-    lanes::{MOST_RADIANS, sin_cos},
+    lanes::{MAX_RADIANS, sin_cos},
+    memory::with_scratch,
     parallel::for_each_chunk,
     scalar::Scalar,
-    shared::with_scratch,
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
-/// Which two values of a head make pair `i` of `half`.
+/// The two values of a head that form pair `i` of `half`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
     /// `(x[i], x[i + half])`
@@ -18,8 +18,8 @@ pub enum RopePairs {
 }
 
 /// Rotates the first `2 * frequencies.len()` values of every head of `x` `[tokens, heads, head_dim]` (Su et al.,
-/// "RoFormer", 2021): pair `i` is turned by `positions[token] * frequencies[i]` radians, cosine and sine both
-/// multiplied by `scale`. The other values are copied. All are rounded once.
+/// "RoFormer", 2021): pair `i` by `positions[token] * frequencies[i]` radians, cosine and sine multiplied by `scale`. The
+/// other values are copied. All are rounded once.
 #[expect(clippy::too_many_arguments, reason = "all sizes of one formula")]
 pub fn rope<T: Scalar, U: Scalar>(
     x: &[T],
@@ -34,26 +34,26 @@ pub fn rope<T: Scalar, U: Scalar>(
     let half = frequencies.len();
     assert!(2 * half <= head_dim && x.len() == out.len() && x.len() == positions.len() * heads * head_dim);
     let token = heads * head_dim;
-    let fastest = frequencies.iter().fold(0.0f32, |most, f| most.max(f.abs()));
+    let fastest = frequencies.iter().fold(0.0f32, |max, f| max.max(f.abs()));
     for_each_chunk(out, token, 8 * x.len(), |t, out| {
-        with_scratch(2 * half, |turns| {
-            let (sin, cos) = turns.split_at_mut(half);
+        with_scratch(2 * half, |memory| {
+            let (sin, cos) = memory.split_at_mut(half);
             let position = positions[t] as f32;
-            if position.abs() * fastest <= MOST_RADIANS {
-                vectorize(Turns { position, frequencies, scale, sin, cos });
+            if position.abs() * fastest <= MAX_RADIANS {
+                dispatch(Rotations { position, frequencies, scale, sin, cos });
             } else {
                 for ((sin, cos), f) in sin.iter_mut().zip(&mut *cos).zip(frequencies) {
                     let turn = (position * f).sin_cos();
                     (*sin, *cos) = (turn.0 * scale, turn.1 * scale);
                 }
             }
-            vectorize(Heads { x: &x[t * token..][..token], sin, cos, pairs, head_dim, out });
+            dispatch(RotateHeads { x: &x[t * token..][..token], sin, cos, pairs, head_dim, out });
         });
     });
 }
 
 /// Sines and cosines of one position.
-struct Turns<'a> {
+struct Rotations<'a> {
     position: f32,
     frequencies: &'a [f32],
     scale: f32,
@@ -61,7 +61,7 @@ struct Turns<'a> {
     cos: &'a mut [f32],
 }
 
-impl Work for Turns<'_> {
+impl WithSimd for Rotations<'_> {
     #[inline(always)]
     fn run(self) {
         for ((sin, cos), f) in self.sin.iter_mut().zip(self.cos).zip(self.frequencies) {
@@ -71,8 +71,8 @@ impl Work for Turns<'_> {
     }
 }
 
-/// All heads of one token.
-struct Heads<'a, T, U> {
+/// Rotates all heads of one token.
+struct RotateHeads<'a, T, U> {
     x: &'a [T],
     sin: &'a [f32],
     cos: &'a [f32],
@@ -81,7 +81,7 @@ struct Heads<'a, T, U> {
     out: &'a mut [U],
 }
 
-impl<T: Scalar, U: Scalar> Work for Heads<'_, T, U> {
+impl<T: Scalar, U: Scalar> WithSimd for RotateHeads<'_, T, U> {
     #[inline(always)]
     fn run(self) {
         let half = self.sin.len();
@@ -94,13 +94,13 @@ impl<T: Scalar, U: Scalar> Work for Heads<'_, T, U> {
                     let ((a, b), (x, y)) = (out.split_at_mut(half), x.split_at(half));
                     let pairs = a.iter_mut().zip(b).zip(x.iter().zip(y));
                     for (((a, b), (x, y)), (sin, cos)) in pairs.zip(self.sin.iter().zip(self.cos)) {
-                        (*a, *b) = turn(*x, *y, *sin, *cos);
+                        (*a, *b) = rotate(*x, *y, *sin, *cos);
                     }
                 }
                 RopePairs::Adjacent => {
                     let pairs = out.as_chunks_mut::<2>().0.iter_mut().zip(x.as_chunks::<2>().0);
                     for ((out, [x, y]), (sin, cos)) in pairs.zip(self.sin.iter().zip(self.cos)) {
-                        (out[0], out[1]) = turn(*x, *y, *sin, *cos);
+                        (out[0], out[1]) = rotate(*x, *y, *sin, *cos);
                     }
                 }
             }
@@ -109,7 +109,7 @@ impl<T: Scalar, U: Scalar> Work for Heads<'_, T, U> {
 }
 
 #[inline(always)]
-fn turn<T: Scalar, U: Scalar>(a: T, b: T, sin: f32, cos: f32) -> (U, U) {
+fn rotate<T: Scalar, U: Scalar>(a: T, b: T, sin: f32, cos: f32) -> (U, U) {
     let (x, y) = (a.to_f32(), b.to_f32());
     (U::from_f32(x * cos - y * sin), U::from_f32(y * cos + x * sin))
 }

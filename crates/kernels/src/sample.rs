@@ -1,16 +1,16 @@
-//! From logits to a token: penalties, filters and the draw, without sorting what cannot be chosen.
+//! Sampling: penalties, filters and the draw, without sorting tokens that cannot be chosen.
 
 use std::iter;
 
 use crate::{
     gumbel::{gumbel, gumbel_64},
     lanes::{LANES, exp, load_scalar, reduce},
-    shared::with_scratch,
-    simd::{Work, vectorize},
-    top_k::rank,
+    memory::with_scratch,
+    simd::{WithSimd, dispatch},
+    top_k::descending_key,
 };
 
-/// How a token is chosen.
+/// Sampling parameters of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling<'a> {
     /// 0 means greedy.
@@ -27,7 +27,8 @@ pub struct Sampling<'a> {
     pub presence_penalty: f32,
     /// Subtracted from a token's logit for each time it was generated.
     pub frequency_penalty: f32,
-    /// Bit `id % 32` of word `id / 32` of each token that may be chosen, one at least; those behind the last word may not. `None`: all.
+    /// Bit mask of the tokens that may be chosen, at least one: bit `id % 32` of word `id / 32`. Tokens past the last word may
+    /// not. `None`: all.
     pub allowed: Option<&'a [u32]>,
     /// Added to logits before anything else: token ids, each at most once, and values.
     pub bias: &'a [(u32, f32)],
@@ -36,7 +37,7 @@ pub struct Sampling<'a> {
     pub seed: u64,
 }
 
-/// A token that prompt or output holds.
+/// A token of the prompt or output.
 #[derive(Clone, Copy, Debug)]
 pub struct PastToken {
     pub id: u32,
@@ -53,70 +54,72 @@ pub enum SampleError {
     NoCandidate,
 }
 
-/// Tokens whose largest logit is remembered: few, lest the usual `top_k` ask for more largest logits than there are.
-const BLOCK: usize = 128;
+/// Tokens per block, whose largest logit is stored. Small enough for the usual `top_k` to be below the number of blocks.
+const LOGIT_BLOCK: usize = 128;
 /// Tokens whose probabilities are summed in float32.
-const SUMMED: usize = 256;
-/// Tokens looked at first where only `top_p` limits them.
-const FEW: usize = 64;
+const SUM_BLOCK: usize = 256;
+/// Candidates examined first where only `top_p` limits them.
+const FIRST_CANDIDATES: usize = 64;
 
 /// The token at `position` of prompt plus output: in the vocabulary, allowed, with a finite logit.
 ///
-/// In this order: bias and penalties; tokens that are not allowed go, and those whose logit they made infinite; the largest logit is subtracted and the rest divided by the temperature; `min_p`,
-/// `top_k`, `top_p` (probabilities renormalised over what the filters before it left; of equal ones the lower id comes
-/// first; the likeliest token always stays); then the largest sum of scaled logit and [`gumbel`] noise wins, which
-/// draws from the softmax of what is left. Of equals the lowest id wins. A token's noise does not depend on the filters.
+/// In this order: bias and penalties; removal of tokens that are not allowed or whose logit became infinite; subtraction
+/// of the largest logit, division by the temperature; `min_p`, `top_k`, `top_p` (probabilities renormalised after the
+/// filters before it; the lower id first among equals; the likeliest token always stays). Then the token with the
+/// largest sum of scaled logit and [`gumbel`] noise is chosen, which draws from the softmax of the candidates; the lowest
+/// id among equals. The noise of a token does not depend on the filters.
 ///
 /// # Errors
-/// A logit is not finite, or nothing is left to choose from.
+/// A logit is not finite, or no candidate is left.
 pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Result<u32, SampleError> {
     assert!(!logits.is_empty() && u32::try_from(logits.len()).is_ok(), "{} logits", logits.len());
-    let blocks = logits.len().div_ceil(BLOCK);
+    let blocks = logits.len().div_ceil(LOGIT_BLOCK);
     with_scratch(blocks, |largest| {
         let mut finite = true;
-        vectorize(Largest { logits, largest, finite: &mut finite });
+        dispatch(Largest { logits, largest, finite: &mut finite });
         if !finite {
             return Err(SampleError::NonFinite);
         }
-        if !sampling.moves_logits() {
+        if !sampling.changes_logits() {
             return choose(logits, largest, sampling, position);
         }
         with_scratch(logits.len(), |adjusted| {
             adjusted.copy_from_slice(logits);
             sampling.adjust(adjusted);
-            vectorize(Largest { logits: adjusted, largest, finite: &mut finite });
+            dispatch(Largest { logits: adjusted, largest, finite: &mut finite });
             choose(adjusted, largest, sampling, position)
         })
     })
 }
 
-/// What the softmax of `logits` gives token `id`.
+/// The softmax probability of token `id`.
 ///
 /// # Panics
-/// If there is no such token.
+/// If the token does not exist.
 pub fn probability(logits: &[f32], id: u32) -> f32 {
-    with_scratch(logits.len().div_ceil(BLOCK), |largest| {
+    with_scratch(logits.len().div_ceil(LOGIT_BLOCK), |largest| {
         let (mut finite, mut total) = (true, 0.0);
-        vectorize(Largest { logits, largest, finite: &mut finite });
-        let max = most(largest);
-        let scaled = Scaled { logits, largest, max, temperature: 1.0, floor: f32::NEG_INFINITY };
-        vectorize(Total { scaled, total: &mut total });
+        dispatch(Largest { logits, largest, finite: &mut finite });
+        let max = max_of(largest);
+        let scaled = ScaledLogits { logits, largest, max, temperature: 1.0, floor: f32::NEG_INFINITY };
+        dispatch(TotalProbability { scaled, total: &mut total });
         (exp(scaled.score(logits[id as usize])) as f64 / total) as f32
     })
 }
 
-fn most(largest: &[f32]) -> f32 {
+fn max_of(largest: &[f32]) -> f32 {
     largest.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 impl Sampling<'_> {
-    fn moves_logits(&self) -> bool {
+    fn changes_logits(&self) -> bool {
         let penalties =
             self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0;
         !self.bias.is_empty() || self.allowed.is_some() || (penalties && !self.past.is_empty())
     }
 
-    /// Afterwards tokens that cannot be chosen have a logit of minus infinity, others a finite one.
+    /// Applies bias, penalties and mask. Afterwards, tokens that cannot be chosen have a logit of minus infinity, others a
+    /// finite one.
     fn adjust(&self, logits: &mut [f32]) {
         for &(id, value) in self.bias {
             logits[id as usize] += value;
@@ -154,12 +157,12 @@ struct Largest<'a> {
     finite: &'a mut bool,
 }
 
-impl Work for Largest<'_> {
+impl WithSimd for Largest<'_> {
     #[inline(always)]
     fn run(self) {
         // Of a number that is not finite all exponent bits are set.
         let mut bits = [0u32; LANES];
-        for (largest, block) in self.largest.iter_mut().zip(self.logits.chunks(BLOCK)) {
+        for (largest, block) in self.largest.iter_mut().zip(self.logits.chunks(LOGIT_BLOCK)) {
             let mut lanes = [f32::NEG_INFINITY; LANES];
             let (chunks, rest) = block.as_chunks::<LANES>();
             for chunk in chunks {
@@ -184,36 +187,36 @@ impl Work for Largest<'_> {
     }
 }
 
-/// Of logits that are finite, or minus infinity where a token is not to be chosen.
+/// Chooses a token by logits that are finite, or minus infinity for tokens that cannot be chosen.
 fn choose(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> Result<u32, SampleError> {
-    // Whatever the numbers are, no caller sees an id outside the vocabulary or the mask.
-    let token = likeliest(logits, largest, sampling, position);
+    // A last check: no id outside the vocabulary or the mask is returned.
+    let token = draw_token(logits, largest, sampling, position);
     match logits.get(token as usize) {
         Some(logit) if logit.is_finite() => Ok(token),
         _ => Err(SampleError::NoCandidate),
     }
 }
 
-/// `u32::MAX`, or a token that is not to be chosen, if there is none.
-fn likeliest(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
-    let max = most(largest);
+/// `u32::MAX`, or a token that cannot be chosen, if there is no candidate.
+fn draw_token(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64) -> u32 {
+    let max = max_of(largest);
     if max == f32::NEG_INFINITY {
         return u32::MAX;
     }
     if sampling.temperature == 0.0 {
-        let at = largest.iter().position(|&l| l == max).unwrap_or(0) * BLOCK;
+        let at = largest.iter().position(|&l| l == max).unwrap_or(0) * LOGIT_BLOCK;
         return (at + logits[at..].iter().position(|&l| l == max).unwrap_or(0)) as u32;
     }
     let floor = if sampling.min_p > 0.0 { sampling.min_p.ln().min(0.0) } else { f32::NEG_INFINITY };
-    let scaled = Scaled { logits, largest, max, temperature: sampling.temperature, floor };
+    let scaled = ScaledLogits { logits, largest, max, temperature: sampling.temperature, floor };
     let top_k = if sampling.top_k == 0 { logits.len() } else { sampling.top_k.min(logits.len()) };
     if top_k == logits.len() && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
         let mut token = u32::MAX;
-        vectorize(Draw { scaled, seed: sampling.seed, position, token: &mut token });
+        dispatch(DrawFromAll { scaled, seed: sampling.seed, position, token: &mut token });
         return token;
     }
     let mut best = (f32::NEG_INFINITY, u32::MAX);
-    for key in scaled.kept(top_k, sampling.top_p) {
+    for key in scaled.candidates(top_k, sampling.top_p) {
         let id = key as u32;
         let sum = scaled.score(logits[id as usize]) + gumbel(sampling.seed, position, id);
         if sum > best.0 || (sum == best.0 && id < best.1) {
@@ -223,25 +226,25 @@ fn likeliest(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u64
     best.1
 }
 
-/// Logits less the largest, divided by the temperature; those below `floor` do not count.
+/// Scores: logits minus the largest, divided by the temperature. Tokens below `floor` are not candidates.
 #[derive(Clone, Copy)]
-struct Scaled<'a> {
+struct ScaledLogits<'a> {
     logits: &'a [f32],
-    /// Of each block.
+    /// The largest logit of each block.
     largest: &'a [f32],
     max: f32,
     temperature: f32,
     floor: f32,
 }
 
-impl Scaled<'_> {
+impl ScaledLogits<'_> {
     #[inline(always)]
     fn score(&self, logit: f32) -> f32 {
-        // The largest becomes 0 first: dividing by a tiny temperature must not make several of them infinite.
+        // Subtracted first: division by a tiny temperature must not make several scores infinite.
         (logit - self.max) / self.temperature
     }
 
-    /// A score that at least `count` tokens reach, if there are as many blocks; else the floor.
+    /// A score that at least `count` tokens reach, if there are as many blocks; otherwise the floor.
     fn reached_by(&self, count: usize) -> f32 {
         if count > self.largest.len() {
             return self.floor;
@@ -251,28 +254,27 @@ impl Scaled<'_> {
         self.score(*least).max(self.floor)
     }
 
-    /// Keys of all tokens whose score reaches `least`: the token's id in the lower half, and smaller the likelier it is
-    /// or, of equals, the lower its id.
+    /// Sort keys of all tokens whose score reaches `least`, the likeliest first, then by id, which is the lower half.
     fn keys(&self, least: f32) -> Vec<u64> {
         let mut keys: Vec<u64> = vec![];
-        // Few tokens reach it, and a score is dear. No logit that does is below this one, though it may be rounded.
+        // Few tokens reach it, and scores are expensive. Despite rounding, no logit that reaches it is below this bound.
         let around = least * self.temperature;
         let least_logit = self.max + around - 1e-5 * (self.max.abs() - around);
-        vectorize(Above {
+        dispatch(TokensAbove {
             scaled: *self,
             least: least_logit,
             ids: &mut |id| {
                 let score = self.score(self.logits[id]);
                 if score >= least {
-                    keys.push(rank(score) << 32 | id as u64);
+                    keys.push(descending_key(score) << 32 | id as u64);
                 }
             },
         });
         keys
     }
 
-    /// Keys of the `count` likeliest tokens above the floor, of those the likeliest that reach `top_p`.
-    fn kept(&self, count: usize, top_p: f32) -> Vec<u64> {
+    /// Keys of the candidates: the `count` likeliest tokens above the floor, and the likeliest of those that reach `top_p`.
+    fn candidates(&self, count: usize, top_p: f32) -> Vec<u64> {
         if count == self.logits.len() && top_p < 1.0 {
             return self.nucleus(top_p);
         }
@@ -282,7 +284,7 @@ impl Scaled<'_> {
             keys.truncate(count);
         }
         if top_p < 1.0 {
-            // In order, so that their sum does not depend on how they were found.
+            // Sorted, so that their sum does not depend on the selection.
             keys.sort_unstable();
             let enough = top_p as f64 * self.probability(&keys);
             let needed = self.needed(&mut keys, enough).unwrap_or(count);
@@ -294,8 +296,8 @@ impl Scaled<'_> {
     /// Keys of the likeliest tokens above the floor that reach `top_p`.
     fn nucleus(&self, top_p: f32) -> Vec<u64> {
         let mut total = 0.0;
-        vectorize(Total { scaled: *self, total: &mut total });
-        let mut count = FEW;
+        dispatch(TotalProbability { scaled: *self, total: &mut total });
+        let mut count = FIRST_CANDIDATES;
         loop {
             let least = self.reached_by(count);
             let mut keys = self.keys(least);
@@ -313,10 +315,10 @@ impl Scaled<'_> {
         keys.iter().map(|key| exp(self.score(self.logits[*key as u32 as usize])) as f64).sum()
     }
 
-    /// How many of the smallest keys, one at least, have a probability of `enough` together; they come first then. `None`
-    /// if all of them fall short of it.
+    /// How many of the smallest keys, at least one, have a total probability of `enough`; they are moved to the front. `None`
+    /// if all keys have less.
     fn needed(&self, keys: &mut [u64], enough: f64) -> Option<usize> {
-        // Without keys `from..to` it is too little, with them it is enough: halved as in a search for the middle.
+        // Binary search: `..from` has too little, `..to` enough.
         let (mut from, mut to, mut before) = (0, keys.len(), 0.0);
         while to - from > 1 {
             let middle = (to - from) / 2;
@@ -335,16 +337,16 @@ impl Scaled<'_> {
 }
 
 /// Calls `ids` with each token whose logit is not below `least`.
-struct Above<'a, F> {
-    scaled: Scaled<'a>,
+struct TokensAbove<'a, F> {
+    scaled: ScaledLogits<'a>,
     least: f32,
     ids: &'a mut F,
 }
 
-impl<F: FnMut(usize)> Work for Above<'_, F> {
+impl<F: FnMut(usize)> WithSimd for TokensAbove<'_, F> {
     #[inline(always)]
     fn run(self) {
-        let blocks = self.scaled.logits.chunks(BLOCK).zip(self.scaled.largest).enumerate();
+        let blocks = self.scaled.logits.chunks(LOGIT_BLOCK).zip(self.scaled.largest).enumerate();
         for (block, (logits, _)) in blocks.filter(|(_, (_, largest))| **largest >= self.least) {
             for (c, chunk) in logits.chunks(LANES).enumerate() {
                 let mut found = 0;
@@ -352,7 +354,7 @@ impl<F: FnMut(usize)> Work for Above<'_, F> {
                     found |= u32::from(*logit >= self.least) << i;
                 }
                 while found != 0 {
-                    (self.ids)(block * BLOCK + c * LANES + found.trailing_zeros() as usize);
+                    (self.ids)(block * LOGIT_BLOCK + c * LANES + found.trailing_zeros() as usize);
                     found &= found - 1;
                 }
             }
@@ -361,15 +363,15 @@ impl<F: FnMut(usize)> Work for Above<'_, F> {
 }
 
 /// The sum of `exp(score)` over all tokens above the floor.
-struct Total<'a> {
-    scaled: Scaled<'a>,
+struct TotalProbability<'a> {
+    scaled: ScaledLogits<'a>,
     total: &'a mut f64,
 }
 
-impl Work for Total<'_> {
+impl WithSimd for TotalProbability<'_> {
     #[inline(always)]
     fn run(self) {
-        for block in self.scaled.logits.chunks(SUMMED) {
+        for block in self.scaled.logits.chunks(SUM_BLOCK) {
             let mut sums = [0.0; LANES];
             for chunk in 0..block.len().div_ceil(LANES) {
                 let lanes = load_scalar(block, chunk);
@@ -386,24 +388,24 @@ impl Work for Total<'_> {
 }
 
 /// A draw from all tokens above the floor.
-struct Draw<'a> {
-    scaled: Scaled<'a>,
+struct DrawFromAll<'a> {
+    scaled: ScaledLogits<'a>,
     seed: u64,
     position: u64,
     token: &'a mut u32,
 }
 
-/// Tokens whose noise is made together.
-const DRAWN: usize = 64;
+/// Tokens whose noise is generated together.
+const NOISE_BLOCK: usize = 64;
 
-impl Work for Draw<'_> {
+impl WithSimd for DrawFromAll<'_> {
     #[inline(always)]
     fn run(self) {
         let scaled = self.scaled;
         let mut best = f32::NEG_INFINITY;
-        for (at, logits) in scaled.logits.chunks(DRAWN).enumerate() {
-            let noise = gumbel_64(self.seed, self.position, (at * DRAWN) as u32);
-            let mut sums = [f32::NEG_INFINITY; DRAWN];
+        for (at, logits) in scaled.logits.chunks(NOISE_BLOCK).enumerate() {
+            let noise = gumbel_64(self.seed, self.position, (at * NOISE_BLOCK) as u32);
+            let mut sums = [f32::NEG_INFINITY; NOISE_BLOCK];
             for (id, (sum, logit)) in sums.iter_mut().zip(logits).enumerate() {
                 let score = scaled.score(*logit);
                 *sum = if score >= scaled.floor { score + noise[id % 4][id / 4] } else { f32::NEG_INFINITY };
@@ -420,7 +422,7 @@ impl Work for Draw<'_> {
             }
             if best > before {
                 let first = sums.iter().position(|sum| *sum == best).unwrap_or(0);
-                *self.token = (at * DRAWN + first) as u32;
+                *self.token = (at * NOISE_BLOCK + first) as u32;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Element types kernels read and write; all arithmetic is float32.
+//! Element types of kernels; all arithmetic is float32.
 
 use half::{bf16, f16};
 
@@ -26,7 +26,7 @@ impl Scalar for bf16 {
     }
     #[inline(always)]
     fn from_f32(value: f32) -> bf16 {
-        // Without branches, so that it vectorises; the crate's own does not.
+        // Branchless, so it vectorises; the conversion of `half` does not.
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         let quiet = bits >> 16 | 0x40;
@@ -37,7 +37,7 @@ impl Scalar for bf16 {
 impl Scalar for f16 {
     #[inline(always)]
     fn to_f32(self) -> f32 {
-        // The exponent moves by the difference of the biases, as a product, which is exact for subnormal numbers too.
+        // A product changes the exponent's bias, exactly for subnormal numbers too.
         let bits = self.to_bits() as u32;
         let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits(0x7780_0000);
         let infinite = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
@@ -49,17 +49,17 @@ impl Scalar for f16 {
         let bits = value.to_bits() & 0x7fff_ffff;
         let odd = bits >> 13 & 1;
         let normal = bits.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-        // Added to one half, a number below 2⁻¹⁴ leaves its multiple of 2⁻²⁴, rounded, in the lowest bits.
+        // Adding one half to a number below 2⁻¹⁴ leaves its rounded multiple of 2⁻²⁴ in the lowest bits.
         let small = (f32::from_bits(bits) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let large = if bits > 0x7f80_0000 { 0x7e00 | bits >> 13 & 0x3ff } else { 0x7c00 };
         let finite = if bits < 113 << 23 { small } else { normal };
-        // From 65520 on, half a step above the largest, all is infinite.
+        // From 65520, half a step above the largest number, values round to infinity.
         let magnitude = if bits >= 0x477f_f000 { large } else { finite };
         f16::from_bits((sign | magnitude) as u16)
     }
 }
 
-/// The values as float32, each run of `row` padded with zeros to a multiple of `pad`.
+/// The values as float32, each row of `row` padded with zeros to a multiple of `pad`.
 pub(crate) fn widen<T: Scalar>(values: &[T], row: usize, pad: usize) -> Vec<f32> {
     let padded = row.next_multiple_of(pad);
     let mut wide = vec![0.0; values.len() / row.max(1) * padded];
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conversions_are_those_of_the_half_crate() {
+    fn conversions_match_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (f, b) = (f16::from_bits(bits), bf16::from_bits(bits));
             assert_eq!(
@@ -90,7 +90,7 @@ mod tests {
                 "{bits:x}"
             );
         }
-        // All exponents, with mantissas at, just below and just above halves.
+        // All exponents, with mantissas at and around rounding boundaries.
         for high in 0..=u16::MAX {
             for low in
                 [0u32, 1, 0x7fff, 0x8000, 0x8001, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0xffff]

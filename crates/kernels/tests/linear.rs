@@ -79,10 +79,10 @@ fn packed_is_as_it_was() {
 }
 
 fn check_packed(affine: Affine, n: usize, k: usize) {
-    let packing = PackedLayout::of(&affine, n).expect("whole blocks");
+    let packing = PackedLayout::for_weight(&affine, n).expect("whole blocks");
     assert!(
-        PackedLayout::of(&affine, n - 1).is_none()
-            && PackedLayout::of(&Affine { bits: 3, ..affine }, n).is_none()
+        PackedLayout::for_weight(&affine, n - 1).is_none()
+            && PackedLayout::for_weight(&Affine { bits: 3, ..affine }, n).is_none()
     );
     let mut memory = vec![u32::MAX; packing.words(n, k)];
     packing.pack(affine, k, &mut memory);
@@ -114,7 +114,7 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
 fn packed_is_for_rounded_products() {
     let parts = AffineParts::random(7, 16, 2, 64, 4);
     let Weight::Affine(affine) = parts.weight() else { unreachable!("affine") };
-    let packing = PackedLayout::of(&affine, 16).expect("one block");
+    let packing = PackedLayout::for_weight(&affine, 16).expect("one block");
     let mut memory = vec![0; packing.words(16, parts.k)];
     packing.pack(affine, parts.k, &mut memory);
     let packed = Packed::new(packing, parts.k, &memory);

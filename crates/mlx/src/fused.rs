@@ -94,7 +94,7 @@ pub(crate) fn pack(w: &Quantized) -> crate::Result<Option<(Array, PackedLayout)>
     let [codes, scales, biases] = &constants[..] else { return Ok(None) };
     let affine = parts::affine(codes, scales, biases, w.quantization);
     let (rows, k) = (w.codes.dim(-2) as usize, w.inputs() as usize);
-    let Some(packing) = PackedLayout::of(&affine, rows) else { return Ok(None) };
+    let Some(packing) = PackedLayout::for_weight(&affine, rows) else { return Ok(None) };
     let words = packing.words(rows, k) as i32;
     let array = Array::fill_with(&[words], Dtype::Uint32, |bytes| {
         packing.pack(affine, k, bytemuck::cast_slice_mut(bytes));

@@ -1,65 +1,37 @@
 //! Causal softmax attention over a growing key/value buffer.
 //!
-//! Keys are taken in blocks of [`KEY_BLOCK`] positions of the buffer. A query's softmax over the part of a block it sees
-//! is computed by itself; the blocks are then merged from first to last. So a query's bits do not depend on which
-//! others are computed beside it, nor on who computes which block; but they do on where the blocks' edges lie.
+//! Keys are processed in blocks of [`KEY_BLOCK`] positions of the buffer. The softmax of a query over each block is computed
+//! separately; blocks are then merged from first to last. So a query's bits do not depend on the queries or threads that
+//! are computed with it, but do depend on the positions of the blocks' edges.
 
 mod block;
 mod head;
 mod scores;
+mod tile;
 mod weighted;
 
-use block::Tile;
-use head::{Head, Values};
+pub use tile::{AttentionShape, KEY_BLOCK, Softmax};
+
+use head::{KvHead, ValueRows};
+use tile::QueryTile;
 
 use crate::{
+    disjoint::DisjointMut,
     lanes::LANES,
+    memory::with_scratch,
     parallel::for_each_chunk,
     scalar::Scalar,
-    shared::{Parts, with_scratch},
-    simd::{Work, vectorize},
+    simd::{WithSimd, dispatch},
 };
 
-/// Keys whose softmax is computed by itself. A buffer from whose front keys are dropped must drop whole blocks, or the
-/// bits of what follows change.
-pub const KEY_BLOCK: usize = BLOCK;
-const BLOCK: usize = 256;
-
-/// Query rows that share each key and value brought into the cache.
-const TILE_ROWS: usize = 128;
-/// Below this many tiles their blocks are spread over threads too.
+/// Query rows that share each key and value loaded into the cache.
+const MAX_TILE_ROWS: usize = 128;
+/// Below this many tiles, their blocks are spread over threads too.
 const FEW_TILES: usize = 16;
-/// Pieces into which the blocks of few tiles are cut.
-const PIECES: usize = 32;
-/// Most floats kept of all blocks of all tiles.
-const MOST_PARTIALS: usize = 1 << 23;
-
-/// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers with room for `capacity`.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionShape {
-    pub tokens: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Values in each key's row of values.
-    pub value_dim: usize,
-    /// Keys in the buffer, the queries' own included.
-    pub length: usize,
-    pub capacity: usize,
-    /// Most keys a query sees, its own included; `usize::MAX` for all.
-    pub window: usize,
-}
-
-/// How scores become weights.
-#[derive(Clone, Copy, Debug)]
-pub struct Softmax<'a> {
-    /// Multiplies every score.
-    pub scale: f32,
-    /// Scaled scores become `cap * tanh(score / cap)`.
-    pub softcap: Option<f32>,
-    /// One more logit per head, `[heads]`, that takes part in the normalisation only.
-    pub sinks: Option<&'a [f32]>,
-}
+/// Tasks into which the blocks of few tiles are cut.
+const BLOCK_TASKS: usize = 32;
+/// Most floats of the partial results of all blocks of all tiles.
+const MAX_PARTIALS: usize = 1 << 23;
 
 /// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer` `[kv_heads, capacity, head_dim]`.
 pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: usize, head_dim: usize) {
@@ -71,8 +43,8 @@ pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: us
     }
 }
 
-/// `out = softmax(q kᵀ * scale) v`, causal: query `t` stands at `p = length - tokens + t` and sees keys up to `p`,
-/// the last `window` of them.
+/// `out = softmax(q kᵀ * scale) v`, causal: query `t` is at position `p = length - tokens + t` and attends to keys up to
+/// `p`, the last `window` of them.
 ///
 /// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k` `[kv_heads, capacity, head_dim]`, `v`
 /// `[kv_heads, capacity, value_dim]`. Query head `h` uses key head `h / (heads / kv_heads)`.
@@ -86,11 +58,11 @@ pub fn attention<T: Scalar>(
 ) {
     let AttentionShape { kv_heads, capacity, value_dim, .. } = shape;
     assert_eq!(v.len(), kv_heads * capacity * value_dim, "values of {shape:?}");
-    attend(shape, q, k, Values { rows: v, stride: value_dim, dim: value_dim }, softmax, out);
+    attend(shape, q, k, ValueRows { rows: v, stride: value_dim, dim: value_dim }, softmax, out);
 }
 
-/// As [`attention`], where a key's values are its own first `value_dim` numbers (DeepSeek-V2's latent attention,
-/// with queries already projected into the latent space): `kv` `[kv_heads, capacity, head_dim]` serves as both.
+/// [`attention`] in which the values of a key are its own first `value_dim` numbers: DeepSeek-V2's latent attention, with
+/// queries already projected into the latent space. `kv` `[kv_heads, capacity, head_dim]` holds both.
 pub fn latent_attention<T: Scalar>(
     shape: AttentionShape,
     q: &[T],
@@ -100,10 +72,17 @@ pub fn latent_attention<T: Scalar>(
 ) {
     let AttentionShape { head_dim, value_dim, .. } = shape;
     assert!(value_dim <= head_dim, "values inside the keys of {shape:?}");
-    attend(shape, q, kv, Values { rows: kv, stride: head_dim, dim: value_dim }, softmax, out);
+    attend(shape, q, kv, ValueRows { rows: kv, stride: head_dim, dim: value_dim }, softmax, out);
 }
 
-fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, softmax: Softmax, out: &mut [T]) {
+fn attend<T: Scalar>(
+    shape: AttentionShape,
+    q: &[T],
+    k: &[T],
+    v: ValueRows<T>,
+    softmax: Softmax,
+    out: &mut [T],
+) {
     let AttentionShape { tokens, heads, kv_heads, head_dim, value_dim, length, capacity, window } = shape;
     assert!(tokens <= length && length <= capacity && heads.is_multiple_of(kv_heads), "{shape:?}");
     assert!(window > 0 && head_dim > 0 && value_dim > 0, "{shape:?}");
@@ -114,16 +93,16 @@ fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, soft
     if tokens == 0 {
         return;
     }
-    let call = Call { shape, q, k, v, softmax };
+    let call = AttentionCall { shape, q, k, v, softmax };
     let rows = tokens * heads / kv_heads;
-    let per_head = rows.div_ceil(TILE_ROWS);
+    let per_head = rows.div_ceil(MAX_TILE_ROWS);
     let tiles = kv_heads * per_head;
-    let (first, last) = call.tile(0, 0, rows).all_seen();
-    let blocks = last.div_ceil(BLOCK) - first / BLOCK;
-    let out = Parts::new(out);
+    let (first, last) = call.tile(0, 0, rows).all_visible();
+    let blocks = last.div_ceil(KEY_BLOCK) - first / KEY_BLOCK;
+    let out = DisjointMut::new(out);
     if tiles < FEW_TILES && blocks > 1 {
-        let length = call.tile(0, 0, rows.min(TILE_ROWS)).partial_length();
-        if tiles * blocks * length <= MOST_PARTIALS {
+        let length = call.tile(0, 0, rows.min(MAX_TILE_ROWS)).partial_length();
+        if tiles * blocks * length <= MAX_PARTIALS {
             return call.by_block(per_head, &out);
         }
     }
@@ -131,17 +110,17 @@ fn attend<T: Scalar>(shape: AttentionShape, q: &[T], k: &[T], v: Values<T>, soft
     for_each_chunk(&mut tasks, 1, call.work(), |_, task| call.whole_tile(task[0], per_head, &out));
 }
 
-/// What one call was given.
-struct Call<'a, T> {
+/// The arguments of one call.
+struct AttentionCall<'a, T> {
     shape: AttentionShape,
     q: &'a [T],
     k: &'a [T],
-    v: Values<'a, T>,
+    v: ValueRows<'a, T>,
     softmax: Softmax<'a>,
 }
 
-impl<T: Scalar> Call<'_, T> {
-    /// Multiply-adds, about.
+impl<T: Scalar> AttentionCall<'_, T> {
+    /// Approximate multiply-adds.
     fn work(&self) -> usize {
         let AttentionShape { tokens, heads, head_dim, value_dim, length, window, .. } = self.shape;
         tokens * heads * (head_dim + value_dim) * length.min(window)
@@ -152,65 +131,65 @@ impl<T: Scalar> Call<'_, T> {
     }
 
     /// Tile `index` of key head `kv_head`.
-    fn tile(&self, kv_head: usize, index: usize, most: usize) -> Tile<'_> {
-        let (group, first) = (self.group(), index * most);
+    fn tile(&self, kv_head: usize, index: usize, max_rows: usize) -> QueryTile<'_> {
+        let (group, first) = (self.group(), index * max_rows);
         let softmax = Softmax {
             sinks: self.softmax.sinks.map(|sinks| &sinks[kv_head * group..][..group]),
             ..self.softmax
         };
-        let rows = (self.shape.tokens * group - first).min(most);
-        Tile { shape: self.shape, softmax, first, rows }
+        let rows = (self.shape.tokens * group - first).min(max_rows);
+        QueryTile { shape: self.shape, softmax, first, rows }
     }
 
-    /// Blocks of keys that the tile sees.
-    fn blocks(tile: &Tile) -> std::ops::Range<usize> {
-        let (first, last) = tile.all_seen();
-        first / BLOCK..last.div_ceil(BLOCK)
+    /// Blocks of keys that the tile attends to.
+    fn blocks(tile: &QueryTile) -> std::ops::Range<usize> {
+        let (first, last) = tile.all_visible();
+        first / KEY_BLOCK..last.div_ceil(KEY_BLOCK)
     }
 
-    fn head(&self, kv_head: usize) -> Head<'_, T> {
+    fn head(&self, kv_head: usize) -> KvHead<'_, T> {
         let AttentionShape { capacity, head_dim, .. } = self.shape;
-        let v = Values {
+        let v = ValueRows {
             rows: &self.v.rows[kv_head * capacity * self.v.stride..][..capacity * self.v.stride],
             ..self.v
         };
-        Head { k: &self.k[kv_head * capacity * head_dim..][..capacity * head_dim], v, head_dim }
+        KvHead { k: &self.k[kv_head * capacity * head_dim..][..capacity * head_dim], v, head_dim }
     }
 
-    /// Where row `row` of the tile stands among all tokens' heads.
-    fn place(&self, tile: &Tile, kv_head: usize, row: usize) -> usize {
+    /// The index of the tile's row `row` among all tokens' heads.
+    fn row_index(&self, tile: &QueryTile, kv_head: usize, row: usize) -> usize {
         let row = tile.first + row;
         row / self.group() * self.shape.heads + kv_head * self.group() + row % self.group()
     }
 
-    /// Memory for a tile's queries, whole lines of the cache.
-    fn query_floats(&self, tile: &Tile) -> usize {
+    /// Floats of a tile's queries, whole cache lines.
+    fn query_floats(&self, tile: &QueryTile) -> usize {
         (tile.rows * self.shape.head_dim).next_multiple_of(LANES)
     }
 
     /// The tile's queries as float32, `[rows, head_dim]`.
-    fn queries(&self, tile: &Tile, kv_head: usize, queries: &mut [f32]) {
+    fn queries(&self, tile: &QueryTile, kv_head: usize, queries: &mut [f32]) {
         let head_dim = self.shape.head_dim;
         for (row, to) in queries.chunks_exact_mut(head_dim).take(tile.rows).enumerate() {
-            let from = &self.q[self.place(tile, kv_head, row) * head_dim..][..head_dim];
+            let from = &self.q[self.row_index(tile, kv_head, row) * head_dim..][..head_dim];
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
         }
     }
 
-    #[allow(unsafe_code, reason = "tiles write rows of their own")]
-    fn write(&self, tile: &Tile, kv_head: usize, means: &[f32], out: &Parts<T>) {
+    #[allow(unsafe_code, reason = "tiles write disjoint rows")]
+    fn write(&self, tile: &QueryTile, kv_head: usize, means: &[f32], out: &DisjointMut<T>) {
         let value_dim = self.shape.value_dim;
         for (row, means) in means.chunks_exact(tile.value_stride()).enumerate() {
             // SAFETY: every row belongs to one tile, and every tile is finished by one task.
-            let out = unsafe { out.part(self.place(tile, kv_head, row) * value_dim, value_dim) };
-            vectorize(Narrow { from: &means[..value_dim], to: out });
+            let out = unsafe { out.part(self.row_index(tile, kv_head, row) * value_dim, value_dim) };
+            dispatch(RoundRow { from: &means[..value_dim], to: out });
         }
     }
 
-    /// One tile against all blocks it sees.
-    fn whole_tile(&self, index: usize, per_head: usize, out: &Parts<T>) {
+    /// One tile with all its blocks.
+    fn whole_tile(&self, index: usize, per_head: usize, out: &DisjointMut<T>) {
         let kv_head = index / per_head;
-        let tile = self.tile(kv_head, index % per_head, TILE_ROWS);
+        let tile = self.tile(kv_head, index % per_head, MAX_TILE_ROWS);
         let source = self.head(kv_head);
         let (q, partial) = (self.query_floats(&tile), tile.partial_length());
         with_scratch(q + 2 * partial + tile.scratch_length(), |memory| {
@@ -227,9 +206,9 @@ impl<T: Scalar> Call<'_, T> {
         });
     }
 
-    /// Few tiles: each block of each by itself, then merged.
-    fn by_block(&self, per_head: usize, out: &Parts<T>) {
-        struct Task<'a> {
+    /// For few tiles: each block separately, then merged.
+    fn by_block(&self, per_head: usize, out: &DisjointMut<T>) {
+        struct BlockTask<'a> {
             kv_head: usize,
             index: usize,
             first: usize,
@@ -238,24 +217,24 @@ impl<T: Scalar> Call<'_, T> {
         let kv_heads = self.shape.kv_heads;
         let tiles = || (0..kv_heads * per_head).map(|i| (i / per_head, i % per_head));
         let length = |(kv_head, index)| {
-            let tile = self.tile(kv_head, index, TILE_ROWS);
+            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
             (tile.partial_length(), Self::blocks(&tile))
         };
         let all: usize = tiles().map(length).map(|(length, blocks)| length * blocks.len()).sum();
         let blocks: usize = tiles().map(length).map(|(_, blocks)| blocks.len()).sum();
         let mut partials = vec![0.0; all];
-        let (mut tasks, mut rest, piece) = (vec![], &mut partials[..], blocks.div_ceil(PIECES));
+        let (mut tasks, mut rest, piece) = (vec![], &mut partials[..], blocks.div_ceil(BLOCK_TASKS));
         for (kv_head, index) in tiles() {
             let (length, blocks) = length((kv_head, index));
             for first in blocks.clone().step_by(piece) {
                 let (partials, after) = rest.split_at_mut(length * piece.min(blocks.end - first));
-                tasks.push(Task { kv_head, index, first, partials });
+                tasks.push(BlockTask { kv_head, index, first, partials });
                 rest = after;
             }
         }
         for_each_chunk(&mut tasks, 1, self.work(), |_, task| {
-            let Task { kv_head, index, first, ref mut partials } = task[0];
-            let tile = self.tile(kv_head, index, TILE_ROWS);
+            let BlockTask { kv_head, index, first, ref mut partials } = task[0];
+            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
             let (source, q) = (self.head(kv_head), self.query_floats(&tile));
             with_scratch(q + tile.scratch_length(), |memory| {
                 let (q, scratch) = memory.split_at_mut(q);
@@ -267,7 +246,7 @@ impl<T: Scalar> Call<'_, T> {
         });
         let mut rest = &mut partials[..];
         for (kv_head, index) in tiles() {
-            let tile = self.tile(kv_head, index, TILE_ROWS);
+            let tile = self.tile(kv_head, index, MAX_TILE_ROWS);
             let length = tile.partial_length();
             with_scratch(length, |total| {
                 tile.clear(total);
@@ -282,12 +261,12 @@ impl<T: Scalar> Call<'_, T> {
     }
 }
 
-struct Narrow<'a, T> {
+struct RoundRow<'a, T> {
     from: &'a [f32],
     to: &'a mut [T],
 }
 
-impl<T: Scalar> Work for Narrow<'_, T> {
+impl<T: Scalar> WithSimd for RoundRow<'_, T> {
     #[inline(always)]
     fn run(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {

@@ -1,34 +1,34 @@
-//! What queries make of keys: dot products, and from them the numerators of a softmax.
+//! Attention scores, and the numerators of their softmax.
 
 use std::ops::Range;
 
 use super::{
-    BLOCK, Head,
-    block::{Partial, Tile},
+    head::KvHead,
+    tile::{KEY_BLOCK, QueryTile, SoftmaxPartial},
 };
 use crate::{
-    lanes::{LANES, exp, load, reduce, tanh},
-    panel::{PANEL, ROWS, Rows, add_product},
+    lanes::{LANES, exp, load, reduce},
+    panel::{PANEL_COLUMNS, StridedRows, TILE_ROWS, add_product},
     scalar::Scalar,
-    simd::Work,
+    simd::WithSimd,
     transpose::transpose,
 };
 
-/// Dot products of the queries with a panel of keys; each sums its products in order.
+/// Dot products of the queries with a panel of keys, each summed in order.
 pub struct Scores<'a> {
-    pub tile: Tile<'a>,
+    pub tile: QueryTile<'a>,
     pub q: &'a [f32],
     pub panel: &'a [f32],
     pub from: usize,
     pub to: usize,
-    /// `[rows, BLOCK]`, from the panel's first key on.
+    /// `[rows, KEY_BLOCK]`, from the panel's first key.
     pub scores: &'a mut [f32],
 }
 
-/// Rows of a panel that stay in the innermost cache while all queries pass.
+/// Rows of a panel that stay in the first-level cache for all queries.
 const DEPTH: usize = 64;
 
-impl Work for Scores<'_> {
+impl WithSimd for Scores<'_> {
     #[inline(always)]
     fn run(self) {
         let head_dim = self.tile.shape.head_dim;
@@ -36,17 +36,18 @@ impl Work for Scores<'_> {
             let depth = (head_dim - at).min(DEPTH);
             let mut row = 0;
             while row < self.tile.rows {
-                let a = Rows { values: &self.q[row * head_dim + at..], stride: head_dim };
-                let panel = &self.panel[at * PANEL..][..depth * PANEL];
-                let rows = if row + ROWS <= self.tile.rows { ROWS } else { 1 };
-                let (first, last) = (self.tile.seen(row).0, self.tile.seen(row + rows - 1).1);
+                let a = StridedRows { values: &self.q[row * head_dim + at..], stride: head_dim };
+                let panel = &self.panel[at * PANEL_COLUMNS..][..depth * PANEL_COLUMNS];
+                let rows = if row + TILE_ROWS <= self.tile.rows { TILE_ROWS } else { 1 };
+                let (first, last) = (self.tile.visible(row).0, self.tile.visible(row + rows - 1).1);
                 if first < self.to && last > self.from {
-                    let scores = &mut self.scores[row * BLOCK..];
+                    let scores = &mut self.scores[row * KEY_BLOCK..];
                     let columns = self.to.min(last) - self.from;
-                    let (panel, size) = (Rows { values: panel, stride: PANEL }, [depth, columns]);
+                    let (panel, size) =
+                        (StridedRows { values: panel, stride: PANEL_COLUMNS }, [depth, columns]);
                     match rows {
-                        ROWS => add_product::<ROWS, f32>(scores, BLOCK, a, panel, size),
-                        _ => add_product::<1, f32>(scores, BLOCK, a, panel, size),
+                        TILE_ROWS => add_product::<TILE_ROWS, f32>(scores, KEY_BLOCK, a, panel, size),
+                        _ => add_product::<1, f32>(scores, KEY_BLOCK, a, panel, size),
                     }
                 }
                 row += rows;
@@ -55,18 +56,18 @@ impl Work for Scores<'_> {
     }
 }
 
-/// As [`Scores`] of all panels, for few queries, with keys as they come out of memory: to the same bits.
+/// [`Scores`] of all panels for few queries, reading keys in place, bit-identical.
 pub struct FewScores<'a, T> {
-    pub tile: Tile<'a>,
+    pub tile: QueryTile<'a>,
     pub q: &'a [f32],
-    pub head: &'a Head<'a, T>,
+    pub head: &'a KvHead<'a, T>,
     pub base: usize,
     pub keys: Range<usize>,
-    /// `[rows, BLOCK]`, from key `base` on.
+    /// `[rows, KEY_BLOCK]`, from key `base`.
     pub scores: &'a mut [f32],
 }
 
-impl<T: Scalar> Work for FewScores<'_, T> {
+impl<T: Scalar> WithSimd for FewScores<'_, T> {
     #[inline(always)]
     fn run(self) {
         let FewScores { tile, q, head, base, keys, scores } = self;
@@ -74,18 +75,21 @@ impl<T: Scalar> Work for FewScores<'_, T> {
         for from in keys.clone().step_by(LANES) {
             let to = (from + LANES).min(keys.end);
             for chunk in 0..head.head_dim / LANES {
-                head.square(from, to, chunk, &mut square);
+                head.key_square(from, to, chunk, &mut square);
                 transpose(&square, &mut columns);
-                let columns = Rows { values: columns.as_flattened(), stride: LANES };
+                let columns = StridedRows { values: columns.as_flattened(), stride: LANES };
                 let mut row = 0;
                 while row < tile.rows {
-                    let q = Rows { values: &q[row * head.head_dim + chunk * LANES..], stride: head.head_dim };
-                    let scores = &mut scores[row * BLOCK + from - base..];
-                    if row + ROWS <= tile.rows {
-                        add_product::<ROWS, f32>(scores, BLOCK, q, columns, [LANES; 2]);
-                        row += ROWS;
+                    let q = StridedRows {
+                        values: &q[row * head.head_dim + chunk * LANES..],
+                        stride: head.head_dim,
+                    };
+                    let scores = &mut scores[row * KEY_BLOCK + from - base..];
+                    if row + TILE_ROWS <= tile.rows {
+                        add_product::<TILE_ROWS, f32>(scores, KEY_BLOCK, q, columns, [LANES; 2]);
+                        row += TILE_ROWS;
                     } else {
-                        add_product::<1, f32>(scores, BLOCK, q, columns, [LANES; 2]);
+                        add_product::<1, f32>(scores, KEY_BLOCK, q, columns, [LANES; 2]);
                         row += 1;
                     }
                 }
@@ -94,19 +98,19 @@ impl<T: Scalar> Work for FewScores<'_, T> {
     }
 }
 
-/// From scores to `exp(score - max)`: 0 for keys a row does not see.
+/// Replaces scores by `exp(score - max)`, 0 for keys that a row does not attend to.
 pub struct Numerators<'a, 'b> {
-    pub tile: Tile<'a>,
+    pub tile: QueryTile<'a>,
     pub base: usize,
     pub scores: &'a mut [f32],
-    pub partial: &'a mut Partial<'b>,
+    pub partial: &'a mut SoftmaxPartial<'b>,
 }
 
-impl Work for Numerators<'_, '_> {
+impl WithSimd for Numerators<'_, '_> {
     #[inline(always)]
     fn run(self) {
-        for (row, scores) in self.scores.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-            let (start, end) = self.tile.part(row, self.base, self.base + BLOCK);
+        for (row, scores) in self.scores.as_chunks_mut::<KEY_BLOCK>().0.iter_mut().enumerate() {
+            let (start, end) = self.tile.visible_part(row, self.base, self.base + KEY_BLOCK);
             let (start, end) = (start - self.base, end - self.base);
             let chunks = start / LANES..end.div_ceil(LANES);
             let mut largest = [f32::NEG_INFINITY; LANES];
@@ -140,20 +144,6 @@ impl Work for Numerators<'_, '_> {
             }
             self.partial.max[row] = max;
             self.partial.total[row] = reduce(&sums);
-        }
-    }
-}
-
-impl Tile<'_> {
-    #[inline(always)]
-    fn scale(&self, scores: &mut [f32; LANES]) {
-        for score in &mut *scores {
-            *score *= self.softmax.scale;
-        }
-        if let Some(cap) = self.softmax.softcap {
-            for score in scores {
-                *score = cap * tanh(*score / cap);
-            }
         }
     }
 }

@@ -1,77 +1,74 @@
-//! What queries make of values.
+//! Sums of values weighted with scores.
 
-use super::{
-    BLOCK,
-    block::{Partial, Tile},
-};
+use super::tile::{KEY_BLOCK, QueryTile, SoftmaxPartial};
 use crate::{
-    panel::{PANEL, ROWS, Rows, add_product},
+    memory::prefetch,
+    panel::{PANEL_COLUMNS, StridedRows, TILE_ROWS, add_product},
     scalar::Scalar,
-    shared::prefetch,
-    simd::Work,
+    simd::WithSimd,
 };
 
-/// Values times weights; each sum in the order of the keys, of those the row sees alone.
-pub struct Weighted<'a, 'b, T> {
-    pub tile: Tile<'a>,
-    /// Rows of values; those of 64 columns on begin `width` times as many numbers on.
-    pub values: Rows<'a, T>,
+/// Values times weights, summed in the order of the keys that the row attends to.
+pub struct WeightedValues<'a, 'b, T> {
+    pub tile: QueryTile<'a>,
+    /// Rows of values; each 64 columns start `width * 64` numbers after the previous ones.
+    pub values: StridedRows<'a, T>,
     pub width: usize,
-    /// Whether to ask memory for as many values more; all at once would be more than are let on their way.
-    pub ahead: bool,
+    /// Whether to prefetch the next values, as many again. All at once would exceed the outstanding lines.
+    pub prefetch: bool,
     pub from: usize,
     pub to: usize,
-    /// `[rows, BLOCK]`, from key `from` on.
+    /// `[rows, KEY_BLOCK]`, from key `from`.
     pub scores: &'a [f32],
-    pub partial: &'a mut Partial<'b>,
+    pub partial: &'a mut SoftmaxPartial<'b>,
 }
 
-impl<T: Scalar> Work for Weighted<'_, '_, T> {
+impl<T: Scalar> WithSimd for WeightedValues<'_, '_, T> {
     #[inline(always)]
     fn run(mut self) {
-        let Tile { rows, .. } = self.tile;
-        for at in (0..self.tile.value_stride()).step_by(PANEL) {
-            if self.ahead {
-                self.ask(at);
+        let QueryTile { rows, .. } = self.tile;
+        for at in (0..self.tile.value_stride()).step_by(PANEL_COLUMNS) {
+            if self.prefetch {
+                self.prefetch_next(at);
             }
             let mut row = 0;
             while row < rows {
-                if row + ROWS > rows {
-                    let (start, end) = self.tile.part(row, self.from, self.to);
+                if row + TILE_ROWS > rows {
+                    let (start, end) = self.tile.visible_part(row, self.from, self.to);
                     self.add::<1>(row, at, start, end);
                     row += 1;
                     continue;
                 }
-                // Keys that all four rows see go together; at the edges each row is by itself.
-                let (mut start, mut end) = self.tile.part(row, self.from, self.to);
-                for r in row + 1..row + ROWS {
-                    let part = self.tile.part(r, self.from, self.to);
+                // Keys that all four rows attend to are added together, the others row by row.
+                let (mut start, mut end) = self.tile.visible_part(row, self.from, self.to);
+                for r in row + 1..row + TILE_ROWS {
+                    let part = self.tile.visible_part(r, self.from, self.to);
                     (start, end) = (start.max(part.0), end.min(part.1));
                 }
                 let end = end.max(start);
-                for r in row..row + ROWS {
-                    let part = self.tile.part(r, self.from, self.to);
+                for r in row..row + TILE_ROWS {
+                    let part = self.tile.visible_part(r, self.from, self.to);
                     self.add::<1>(r, at, part.0, part.1.min(start));
                 }
-                self.add::<ROWS>(row, at, start, end);
-                for r in row..row + ROWS {
-                    let part = self.tile.part(r, self.from, self.to);
+                self.add::<TILE_ROWS>(row, at, start, end);
+                for r in row..row + TILE_ROWS {
+                    let part = self.tile.visible_part(r, self.from, self.to);
                     self.add::<1>(r, at, part.0.max(end), part.1);
                 }
-                row += ROWS;
+                row += TILE_ROWS;
             }
         }
     }
 }
 
-impl<T: Scalar> Weighted<'_, '_, T> {
-    /// Asks for the values that follow, from column `at` on.
+impl<T: Scalar> WeightedValues<'_, '_, T> {
+    /// Prefetches the values that follow, from column `at`.
     #[inline(always)]
-    fn ask(&self, at: usize) {
+    fn prefetch_next(&self, at: usize) {
         let count = self.to - self.from;
         for next in count..2 * count {
             if let Some(next) = self.values.values.get(next * self.values.stride + at..) {
-                prefetch(&next[..PANEL.min(next.len())]);
+                prefetch(&next[..PANEL_COLUMNS.min(next.len())]);
             }
         }
     }
@@ -82,10 +79,12 @@ impl<T: Scalar> Weighted<'_, '_, T> {
             return;
         }
         let stride = self.tile.value_stride();
-        let Rows { values, stride: step } = self.values;
-        let values = Rows { values: &values[at * self.width + (start - self.from) * step..], stride: step };
-        let a = Rows { values: &self.scores[row * BLOCK + start - self.from..], stride: BLOCK };
-        let size = [end - start, (stride - at).min(PANEL)];
+        let StridedRows { values, stride: step } = self.values;
+        let values =
+            StridedRows { values: &values[at * self.width + (start - self.from) * step..], stride: step };
+        let a =
+            StridedRows { values: &self.scores[row * KEY_BLOCK + start - self.from..], stride: KEY_BLOCK };
+        let size = [end - start, (stride - at).min(PANEL_COLUMNS)];
         let sums = &mut self.partial.sums[row * stride + at..];
         add_product::<R, T>(sums, stride, a, values, size);
     }

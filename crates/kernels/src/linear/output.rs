@@ -1,32 +1,32 @@
-//! Where products go.
+//! The part of an output that a task writes.
 
-use crate::shared::Parts;
+use crate::disjoint::DisjointMut;
 
-/// Where a task writes: the columns from `column` on of the rows `targets` of an output `[.., n]`.
-pub(super) struct Output<'a> {
-    pub out: &'a Parts<'a, f32>,
+/// Columns from `column` of the rows `targets` of an output `[.., n]`, which one task writes.
+pub(crate) struct TaskOutput<'a> {
+    pub out: &'a DisjointMut<'a, f32>,
     pub targets: &'a [u32],
     pub n: usize,
     pub column: usize,
 }
 
-impl Output<'_> {
-    /// `count` columns of the task's row `index`, from its column `offset` on.
+impl TaskOutput<'_> {
+    /// `count` columns from column `offset` of the task's row `index`.
     #[inline(always)]
-    #[allow(clippy::mut_from_ref, reason = "no two tasks share columns of a row")]
+    #[allow(clippy::mut_from_ref, reason = "tasks write disjoint columns")]
     pub fn part(&self, index: usize, offset: usize, count: usize) -> &mut [f32] {
         debug_assert!(self.column + offset + count <= self.n);
         let at = self.targets[index] as usize * self.n + self.column + offset;
-        // SAFETY: no two tasks share columns of a row, and a task uses one part at a time.
+        // SAFETY: tasks write disjoint columns, and a task uses one part at a time.
         unsafe { self.out.part(at, count) }
     }
 
-    /// Row `index` of the task's, from its column `offset` on: the first `count` of the values.
+    /// Writes the first `count` values to the task's row `index`, from column `offset`.
     #[inline(always)]
     pub fn write<const N: usize>(&self, index: usize, offset: usize, values: &[f32; N], count: usize) {
         let to = self.part(index, offset, count);
         match to.first_chunk_mut() {
-            // A few vectors, where a copy of any length is a call.
+            // A few stores; a copy of variable length is a call.
             Some(to) => *to = *values,
             None => to.copy_from_slice(&values[..count]),
         }

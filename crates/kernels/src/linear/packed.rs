@@ -1,31 +1,31 @@
-//! Affine weights rearranged for products: 16 rows side by side, with their scales between their codes, so that a product
-//! reads one stream of memory and finds in each line what it multiplies at once.
+//! Affine weights repacked for integer products: 16 rows interleaved word by word, with scales between the codes, so that
+//! a product reads memory as one stream, one cache line per multiplication step.
 //!
 //! ```text
 //! for each 16 rows:
 //!     for each group:
 //!         for each word of the group:      one line, that word of each row
-//!         the scales of the 16 rows, then their biases: one line, or two if they are float32
+//!         the scales of the 16 rows, then their biases: one line, or two in float32
 //! ```
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::{Affine, Floats, lines::Line};
-use crate::{parallel::for_each, scalar::Scalar, shared::Parts};
+use super::{affine::Affine, weight::Floats};
+use crate::{cache_line::CacheLine, disjoint::DisjointMut, parallel::for_each, scalar::Scalar};
 
-/// Rows of a block.
-pub(super) const ROWS: usize = 16;
+/// Rows that are interleaved.
+const BLOCK_ROWS: usize = 16;
 
-/// What is known of a packed matrix but its contents.
+/// The format of a packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedLayout {
     /// 32, 64 or 128.
     pub group_size: usize,
     /// 2, 4 or 8.
     pub bits: usize,
-    /// Of scales and biases.
+    /// The type of scales and biases.
     pub floats: FloatType,
 }
 
@@ -36,12 +36,12 @@ pub enum FloatType {
     Bf16,
 }
 
-/// A matrix of rows of `k` in such memory.
+/// A packed matrix, rows of `k`.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
     packing: PackedLayout,
     k: usize,
-    lines: &'a [Line],
+    lines: &'a [CacheLine],
 }
 
 impl FloatType {
@@ -55,52 +55,52 @@ impl FloatType {
 }
 
 impl PackedLayout {
-    /// Of `rows` rows in this format, if they can be packed: whole blocks of codes that do not cross words.
-    pub fn of(weight: &Affine, rows: usize) -> Option<PackedLayout> {
+    /// The layout for `rows` rows of `weight`; `None` unless they are whole blocks and codes do not cross words.
+    pub fn for_weight(weight: &Affine, rows: usize) -> Option<PackedLayout> {
         let Affine { scales, group_size, bits, .. } = *weight;
         let packing = PackedLayout { group_size, bits, floats: FloatType::of(scales) };
-        (rows > 0 && rows.is_multiple_of(ROWS) && [2, 4, 8].contains(&bits)).then_some(packing)
+        (rows > 0 && rows.is_multiple_of(BLOCK_ROWS) && [2, 4, 8].contains(&bits)).then_some(packing)
     }
 
-    /// Words of memory that `rows` rows of `k` take, the room to begin on a line's boundary included.
+    /// Words of memory for `rows` rows of `k`, including room to align the start to a cache line.
     #[must_use]
     pub fn words(self, rows: usize, k: usize) -> usize {
-        16 * (rows / ROWS * self.block(k) + 1)
+        16 * (rows / BLOCK_ROWS * self.block_lines(k) + 1)
     }
 
-    /// Arranges `weight`, rows of `k`, in `memory` of [`words`](PackedLayout::words).
+    /// Repacks `weight`, rows of `k`, into `memory` of [`words`](PackedLayout::words).
     ///
     /// # Panics
-    /// If the memory is of another size, or the weight's parts are not those of such rows.
+    /// If the memory has another size, or the weight's parts do not match.
     pub fn pack(self, weight: Affine, k: usize, memory: &mut [u32]) {
         let rows = weight.codes.len() * 32 / (k * self.bits);
         weight.check(rows, k);
-        let block = self.block(k);
+        let block = self.block_lines(k);
         assert!(
-            rows.is_multiple_of(ROWS) && memory.len() == self.words(rows, k),
+            rows.is_multiple_of(BLOCK_ROWS) && memory.len() == self.words(rows, k),
             "memory for {rows} rows of {k}"
         );
-        // SAFETY: lines are words, whatever these hold, on such a boundary.
-        let (_, lines, _) = unsafe { memory.align_to_mut::<Line>() };
-        let (count, lines) = (rows / ROWS * block, Parts::new(lines));
-        // Blocks by the dozen: a few dozen kilobytes at a time.
+        // SAFETY: a line is aligned words, and any words are valid.
+        let (_, lines, _) = unsafe { memory.align_to_mut::<CacheLine>() };
+        let (count, lines) = (rows / BLOCK_ROWS * block, DisjointMut::new(lines));
+        // A task takes about 64 KB.
         let step = (64 * 1024 / (64 * block)).max(1) * block;
         for_each(count.div_ceil(step), count * 64, |i| {
             let start = i * step;
-            // SAFETY: parts do not overlap.
+            // SAFETY: tasks take disjoint blocks.
             let part = unsafe { lines.part(start, step.min(count - start)) };
             for (b, lines) in part.chunks_exact_mut(block).enumerate() {
-                self.pack_block(&weight, (start / block + b) * ROWS, k, lines);
+                self.pack_block(&weight, (start / block + b) * BLOCK_ROWS, k, lines);
             }
         });
     }
 
-    /// 16 rows from `first` on.
-    fn pack_block(self, weight: &Affine, first: usize, k: usize, lines: &mut [Line]) {
+    /// 16 rows from row `first`.
+    fn pack_block(self, weight: &Affine, first: usize, k: usize, lines: &mut [CacheLine]) {
         let (words, groups) = (k * self.bits / 32, k / self.group_size);
         for (g, lines) in lines.chunks_exact_mut(self.group_lines()).enumerate() {
             let (codes, scales) = lines.split_at_mut(self.group_words());
-            for r in 0..ROWS {
+            for r in 0..BLOCK_ROWS {
                 let row = &weight.codes[(first + r) * words + g * codes.len()..];
                 for (line, word) in codes.iter_mut().zip(row) {
                     line.0[r] = *word;
@@ -109,71 +109,71 @@ impl PackedLayout {
                 for (half, values) in [weight.scales, weight.biases].into_iter().enumerate() {
                     match values {
                         Floats::F32(values) => scales[half].0[r] = values[at].to_bits(),
-                        Floats::F16(values) => put(&mut scales[0], 16 * half + r, values[at].to_bits()),
-                        Floats::Bf16(values) => put(&mut scales[0], 16 * half + r, values[at].to_bits()),
+                        Floats::F16(values) => set_half(&mut scales[0], 16 * half + r, values[at].to_bits()),
+                        Floats::Bf16(values) => set_half(&mut scales[0], 16 * half + r, values[at].to_bits()),
                     }
                 }
             }
         }
     }
 
-    /// Lines of 16 rows.
-    pub(super) fn block(self, k: usize) -> usize {
+    /// Cache lines of 16 rows.
+    fn block_lines(self, k: usize) -> usize {
         k / self.group_size * self.group_lines()
     }
 
-    /// Words of a group of one row.
-    pub(super) fn group_words(self) -> usize {
+    /// Words of codes in a group of one row.
+    pub(crate) fn group_words(self) -> usize {
         self.group_size * self.bits / 32
     }
 
-    /// Lines of a group of 16 rows.
-    pub(super) fn group_lines(self) -> usize {
+    /// Cache lines of a group of 16 rows.
+    pub(crate) fn group_lines(self) -> usize {
         self.group_words() + if self.floats == FloatType::F32 { 2 } else { 1 }
     }
 }
 
 impl<'a> Packed<'a> {
-    /// What [`PackedLayout::pack`] wrote to this memory, which has not moved since.
+    /// The matrix that [`PackedLayout::pack`] wrote to this memory, which must not have moved since.
     pub fn new(packing: PackedLayout, k: usize, memory: &'a [u32]) -> Packed<'a> {
-        // SAFETY: lines are words, whatever these hold, on such a boundary.
-        let (_, lines, _) = unsafe { memory.align_to::<Line>() };
+        // SAFETY: a line is aligned words, and any words are valid.
+        let (_, lines, _) = unsafe { memory.align_to::<CacheLine>() };
         Packed { packing, k, lines: &lines[..(memory.len() / 16).saturating_sub(1)] }
     }
 
-    pub(super) fn packing(&self) -> PackedLayout {
+    pub(crate) fn packing(&self) -> PackedLayout {
         self.packing
     }
 
     /// Panics unless there are `rows` rows of `k`.
     pub(super) fn check(&self, rows: usize, k: usize) {
-        let fits = self.k == k && self.lines.len() * ROWS == rows * self.packing.block(k);
+        let fits = self.k == k && self.lines.len() * BLOCK_ROWS == rows * self.packing.block_lines(k);
         assert!(fits, "the packed weight is not [{rows}, {k}]");
     }
 
-    /// How many numbers it stands for.
-    pub(super) fn values(&self) -> usize {
-        self.lines.len() / self.packing.block(self.k) * ROWS * self.k
+    /// The number of matrix elements.
+    pub(super) fn num_elements(&self) -> usize {
+        self.lines.len() / self.packing.block_lines(self.k) * BLOCK_ROWS * self.k
     }
 
-    /// The groups of the 16 rows that `first` begins.
-    pub(super) fn groups(&self, first: usize, groups: Range<usize>) -> &'a [Line] {
-        let (block, lines) = (self.packing.block(self.k), self.packing.group_lines());
-        &self.lines[first / ROWS * block..][groups.start * lines..groups.end * lines]
+    /// Groups of the 16 rows from row `first`.
+    pub(crate) fn groups(&self, first: usize, groups: Range<usize>) -> &'a [CacheLine] {
+        let (block, lines) = (self.packing.block_lines(self.k), self.packing.group_lines());
+        &self.lines[first / BLOCK_ROWS * block..][groups.start * lines..groups.end * lines]
     }
 
-    /// The scale and the bias of row `r` of 16, from a group's last lines.
+    /// The scale and bias of row `r` of 16, from a group's last lines.
     #[inline(always)]
-    pub(super) fn scale_and_bias(&self, scales: &[Line], r: usize) -> [f32; 2] {
+    pub(crate) fn scale_and_bias(&self, scales: &[CacheLine], r: usize) -> [f32; 2] {
         let half = |at: usize| (scales[0].0[at / 2] >> (16 * (at % 2))) as u16;
         match self.packing.floats {
             FloatType::F32 => [0, 1].map(|i| f32::from_bits(scales[i].0[r])),
-            FloatType::F16 => [r, ROWS + r].map(|at| Scalar::to_f32(f16::from_bits(half(at)))),
-            FloatType::Bf16 => [r, ROWS + r].map(|at| Scalar::to_f32(bf16::from_bits(half(at)))),
+            FloatType::F16 => [r, BLOCK_ROWS + r].map(|at| Scalar::to_f32(f16::from_bits(half(at)))),
+            FloatType::Bf16 => [r, BLOCK_ROWS + r].map(|at| Scalar::to_f32(bf16::from_bits(half(at)))),
         }
     }
 
-    /// Rows `indices`, `[indices, k]`, to the bits of [`dequantize_rows`](crate::dequantize_rows).
+    /// Dequantises rows `indices` into `[indices, k]`, bit-identical to [`dequantize_rows`](crate::dequantize_rows).
     ///
     /// # Panics
     /// If a row does not exist.
@@ -181,7 +181,7 @@ impl<'a> Packed<'a> {
         let PackedLayout { group_size, bits, .. } = self.packing;
         assert_eq!(out.len(), indices.len() * self.k, "out is not [{}, {}]", indices.len(), self.k);
         for (&row, out) in indices.iter().zip(out.chunks_exact_mut(self.k)) {
-            let r = row as usize % ROWS;
+            let r = row as usize % BLOCK_ROWS;
             let lines = self.groups(row as usize, 0..self.k / group_size);
             let groups = lines.chunks_exact(self.packing.group_lines());
             for (lines, out) in groups.zip(out.chunks_exact_mut(group_size)) {
@@ -198,8 +198,8 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Puts half a word into its place of 32.
-fn put(line: &mut Line, place: usize, bits: u16) {
+/// Sets 16-bit half `place` of a line's 32.
+fn set_half(line: &mut CacheLine, place: usize, bits: u16) {
     let (word, shift) = (&mut line.0[place / 2], 16 * (place % 2));
     *word = *word & !(0xffff << shift) | u32::from(bits) << shift;
 }

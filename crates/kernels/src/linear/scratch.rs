@@ -1,4 +1,4 @@
-//! Memory for a call, kept by its thread for the next one: fresh memory costs more to map than many a product to compute.
+//! Cache lines that a thread reuses from call to call: mapping fresh memory can cost more than a small product.
 
 use std::{
     cell::RefCell,
@@ -6,18 +6,18 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use super::lines::Line;
+use crate::cache_line::CacheLine;
 
-/// Buffers a thread keeps.
-const KEPT: usize = 4;
+/// Free buffers of a thread.
+const MAX_FREE: usize = 4;
 
 thread_local! {
-    static FREE: RefCell<Vec<Vec<Line>>> = const { RefCell::new(vec![]) };
+    static FREE: RefCell<Vec<Vec<CacheLine>>> = const { RefCell::new(vec![]) };
 }
 
-/// Lines that hold anything.
-pub(super) struct Scratch {
-    lines: Vec<Line>,
+/// Cache lines of unspecified contents.
+pub(crate) struct Scratch {
+    lines: Vec<CacheLine>,
     length: usize,
 }
 
@@ -28,24 +28,24 @@ impl Scratch {
             _ => FREE.with_borrow_mut(Vec::pop).unwrap_or_default(),
         };
         if lines.len() < length {
-            // What it held need not be copied.
+            // Growing must not copy the old contents.
             lines.clear();
-            lines.resize(length, Line::ZERO);
+            lines.resize(length, CacheLine::ZERO);
         }
         Scratch { lines, length }
     }
 }
 
 impl Deref for Scratch {
-    type Target = [Line];
+    type Target = [CacheLine];
 
-    fn deref(&self) -> &[Line] {
+    fn deref(&self) -> &[CacheLine] {
         &self.lines[..self.length]
     }
 }
 
 impl DerefMut for Scratch {
-    fn deref_mut(&mut self) -> &mut [Line] {
+    fn deref_mut(&mut self) -> &mut [CacheLine] {
         &mut self.lines[..self.length]
     }
 }
@@ -55,7 +55,7 @@ impl Drop for Scratch {
         let lines = mem::take(&mut self.lines);
         if !lines.is_empty() {
             FREE.with_borrow_mut(|free| {
-                if free.len() < KEPT {
+                if free.len() < MAX_FREE {
                     free.push(lines);
                 }
             });

@@ -1,26 +1,36 @@
-//! The product in plain integers of 32 bits.
+//! The integer product in portable 32-bit arithmetic.
 
-use super::{PANEL, Stretch, inputs::Tile};
-use crate::simd::Work;
+use super::{
+    inputs::{InputTile, InputTiles, TILE_ROWS},
+    panel::{KBlock, PANEL_ROWS},
+};
+use crate::simd::{WithSimd, dispatch};
 
-pub(super) struct Add<'a> {
-    pub stretch: Stretch<'a>,
-    pub tile: Tile<'a>,
-    pub sums: &'a mut [[f32; PANEL]],
+/// Adds a K block's products with rows of `x` to the rows' sums.
+pub(super) fn multiply(block: KBlock, tiles: InputTiles, sums: &mut [[f32; PANEL_ROWS]]) {
+    for (tile, sums) in tiles.zip(sums.chunks_mut(TILE_ROWS)) {
+        dispatch(MultiplyTile { block, tile, sums });
+    }
 }
 
-impl Work for Add<'_> {
+struct MultiplyTile<'a> {
+    block: KBlock<'a>,
+    tile: InputTile<'a>,
+    sums: &'a mut [[f32; PANEL_ROWS]],
+}
+
+impl WithSimd for MultiplyTile<'_> {
     #[inline(always)]
     fn run(self) {
-        let Add { stretch: Stretch { panel, start, groups, group }, tile, sums } = self;
+        let MultiplyTile { block: KBlock { panel, start, groups, group }, tile, sums } = self;
         let rows = tile.rows;
         for (r, sums) in sums.iter_mut().enumerate() {
             for g in 0..groups {
                 let x = &tile.groups[(start / group + g) * rows + r];
-                let mut dots = [x.correction; PANEL];
+                let mut dots = [x.correction; PANEL_ROWS];
                 for q in g * group / 4..(g + 1) * group / 4 {
-                    let block = start / 64 + q / 16;
-                    let pair = |half: usize| tile.lines[(2 * block + half) * rows + r].0[q % 16];
+                    let input_block = start / 64 + q / 16;
+                    let pair = |half: usize| tile.lines[(2 * input_block + half) * rows + r].0[q % 16];
                     let (even, odd) = (pair(0), pair(1));
                     let [a, b, c, d] =
                         [even as i16 as i32, odd as i16 as i32, even as i32 >> 16, odd as i32 >> 16];
@@ -33,7 +43,7 @@ impl Work for Add<'_> {
                     }
                 }
                 let (scales, biases) = (panel.scales[g].as_flattened(), panel.biases[g].as_flattened());
-                for i in 0..PANEL {
+                for i in 0..PANEL_ROWS {
                     let sum = scales[i].mul_add(dots[i] as f32 * x.step, sums[i]);
                     sums[i] = biases[i].mul_add(x.sum, sum);
                 }

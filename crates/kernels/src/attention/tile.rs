@@ -1,0 +1,106 @@
+//! Queries that share a key head: which keys they attend to, and their partial softmax.
+
+use crate::lanes::{LANES, tanh};
+
+/// Keys whose softmax is computed separately. A buffer that drops keys from the front must drop whole blocks: otherwise
+/// the bits of later results change.
+pub const KEY_BLOCK: usize = 256;
+
+/// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers of `capacity` keys.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    pub tokens: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// Values per key.
+    pub value_dim: usize,
+    /// Keys in the buffer, including the queries' own.
+    pub length: usize,
+    pub capacity: usize,
+    /// Most keys a query attends to, including its own; `usize::MAX` for all.
+    pub window: usize,
+}
+
+/// How scores become attention weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Softmax<'a> {
+    /// Multiplies every score.
+    pub scale: f32,
+    /// Scaled scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// One more logit per head, `[heads]`, which only takes part in the normalisation.
+    pub sinks: Option<&'a [f32]>,
+}
+
+/// Queries `first..first + rows` of a key head: its query heads, token by token.
+#[derive(Clone, Copy)]
+pub struct QueryTile<'a> {
+    pub shape: AttentionShape,
+    pub softmax: Softmax<'a>,
+    pub first: usize,
+    pub rows: usize,
+}
+
+impl QueryTile<'_> {
+    /// The keys that a row attends to.
+    #[inline(always)]
+    pub fn visible(&self, row: usize) -> (usize, usize) {
+        let AttentionShape { tokens, heads, kv_heads, length, window, .. } = self.shape;
+        let token = (self.first + row) / (heads / kv_heads);
+        let end = length - tokens + token + 1;
+        (end.saturating_sub(window), end)
+    }
+
+    /// The part of `from..to` that a row attends to; `(from, from)` if empty.
+    #[inline(always)]
+    pub fn visible_part(&self, row: usize, from: usize, to: usize) -> (usize, usize) {
+        let (start, end) = self.visible(row);
+        let (start, end) = (start.max(from), end.min(to));
+        if start < end { (start, end) } else { (from, from) }
+    }
+
+    /// The keys that any row attends to.
+    pub fn all_visible(&self) -> (usize, usize) {
+        (self.visible(0).0, self.visible(self.rows - 1).1)
+    }
+
+    pub fn value_stride(&self) -> usize {
+        self.shape.value_dim.next_multiple_of(LANES)
+    }
+
+    /// Floats of a [`SoftmaxPartial`].
+    pub fn partial_length(&self) -> usize {
+        (self.rows * (2 + self.value_stride())).next_multiple_of(LANES)
+    }
+
+    /// Scales scores and caps them.
+    #[inline(always)]
+    pub fn scale(&self, scores: &mut [f32; LANES]) {
+        for score in &mut *scores {
+            *score *= self.softmax.scale;
+        }
+        if let Some(cap) = self.softmax.softcap {
+            for score in scores {
+                *score = cap * tanh(*score / cap);
+            }
+        }
+    }
+}
+
+/// The softmax of rows over some keys: the largest score, and the sum of `exp(score - max)`, alone and weighted with the
+/// values.
+pub struct SoftmaxPartial<'a> {
+    pub max: &'a mut [f32],
+    pub total: &'a mut [f32],
+    /// `[rows, value_dim rounded up to 16]`
+    pub sums: &'a mut [f32],
+}
+
+impl SoftmaxPartial<'_> {
+    pub fn new(memory: &mut [f32], rows: usize) -> SoftmaxPartial<'_> {
+        let (sums, rest) = memory.split_at_mut((memory.len() - 2 * rows) / LANES * LANES);
+        let (max, rest) = rest.split_at_mut(rows);
+        SoftmaxPartial { max, total: &mut rest[..rows], sums }
+    }
+}

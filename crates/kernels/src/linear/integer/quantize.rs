@@ -1,0 +1,132 @@
+//! Quantisation of rows of `x`: the loop that all instruction sets share, and its portable steps.
+
+use super::{
+    inputs::{ActivationWidth, InputGroup, UnfilledTile},
+    panel::INPUT_BLOCK,
+};
+use crate::{
+    cache_line::CacheLine,
+    simd::{WithSimd, dispatch},
+};
+
+/// Portable, storing integers as 16 bits.
+pub(super) fn quantize(tile: UnfilledTile) {
+    dispatch(tile);
+}
+
+/// Quantises groups and stores blocks with the instructions of one instruction set.
+pub(crate) trait Quantizer: Copy {
+    /// Quantises one group, a multiple of 16 numbers.
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup;
+
+    /// The lines of a block of integers, place `i` holding integer `order[i]`. The second line is unused for integers
+    /// of one byte where the processor multiplies bytes.
+    fn lines(
+        self,
+        integers: &[i32; INPUT_BLOCK],
+        order: &[u8; INPUT_BLOCK],
+        width: ActivationWidth,
+    ) -> [CacheLine; 2];
+}
+
+impl UnfilledTile<'_> {
+    #[inline(always)]
+    pub fn fill(self, quantizer: impl Quantizer) {
+        let UnfilledTile { x, k, sources, layout, width, planes, lines, groups } = self;
+        let (rows, group, order) = (sources.len(), layout.group, layout.order());
+        // A group of 128 fills two blocks, smaller groups at most one.
+        let span = group.max(INPUT_BLOCK);
+        let mut integers = [0i32; 2 * INPUT_BLOCK];
+        for (r, &source) in sources.iter().enumerate() {
+            let row = &x[source as usize * k..][..k];
+            for (i, values) in row.chunks(span).enumerate() {
+                integers[values.len()..].fill(0);
+                for (g, values) in values.chunks(group).enumerate() {
+                    groups[(i * span / group + g) * rows + r] =
+                        quantizer.round(values, &mut integers[g * group..][..group], layout.excess, width);
+                }
+                let blocks =
+                    integers.as_chunks::<INPUT_BLOCK>().0.iter().take(values.len().div_ceil(INPUT_BLOCK));
+                for (b, integers) in blocks.enumerate() {
+                    let at = planes * (i * span / INPUT_BLOCK + b) * rows + r;
+                    let [first, second] = quantizer.lines(integers, order, width);
+                    lines[at] = first;
+                    if planes == 2 {
+                        lines[at + rows] = second;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Stores integers as 16 bits.
+#[derive(Clone, Copy)]
+struct PortableQuantizer;
+
+impl WithSimd for UnfilledTile<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.fill(PortableQuantizer);
+    }
+}
+
+impl Quantizer for PortableQuantizer {
+    #[inline(always)]
+    fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
+        round(values, integers, excess, width)
+    }
+
+    /// The first and third integer of each four, then the second and fourth.
+    #[inline(always)]
+    fn lines(
+        self,
+        integers: &[i32; INPUT_BLOCK],
+        order: &[u8; INPUT_BLOCK],
+        _width: ActivationWidth,
+    ) -> [CacheLine; 2] {
+        let mut lines = [CacheLine::ZERO; 2];
+        for i in 0..16 {
+            for (first, line) in lines.iter_mut().enumerate() {
+                let half = |place: usize| integers[order[4 * i + place] as usize % INPUT_BLOCK] as u16 as u32;
+                line.0[i] = half(first) | half(first + 2) << 16;
+            }
+        }
+        lines
+    }
+}
+
+/// Quantises one group.
+#[inline(always)]
+fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
+    let mut largest = [0.0f32; 16];
+    // Not `f32::max`, which ignores NaN.
+    let mut finite = true;
+    for values in values.as_chunks::<16>().0 {
+        for i in 0..16 {
+            largest[i] = if values[i].abs() > largest[i] { values[i].abs() } else { largest[i] };
+        }
+        for value in values {
+            finite &= value.abs() <= f32::MAX;
+        }
+    }
+    let mut max = 0.0f32;
+    for value in largest {
+        max = if value > max { value } else { max };
+    }
+    let Some(inverse) = InputGroup::inverse_step(max, finite, width) else {
+        integers.fill(0);
+        return InputGroup::zeros(finite);
+    };
+    let mut total = 0;
+    for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
+        for i in 0..16 {
+            // SAFETY: magnitudes are at most the largest integer, give or take rounding.
+            integers[i] = unsafe { (values[i] * inverse).round_ties_even().to_int_unchecked::<i32>() };
+        }
+        for integer in integers {
+            total += *integer;
+        }
+    }
+    InputGroup::new(max, total, excess, width)
+}

@@ -1,0 +1,8 @@
+//! Kernels for AVX2 with FMA and F16C.
+
+pub(crate) mod bfloat16;
+pub(crate) mod delta;
+pub(crate) mod integer;
+pub(crate) mod packed;
+pub(crate) mod transpose;
+pub(crate) mod unpack;
