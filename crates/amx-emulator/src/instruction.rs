@@ -43,8 +43,8 @@ const P66: u8 = 1;
 const F3: u8 = 2;
 const F2: u8 = 3;
 
-/// The instruction at address `ip` and the address of the next; `None` if it is not an AMX instruction. `general` are
-/// the general registers in the order of their encoding.
+/// The instruction at address `ip` and the address of the next; `None` if it is not an AMX
+/// instruction. `general` are the general registers in the order of their encoding.
 ///
 /// # Safety
 /// There must be an instruction at `ip`.
@@ -139,8 +139,8 @@ impl Code {
                 (rm, 0)
             };
             let start = match (mode, base) {
-                // The number of RBP and R13: without a SIB byte, relative to the next instruction; with one, absolute.
-                // AMX instructions end with their displacement.
+                // The number of RBP and R13: without a SIB byte, relative to the next instruction;
+                // with one, absolute. AMX instructions end with their displacement.
                 (0, 5) if rm == 5 => self.long().wrapping_add(self.next),
                 (0, 5) => self.long(),
                 (0, _) => register(base, b),

@@ -1,15 +1,17 @@
-//! Executes AMX instructions on Linux machines that have AVX-512 but no AMX, so that code for AMX is tested there. Only
-//! for tests: each instruction takes microseconds.
+//! Executes AMX instructions on Linux machines that have AVX-512 but no AMX, so that code for AMX
+//! is tested there. Only for tests: each instruction takes microseconds.
 //!
-//! A processor without AMX raises SIGILL at its instructions. The signal handler decodes the instruction, applies it to
-//! the thread's emulated registers and continues after it. It knows LDTILECFG, STTILECFG, TILERELEASE, TILEZERO,
-//! TILELOADD, TILELOADDT1, TILESTORED, TDPBF16PS, TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD, in 64-bit mode and without
-//! segment or address-size prefixes. All other SIGILLs, and tile instructions that AMX would refuse, go to the
-//! previous handler or end the process.
+//! A processor without AMX raises SIGILL at its instructions. The signal handler decodes the
+//! instruction, applies it to the thread's emulated registers and continues after it. It knows
+//! LDTILECFG, STTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILELOADDT1, TILESTORED, TDPBF16PS,
+//! TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD, in 64-bit mode and without segment or address-size
+//! prefixes. All other SIGILLs, and tile instructions that AMX would refuse, go to the previous
+//! handler or end the process.
 //!
-//! Source: "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2: the pages of these instructions and
-//! the chapter "Instruction Format". Two faults differ: an invalid configuration raises SIGILL, not SIGSEGV, and
-//! inaccessible memory faults in the handler, which ends the process.
+//! Source: "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2: the pages of
+//! these instructions and the chapter "Instruction Format". Two faults differ: an invalid
+//! configuration raises SIGILL, not SIGSEGV, and inaccessible memory faults in the handler, which
+//! ends the process.
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of their callers")]
@@ -89,9 +91,9 @@ const GENERAL: [c_int; 16] = [
 
 /// A panic in here aborts the process: it cannot leave an `extern "C"` function.
 unsafe extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the system passes valid pointers; the refused instruction is readable, and it accesses the memory that its
-    // own code may access. No other borrow of the thread's registers is alive: only this handler uses them, and it
-    // does not interrupt itself.
+    // SAFETY: the system passes valid pointers; the refused instruction is readable, and it
+    // accesses the memory that its own code may access. No other borrow of the thread's registers
+    // is alive: only this handler uses them, and it does not interrupt itself.
     unsafe {
         let saved = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
         let general = GENERAL.map(|register| saved[register as usize] as usize);

@@ -14,11 +14,12 @@ type Row = [u32; ROW_BYTES / 4];
 
 const ZERO: [Row; ROWS] = [[0; ROW_BYTES / 4]; ROWS];
 
-/// Elements outside a register's configured shape are computed too, but no instruction reads them, and a new
-/// configuration zeroes them.
+/// Elements outside a register's configured shape are computed too, but no instruction reads them,
+/// and a new configuration zeroes them.
 pub(super) struct Registers {
-    /// Byte 0: the palette, 0 if nothing is configured. Byte 1: the row at which loads and stores start. From byte 16:
-    /// bytes per row of each register, as `u16`. From byte 48: rows of each register.
+    /// Byte 0: the palette, 0 if nothing is configured. Byte 1: the row at which loads and stores
+    /// start. From byte 16: bytes per row of each register, as `u16`. From byte 48: rows of each
+    /// register.
     config: [u8; 64],
     tiles: [[Row; ROWS]; TILES],
 }
@@ -36,7 +37,8 @@ impl Registers {
     /// `None`, without effect, if AMX would refuse the instruction.
     ///
     /// # Safety
-    /// The instruction's memory must be valid to read or write, and the processor must have AVX-512.
+    /// The instruction's memory must be valid to read or write, and the processor must have
+    /// AVX-512.
     pub unsafe fn execute(&mut self, instruction: Instruction) -> Option<()> {
         // SAFETY: the caller ensures it.
         unsafe {
@@ -140,8 +142,9 @@ impl Memory {
     }
 }
 
-/// Even and odd elements have separate sums. Subnormal numbers count as zero everywhere; a value that rounds up to the
-/// smallest normal number is kept here, while a processor may flush it before rounding.
+/// Even and odd elements have separate sums. Subnormal numbers count as zero everywhere; a value
+/// that rounds up to the smallest normal number is kept here, while a processor may flush it before
+/// rounding.
 #[target_feature(enable = "avx512f")]
 fn add_bfloat16(sums: &mut Row, a: &[u32], b: &[Row; ROWS]) {
     let mut halves = [[0.0f32; ROW_BYTES / 4]; 2];

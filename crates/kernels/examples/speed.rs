@@ -67,8 +67,8 @@ fn token(report: &Report, k: usize, n: usize) {
     }
 }
 
-/// A model's products: layers of `hidden` numbers, what they make of them, what those mix and what feed-forward layers hold; the
-/// head's codes may have more bits.
+/// A model's products: layers of `hidden` numbers, what they make of them, what those mix and what
+/// feed-forward layers hold; the head's codes may have more bits.
 struct Shape {
     name: &'static str,
     layers: usize,

@@ -1,6 +1,8 @@
-//! Speed of what looks along the sequence: `cargo run --release -p kernels --example speed_sequence [NAME]`.
+//! Speed of what looks along the sequence:
+//! `cargo run --release -p kernels --example speed_sequence [NAME]`.
 //!
-//! Prints each beside what this machine can do at most, measured first: multiply-adds from registers, and reading memory.
+//! Prints each beside what this machine can do at most, measured first: multiply-adds from
+//! registers, and reading memory.
 
 use std::{env, hint::black_box, thread, time::Instant};
 
@@ -180,7 +182,8 @@ fn delta_speed(limits: &Limits) {
     }
 }
 
-/// Five tokens of which four are drafted: what the state costs so that any of them can be forgotten.
+/// Five tokens of which four are drafted: what the state costs so that any of them can be
+/// forgotten.
 fn ahead_speed(limits: &Limits) {
     const TOKENS: usize = 5;
     for (key_heads, value_heads, dim) in [(4, 8, 64), (16, 16, 128)] {

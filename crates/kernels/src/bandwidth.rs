@@ -5,8 +5,8 @@ use std::{hint::black_box, thread, time::Instant};
 /// The best of this many passes counts: other load only slows a pass down.
 const PASSES: usize = 6;
 
-/// Bytes per second that `threads` threads read together from a buffer of `bytes` bytes, which should be many times larger
-/// than the caches.
+/// Bytes per second that `threads` threads read together from a buffer of `bytes` bytes, which
+/// should be many times larger than the caches.
 ///
 /// # Panics
 /// If `threads` is 0, or `bytes` is less than 8 for each thread.

@@ -28,10 +28,11 @@ pub fn conv_taps<T: Scalar>(weight: &[T], channels: usize) -> Vec<f32> {
     taps
 }
 
-/// `out[t] = activation(sum_j taps[j] * x[t + j - (width - 1)])`; tokens before the first come from `state`.
+/// `out[t] = activation(sum_j taps[j] * x[t + j - (width - 1)])`; tokens before the first come from
+/// `state`.
 ///
-/// `x`, `out` `[tokens, channels]`; `taps` `[width, channels]`; `state` `[width - 1, channels]`, the last inputs
-/// of the previous call; `new_state` receives those of this call.
+/// `x`, `out` `[tokens, channels]`; `taps` `[width, channels]`; `state` `[width - 1, channels]`,
+/// the last inputs of the previous call; `new_state` receives those of this call.
 pub fn causal_conv<T: Scalar>(
     x: &[T],
     taps: &[f32],

@@ -2,7 +2,8 @@
 
 use crate::{linear::Affine, scalar::Scalar};
 
-/// Rows `indices` of `weight` `[rows, k]`: `out[i, j] = code * scale + bias` in float32, rounded to `T`.
+/// Rows `indices` of `weight` `[rows, k]`: `out[i, j] = code * scale + bias` in float32, rounded to
+/// `T`.
 ///
 /// # Panics
 /// If a row does not exist.

@@ -11,7 +11,8 @@ use crate::{
 pub enum Activation {
     /// `x / (1 + exp(-x))`
     Silu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / π) * (x + 0.044715 x³)))`, the approximation of Hendrycks & Gimpel, 2016.
+    /// `x / 2 * (1 + tanh(sqrt(2 / π) * (x + 0.044715 x³)))`, the approximation of Hendrycks &
+    /// Gimpel, 2016.
     GeluTanh,
 }
 
@@ -57,8 +58,9 @@ impl WithSimd for GateInPlace<'_> {
     }
 }
 
-/// `x *= sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x` `[rows, dim]` are contiguous, rows
-/// of `gate` `stride` apart; its last row may end after `dim` values.
+/// `x *= sigmoid(gate)` per row of `dim` values, in float32, rounded once. Rows of `x`
+/// `[rows, dim]` are contiguous, rows of `gate` `stride` apart; its last row may end after `dim`
+/// values.
 pub fn sigmoid_gated<T: Scalar>(x: &mut [T], gate: &[T], stride: usize, dim: usize) {
     assert!(x.len().is_multiple_of(dim), "rows of {dim} in {}", x.len());
     let rows = x.len() / dim;
@@ -87,9 +89,11 @@ impl<T: Scalar> WithSimd for SigmoidRows<'_, T> {
     }
 }
 
-/// The gates of a gated delta rule: `decay = exp(rate * softplus(a + bias))` and `beta = sigmoid(b)`, in float32.
+/// The gates of a gated delta rule: `decay = exp(rate * softplus(a + bias))` and
+/// `beta = sigmoid(b)`, in float32.
 ///
-/// `a`, `b`, `decay`, `beta` `[tokens, heads]`; `rate` (`-exp(A_log)`, at most 0) and `bias` (`dt_bias`) `[heads]`.
+/// `a`, `b`, `decay`, `beta` `[tokens, heads]`; `rate` (`-exp(A_log)`, at most 0) and `bias`
+/// (`dt_bias`) `[heads]`.
 pub fn delta_gates<T: Scalar>(
     [a, b]: [&[T]; 2],
     rate: &[f32],

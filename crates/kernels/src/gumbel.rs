@@ -28,9 +28,10 @@ impl WithSimd for FillGumbel<'_> {
     }
 }
 
-/// Standard Gumbel noise of token `id` at `position`: `-ln(-ln(1 - u))`, where `u` comes from word `id % 4` of
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with key `seed` and counter
-/// `[id / 4, 0, position]`, low words first. Bit-identical on every processor.
+/// Standard Gumbel noise of token `id` at `position`: `-ln(-ln(1 - u))`, where `u` comes from word
+/// `id % 4` of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
+/// with key `seed` and counter `[id / 4, 0, position]`, low words first. Bit-identical on every
+/// processor.
 pub fn gumbel(seed: u64, position: u64, id: u32) -> f32 {
     let words = philox::<1>([id / 4], seed, position);
     from_word(words[id as usize % 4][0])

@@ -1,4 +1,5 @@
-//! Sixteen float32 lanes, the order of summation of dot products, and elementary functions on lanes.
+//! Sixteen float32 lanes, the order of summation of dot products, and elementary functions on
+//! lanes.
 
 use crate::scalar::Scalar;
 
@@ -77,8 +78,8 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// `exp(x)` for `x <= 0` or moderate, to about 1 unit in the last place; 0 below the normal range.
 ///
-/// Range reduction by ln 2, then a polynomial of degree 6. Unlike the C library's, it vectorises and gives the same bits on
-/// every platform.
+/// Range reduction by ln 2, then a polynomial of degree 6. Unlike the C library's, it vectorises
+/// and gives the same bits on every platform.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let (fraction, power) = exp_parts(x);
@@ -86,7 +87,8 @@ pub fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { scaled }
 }
 
-/// `exp(x)` as `(1 + fraction) * power`, `power` a power of two and `fraction` within about 0.42 of 0.
+/// `exp(x)` as `(1 + fraction) * power`, `power` a power of two and `fraction` within about 0.42 of
+/// 0.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, f32) {
     const LN2_HIGH: f32 = 0.693_359_4;
@@ -152,7 +154,8 @@ pub fn sigmoid(x: f32) -> f32 {
 /// `ln(1 + exp(x))` to a few units in the last place.
 #[inline(always)]
 pub fn softplus(x: f32) -> f32 {
-    // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the omitted terms of its series are below 2⁻²⁵ of it.
+    // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the omitted terms of its series are
+    // below 2⁻²⁵ of it.
     let y = exp(-x.abs());
     let s = y / (2.0 + y);
     let square = s * s;

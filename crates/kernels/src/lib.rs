@@ -1,7 +1,7 @@
 //! CPU kernels as plain functions over slices: SIMD and threads, no MLX, no models.
 //!
-//! Every kernel is row-invariant: the order of arithmetic of an output row depends on that row alone, never on the number
-//! of rows or threads. Tests check each kernel for that, bit for bit.
+//! Every kernel is row-invariant: the order of arithmetic of an output row depends on that row
+//! alone, never on the number of rows or threads. Tests check each kernel for that, bit for bit.
 
 mod attention;
 mod bandwidth;

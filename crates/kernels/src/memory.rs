@@ -10,7 +10,8 @@ thread_local! {
 /// Floats in a cache line: vectors that straddle two lines load at half the speed.
 const LINE_FLOATS: usize = 16;
 
-/// Calls `f` with `length` floats of unspecified values that start on a cache line. The thread reuses the memory.
+/// Calls `f` with `length` floats of unspecified values that start on a cache line. The thread
+/// reuses the memory.
 pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     let mut memory = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
     if memory.len() < length + LINE_FLOATS {
@@ -26,8 +27,8 @@ pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 #[repr(align(64))]
 pub struct Aligned<const N: usize>(pub [f32; N]);
 
-/// Prefetches values that are needed soon, a few hundred bytes, into the second-level cache: the first level tracks
-/// few outstanding lines (ADR 22).
+/// Prefetches values that are needed soon, a few hundred bytes, into the second-level cache: the
+/// first level tracks few outstanding lines (ADR 22).
 #[inline(always)]
 #[allow(unsafe_code, reason = "a hint to the cache")]
 pub fn prefetch<T>(values: &[T]) {

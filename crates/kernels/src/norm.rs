@@ -12,7 +12,8 @@ use crate::{
 /// Elements of a task.
 const TASK_ELEMENTS: usize = 1024;
 
-/// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded once.
+/// `out = x / sqrt(mean(x²) + eps) * weight` per row of `weight.len()` values, in float32, rounded
+/// once.
 pub fn rms_norm<T: Scalar, W: Scalar>(x: &[T], weight: &[W], out: &mut [T], eps: f32) {
     for_each_rows(x.len(), weight, out, 4, |at, out| {
         dispatch(NormRows { x: &x[at..][..out.len()], weight, gate: None, out, eps });

@@ -1,6 +1,7 @@
 //! Products with panels, 64 columns of a matrix stored row by row.
 //!
-//! Each element of a product is one chain of fused multiply-adds, in the order of the rows of the right matrix.
+//! Each element of a product is one chain of fused multiply-adds, in the order of the rows of the
+//! right matrix.
 
 use crate::{
     lanes::{LANES, Lanes, fma, load, load_scalar},
@@ -37,8 +38,9 @@ impl<T> StridedRows<'_, T> {
     }
 }
 
-/// `out[r] += sum_d a[r][d] * b[d]`, `d` in order, for `R` rows, the first `depth` rows of `b` and its first `columns`
-/// columns, rounded up to whole lanes. StridedRows of `out` are `out_stride` apart.
+/// `out[r] += sum_d a[r][d] * b[d]`, `d` in order, for `R` rows, the first `depth` rows of `b` and
+/// its first `columns` columns, rounded up to whole lanes. StridedRows of `out` are `out_stride`
+/// apart.
 #[inline(always)]
 pub fn add_product<const R: usize, T: Scalar>(
     out: &mut [f32],
@@ -92,8 +94,8 @@ fn tile<const R: usize, const N: usize, T: Scalar>(
     }
 }
 
-/// Copies the first `count` rows of `dim` numbers, `stride` apart, to panels `[panels, count, 64]`. Prefetches the rows
-/// after them.
+/// Copies the first `count` rows of `dim` numbers, `stride` apart, to panels `[panels, count, 64]`.
+/// Prefetches the rows after them.
 #[inline(always)]
 pub fn copy_to_panels<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize, panels: &mut [f32]) {
     // Row by row, to read memory in order.
@@ -113,8 +115,8 @@ pub fn copy_to_panels<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: u
 /// Prefetch distance in rows.
 const PREFETCH_ROWS: usize = 8;
 
-/// Transposes the first `count` rows, at most 64, of `dim` numbers to a panel `[dim rounded up to 16, 64]`. Prefetches
-/// the rows after them.
+/// Transposes the first `count` rows, at most 64, of `dim` numbers to a panel
+/// `[dim rounded up to 16, 64]`. Prefetches the rows after them.
 #[inline(always)]
 pub fn transpose_to_panel<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
     let mut columns = [[0.0; LANES]; LANES];

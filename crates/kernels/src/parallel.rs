@@ -1,7 +1,7 @@
 //! A thread pool for kernels.
 //!
-//! A token is hundreds of short kernels, so threads spin for a while before they sleep: waking a thread can take longer
-//! than a kernel.
+//! A token is hundreds of short kernels, so threads spin for a while before they sleep: waking a
+//! thread can take longer than a kernel.
 
 use std::{
     any::Any,
@@ -21,11 +21,13 @@ use crate::disjoint::DisjointMut;
 
 /// Multiply-adds from which on work is shared with other threads.
 const MIN_SHARED_WORK: usize = 40_000;
-/// How long an idle thread spins before it sleeps: longer than the pauses between kernels of a token.
+/// How long an idle thread spins before it sleeps: longer than the pauses between kernels of a
+/// token.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Calls `f` with the index and contents of each `size` elements of `out`; `work` is the multiply-adds of all calls. Chunks
-/// are disjoint, so results do not depend on the threads that run them.
+/// Calls `f` with the index and contents of each `size` elements of `out`; `work` is the
+/// multiply-adds of all calls. Chunks are disjoint, so results do not depend on the threads that
+/// run them.
 pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     let (length, out) = (out.len(), DisjointMut::new(out));
     for_each(length.div_ceil(size.max(1)), work, |i| {
@@ -35,7 +37,8 @@ pub fn for_each_chunk<T: Send>(out: &mut [T], size: usize, work: usize, f: impl 
     });
 }
 
-/// Calls `f` once with each index below `count`, in any order; `work` is the multiply-adds of all calls.
+/// Calls `f` once with each index below `count`, in any order; `work` is the multiply-adds of all
+/// calls.
 ///
 /// # Panics
 /// If a call of `f` panics, with that panic, once all running calls have ended.
@@ -50,8 +53,8 @@ pub(crate) fn for_each(count: usize, work: usize, f: impl Fn(usize) + Sync) {
     (0..count).for_each(f);
 }
 
-/// Sets the number of threads that kernels use, including the calling one. Only the first call has an effect. The default
-/// is the number of physical cores that this process may use.
+/// Sets the number of threads that kernels use, including the calling one. Only the first call has
+/// an effect. The default is the number of physical cores that this process may use.
 pub fn set_threads(threads: usize) {
     THREADS.get_or_init(|| threads.max(1));
 }
@@ -68,8 +71,9 @@ struct Pool {
     /// Locked by the thread whose job is running.
     caller: Mutex<()>,
     slot: CachePadded<JobSlot>,
-    /// [`OPEN`] while workers may join the current job, plus [`INSIDE`] for each that is working on it. The caller does not
-    /// wait for workers that have not joined: another process may occupy their core.
+    /// [`OPEN`] while workers may join the current job, plus [`INSIDE`] for each that is working on
+    /// it. The caller does not wait for workers that have not joined: another process may occupy
+    /// their core.
     gate: CachePadded<AtomicUsize>,
     /// The caller's share, then the workers'.
     shares: Vec<CachePadded<Share>>,
@@ -86,7 +90,8 @@ const INSIDE: usize = 2;
 struct CachePadded<T>(T);
 
 struct JobSlot {
-    /// The current job, written by the caller before it increments `round`, while no worker reads it.
+    /// The current job, written by the caller before it increments `round`, while no worker reads
+    /// it.
     job: UnsafeCell<Option<Job>>,
     /// The number of jobs so far.
     round: AtomicU32,
@@ -100,8 +105,8 @@ struct Job {
     round: u32,
 }
 
-/// The indices of one thread, an equal part of all, at the same position in each job to find its data in cache. A thread
-/// that has finished its share takes indices from the others' shares.
+/// The indices of one thread, an equal part of all, at the same position in each job to find its
+/// data in cache. A thread that has finished its share takes indices from the others' shares.
 struct Share {
     /// The round and its next index. The first access in a round resets it.
     next: AtomicU64,
@@ -126,7 +131,8 @@ impl Share {
     }
 }
 
-// SAFETY: `job` is written only between jobs, by the thread that has locked `caller`, and its body is `Sync`.
+// SAFETY: `job` is written only between jobs, by the thread that has locked `caller`, and its body
+// is `Sync`.
 unsafe impl Sync for Pool {}
 // SAFETY: as above.
 unsafe impl Send for Pool {}
@@ -145,8 +151,8 @@ impl Pool {
     fn run(&self, count: usize, body: &(dyn Fn(usize) + Sync)) {
         assert!(u32::try_from(count).is_ok(), "{count} pieces of work");
         let round = self.slot.0.round.load(Relaxed).wrapping_add(1);
-        // SAFETY: no worker is inside, so none reads the job; the erased lifetime ends after the last worker has left,
-        // below.
+        // SAFETY: no worker is inside, so none reads the job; the erased lifetime ends after the
+        // last worker has left, below.
         let job = unsafe {
             let body =
                 std::mem::transmute::<*const (dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(body);

@@ -1,12 +1,13 @@
-//! Quantises weights to 4- and 8-bit floats, bit-identical to MLX's `quantize` on the CPU, which takes twenty times the
-//! memory and minutes per gigabyte.
+//! Quantises weights to 4- and 8-bit floats, bit-identical to MLX's `quantize` on the CPU, which
+//! takes twenty times the memory and minutes per gigabyte.
 
 use crate::{FloatFormat, Scalar, linear::e4m3, parallel::for_each_chunk};
 
 /// Weights of a task, a multiple of every group size.
 const TASK_WEIGHTS: usize = 1 << 14;
 
-/// Quantises `values`, whole groups, into `codes` (the first in a word's lowest bits) and one byte of `scales` per group.
+/// Quantises `values`, whole groups, into `codes` (the first in a word's lowest bits) and one byte
+/// of `scales` per group.
 pub fn quantize_microscaled<T: Scalar>(
     values: &[T],
     format: FloatFormat,

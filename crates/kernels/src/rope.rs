@@ -17,9 +17,10 @@ pub enum RopePairs {
     Adjacent,
 }
 
-/// Rotates the first `2 * frequencies.len()` values of every head of `x` `[tokens, heads, head_dim]` (Su et al.,
-/// "RoFormer", 2021): pair `i` by `positions[token] * frequencies[i]` radians, cosine and sine multiplied by `scale`. The
-/// other values are copied. All are rounded once.
+/// Rotates the first `2 * frequencies.len()` values of every head of `x`
+/// `[tokens, heads, head_dim]` (Su et al., "RoFormer", 2021): pair `i` by
+/// `positions[token] * frequencies[i]` radians, cosine and sine multiplied by `scale`. The other
+/// values are copied. All are rounded once.
 #[expect(clippy::too_many_arguments, reason = "all sizes of one formula")]
 pub fn rope<T: Scalar, U: Scalar>(
     x: &[T],

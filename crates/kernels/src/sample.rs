@@ -27,8 +27,8 @@ pub struct Sampling<'a> {
     pub presence_penalty: f32,
     /// Subtracted from a token's logit for each time it was generated.
     pub frequency_penalty: f32,
-    /// Bit mask of the tokens that may be chosen, at least one: bit `id % 32` of word `id / 32`. Tokens past the last word may
-    /// not. `None`: all.
+    /// Bit mask of the tokens that may be chosen, at least one: bit `id % 32` of word `id / 32`.
+    /// Tokens past the last word may not. `None`: all.
     pub allowed: Option<&'a [u32]>,
     /// Added to logits before anything else: token ids, each at most once, and values.
     pub bias: &'a [(u32, f32)],
@@ -54,7 +54,8 @@ pub enum SampleError {
     NoCandidate,
 }
 
-/// Tokens per block, whose largest logit is stored. Small enough for the usual `top_k` to be below the number of blocks.
+/// Tokens per block, whose largest logit is stored. Small enough for the usual `top_k` to be below
+/// the number of blocks.
 const LOGIT_BLOCK: usize = 128;
 /// Tokens whose probabilities are summed in float32.
 const SUM_BLOCK: usize = 256;
@@ -63,11 +64,12 @@ const FIRST_CANDIDATES: usize = 64;
 
 /// The token at `position` of prompt plus output: in the vocabulary, allowed, with a finite logit.
 ///
-/// In this order: bias and penalties; removal of tokens that are not allowed or whose logit became infinite; subtraction
-/// of the largest logit, division by the temperature; `min_p`, `top_k`, `top_p` (probabilities renormalised after the
-/// filters before it; the lower id first among equals; the likeliest token always stays). Then the token with the
-/// largest sum of scaled logit and [`gumbel`] noise is chosen, which draws from the softmax of the candidates; the lowest
-/// id among equals. The noise of a token does not depend on the filters.
+/// In this order: bias and penalties; removal of tokens that are not allowed or whose logit became
+/// infinite; subtraction of the largest logit, division by the temperature; `min_p`, `top_k`,
+/// `top_p` (probabilities renormalised after the filters before it; the lower id first among
+/// equals; the likeliest token always stays). Then the token with the largest sum of scaled logit
+/// and [`gumbel`] noise is chosen, which draws from the softmax of the candidates; the lowest id
+/// among equals. The noise of a token does not depend on the filters.
 ///
 /// # Errors
 /// A logit is not finite, or no candidate is left.
@@ -118,8 +120,8 @@ impl Sampling<'_> {
         !self.bias.is_empty() || self.allowed.is_some() || (penalties && !self.past.is_empty())
     }
 
-    /// Applies bias, penalties and mask. Afterwards, tokens that cannot be chosen have a logit of minus infinity, others a
-    /// finite one.
+    /// Applies bias, penalties and mask. Afterwards, tokens that cannot be chosen have a logit of
+    /// minus infinity, others a finite one.
     fn adjust(&self, logits: &mut [f32]) {
         for &(id, value) in self.bias {
             logits[id as usize] += value;
@@ -226,7 +228,8 @@ fn draw_token(logits: &[f32], largest: &[f32], sampling: &Sampling, position: u6
     best.1
 }
 
-/// Scores: logits minus the largest, divided by the temperature. Tokens below `floor` are not candidates.
+/// Scores: logits minus the largest, divided by the temperature. Tokens below `floor` are not
+/// candidates.
 #[derive(Clone, Copy)]
 struct ScaledLogits<'a> {
     logits: &'a [f32],
@@ -244,7 +247,8 @@ impl ScaledLogits<'_> {
         (logit - self.max) / self.temperature
     }
 
-    /// A score that at least `count` tokens reach, if there are as many blocks; otherwise the floor.
+    /// A score that at least `count` tokens reach, if there are as many blocks; otherwise the
+    /// floor.
     fn reached_by(&self, count: usize) -> f32 {
         if count > self.largest.len() {
             return self.floor;
@@ -254,10 +258,12 @@ impl ScaledLogits<'_> {
         self.score(*least).max(self.floor)
     }
 
-    /// Sort keys of all tokens whose score reaches `least`, the likeliest first, then by id, which is the lower half.
+    /// Sort keys of all tokens whose score reaches `least`, the likeliest first, then by id, which
+    /// is the lower half.
     fn keys(&self, least: f32) -> Vec<u64> {
         let mut keys: Vec<u64> = vec![];
-        // Few tokens reach it, and scores are expensive. Despite rounding, no logit that reaches it is below this bound.
+        // Few tokens reach it, and scores are expensive. Despite rounding, no logit that reaches it
+        // is below this bound.
         let around = least * self.temperature;
         let least_logit = self.max + around - 1e-5 * (self.max.abs() - around);
         dispatch(TokensAbove {
@@ -273,7 +279,8 @@ impl ScaledLogits<'_> {
         keys
     }
 
-    /// Keys of the candidates: the `count` likeliest tokens above the floor, and the likeliest of those that reach `top_p`.
+    /// Keys of the candidates: the `count` likeliest tokens above the floor, and the likeliest of
+    /// those that reach `top_p`.
     fn candidates(&self, count: usize, top_p: f32) -> Vec<u64> {
         if count == self.logits.len() && top_p < 1.0 {
             return self.nucleus(top_p);
@@ -315,8 +322,8 @@ impl ScaledLogits<'_> {
         keys.iter().map(|key| exp(self.score(self.logits[*key as u32 as usize])) as f64).sum()
     }
 
-    /// How many of the smallest keys, at least one, have a total probability of `enough`; they are moved to the front. `None`
-    /// if all keys have less.
+    /// How many of the smallest keys, at least one, have a total probability of `enough`; they are
+    /// moved to the front. `None` if all keys have less.
     fn needed(&self, keys: &mut [u64], enough: f64) -> Option<usize> {
         // Binary search: `..from` has too little, `..to` enough.
         let (mut from, mut to, mut before) = (0, keys.len(), 0.0);

@@ -49,7 +49,8 @@ impl Scalar for f16 {
         let bits = value.to_bits() & 0x7fff_ffff;
         let odd = bits >> 13 & 1;
         let normal = bits.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
-        // Adding one half to a number below 2⁻¹⁴ leaves its rounded multiple of 2⁻²⁴ in the lowest bits.
+        // Adding one half to a number below 2⁻¹⁴ leaves its rounded multiple of 2⁻²⁴ in the lowest
+        // bits.
         let small = (f32::from_bits(bits) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let large = if bits > 0x7f80_0000 { 0x7e00 | bits >> 13 & 0x3ff } else { 0x7c00 };
         let finite = if bits < 113 << 23 { small } else { normal };

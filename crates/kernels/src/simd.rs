@@ -1,20 +1,23 @@
 //! Selects the widest SIMD instruction set of this processor and runs kernels compiled for it.
 //!
-//! Most kernels are written once, over arrays of 16 lanes with explicit fused multiply-adds, and inlined into one
-//! function per instruction set: see [`WithSimd`]. The compiler may not reorder float operations, so the instruction
-//! set changes the speed of these kernels and never their bits. Kernels with intrinsics lie in `x86/`, one folder per
-//! instruction set; the table that selects among them is next to the portable version (`linear/integer/kernels.rs`,
+//! Most kernels are written once, over arrays of 16 lanes with explicit fused multiply-adds, and
+//! inlined into one function per instruction set: see [`WithSimd`]. The compiler may not reorder
+//! float operations, so the instruction set changes the speed of these kernels and never their
+//! bits. Kernels with intrinsics lie in `x86/`, one folder per instruction set; the table that
+//! selects among them is next to the portable version (`linear/integer/kernels.rs`,
 //! `linear/bfloat16/kernels.rs`, `delta/token.rs`, `transpose.rs`).
 //!
-//! ARM runs the portable kernels, which the compiler vectorises with NEON, part of every AArch64 target. Kernels with
-//! NEON intrinsics would go to `arm/neon/`, with a [`SimdLevel`] of their own and an entry in each of these tables.
+//! ARM runs the portable kernels, which the compiler vectorises with NEON, part of every AArch64
+//! target. Kernels with NEON intrinsics would go to `arm/neon/`, with a [`SimdLevel`] of their own
+//! and an entry in each of these tables.
 
 use std::sync::OnceLock;
 
 /// A kernel to be compiled for each instruction set.
 ///
-/// `run` and everything it calls must be `#[inline(always)]` to be compiled with the selected instructions. Closures
-/// cannot be: left out of line, they run without SIMD, 50 times slower. Inner loops are therefore `for` loops.
+/// `run` and everything it calls must be `#[inline(always)]` to be compiled with the selected
+/// instructions. Closures cannot be: left out of line, they run without SIMD, 50 times slower.
+/// Inner loops are therefore `for` loops.
 pub trait WithSimd {
     fn run(self);
 }
@@ -57,8 +60,8 @@ impl SimdLevel {
     }
 }
 
-/// The level that kernels use: the processor's, or `LANNER_VECTORS` if that is lower. The variable is for tests and
-/// for tracking down processor faults.
+/// The level that kernels use: the processor's, or `LANNER_VECTORS` if that is lower. The variable
+/// is for tests and for tracking down processor faults.
 pub fn simd_level() -> SimdLevel {
     static LEVEL: OnceLock<SimdLevel> = OnceLock::new();
     *LEVEL.get_or_init(|| {

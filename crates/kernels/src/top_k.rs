@@ -2,8 +2,8 @@
 
 use crate::{parallel::for_each_chunk, scalar::Scalar};
 
-/// Columns of the `k` largest of each row of `scores` `[rows, columns]`, largest first, into `indices` `[rows, k]`. Equal
-/// scores are in the order of their columns; NaN comes last.
+/// Columns of the `k` largest of each row of `scores` `[rows, columns]`, largest first, into
+/// `indices` `[rows, k]`. Equal scores are in the order of their columns; NaN comes last.
 pub fn top_k<T: Scalar>(scores: &[T], columns: usize, k: usize, indices: &mut [u32]) {
     assert!(k <= columns && u32::try_from(columns).is_ok(), "the {k} largest of {columns}");
     if k == 0 || scores.is_empty() {

@@ -1,4 +1,5 @@
-//! Attention against a plain float64 computation, and against itself one query at a time, bit for bit.
+//! Attention against a plain float64 computation, and against itself one query at a time, bit for
+//! bit.
 
 mod common;
 
@@ -112,7 +113,8 @@ fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -
     out
 }
 
-/// Large enough to be spread over threads: 40 heads over one key head in tiles, the last query alone.
+/// Large enough to be spread over threads: 40 heads over one key head in tiles, the last query
+/// alone.
 #[test]
 fn many_heads_over_one_key_head_do_not_depend_on_threads() {
     let shape = AttentionShape {
@@ -129,8 +131,8 @@ fn many_heads_over_one_key_head_do_not_depend_on_threads() {
     check::<f32>(shape, (Some(20.0), true), 6, false);
 }
 
-/// Enough tiles for each to go through all its blocks by itself, while a query alone has its blocks spread out. With whole
-/// vectors, 389 tokens end in a tile of few queries.
+/// Enough tiles for each to go through all its blocks by itself, while a query alone has its blocks
+/// spread out. With whole vectors, 389 tokens end in a tile of few queries.
 #[test]
 fn many_tiles_are_their_queries() {
     for (window, tokens, head_dim) in

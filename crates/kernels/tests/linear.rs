@@ -1,4 +1,5 @@
-//! Products with every weight format against plain ones, and against themselves one row at a time, bit for bit.
+//! Products with every weight format against plain ones, and against themselves one row at a time,
+//! bit for bit.
 
 mod common;
 
@@ -296,7 +297,8 @@ fn infinities_and_nans_stay_in_their_rows() {
     assert!(out[2 * n..].iter().all(|v| v.is_finite()));
 }
 
-/// Reads a matrix value by value: one group per row, `x` a row of the identity for each place in the group.
+/// Reads a matrix value by value: one group per row, `x` a row of the identity for each place in
+/// the group.
 fn values(format: FloatFormat, code: u32, scale: u8) -> f32 {
     let (width, group) = weights::layout(format);
     let codes = vec![if width == 4 { code * 0x1111_1111 } else { code * 0x0101_0101 }; group * width / 32];

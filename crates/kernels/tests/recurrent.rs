@@ -48,7 +48,8 @@ fn fractions(seed: u64, n: usize) -> Vec<f32> {
     noise::<f32>(seed, n).into_iter().map(|x| x * 0.5 + 0.5).collect()
 }
 
-/// Keys of length one, as models make them: with longer ones the rule amplifies rounding from token to token.
+/// Keys of length one, as models make them: with longer ones the rule amplifies rounding from token
+/// to token.
 fn keys<T: Scalar>(seed: u64, n: usize, key_dim: usize) -> Vec<T> {
     let mut keys = noise::<f32>(seed, n);
     for key in keys.chunks_exact_mut(key_dim) {
@@ -112,7 +113,8 @@ fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed
     close(&out, &exact_delta(shape, qkv, &wide(&g), &wide(&beta), wide(&start)), 1e-5);
 }
 
-/// Of the shape's tokens the first `before` are taken in late, and those behind `certain` more are not to stay.
+/// Of the shape's tokens the first `before` are taken in late, and those behind `certain` more are
+/// not to stay.
 fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: bool, seed: u64) {
     let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
     let (q, k) =

@@ -11,9 +11,10 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("files", &[]),
-    ("kernels", &[]),
+    ("amx-emulator", &[]),
+    ("kernels", &["amx-emulator"]),
     ("mlx", &["kernels", "files"]),
     ("nn", &["mlx", "kernels"]),
     ("engine", &["nn", "mlx", "kernels", "files"]),

@@ -1,4 +1,5 @@
-//! Each instruction as the assembler encodes it, against the manual's definition computed element by element.
+//! Each instruction as the assembler encodes it, against the manual's definition computed element
+//! by element.
 
 mod addresses;
 mod products;

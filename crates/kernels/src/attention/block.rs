@@ -13,7 +13,8 @@ use crate::{
     simd::{WithSimd, dispatch},
 };
 
-/// Up to this many queries read keys and values in place; for more, these are copied to panels first.
+/// Up to this many queries read keys and values in place; for more, these are copied to panels
+/// first.
 const MAX_IN_PLACE: usize = 16;
 
 impl QueryTile<'_> {

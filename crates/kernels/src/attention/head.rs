@@ -36,7 +36,8 @@ impl<T: Scalar> KvHead<'_, T> {
         dispatch(KeysToPanel { rows, count: to - from, dim: self.head_dim, panel });
     }
 
-    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16, then zeros. Prefetches the keys that follow.
+    /// Numbers `16 * chunk ..` of keys `from..to`, at most 16, then zeros. Prefetches the keys that
+    /// follow.
     #[inline(always)]
     pub fn key_square(&self, from: usize, to: usize, chunk: usize, square: &mut [Lanes; LANES]) {
         let keys = &self.k[from * self.head_dim + chunk * LANES..];

@@ -1,8 +1,9 @@
 //! Causal softmax attention over a growing key/value buffer.
 //!
-//! Keys are processed in blocks of [`KEY_BLOCK`] positions of the buffer. The softmax of a query over each block is computed
-//! separately; blocks are then merged from first to last. So a query's bits do not depend on the queries or threads that
-//! are computed with it, but do depend on the positions of the blocks' edges.
+//! Keys are processed in blocks of [`KEY_BLOCK`] positions of the buffer. The softmax of a query
+//! over each block is computed separately; blocks are then merged from first to last. So a query's
+//! bits do not depend on the queries or threads that are computed with it, but do depend on the
+//! positions of the blocks' edges.
 
 mod block;
 mod head;
@@ -33,7 +34,8 @@ const BLOCK_TASKS: usize = 32;
 /// Most floats of the partial results of all blocks of all tiles.
 const MAX_PARTIALS: usize = 1 << 23;
 
-/// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer` `[kv_heads, capacity, head_dim]`.
+/// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer`
+/// `[kv_heads, capacity, head_dim]`.
 pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: usize, head_dim: usize) {
     let capacity = buffer.len() / (kv_heads * head_dim);
     for (t, token) in new.chunks_exact(kv_heads * head_dim).enumerate() {
@@ -43,11 +45,12 @@ pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: us
     }
 }
 
-/// `out = softmax(q kᵀ * scale) v`, causal: query `t` is at position `p = length - tokens + t` and attends to keys up to
-/// `p`, the last `window` of them.
+/// `out = softmax(q kᵀ * scale) v`, causal: query `t` is at position `p = length - tokens + t` and
+/// attends to keys up to `p`, the last `window` of them.
 ///
-/// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k` `[kv_heads, capacity, head_dim]`, `v`
-/// `[kv_heads, capacity, value_dim]`. Query head `h` uses key head `h / (heads / kv_heads)`.
+/// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k`
+/// `[kv_heads, capacity, head_dim]`, `v` `[kv_heads, capacity, value_dim]`. Query head `h` uses key
+/// head `h / (heads / kv_heads)`.
 pub fn attention<T: Scalar>(
     shape: AttentionShape,
     q: &[T],
@@ -61,8 +64,9 @@ pub fn attention<T: Scalar>(
     attend(shape, q, k, ValueRows { rows: v, stride: value_dim, dim: value_dim }, softmax, out);
 }
 
-/// [`attention`] in which the values of a key are its own first `value_dim` numbers: DeepSeek-V2's latent attention, with
-/// queries already projected into the latent space. `kv` `[kv_heads, capacity, head_dim]` holds both.
+/// [`attention`] in which the values of a key are its own first `value_dim` numbers: DeepSeek-V2's
+/// latent attention, with queries already projected into the latent space. `kv`
+/// `[kv_heads, capacity, head_dim]` holds both.
 pub fn latent_attention<T: Scalar>(
     shape: AttentionShape,
     q: &[T],

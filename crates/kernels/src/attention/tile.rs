@@ -2,8 +2,8 @@
 
 use crate::lanes::{LANES, tanh};
 
-/// Keys whose softmax is computed separately. A buffer that drops keys from the front must drop whole blocks: otherwise
-/// the bits of later results change.
+/// Keys whose softmax is computed separately. A buffer that drops keys from the front must drop
+/// whole blocks: otherwise the bits of later results change.
 pub const KEY_BLOCK: usize = 256;
 
 /// Sizes of one call: `tokens` queries at the end of `length` keys, in buffers of `capacity` keys.
@@ -88,8 +88,8 @@ impl QueryTile<'_> {
     }
 }
 
-/// The softmax of rows over some keys: the largest score, and the sum of `exp(score - max)`, alone and weighted with the
-/// values.
+/// The softmax of rows over some keys: the largest score, and the sum of `exp(score - max)`, alone
+/// and weighted with the values.
 pub struct SoftmaxPartial<'a> {
     pub max: &'a mut [f32],
     pub total: &'a mut [f32],

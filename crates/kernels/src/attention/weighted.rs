@@ -14,7 +14,8 @@ pub struct WeightedValues<'a, 'b, T> {
     /// Rows of values; each 64 columns start `width * 64` numbers after the previous ones.
     pub values: StridedRows<'a, T>,
     pub width: usize,
-    /// Whether to prefetch the next values, as many again. All at once would exceed the outstanding lines.
+    /// Whether to prefetch the next values, as many again. All at once would exceed the outstanding
+    /// lines.
     pub prefetch: bool,
     pub from: usize,
     pub to: usize,

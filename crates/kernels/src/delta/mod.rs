@@ -24,12 +24,14 @@ pub struct DeltaShape {
     pub value_dim: usize,
 }
 
-/// Per token and head: `S *= g; S += beta * (v - S k) kᵀ; out = S q` (Yang et al., "Gated Delta Networks", 2024).
+/// Per token and head: `S *= g; S += beta * (v - S k) kᵀ; out = S q` (Yang et al., "Gated Delta
+/// Networks", 2024).
 ///
 /// `q`, `k` `[tokens, key_heads, key_dim]`; `v`, `out` `[tokens, value_heads, value_dim]`; `beta`
-/// `[tokens, value_heads]`; `state` `[value_heads, value_dim, key_dim]`, updated in place. Value head `h` uses key
-/// head `h / (value_heads / key_heads)`. `g` is either one decay per head, `[tokens, value_heads]`, or one per key
-/// channel, `[tokens, value_heads, key_dim]` (`S[:, j] *= g[j]`, Kimi Team, "Kimi Linear", 2025).
+/// `[tokens, value_heads]`; `state` `[value_heads, value_dim, key_dim]`, updated in place. Value
+/// head `h` uses key head `h / (value_heads / key_heads)`. `g` is either one decay per head,
+/// `[tokens, value_heads]`, or one per key channel, `[tokens, value_heads, key_dim]`
+/// (`S[:, j] *= g[j]`, Kimi Team, "Kimi Linear", 2025).
 ///
 /// Order of rounding: `g k`; `S (g k)`, and `delta` from it; `S g`, plus `delta kᵀ`; `S q`.
 pub fn gated_delta<T: Scalar>(
@@ -58,7 +60,8 @@ pub fn gated_delta<T: Scalar>(
     });
 }
 
-/// Tokens of [`gated_delta`], but `qkv` `[tokens, width]`: queries, keys and values of each token side by side.
+/// Tokens of [`gated_delta`], but `qkv` `[tokens, width]`: queries, keys and values of each token
+/// side by side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeltaTokens<'a> {
     pub qkv: &'a [f32],
@@ -66,10 +69,10 @@ pub struct DeltaTokens<'a> {
     pub beta: &'a [f32],
 }
 
-/// [`gated_delta`] for speculative decoding. `tokens` follow the `uncommitted` tokens of earlier steps, which `state` does
-/// not include yet and whose outputs are not needed. Only the first `num_committed` of `tokens` are final: `state`
-/// becomes the state after those, `final_state` the state after all tokens; `out` is that of all `tokens`. Bits are those
-/// of one token at a time.
+/// [`gated_delta`] for speculative decoding. `tokens` follow the `uncommitted` tokens of earlier
+/// steps, which `state` does not include yet and whose outputs are not needed. Only the first
+/// `num_committed` of `tokens` are final: `state` becomes the state after those, `final_state` the
+/// state after all tokens; `out` is that of all `tokens`. Bits are those of one token at a time.
 pub fn gated_delta_speculative<T: Scalar>(
     shape: DeltaShape,
     num_committed: usize,

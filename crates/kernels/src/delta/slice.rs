@@ -82,8 +82,8 @@ impl<T: Scalar> WithSimd for StateSlice<'_, T> {
 }
 
 impl<T: Scalar> DeltaCall<'_, T> {
-    /// Updates the rows with some tokens and writes their outputs. Without `KEEP`, for a single token, the state is left
-    /// unchanged.
+    /// Updates the rows with some tokens and writes their outputs. Without `KEEP`, for a single
+    /// token, the state is left unchanged.
     #[inline(always)]
     #[allow(unsafe_code, reason = "slices write disjoint outputs")]
     fn update<const KEEP: bool>(&self, slice: HeadRows, range: Range<usize>, state: &mut [f32]) {
@@ -116,8 +116,8 @@ impl HeadRows {
         self.level > SimdLevel::Portable && whole
     }
 
-    /// Updates the rows with tokens `range`, without `KEEP` leaving the state unchanged. With `OUT`, calls `write` with
-    /// the position of each token's outputs and the outputs.
+    /// Updates the rows with tokens `range`, without `KEEP` leaving the state unchanged. With
+    /// `OUT`, calls `write` with the position of each token's outputs and the outputs.
     #[inline(always)]
     fn walk<const OUT: bool, const KEEP: bool>(
         self,

@@ -14,7 +14,8 @@ pub(crate) struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Updates a row of whole lanes with value `v`; its output, or with `OUT` false an unspecified number.
+    /// Updates a row of whole lanes with value `v`; its output, or with `OUT` false an unspecified
+    /// number.
     #[inline(always)]
     pub fn update_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let delta = (v - dot(row, self.decayed)) * self.beta;

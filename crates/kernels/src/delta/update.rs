@@ -5,8 +5,9 @@ use super::token::Token;
 use crate::x86::{avx2, avx512};
 use crate::{lanes::LANES, simd::SimdLevel};
 
-/// Updates rows of the state with a token; with `OUT`, `values` become outputs, otherwise unspecified. Without `KEEP`, the
-/// state is left unchanged, which requires whole groups of rows of whole lanes.
+/// Updates rows of the state with a token; with `OUT`, `values` become outputs, otherwise
+/// unspecified. Without `KEEP`, the state is left unchanged, which requires whole groups of rows of
+/// whole lanes.
 #[inline(always)]
 #[allow(unsafe_code, reason = "calls functions compiled for an instruction set")]
 pub(super) fn update_rows<const OUT: bool, const KEEP: bool>(

@@ -5,7 +5,8 @@ use crate::lanes::LANES;
 /// The 16 codes of chunk `chunk` of a row, which start `2 * BITS` bytes after the previous chunk's.
 #[inline(always)]
 pub(super) fn unpack_chunk<const BITS: usize>(row: &[u32], chunk: usize) -> [u32; LANES] {
-    // The position of each code is a constant of its lane, so this compiles to a few shuffles and shifts.
+    // The position of each code is a constant of its lane, so this compiles to a few shuffles and
+    // shifts.
     let mask = (1u32 << BITS) - 1;
     let mut codes = [0; LANES];
     if let 2 | 4 | 8 = BITS {
@@ -33,7 +34,8 @@ pub(super) fn doubled_e2m1(code: u32) -> f32 {
     f32::from_bits((magnitude as f32).to_bits() | (code & 8) << 28)
 }
 
-/// The value of the lowest byte: 1 bit of sign, 4 of exponent (bias 7), 3 of mantissa; no infinities, one NaN.
+/// The value of the lowest byte: 1 bit of sign, 4 of exponent (bias 7), 3 of mantissa; no
+/// infinities, one NaN.
 #[inline(always)]
 pub(crate) const fn e4m3(code: u32) -> f32 {
     let magnitude = code & 0x7f;

@@ -1,6 +1,7 @@
 //! Weight formats of 4- and 8-bit floats with one scale per group: OCP microscaling and NVFP4.
 
-/// A matrix `[out, in]` of 4- or 8-bit floats with one scale per group and no bias, as MLX packs it.
+/// A matrix `[out, in]` of 4- or 8-bit floats with one scale per group and no bias, as MLX packs
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct Microscaled<'a> {
     /// Each row one little-endian bit stream of codes.

@@ -59,8 +59,8 @@ pub fn linears(x: &[f32], k: usize, matmuls: &mut [Matmul], precision: Precision
     integer::multiply(x, integers, ActivationWidth::of(precision));
 }
 
-/// `out = activation(x · gateᵀ) * (x · upᵀ)`: both weights `[n, k]`, `x` `[m, k]`, `out` `[m, n]`. Bit-identical to two
-/// products and [`gated`].
+/// `out = activation(x · gateᵀ) * (x · upᵀ)`: both weights `[n, k]`, `x` `[m, k]`, `out` `[m, n]`.
+/// Bit-identical to two products and [`gated`].
 #[expect(clippy::too_many_arguments, reason = "slices come without their shapes")]
 pub fn gated_linear(
     x: &[f32],
@@ -92,8 +92,9 @@ pub fn gated_linear(
     gated(&gates, &ups, out, activation);
 }
 
-/// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: output row `r` belongs to expert `experts[r]`, and `per_row` output
-/// rows share a row of `x`. Each row is bit-identical to [`linear`] with that matrix.
+/// `out[r] = x[r / per_row] · weight[experts[r]]ᵀ`: output row `r` belongs to expert `experts[r]`,
+/// and `per_row` output rows share a row of `x`. Each row is bit-identical to [`linear`] with that
+/// matrix.
 ///
 /// `x` `[rows / per_row, k]`; `weight` `[experts, n, k]`; `out` `[rows, n]`.
 ///

@@ -1,5 +1,6 @@
-//! Affine weights repacked for integer products: 16 rows interleaved word by word, with scales between the codes, so that
-//! a product reads memory as one stream, one cache line per multiplication step.
+//! Affine weights repacked for integer products: 16 rows interleaved word by word, with scales
+//! between the codes, so that a product reads memory as one stream, one cache line per
+//! multiplication step.
 //!
 //! ```text
 //! for each 16 rows:
@@ -55,7 +56,8 @@ impl FloatType {
 }
 
 impl PackedLayout {
-    /// The layout for `rows` rows of `weight`; `None` unless they are whole blocks and codes do not cross words.
+    /// The layout for `rows` rows of `weight`; `None` unless they are whole blocks and codes do not
+    /// cross words.
     pub fn for_weight(weight: &Affine, rows: usize) -> Option<PackedLayout> {
         let Affine { scales, group_size, bits, .. } = *weight;
         let packing = PackedLayout { group_size, bits, floats: FloatType::of(scales) };
@@ -134,7 +136,8 @@ impl PackedLayout {
 }
 
 impl<'a> Packed<'a> {
-    /// The matrix that [`PackedLayout::pack`] wrote to this memory, which must not have moved since.
+    /// The matrix that [`PackedLayout::pack`] wrote to this memory, which must not have moved
+    /// since.
     pub fn new(packing: PackedLayout, k: usize, memory: &'a [u32]) -> Packed<'a> {
         // SAFETY: a line is aligned words, and any words are valid.
         let (_, lines, _) = unsafe { memory.align_to::<CacheLine>() };
@@ -173,7 +176,8 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Dequantises rows `indices` into `[indices, k]`, bit-identical to [`dequantize_rows`](crate::dequantize_rows).
+    /// Dequantises rows `indices` into `[indices, k]`, bit-identical to
+    /// [`dequantize_rows`](crate::dequantize_rows).
     ///
     /// # Panics
     /// If a row does not exist.

@@ -1,4 +1,5 @@
-//! Cache lines that a thread reuses from call to call: mapping fresh memory can cost more than a small product.
+//! Cache lines that a thread reuses from call to call: mapping fresh memory can cost more than a
+//! small product.
 
 use std::{
     cell::RefCell,

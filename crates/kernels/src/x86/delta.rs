@@ -5,7 +5,8 @@ use crate::{delta::token::Token, lanes::LANES};
 /// A vector of `16 / PARTS` floats; `ROWS` rows of a state are updated together.
 ///
 /// # Safety
-/// All methods require a processor with the vector's instruction set; pointers must be valid for a vector.
+/// All methods require a processor with the vector's instruction set; pointers must be valid for a
+/// vector.
 pub(super) trait RowVector<const ROWS: usize, const PARTS: usize>: Copy {
     unsafe fn zero() -> Self;
     unsafe fn splat(value: f32) -> Self;
@@ -20,7 +21,8 @@ pub(super) trait RowVector<const ROWS: usize, const PARTS: usize>: Copy {
     unsafe fn store_sums(sums: &[[Self; PARTS]; ROWS], values: &mut [f32; ROWS]);
 }
 
-/// Updates as many rows as are whole groups of `ROWS`, bit-identical to [`Token::update_row`]; returns how many.
+/// Updates as many rows as are whole groups of `ROWS`, bit-identical to [`Token::update_row`];
+/// returns how many.
 ///
 /// # Safety
 /// The processor must have the instruction set, and rows be whole lanes.

@@ -1,4 +1,5 @@
-//! Unpacking of integer codes by transposing words of several rows: the parts that AVX2 and AVX-512 share.
+//! Unpacking of integer codes by transposing words of several rows: the parts that AVX2 and AVX-512
+//! share.
 
 use std::ops::Range;
 
@@ -22,7 +23,8 @@ impl<const ROWS: usize> CodeRows<'_, ROWS> {
 
 /// Unpacks rows of codes with the instructions of one instruction set.
 pub(super) trait UnpackRows {
-    /// Codes of 8, 4 or 2 bits: a word holds `4 * FOURS` of them, and a shift and a mask give fours.
+    /// Codes of 8, 4 or 2 bits: a word holds `4 * FOURS` of them, and a shift and a mask give
+    /// fours.
     ///
     /// # Safety
     /// The processor must have the features, and the matrix the rows and inputs.

@@ -5,7 +5,8 @@ use kernels::{SimdLevel, simd_level};
 
 use super::weights::Integers;
 
-/// One row of `x` with every row of `weight` `[n, k]`, in bfloat16, in the order of this processor's instructions.
+/// One row of `x` with every row of `weight` `[n, k]`, in bfloat16, in the order of this
+/// processor's instructions.
 pub fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
     let x = blocks(x);
     let dot = if simd_level() == SimdLevel::Amx { tiles } else { lanes };

@@ -1,4 +1,5 @@
-//! Random weights in every format, and what they stand for: each format unpacked one value at a time.
+//! Random weights in every format, and what they stand for: each format unpacked one value at a
+//! time.
 
 use kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
 
@@ -56,7 +57,8 @@ impl AffineParts {
     }
 }
 
-/// What a weight of integers stands for: code * scale + bias, or a 4-bit float's double times half its scale.
+/// What a weight of integers stands for: code * scale + bias, or a 4-bit float's double times half
+/// its scale.
 pub struct Integers {
     pub codes: Vec<i64>,
     /// And bias.

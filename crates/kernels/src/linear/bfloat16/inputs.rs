@@ -52,7 +52,8 @@ impl Bf16Inputs {
     }
 }
 
-/// Rows to be rounded. Several, which only AMX asks for, are interleaved: pair `p` of all rows precedes pair `p + 1`.
+/// Rows to be rounded. Several, which only AMX asks for, are interleaved: pair `p` of all rows
+/// precedes pair `p + 1`.
 pub(crate) struct UnroundedRows<'a> {
     pub x: &'a [f32],
     pub k: usize,

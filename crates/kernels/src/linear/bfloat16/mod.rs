@@ -1,15 +1,17 @@
-//! The product in bfloat16, for weights of no more precision: activations are rounded to bfloat16 (to nearest, ties to
-//! even), multiplied exactly and summed in float32.
+//! The product in bfloat16, for weights of no more precision: activations are rounded to bfloat16
+//! (to nearest, ties to even), multiplied exactly and summed in float32.
 //!
-//! Rows are cut into blocks of 64 inputs, the last one padded with zeros; a block is two *lines* of 16 pairs. Each
-//! instruction set has one order of summation, whatever the number of rows or threads:
+//! Rows are cut into blocks of 64 inputs, the last one padded with zeros; a block is two *lines* of
+//! 16 pairs. Each instruction set has one order of summation, whatever the number of rows or
+//! threads:
 //!
-//! - **Lanes** (all but AMX): one sum per pair of a line. For each line in turn `sum = fma(odd, odd, sum)`, then `sum =
-//!   fma(even, even, sum)`; at the end the 16 sums are added as a fixed tree. AVX-512's `vdpbf16ps` computes this;
-//!   other instruction sets use plain fused multiply-adds and get the same bits.
-//! - **Tiles** (AMX): one sum per output. For each line in turn, from zero and pair after pair, the products of the even
-//!   numbers are summed with fused multiply-adds, those of the odd ones separately; both are added, and then to the sum.
-//!   A single row goes through the tiles too.
+//! - **Lanes** (all but AMX): one sum per pair of a line. For each line in turn
+//!   `sum = fma(odd, odd, sum)`, then `sum = fma(even, even, sum)`; at the end the 16 sums are
+//!   added as a fixed tree. AVX-512's `vdpbf16ps` computes this; other instruction sets use plain
+//!   fused multiply-adds and get the same bits.
+//! - **Tiles** (AMX): one sum per output. For each line in turn, from zero and pair after pair, the
+//!   products of the even numbers are summed with fused multiply-adds, those of the odd ones
+//!   separately; both are added, and then to the sum. A single row goes through the tiles too.
 //!
 //! Numbers below the normal range of float32 may count as zero.
 

@@ -27,7 +27,8 @@ pub(crate) trait Bf16Weight: Copy + Sync {
     /// The parts of stored row `row`, for prefetching.
     fn stored(self, row: usize) -> [StoredPart; 2];
 
-    /// The start of row `row` if rows are whole blocks, stored as AMX reads them, `2 * k` bytes apart.
+    /// The start of row `row` if rows are whole blocks, stored as AMX reads them, `2 * k` bytes
+    /// apart.
     #[inline(always)]
     fn in_place(self, _row: usize) -> Option<*const u8> {
         None

@@ -51,7 +51,8 @@ impl WeightRow for &[Lanes] {
     }
 }
 
-/// An affine matrix with `words` of codes and `groups` of scales per row; as its own [`WeightRow`], those of one row.
+/// An affine matrix with `words` of codes and `groups` of scales per row; as its own [`WeightRow`],
+/// those of one row.
 #[derive(Clone, Copy)]
 pub(super) struct AffineMatrix<'a, const BITS: usize> {
     pub codes: &'a [u32],
@@ -89,7 +90,8 @@ impl<const BITS: usize> WeightRow for AffineMatrix<'_, BITS> {
     }
 }
 
-/// A microscaled matrix with `words` of codes and `groups` of scales per row; as its own [`WeightRow`], those of one row.
+/// A microscaled matrix with `words` of codes and `groups` of scales per row; as its own
+/// [`WeightRow`], those of one row.
 #[derive(Clone, Copy)]
 pub(super) struct MicroscaledMatrix<'a, const BITS: usize, const GROUP: usize> {
     codes: &'a [u32],
@@ -123,7 +125,8 @@ impl<const BITS: usize, const GROUP: usize> WeightRow for MicroscaledMatrix<'_, 
         let byte = self.scales[chunk * LANES / GROUP];
         let scale = if GROUP == 16 { e4m3(byte as u32) } else { e8m0(byte) };
         let codes = unpack_chunk::<BITS>(self.codes, chunk);
-        // Exact but for overflow and subnormals: code and scale have at most 6 significant bits together.
+        // Exact but for overflow and subnormals: code and scale have at most 6 significant bits
+        // together.
         let mut lanes = [0.0; LANES];
         if BITS == 4 {
             for i in 0..LANES {

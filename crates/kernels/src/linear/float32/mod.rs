@@ -1,4 +1,5 @@
-//! The product in float32: sixteen lanes along `k`, summed as a fixed tree at the end, whatever the format.
+//! The product in float32: sixteen lanes along `k`, summed as a fixed tree at the end, whatever the
+//! format.
 
 mod matrix;
 
@@ -82,8 +83,8 @@ fn multiply_matrix<W: WeightMatrix>(x: &[f32], weight: W, out: &mut [f32], group
     }
 }
 
-/// For each matrix, its rows times their rows of `x`: `[n, count]`, transposed so that each weight row is read (and
-/// unpacked) once.
+/// For each matrix, its rows times their rows of `x`: `[n, count]`, transposed so that each weight
+/// row is read (and unpacked) once.
 fn columns<W: WeightMatrix>(x: &[f32], weight: W, groups: &RowGroups) -> Vec<f32> {
     let RowGroups { k, n, ref sources, .. } = *groups;
     let (x, chunks) = (x.as_chunks::<LANES>().0, k.div_ceil(LANES));
@@ -150,7 +151,8 @@ struct InputRows<'a> {
     chunks: usize,
 }
 
-/// A register tile of weight rows at once if `out` `[rows, sources]` has that many, else one by one.
+/// A register tile of weight rows at once if `out` `[rows, sources]` has that many, else one by
+/// one.
 #[inline(always)]
 fn whole_or_single<R: WeightRow>(row: impl Fn(usize) -> R, x: InputRows, out: &mut [f32]) {
     let m = x.sources.len();
@@ -180,7 +182,8 @@ fn tiles<R: WeightRow, const N: usize>(rows: [R; N], x: InputRows, out: &mut [f3
     }
 }
 
-/// N weight rows times M rows of `x` from row `i`, each sum in a register and in the order of a single one.
+/// N weight rows times M rows of `x` from row `i`, each sum in a register and in the order of a
+/// single one.
 #[inline(always)]
 fn tile<R: WeightRow, const N: usize, const M: usize>(
     rows: &[R; N],

@@ -15,8 +15,9 @@ use crate::{
 pub(crate) struct InputLayout {
     /// Inputs that share a step.
     pub group: usize,
-    /// The distance between inputs that are multiplied together, which come out of one word of codes: 1, 2 or 4. Each
-    /// `4 * stride` inputs give `stride` fours: inputs 0, stride, 2 · stride, 3 · stride, then 1 and so on.
+    /// The distance between inputs that are multiplied together, which come out of one word of
+    /// codes: 1, 2 or 4. Each `4 * stride` inputs give `stride` fours: inputs 0, stride, 2 ·
+    /// stride, 3 · stride, then 1 and so on.
     pub stride: usize,
     /// What is added to each value to make its code at least 0.
     pub excess: i32,
@@ -78,7 +79,8 @@ pub(crate) struct InputGroup {
 }
 
 impl InputGroup {
-    /// The reciprocal of the step of a group whose largest magnitude is `max`; `None` if all its integers are 0.
+    /// The reciprocal of the step of a group whose largest magnitude is `max`; `None` if all its
+    /// integers are 0.
     #[inline(always)]
     pub fn inverse_step(max: f32, finite: bool, width: ActivationWidth) -> Option<f32> {
         (finite && max >= SMALLEST).then(|| width.largest() / max)
@@ -108,9 +110,9 @@ const SMALLEST: f32 = 1e-30;
 
 /// The rows of `x` of a product, sorted by matrix, in tiles of up to 16 rows of one matrix.
 ///
-/// Where the processor multiplies bytes, an integer is stored as one or two signed bytes: a line of 64 upper bytes,
-/// then one of 64 lower bytes. Elsewhere it is stored as 16 bits: a line of the first and third integer of each four,
-/// then one of the second and fourth.
+/// Where the processor multiplies bytes, an integer is stored as one or two signed bytes: a line of
+/// 64 upper bytes, then one of 64 lower bytes. Elsewhere it is stored as 16 bits: a line of the
+/// first and third integer of each four, then one of the second and fourth.
 pub(super) struct QuantizedInputs {
     pub layout: InputLayout,
     /// For each tile: block by block, the first lines of all rows, then the second lines.

@@ -25,14 +25,15 @@ pub(super) struct IntegerKernels {
     pub as_bytes: bool,
     /// Fills a tile with quantised rows of `x`.
     pub quantize: unsafe fn(UnfilledTile),
-    /// Unpacks inputs of some rows, starting with a given one. The panel's other rows are unspecified.
+    /// Unpacks inputs of some rows, starting with a given one. The panel's other rows are
+    /// unspecified.
     pub unpack: unsafe fn(&CodeMatrix, usize, usize, Range<usize>, &mut UnpackedPanel),
     /// The same for packed weights.
     pub unpack_packed: unsafe fn(Packed, usize, usize, Range<usize>, &mut UnpackedPanel),
     /// Adds a K block's products with rows of `x` to the rows' sums.
     pub multiply: unsafe fn(KBlock, InputTiles, &mut [[f32; PANEL_ROWS]]),
-    /// Multiplies packed weights without unpacking them, for up to this many rows of `x`. With more, unpacking them once
-    /// is cheaper.
+    /// Multiplies packed weights without unpacking them, for up to this many rows of `x`. With
+    /// more, unpacking them once is cheaper.
     multiply_packed: Option<(MultiplyPacked, usize)>,
     /// Called at the end of each task.
     pub finish: fn(),

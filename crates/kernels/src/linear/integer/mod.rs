@@ -1,9 +1,10 @@
-//! The product of weights with integer codes: `x` is quantised to integers too, and the products of a group are summed
-//! exactly.
+//! The product of weights with integer codes: `x` is quantised to integers too, and the products of
+//! a group are summed exactly.
 //!
-//! Each row of `x` is cut into the weight's groups. A group is stored as 16-bit integers with one step, a 32639th of its
-//! largest magnitude, which loses a few thousandths of what bfloat16 loses; or as 8-bit integers with a step of a 127th,
-//! which halves the multiplications. Then, for one output:
+//! Each row of `x` is cut into the weight's groups. A group is stored as 16-bit integers with one
+//! step, a 32639th of its largest magnitude, which loses a few thousandths of what bfloat16 loses;
+//! or as 8-bit integers with a step of a 127th, which halves the multiplications. Then, for one
+//! output:
 //!
 //! ```text
 //! sum = 0
@@ -13,12 +14,13 @@
 //!     sum = fma(bias[g], (Σ integer) as f32 · step[g], sum)
 //! ```
 //!
-//! Integer sums do not depend on their order, so results are bit-identical for every instruction set, number of rows and
-//! number of threads. Weights need no conversion: codes are multiplied as they are.
+//! Integer sums do not depend on their order, so results are bit-identical for every instruction
+//! set, number of rows and number of threads. Weights need no conversion: codes are multiplied as
+//! they are.
 //!
-//! A code of a 4-bit float is twice its value plus 12, so at least 0; the 12 are subtracted from the dot product. They
-//! have no bias. A group of `x` whose magnitudes are below 1e-30 counts as zeros; a group with an infinity or a NaN makes
-//! all outputs of its row NaN.
+//! A code of a 4-bit float is twice its value plus 12, so at least 0; the 12 are subtracted from
+//! the dot product. They have no bias. A group of `x` whose magnitudes are below 1e-30 counts as
+//! zeros; a group with an infinity or a NaN makes all outputs of its row NaN.
 
 pub(crate) mod inputs;
 mod kernels;
@@ -59,8 +61,8 @@ pub(super) fn multiply(x: &[f32], products: Vec<(Weight, &RowGroups, &mut [f32])
     run(matmuls.collect(), kernels);
 }
 
-/// `out = activation(x · gateᵀ) * (x · upᵀ)`, bit-identical to the three steps, without storing the products. False,
-/// without effect, if the weights require different layouts of `x`.
+/// `out = activation(x · gateᵀ) * (x · upᵀ)`, bit-identical to the three steps, without storing the
+/// products. False, without effect, if the weights require different layouts of `x`.
 pub(super) fn multiply_gated(
     x: &[f32],
     [gate, up]: [Weight; 2],

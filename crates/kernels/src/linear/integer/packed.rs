@@ -23,7 +23,8 @@ pub(super) fn input_layout(weight: &Packed) -> InputLayout {
     InputLayout { group: packing.group_size, stride: 8 / packing.bits, excess: 0 }
 }
 
-/// Unpacks `inputs` of `rows` rows, whole blocks, from row `first`. The panel's other rows are unspecified.
+/// Unpacks `inputs` of `rows` rows, whole blocks, from row `first`. The panel's other rows are
+/// unspecified.
 pub(super) fn unpack(
     weight: Packed,
     first: usize,

@@ -12,7 +12,8 @@ pub(crate) const INPUT_BLOCK: usize = 64;
 /// Up to [`K_BLOCK`] inputs of a panel of weights, unpacked.
 #[repr(C, align(64))]
 pub(crate) struct UnpackedPanel {
-    /// Four codes of each row, 16 rows per line; [`InputLayout`](super::inputs::InputLayout) says which four.
+    /// Four codes of each row, 16 rows per line; [`InputLayout`](super::inputs::InputLayout) says
+    /// which four.
     pub codes: [[CacheLine; 2]; K_BLOCK / 4],
     /// Per group.
     pub scales: [[[f32; 16]; 2]; K_BLOCK / 16],

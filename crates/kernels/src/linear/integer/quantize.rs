@@ -19,8 +19,8 @@ pub(crate) trait Quantizer: Copy {
     /// Quantises one group, a multiple of 16 numbers.
     fn round(self, values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup;
 
-    /// The lines of a block of integers, place `i` holding integer `order[i]`. The second line is unused for integers
-    /// of one byte where the processor multiplies bytes.
+    /// The lines of a block of integers, place `i` holding integer `order[i]`. The second line is
+    /// unused for integers of one byte where the processor multiplies bytes.
     fn lines(
         self,
         integers: &[i32; INPUT_BLOCK],

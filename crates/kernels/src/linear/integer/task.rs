@@ -21,8 +21,8 @@ use crate::{
 const MAX_TASK_ROWS: usize = 256;
 /// Panels that are multiplied with one K block of `x` before the next: their sums are up to 128 KB.
 const PANELS: usize = 4;
-/// Multiply-adds of a task: with more, threads wait for the last task; with fewer, starting a task dominates. Panels
-/// that share `x` stay together all the same.
+/// Multiply-adds of a task: with more, threads wait for the last task; with fewer, starting a task
+/// dominates. Panels that share `x` stay together all the same.
 const MAX_TASK_WORK: usize = 1024 * 1024;
 const MIN_TASK_WORK: usize = 64 * 1024;
 /// Tasks per thread, given enough work.
@@ -102,8 +102,8 @@ pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
     for_each(tasks.len(), work, |i| tasks[i].run());
 }
 
-/// Cuts `n` columns of `work` multiply-adds each into pieces of whole panels, of even size and a multiple of the threads
-/// in number if possible. `matrices` matrices are cut at once.
+/// Cuts `n` columns of `work` multiply-adds each into pieces of whole panels, of even size and a
+/// multiple of the threads in number if possible. `matrices` matrices are cut at once.
 fn cut_columns(n: usize, work: usize, matrices: usize) -> impl Iterator<Item = Range<usize>> {
     let panels = n.div_ceil(PANEL_ROWS);
     let max = (TASKS * threads()).div_ceil(matrices);
@@ -190,7 +190,8 @@ impl IntegerTask<'_> {
             let groups = inputs.len() / group;
             for (columns, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
                 let (first, rows) = (self.first + columns.start, columns.len());
-                // SAFETY: the processor has the features of the selected kernels; the weight has these rows.
+                // SAFETY: the processor has the features of the selected kernels; the weight has
+                // these rows.
                 unsafe {
                     match weight {
                         IntegerWeight::Rows(codes) => {

@@ -1,4 +1,5 @@
-//! Matrices of integer codes as the checkpoint stores them, and their portable unpacking into panels.
+//! Matrices of integer codes as the checkpoint stores them, and their portable unpacking into
+//! panels.
 
 use std::ops::Range;
 
@@ -83,7 +84,8 @@ impl<'a> CodeMatrix<'a> {
         }
     }
 
-    /// See [`InputLayout`]: words of 2-, 4- and 8-bit codes are masked and shifted, others unpacked code by code.
+    /// See [`InputLayout`]: words of 2-, 4- and 8-bit codes are masked and shifted, others unpacked
+    /// code by code.
     fn stride(&self) -> usize {
         match self.bits {
             2 | 4 => 8 / self.bits,

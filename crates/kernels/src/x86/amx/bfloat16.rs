@@ -1,8 +1,9 @@
 //! The bfloat16 product with AMX.
 //!
-//! A tile of weights is 16 rows of one line; a tile of `x` the same 16 pairs of up to 16 rows of `x`. Their product is a
-//! tile of 16 x 16 sums. Tile registers keep their contents from one `asm!` to the next: only the AMX kernels use them,
-//! and the system saves them with a thread's other registers.
+//! A tile of weights is 16 rows of one line; a tile of `x` the same 16 pairs of up to 16 rows of
+//! `x`. Their product is a tile of 16 x 16 sums. Tile registers keep their contents from one `asm!`
+//! to the next: only the AMX kernels use them, and the system saves them with a thread's other
+//! registers.
 
 use std::arch::{asm, x86_64::*};
 
@@ -22,12 +23,12 @@ use crate::{
     },
 };
 
-/// Input blocks that are multiplied with all rows of `x` before the next ones: 32 rows of weights fill 16 KB, and 32 rows
-/// of `x` as much.
+/// Input blocks that are multiplied with all rows of `x` before the next ones: 32 rows of weights
+/// fill 16 KB, and 32 rows of `x` as much.
 const BLOCKS_AT_A_TIME: usize = 4;
 
-/// Configures the registers for one or two groups of rows of `x`: sums in 0 and 1 (and 2 and 3), weights in 4 and 5, `x`
-/// in 6 (and 7). All become zero.
+/// Configures the registers for one or two groups of rows of `x`: sums in 0 and 1 (and 2 and 3),
+/// weights in 4 and 5, `x` in 6 (and 7). All become zero.
 unsafe fn configure(groups: [usize; 2]) {
     let [first, second] = groups.map(|rows| 4 * rows.max(1) as u16);
     let config =
@@ -74,8 +75,8 @@ struct WeightTiles {
 }
 
 impl<U: UnpackAvx512> AmxPanel<'_, U> {
-    /// Few rows of `x`: each block of weights is unpacked and used at once. While tiles multiply one block, vector
-    /// instructions unpack the next.
+    /// Few rows of `x`: each block of weights is unpacked and used at once. While tiles multiply
+    /// one block, vector instructions unpack the next.
     #[inline(always)]
     unsafe fn stream(&self, unpacked: &mut [CacheLine]) {
         let task = self.task;
@@ -110,8 +111,8 @@ impl<U: UnpackAvx512> AmxPanel<'_, U> {
         }
     }
 
-    /// Many rows of `x`: the panel's weights are unpacked once for all, as many blocks at a time as stay in the first-level
-    /// cache. Between these, sums are kept in memory, unrounded.
+    /// Many rows of `x`: the panel's weights are unpacked once for all, as many blocks at a time as
+    /// stay in the first-level cache. Between these, sums are kept in memory, unrounded.
     #[inline(always)]
     unsafe fn unpack_once(&self, unpacked: &mut [CacheLine], sums: &mut [CacheLine]) {
         let task = self.task;
@@ -215,7 +216,8 @@ impl<U: UnpackAvx512> AmxPanel<'_, U> {
             start.wrapping_add(block * 128 * rows)
         };
         let (x0, bytes0) = (x(first, groups[0]), 4 * groups[0]);
-        // SAFETY: all tiles read lie within the weights' lines (or the checkpoint's rows) and within the rows of `x`.
+        // SAFETY: all tiles read lie within the weights' lines (or the checkpoint's rows) and
+        // within the rows of `x`.
         unsafe {
             if groups[1] == 0 {
                 asm!(
@@ -256,7 +258,8 @@ impl<U: UnpackAvx512> AmxPanel<'_, U> {
         }
     }
 
-    /// Writes the sums of rows `first..` of `x`: tiles are `[weight row, row of x]`, outputs transposed.
+    /// Writes the sums of rows `first..` of `x`: tiles are `[weight row, row of x]`, outputs
+    /// transposed.
     #[inline(always)]
     unsafe fn write(&self, sums: &[CacheLine; SUM_LINES], first: usize, groups: [usize; 2]) {
         for (tile, sums) in sums.as_chunks::<16>().0.iter().enumerate() {

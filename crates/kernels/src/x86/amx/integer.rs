@@ -1,12 +1,14 @@
 //! The integer product with AMX.
 //!
-//! 16 lines of a panel are a tile of codes: a line per four inputs, four bytes per weight row. They are multiplied with
-//! the upper and the lower bytes of up to 16 rows of `x`, or with single bytes. The sums of a group are stored and added
-//! to the rows' totals while the tiles multiply the next group, also of the next rows. Tile registers keep their contents
-//! from one `asm!` to the next: only the AMX kernels use them.
+//! 16 lines of a panel are a tile of codes: a line per four inputs, four bytes per weight row. They
+//! are multiplied with the upper and the lower bytes of up to 16 rows of `x`, or with single bytes.
+//! The sums of a group are stored and added to the rows' totals while the tiles multiply the next
+//! group, also of the next rows. Tile registers keep their contents from one `asm!` to the next:
+//! only the AMX kernels use them.
 //!
-//! While tiles multiply, and for about 100 ns after, 512-bit vectors have one floating-point port instead of two, shared
-//! with shifts. So the kernel keeps other work off that port, and interleaves tile and vector instructions (ADR 13).
+//! While tiles multiply, and for about 100 ns after, 512-bit vectors have one floating-point port
+//! instead of two, shared with shifts. So the kernel keeps other work off that port, and
+//! interleaves tile and vector instructions (ADR 13).
 
 use std::{
     arch::{asm, x86_64::*},
@@ -36,7 +38,8 @@ const MAX_AVX512_ROWS: usize = 4;
 pub(crate) unsafe fn multiply(block: KBlock, tiles: InputTiles, sums: &mut [[f32; PANEL_ROWS]]) {
     assert!(block.groups * block.group <= 4 * block.panel.codes.len());
     assert!(block.groups <= block.panel.scales.len());
-    // SAFETY: the features are enabled. `black_box` keeps the compiler from turning the shuffle into a shift.
+    // SAFETY: the features are enabled. `black_box` keeps the compiler from turning the shuffle
+    // into a shift.
     let shift = unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(black_box(&SHIFT_LEFT_8).as_ptr().cast())) };
     let mut tiles = tiles.inspect(|tile| check(block, tile)).peekable();
     let mut started = false;
@@ -89,7 +92,8 @@ struct TileAddress {
 /// Sums of a group with upper and with lower bytes, or with single bytes.
 type GroupDots = [[CacheLine; TILE_ROWS]; 2];
 
-/// Multiplies bytes of `x` with a group's codes, which stay in registers 6 and 7, into a register of sums.
+/// Multiplies bytes of `x` with a group's codes, which stay in registers 6 and 7, into a register
+/// of sums.
 macro_rules! multiply_upper {
     ($sums:literal, $address:expr) => {{
         let TileAddress { x, codes, second } = $address;
@@ -112,7 +116,8 @@ macro_rules! multiply_upper {
     }};
 }
 
-/// Multiplies lower bytes of `x`, `$offset` bytes after the upper ones, with the codes in registers 6 and 7.
+/// Multiplies lower bytes of `x`, `$offset` bytes after the upper ones, with the codes in registers
+/// 6 and 7.
 macro_rules! multiply_lower {
     ($sums:literal, $address:expr, $offset:expr) => {{
         let TileAddress { x, second, .. } = $address;
@@ -144,11 +149,12 @@ macro_rules! store {
 }
 
 impl PanelHalf<'_> {
-    /// Adds its products to the rows' sums. `started` says whether its first group has been. Starts the first group of
-    /// `next` if possible; whether it did.
+    /// Adds its products to the rows' sums. `started` says whether its first group has been. Starts
+    /// the first group of `next` if possible; whether it did.
     #[inline(always)]
     unsafe fn multiply(self, started: bool, next: Option<PanelHalf>, sums: &mut [[f32; PANEL_ROWS]]) -> bool {
-        // The next half starts with the registers of an even group, and with the same configuration.
+        // The next half starts with the registers of an even group, and with the same
+        // configuration.
         let next =
             next.filter(|next| self.block.groups.is_multiple_of(2) && next.tile.rows == self.tile.rows);
         let (first, next) = ((!started).then(|| self.address(0)), next.map(|next| next.address(0)));
@@ -167,10 +173,12 @@ impl PanelHalf<'_> {
         next.is_some()
     }
 
-    /// Multiplies the `first` group unless it has been started, all others, and `next_half`, the first group of the next half.
+    /// Multiplies the `first` group unless it has been started, all others, and `next_half`, the
+    /// first group of the next half.
     ///
-    /// The totals of a `FULL` tile stay in vector registers. Tiles are one group ahead of the vectors: the sums of
-    /// successive groups alternate between two pairs of tile registers, or two registers for integers of one byte.
+    /// The totals of a `FULL` tile stay in vector registers. Tiles are one group ahead of the
+    /// vectors: the sums of successive groups alternate between two pairs of tile registers, or two
+    /// registers for integers of one byte.
     #[inline(always)]
     unsafe fn multiply_groups<const BYTES: usize, const FULL: bool, const CORRECTED: bool>(
         self,
@@ -282,7 +290,8 @@ impl PanelHalf<'_> {
 /// A byte shuffle that shifts words left by 8 bits.
 const SHIFT_LEFT_8: [u32; 4] = [0x0201_0080, 0x0605_0480, 0x0a09_0880, 0x0e0d_0c80];
 
-/// Adds a row's scaled dot products: with upper bytes, and 16 lines later with lower bytes, or with single bytes.
+/// Adds a row's scaled dot products: with upper bytes, and 16 lines later with lower bytes, or with
+/// single bytes.
 #[inline(always)]
 unsafe fn add_row<const BYTES: usize, const CORRECTED: bool>(
     total: __m512,
@@ -311,9 +320,9 @@ thread_local! {
     static CONFIGURED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Configures this thread's registers: 0 and 1 hold sums of a group with upper and lower bytes, 2 and 3 those of the next
-/// group, 4 and 5 bytes of `x`, 6 codes and 7 more codes of groups of 128. Integers of one byte leave 1, 3 and 5 unused.
-/// Sums are zero initially and after each store.
+/// Configures this thread's registers: 0 and 1 hold sums of a group with upper and lower bytes, 2
+/// and 3 those of the next group, 4 and 5 bytes of `x`, 6 codes and 7 more codes of groups of 128.
+/// Integers of one byte leave 1, 3 and 5 unused. Sums are zero initially and after each store.
 ///
 /// # Safety
 /// AMX must be available.

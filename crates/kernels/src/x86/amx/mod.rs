@@ -7,8 +7,8 @@ use std::arch::{asm, x86_64::*};
 
 /// Whether the processor has AMX and the system lets this process use it; asks for that permission.
 ///
-/// With the feature `emulated-tiles`, `emulate` is true also where the processor has AVX-512 with bfloat16 only:
-/// tile instructions are emulated from then on.
+/// With the feature `emulated-tiles`, `emulate` is true also where the processor has AVX-512 with
+/// bfloat16 only: tile instructions are emulated from then on.
 pub(crate) fn is_available(emulate: bool) -> bool {
     let leaf = __cpuid_count(7, 0);
     // AMX-TILE, AMX-BF16 and AMX-INT8.
@@ -32,7 +32,8 @@ fn is_permitted() -> bool {
     const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
     const XFEATURE_XTILEDATA: i64 = 18;
     let mut result = ARCH_PRCTL;
-    // SAFETY: the system call takes two numbers and sets a permission of the process; it touches no memory of ours.
+    // SAFETY: the system call takes two numbers and sets a permission of the process; it touches no
+    // memory of ours.
     unsafe {
         asm!(
             "syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") XFEATURE_XTILEDATA,

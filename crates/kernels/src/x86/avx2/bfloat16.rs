@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use crate::{cache_line::CacheLine, lanes::LANES};
 
-/// Lanes of each row of `weights` with each of `xs`. The compiler does not vectorise the portable version by half lines.
+/// Lanes of each row of `weights` with each of `xs`. The compiler does not vectorise the portable
+/// version by half lines.
 ///
 /// # Safety
 /// The processor must have the features.

@@ -56,7 +56,8 @@ unsafe fn multiply_rows<const M: usize>(
         tile.lines.len() >= 2 * input_blocks * rows && tile.groups.len() >= (start / group + groups) * rows
     );
     assert!(groups * fours <= panel.codes.len() && groups <= panel.scales.len());
-    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile and the panel.
+    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile and
+    // the panel.
     unsafe {
         for half in 0..2 {
             for g in 0..groups {
@@ -91,9 +92,10 @@ unsafe fn multiply_rows<const M: usize>(
     }
 }
 
-/// Adds the products of four `s` in words of 16 weight rows with `M` of `rows` rows of `x`, which start at `x`: the first
-/// lines of all rows, then the second lines. With `HIGH`, the upper 4-bit codes are multiplied without shifting them and
-/// have sums of their own: two sums per row, but no shifts.
+/// Adds the products of four `s` in words of 16 weight rows with `M` of `rows` rows of `x`, which
+/// start at `x`: the first lines of all rows, then the second lines. With `HIGH`, the upper 4-bit
+/// codes are multiplied without shifting them and have sums of their own: two sums per row, but no
+/// shifts.
 #[inline(always)]
 pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bool>(
     dots: &mut Dots<M>,
@@ -117,8 +119,8 @@ pub(super) unsafe fn add_fours<const BITS: usize, const M: usize, const HIGH: bo
     }
 }
 
-/// The first and third code of four `s` in each word, and the second and fourth, as 16-bit integers; with `HIGH`, upper
-/// 4-bit codes are 16 times as large.
+/// The first and third code of four `s` in each word, and the second and fourth, as 16-bit
+/// integers; with `HIGH`, upper 4-bit codes are 16 times as large.
 #[inline(always)]
 unsafe fn pairs<const BITS: usize, const HIGH: bool>(word: __m256i, s: usize) -> [__m256i; 2] {
     // SAFETY: the caller has checked the features.

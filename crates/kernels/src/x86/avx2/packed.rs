@@ -1,5 +1,5 @@
-//! The product of packed weights with AVX2, without unpacking them, for any number of rows of `x`: unpacking them into a
-//! panel first would save less than an eighth of the instructions.
+//! The product of packed weights with AVX2, without unpacking them, for any number of rows of `x`:
+//! unpacking them into a panel first would save less than an eighth of the instructions.
 
 use std::arch::x86_64::*;
 
@@ -65,8 +65,8 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     assert!(tile.lines.len() >= 2 * (groups * packing.group_size).div_ceil(64) * rows);
     // Half a block of `x` at a time: eight fours of codes. Groups are whole halves.
     let halves = words / BITS;
-    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and each group has
-    // `words` words of codes.
+    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and
+    // each group has `words` words of codes.
     unsafe {
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
         for g in 0..groups {

@@ -37,7 +37,8 @@ impl UnpackRows for CodeRows<'_, 8> {
     ) {
         let row_words = self.codes.row_words;
         let (start, end) = (inputs.start / (4 * FOURS), inputs.end / (4 * FOURS));
-        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay within the inputs' fours.
+        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay
+        // within the inputs' fours.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(DOUBLED_E2M1.as_ptr().cast()));
             for chunk in (start..end).step_by(8) {
@@ -66,7 +67,8 @@ impl UnpackRows for CodeRows<'_, 8> {
     #[inline(always)]
     unsafe fn unpack_stream(&self, inputs: &Range<usize>, panel: &mut UnpackedPanel) {
         let (bits, row_bytes) = (self.codes.bits, 4 * self.codes.row_words);
-        // Eight codes fill `bits` bytes. The two bytes that hold a code, and the factor that moves it to their top.
+        // Eight codes fill `bits` bytes. The two bytes that hold a code, and the factor that moves
+        // it to their top.
         let (mut places, mut factors) = ([0u8; 32], [0u16; 16]);
         for i in 0..16 {
             let at = i % 8 * bits;
@@ -74,7 +76,8 @@ impl UnpackRows for CodeRows<'_, 8> {
             places[2 * i + 1] = places[2 * i] + 1;
             factors[i] = 1 << (16 - bits - at % 8);
         }
-        // SAFETY: the caller has checked the features; loads end with the weight, stores stay within the inputs' fours.
+        // SAFETY: the caller has checked the features; loads end with the weight, stores stay
+        // within the inputs' fours.
         unsafe {
             let first = _mm256_loadu_si256(places.as_ptr().cast());
             let second = _mm256_add_epi8(first, _mm256_set1_epi8(bits as i8));

@@ -86,7 +86,8 @@ unsafe fn panels<U: UnpackAvx512>(task: &Bf16Task, weight: U) {
                 }
             }
         }
-        // Rows of `x` are the outer loop: those of a tile stay in the first-level cache for the whole panel.
+        // Rows of `x` are the outer loop: those of a tile stay in the first-level cache for the
+        // whole panel.
         for i in (0..task.num_inputs()).step_by(REGISTER_TILE) {
             let inputs = REGISTER_TILE.min(task.num_inputs() - i);
             for start in panel.clone().step_by(REGISTER_TILE) {
@@ -101,7 +102,8 @@ unsafe fn panels<U: UnpackAvx512>(task: &Bf16Task, weight: U) {
     }
 }
 
-/// A tile of weight rows times a tile of rows of `x` from row `i`, of which `inputs` exist: `[inputs, rows]`.
+/// A tile of weight rows times a tile of rows of `x` from row `i`, of which `inputs` exist:
+/// `[inputs, rows]`.
 #[inline(always)]
 unsafe fn tile(
     task: &Bf16Task,

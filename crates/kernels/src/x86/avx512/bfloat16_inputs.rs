@@ -65,7 +65,8 @@ unsafe fn round_block(values: &[f32; INPUT_BLOCK]) -> [__m512i; 2] {
     }
 }
 
-/// Interleaves a line of each of `rows` rows, fewer than a tile's: pair 0 of all rows, then pair 1 and so on.
+/// Interleaves a line of each of `rows` rows, fewer than a tile's: pair 0 of all rows, then pair 1
+/// and so on.
 fn interleave(lines: &[CacheLine; TILE_ROWS], rows: usize, out: &mut [CacheLine]) {
     for i in 0..16 * rows {
         out[i / 16].0[i % 16] = lines[i % rows].0[i / rows];

@@ -78,8 +78,8 @@ impl RowVector<ROWS, 1> for __m512 {
     }
 }
 
-/// Sums each row's lanes in the order of [`reduce`](crate::lanes::reduce). Each step packs the half-width sums of two
-/// vectors into one.
+/// Sums each row's lanes in the order of [`reduce`](crate::lanes::reduce). Each step packs the
+/// half-width sums of two vectors into one.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn reduce_rows(sums: &[[__m512; 1]; ROWS]) -> __m512 {

@@ -62,7 +62,8 @@ unsafe fn multiply_rows<const BYTES: usize, const M: usize>(
             && tile.groups.len() >= (start / group + groups) * rows
     );
     assert!(groups * fours <= panel.codes.len() && groups <= panel.scales.len());
-    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile and the panel.
+    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile and
+    // the panel.
     unsafe {
         let mut totals = [[_mm512_setzero_ps(); 2]; M];
         for m in 0..M {
@@ -91,8 +92,8 @@ unsafe fn multiply_rows<const BYTES: usize, const M: usize>(
     }
 }
 
-/// Dot products of group `g` of rows `r..r + M` with both halves of the panel: of upper and of lower bytes, or of single
-/// bytes.
+/// Dot products of group `g` of rows `r..r + M` with both halves of the panel: of upper and of
+/// lower bytes, or of single bytes.
 ///
 /// # Safety
 /// As [`multiply_rows`], which keeps accesses within the tile and the panel.

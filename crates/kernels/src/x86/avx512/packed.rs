@@ -1,4 +1,5 @@
-//! Packed weights with AVX-512: unpacked into a panel, or multiplied without unpacking for few rows of `x`.
+//! Packed weights with AVX-512: unpacked into a panel, or multiplied without unpacking for few rows
+//! of `x`.
 
 use std::{arch::x86_64::*, ops::Range};
 
@@ -124,8 +125,8 @@ unsafe fn multiply_bits<const FOURS: usize, const BYTES: usize>(
     }
 }
 
-/// Rows `r..r + M` of a tile, with `ALL` all of them, whose integers have `BYTES` bytes. Each dot product has `CHAINS`
-/// accumulators, to hide the latency of additions.
+/// Rows `r..r + M` of a tile, with `ALL` all of them, whose integers have `BYTES` bytes. Each dot
+/// product has `CHAINS` accumulators, to hide the latency of additions.
 #[inline(always)]
 unsafe fn multiply_rows<
     const FOURS: usize,
@@ -145,8 +146,8 @@ unsafe fn multiply_rows<
     assert!(sums.len() == M && r + M <= rows && tile.rows == rows && tile.groups.len() == groups * rows);
     assert!(tile.planes == BYTES);
     assert!(tile.lines.len() >= BYTES * (groups * packing.group_size).div_ceil(64) * rows);
-    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and each group has
-    // `words * FOURS` fours.
+    // SAFETY: the caller has checked the features; the asserts keep accesses within the tile, and
+    // each group has `words * FOURS` fours.
     unsafe {
         let mut totals = [_mm512_setzero_ps(); M];
         let mut line = lines.as_ptr();

@@ -18,7 +18,8 @@ pub(crate) unsafe fn quantize(tile: UnfilledTile) {
     tile.fill(ByteQuantizer);
 }
 
-/// Stores integers as one byte, or as an upper and a lower one. Created only where the processor has the features.
+/// Stores integers as one byte, or as an upper and a lower one. Created only where the processor
+/// has the features.
 #[derive(Clone, Copy)]
 struct ByteQuantizer;
 
@@ -61,7 +62,8 @@ impl Quantizer for ByteQuantizer {
 #[inline(always)]
 unsafe fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWidth) -> InputGroup {
     let chunks = values.as_chunks::<16>().0;
-    // SAFETY: the caller has checked the features; vectors are loaded from and stored to arrays of 16.
+    // SAFETY: the caller has checked the features; vectors are loaded from and stored to arrays of
+    // 16.
     unsafe {
         // Compared as integers, infinities and NaNs are the largest.
         let mut max = _mm512_setzero_si512();
@@ -111,8 +113,8 @@ unsafe fn lowest(integers: [__m512i; 4]) -> __m512i {
     }
 }
 
-/// Narrows to 16 bits: each 128-bit lane holds four integers of the first vector and four of the second, or of the third
-/// and the fourth.
+/// Narrows to 16 bits: each 128-bit lane holds four integers of the first vector and four of the
+/// second, or of the third and the fourth.
 #[inline(always)]
 unsafe fn narrow([a, b, c, d]: [__m512i; 4]) -> [__m512i; 2] {
     // SAFETY: the caller has checked the features.

@@ -1,4 +1,5 @@
-//! Unpacking of integer codes with AVX-512: words of 16 rows are transposed into words of 16 columns.
+//! Unpacking of integer codes with AVX-512: words of 16 rows are transposed into words of 16
+//! columns.
 
 use std::{arch::x86_64::*, ops::Range};
 
@@ -47,7 +48,8 @@ impl UnpackRows for CodeRows<'_, 16> {
     ) {
         let row_words = self.codes.row_words;
         let (start, end) = (inputs.start / (4 * FOURS), inputs.end / (4 * FOURS));
-        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay within the inputs' fours.
+        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay
+        // within the inputs' fours.
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(DOUBLED_E2M1.as_ptr().cast()));
             let mut next = self.next_panel(inputs);
@@ -87,7 +89,8 @@ impl UnpackRows for CodeRows<'_, 16> {
             places[2 * i + 1] = places[2 * i] + 1;
             shifts[i] = (i % 8 * bits % 8) as u16;
         }
-        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay within the inputs' fours.
+        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay
+        // within the inputs' fours.
         unsafe {
             let (gather, shifts) =
                 (_mm512_loadu_si512(words.as_ptr().cast()), _mm512_loadu_si512(shifts.as_ptr().cast()));
@@ -122,8 +125,9 @@ impl UnpackRows for CodeRows<'_, 16> {
 }
 
 impl CodeRows<'_, 16> {
-    /// The start of this half's share of the next panel's codes, to be prefetched while this half is unpacked. Rows are
-    /// read side by side, which the hardware prefetcher does not detect; sequential prefetches trigger it.
+    /// The start of this half's share of the next panel's codes, to be prefetched while this half
+    /// is unpacked. Rows are read side by side, which the hardware prefetcher does not detect;
+    /// sequential prefetches trigger it.
     #[inline(always)]
     fn next_panel(&self, inputs: &Range<usize>) -> *const i8 {
         let CodeMatrix { words, row_words, bits, .. } = *self.codes;
@@ -137,7 +141,8 @@ impl CodeRows<'_, 16> {
     unsafe fn unpack_scales(&self, inputs: &Range<usize>, panel: &mut UnpackedPanel) {
         let CodeRows { codes, part: half, .. } = *self;
         let (start, end) = (inputs.start / codes.group, inputs.end / codes.group);
-        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay within the inputs' groups.
+        // SAFETY: the caller has checked the features; loads are masked to the row, stores stay
+        // within the inputs' groups.
         unsafe {
             for chunk in (start..end).step_by(8) {
                 let count = (end - chunk).min(8);
