@@ -1,4 +1,4 @@
-//! Speed of the matrix products beside what this processor can do:
+//! Speed of matrix products, relative to the memory bandwidth:
 //! `cargo run --release -p kernels --example speed [threads] [part of a line's name, or all of it and a $]`.
 
 use std::time::Instant;
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// One row and many matrices one after the other, more than caches hold: what decoding is.
+/// One row and many matrices in turn, more than fit in caches, as in decoding.
 fn token(report: &Report, k: usize, n: usize) {
     let count = (150_000_000 / (n * k)).max(1);
     let (x, mut out) = (vec![0.5f32; k], vec![0.0f32; n]);
@@ -80,7 +80,7 @@ struct Shape {
     head_bits: usize,
 }
 
-/// Comes from memory.
+/// Read from memory.
 const QWEN: Shape = Shape {
     name: "Qwen3.5-0.8B",
     layers: 18,
@@ -92,7 +92,7 @@ const QWEN: Shape = Shape {
     head_bits: 4,
 };
 
-/// Fits into a large cache; a product is over before one can say so.
+/// Fits in a large cache; products are short.
 const MERLIN: Shape = Shape {
     name: "merlin",
     layers: 12,
@@ -104,7 +104,8 @@ const MERLIN: Shape = Shape {
     head_bits: 8,
 };
 
-/// The products of a token, in a model's order: those of a layer that share their input together.
+/// The products of a token in a model's order; products of a layer that share their input are
+/// computed together.
 fn model(report: &Report, shape: &Shape) {
     let Shape { name, layers, hidden, inputs, mixed, inner, vocabulary, head_bits } = *shape;
     let packed = |n: usize, k: usize, bits: usize| {
@@ -133,10 +134,10 @@ fn model(report: &Report, shape: &Shape) {
         let mut outs = inputs.map(|n| vec![0.0f32; m * n]);
         report.line(&format!("{name} m={m}"), m * (body + vocabulary * hidden), bytes, || {
             for (inputs, output, [gate, up], down) in &stack {
-                let terms = inputs.iter().zip(&mut outs);
-                let mut terms: Vec<Matmul> =
-                    terms.map(|(w, out)| Matmul { weight: weight(w), n: w.2, out }).collect();
-                linears(&x[..m * hidden], hidden, &mut terms, Rounded);
+                let pairs = inputs.iter().zip(&mut outs);
+                let mut matmuls: Vec<Matmul> =
+                    pairs.map(|(w, out)| Matmul { weight: weight(w), n: w.2, out }).collect();
+                linears(&x[..m * hidden], hidden, &mut matmuls, Rounded);
                 linear(&x[..m * mixed], weight(output), &mut out[..m * hidden], mixed, hidden, Rounded);
                 let (rows, to) = (&x[..m * hidden], &mut out[..m * inner]);
                 gated_linear(rows, weight(gate), weight(up), Activation::Silu, to, hidden, inner, Rounded);
@@ -226,7 +227,7 @@ struct Report {
 }
 
 impl Report {
-    /// The best of several runs, for at least 50 ms.
+    /// Prints the best time of runs during 0.2 s.
     fn line(&self, name: &str, products: usize, weight_bytes: usize, mut work: impl FnMut()) {
         let wanted = match self.only.strip_suffix('$') {
             Some(whole) => name == whole,

@@ -1,8 +1,8 @@
-//! Speed of what looks along the sequence:
+//! Speed of attention, delta rules, element-wise kernels and sampling:
 //! `cargo run --release -p kernels --example speed_sequence [NAME]`.
 //!
-//! Prints each beside what this machine can do at most, measured first: multiply-adds from
-//! registers, and reading memory.
+//! Prints each with its share of the machine's limits, measured first: multiply-adds from
+//! registers, and memory reads.
 
 use std::{env, hint::black_box, thread, time::Instant};
 
@@ -16,7 +16,7 @@ fn main() {
     let parts: [(&str, Part); 5] = [
         ("attention", attention_speed),
         ("delta", delta_speed),
-        ("ahead", ahead_speed),
+        ("speculative", speculative_speed),
         ("elementwise", elementwise_speed),
         ("sample", sample_speed),
     ];
@@ -29,7 +29,7 @@ fn main() {
 
 type Part = fn(&Limits);
 
-/// What all threads together can do at most.
+/// The limits of all threads together.
 struct Limits {
     flops: f64,
     bytes: f64,
@@ -86,10 +86,10 @@ impl Limits {
     }
 }
 
-/// Sums that wait for no other.
+/// Independent accumulators.
 const CHAINS: usize = 16;
 
-/// `steps` times 16 multiply-adds of 16 lanes each, as fast as this processor can.
+/// `steps` times 16 multiply-adds of 16 lanes each, at the processor's peak.
 #[allow(unsafe_code, reason = "entering functions compiled for features that were just detected")]
 fn multiply_adds(steps: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -172,7 +172,7 @@ fn attention_of<T: Scalar>(limits: &Limits, sizes: [usize; 6], window: usize) {
     });
 }
 
-/// Of Qwen3.5's layers: 16 heads of 128 by 128.
+/// The sizes of Qwen3.5's layers: 16 heads of 128 by 128.
 fn delta_speed(limits: &Limits) {
     for tokens in [1, 16, 256] {
         for by_channel in [false, true] {
@@ -182,9 +182,8 @@ fn delta_speed(limits: &Limits) {
     }
 }
 
-/// Five tokens of which four are drafted: what the state costs so that any of them can be
-/// forgotten.
-fn ahead_speed(limits: &Limits) {
+/// Five tokens, four of them drafts: the cost of a state that can be rolled back.
+fn speculative_speed(limits: &Limits) {
     const TOKENS: usize = 5;
     for (key_heads, value_heads, dim) in [(4, 8, 64), (16, 16, 128)] {
         let shape = DeltaShape { tokens: TOKENS, key_heads, value_heads, key_dim: dim, value_dim: dim };
@@ -198,21 +197,21 @@ fn ahead_speed(limits: &Limits) {
             beta: &beta[..tokens * value_heads],
         };
         let parts = |tokens: usize| [&x[..tokens * keys], &x[..tokens * keys], &x[..tokens * values]];
-        // As many states as layers, so that none of them is still in the cache.
+        // One state per layer, so that none is still in the cache.
         let mut states = vec![vec![0.01f32; value_heads * dim * dim]; 18];
         let mut copies = vec![vec![0.0f32; TOKENS * value_heads * dim * dim]; 18];
         let mut out = vec![0.0f32; TOKENS * values];
         let flops = |tokens: usize| 18 * tokens * value_heads * dim * dim * 6;
         let bytes = 18 * value_heads * dim * dim * 4;
         let name = |what: &str| format!("18 layers, {value_heads} heads of {dim}, {what}");
-        limits.report(&name("5 tokens that stay"), flops(5), 2 * bytes, || {
+        limits.report(&name("5 committed tokens"), flops(5), 2 * bytes, || {
             for state in &mut states {
                 gated_delta(shape, parts(TOKENS), &g, &beta, state, &mut out);
             }
         });
         for before in [0, 2, 4] {
             limits.report(
-                &name(&format!("4 ahead, {before} taken in")),
+                &name(&format!("4 drafts, {before} uncommitted")),
                 flops(5 + before),
                 2 * bytes,
                 || {
@@ -265,7 +264,7 @@ fn elementwise_speed(limits: &Limits) {
     }
 }
 
-/// Operations are not counted here; memory is.
+/// Counts memory accesses, no operations.
 fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
     let size = size_of::<T>();
     let name = |what: &str| format!("{what} {}b {tokens}", 8 * size);
@@ -305,7 +304,7 @@ fn elementwise_of<T: Scalar>(limits: &Limits, tokens: usize) {
 
 fn sample_speed(limits: &Limits) {
     let vocabulary = 248_320;
-    // About a normal distribution, like logits.
+    // Approximately normal, like logits.
     let word = |i: u32| (i.wrapping_mul(0x9E37_79B9) ^ 0x5bd1_e995).wrapping_mul(0x85EB_CA6B) >> 8;
     let unit = |i: u32| word(i) as f32 / (1 << 24) as f32 - 0.5;
     let logits: Vec<f32> =

@@ -1,5 +1,4 @@
-//! What the tests share: numbers, and two ways to compare them.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! Numbers for the tests, and comparisons.
 
 pub mod order;
 pub mod weights;
@@ -25,7 +24,7 @@ impl Float for bf16 {
     const ROUNDING: f64 = 1.0 / (1 << 8) as f64;
 }
 
-/// Numbers in about [-1, 1) from a counter, without a random generator to depend on.
+/// Pseudo-random numbers in about [-1, 1).
 pub fn noise<T: Scalar>(seed: u64, n: usize) -> Vec<T> {
     random_words(seed, n).into_iter().map(|z| T::from_f32((z >> 8) as f32 / (1 << 23) as f32 - 1.0)).collect()
 }
@@ -44,7 +43,7 @@ pub fn wide<T: Scalar>(values: &[T]) -> Vec<f64> {
     values.iter().map(|v| v.to_f32() as f64).collect()
 }
 
-/// Every element within `bound` of the exact one, once rounded to its type.
+/// Checks that each element is within `bound` of the exact one, plus rounding to its type.
 #[track_caller]
 pub fn close<T: Float>(got: &[T], exact: &[f64], bound: f64) {
     assert_eq!(got.len(), exact.len());
@@ -58,7 +57,7 @@ pub fn bits<T: Scalar>(values: &[T]) -> Vec<u32> {
     values.iter().map(|v| v.to_f32().to_bits()).collect()
 }
 
-/// A slice nobody has written to: a forgotten element fails every comparison.
+/// A slice of NaN: an element left unwritten fails every comparison.
 pub fn unwritten<T: Scalar>(n: usize) -> Vec<T> {
     vec![T::from_f32(f32::NAN); n]
 }

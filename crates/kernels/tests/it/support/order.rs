@@ -1,4 +1,4 @@
-//! The documented orders of summation of rounded products, one number at a time.
+//! The documented orders of summation of rounded products, computed number by number.
 
 use half::bf16;
 use kernels::{SimdLevel, simd_level};
@@ -42,7 +42,7 @@ fn integers(values: &[f32], most: f32) -> (f32, Vec<i64>) {
     (largest / most, values.iter().map(|v| (v * inverse).round_ties_even() as i64).collect())
 }
 
-/// Rounded, in lines of 32 numbers.
+/// A row rounded to bfloat16, in lines of 32 numbers.
 fn blocks(row: &[f32]) -> Vec<[f32; 32]> {
     let mut lines = vec![];
     for block in row.chunks(64) {

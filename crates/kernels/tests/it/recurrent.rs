@@ -1,8 +1,6 @@
-//! The delta rule and its convolution: in pieces the bits of all at once, and right in float64.
+//! The delta rule and its convolution, against float64 and against themselves in pieces.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use half::{bf16, f16};
 use kernels::*;
 use proptest::prelude::*;
@@ -11,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn gated_delta_in_pieces_is_gated_delta_at_once(
+    fn gated_delta_in_pieces_matches_gated_delta_at_once(
         tokens in 1usize..12, split in 0usize..12, value_dim in 1usize..70,
         key_dim in prop_oneof![1usize..40, prop::sample::select(vec![64usize, 128, 144])],
         by_channel in any::<bool>(), seed in 0u64..1000,
@@ -23,17 +21,17 @@ proptest! {
     }
 
     #[test]
-    fn tokens_ahead_leave_the_state_behind_those_that_stay(
-        before in 0usize..5, certain in 0usize..4, ahead in 0usize..9, value_dim in 1usize..70,
+    fn gated_delta_speculative_matches_one_token_at_a_time(
+        uncommitted in 0usize..5, committed in 0usize..4, draft in 0usize..9, value_dim in 1usize..70,
         key_dim in prop_oneof![1usize..40, prop::sample::select(vec![64usize, 128, 144])],
         by_channel in any::<bool>(), seed in 0u64..1000,
     ) {
-        let shape = DeltaShape { tokens: before + certain + ahead, key_heads: 2, value_heads: 4, key_dim, value_dim };
-        check_ahead(shape, before, certain, by_channel, seed);
+        let shape = DeltaShape { tokens: uncommitted + committed + draft, key_heads: 2, value_heads: 4, key_dim, value_dim };
+        check_speculative(shape, uncommitted, committed, by_channel, seed);
     }
 
     #[test]
-    fn conv_in_pieces_is_conv_at_once(
+    fn causal_conv_in_pieces_matches_causal_conv_at_once(
         channels in prop_oneof![1usize..40, 250usize..300], tokens in 1usize..9, width in 1usize..11, seed in 0u64..1000,
         activation in prop::sample::select(vec![ConvActivation::None, ConvActivation::Silu]),
     ) {
@@ -48,8 +46,7 @@ fn fractions(seed: u64, n: usize) -> Vec<f32> {
     noise::<f32>(seed, n).into_iter().map(|x| x * 0.5 + 0.5).collect()
 }
 
-/// Keys of length one, as models make them: with longer ones the rule amplifies rounding from token
-/// to token.
+/// Keys of length one, as in models: with longer keys the rule amplifies rounding errors.
 fn keys<T: Scalar>(seed: u64, n: usize, key_dim: usize) -> Vec<T> {
     let mut keys = noise::<f32>(seed, n);
     for key in keys.chunks_exact_mut(key_dim) {
@@ -59,21 +56,21 @@ fn keys<T: Scalar>(seed: u64, n: usize, key_dim: usize) -> Vec<T> {
     keys.into_iter().map(T::from_f32).collect()
 }
 
-/// The usual draft: its token is read off the state without a copy where its rows come in sixteens.
+/// The usual draft. With multiples of 16 rows, the state is not copied.
 #[test]
-fn one_token_ahead_leaves_the_state_as_it_was() {
+fn gated_delta_speculative_of_one_draft_token_keeps_the_state() {
     for (value_dim, key_dim) in [(64, 64), (36, 128), (37, 64), (64, 24)] {
-        for (before, certain) in [(0, 1), (1, 1), (2, 1), (4, 1), (0, 0)] {
-            let tokens = before + certain + 1;
+        for (uncommitted, committed) in [(0, 1), (1, 1), (2, 1), (4, 1), (0, 0)] {
+            let tokens = uncommitted + committed + 1;
             let shape = DeltaShape { tokens, key_heads: 2, value_heads: 4, key_dim, value_dim };
-            check_ahead(shape, before, certain, false, 5);
+            check_speculative(shape, uncommitted, committed, false, 5);
         }
     }
 }
 
 #[test]
-fn behind_no_tokens_is_the_state_itself() {
-    check_ahead(
+fn gated_delta_speculative_without_tokens_keeps_the_state() {
+    check_speculative(
         DeltaShape { tokens: 0, key_heads: 2, value_heads: 4, key_dim: 64, value_dim: 37 },
         0,
         0,
@@ -113,9 +110,9 @@ fn check_delta<T: Float>(shape: DeltaShape, split: usize, by_channel: bool, seed
     close(&out, &exact_delta(shape, qkv, &wide(&g), &wide(&beta), wide(&start)), 1e-5);
 }
 
-/// Of the shape's tokens the first `before` are taken in late, and those behind `certain` more are
-/// not to stay.
-fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: bool, seed: u64) {
+/// The first `uncommitted` tokens are those of earlier steps, the next `committed` are final, the
+/// others drafts.
+fn check_speculative(shape: DeltaShape, uncommitted: usize, committed: usize, by_channel: bool, seed: u64) {
     let DeltaShape { tokens, key_dim, value_dim, .. } = shape;
     let (q, k) =
         (noise::<f32>(seed, tokens * 2 * key_dim), keys::<f32>(seed + 1, tokens * 2 * key_dim, key_dim));
@@ -135,26 +132,26 @@ fn check_ahead(shape: DeltaShape, before: usize, certain: usize, by_channel: boo
         out
     };
     let mut expected = start.clone();
-    run(&mut expected, 0, before);
-    let mut outputs = run(&mut expected, before, before + certain);
-    let mut behind = expected.clone();
-    outputs.extend(run(&mut behind, before + certain, tokens));
+    run(&mut expected, 0, uncommitted);
+    let mut outputs = run(&mut expected, uncommitted, uncommitted + committed);
+    let mut last = expected.clone();
+    outputs.extend(run(&mut last, uncommitted + committed, tokens));
     let side_by_side = |t: usize| {
         let (keys, values) = (2 * key_dim, 4 * value_dim);
         [&q[t * keys..][..keys], &k[t * keys..][..keys], &v[t * values..][..values]].concat()
     };
     let qkv: Vec<f32> = (0..tokens).flat_map(side_by_side).collect();
-    let (early, qkv) = qkv.split_at(before * (4 * key_dim + 4 * value_dim));
-    let (early_g, g) = g.split_at(before * decays);
-    let (early_beta, beta) = beta.split_at(before * 4);
-    let late = DeltaTokens { qkv: early, g: early_g, beta: early_beta };
-    let now = DeltaShape { tokens: tokens - before, ..shape };
+    let (early, qkv) = qkv.split_at(uncommitted * (4 * key_dim + 4 * value_dim));
+    let (early_g, g) = g.split_at(uncommitted * decays);
+    let (early_beta, beta) = beta.split_at(uncommitted * 4);
+    let previous = DeltaTokens { qkv: early, g: early_g, beta: early_beta };
+    let now = DeltaShape { tokens: tokens - uncommitted, ..shape };
     for keep in [false, true] {
         let (mut state, mut out, mut end) = (start.clone(), vec![0.0; outputs.len()], vec![0.0; start.len()]);
-        let tokens = [late, DeltaTokens { qkv, g, beta }];
-        gated_delta_speculative(now, certain, tokens, &mut state, keep.then_some(&mut end), &mut out);
+        let tokens = [previous, DeltaTokens { qkv, g, beta }];
+        gated_delta_speculative(now, committed, tokens, &mut state, keep.then_some(&mut end), &mut out);
         assert_eq!((bits(&out), bits(&state)), (bits(&outputs), bits(&expected)));
-        assert!(!keep || bits(&end) == bits(&behind));
+        assert!(!keep || bits(&end) == bits(&last));
     }
 }
 

@@ -1,8 +1,6 @@
-//! Grouped products: every row has the bits of the plain product with its own matrix.
+//! Grouped products, against the plain product of each row with its matrix, bit for bit.
 
-mod common;
-
-use common::{
+use crate::support::{
     weights::{AffineParts, FloatParts, matrix},
     *,
 };
@@ -25,7 +23,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn dense((tokens, per_row, experts, groups, n) in sizes(), tail in 0usize..17, seed in 0u64..1000) {
+    fn grouped_linear_of_dense_weights_matches_linear((tokens, per_row, experts, groups, n) in sizes(), tail in 0usize..17, seed in 0u64..1000) {
         let k = 16 * groups + tail;
         let (full, half) = (noise::<f32>(seed, experts * n * k), noise::<bf16>(seed, experts * n * k));
         check([tokens, per_row, experts, k, n], seed, Weight::Dense(Floats::F32(&full)));
@@ -33,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn affine(
+    fn grouped_linear_of_affine_weights_matches_linear(
         (tokens, per_row, experts, groups, n) in sizes(), seed in 0u64..1000,
         bits in prop::sample::select(vec![2usize, 3, 4, 5, 6, 8]),
     ) {
@@ -42,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn microscaled(
+    fn grouped_linear_of_microscaled_weights_matches_linear(
         (tokens, per_row, experts, groups, n) in sizes(), seed in 0u64..1000,
         format in prop::sample::select(vec![FloatFormat::Mxfp4, FloatFormat::Mxfp8, FloatFormat::Nvfp4]),
     ) {
@@ -66,9 +64,9 @@ fn check([tokens, per_row, experts, k, n]: [usize; 5], seed: u64, stack: Weight)
     }
 }
 
-/// Enough work for threads, with experts that many rows chose and experts that none did.
+/// Enough work for threads, with experts of many rows and experts of none.
 #[test]
-fn a_long_prompt_over_uneven_experts() {
+fn grouped_linear_of_a_long_prompt_over_uneven_experts_matches_linear() {
     let (experts, k, n, per_row) = (64, 64, 72, 4);
     let weight = noise::<bf16>(1, experts * n * k);
     let weight = Weight::Dense(Floats::Bf16(&weight));
@@ -87,9 +85,9 @@ fn a_long_prompt_over_uneven_experts() {
     }
 }
 
-/// One matrix per head, as latent attention projects its queries: `x` `[tokens * heads, k]`.
+/// One matrix per head, as in the query projection of latent attention: `x` `[tokens * heads, k]`.
 #[test]
-fn a_matrix_for_each_of_many_heads() {
+fn grouped_linear_with_one_matrix_per_head_matches_float64() {
     let (heads, tokens, k, n) = (128, 3, 32, 24);
     let weight = noise::<f32>(1, heads * n * k);
     let x = noise::<f32>(2, tokens * heads * k);
@@ -107,7 +105,7 @@ fn a_matrix_for_each_of_many_heads() {
 
 #[test]
 #[should_panic(expected = "expert 3 of 3 does not exist")]
-fn an_expert_that_does_not_exist_is_named() {
+fn grouped_linear_names_an_expert_that_does_not_exist() {
     let weight = Weight::Dense(Floats::F32(&[1.0; 12]));
     grouped_linear(&[1.0; 4], weight, &[0, 3], 1, &mut [0.0; 4], 2, 2, Float32);
 }

@@ -1,9 +1,7 @@
 //! Attention against a plain float64 computation, and against itself one query at a time, bit for
 //! bit.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use half::{bf16, f16};
 use kernels::*;
 use proptest::prelude::*;
@@ -11,7 +9,7 @@ use proptest::prelude::*;
 fn shapes() -> impl Strategy<Value = AttentionShape> {
     let past = prop_oneof![0usize..40, 200usize..600];
     let sizes = (1usize..9, past, 0usize..20, 1usize..4, 1usize..11);
-    // Whole vectors are another path for few queries.
+    // Multiples of 16 take another path for few queries.
     let dims =
         prop_oneof![(1usize..100, 1usize..100), (1usize..8, 1usize..8).prop_map(|(k, v)| (16 * k, 16 * v))];
     let window = prop::sample::select(vec![1, 2, 7, 16, 300, usize::MAX]);
@@ -33,14 +31,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn attention_is_right_and_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
+    fn attention_matches_float64_and_is_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
         check::<f32>(shape, extras, seed, false);
         check::<f16>(shape, extras, seed, false);
         check::<bf16>(shape, extras, seed, false);
     }
 
     #[test]
-    fn latent_attention_is_right_and_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
+    fn latent_attention_matches_float64_and_is_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
         let shape = AttentionShape { value_dim: shape.value_dim.min(shape.head_dim), ..shape };
         check::<f32>(shape, extras, seed, true);
         check::<bf16>(shape, extras, seed, true);
@@ -52,12 +50,12 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
     let sinks = sinks.then(|| noise::<f32>(seed + 3, s.heads));
     let softmax = Softmax { scale: 0.8, softcap, sinks: sinks.as_deref() };
     let q = noise::<T>(seed, s.tokens * s.heads * s.head_dim);
-    // What no query sees must not matter, not even times zero.
-    let seen = (s.length - s.tokens + 1).saturating_sub(s.window)..s.length;
+    // Keys that no query attends to must not matter, not even times zero.
+    let visible = (s.length - s.tokens + 1).saturating_sub(s.window)..s.length;
     let buffer = |seed: u64, dim: usize| {
         let mut buffer = noise::<T>(seed, s.kv_heads * s.capacity * dim);
         for (row, values) in buffer.chunks_mut(dim).enumerate() {
-            if !seen.contains(&(row % s.capacity)) {
+            if !visible.contains(&(row % s.capacity)) {
                 values.fill(T::from_f32(f32::NAN));
             }
         }
@@ -79,7 +77,7 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
     let out = run(s, &q, &k, &v);
     close(&out, &exact(s, &wide(&q), &wide(&k), &wide(&v), softmax), 2e-5);
     for t in 0..s.tokens {
-        // Alone, in a buffer from which all blocks that this query does not see have slid out.
+        // Alone, in a buffer without the blocks that this query does not attend to.
         let end = s.length - s.tokens + t + 1;
         let start = end.saturating_sub(s.window) / KEY_BLOCK * KEY_BLOCK;
         let slide = |buffer: &[T], dim: usize| -> Vec<T> {
@@ -99,24 +97,24 @@ fn exact(s: AttentionShape, q: &[f64], k: &[f64], v: &[f64], softmax: Softmax) -
         let (t, h) = (i / s.heads, i % s.heads);
         let row = |j: usize| h / (s.heads / s.kv_heads) * s.capacity + j;
         let position = s.length - s.tokens + t;
-        let seen: Vec<usize> = (0..=position).filter(|j| position - j < s.window).map(row).collect();
+        let visible: Vec<usize> = (0..=position).filter(|j| position - j < s.window).map(row).collect();
         let weight = |row: &usize| {
             let key = &k[row * s.head_dim..][..s.head_dim];
             let score = q.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() * softmax.scale as f64;
             softmax.softcap.map_or(score, |cap| cap as f64 * (score / cap as f64).tanh()).exp()
         };
-        let weights: Vec<f64> = seen.iter().map(weight).collect();
+        let weights: Vec<f64> = visible.iter().map(weight).collect();
         let total = weights.iter().sum::<f64>() + softmax.sinks.map_or(0.0, |sinks| (sinks[h] as f64).exp());
-        let value = |d: usize| seen.iter().zip(&weights).map(|(row, w)| w * v[row * s.value_dim + d]).sum();
+        let value =
+            |d: usize| visible.iter().zip(&weights).map(|(row, w)| w * v[row * s.value_dim + d]).sum();
         out.extend((0..s.value_dim).map(|d| -> f64 { value(d) }).map(|sum| sum / total));
     }
     out
 }
 
-/// Large enough to be spread over threads: 40 heads over one key head in tiles, the last query
-/// alone.
+/// Large enough to be spread over threads: 42 heads of one key head in tiles, the last query alone.
 #[test]
-fn many_heads_over_one_key_head_do_not_depend_on_threads() {
+fn attention_of_many_heads_per_key_head_is_row_invariant() {
     let shape = AttentionShape {
         tokens: 2,
         heads: 42,
@@ -131,10 +129,10 @@ fn many_heads_over_one_key_head_do_not_depend_on_threads() {
     check::<f32>(shape, (Some(20.0), true), 6, false);
 }
 
-/// Enough tiles for each to go through all its blocks by itself, while a query alone has its blocks
-/// spread out. With whole vectors, 389 tokens end in a tile of few queries.
+/// Enough tiles for each to process all its blocks, while those of a single query are spread over
+/// threads. With multiples of 16, 389 tokens end in a tile of few queries.
 #[test]
-fn many_tiles_are_their_queries() {
+fn attention_of_many_tiles_is_row_invariant() {
     for (window, tokens, head_dim) in
         [(300, 401, 20), (usize::MAX, 401, 20), (300, 389, 32), (usize::MAX, 389, 32)]
     {
@@ -154,7 +152,7 @@ fn many_tiles_are_their_queries() {
 }
 
 #[test]
-fn appended_keys_land_behind_the_ones_before() {
+fn append_kv_writes_after_previous_keys() {
     let (kv_heads, head_dim, capacity) = (2, 3, 5);
     let mut buffer = vec![0.0f32; kv_heads * capacity * head_dim];
     let tokens = noise(7, 3 * kv_heads * head_dim);

@@ -1,9 +1,6 @@
-//! Products with every weight format against plain ones, and against themselves one row at a time,
-//! bit for bit.
+//! Products with each weight format, against float64 and against themselves one row at a time.
 
-mod common;
-
-use common::{
+use crate::support::{
     order,
     weights::{self, AffineParts, FloatParts, Integers, small_float},
     *,
@@ -19,7 +16,7 @@ fn exact_linear(x: &[f32], w: &[f32], k: usize) -> Vec<f64> {
 
 const FORMATS: [FloatFormat; 3] = [FloatFormat::Mxfp4, FloatFormat::Mxfp8, FloatFormat::Nvfp4];
 
-/// Rows of `x`: few, a tile's, more than two tiles'.
+/// Rows of `x`: few, about a tile, more than two tiles.
 fn rows() -> impl Strategy<Value = usize> {
     prop_oneof![1usize..6, 14usize..19, 30usize..53]
 }
@@ -28,7 +25,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn dense(m in rows(), k in 1usize..300, n in 1usize..75, seed in 0u64..1000) {
+    fn linear_of_dense_weights_matches_its_definition(m in rows(), k in 1usize..300, n in 1usize..75, seed in 0u64..1000) {
         let (f32s, f16s, bf16s) = (noise::<f32>(seed, n * k), noise::<f16>(seed, n * k), noise::<bf16>(seed, n * k));
         check(m, k, n, Weight::Dense(Floats::F32(&f32s)), &f32s, Expected::Exact);
         check(m, k, n, Weight::Dense(Floats::F16(&f16s)), &narrow(&f16s), Expected::Exact);
@@ -36,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn affine(
+    fn linear_of_affine_weights_matches_its_definition(
         m in rows(), groups in 1usize..6, n in 1usize..70, seed in 0u64..1000,
         bits in prop::sample::select(vec![2usize, 3, 4, 4, 4, 5, 6, 8]),
         group_size in prop::sample::select(vec![32usize, 64, 128]),
@@ -46,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn microscaled(
+    fn linear_of_microscaled_weights_matches_its_definition(
         m in rows(), groups in 1usize..9, n in 1usize..70, seed in 0u64..1000,
         format in prop::sample::select(FORMATS.to_vec()),
     ) {
@@ -56,9 +53,8 @@ proptest! {
     }
 }
 
-/// A matrix rearranged for products is the same matrix, in all it is asked.
 #[test]
-fn packed_is_as_it_was() {
+fn packed_weight_matches_the_affine_weight() {
     let mut cases = 0;
     for (bits, group_size) in [(2, 32), (2, 128), (4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)] {
         for (n, groups) in [(16, 1), (48, 3), (160, 9)] {
@@ -112,7 +108,7 @@ fn check_packed(affine: Affine, n: usize, k: usize) {
 
 #[test]
 #[should_panic(expected = "a weight packed for products of integers, in float32")]
-fn packed_is_for_rounded_products() {
+fn packed_weight_in_float32_panics() {
     let parts = AffineParts::random(7, 16, 2, 64, 4);
     let Weight::Affine(affine) = parts.weight() else { unreachable!("affine") };
     let packing = PackedLayout::for_weight(&affine, 16).expect("one block");
@@ -122,15 +118,15 @@ fn packed_is_for_rounded_products() {
     linear(&vec![0.0; parts.k], Weight::Packed(packed), &mut [0.0; 16], parts.k, 16, Float32);
 }
 
-/// What a rounded product is.
+/// The expected result of a rounded product.
 enum Expected {
-    /// The same as in float32.
+    /// As in float32.
     Exact,
     Bfloat16,
     Integers(Integers),
 }
 
-/// In both precisions: right, row-invariant, and of the documented order's bits.
+/// In all precisions: matches float64, row-invariant, and bit-identical to the documented order.
 fn check(m: usize, k: usize, n: usize, weight: Weight, unpacked: &[f32], expected: Expected) {
     let x = noise::<f32>(77, m * k);
     let product = |x: &[f32], precision| {
@@ -169,9 +165,8 @@ fn narrow<T: Scalar>(values: &[T]) -> Vec<f32> {
     values.iter().map(|v| v.to_f32()).collect()
 }
 
-/// Products that share `x` have the bits they have alone, whatever formats come together.
 #[test]
-fn together_as_alone() {
+fn linears_of_mixed_formats_match_linear() {
     let (m, k) = (37, 320);
     let x = noise::<f32>(5, m * k);
     let dense = noise::<bf16>(1, 20 * k);
@@ -189,12 +184,12 @@ fn together_as_alone() {
         let x = &x[..rows * k];
         for precision in [Float32, Rounded, Int8] {
             let mut outs: Vec<Vec<f32>> = weights.iter().map(|(_, n)| unwritten(rows * n)).collect();
-            let mut terms: Vec<Matmul> = weights
+            let mut matmuls: Vec<Matmul> = weights
                 .iter()
                 .zip(&mut outs)
                 .map(|((weight, n), out)| Matmul { weight: *weight, n: *n, out })
                 .collect();
-            linears(x, k, &mut terms, precision);
+            linears(x, k, &mut matmuls, precision);
             for ((weight, n), out) in weights.iter().zip(&outs) {
                 let mut alone = unwritten(rows * n);
                 linear(x, *weight, &mut alone, k, *n, precision);
@@ -204,9 +199,8 @@ fn together_as_alone() {
     }
 }
 
-/// A gated product has the bits of its steps one after the other, whatever formats meet.
 #[test]
-fn gated_as_its_steps() {
+fn gated_linear_matches_its_separate_steps() {
     let (k, n) = (320, 75);
     let dense = noise::<bf16>(1, n * k);
     let (four, other, six) = (
@@ -236,9 +230,8 @@ fn gated_as_its_steps() {
     }
 }
 
-/// Scales of half the width are used as they are.
 #[test]
-fn scales_of_every_type() {
+fn scales_of_16_bits_match_the_same_scales_in_float32() {
     let (k, n) = (128, 40);
     let parts = AffineParts::random(8, n, 2, 64, 4);
     let (scales, biases) = (noise::<bf16>(1, 2 * n), noise::<bf16>(2, 2 * n));
@@ -264,9 +257,9 @@ fn scales_of_every_type() {
     }
 }
 
-/// Enough work for many tasks and threads, columns that fill no panel, rows that fill no tile.
+/// Many tasks and threads, a partial panel of columns, a partial tile of rows.
 #[test]
-fn a_large_product() {
+fn linear_of_a_large_product_is_row_invariant() {
     let (m, k, n) = (83, 512, 1000);
     let parts = AffineParts::random(11, n, k / 64, 64, 4);
     let x = noise::<f32>(12, m * k);
@@ -282,9 +275,8 @@ fn a_large_product() {
     out.iter().zip(&exact).for_each(|(got, exact)| assert!((*got as f64 - exact).abs() < 2e-3 * scale));
 }
 
-/// What is no number, or too large for one, reaches the outputs it belongs to and no others.
 #[test]
-fn infinities_and_nans_stay_in_their_rows() {
+fn infinities_and_nans_in_x_stay_in_their_rows() {
     let (k, n) = (64, 33);
     let parts = AffineParts::random(1, n, 1, 64, 4);
     let mut x = noise::<f32>(2, 3 * k);
@@ -297,8 +289,7 @@ fn infinities_and_nans_stay_in_their_rows() {
     assert!(out[2 * n..].iter().all(|v| v.is_finite()));
 }
 
-/// Reads a matrix value by value: one group per row, `x` a row of the identity for each place in
-/// the group.
+/// The value of a code with a scale, read through products with the identity.
 fn values(format: FloatFormat, code: u32, scale: u8) -> f32 {
     let (width, group) = weights::layout(format);
     let codes = vec![if width == 4 { code * 0x1111_1111 } else { code * 0x0101_0101 }; group * width / 32];
@@ -310,14 +301,14 @@ fn values(format: FloatFormat, code: u32, scale: u8) -> f32 {
     assert!(out.iter().all(|v| v.to_bits() == out[0].to_bits()), "{format:?} {code} {scale}: {out:?}");
     let value = out[0];
     linear(&identity, weight, &mut out, group, 1, Rounded);
-    // A one is 32639 steps, and a step is rounded.
+    // A one is 32639 rounded steps.
     let same = |v: &f32| (v - value).abs() <= 2e-7 * value.abs() || !value.is_finite() || value.abs() < 1e-36;
     assert!(out.iter().all(same), "{format:?} {code} {scale}: {out:?} for {value}");
     value
 }
 
 #[test]
-fn every_code_has_its_value() {
+fn every_microscaled_code_has_its_value() {
     let table = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     for code in 0..16 {
         let value = table[code as usize % 8] * if code < 8 { 1.0 } else { -1.0 };
@@ -334,7 +325,7 @@ fn every_code_has_its_value() {
 }
 
 #[test]
-fn every_scale_has_its_value() {
+fn every_microscaled_scale_has_its_value() {
     for scale in 0..=254u8 {
         let exact = 2f64.powi(scale as i32 - 127);
         assert_eq!(values(FloatFormat::Mxfp4, 2, scale) as f64, exact, "scale {scale}");

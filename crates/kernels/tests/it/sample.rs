@@ -1,8 +1,6 @@
-//! Sampling against a plain computation that sorts everything, and its draws against the softmax.
+//! Sampling, against a reference that sorts everything, and its draws against the softmax.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use kernels::*;
 use proptest::prelude::*;
 
@@ -37,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn what_is_chosen_is_what_sorting_everything_gives(
+    fn sample_matches_a_full_sort(
         vocabulary in prop_oneof![1usize..80, 200usize..3000], filters in filters(), penalties in penalties(),
         steps in prop::sample::select(vec![0u32, 3, 40]), spread in prop::sample::select(vec![0.5f32, 4.0, 20.0]),
         seed in 0u64..1000, masked in prop::option::of(1u32..40),
@@ -55,7 +53,7 @@ proptest! {
             .collect();
         past.sort_by_key(|token| token.id);
         past.dedup_by_key(|token| token.id);
-        // About one token in `masked`, and one at least.
+        // About one token in `masked`, at least one.
         let allowed = masked.map(|every| {
             let mut words = vec![0u32; vocabulary.div_ceil(32)];
             let random = random_words(seed + 2, vocabulary);
@@ -69,7 +67,7 @@ proptest! {
             temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
             allowed: allowed.as_deref(), bias: &[(id(seed as u32), 1.5)], past: &past, seed: seed << 40 | seed,
         };
-        // Whether a token is needed to reach `top_p` may hang on the rounding of a sum.
+        // Whether a token is needed to reach `top_p` may depend on the rounding of a sum.
         let least = Sampling { top_p: top_p - 1e-6, ..sampling };
         let most = Sampling { top_p: if top_p < 1.0 { top_p + 1e-6 } else { top_p }, ..sampling };
         for position in 0..8 {
@@ -124,7 +122,7 @@ fn reference(logits: &[f32], s: &Sampling, position: u64) -> u32 {
         .expect("one") as u32
 }
 
-/// Draws of 4000 positions against the probabilities they should have.
+/// Draws of 4000 positions against their probabilities.
 fn check_frequencies(sampling: &Sampling, logits: &[f32], kept: &[usize]) {
     let n = 4000;
     let mut counts = vec![0.0; logits.len()];
@@ -136,13 +134,13 @@ fn check_frequencies(sampling: &Sampling, logits: &[f32], kept: &[usize]) {
         if expected(i) == 0.0 { counts[i] * 1e9 } else { (counts[i] - expected(i)).powi(2) / expected(i) }
     };
     let chi2: f64 = (0..logits.len()).map(term).sum();
-    // Mean plus four standard deviations of as many degrees of freedom.
+    // Mean plus four standard deviations of the chi-squared distribution.
     let freedom = (kept.len() - 1) as f64;
     assert!(chi2 < freedom + 4.0 * (2.0 * freedom).sqrt() + 4.0, "chi2 {chi2}: {counts:?}");
 }
 
 #[test]
-fn draws_follow_the_softmax_of_what_is_kept() {
+fn draws_follow_the_softmax_of_the_candidates() {
     let logits = [1.0, 0.0, 2.0, -1.0, 0.5];
     let all = [0, 1, 2, 3, 4];
     check_frequencies(&PLAIN, &logits, &all);
@@ -158,7 +156,7 @@ fn draws_follow_the_softmax_of_what_is_kept() {
 }
 
 #[test]
-fn a_filter_that_drops_nothing_changes_nothing() {
+fn filters_that_drop_nothing_do_not_change_draws() {
     let logits: Vec<f32> = noise::<f32>(5, 1000).iter().map(|x| 6.0 * x).collect();
     for position in 0..200 {
         let plain = sample(&logits, &PLAIN, position);
@@ -169,7 +167,7 @@ fn a_filter_that_drops_nothing_changes_nothing() {
 }
 
 #[test]
-fn seeds_and_positions_draw_apart() {
+fn seeds_and_positions_draw_independently() {
     let logits = [0.0f32; 50];
     let draws = |seed: u64| -> Vec<u32> {
         (0..50).map(|i| sample(&logits, &Sampling { seed, ..PLAIN }, i).expect("finite")).collect()
@@ -180,7 +178,7 @@ fn seeds_and_positions_draw_apart() {
 }
 
 #[test]
-fn logits_that_are_not_finite_are_found_anywhere() {
+fn non_finite_logit_at_any_position_is_an_error() {
     for n in [1, 15, 300, 1000] {
         for at in (0..n).step_by(7) {
             for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -197,8 +195,8 @@ fn logits_that_are_not_finite_are_found_anywhere() {
     }
 }
 
-/// Ways to choose: greedy, a draw from all tokens, and from those that filters keep.
-const WAYS: [Sampling; 6] = [
+/// Greedy, draws from all tokens, and draws from filtered tokens.
+const METHODS: [Sampling; 6] = [
     Sampling { temperature: 0.0, ..PLAIN },
     PLAIN,
     Sampling { temperature: 1e-45, ..PLAIN },
@@ -208,27 +206,27 @@ const WAYS: [Sampling; 6] = [
 ];
 
 #[test]
-fn a_token_whose_logit_became_infinite_is_never_chosen() {
+fn token_whose_adjusted_logit_is_infinite_is_never_chosen() {
     let logits: Vec<f32> = noise::<f32>(3, 500).iter().map(|x| 4.0 * x).collect();
     let every = |id: u32| PastToken { id, generated: 3 };
     let all: Vec<PastToken> = (0..500).filter(|id| *id != 77).map(every).collect();
-    for way in WAYS {
+    for method in METHODS {
         for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             for position in 0..20 {
-                let chosen = sample(&logits, &Sampling { bias: &[(5, value)], ..way }, position);
+                let chosen = sample(&logits, &Sampling { bias: &[(5, value)], ..method }, position);
                 assert!(chosen.is_ok_and(|id| id != 5 && id < 500), "{value}: {chosen:?}");
             }
         }
         // Positive logits overflow with the first, negative ones with the second.
         for repetition_penalty in [1e-45, f32::INFINITY] {
-            let chosen = sample(&logits, &Sampling { repetition_penalty, past: &all, ..way }, 0);
+            let chosen = sample(&logits, &Sampling { repetition_penalty, past: &all, ..method }, 0);
             let overflows = |id: u32| (logits[id as usize] > 0.0) == (repetition_penalty < 1.0);
             assert!(chosen.is_ok_and(|id| id == 77 || !overflows(id)), "{chosen:?}");
         }
         // The penalties of all tokens but one overflow.
         for sampling in [
-            Sampling { frequency_penalty: f32::MAX, past: &all, ..way },
-            Sampling { presence_penalty: f32::NEG_INFINITY, past: &all, ..way },
+            Sampling { frequency_penalty: f32::MAX, past: &all, ..method },
+            Sampling { presence_penalty: f32::NEG_INFINITY, past: &all, ..method },
         ] {
             assert_eq!(sample(&logits, &sampling, 0), Ok(77), "{sampling:?}");
         }
@@ -236,18 +234,18 @@ fn a_token_whose_logit_became_infinite_is_never_chosen() {
 }
 
 #[test]
-fn nothing_to_choose_from_is_an_error() {
+fn no_candidate_is_an_error() {
     let logits: Vec<f32> = noise(3, 500);
     let banned: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::NEG_INFINITY)).collect();
     let wrong: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::INFINITY)).collect();
-    for way in WAYS {
+    for method in METHODS {
         for sampling in [
-            Sampling { bias: &banned, ..way },
-            Sampling { bias: &wrong, ..way },
-            Sampling { allowed: Some(&[]), ..way },
-            Sampling { allowed: Some(&[0; 16]), ..way },
-            // What is allowed is what is banned.
-            Sampling { allowed: Some(&[1]), bias: &[(0, f32::NEG_INFINITY)], ..way },
+            Sampling { bias: &banned, ..method },
+            Sampling { bias: &wrong, ..method },
+            Sampling { allowed: Some(&[]), ..method },
+            Sampling { allowed: Some(&[0; 16]), ..method },
+            // The only allowed token is banned.
+            Sampling { allowed: Some(&[1]), bias: &[(0, f32::NEG_INFINITY)], ..method },
         ] {
             assert_eq!(sample(&logits, &sampling, 0), Err(SampleError::NoCandidate), "{sampling:?}");
         }

@@ -1,8 +1,6 @@
-//! Rotary embedding against a plain float64 computation.
+//! Rotary embedding, against float64.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use half::{bf16, f16};
 use kernels::*;
 use proptest::prelude::*;
@@ -11,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn rope_turns_pairs_and_copies_the_rest(
+    fn rope_rotates_pairs_and_copies_other_values(
         tokens in 1usize..5, heads in 1usize..4, half in 0usize..20, rest in 1usize..9, seed in 0u64..1000,
         pairs in prop::sample::select(vec![RopePairs::Halves, RopePairs::Adjacent]),
         scale in prop::sample::select(vec![1.0f32, 1.346]),

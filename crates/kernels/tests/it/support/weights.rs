@@ -1,11 +1,10 @@
-//! Random weights in every format, and what they stand for: each format unpacked one value at a
-//! time.
+//! Random weights in each format, and their values.
 
 use kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
 
 use super::{noise, random_words};
 
-/// An affine weight `[rows, k]` that owns its parts.
+/// An affine weight `[rows, k]` with owned parts.
 pub struct AffineParts {
     pub codes: Vec<u32>,
     pub scales: Vec<f32>,
@@ -57,16 +56,16 @@ impl AffineParts {
     }
 }
 
-/// What a weight of integers stands for: code * scale + bias, or a 4-bit float's double times half
-/// its scale.
+/// A weight as integers, code * scale + bias; for 4-bit floats, twice the value times half the
+/// scale.
 pub struct Integers {
     pub codes: Vec<i64>,
-    /// And bias.
+    /// Scale and bias of each group.
     pub scales: Vec<[f32; 2]>,
     pub group: usize,
 }
 
-/// A microscaled weight `[rows, k]` that owns its parts.
+/// A microscaled weight `[rows, k]` with owned parts.
 pub struct FloatParts {
     pub codes: Vec<u32>,
     pub scales: Vec<u8>,
@@ -75,12 +74,12 @@ pub struct FloatParts {
 }
 
 impl FloatParts {
-    /// Without the scale and code that mean "not a number".
+    /// Without NaN scales and codes.
     pub fn random(seed: u64, rows: usize, groups: usize, format: FloatFormat) -> FloatParts {
         let (bits, group) = layout(format);
         let mut codes = random_words(seed, rows * groups * group * bits / 32);
         if bits == 8 {
-            // A byte of all ones below the sign is no number; its neighbour is.
+            // A byte of all ones below the sign is NaN; its neighbour is not.
             codes.iter_mut().for_each(|word| {
                 let bytes = word.to_le_bytes().map(|byte| if byte & 0x7f == 0x7f { byte - 1 } else { byte });
                 *word = u32::from_le_bytes(bytes);
@@ -98,7 +97,7 @@ impl FloatParts {
         Weight::Microscaled(Microscaled { codes: &self.codes, scales: &self.scales, format: self.format })
     }
 
-    /// If its codes have 4 bits.
+    /// If codes have 4 bits.
     pub fn integers(&self) -> Option<Integers> {
         let (bits, group) = layout(self.format);
         let doubled = |i| (2.0 * small_float(code(&self.codes, self.k, bits, i), 2, 1)) as i64;

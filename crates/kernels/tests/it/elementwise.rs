@@ -1,8 +1,6 @@
-//! Norms, gates and choices of the largest, against their definitions.
+//! Norms, gates and top-k, against their definitions.
 
-mod common;
-
-use common::*;
+use crate::support::*;
 use half::{bf16, f16};
 use kernels::*;
 use proptest::prelude::*;
@@ -11,11 +9,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn top_k_sorts_like_a_stable_sort(
+    fn top_k_matches_a_stable_sort(
         rows in 1usize..6, columns in 1usize..300, k in 0usize..300, steps in 1usize..40, seed in 0u64..1000,
     ) {
         let k = k.min(columns);
-        // Few distinct values, both zeros, infinities and NaN among them.
+        // Few distinct values, including both zeros, infinities and NaN.
         let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
         let score = |word: u32| match word as usize % (steps + odd.len()) {
             i if i < odd.len() => odd[i],
@@ -28,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn gated_is_its_definition(n in 1usize..200, size in 1usize..5, seed in 0u64..1000) {
+    fn gated_matches_its_definition(n in 1usize..200, size in 1usize..5, seed in 0u64..1000) {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             check_gated::<f32>(n, 4.0 * size as f32, activation, seed);
             check_gated::<f16>(n, 4.0 * size as f32, activation, seed);
@@ -41,14 +39,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn norms_are_their_definitions_row_by_row(rows in 1usize..40, row in 1usize..200, seed in 0u64..1000) {
+    fn norms_match_their_definitions_and_are_row_invariant(rows in 1usize..40, row in 1usize..200, seed in 0u64..1000) {
         check_norms::<f32>(rows, row, seed);
         check_norms::<f16>(rows, row, seed);
         check_norms::<bf16>(rows, row, seed);
     }
 
     #[test]
-    fn gates_are_their_definitions(rows in 1usize..40, dim in 1usize..70, gap in 0usize..70, seed in 0u64..1000) {
+    fn sigmoid_and_delta_gates_match_their_definitions(rows in 1usize..40, dim in 1usize..70, gap in 0usize..70, seed in 0u64..1000) {
         check_sigmoid_gated::<f32>(rows, dim, gap, seed);
         check_sigmoid_gated::<f16>(rows, dim, gap, seed);
         check_sigmoid_gated::<bf16>(rows, dim, gap, seed);
@@ -57,7 +55,7 @@ proptest! {
     }
 }
 
-/// Each kind of norm against float64, and each row against itself alone.
+/// Each norm against float64, and each row against itself alone.
 fn check_norms<T: Float>(rows: usize, row: usize, seed: u64) {
     let (x, other, weight) =
         (noise::<T>(seed, rows * row), noise::<T>(seed + 1, rows * row), noise::<f32>(seed + 2, row));
@@ -94,7 +92,7 @@ fn check_norms<T: Float>(rows: usize, row: usize, seed: u64) {
     }
 }
 
-/// The gates' rows lie further apart than their length, as behind each head's query.
+/// Rows of gates are further apart than their length: each follows its head's query.
 fn check_sigmoid_gated<T: Float>(rows: usize, dim: usize, gap: usize, seed: u64) {
     let x = noise::<T>(seed, rows * dim);
     let gate: Vec<T> =
@@ -156,7 +154,7 @@ fn check_gated<T: Float>(n: usize, size: f32, activation: Activation, seed: u64)
 }
 
 #[test]
-fn a_long_gate_is_its_parts() {
+fn gated_of_a_long_input_matches_its_parts() {
     let (gate, up) = (noise::<f32>(1, 50_000), noise::<f32>(2, 50_000));
     let mut out = unwritten::<f32>(gate.len());
     gated(&gate, &up, &mut out, Activation::GeluTanh);
@@ -168,7 +166,7 @@ fn a_long_gate_is_its_parts() {
 }
 
 #[test]
-fn rms_norm_in_half_precision_rounds_once() {
+fn rms_norm_in_bfloat16_rounds_once() {
     let (x, weight) = (noise::<bf16>(4, 3 * 50), noise::<f32>(5, 50));
     let mut out = unwritten::<bf16>(x.len());
     rms_norm(&x, &weight, &mut out, 1e-6);
