@@ -67,6 +67,6 @@ pub use request::{
 };
 pub use sampling_range::SamplingRange;
 /// Tables of what tends to follow, for drafts.
-pub use speculate::table as ngrams;
+pub use speculate::drafters::ngram_table as ngrams;
 pub use speculate::{Script, StepTimes};
 pub use start::{start, start_scripted};

@@ -10,7 +10,10 @@ use crate::{
     models::{DFlash, Model},
     prefix::StateSize,
     request::{Request, RequestError},
-    speculate::{MAX_AHEAD, block::WAITING, draft_model::MARKS, mtp::WINDOW},
+    speculate::{
+        MAX_AHEAD,
+        drafters::{dflash::WAITING, draft_model::MARKS, mtp::WINDOW},
+    },
 };
 
 /// Buffers of keys and values grow by this many tokens at least, and by a quarter.

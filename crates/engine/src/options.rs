@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::Checkpoint,
     metrics::Metrics,
-    speculate::{MAX_DEPTH, table::Table},
+    speculate::{MAX_DEPTH, drafters::ngram_table::Table},
 };
 
 #[derive(Clone, Debug)]

@@ -27,8 +27,9 @@ use crate::{
     request::ModelInfo,
     run::run,
     speculate::{
-        COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load, block::BlockDrafter,
-        draft_model::DraftModel, measure, mtp::MtpDrafter,
+        COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load,
+        drafters::{dflash::BlockDrafter, draft_model::DraftModel, mtp::MtpDrafter},
+        measure,
     },
     weights::{Layout, QuantizationConfig, Types, Weights},
 };

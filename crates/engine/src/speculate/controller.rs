@@ -3,7 +3,7 @@
 
 use super::{
     Costs, GRADES, MAX_DEPTH,
-    similar::{PastAnswer, SimilarPrompts},
+    similar_prompts::{PastAnswer, SimilarPrompts},
 };
 
 /// What drafting must gain a row at least to be worth the change.

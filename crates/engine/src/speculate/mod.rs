@@ -1,23 +1,15 @@
 //! Drafts of the tokens to come: whoever proposes them, and who decides whether that is worth it. Nothing here accepts a
 //! token; that is the step's business, which computes what plain decoding would have chosen.
 
-pub mod block;
+mod calibration;
 mod controller;
-mod costs;
-pub mod draft_model;
-mod each;
-mod forced;
-mod itself;
-mod layers;
-mod measuring;
-pub mod mtp;
-mod ngram;
+mod draft_latency;
+pub mod drafters;
 mod rounds;
-mod scripted;
-mod similar;
-mod speculating;
+mod sequence_speculation;
+mod similar_prompts;
 mod speculator;
-pub mod table;
+mod step_costs;
 #[cfg(test)]
 mod tests;
 
@@ -25,14 +17,16 @@ use mlx::Array;
 
 use self::controller::Grades;
 pub use self::{
-    costs::{Costs, StepTimes},
-    itself::{Itself, NAME as SELF},
-    layers::FILE as PROFILE,
-    measuring::{FILE as COSTS, StepMeter, at_load, measure},
+    calibration::{FILE as COSTS, StepMeter, at_load, measure},
+    drafters::{
+        layer_profile::FILE as PROFILE,
+        layer_skip::{Itself, NAME as SELF},
+        scripted::{Script, Scripted},
+    },
     rounds::Clock,
-    scripted::{Script, Scripted},
-    speculating::Speculating,
+    sequence_speculation::Speculating,
     speculator::Speculator,
+    step_costs::{Costs, StepTimes},
 };
 use crate::{cache::Lent, constrain::Constraint, request::Sampling};
 

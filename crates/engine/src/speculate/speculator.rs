@@ -6,12 +6,11 @@ use mlx::Array;
 
 use super::{
     Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepMeter, StepTimes, Watched,
+    calibration::keep,
     controller::{ANY_GRADE, Candidate, Choice, Controller, Length, Others},
-    each::Each,
-    forced::Forced,
-    measuring::keep,
-    ngram::Ngram,
-    speculating::{Mode, Speculating, Unused},
+    draft_latency::Each,
+    drafters::{forced::Forced, ngram::Ngram},
+    sequence_speculation::{Mode, Speculating, Unused},
 };
 use crate::{
     Options,

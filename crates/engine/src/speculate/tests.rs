@@ -1,8 +1,8 @@
 //! What only the inside can show: the state of a sequence behind every round.
 
-mod itself;
+mod calibration;
+mod layer_skip;
 mod lossy;
-mod measuring;
 
 use std::{
     cell::RefCell,

@@ -15,7 +15,7 @@ use crate::{
     sample::Sampler,
     speculate::{
         Asked, Drafter, Seen,
-        mtp::{Ahead, MtpDrafter, Place, Row, propose},
+        drafters::mtp::{Ahead, MtpDrafter, Place, Row, propose},
     },
     weights::Types,
 };

@@ -1,6 +1,6 @@
 //! The model going without layers, unverified: what it answers, what its neighbours answer, and what it leaves behind.
 
-use super::{itself::models, *};
+use super::{layer_skip::models, *};
 use crate::{request::Lossy, speculate::Itself};
 
 const LEFT_OUT: usize = 1;

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Asked, Draft, Drafter, GRADES};
+use crate::speculate::{Asked, Draft, Drafter, GRADES};
 
 /// What a [`Scripted`] drafter knows.
 #[derive(Clone, Debug, Default)]

@@ -7,15 +7,13 @@ use std::{path::PathBuf, rc::Rc};
 
 use mlx::{Array, Dtype};
 
-use super::{
-    Asked, Draft, Drafter, GRADES,
-    layers::{Profile, ProfileMeter, unmeasured},
-};
+use super::layer_profile::{Profile, ProfileMeter, unmeasured};
 use crate::{
     batch::{Batch, Part},
     cache::Lent,
     models::Model,
     sample::{Sampler, guess, probabilities},
+    speculate::{Asked, Draft, Drafter, GRADES},
 };
 
 /// How users name it.

@@ -2,10 +2,8 @@
 
 use std::cell::Cell;
 
-use super::{
-    super::tests::{Bench, MODELS, answers, fresh, model, request, state, tokens},
-    *,
-};
+use super::*;
+use crate::speculate::tests::{Bench, MODELS, answers, fresh, model, request, state, tokens};
 
 /// A real model that counts the tokens it computes, and panics when it is told to.
 struct Watched {

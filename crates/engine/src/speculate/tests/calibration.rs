@@ -113,7 +113,7 @@ fn kept_costs_are_used_unless_a_step_takes_another_time() {
 #[test]
 fn head_measures_its_drafts_once_and_restores_them() {
     let golden: Rc<dyn Model> = model("deepseek_v3-a").into();
-    let new = || crate::speculate::mtp::MtpDrafter::new(golden.clone()).expect("a head");
+    let new = || crate::speculate::drafters::mtp::MtpDrafter::new(golden.clone()).expect("a head");
     let mut head = new();
     assert!(!head.is_measuring() && head.each() == 0.0 && head.measured().is_empty());
     head.prepare();

@@ -13,9 +13,8 @@ use crate::{
     cache::Cache,
     models::{Model, Mtp},
     sample::{Sampler, guess},
+    speculate::{Asked, Draft, Drafter, GRADES, Hidden, Seen},
 };
-
-use super::{Asked, Draft, Drafter, GRADES, Hidden, Seen};
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.

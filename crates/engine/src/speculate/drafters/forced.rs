@@ -1,7 +1,9 @@
 //! Tokens that a constraint leaves no choice about.
 
-use super::{Asked, Draft, Drafter, GRADES};
-use crate::constrain::Next;
+use crate::{
+    constrain::Next,
+    speculate::{Asked, Draft, Drafter, GRADES},
+};
 
 pub struct Forced;
 

@@ -3,10 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{
+use super::ngram_table::Table;
+use crate::speculate::{
     Asked, Draft, Drafter, GRADES,
     controller::{ANY_GRADE, Grades, OWN_MEMORY, PLACES},
-    table::Table,
 };
 
 /// Fewer tokens in common say nothing.
@@ -334,7 +334,7 @@ mod tests {
     fn what_a_table_knows_comes_where_the_sequence_knows_less() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("table");
-        let mut builder = super::super::table::Builder::new(&path, 2, 1).expect("begins");
+        let mut builder = super::super::ngram_table::Builder::new(&path, 2, 1).expect("begins");
         for _ in 0..50 {
             builder.add(&[1, 2, 3, 4]).expect("added");
             builder.end_text();

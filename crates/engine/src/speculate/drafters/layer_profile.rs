@@ -6,12 +6,12 @@ use std::{fs, io::Write, path::Path, rc::Rc};
 use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
 
-use super::measuring::Pieces;
 use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::Model,
     prefix::write_whole,
+    speculate::calibration::Pieces,
 };
 
 /// Name of its file, in the folder of the model's state.

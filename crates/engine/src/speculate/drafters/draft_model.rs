@@ -8,10 +8,7 @@ use std::{
 
 use mlx::{Array, Dtype, Recurrence};
 
-use super::{
-    Asked, Costs, Draft, Drafter, GRADES, MAX_DEPTH,
-    mtp::{joined, pick},
-};
+use super::mtp::{joined, pick};
 use crate::{
     Options,
     batch::{Batch, Part},
@@ -22,6 +19,7 @@ use crate::{
     run::guarded,
     sample::{Sampler, guess},
     schedule::{Want, plan},
+    speculate::{Asked, Costs, Draft, Drafter, GRADES, MAX_DEPTH},
 };
 
 /// Positions of a draft to which recurrent state can return without being computed again.

@@ -4,13 +4,11 @@ use std::{cell::Cell, fs, sync::LazyLock};
 
 use serde::Deserialize;
 
-use super::{
-    super::tests::{Bench, answers, model, request, state, tokens},
-    *,
-};
+use super::*;
 use crate::{
     nn::Embedding,
     request::Sampling,
+    speculate::tests::{Bench, answers, model, request, state, tokens},
     tests::{checkpoint, load_dflash},
 };
 

@@ -1,12 +1,12 @@
 //! A table of what tends to follow: contexts of a few tokens, each with its likeliest next token. Made once from texts, read
 //! whole, asked where a sequence itself holds no example.
 
-mod build;
+mod builder;
 mod file;
 
 use std::{fmt, path::PathBuf};
 
-pub use self::build::Builder;
+pub use self::builder::Builder;
 
 /// Most tokens of a context.
 pub const MOST_ORDER: usize = 16;

@@ -9,12 +9,10 @@ use crate::{
     cache::Cache,
     models::{DFlash, Model},
     sample::{Sampler, guess},
+    speculate::{Asked, Draft, Drafter, GRADES, Hidden, Seen},
 };
 
-use super::{
-    Asked, Draft, Drafter, GRADES, Hidden, Seen,
-    mtp::{joined, pick},
-};
+use super::mtp::{joined, pick};
 
 /// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
 pub const WAITING: usize = 256;
