@@ -22,7 +22,7 @@ impl Runner {
         for i in 0..self.running.len() {
             let (before, rest) = self.running.split_at_mut(i);
             let sequence = &mut rest[0];
-            if sequence.begun || sequence.speculating.waits_for_layers() {
+            if sequence.begun || sequence.speculation.waits_for_layers() {
                 continue;
             }
             if !sequence.is_resuming() && waits(sequence, before, &mut self.prefix) {

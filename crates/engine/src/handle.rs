@@ -17,7 +17,7 @@ use crate::{
     places::{Place, Places},
     request::{CacheStats, Event, ModelInfo, Request, RequestError},
     sampling_range,
-    speculate::{MAX_DEPTH, SELF, StepTimes},
+    speculate::{LAYER_SKIP, MAX_DEPTH, StepTimes},
 };
 
 /// Receives a request's events on the engine thread, those of a step together; must not block.
@@ -328,7 +328,7 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
 fn check_speculation(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     let (drafter, depth) = match &request.speculation {
         Some(Speculate::Fixed { drafter, depth }) => (&**drafter, depth.unwrap_or(0)),
-        Some(Speculate::Lossy) => (SELF, 0),
+        Some(Speculate::Lossy) => (LAYER_SKIP, 0),
         Some(Speculate::Off | Speculate::Auto) | None => return Ok(()),
     };
     if !info.drafters.contains(&drafter) {

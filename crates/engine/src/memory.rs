@@ -11,8 +11,8 @@ use crate::{
     prefix::StateSize,
     request::{Request, RequestError},
     speculate::{
-        MAX_AHEAD,
-        drafters::{dflash::WAITING, draft_model::MARKS, mtp::WINDOW},
+        MAX_STEP_DRAFT,
+        drafters::{dflash, draft_model::ROLLBACK_POINTS, mtp},
     },
 };
 
@@ -124,7 +124,7 @@ impl Memory {
         self.weights += weights;
         self.add_caches(&block.caches_of_one_token(), chunk);
         let shown = block.target_layers.len() * block.hidden_size as usize * size_of::<f32>();
-        self.sequence += (WAITING + chunk) * shown;
+        self.sequence += (dflash::MAX_PENDING + chunk) * shown;
         self.step += chunk * shown;
     }
 
@@ -137,7 +137,7 @@ impl Memory {
         self.growing += growing;
         self.windows.extend(windows);
         // A third of this is the state itself; it also keeps those that a wrong draft goes back to.
-        self.sequence += sequence + sequence * MARKS / 3;
+        self.sequence += sequence + sequence * ROLLBACK_POINTS / 3;
         let room = self.room().map_or(usize::MAX, |room| room / DRAFT_CACHE);
         self.draft_cache = (self.prefix_cache / DRAFT_CACHE).min(room);
         // Always there, whoever runs.
@@ -224,17 +224,17 @@ fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
 /// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and the chunk it ends in.
 fn waiting_hidden(config: &Value, chunk: usize) -> usize {
     let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
-    (WINDOW + chunk) * hidden * size_of::<f32>()
+    (mtp::MAX_PENDING + chunk) * hidden * size_of::<f32>()
 }
 
 /// What sampling takes for the rows of a step and their drafts.
 fn sampling(logits: usize, options: &Options) -> usize {
-    4 * (options.max_batch.max(1) + MAX_AHEAD) * logits
+    4 * (options.max_batch.max(1) + MAX_STEP_DRAFT) * logits
 }
 
 /// Most tokens in a step: a part of prompts, a token of each other row, and drafts.
 fn step_tokens(options: &Options) -> usize {
-    options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_AHEAD
+    options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_STEP_DRAFT
 }
 
 /// What the activations of a step of `tokens` are likely to take: those of four layers, as operations are begun ahead of

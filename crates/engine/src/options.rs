@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     checkpoint::Checkpoint,
     metrics::Metrics,
-    speculate::{MAX_DEPTH, drafters::ngram_table::Table},
+    speculate::{MAX_DEPTH, drafters::ngram_table::NgramTable},
 };
 
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct Options {
     pub when_full: WhenFull,
     /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
     /// holds no example. Made with the model's tokenizer.
-    pub ngram_table: Option<Arc<Table>>,
+    pub ngram_table: Option<Arc<NgramTable>>,
     /// A smaller model with the same tokens, to draft with. Whether they are the same is for the caller to know.
     pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.

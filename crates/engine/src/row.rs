@@ -127,7 +127,7 @@ impl Row {
 
     /// Keeps what drafters want to see: of the step's hidden states those of the row, whose last token ends at `end`.
     pub fn show(&mut self, s: &Sequence, last: Option<&Array>, layers: &[(usize, Array)], end: i32) {
-        if !s.speculating.is_off() && (last.is_some() || !layers.is_empty()) {
+        if !s.speculation.is_off() && (last.is_some() || !layers.is_empty()) {
             let own = |x: &Array| x.slice(0, end - self.tokens as i32, end);
             let layers = layers.iter().map(|(layer, x)| (*layer, own(x))).collect();
             let from = s.computed - self.tokens;

@@ -22,7 +22,7 @@ use crate::{
     room::{Deferred, Waiting},
     schedule::{Want, plan},
     sequence::{End, Sequence},
-    speculate::{Clock, Speculator, Watched},
+    speculate::{Clock, HiddenCapture, Speculator},
     step::Step,
 };
 
@@ -80,7 +80,7 @@ pub struct Runner {
     /// Rounds that have failed in a row.
     failed: usize,
     pub speculator: Speculator,
-    watched: Watched,
+    hidden_capture: HiddenCapture,
     pub clock: Clock,
     /// What is told of what the prefix cache holds, and as of which change.
     holding: Holding,
@@ -112,7 +112,7 @@ impl Runner {
             launched: None,
             next: 0,
             failed: 0,
-            watched: speculator.watched(),
+            hidden_capture: speculator.hidden_capture(),
             speculator,
             clock: Clock::default(),
         }
@@ -237,14 +237,14 @@ impl Runner {
         let room = self.first_tokens(&submission.request.prompt, &submission.request);
         let prepare = || {
             fault::point("admit");
-            let speculating = self.speculate_on(&submission.request);
+            let speculation = self.speculate_on(&submission.request);
             let state = Sequence::state(&submission.request, &*self.model, &self.info);
-            Ok((speculating, state))
+            Ok((speculation, state))
         };
         match guarded(prepare) {
-            Ok((speculating, state)) => {
+            Ok((speculation, state)) => {
                 let mut sequence =
-                    Sequence::new(self.next, submission, state, &self.info, speculating, memory);
+                    Sequence::new(self.next, submission, state, &self.info, speculation, memory);
                 sequence.room = room;
                 self.running.push(sequence);
                 self.next += 1;
@@ -297,7 +297,7 @@ impl Runner {
             fault::point("end");
             sequence.end(end);
             if finished {
-                speculator.learn_from(&sequence);
+                speculator.on_finished(&sequence);
             }
         });
         self.forget(sequence.id);
@@ -400,8 +400,8 @@ impl Runner {
 
     fn launch(&mut self, plan: &[(usize, usize)]) -> Result<Step, String> {
         let (model, running, prefix) = (&*self.model, &mut self.running[..], &self.prefix);
-        let watched = &self.watched;
-        guarded(|| Step::launch(model, running, plan, prefix, watched))
+        let hidden_capture = &self.hidden_capture;
+        guarded(|| Step::launch(model, running, plan, prefix, hidden_capture))
     }
 
     /// Reads the launched step, while another with the sequences `behind` may be on the device already; `false` if it

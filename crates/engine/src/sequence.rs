@@ -15,7 +15,7 @@ use crate::{
     },
     sample::Sampler,
     schedule::Want,
-    speculate::Speculating,
+    speculate::SequenceSpeculation,
     step::Last,
 };
 
@@ -53,7 +53,7 @@ pub struct Sequence {
     /// A drafter has its caches, or failed while it had them: what they hold is then uncertain.
     pub lent: bool,
     /// Who proposes for it, and what became of that.
-    pub speculating: Speculating,
+    pub speculation: SequenceSpeculation,
     /// Most tokens to generate.
     limit: usize,
     /// Whether the caches hold what can be reused of past sequences: then it can be stepped.
@@ -106,7 +106,7 @@ impl Sequence {
         mut submission: Submission,
         State { caches, sampler }: State,
         info: &ModelInfo,
-        speculating: Speculating,
+        speculation: SequenceSpeculation,
         memory: Reservation,
     ) -> Sequence {
         submission.meter.admitted();
@@ -123,7 +123,7 @@ impl Sequence {
             draft: vec![],
             allowed: vec![],
             lent: false,
-            speculating,
+            speculation,
             limit: request.max_tokens.min(room),
             begun: false,
             resumed: false,
@@ -223,7 +223,7 @@ impl Sequence {
     /// Tokens whose state is that of the whole model, and so any other sequence's that begins with them: all of them, or
     /// those of the prompt if layers are left out behind it.
     pub fn exact_tokens(&self) -> &[u32] {
-        if self.speculating.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
+        if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
     }
 
     /// The position before the last token of the prompt.
@@ -241,7 +241,7 @@ impl Sequence {
 
     /// Layers that its next step goes without.
     pub fn left_out(&self) -> &[usize] {
-        if self.computed < self.request.prompt.len() { &[] } else { self.speculating.left_out() }
+        if self.computed < self.request.prompt.len() { &[] } else { self.speculation.skipped_layers() }
     }
 
     /// Whether it decodes, and all but its last token is computed: then a draft may come behind that.
@@ -323,7 +323,7 @@ impl Sequence {
     #[track_caller]
     pub fn judged(&mut self, drafted: usize, accepted: usize) {
         self.rewind(drafted - accepted);
-        self.speculating.judged(drafted, accepted);
+        self.speculation.judged(drafted, accepted);
         let next = self.tokens[self.computed.min(self.tokens.len() - 1)];
         self.sampler.judged(accepted, next);
     }
@@ -463,13 +463,13 @@ impl Sequence {
     fn finish(&mut self, reason: FinishReason) {
         let report = self.report.unwrap_or_default();
         let compressed = self.lossy.then_some(Lossy::CompressedCache);
-        let skipped = self.speculating.is_lossy().then_some(Lossy::SkippedLayers);
+        let skipped = self.speculation.is_lossy().then_some(Lossy::SkippedLayers);
         let usage = Usage {
             prompt_tokens: self.request.prompt.len(),
             completion_tokens: self.generated(),
             cached_tokens: report.reused,
             cache: report,
-            speculation: self.speculating.report(),
+            speculation: self.speculation.report(),
             lossy: [compressed, skipped].into_iter().flatten().collect(),
         };
         self.emit(Event::Finished { reason, usage });

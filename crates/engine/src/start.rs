@@ -27,8 +27,8 @@ use crate::{
     request::ModelInfo,
     run::run,
     speculate::{
-        COSTS, Drafter, Itself, PROFILE, Script, Scripted, Speculator, at_load,
-        drafters::{dflash::BlockDrafter, draft_model::DraftModel, mtp::MtpDrafter},
+        COSTS_FILE, Drafter, LAYER_PROFILE_FILE, LayerSkip, Script, ScriptedDrafter, Speculator, at_load,
+        drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
         measure,
     },
     weights::{Layout, QuantizationConfig, Types, Weights},
@@ -127,22 +127,22 @@ fn load(
         more.push(Box::new(mtp));
     }
     let disk = fingerprint.and_then(|fingerprint| open_disk(fingerprint, options, &*model));
-    let profile = disk.as_ref().map(|disk| disk.folder().join(PROFILE));
-    if let Some(itself) = Itself::new(model.clone(), profile) {
-        more.push(Box::new(itself));
+    let profile = disk.as_ref().map(|disk| disk.folder().join(LAYER_PROFILE_FILE));
+    if let Some(layer_skip) = LayerSkip::new(model.clone(), profile) {
+        more.push(Box::new(layer_skip));
     }
     match draft {
         Some(Draft::Model(Loaded { model, .. })) => {
             let costs = measure(&*model)?;
             more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
         }
-        Some(Draft::Block(block, _)) => more.push(Box::new(BlockDrafter::new(model.clone(), block))),
+        Some(Draft::Block(block, _)) => more.push(Box::new(DFlashDrafter::new(model.clone(), block))),
         None => {}
     }
     if let Some(script) = script {
-        more.push(Box::new(Scripted(script)));
+        more.push(Box::new(ScriptedDrafter(script)));
     }
-    let file = disk.as_ref().map(|disk| disk.folder().join(COSTS));
+    let file = disk.as_ref().map(|disk| disk.folder().join(COSTS_FILE));
     let costs = at_load(&*model, &mut more, file.as_deref(), options.speculate == Speculate::Auto)?;
     let mut speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
     speculator.keep_in(file);

@@ -14,7 +14,7 @@ use crate::{
     row::{HiddenRow, Row},
     sample::{Chosen, choose, likeliest, unchosen},
     sequence::{End, Sequence},
-    speculate::Watched,
+    speculate::HiddenCapture,
 };
 
 /// A step that was launched; its results are read with [`Step::collect`].
@@ -82,7 +82,7 @@ impl Step {
         sequences: &mut [Sequence],
         plan: &[(usize, usize)],
         prefix: &Prefix,
-        watched: &Watched,
+        capture: &HiddenCapture,
     ) -> mlx::Result<Step> {
         let (mut chosen, counts) = select(sequences, plan);
         let lossy = chosen.iter().any(|s| !s.left_out().is_empty());
@@ -90,7 +90,7 @@ impl Step {
         // What a sampled token is computed from is computed with it; anything else has to be asked for.
         let all_sample = chosen.iter().zip(&counts).all(|(s, n)| s.computed + n >= s.tokens.len());
         let Forward { hidden, layers, cache_arrays } =
-            Forward::of(model, &mut chosen, &counts, watched, !all_sample);
+            Forward::of(model, &mut chosen, &counts, capture, !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);
         let (mut start, mut room) = (0, prefix.budget());
         for (sequence, &n) in chosen.iter_mut().zip(&counts) {
@@ -99,7 +99,7 @@ impl Step {
             if prefix.is_on() {
                 room -= row.keep(sequence, &hidden.slice(0, start - 1, start), prefix, room);
             }
-            row.show(sequence, watched.last.then_some(&hidden), &layers, start);
+            row.show(sequence, capture.last.then_some(&hidden), &layers, start);
             ends.extend(start - row.sampled() as i32..start);
             rows.push(row);
         }
@@ -206,7 +206,7 @@ impl Forward {
         model: &dyn Model,
         chosen: &mut [&mut Sequence],
         counts: &[usize],
-        watched: &Watched,
+        capture: &HiddenCapture,
         with_caches: bool,
     ) -> Forward {
         let tokens = inputs(chosen, counts);
@@ -223,7 +223,7 @@ impl Forward {
                 caches: &mut s.caches,
             }));
             match left_out.is_empty() {
-                true => batch.watch(&watched.layers),
+                true => batch.watch(&capture.layers),
                 false => batch.leave_out(&left_out),
             }
             let all = end - start == tokens.dim(0);

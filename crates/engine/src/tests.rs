@@ -29,7 +29,7 @@ use crate::{
     places::Places,
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
-    speculate::{Costs, Speculator},
+    speculate::{Speculator, StepCosts},
     weights::{Layout, QuantizationConfig, Types, Weights},
     *,
 };
@@ -153,7 +153,7 @@ fn engine_with(panics_at: Option<usize>, begin: impl FnOnce() + Send + 'static) 
         let model: Rc<dyn Model> =
             Rc::new(Faulty { model: load(), panics_at: Cell::new(panics_at), steps: Cell::new(0) });
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
-        let speculator = Speculator::new(&options, vec![], Costs::new(vec![])).expect("off");
+        let speculator = Speculator::new(&options, vec![], StepCosts::new(vec![])).expect("off");
         run(model, given, options, None, speculator, &own, messages);
     });
     Engine::new(info, Places::new(8, 100), Arc::default(), beats, sender, thread)

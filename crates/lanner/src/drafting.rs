@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chat::Tokenizer;
 use engine::{
     Checkpoint, Options,
-    ngrams::{Table, TableError},
+    ngrams::{NgramTable, NgramTableError},
 };
 use ring::digest::{Context, SHA256};
 
@@ -29,7 +29,7 @@ const PROBES: [&str; 6] = [
 #[derive(Debug, thiserror::Error)]
 pub enum DraftingError {
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] NgramTableError),
     #[error("the draft model: {0}")]
     Source(SourceError),
     #[error("the draft model: {0}")]
@@ -48,7 +48,7 @@ pub fn options(config: &ModelConfig, source: &Source) -> Result<Options, Draftin
     let mut options = config.options.clone();
     if let Some(path) = &config.ngram_table {
         let tokenizer = model_files::tokenizer(&source.location)?;
-        options.ngram_table = Some(Arc::new(Table::open(path, &fingerprint(&tokenizer), &source.name)?));
+        options.ngram_table = Some(Arc::new(NgramTable::open(path, &fingerprint(&tokenizer), &source.name)?));
     }
     if let Some(name) = &config.draft_model {
         options.draft_model = Some(draft_model(name, config, source)?);

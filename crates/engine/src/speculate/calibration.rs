@@ -12,7 +12,7 @@ use std::{
 use mlx::Array;
 use serde::{Deserialize, Serialize};
 
-use super::{Costs, Drafter, MAX_DEPTH};
+use super::{Drafter, MAX_DEPTH, StepCosts};
 use crate::{
     batch::{Batch, Part},
     models::Model,
@@ -68,7 +68,7 @@ impl Pieces {
 }
 
 /// Measures steps of several widths, a few layers per slice.
-pub struct StepMeter {
+pub struct StepProfiler {
     /// Widths still to be measured; the first may be partly done.
     widths: VecDeque<usize>,
     found: Vec<(usize, f64)>,
@@ -80,12 +80,20 @@ pub struct StepMeter {
     spent: f64,
 }
 
-impl StepMeter {
-    pub fn new(model: &dyn Model) -> StepMeter {
+impl StepProfiler {
+    pub fn new(model: &dyn Model) -> StepProfiler {
         // The first pass only sizes the slices; the second one replaces its result.
         let widths = [1].into_iter().chain(ALWAYS).chain(WITH_TIME).collect();
         let layers = model.layers().max(1);
-        StepMeter { widths, found: vec![], layers, layer: 0, ms: 0.0, pieces: Pieces::default(), spent: 0.0 }
+        StepProfiler {
+            widths,
+            found: vec![],
+            layers,
+            layer: 0,
+            ms: 0.0,
+            pieces: Pieces::default(),
+            spent: 0.0,
+        }
     }
 
     /// Computes the next slice; returns `false` after the last one.
@@ -148,7 +156,7 @@ fn compute(model: &dyn Model, width: usize, left_out: &[usize], logits: bool) ->
 ///
 /// # Errors
 /// Computing one failed.
-pub fn measure(model: &dyn Model) -> mlx::Result<Costs> {
+pub fn measure(model: &dyn Model) -> mlx::Result<StepCosts> {
     let started = Instant::now();
     let mut meter = Whole::new(model);
     // Weights come into memory.
@@ -169,7 +177,7 @@ pub fn measure(model: &dyn Model) -> mlx::Result<Costs> {
             *least = least.min(meter.step(*width)?);
         }
     }
-    Ok(Costs::at_load(steps))
+    Ok(StepCosts::at_load(steps))
 }
 
 /// Runs whole steps of one sequence.
@@ -237,13 +245,13 @@ impl Measured {
     }
 
     /// Restores the drafters' measurements and returns the step costs.
-    pub fn restore<'a>(self, drafters: impl Iterator<Item = &'a mut Box<dyn Drafter>>) -> Costs {
+    pub fn restore<'a>(self, drafters: impl Iterator<Item = &'a mut Box<dyn Drafter>>) -> StepCosts {
         for drafter in drafters {
             if let Some((_, found)) = self.drafters.iter().find(|(name, _)| name == drafter.name()) {
                 drafter.restore(found);
             }
         }
-        Costs::at_load(self.steps)
+        StepCosts::at_load(self.steps)
     }
 
     /// Whether a step takes the same time now: the folder may come from another machine, or a busy one.
@@ -265,11 +273,11 @@ pub fn at_load(
     drafters: &mut [Box<dyn Drafter>],
     file: Option<&Path>,
     auto: bool,
-) -> mlx::Result<Costs> {
+) -> mlx::Result<StepCosts> {
     let known = file.and_then(Measured::open);
     match known {
         // A fixed drafter needs no costs; a later `auto` request has them measured.
-        None if !auto => return Ok(Costs::new(vec![])),
+        None if !auto => return Ok(StepCosts::new(vec![])),
         Some(known) if !auto || known.holds(model)? => return Ok(known.restore(drafters.iter_mut())),
         _ => {}
     }

@@ -2,7 +2,7 @@
 //! right, both measured all the time. Pure bookkeeping.
 
 use super::{
-    Costs, GRADES, MAX_DEPTH,
+    CONFIDENCE_BINS, MAX_DEPTH, StepCosts,
     similar_prompts::{PastAnswer, SimilarPrompts},
 };
 
@@ -29,21 +29,21 @@ const PROBE_AFTER: usize = 48;
 
 /// How often tokens of drafts are right, by their place in the draft, if those before them are.
 #[derive(Clone, Debug, Default)]
-pub struct Odds {
+pub struct AcceptanceRate {
     /// Weights of tokens that were judged, and of those that were right.
-    places: [(f64, f64); PLACES],
+    places: [(f64, f64); POSITIONS],
 }
 
 /// Places that are told apart; what lies behind is like the last of them.
-pub const PLACES: usize = 8;
+pub const POSITIONS: usize = 8;
 
-impl Odds {
+impl AcceptanceRate {
     /// Of a draft of `drafted` tokens the first `accepted` were right; what was known before counts `memory` as much, however many
     /// of them share the last place: long drafts would have it forgotten that others were wrong.
     pub fn saw(&mut self, drafted: usize, accepted: usize, memory: f64) {
         for place in 0..drafted.min(accepted + 1) {
-            let (judged, right) = &mut self.places[place.min(PLACES - 1)];
-            let kept = if place < PLACES { memory } else { 1.0 };
+            let (judged, right) = &mut self.places[place.min(POSITIONS - 1)];
+            let kept = if place < POSITIONS { memory } else { 1.0 };
             *judged = *judged * kept + 1.0;
             *right = *right * kept + f64::from(place < accepted);
         }
@@ -56,28 +56,28 @@ impl Odds {
     }
 
     /// The same data with less weight.
-    fn lighter(&self, share: f64) -> Odds {
-        Odds { places: self.places.map(|(judged, right)| (judged * share, right * share)) }
+    fn lighter(&self, share: f64) -> AcceptanceRate {
+        AcceptanceRate { places: self.places.map(|(judged, right)| (judged * share, right * share)) }
     }
 
     /// That the token at `place` is right, where `before` says so with the weight of `weight` tokens.
     fn right(&self, place: usize, before: f64, weight: f64) -> f64 {
-        let (judged, right) = self.places[place.min(PLACES - 1)];
+        let (judged, right) = self.places[place.min(POSITIONS - 1)];
         (right + before * weight) / (judged + weight)
     }
 }
 
 /// What is known of a drafter, for each of its grades, and behind those for all of them together.
-pub type Grades = [Odds; GRADES + 1];
+pub type AcceptanceByBin = [AcceptanceRate; CONFIDENCE_BINS + 1];
 
 /// Stands for a grade while a draft is not made yet.
-pub const ANY_GRADE: usize = GRADES;
+pub const ANY_BIN: usize = CONFIDENCE_BINS;
 
 /// The controller's view of one sequence.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct SequenceStats {
     /// By drafter.
-    odds: Vec<Grades>,
+    odds: Vec<AcceptanceByBin>,
     /// Milliseconds since it began to decode, and how many of them it would have saved without drafts.
     elapsed: f64,
     lost: f64,
@@ -87,20 +87,20 @@ pub struct Pace {
     lengths: Option<[f64; 2]>,
 }
 
-impl Pace {
+impl SequenceStats {
     /// Sets the prior of a drafter's acceptance, by grade, from a replay of the prompt.
-    pub fn begin_with(&mut self, drafter: usize, odds: &Grades) {
+    pub fn set_prior(&mut self, drafter: usize, odds: &AcceptanceByBin) {
         *self.of(drafter) = std::array::from_fn(|grade| odds[grade].lighter(PROMPT));
     }
 
     /// Whether a drafter has no acceptance data yet.
-    pub fn is_new_to(&self, drafter: usize) -> bool {
+    pub fn has_no_stats_of(&self, drafter: usize) -> bool {
         self.odds.len() <= drafter
     }
 
-    fn of(&mut self, drafter: usize) -> &mut Grades {
+    fn of(&mut self, drafter: usize) -> &mut AcceptanceByBin {
         if self.odds.len() <= drafter {
-            self.odds.resize(drafter + 1, Grades::default());
+            self.odds.resize(drafter + 1, AcceptanceByBin::default());
         }
         &mut self.odds[drafter]
     }
@@ -108,7 +108,7 @@ impl Pace {
 
 /// A draft that could be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate {
+pub struct DraftOption {
     pub drafter: usize,
     pub grade: usize,
     /// Most tokens.
@@ -116,14 +116,14 @@ pub struct Candidate {
     /// Milliseconds for each token, and for having any.
     pub cost: [f64; 2],
     /// Milliseconds that the drafter needs to catch up first.
-    pub debt: f64,
+    pub catch_up_cost: f64,
     /// Whether the draft exists already. Its acceptance is learnt even if it is not verified, so it is never probed.
     pub free: bool,
 }
 
 /// How long a sequence is.
 #[derive(Clone, Copy, Debug)]
-pub struct Length {
+pub struct SequenceLength {
     /// Tokens generated.
     pub generated: usize,
     /// Most that may come.
@@ -132,7 +132,7 @@ pub struct Length {
 
 /// The other rows of the step.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Others {
+pub struct OtherRows {
     pub rows: usize,
     /// Their tokens, drafted ones included.
     pub width: usize,
@@ -142,7 +142,7 @@ pub struct Others {
 
 /// What is to be drafted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct DraftPlan {
     pub drafter: usize,
     pub depth: usize,
     /// Tokens that the row is expected to get.
@@ -152,9 +152,9 @@ pub struct Choice {
 }
 
 pub struct Controller {
-    pub costs: Costs,
+    pub costs: StepCosts,
     /// By drafter: how often it is right in anyone's hands, and what it is believed to be before anything is known.
-    shared: Vec<(Grades, [f64; GRADES + 1])>,
+    shared: Vec<(AcceptanceByBin, [f64; CONFIDENCE_BINS + 1])>,
     /// By drafter: which share of the last drafts it made.
     shares: Vec<f64>,
     /// Tokens of an answer, on average of the last ones, and of the last; `None` before the first.
@@ -198,12 +198,13 @@ const FORESEEN: f64 = 4.0;
 
 impl Controller {
     /// For drafters of which it is believed that so many of their tokens are right, by grade.
-    pub fn new(costs: Costs, believed: Vec<[f64; GRADES]>) -> Controller {
+    pub fn new(costs: StepCosts, prior: Vec<[f64; CONFIDENCE_BINS]>) -> Controller {
         // Nobody knows how many drafts of each grade there are going to be.
-        let any = |of: [f64; GRADES]| of.iter().sum::<f64>() / GRADES as f64;
-        let with_any = |of: [f64; GRADES]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
-        let shares = vec![1.0; believed.len()];
-        let shared = believed.into_iter().map(|of| (Grades::default(), with_any(of))).collect();
+        let any = |of: [f64; CONFIDENCE_BINS]| of.iter().sum::<f64>() / CONFIDENCE_BINS as f64;
+        let with_any =
+            |of: [f64; CONFIDENCE_BINS]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(any(of)));
+        let shares = vec![1.0; prior.len()];
+        let shared = prior.into_iter().map(|of| (AcceptanceByBin::default(), with_any(of))).collect();
         Controller {
             costs,
             shared,
@@ -216,21 +217,21 @@ impl Controller {
     }
 
     /// Statistics of a new sequence: those of the last answer to a similar prompt, if there was one.
-    pub fn begin(&self, prompt: &[u32]) -> Pace {
-        let known = |past: &PastAnswer| Pace {
+    pub fn begin(&self, prompt: &[u32]) -> SequenceStats {
+        let known = |past: &PastAnswer| SequenceStats {
             odds: past.acceptance.clone(),
             lengths: Some(past.lengths),
-            ..Pace::default()
+            ..SequenceStats::default()
         };
-        self.similar.find(prompt).map_or_else(Pace::default, known)
+        self.similar.find(prompt).map_or_else(SequenceStats::default, known)
     }
 
     /// Tokens that a row gets on average from drafts of one token, of two, and so on.
-    pub fn kept(&self, pace: &Pace, drafter: usize, grade: usize) -> impl Iterator<Item = f64> {
-        let (shared, believed) = &self.shared[drafter];
-        let own = pace.odds.get(drafter).map(|grades| &grades[grade]);
+    pub fn kept(&self, stats: &SequenceStats, drafter: usize, grade: usize) -> impl Iterator<Item = f64> {
+        let (shared, prior) = &self.shared[drafter];
+        let own = stats.odds.get(drafter).map(|grades| &grades[grade]);
         // Of a place that was seldom judged the one before it says most.
-        let (mut of_all, mut of_own) = (believed[grade], None);
+        let (mut of_all, mut of_own) = (prior[grade], None);
         (0..MAX_DEPTH).scan((1.0, 1.0), move |(kept, all), place| {
             of_all = shared[grade].right(place, of_all, BELIEVED);
             let before = of_own.map_or(of_all, |before: f64| (before + of_all) / 2.0);
@@ -246,27 +247,28 @@ impl Controller {
     /// would cost too much should all of it be wrong.
     pub fn choose(
         &self,
-        pace: &Pace,
-        candidates: &[Candidate],
-        others: Others,
-        length: Length,
-    ) -> Option<Choice> {
+        stats: &SequenceStats,
+        candidates: &[DraftOption],
+        others: OtherRows,
+        length: SequenceLength,
+    ) -> Option<DraftPlan> {
         let plain = self.beside(others)?;
-        let may_lose = self.may_lose(pace, plain, length);
+        let may_lose = self.may_lose(stats, plain, length);
         if may_lose < 0.0 {
             return None;
         }
         // One row's draft cannot gain a batch more than its part.
         let worth = |worth: f64| (1.0 + worth / (others.rows + 1) as f64) * (others.kept + 1.0) / plain;
-        let mut best: Option<(f64, Choice)> = None;
+        let mut best: Option<(f64, DraftPlan)> = None;
         for candidate in candidates {
-            let Candidate { drafter, grade, most, cost: [each, any], debt, .. } = *candidate;
+            let DraftOption { drafter, grade, most, cost: [each, any], catch_up_cost, .. } = *candidate;
             let first = self.costs.batch(others.rows + 1, others.width + 2)? + any + each - plain;
-            if debt > 0.0 && debt + first > may_lose + self.may_invest(pace, plain, length) {
+            if catch_up_cost > 0.0 && catch_up_cost + first > may_lose + self.may_invest(stats, plain, length)
+            {
                 continue;
             }
-            let any = any + debt / self.drafts_to_come(pace, drafter, length);
-            let depths = (1..=most).zip(self.kept(pace, drafter, grade));
+            let any = any + catch_up_cost / self.drafts_to_come(stats, drafter, length);
+            let depths = (1..=most).zip(self.kept(stats, drafter, grade));
             for (depth, kept) in depths.filter(|(depth, _)| DEPTHS.contains(depth)) {
                 let width = others.width + 1 + depth;
                 let ms = self.costs.batch(others.rows + 1, width)? + any + each * depth as f64;
@@ -276,23 +278,28 @@ impl Controller {
                     break;
                 }
                 let rate = (others.kept + kept) / ms;
-                if rate <= worth(if debt > 0.0 && pace.lengths.is_some() { WORTH_CATCHING_UP } else { WORTH })
+                if rate
+                    <= worth(if catch_up_cost > 0.0 && stats.lengths.is_some() {
+                        WORTH_CATCHING_UP
+                    } else {
+                        WORTH
+                    })
                 {
                     continue;
                 }
                 if best.is_none_or(|(most, _)| rate > most) {
-                    best = Some((rate, Choice { drafter, depth, kept, probe: 0.0 }));
+                    best = Some((rate, DraftPlan { drafter, depth, kept, probe: 0.0 }));
                 }
             }
         }
         match best {
             Some((_, choice)) => Some(choice),
-            None => self.probe(pace, candidates, others, length, [plain, may_lose]),
+            None => self.probe(stats, candidates, others, length, [plain, may_lose]),
         }
     }
 
     /// Milliseconds of the step without this row's draft.
-    fn beside(&self, others: Others) -> Option<f64> {
+    fn beside(&self, others: OtherRows) -> Option<f64> {
         // A batch with drafts is read before the next step is built anyway.
         match others.width > others.rows {
             true => self.costs.batch(others.rows + 1, others.width + 1),
@@ -302,40 +309,40 @@ impl Controller {
 
     /// Allowance: milliseconds that drafting may still cost a sequence. A share of its time, plus a step from the purse, minus
     /// net losses so far.
-    fn may_lose(&self, pace: &Pace, plain: f64, length: Length) -> f64 {
-        let share = MOST_LOST * (pace.elapsed + self.usually_to_come(pace, length) * plain);
-        let most = pace.lengths.map_or(f64::INFINITY, |_| MOST_OF_ANSWER * self.usual_length(pace));
-        share + plain * self.purse.max(0.0).min(most) + pace.invested - pace.lost
+    fn may_lose(&self, stats: &SequenceStats, plain: f64, length: SequenceLength) -> f64 {
+        let share = MOST_LOST * (stats.elapsed + self.usually_to_come(stats, length) * plain);
+        let most = stats.lengths.map_or(f64::INFINITY, |_| MOST_OF_ANSWER * self.usual_length(stats));
+        share + plain * self.purse.max(0.0).min(most) + stats.invested - stats.lost
     }
 
     /// Milliseconds that catch-up may cost beyond the allowance, where answers are long enough to earn it back.
-    fn may_invest(&self, pace: &Pace, plain: f64, length: Length) -> f64 {
-        let to_come = (self.usual_length(pace) - length.generated as f64).clamp(0.0, length.most as f64);
+    fn may_invest(&self, stats: &SequenceStats, plain: f64, length: SequenceLength) -> f64 {
+        let to_come = (self.usual_length(stats) - length.generated as f64).clamp(0.0, length.most as f64);
         if self.purse > 0.0 && self.lengths.is_some() { INVESTED * to_come * plain } else { 0.0 }
     }
 
     /// A short draft, now and then, where drafts seem not to be worth it: that may change.
     fn probe(
         &self,
-        pace: &Pace,
-        candidates: &[Candidate],
-        others: Others,
-        length: Length,
+        stats: &SequenceStats,
+        candidates: &[DraftOption],
+        others: OtherRows,
+        length: SequenceLength,
         [plain, may_lose]: [f64; 2],
-    ) -> Option<Choice> {
+    ) -> Option<DraftPlan> {
         // The last answer to a similar prompt said enough, for a while.
-        if pace.lengths.is_some() && length.generated < PROBE_AFTER {
+        if stats.lengths.is_some() && length.generated < PROBE_AFTER {
             return None;
         }
         let costs = candidates.iter().filter(|candidate| !candidate.free).filter_map(|candidate| {
-            let Candidate { drafter, grade, most, cost: [each, any], debt, .. } = *candidate;
+            let DraftOption { drafter, grade, most, cost: [each, any], catch_up_cost, .. } = *candidate;
             let depth = most.min(PROBE);
-            let kept = self.kept(pace, drafter, grade).nth(depth.checked_sub(1)?)?;
+            let kept = self.kept(stats, drafter, grade).nth(depth.checked_sub(1)?)?;
             let width = others.width + 1 + depth;
             let ms = self.costs.batch(others.rows + 1, width)? + any + each * depth as f64;
-            let cost = ms + debt - plain * (others.kept + kept) / (others.kept + 1.0);
-            (ms + debt - plain <= may_lose)
-                .then_some((cost, Choice { drafter, depth, kept, probe: cost.max(0.0) }))
+            let cost = ms + catch_up_cost - plain * (others.kept + kept) / (others.kept + 1.0);
+            (ms + catch_up_cost - plain <= may_lose)
+                .then_some((cost, DraftPlan { drafter, depth, kept, probe: cost.max(0.0) }))
         });
         let (cost, choice) = costs.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
         (cost < self.to_probe).then_some(choice)
@@ -343,43 +350,52 @@ impl Controller {
 
     /// Drafts that a sequence is expected to ask a drafter for from here on. Catch-up has to pay off over these: short answers, and
     /// answers that other drafters mostly draft for, do not wait for it.
-    fn drafts_to_come(&self, pace: &Pace, drafter: usize, Length { generated, most }: Length) -> f64 {
+    fn drafts_to_come(
+        &self,
+        stats: &SequenceStats,
+        drafter: usize,
+        SequenceLength { generated, most }: SequenceLength,
+    ) -> f64 {
         let generated = generated as f64;
         // An answer this long may get twice as long.
-        let tokens = (self.usual_length(pace) - generated).max(generated).min(most as f64);
+        let tokens = (self.usual_length(stats) - generated).max(generated).min(most as f64);
         (tokens / TOKENS_OF_ROUND * self.shares[drafter].max(LEAST_SHARE)).max(1.0)
     }
 
     /// Tokens still to come if the sequence gets as long as usual; at most [`FORESEEN`] times the tokens it has.
-    fn usually_to_come(&self, pace: &Pace, Length { generated, most }: Length) -> f64 {
+    fn usually_to_come(
+        &self,
+        stats: &SequenceStats,
+        SequenceLength { generated, most }: SequenceLength,
+    ) -> f64 {
         let generated = generated as f64;
-        (self.usual_length(pace) - generated).clamp(0.0, (most as f64).min(FORESEEN * generated))
+        (self.usual_length(stats) - generated).clamp(0.0, (most as f64).min(FORESEEN * generated))
     }
 
     /// The shorter of average and last answer: an estimate that is too short only delays drafting.
-    fn usual_length(&self, pace: &Pace) -> f64 {
-        pace.lengths.or(self.lengths).map_or(FIRST_LENGTH, |[average, last]| average.min(last))
+    fn usual_length(&self, stats: &SequenceStats) -> f64 {
+        stats.lengths.or(self.lengths).map_or(FIRST_LENGTH, |[average, last]| average.min(last))
     }
 
     /// A drafter has caught up with the sequence in `ms`. The part beyond the allowance does not count as a loss, so that drafting
     /// can go on and earn it back.
-    pub fn invested(&self, pace: &mut Pace, ms: f64, length: Length) {
+    pub fn invested(&self, stats: &mut SequenceStats, ms: f64, length: SequenceLength) {
         if let Some(plain) = self.costs.plain(1) {
-            pace.invested += (ms - self.may_lose(pace, plain, length)).clamp(0.0, ms);
+            stats.invested += (ms - self.may_lose(stats, plain, length)).clamp(0.0, ms);
         }
     }
 
     /// An answer of `tokens` tokens has ended, which drafts were or might have been made for.
-    pub fn ended(&mut self, pace: &Pace, prompt: &[u32], tokens: usize) {
+    pub fn ended(&mut self, stats: &SequenceStats, prompt: &[u32], tokens: usize) {
         if let Some(plain) = self.costs.plain(1).filter(|_| tokens > 0) {
-            let back = (MOST_LOST * pace.elapsed / plain).min((PURSE - self.purse).max(0.0));
-            self.purse = (self.purse + back - pace.lost / plain).clamp(-MOST_KEPT, MOST_KEPT);
+            let back = (MOST_LOST * stats.elapsed / plain).min((PURSE - self.purse).max(0.0));
+            self.purse = (self.purse + back - stats.lost / plain).clamp(-MOST_KEPT, MOST_KEPT);
         }
         let average =
             |known: Option<f64>, new: f64| known.map_or(new, |known| known + LATEST * (new - known));
         let length = tokens as f64;
         self.lengths = Some([average(self.lengths.map(|[average, _]| average), length), length]);
-        self.similar.add(prompt, pace.odds.clone(), length, average);
+        self.similar.add(prompt, stats.odds.clone(), length, average);
     }
 
     /// Charges a probe with the milliseconds that it is expected to lose.
@@ -388,29 +404,43 @@ impl Controller {
     }
 
     /// A draft was verified.
-    pub fn judged(&mut self, pace: &mut Pace, drafter: usize, grade: usize, drafted: usize, accepted: usize) {
+    pub fn judged(
+        &mut self,
+        stats: &mut SequenceStats,
+        drafter: usize,
+        grade: usize,
+        drafted: usize,
+        accepted: usize,
+    ) {
         for (other, share) in self.shares.iter_mut().enumerate() {
             *share += LATEST_DRAFT * (f64::from(other == drafter) - *share);
         }
-        self.learnt(pace, drafter, grade, drafted, accepted);
+        self.learnt(stats, drafter, grade, drafted, accepted);
     }
 
     /// Learns acceptance from a draft, verified or compared with the tokens that followed.
-    pub fn learnt(&mut self, pace: &mut Pace, drafter: usize, grade: usize, drafted: usize, accepted: usize) {
-        for grade in [grade, ANY_GRADE] {
-            pace.of(drafter)[grade].saw(drafted, accepted, OWN_MEMORY);
+    pub fn learnt(
+        &mut self,
+        stats: &mut SequenceStats,
+        drafter: usize,
+        grade: usize,
+        drafted: usize,
+        accepted: usize,
+    ) {
+        for grade in [grade, ANY_BIN] {
+            stats.of(drafter)[grade].saw(drafted, accepted, OWN_MEMORY);
             self.shared[drafter].0[grade].saw(drafted, accepted, SHARED_MEMORY);
         }
     }
 
     /// Each of so many rows got `kept` tokens, on average, from a step that took `ms`; with drafts or without.
-    pub fn passed(&mut self, pace: &mut Pace, rows: usize, kept: f64, ms: f64, drafted: bool) {
-        pace.elapsed += ms;
+    pub fn passed(&mut self, stats: &mut SequenceStats, rows: usize, kept: f64, ms: f64, drafted: bool) {
+        stats.elapsed += ms;
         let most = MOST_TO_PROBE * self.costs.plain(1).unwrap_or(0.0);
         self.to_probe = (self.to_probe + PROBING * ms / rows as f64).min(most);
         if let Some(plain) = self.costs.plain(rows).filter(|_| drafted) {
             let most_won = MOST_KEPT * plain;
-            pace.lost = (pace.lost + ms - plain * kept).max(-most_won);
+            stats.lost = (stats.lost + ms - plain * kept).max(-most_won);
         }
     }
 }

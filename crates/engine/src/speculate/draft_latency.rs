@@ -6,11 +6,11 @@ const MOST_DEARER: f64 = 3.0;
 /// What a token of a draft takes, by the sequences that are drafted for at once: of 1, of 2 or 3, of 4 to 7, and so on; 0
 /// until it was measured.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Each([f64; 6]);
+pub struct DraftLatency([f64; 6]);
 
-impl Each {
-    pub fn alone(ms: f64) -> Each {
-        Each([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
+impl DraftLatency {
+    pub fn alone(ms: f64) -> DraftLatency {
+        DraftLatency([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
     }
 
     fn place(sequences: usize) -> usize {
@@ -23,8 +23,8 @@ impl Each {
     }
 
     /// Measured for so many sequences, where so much was believed before.
-    pub fn saw(&mut self, sequences: usize, ms: f64, believed: f64) {
-        let before = self.of(sequences).unwrap_or(believed);
+    pub fn saw(&mut self, sequences: usize, ms: f64, prior: f64) {
+        let before = self.of(sequences).unwrap_or(prior);
         let known = &mut self.0[Self::place(sequences)];
         // Once in a while a drafter has more to do than to draft, and the first time it may have to find memory.
         let usual = if before > 0.0 { ms.min(MOST_DEARER * before) } else { ms };
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_a_draft_takes_is_known_by_how_many_are_drafted_for() {
-        let mut each = Each::alone(0.0);
+        let mut each = DraftLatency::alone(0.0);
         assert_eq!(each.of(3), None);
         // The first time memory has to be found.
         each.saw(1, 90.0, 1.0);

@@ -15,25 +15,25 @@ mod tests;
 
 use mlx::Array;
 
-use self::controller::Grades;
+use self::controller::AcceptanceByBin;
 pub use self::{
-    calibration::{FILE as COSTS, StepMeter, at_load, measure},
+    calibration::{FILE as COSTS_FILE, StepProfiler, at_load, measure},
     drafters::{
-        layer_profile::FILE as PROFILE,
-        layer_skip::{Itself, NAME as SELF},
-        scripted::{Script, Scripted},
+        layer_profile::FILE as LAYER_PROFILE_FILE,
+        layer_skip::{LayerSkip, NAME as LAYER_SKIP},
+        scripted::{Script, ScriptedDrafter},
     },
     rounds::Clock,
-    sequence_speculation::Speculating,
+    sequence_speculation::SequenceSpeculation,
     speculator::Speculator,
-    step_costs::{Costs, StepTimes},
+    step_costs::{StepCosts, StepTimes},
 };
 use crate::{cache::Lent, constrain::Constraint, request::Sampling};
 
 /// Most tokens of a draft. What a window keeps beyond its own reach must hold as many.
 pub const MAX_DEPTH: usize = 32;
 /// Most drafted tokens in a step, of all its rows.
-pub const MAX_AHEAD: usize = 32;
+pub const MAX_STEP_DRAFT: usize = 32;
 
 const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);
 
@@ -48,26 +48,26 @@ pub trait Drafter {
     }
 
     /// Which hidden states it wants to be [shown](Drafter::see).
-    fn hidden(&self) -> Hidden<'_> {
-        Hidden::None
+    fn hidden(&self) -> HiddenSource<'_> {
+        HiddenSource::None
     }
 
     /// Shown the hidden states of tokens that are there to stay, each once and in order unless the sequence began with
     /// what earlier ones left behind, or began again.
-    fn see(&mut self, _seen: &Seen) {}
+    fn observe(&mut self, _seen: &HiddenStates) {}
 
     /// How often a token of a draft is right, by grade, before anything is known.
-    fn believed(&self) -> [f64; GRADES] {
-        [0.6; GRADES]
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
+        [0.6; CONFIDENCE_BINS]
     }
 
     /// Cost of a token of a draft beside that of a token of a plain step, until it is measured.
-    fn share(&self) -> f64 {
+    fn relative_cost(&self) -> f64 {
         0.0
     }
 
     /// Most tokens of a draft, if it is made in one pass that costs the same for one token as for all.
-    fn in_one(&self) -> Option<usize> {
+    fn block_size(&self) -> Option<usize> {
         None
     }
 
@@ -104,18 +104,18 @@ pub trait Drafter {
     fn restore(&mut self, _found: &[f64]) {}
 
     /// Acceptance that its drafts would have had in a sequence's prompt, by grade; `None` if it cannot tell.
-    fn tried(&self, _sequence: u64) -> Option<&Grades> {
+    fn prompt_acceptance(&self, _sequence: u64) -> Option<&AcceptanceByBin> {
         None
     }
 
     /// The layers that the model can best do without; `None` as long as that is being measured, or if it is not this drafter's
     /// business.
-    fn spared(&mut self) -> Option<&[usize]> {
+    fn skippable_layers(&mut self) -> Option<&[usize]> {
         None
     }
 
     /// Whether it computes on the sequences' own caches, and is asked to [`propose_on`](Drafter::propose_on) those.
-    fn borrows(&self) -> bool {
+    fn uses_target_cache(&self) -> bool {
         false
     }
 
@@ -123,7 +123,7 @@ pub trait Drafter {
     ///
     /// # Errors
     /// Computing one failed; the sequences begin again.
-    fn propose_on(&mut self, asked: &[Asked], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+    fn propose_on(&mut self, asked: &[DraftRequest], _caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
         self.propose(asked)
     }
 
@@ -135,7 +135,7 @@ pub trait Drafter {
 
     /// Milliseconds of computing before it could draft what is asked for, which takes several rounds if they are many;
     /// `None` if it never will.
-    fn debt(&self, _asked: &Asked) -> Option<f64> {
+    fn catch_up_cost(&self, _asked: &DraftRequest) -> Option<f64> {
         Some(0.0)
     }
 
@@ -143,7 +143,7 @@ pub trait Drafter {
     ///
     /// # Errors
     /// Computing one failed.
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>>;
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>>;
 
     /// A sequence has ended, or begins again.
     fn forget(&mut self, _sequence: u64) {}
@@ -151,7 +151,7 @@ pub trait Drafter {
 
 /// Hidden states of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hidden<'a> {
+pub enum HiddenSource<'a> {
     None,
     /// Behind the final norm.
     Final,
@@ -161,7 +161,7 @@ pub enum Hidden<'a> {
 
 /// Hidden states that any drafter wants to see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct HiddenCapture {
     /// Behind the final norm.
     pub last: bool,
     pub layers: Vec<usize>,
@@ -169,7 +169,7 @@ pub struct Watched {
 
 /// Hidden states of a sequence's tokens from position `from` on.
 #[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
-pub struct Seen<'a> {
+pub struct HiddenStates<'a> {
     pub sequence: u64,
     /// Prompt and output, at least one token longer than what was computed.
     pub tokens: &'a [u32],
@@ -179,7 +179,7 @@ pub struct Seen<'a> {
 }
 
 /// A sequence for which a draft is wanted.
-pub struct Asked<'a> {
+pub struct DraftRequest<'a> {
     pub sequence: u64,
     /// Prompt and output; the draft comes behind them.
     pub tokens: &'a [u32],
@@ -196,9 +196,9 @@ pub struct Asked<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
     pub tokens: Vec<u32>,
-    /// How good the drafter thinks it is, below [`GRADES`]: how often drafts of a grade are right is learnt. Only of drafts that
+    /// How good the drafter thinks it is, below [`CONFIDENCE_BINS`]: how often drafts of a grade are right is learnt. Only of drafts that
     /// are [free](Drafter::is_free) does anybody see it before it is decided whether to use them.
     pub grade: usize,
 }
 
-pub const GRADES: usize = 6;
+pub const CONFIDENCE_BINS: usize = 6;

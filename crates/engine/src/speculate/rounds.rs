@@ -11,7 +11,7 @@ use crate::{
     step::Load,
 };
 
-use super::Speculating;
+use super::SequenceSpeculation;
 
 /// So many times what a step of its width takes, one takes no longer by itself.
 const HELD_UP: f64 = 1.5;
@@ -45,17 +45,17 @@ impl Clock {
 
 impl Runner {
     /// A new sequence's part in it. Missing measurements are made [between steps](Runner::measure_some).
-    pub fn speculate_on(&mut self, request: &Request) -> Speculating {
-        let mut speculating = self.speculator.begin(request);
-        if speculating.is_auto() {
+    pub fn speculate_on(&mut self, request: &Request) -> SequenceSpeculation {
+        let mut speculation = self.speculator.begin(request);
+        if speculation.is_auto() {
             self.speculator.prepare(&*self.model);
         }
-        if speculating.is_lossy()
-            && let Some(layers) = self.speculator.spared()
+        if speculation.is_lossy()
+            && let Some(layers) = self.speculator.skippable_layers()
         {
-            speculating.leave_out(layers);
+            speculation.leave_out(layers);
         }
-        speculating
+        speculation
     }
 
     /// Makes a slice of the measurements that requests asked for, so that no stream waits long. Lossy sequences begin when the
@@ -72,10 +72,10 @@ impl Runner {
             tracing::warn!("what drafts cost, or are made without, could not be measured: {error}");
         }
         self.clock.leave_out(started.elapsed());
-        let waiting = self.running.iter_mut().filter(|s| s.speculating.waits_for_layers());
+        let waiting = self.running.iter_mut().filter(|s| s.speculation.waits_for_layers());
         for s in waiting {
-            let Some(layers) = self.speculator.spared() else { return };
-            s.speculating.leave_out(layers);
+            let Some(layers) = self.speculator.skippable_layers() else { return };
+            s.speculation.leave_out(layers);
         }
     }
 
@@ -143,11 +143,11 @@ impl Runner {
         for (id, HiddenRow { from, last, layers }) in hidden {
             let (running, speculator) = (&self.running, &mut self.speculator);
             let Some(s) = running.iter().find(|s| s.id == id) else { continue };
-            let see = || {
-                speculator.see(s, from, last.as_ref(), &layers);
+            let observe = || {
+                speculator.observe(s, from, last.as_ref(), &layers);
                 Ok(())
             };
-            if let Err(error) = guarded(see) {
+            if let Err(error) = guarded(observe) {
                 return self.stop_speculating(&error);
             }
         }
@@ -162,11 +162,11 @@ impl Runner {
         // What takes a part of the model says nothing of what takes all of it.
         let decodes = decodes && !lossy;
         // The first step after a prompt takes longer: the processor's caches hold other things.
-        let after_prompt = self.running.iter().any(|s| s.generated() > 0 && s.speculating.counted <= 1);
+        let after_prompt = self.running.iter().any(|s| s.generated() > 0 && s.speculation.counted <= 1);
         if decodes && !after_prompt {
             match drafted || alone {
-                true => self.speculator.costs().saw_step(rows, width, ms - drafting),
-                false => self.speculator.costs().saw_plain(rows, ms),
+                true => self.speculator.costs().record_step(rows, width, ms - drafting),
+                false => self.speculator.costs().record_plain(rows, ms),
             }
         }
         // Who held the whole machine up is not to be held against the draft.
@@ -181,7 +181,7 @@ impl Runner {
         tracing::error!("a drafter failed: {error}");
         for s in &mut self.running {
             s.draft.clear();
-            s.speculating.stop();
+            s.speculation.stop();
         }
         let running: Vec<u64> = self.running.iter().map(|s| s.id).collect();
         running.into_iter().for_each(|id| self.forget(id));

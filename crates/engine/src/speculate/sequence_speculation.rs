@@ -4,13 +4,13 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{
     Draft,
-    controller::{PLACES, Pace},
+    controller::{POSITIONS, SequenceStats},
 };
 use crate::{metrics::Drafts, request::Drafted};
 
 /// A sequence's part in speculation.
 #[derive(Debug)]
-pub struct Speculating {
+pub struct SequenceSpeculation {
     pub(super) mode: Mode,
     /// Who made the draft that is on its way, and of what grade.
     pub(super) source: (usize, usize),
@@ -22,11 +22,11 @@ pub struct Speculating {
     pub(super) judged: Option<(usize, usize)>,
     /// Tokens generated when the controller last heard of it.
     pub(super) counted: usize,
-    pub(super) pace: Pace,
+    pub(super) stats: SequenceStats,
     /// A free draft that was not verified: the tokens that follow show how far it was right.
     pub(super) unused: Option<Unused>,
     /// Layers that the sequence skips after its prompt, once they are known; only if it is lossy.
-    pub(super) left_out: Option<Rc<[usize]>>,
+    pub(super) skipped_layers: Option<Rc<[usize]>>,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(super) enum Mode {
     Lossy,
 }
 
-impl Speculating {
+impl SequenceSpeculation {
     /// Of a draft so many tokens were accepted.
     pub fn judged(&mut self, drafted: usize, accepted: usize) {
         let counts = &mut self.counts[self.source.0];
@@ -74,16 +74,16 @@ impl Speculating {
 
     /// Which ones; set once, before the sequence begins, so that it says the same if it has to begin again.
     pub fn leave_out(&mut self, layers: Rc<[usize]>) {
-        self.left_out = Some(layers);
+        self.skipped_layers = Some(layers);
     }
 
     /// Whether they are not known yet: then it cannot begin.
     pub fn waits_for_layers(&self) -> bool {
-        self.is_lossy() && self.left_out.is_none()
+        self.is_lossy() && self.skipped_layers.is_none()
     }
 
-    pub fn left_out(&self) -> &[usize] {
-        self.left_out.as_deref().unwrap_or_default()
+    pub fn skipped_layers(&self) -> &[usize] {
+        self.skipped_layers.as_deref().unwrap_or_default()
     }
 
     /// Keeps the first unused draft to compare it with the tokens that follow, unless an earlier one is still being compared.
@@ -93,7 +93,7 @@ impl Speculating {
         }
         if let (None, Some((drafter, mut draft))) = (&self.unused, drafts.into_iter().next()) {
             // Later places share the last one's data.
-            draft.tokens.truncate(PLACES);
+            draft.tokens.truncate(POSITIONS);
             self.unused = Some(Unused { drafter, draft, at });
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::controller::Grades;
+use super::controller::AcceptanceByBin;
 
 /// Tokens of a prompt that are compared.
 const PREFIX: usize = 64;
@@ -22,7 +22,7 @@ pub struct PastAnswer {
     /// The first tokens of the prompt.
     prefix: Vec<u32>,
     /// By drafter.
-    pub acceptance: Vec<Grades>,
+    pub acceptance: Vec<AcceptanceByBin>,
     /// Tokens of answers to prompts with this prefix: a moving average, and of the last answer.
     pub lengths: [f64; 2],
 }
@@ -40,7 +40,7 @@ impl SimilarPrompts {
     pub fn add(
         &mut self,
         prompt: &[u32],
-        acceptance: Vec<Grades>,
+        acceptance: Vec<AcceptanceByBin>,
         tokens: f64,
         average: impl Fn(Option<f64>, f64) -> f64,
     ) {

@@ -5,12 +5,13 @@ use std::{path::PathBuf, rc::Rc, sync::Arc, time::Instant};
 use mlx::Array;
 
 use super::{
-    Asked, Costs, Draft, Drafter, Hidden, MAX_AHEAD, MAX_DEPTH, SELF, Seen, StepMeter, StepTimes, Watched,
+    Draft, DraftRequest, Drafter, HiddenCapture, HiddenSource, HiddenStates, LAYER_SKIP, MAX_DEPTH,
+    MAX_STEP_DRAFT, StepCosts, StepProfiler, StepTimes,
     calibration::keep,
-    controller::{ANY_GRADE, Candidate, Choice, Controller, Length, Others},
-    draft_latency::Each,
-    drafters::{forced::Forced, ngram::Ngram},
-    sequence_speculation::{Mode, Speculating, Unused},
+    controller::{ANY_BIN, Controller, DraftOption, DraftPlan, OtherRows, SequenceLength},
+    draft_latency::DraftLatency,
+    drafters::{forced::ForcedDrafter, ngram::NgramDrafter},
+    sequence_speculation::{Mode, SequenceSpeculation, Unused},
 };
 use crate::{
     Options,
@@ -31,7 +32,7 @@ pub struct Speculator {
     /// Steps since one was to go without drafts.
     since_compared: usize,
     /// The measurement of step costs, if it was not made at load and is in progress.
-    meter: Option<StepMeter>,
+    meter: Option<StepProfiler>,
     /// Where measured costs are kept, if anywhere.
     file: Option<PathBuf>,
 }
@@ -39,13 +40,13 @@ pub struct Speculator {
 struct Entry {
     drafter: Box<dyn Drafter>,
     /// Milliseconds for each token of a draft, or for a draft that is made in one.
-    each: Each,
+    each: DraftLatency,
 }
 
 impl Entry {
     /// Milliseconds for each token of a draft, as long as nothing was measured.
-    fn believed(&self, costs: &Costs) -> f64 {
-        self.drafter.share() * costs.plain(1).unwrap_or(0.0)
+    fn prior(&self, costs: &StepCosts) -> f64 {
+        self.drafter.relative_cost() * costs.plain(1).unwrap_or(0.0)
     }
 }
 
@@ -61,17 +62,21 @@ impl Speculator {
     ///
     /// # Errors
     /// The options name a drafter that there is none of.
-    pub fn new(options: &Options, more: Vec<Box<dyn Drafter>>, costs: Costs) -> Result<Speculator, String> {
+    pub fn new(
+        options: &Options,
+        more: Vec<Box<dyn Drafter>>,
+        costs: StepCosts,
+    ) -> Result<Speculator, String> {
         let mut drafters: Vec<Box<dyn Drafter>> =
-            vec![Box::new(Forced), Box::new(Ngram::new(options.ngram_table.clone()))];
+            vec![Box::new(ForcedDrafter), Box::new(NgramDrafter::new(options.ngram_table.clone()))];
         drafters.extend(more);
         let drafts = drafters.iter().map(|drafter| options.metrics.drafts_of(drafter.name())).collect();
-        let believed = drafters.iter().map(|drafter| drafter.believed()).collect();
+        let prior = drafters.iter().map(|drafter| drafter.prior()).collect();
         let drafters = drafters
             .into_iter()
-            .map(|drafter| Entry { each: Each::alone(drafter.each()), drafter })
+            .map(|drafter| Entry { each: DraftLatency::alone(drafter.each()), drafter })
             .collect();
-        let (controller, usual) = (Controller::new(costs, believed), options.speculate.clone());
+        let (controller, usual) = (Controller::new(costs, prior), options.speculate.clone());
         let speculator =
             Speculator { drafters, controller, usual, drafts, since_compared: 0, meter: None, file: None };
         match speculator.mode(&speculator.usual) {
@@ -95,9 +100,9 @@ impl Speculator {
     }
 
     /// How a request that begins is going to be speculated on.
-    pub fn begin(&self, request: &Request) -> Speculating {
+    pub fn begin(&self, request: &Request) -> SequenceSpeculation {
         let asked = request.speculation.as_ref().unwrap_or(&self.usual);
-        Speculating {
+        SequenceSpeculation {
             // Names were checked when it came in.
             mode: self.mode(asked).unwrap_or(Mode::Off),
             source: (FORCED, 0),
@@ -105,22 +110,22 @@ impl Speculator {
             drafts: self.drafts.clone(),
             judged: None,
             counted: 0,
-            pace: self.controller.begin(&request.prompt),
+            stats: self.controller.begin(&request.prompt),
             unused: None,
-            left_out: None,
+            skipped_layers: None,
         }
     }
 
     /// The layers that the model can best skip; `None` while they are being measured.
-    pub fn spared(&mut self) -> Option<Rc<[usize]>> {
-        let drafter = self.drafters.iter_mut().find(|entry| entry.drafter.name() == SELF);
-        Some(drafter?.drafter.spared()?.into())
+    pub fn skippable_layers(&mut self) -> Option<Rc<[usize]>> {
+        let drafter = self.drafters.iter_mut().find(|entry| entry.drafter.name() == LAYER_SKIP);
+        Some(drafter?.drafter.skippable_layers()?.into())
     }
 
     /// Told that an `auto` request runs: missing costs of steps and drafters are measured from now on.
     pub fn prepare(&mut self, model: &dyn Model) {
         if self.meter.is_none() && !self.controller.costs.are_measured() {
-            self.meter = Some(StepMeter::new(model));
+            self.meter = Some(StepProfiler::new(model));
         }
         self.drafters.iter_mut().for_each(|entry| entry.drafter.prepare());
     }
@@ -146,10 +151,10 @@ impl Speculator {
     fn measure_next(&mut self, model: &dyn Model) -> mlx::Result<()> {
         // Taken out, so that a failure or a panic ends the measurement.
         if let Some(mut meter) = self.meter.take() {
-            self.controller.costs.took_before(vec![]);
+            self.controller.costs.add_measured(vec![]);
             match meter.slice(model)? {
                 true => self.meter = Some(meter),
-                false => self.controller.costs.took_before(meter.found()),
+                false => self.controller.costs.add_measured(meter.found()),
             }
             return Ok(());
         }
@@ -158,7 +163,7 @@ impl Speculator {
         };
         entry.drafter.measure()?;
         if !entry.drafter.is_measuring() {
-            entry.each = Each::alone(entry.drafter.each());
+            entry.each = DraftLatency::alone(entry.drafter.each());
         }
         Ok(())
     }
@@ -167,7 +172,7 @@ impl Speculator {
         Some(match asked {
             Speculate::Off => Mode::Off,
             Speculate::Auto => Mode::Auto,
-            Speculate::Lossy if self.names().contains(&SELF) => Mode::Lossy,
+            Speculate::Lossy if self.names().contains(&LAYER_SKIP) => Mode::Lossy,
             Speculate::Lossy => return None,
             Speculate::Fixed { drafter, depth } => {
                 let named = |entry: &Entry| entry.drafter.name() == drafter;
@@ -178,32 +183,32 @@ impl Speculator {
     }
 
     /// Which hidden states drafters want to see.
-    pub fn watched(&self) -> Watched {
-        let mut watched = Watched::default();
+    pub fn hidden_capture(&self) -> HiddenCapture {
+        let mut hidden_capture = HiddenCapture::default();
         for entry in &self.drafters {
             match entry.drafter.hidden() {
-                Hidden::None => {}
-                Hidden::Final => watched.last = true,
-                Hidden::Layers(layers) => watched.layers.extend(layers),
+                HiddenSource::None => {}
+                HiddenSource::Final => hidden_capture.last = true,
+                HiddenSource::Layers(layers) => hidden_capture.layers.extend(layers),
             }
         }
-        watched.layers.sort();
-        watched.layers.dedup();
-        watched
+        hidden_capture.layers.sort();
+        hidden_capture.layers.dedup();
+        hidden_capture
     }
 
     /// Shows drafters what tokens `from..` of a sequence look like: the hidden states behind the final norm, if those are
     /// watched, and behind layers, `[n, hidden_size]` each.
-    pub fn see(&mut self, s: &Sequence, from: usize, last: Option<&Array>, layers: &[(usize, Array)]) {
-        for entry in self.drafters.iter_mut().filter(|_| !s.speculating.is_off()) {
+    pub fn observe(&mut self, s: &Sequence, from: usize, last: Option<&Array>, layers: &[(usize, Array)]) {
+        for entry in self.drafters.iter_mut().filter(|_| !s.speculation.is_off()) {
             let behind =
                 |layer: &usize| layers.iter().find(|(known, _)| known == layer).map(|(_, x)| x.clone());
             let hidden: Vec<Array> = match entry.drafter.hidden() {
-                Hidden::None => continue,
-                Hidden::Final => last.cloned().into_iter().collect(),
-                Hidden::Layers(layers) => layers.iter().filter_map(behind).collect(),
+                HiddenSource::None => continue,
+                HiddenSource::Final => last.cloned().into_iter().collect(),
+                HiddenSource::Layers(layers) => layers.iter().filter_map(behind).collect(),
             };
-            entry.drafter.see(&Seen { sequence: s.id, tokens: &s.tokens, from, hidden });
+            entry.drafter.observe(&HiddenStates { sequence: s.id, tokens: &s.tokens, from, hidden });
         }
     }
 
@@ -216,15 +221,15 @@ impl Speculator {
         if room == 0 {
             return Ok(false);
         }
-        match s.speculating.mode {
+        match s.speculation.mode {
             Mode::Off | Mode::Lossy => Ok(false),
             Mode::Fixed { depth: 0, .. } => Ok(false),
             Mode::Fixed { drafter, depth } => match &self.drafters[drafter].drafter {
                 free if free.is_free() => Ok(!self.propose(drafter, s, depth.min(room))?.tokens.is_empty()),
-                other => Ok(other.debt(&asked(s, depth)).is_some()),
+                other => Ok(other.catch_up_cost(&asked(s, depth)).is_some()),
             },
             Mode::Auto => {
-                let others = Others { rows: rows - 1, width: rows - 1, kept: (rows - 1) as f64 };
+                let others = OtherRows { rows: rows - 1, width: rows - 1, kept: (rows - 1) as f64 };
                 Ok(self.choose(s, room, others)?.is_some())
             }
         }
@@ -236,12 +241,13 @@ impl Speculator {
     /// A drafter failed.
     pub fn draft(&mut self, running: &mut [Sequence]) -> mlx::Result<()> {
         let rows = running.iter().filter(|s| s.begun).count();
-        let mut others = Others { rows, width: rows, kept: rows as f64 };
+        let mut others = OtherRows { rows, width: rows, kept: rows as f64 };
         let compare = self.compares();
         let mut later: Vec<(usize, usize, usize)> = vec![];
         for (i, s) in running.iter_mut().enumerate().filter(|(_, s)| s.is_read()) {
-            let room = s.most_drafted().min(MAX_DEPTH).min((MAX_AHEAD + rows).saturating_sub(others.width));
-            if room == 0 || s.speculating.is_off() {
+            let room =
+                s.most_drafted().min(MAX_DEPTH).min((MAX_STEP_DRAFT + rows).saturating_sub(others.width));
+            if room == 0 || s.speculation.is_off() {
                 continue;
             }
             if s.request.constraint.is_some() {
@@ -251,8 +257,8 @@ impl Speculator {
             if s.draft.is_empty() {
                 // Without itself.
                 let beside =
-                    Others { rows: others.rows - 1, width: others.width - 1, kept: others.kept - 1.0 };
-                match s.speculating.mode {
+                    OtherRows { rows: others.rows - 1, width: others.width - 1, kept: others.kept - 1.0 };
+                match s.speculation.mode {
                     Mode::Fixed { depth: 0, .. } | Mode::Off | Mode::Lossy => {}
                     Mode::Auto if compare => {}
                     Mode::Fixed { drafter, depth } => later.push((drafter, i, depth.min(room))),
@@ -289,32 +295,34 @@ impl Speculator {
         later.sort();
         for of_one in later.chunk_by(|a, b| a.0 == b.0) {
             let entry = &mut self.drafters[of_one[0].0];
-            let owes =
-                |&(_, i, depth): &(usize, usize, usize)| entry.drafter.debt(&asked(&running[i], depth));
+            let owes = |&(_, i, depth): &(usize, usize, usize)| {
+                entry.drafter.catch_up_cost(&asked(&running[i], depth))
+            };
             let owing: Vec<usize> = of_one
                 .iter()
                 .filter(|asked| owes(asked).is_some_and(|ms| ms > 0.0))
                 .map(|asked| asked.1)
                 .collect();
             let started = Instant::now();
-            let drafts = match entry.drafter.borrows() {
+            let drafts = match entry.drafter.uses_target_cache() {
                 true => propose_on(&mut *entry.drafter, running, of_one)?,
                 false => {
                     let asked = of_one.iter().map(|&(_, i, depth)| asked(&running[i], depth));
-                    entry.drafter.propose(&asked.collect::<Vec<Asked>>())?
+                    entry.drafter.propose(&asked.collect::<Vec<DraftRequest>>())?
                 }
             };
-            let in_one = entry.drafter.in_one().is_some();
-            let passes = |draft: &Draft| if in_one { draft.tokens.len().min(1) } else { draft.tokens.len() };
+            let block_size = entry.drafter.block_size().is_some();
+            let passes =
+                |draft: &Draft| if block_size { draft.tokens.len().min(1) } else { draft.tokens.len() };
             let passes: usize = drafts.iter().map(passes).sum();
             let ms = started.elapsed().as_secs_f64() * 1e3;
             if passes > 0 && owing.is_empty() && !entry.drafter.is_free() {
-                let believed = entry.believed(&self.controller.costs);
-                entry.each.saw(of_one.len(), ms / passes as f64, believed);
+                let prior = entry.prior(&self.controller.costs);
+                entry.each.saw(of_one.len(), ms / passes as f64, prior);
             }
             for i in owing {
                 let length = length(&running[i]);
-                self.controller.invested(&mut running[i].speculating.pace, ms, length);
+                self.controller.invested(&mut running[i].speculation.stats, ms, length);
             }
             for (&(drafter, i, depth), mut draft) in of_one.iter().zip(drafts) {
                 draft.tokens.truncate(depth);
@@ -335,8 +343,8 @@ impl Speculator {
         &mut self,
         s: &mut Sequence,
         room: usize,
-        others: Others,
-    ) -> mlx::Result<Option<(Choice, Option<Draft>)>> {
+        others: OtherRows,
+    ) -> mlx::Result<Option<(DraftPlan, Option<Draft>)>> {
         // On a GPU a batch builds its next step while this one is computed, and all would have to wait for a draft (ADR 14).
         if others.rows > 0 && mlx::on_gpu() {
             return Ok(None);
@@ -349,36 +357,43 @@ impl Speculator {
             if !entry.drafter.is_ready() {
                 continue;
             }
-            let believed = || entry.believed(&self.controller.costs);
-            let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(believed), 0.0];
+            let prior = || entry.prior(&self.controller.costs);
+            let mut cost = [entry.each.of(others.rows + 1).unwrap_or_else(prior), 0.0];
             if !entry.drafter.is_free() {
-                let Some(debt) = entry.drafter.debt(&asked(s, room)) else { continue };
+                let Some(catch_up_cost) = entry.drafter.catch_up_cost(&asked(s, room)) else { continue };
                 let mut most = room;
-                if let Some(in_one) = entry.drafter.in_one() {
-                    (most, cost) = (room.min(in_one), [0.0, cost[0]]);
+                if let Some(block_size) = entry.drafter.block_size() {
+                    (most, cost) = (room.min(block_size), [0.0, cost[0]]);
                 }
-                candidates.push(Candidate { drafter, grade: ANY_GRADE, most, cost, debt, free: false });
+                candidates.push(DraftOption {
+                    drafter,
+                    grade: ANY_BIN,
+                    most,
+                    cost,
+                    catch_up_cost,
+                    free: false,
+                });
                 continue;
             }
             let draft = self.propose(drafter, s, room)?;
-            if s.speculating.pace.is_new_to(drafter)
-                && let Some(tried) = self.drafters[drafter].drafter.tried(s.id)
+            if s.speculation.stats.has_no_stats_of(drafter)
+                && let Some(prompt_acceptance) = self.drafters[drafter].drafter.prompt_acceptance(s.id)
             {
-                s.speculating.pace.begin_with(drafter, tried);
+                s.speculation.stats.set_prior(drafter, prompt_acceptance);
             }
             if !draft.tokens.is_empty() {
                 let (grade, most) = (draft.grade, draft.tokens.len());
-                candidates.push(Candidate { drafter, grade, most, cost, debt: 0.0, free: true });
+                candidates.push(DraftOption { drafter, grade, most, cost, catch_up_cost: 0.0, free: true });
                 drafts.push((drafter, draft));
             }
         }
         if candidates.is_empty() {
             return Ok(None);
         }
-        let chosen = self.controller.choose(&s.speculating.pace, &candidates, others, length);
+        let chosen = self.controller.choose(&s.speculation.stats, &candidates, others, length);
         let used = drafts.iter().position(|(drafter, _)| chosen.is_some_and(|it| it.drafter == *drafter));
         let used = used.map(|at| drafts.swap_remove(at).1);
-        s.speculating.leave_unused(used.is_some(), drafts, s.tokens.len());
+        s.speculation.leave_unused(used.is_some(), drafts, s.tokens.len());
         Ok(chosen.map(|choice| {
             let cut = |mut draft: Draft| {
                 draft.tokens.truncate(choice.depth);
@@ -390,13 +405,13 @@ impl Speculator {
 
     /// Learns from an unused draft once the tokens that followed show how far it was right.
     fn learn_from_unused(&mut self, s: &mut Sequence) {
-        let own = &mut s.speculating;
+        let own = &mut s.speculation;
         let Some(Unused { drafter, draft, at }) = &own.unused else { return };
         let came = s.tokens.get(*at..).unwrap_or_default();
         let right = draft.tokens.iter().zip(came).take_while(|(drafted, came)| drafted == came).count();
         let drafted = draft.tokens.len();
         if right == drafted || right < came.len() {
-            self.controller.learnt(&mut own.pace, *drafter, draft.grade, drafted, right);
+            self.controller.learnt(&mut own.stats, *drafter, draft.grade, drafted, right);
             own.unused = None;
         }
     }
@@ -404,20 +419,20 @@ impl Speculator {
     /// Takes in what a step brought the sequences that decode, and that it took `ms`, if nothing else was in it.
     pub fn passed(&mut self, running: &mut [Sequence], rows: usize, ms: Option<f64>, drafted: bool) {
         let decoding = || running.iter().filter(|s| s.generated() > 0);
-        let tokens: usize = decoding().map(|s| s.generated() - s.speculating.counted).sum();
+        let tokens: usize = decoding().map(|s| s.generated() - s.speculation.counted).sum();
         let kept = tokens as f64 / decoding().count().max(1) as f64;
         for s in running.iter_mut().filter(|s| s.generated() > 0) {
             let generated = s.generated();
-            let own = &mut s.speculating;
+            let own = &mut s.speculation;
             // Who drafts whatever there is tells nothing of places that are chosen.
             if let Some((drafted, accepted)) = own.judged.take()
                 && own.is_auto()
             {
                 let (drafter, grade) = own.source;
-                self.controller.judged(&mut own.pace, drafter, grade, drafted, accepted);
+                self.controller.judged(&mut own.stats, drafter, grade, drafted, accepted);
             }
             if let Some(ms) = ms {
-                self.controller.passed(&mut own.pace, rows, kept, ms, drafted);
+                self.controller.passed(&mut own.stats, rows, kept, ms, drafted);
             }
             own.counted = generated;
         }
@@ -432,7 +447,7 @@ impl Speculator {
     }
 
     /// What steps cost.
-    pub fn costs(&mut self) -> &mut Costs {
+    pub fn costs(&mut self) -> &mut StepCosts {
         &mut self.controller.costs
     }
 
@@ -442,9 +457,9 @@ impl Speculator {
     }
 
     /// A sequence has ended; it is to be [forgotten](Speculator::forget) too.
-    pub fn learn_from(&mut self, s: &Sequence) {
-        if s.speculating.is_auto() {
-            self.controller.ended(&s.speculating.pace, &s.request.prompt, s.generated());
+    pub fn on_finished(&mut self, s: &Sequence) {
+        if s.speculation.is_auto() {
+            self.controller.ended(&s.speculation.stats, &s.request.prompt, s.generated());
         }
     }
 
@@ -454,17 +469,17 @@ impl Speculator {
     }
 }
 
-fn length(s: &Sequence) -> Length {
-    Length { generated: s.generated(), most: s.most_drafted() }
+fn length(s: &Sequence) -> SequenceLength {
+    SequenceLength { generated: s.generated(), most: s.most_drafted() }
 }
 
-fn asked(s: &Sequence, depth: usize) -> Asked<'_> {
+fn asked(s: &Sequence, depth: usize) -> DraftRequest<'_> {
     ask(s.id, &s.tokens, &s.request, depth)
 }
 
-fn ask<'a>(sequence: u64, tokens: &'a [u32], request: &'a Request, depth: usize) -> Asked<'a> {
+fn ask<'a>(sequence: u64, tokens: &'a [u32], request: &'a Request, depth: usize) -> DraftRequest<'a> {
     let (sampling, constraint) = (&request.sampling, request.constraint.as_deref());
-    Asked { sequence, tokens, prompt: request.prompt.len(), depth, sampling, constraint }
+    DraftRequest { sequence, tokens, prompt: request.prompt.len(), depth, sampling, constraint }
 }
 
 /// Has a drafter draft on the caches of sequences: (_, index, depth) each, by index.
@@ -479,19 +494,20 @@ fn propose_on(
         own.extend(depths.next_if(|(next, _)| *next == i).map(|(_, depth)| (s, depth)));
     }
     own.iter_mut().for_each(|(s, _)| s.lent = true);
-    let (asked, caches): (Vec<Asked>, Vec<Lent>) = own.iter_mut().map(|(s, depth)| lend(s, *depth)).unzip();
+    let (asked, caches): (Vec<DraftRequest>, Vec<Lent>) =
+        own.iter_mut().map(|(s, depth)| lend(s, *depth)).unzip();
     let drafts = drafter.propose_on(&asked, caches)?;
     own.into_iter().for_each(|(s, _)| s.lent = false);
     Ok(drafts)
 }
 
-fn lend(s: &mut Sequence, depth: usize) -> (Asked<'_>, Lent<'_>) {
+fn lend(s: &mut Sequence, depth: usize) -> (DraftRequest<'_>, Lent<'_>) {
     let Sequence { id, tokens, request, caches, .. } = s;
     (ask(*id, tokens, request, depth), Lent::new(caches))
 }
 
 /// Gives a sequence its draft.
 fn take(s: &mut Sequence, drafter: usize, draft: Draft) {
-    s.speculating.source = (drafter, draft.grade);
+    s.speculation.source = (drafter, draft.grade);
     s.take_draft(draft.tokens);
 }

@@ -23,16 +23,16 @@ const MOST_DEARER: f64 = 10.0;
 
 /// What steps cost, in milliseconds, by the tokens in them.
 #[derive(Clone, Debug)]
-pub struct Costs {
+pub struct StepCosts {
     /// Of steps of one row that are read before the next is built, by rising width.
-    steps: Vec<Step>,
+    steps: Vec<WidthCost>,
     /// Factor of all of these: other programs slow down steps of every width alike, and which of them is measured at such a time
     /// must not decide whether to draft.
     speed: f64,
     /// Number of measurements of any width.
     count: u64,
     /// Of such steps of more rows, by the rows in them.
-    batches: Vec<Rows>,
+    batches: Vec<BatchCost>,
     /// Of steps whose successor is built while they are computed, by the rows in them.
     plain: Vec<Option<f64>>,
     /// Whether several widths were measured: one width says nothing about the others.
@@ -43,7 +43,7 @@ pub struct Costs {
 
 /// What is known of steps of a width.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct WidthCost {
     width: usize,
     /// Milliseconds, at a speed of 1.
     ms: f64,
@@ -56,7 +56,7 @@ struct Step {
 
 /// What steps of so many rows cost: each row brings a past of its own, so width alone does not tell.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rows {
+struct BatchCost {
     /// Milliseconds without drafts.
     bare: Option<f64>,
     /// What a drafted token costs, as a share of what it would cost one row.
@@ -74,9 +74,9 @@ pub struct StepTimes {
     pub drafters: Vec<(&'static str, f64)>,
 }
 
-impl Costs {
+impl StepCosts {
     /// From measured steps of one sequence: widths and milliseconds.
-    pub fn new(mut steps: Vec<(usize, f64)>) -> Costs {
+    pub fn new(mut steps: Vec<(usize, f64)>) -> StepCosts {
         steps.sort_by_key(|(width, _)| *width);
         steps.dedup_by_key(|(width, _)| *width);
         // Other programs can only make a step take longer, and it takes no longer than a wider one.
@@ -84,14 +84,16 @@ impl Costs {
             steps[i - 1].1 = steps[i - 1].1.min(steps[i].1);
         }
         let measured = !steps.is_empty();
-        let steps =
-            steps.into_iter().map(|(width, ms)| Step { width, ms, first: ms, seen: 0.0, last: 0 }).collect();
-        Costs { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured, unproved: 1.0 }
+        let steps = steps
+            .into_iter()
+            .map(|(width, ms)| WidthCost { width, ms, first: ms, seen: 0.0, last: 0 })
+            .collect();
+        StepCosts { steps, speed: 1.0, count: 0, batches: vec![], plain: vec![], measured, unproved: 1.0 }
     }
 
     /// Like [`new`](Costs::new), from measurements that other programs may have disturbed.
-    pub fn at_load(steps: Vec<(usize, f64)>) -> Costs {
-        Costs { unproved: UNPROVED, ..Costs::new(steps) }
+    pub fn at_load(steps: Vec<(usize, f64)>) -> StepCosts {
+        StepCosts { unproved: UNPROVED, ..StepCosts::new(steps) }
     }
 
     /// Whether several widths were measured, not only those of steps that ran.
@@ -100,11 +102,11 @@ impl Costs {
     }
 
     /// Adds measured steps; values from steps that ran take precedence.
-    pub fn took_before(&mut self, steps: Vec<(usize, f64)>) {
+    pub fn add_measured(&mut self, steps: Vec<(usize, f64)>) {
         for (width, ms) in steps {
             if let Err(at) = self.steps.binary_search_by_key(&width, |step| step.width) {
                 let ms = ms / self.speed;
-                self.steps.insert(at, Step { width, ms, first: ms, seen: 0.0, last: 0 });
+                self.steps.insert(at, WidthCost { width, ms, first: ms, seen: 0.0, last: 0 });
             }
         }
         (self.measured, self.unproved) = (true, UNPROVED);
@@ -119,15 +121,15 @@ impl Costs {
         let proved = self.steps[..at].iter().rev().find(|step| step.seen > 0.0 && step.width > 1);
         let corrected =
             proved.map_or(self.unproved, |step| (step.ms / step.first).clamp(self.unproved, MOST_CORRECTED));
-        let believed = |step: &Step| match step.seen {
-            0.0 => Step {
+        let prior = |step: &WidthCost| match step.seen {
+            0.0 => WidthCost {
                 ms: (first + corrected * (step.ms - first)).max(proved.map_or(0.0, |step| step.ms)),
                 ..*step
             },
             _ => *step,
         };
-        let right = self.steps.get(at).map(believed);
-        let left = at.checked_sub(1).map(|i| believed(&self.steps[i]));
+        let right = self.steps.get(at).map(prior);
+        let left = at.checked_sub(1).map(|i| prior(&self.steps[i]));
         let ms = match (left, right) {
             (_, Some(known)) if known.width == width => known.ms,
             (Some(a), Some(b)) => {
@@ -162,7 +164,7 @@ impl Costs {
     }
 
     /// What is known of so many rows, or of as nearly as many as possible: rather of fewer.
-    fn nearest(&self, rows: usize, what: impl Fn(&Rows) -> Option<f64>) -> Option<(usize, f64)> {
+    fn nearest(&self, rows: usize, what: impl Fn(&BatchCost) -> Option<f64>) -> Option<(usize, f64)> {
         let known = self.batches.iter().enumerate().filter_map(|(n, of)| Some((n, what(of)?)));
         known.min_by_key(|(n, _)| (n.abs_diff(rows), *n))
     }
@@ -179,7 +181,7 @@ impl Costs {
         StepTimes { steps, plain: plain.collect(), drafters: vec![] }
     }
 
-    pub fn saw_step(&mut self, rows: usize, width: usize, ms: f64) {
+    pub fn record_step(&mut self, rows: usize, width: usize, ms: f64) {
         if rows > 1 {
             return self.saw_batch(rows, width, ms);
         }
@@ -188,7 +190,7 @@ impl Costs {
             Ok(at) => self.saw_known(at, ms),
             Err(at) => {
                 let ms = ms / self.speed;
-                self.steps.insert(at, Step { width, ms, first: ms, seen: 1.0, last: self.count });
+                self.steps.insert(at, WidthCost { width, ms, first: ms, seen: 1.0, last: self.count });
             }
         }
     }
@@ -199,7 +201,7 @@ impl Costs {
         let step = &mut self.steps[at];
         let others = (self.count - step.last).saturating_sub(1) as f64;
         let own = (OWN + RARE * others).max(FEW / (step.seen + 1.0)).min(MOST_OWN);
-        let off = |speed: f64, step: &Step| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
+        let off = |speed: f64, step: &WidthCost| (ms / (speed * step.ms)).clamp(1.0 / OUTLIER, OUTLIER) - 1.0;
         self.speed *= 1.0 + SPEED * (1.0 - own / MOST_OWN) * off(self.speed, step);
         step.ms *= 1.0 + own * off(self.speed, step);
         (step.seen, step.last) = (step.seen + 1.0, self.count);
@@ -208,7 +210,7 @@ impl Costs {
     fn saw_batch(&mut self, rows: usize, width: usize, ms: f64) {
         let (Some(bare), Some(ahead)) = (self.bare(rows), self.ahead(rows, width)) else { return };
         if self.batches.len() <= rows {
-            self.batches.resize(rows + 1, Rows::default());
+            self.batches.resize(rows + 1, BatchCost::default());
         }
         let known = &mut self.batches[rows];
         if width == rows {
@@ -221,7 +223,7 @@ impl Costs {
         }
     }
 
-    pub fn saw_plain(&mut self, rows: usize, ms: f64) {
+    pub fn record_plain(&mut self, rows: usize, ms: f64) {
         if self.plain.len() <= rows {
             self.plain.resize(rows + 1, None);
         }
@@ -241,37 +243,37 @@ mod tests {
 
     #[test]
     fn costs_between_measurements_lie_between_them() {
-        let mut costs = Costs::new(vec![(8, 4.0), (1, 1.0), (4, 2.0)]);
+        let mut costs = StepCosts::new(vec![(8, 4.0), (1, 1.0), (4, 2.0)]);
         assert_eq!(
             [1, 2, 4, 6, 8, 16].map(|width| costs.step(width).unwrap()),
             [1.0, 4.0 / 3.0, 2.0, 3.0, 4.0, 8.0]
         );
         assert_eq!(costs.plain(1), Some(1.0));
-        costs.saw_plain(1, 0.9);
-        (0..100).for_each(|_| costs.saw_step(1, 4, 3.0));
+        costs.record_plain(1, 0.9);
+        (0..100).for_each(|_| costs.record_step(1, 4, 3.0));
         assert_eq!(costs.plain(1), Some(0.9));
         assert!((costs.step(4).unwrap() - 3.0).abs() < 1e-3);
         // A pause of the whole machine is no measurement.
-        costs.saw_step(1, 1, 500.0);
+        costs.record_step(1, 1, 500.0);
         assert!(costs.step(1).unwrap() < 1.7, "{:?}", costs.step(1));
-        assert_eq!(Costs::new(vec![]).step(3), None);
-        let disturbed = Costs::new(vec![(1, 1.0), (4, 5.0), (8, 3.5)]);
+        assert_eq!(StepCosts::new(vec![]).step(3), None);
+        let disturbed = StepCosts::new(vec![(1, 1.0), (4, 5.0), (8, 3.5)]);
         assert_eq!([1, 4, 8].map(|width| disturbed.step(width)), [Some(1.0), Some(3.5), Some(3.5)]);
         assert_eq!(costs.times().plain, [(1, 0.9)]);
     }
 
     #[test]
     fn slower_machine_scales_steps_of_every_width() {
-        let mut costs = Costs::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
-        (0..40).for_each(|_| costs.saw_step(1, 2, 1.2));
-        (0..20).for_each(|_| costs.saw_step(1, 2, 2.4));
+        let mut costs = StepCosts::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
+        (0..40).for_each(|_| costs.record_step(1, 2, 1.2));
+        (0..20).for_each(|_| costs.record_step(1, 2, 2.4));
         let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
         assert!(two > 2.2 && (1.7..2.1).contains(&one), "{one} and {two}");
         // A width that was not seen since load is corrected itself.
-        let mut costs = Costs::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
-        (0..40).for_each(|_| costs.saw_step(1, 1, 1.0));
-        (0..20).for_each(|_| costs.saw_step(1, 2, 2.4));
-        (0..10).for_each(|_| costs.saw_step(1, 1, 1.0));
+        let mut costs = StepCosts::new(vec![(1, 1.0), (2, 1.2), (4, 1.6)]);
+        (0..40).for_each(|_| costs.record_step(1, 1, 1.0));
+        (0..20).for_each(|_| costs.record_step(1, 2, 2.4));
+        (0..10).for_each(|_| costs.record_step(1, 1, 1.0));
         let [one, two] = [1, 2].map(|width| costs.step(width).unwrap());
         assert!(two > 1.8 && one < 1.2, "{one} and {two}");
     }
@@ -279,24 +281,24 @@ mod tests {
     #[test]
     fn a_batch_is_known_by_its_rows() {
         // 1 and a fifth of a millisecond for each token.
-        let mut costs = Costs::new((1..=40).map(|width| (width, 0.8 + 0.2 * width as f64)).collect());
-        let batch = |costs: &Costs, rows: usize, width: usize| {
+        let mut costs = StepCosts::new((1..=40).map(|width| (width, 0.8 + 0.2 * width as f64)).collect());
+        let batch = |costs: &StepCosts, rows: usize, width: usize| {
             (costs.batch(rows, width).unwrap() * 1000.0).round() / 1000.0
         };
         assert_eq!(batch(&costs, 3, 8), 2.4, "like one row's, until something is known");
-        costs.saw_step(4, 4, 3.6);
+        costs.record_step(4, 4, 3.6);
         assert_eq!(batch(&costs, 4, 4), 3.6);
         assert_eq!([batch(&costs, 3, 3), batch(&costs, 6, 6)], [3.4, 4.0], "by the nearest");
         assert_eq!(batch(&costs, 4, 9), 4.6);
         // Drafted tokens cost half of what they cost one row.
-        costs.saw_step(4, 8, 4.0);
+        costs.record_step(4, 8, 4.0);
         assert_eq!([batch(&costs, 4, 4), batch(&costs, 4, 8), batch(&costs, 4, 14)], [3.6, 4.0, 4.6]);
         assert_eq!(batch(&costs, 6, 16), 5.0, "there as well");
-        (0..99).for_each(|_| costs.saw_step(4, 8, 4.4));
+        (0..99).for_each(|_| costs.record_step(4, 8, 4.4));
         assert_eq!(batch(&costs, 4, 8), 4.4);
         assert_eq!(costs.plain(4), costs.batch(4, 4));
         // Never less than a step of one token.
-        costs.saw_step(64, 64, 1e-3);
+        costs.record_step(64, 64, 1e-3);
         assert!(costs.batch(64, 66) >= costs.step(1) && costs.batch(30, 30) >= costs.step(1));
         assert_eq!(costs.times().steps.len(), 40);
     }

@@ -63,7 +63,7 @@ pub struct Bench {
 
 impl Bench {
     fn new(golden: &str, script: Script) -> Bench {
-        Bench::with(golden, Box::new(Scripted(script)))
+        Bench::with(golden, Box::new(ScriptedDrafter(script)))
     }
 
     pub fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
@@ -91,7 +91,7 @@ impl Bench {
             thread::spawn(|| {}),
         );
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
-        let speculator = Speculator::new(&options, vec![drafter], Costs::new(vec![])).expect("off");
+        let speculator = Speculator::new(&options, vec![drafter], StepCosts::new(vec![])).expect("off");
         Bench {
             runner: Runner::new(model.into(), info, options, None, speculator),
             engine,
@@ -216,8 +216,8 @@ type Shown = Rc<RefCell<Vec<(usize, Vec<u32>)>>>;
 
 /// Follows a script, and notes what it is shown of the first sequence.
 struct Watching {
-    script: Scripted,
-    hidden: Hidden<'static>,
+    script: ScriptedDrafter,
+    hidden: HiddenSource<'static>,
     shown: Shown,
 }
 
@@ -226,11 +226,11 @@ impl Drafter for Watching {
         "watching"
     }
 
-    fn hidden(&self) -> Hidden<'_> {
+    fn hidden(&self) -> HiddenSource<'_> {
         self.hidden
     }
 
-    fn see(&mut self, seen: &Seen) {
+    fn observe(&mut self, seen: &HiddenStates) {
         let [hidden] = &seen.hidden[..] else { panic!("one kind of hidden states") };
         let rows = hidden.dim(0) as usize;
         assert!(seen.from + rows < seen.tokens.len(), "the token behind them is known");
@@ -241,7 +241,7 @@ impl Drafter for Watching {
         }
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         assert!(asked.iter().all(|asked| asked.sampling.temperature >= 0.0));
         self.script.propose(asked)
     }
@@ -251,9 +251,9 @@ impl Drafter for Watching {
 fn drafters_see_each_token_that_stays_once() {
     for golden in ["qwen3_5-text-sharded", "gemma4_e-a"] {
         let expected = answers(golden, 2);
-        for hidden in [Hidden::Final, Hidden::Layers(&[1])] {
+        for hidden in [HiddenSource::Final, HiddenSource::Layers(&[1])] {
             let shown = Shown::default();
-            let script = Scripted(script(0.6, expected.clone()));
+            let script = ScriptedDrafter(script(0.6, expected.clone()));
             let watching = Watching { script, hidden, shown: shown.clone() };
             let mut bench = Bench::with(golden, Box::new(watching));
             let running = [0, 1].map(|i| bench.submit(request(i, "watching", 4)));
@@ -270,7 +270,7 @@ fn drafters_see_each_token_that_stays_once() {
             let mut batch = Batch::new([part]);
             batch.watch(&[1]);
             let last = model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
-            let all = if hidden == Hidden::Final { last } else { batch.seen()[0].1.clone() };
+            let all = if hidden == HiddenSource::Final { last } else { batch.seen()[0].1.clone() };
             let all: Vec<u32> = all.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect();
             let width = all.len() / tokens.len();
             let shown = shown.borrow();

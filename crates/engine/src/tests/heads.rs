@@ -14,8 +14,8 @@ use crate::{
     request::Sampling,
     sample::Sampler,
     speculate::{
-        Asked, Drafter, Seen,
-        drafters::mtp::{Ahead, MtpDrafter, Place, Row, propose},
+        DraftRequest, Drafter, HiddenStates,
+        drafters::mtp::{DraftPosition, HeadContext, HeadRow, MtpDrafter, propose},
     },
     weights::Types,
 };
@@ -65,7 +65,7 @@ fn head_logits(model: &dyn Model, mtp: &Mtp, hidden: &Array, tokens: &[u32], chu
     logits
 }
 
-fn greedy(logits: &Array, _: &[Place]) -> Array {
+fn greedy(logits: &Array, _: &[DraftPosition]) -> Array {
     logits.argmax(-1)
 }
 
@@ -108,10 +108,10 @@ fn check(name: &str, recorded: &Recorded) {
         );
     }
     // The hidden states are of all tokens but the last, as if that had just been sampled.
-    let mut ahead = Ahead::new(mtp);
+    let mut context = HeadContext::new(mtp);
     let n = recorded.prompt_ids.len() - 1;
-    ahead.observe(0, &hidden.slice(0, 0, n as i32));
-    let row = Row { ahead: &mut ahead, tokens: &recorded.prompt_ids, depth: recorded.drafts.len() };
+    context.observe(0, &hidden.slice(0, 0, n as i32));
+    let row = HeadRow { context: &mut context, tokens: &recorded.prompt_ids, depth: recorded.drafts.len() };
     let mut last = vec![];
     let drafts = propose(&*model, &mut [row], &mut |logits, places| {
         last = logits.to_vec::<f32>().expect("logits");
@@ -174,8 +174,8 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
     }
 }
 
-fn see(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
-    drafter.see(&Seen { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
+fn observe(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
+    drafter.observe(&HiddenStates { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
 }
 
 /// Drafts all answers together, as a server would: how many drafted tokens came to be looked at, and how many of those were
@@ -189,12 +189,12 @@ fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: 
         let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
         let ask = |&i: &usize| {
             let (s, [seen, n]) = (&said[i], known[i]);
-            see(&mut drafter, i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
+            observe(&mut drafter, i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
             let depth = depth.min(s.tokens.len() - n);
             let tokens = &s.tokens[..n];
-            Asked { sequence: i as u64, tokens, prompt: s.prompt, depth, sampling, constraint: None }
+            DraftRequest { sequence: i as u64, tokens, prompt: s.prompt, depth, sampling, constraint: None }
         };
-        let asked: Vec<Asked> = going.iter().map(ask).collect();
+        let asked: Vec<DraftRequest> = going.iter().map(ask).collect();
         if asked.is_empty() {
             return counts;
         }
@@ -248,11 +248,11 @@ fn drafts_leave_nothing_behind() {
         let tokens: Vec<u32> = (0..400).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
         let hidden = hidden(&*model, &tokens);
         let part = |from: usize, to: usize| hidden.slice(0, from as i32, to as i32);
-        let draft = |ahead: &mut Ahead, known: usize, depth: usize| {
-            let row = Row { ahead, tokens: &tokens[..known], depth };
+        let draft = |context: &mut HeadContext, known: usize, depth: usize| {
+            let row = HeadRow { context, tokens: &tokens[..known], depth };
             read(&propose(&*model, &mut [row], &mut greedy)[0])
         };
-        let (mut often, mut once) = (Ahead::new(mtp), Ahead::new(mtp));
+        let (mut often, mut once) = (HeadContext::new(mtp), HeadContext::new(mtp));
         for (known, depth) in [(20, 8), (21, 1), (24, 3), (100, 2)] {
             let observed = often.observed();
             often.observe(observed, &part(observed, known - 1));
@@ -260,8 +260,8 @@ fn drafts_leave_nothing_behind() {
         }
         once.observe(0, &part(0, 99));
         assert_eq!(draft(&mut once, 100, 0), [0; 0], "nobody wants any");
-        for ahead in [&mut often, &mut once] {
-            ahead.observe(99, &part(99, 110));
+        for context in [&mut often, &mut once] {
+            context.observe(99, &part(99, 110));
         }
         assert_eq!(draft(&mut often, 111, 4), draft(&mut once, 111, 4), "{name}");
         assert_eq!(draft(&mut often, 111, 4), [0; 0], "nothing new to go by");
@@ -276,25 +276,25 @@ fn neighbours_change_no_draft() {
     let texts: Vec<Vec<u32>> =
         (1..=4).map(|s| (0..30 * s + 2).map(|i| 3 + (i * (2 * s + 5) + i / 3) % 240).collect()).collect();
     let states: Vec<Array> = texts.iter().map(|text| hidden(&*model, text)).collect();
-    let heads = || -> Vec<Ahead> {
+    let heads = || -> Vec<HeadContext> {
         let begin = |(text, states): (&Vec<u32>, &Array)| {
-            let mut ahead = Ahead::new(mtp);
-            ahead.observe(0, &states.slice(0, 0, text.len() as i32 - 1));
-            ahead
+            let mut context = HeadContext::new(mtp);
+            context.observe(0, &states.slice(0, 0, text.len() as i32 - 1));
+            context
         };
         texts.iter().zip(&states).map(begin).collect()
     };
     let depths = [3, 0, 5, 1];
-    fn row<'a>(ahead: &'a mut Ahead, tokens: &'a [u32], depth: usize) -> Row<'a> {
-        Row { ahead, tokens, depth }
+    fn row<'a>(context: &'a mut HeadContext, tokens: &'a [u32], depth: usize) -> HeadRow<'a> {
+        HeadRow { context, tokens, depth }
     }
-    let places = |seen: &mut Vec<Place>, logits: &Array, places: &[Place]| {
+    let places = |seen: &mut Vec<DraftPosition>, logits: &Array, places: &[DraftPosition]| {
         seen.extend(places);
         logits.argmax(-1)
     };
     let (mut together, mut seen) = (heads(), vec![]);
-    let mut rows: Vec<Row> =
-        together.iter_mut().enumerate().map(|(i, ahead)| row(ahead, &texts[i], depths[i])).collect();
+    let mut rows: Vec<HeadRow> =
+        together.iter_mut().enumerate().map(|(i, context)| row(context, &texts[i], depths[i])).collect();
     let drafts = propose(&*model, &mut rows, &mut |logits, at| places(&mut seen, logits, at));
     for ((i, draft), mut alone) in drafts.iter().enumerate().zip(heads()) {
         let own = propose(&*model, &mut [row(&mut alone, &texts[i], depths[i])], &mut greedy);
@@ -312,12 +312,12 @@ fn of_a_long_past_the_head_sees_the_end() {
     let tokens: Vec<u32> = (0..1000).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
     let hidden = hidden(&*model, &tokens);
     let draft = |parts: &[(usize, usize)]| {
-        let mut ahead = Ahead::new(mtp);
+        let mut context = HeadContext::new(mtp);
         for &(from, to) in parts {
-            ahead.observe(from, &hidden.slice(0, from as i32, to as i32));
+            context.observe(from, &hidden.slice(0, from as i32, to as i32));
         }
         let mut last = vec![];
-        let row = Row { ahead: &mut ahead, tokens: &tokens, depth: 1 };
+        let row = HeadRow { context: &mut context, tokens: &tokens, depth: 1 };
         propose(&*model, &mut [row], &mut |logits, places| {
             last = logits.to_vec::<f32>().expect("logits");
             greedy(logits, places)
@@ -337,18 +337,24 @@ fn a_sequence_that_begins_again_begins_anew() {
     let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
     let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
     let ask = |drafter: &mut MtpDrafter, sequence| {
-        let asked =
-            Asked { sequence, tokens: &tokens, prompt: 50, depth: 4, sampling: &greedy, constraint: None };
+        let asked = DraftRequest {
+            sequence,
+            tokens: &tokens,
+            prompt: 50,
+            depth: 4,
+            sampling: &greedy,
+            constraint: None,
+        };
         drafter.propose(&[asked]).expect("drafts").remove(0)
     };
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
     assert_eq!(ask(&mut drafter, 1).tokens, [0; 0], "nothing was seen");
-    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
+    observe(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
     let first = ask(&mut drafter, 1);
     assert_eq!(first.tokens.len(), 4);
     drafter.forget(1);
-    see(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
-    see(&mut drafter, 2, 40, &hidden.slice(0, 40, 59));
+    observe(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
+    observe(&mut drafter, 2, 40, &hidden.slice(0, 40, 59));
     assert_eq!(ask(&mut drafter, 1), first);
     assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
 }

@@ -12,7 +12,7 @@ use crate::{
     handle::Message,
     request::Priority,
     run::Runner,
-    speculate::{Asked, Draft, Drafter, Hidden, Scripted, Seen},
+    speculate::{Draft, DraftRequest, Drafter, HiddenSource, HiddenStates, ScriptedDrafter},
 };
 
 /// An engine without a thread: the test runs its rounds.
@@ -50,7 +50,7 @@ impl Rig {
         let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
         let (places, thread) = (Places::new(8, 100), thread::spawn(|| {}));
         let engine = Engine::new(info.clone(), places, Arc::default(), heartbeat.clone(), sender, thread);
-        let speculator = Speculator::new(&options, drafters, Costs::new(vec![])).expect("a drafter");
+        let speculator = Speculator::new(&options, drafters, StepCosts::new(vec![])).expect("a drafter");
         Rig {
             runner: Runner::new(Rc::new(model), info, options, None, speculator),
             engine,
@@ -211,7 +211,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     };
     let speculate = Speculate::Fixed { drafter: "scripted".into(), depth: Some(4) };
     let options = Options { speculate, ..options };
-    let mut rig = Rig::new("qwen3-a", options, Memory::default(), vec![Box::new(Scripted(script))]);
+    let mut rig = Rig::new("qwen3-a", options, Memory::default(), vec![Box::new(ScriptedDrafter(script))]);
     let first = rig.submit(request.clone());
     while rig.runner.running.first().is_none_or(|s| s.generated() < 60) {
         rig.round();
@@ -236,15 +236,15 @@ impl Drafter for Memorising {
         "memorising"
     }
 
-    fn hidden(&self) -> Hidden<'_> {
-        Hidden::Final
+    fn hidden(&self) -> HiddenSource<'_> {
+        HiddenSource::Final
     }
 
-    fn see(&mut self, seen: &Seen) {
-        self.0.borrow_mut().insert(seen.sequence);
+    fn observe(&mut self, states: &HiddenStates) {
+        self.0.borrow_mut().insert(states.sequence);
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         Ok(vec![Draft::default(); asked.len()])
     }
 

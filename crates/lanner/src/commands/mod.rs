@@ -61,7 +61,7 @@ pub enum CommandError {
     #[error("{}, line {line}: {problem}", path.display())]
     Corpus { path: std::path::PathBuf, line: usize, problem: String },
     #[error(transparent)]
-    Table(#[from] engine::ngrams::TableError),
+    Table(#[from] engine::ngrams::NgramTableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
     #[error("the terminal cannot be read: {0}")]

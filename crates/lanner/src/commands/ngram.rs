@@ -8,7 +8,7 @@ use std::{
 };
 
 use chat::{RenderInput, Template, Tokenizer};
-use engine::ngrams::{About, Builder, Table};
+use engine::ngrams::{Builder, NgramTable, TableInfo};
 use serde_json::{Map, Value};
 
 use super::CommandError;
@@ -44,24 +44,24 @@ pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandErr
         }
     }
     let fingerprint = drafting::fingerprint(&corpus.tokenizer);
-    let about = corpus.builder.finish(&fingerprint, &source.name)?;
+    let info = corpus.builder.finish(&fingerprint, &source.name)?;
     say(format_args!("lanner: wrote {} in {:.1} s", out.display(), started.elapsed().as_secs_f64()));
-    print(&about, config.json)
+    print(&info, config.json)
 }
 
 /// # Errors
 /// The file is no table, or is damaged.
 pub fn show(table: &Path, json: bool) -> Result<(), CommandError> {
-    print(&Table::read(table)?.about, json)
+    print(&NgramTable::read(table)?.info, json)
 }
 
-fn print(about: &About, json: bool) -> Result<(), CommandError> {
-    let About { tokenizer, model, order, min_count, tokens, entries, .. } = about;
+fn print(info: &TableInfo, json: bool) -> Result<(), CommandError> {
+    let TableInfo { tokenizer, model, order, min_count, tokens, entries, .. } = info;
     let mut stdout = io::stdout();
     if json {
-        return Ok(writeln!(stdout, "{}", serde_json::to_string(about).map_err(io::Error::other)?)?);
+        return Ok(writeln!(stdout, "{}", serde_json::to_string(info).map_err(io::Error::other)?)?);
     }
-    writeln!(stdout, "{entries} contexts of up to {order} tokens, {}", megabytes(about.bytes()))?;
+    writeln!(stdout, "{entries} contexts of up to {order} tokens, {}", megabytes(info.bytes()))?;
     writeln!(stdout, "made of {tokens} tokens, in which each occurs {min_count} times or more")?;
     Ok(writeln!(stdout, "for the tokenizer of {model} ({})", &tokenizer[..tokenizer.len().min(8)])?)
 }

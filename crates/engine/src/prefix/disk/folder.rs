@@ -86,7 +86,7 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
             (files, bytes) = (files + 1, bytes + entry.bytes);
         }
         // It is measured again.
-        existing(fs::remove_file(folder.join(crate::speculate::PROFILE)))?;
+        existing(fs::remove_file(folder.join(crate::speculate::LAYER_PROFILE_FILE)))?;
         // Stays if somebody put something else there.
         let _ = fs::remove_dir(folder);
     }

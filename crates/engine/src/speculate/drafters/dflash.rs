@@ -9,23 +9,23 @@ use crate::{
     cache::Cache,
     models::{DFlash, Model},
     sample::{Sampler, guess},
-    speculate::{Asked, Draft, Drafter, GRADES, Hidden, Seen},
+    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, HiddenSource, HiddenStates},
 };
 
 use super::mtp::{joined, pick};
 
 /// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
-pub const WAITING: usize = 256;
+pub const MAX_PENDING: usize = 256;
 
 /// Proposes what the block drafter guesses.
-pub struct BlockDrafter {
+pub struct DFlashDrafter {
     model: Rc<dyn Model>,
     block: DFlash,
-    sequences: HashMap<u64, Context>,
+    sequences: HashMap<u64, DFlashContext>,
 }
 
 /// What it knows of one sequence: keys and values made of the model's hidden states alone.
-struct Context {
+struct DFlashContext {
     caches: Vec<Cache>,
     /// Hidden states behind consecutive positions that it has not taken in: of each of the layers, `[n, hidden_size]`.
     waiting: Vec<Vec<Array>>,
@@ -35,13 +35,13 @@ struct Context {
     to: usize,
 }
 
-impl BlockDrafter {
+impl DFlashDrafter {
     /// `block` was loaded for `model`.
-    pub fn new(model: Rc<dyn Model>, block: DFlash) -> BlockDrafter {
-        BlockDrafter { model, block, sequences: HashMap::new() }
+    pub fn new(model: Rc<dyn Model>, block: DFlash) -> DFlashDrafter {
+        DFlashDrafter { model, block, sequences: HashMap::new() }
     }
 
-    fn sampler(&self, asked: &Asked) -> Sampler {
+    fn sampler(&self, asked: &DraftRequest) -> Sampler {
         let (prompt, generated) = asked.tokens.split_at(asked.prompt);
         Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
     }
@@ -49,13 +49,13 @@ impl BlockDrafter {
     /// Takes in what waits for the rows, and guesses what follows them: hidden states `[rows * size, hidden_size]`. What the
     /// guesses leave in the caches is forgotten.
     #[track_caller]
-    fn guess(&self, rows: &mut [Row]) -> Option<Array> {
+    fn guess(&self, rows: &mut [DFlashRow]) -> Option<Array> {
         let embedding = self.model.embedding()?;
-        let mut contexts: Vec<&mut Context> = rows.iter_mut().map(|row| &mut row.context).collect();
-        observe(&self.block, &mut contexts);
+        let mut contexts: Vec<&mut DFlashContext> = rows.iter_mut().map(|row| &mut row.context).collect();
+        catch_up(&self.block, &mut contexts);
         let last: Vec<u32> = rows.iter().filter_map(|row| row.asked.tokens.last().copied()).collect();
         let parts = rows.iter_mut().map(|row| {
-            let Context { caches, to, .. } = &mut row.context;
+            let DFlashContext { caches, to, .. } = &mut row.context;
             Part { tokens: self.block.size, ahead: 0, past: *to, caches }
         });
         let embedded = embedding.forward(&self.block.tokens(&last));
@@ -65,7 +65,7 @@ impl BlockDrafter {
     }
 
     /// Each row's draft, from hidden states `[rows * size, hidden_size]`.
-    fn drafts(&self, rows: &[Row], hidden: &Array) -> mlx::Result<Vec<Draft>> {
+    fn drafts(&self, rows: &[DFlashRow], hidden: &Array) -> mlx::Result<Vec<Draft>> {
         let size = self.block.size as i32;
         let depths: Vec<i32> = rows.iter().map(|row| (row.asked.depth as i32).min(size - 1)).collect();
         let places = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
@@ -87,27 +87,27 @@ impl BlockDrafter {
 }
 
 /// A sequence that a draft is made for.
-struct Row<'a> {
-    asked: &'a Asked<'a>,
-    context: Context,
+struct DFlashRow<'a> {
+    asked: &'a DraftRequest<'a>,
+    context: DFlashContext,
 }
 
-impl Drafter for BlockDrafter {
+impl Drafter for DFlashDrafter {
     fn name(&self) -> &'static str {
         "block"
     }
 
-    fn hidden(&self) -> Hidden<'_> {
-        Hidden::Layers(&self.block.target_layers)
+    fn hidden(&self) -> HiddenSource<'_> {
+        HiddenSource::Layers(&self.block.target_layers)
     }
 
-    fn see(&mut self, seen: &Seen) {
-        let context = self.sequences.entry(seen.sequence).or_insert_with(|| Context::new(&self.block));
+    fn observe(&mut self, seen: &HiddenStates) {
+        let context = self.sequences.entry(seen.sequence).or_insert_with(|| DFlashContext::new(&self.block));
         context.wait(seen.from, &seen.hidden);
-        if context.to - context.from < WAITING {
+        if context.to - context.from < MAX_PENDING {
             return;
         }
-        observe(&self.block, &mut [&mut *context]);
+        catch_up(&self.block, &mut [&mut *context]);
         if let Err(error) = mlx::async_eval(context.caches.iter().flat_map(Cache::arrays)) {
             tracing::warn!("the block drafter forgets a sequence: {error}");
             self.sequences.remove(&seen.sequence);
@@ -115,23 +115,23 @@ impl Drafter for BlockDrafter {
     }
 
     /// As of heads: how sure it is says how often it is right.
-    fn believed(&self) -> [f64; GRADES] {
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
         [0.15, 0.4, 0.55, 0.65, 0.75, 0.9]
     }
 
-    fn in_one(&self) -> Option<usize> {
+    fn block_size(&self) -> Option<usize> {
         Some(self.block.size - 1)
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let mut drafts = vec![Draft::default(); asked.len()];
         let (mut rows, mut places) = (vec![], vec![]);
         for (i, asked) in asked.iter().enumerate() {
-            let known = |context: &&Context| context.to + 1 == asked.tokens.len() && asked.depth > 0;
+            let known = |context: &&DFlashContext| context.to + 1 == asked.tokens.len() && asked.depth > 0;
             if self.sequences.get(&asked.sequence).as_ref().is_some_and(known)
                 && let Some(context) = self.sequences.remove(&asked.sequence)
             {
-                rows.push(Row { asked, context });
+                rows.push(DFlashRow { asked, context });
                 places.push(i);
             }
         }
@@ -153,8 +153,8 @@ impl Drafter for BlockDrafter {
 
 /// Takes in what waits for each, all in one pass.
 #[track_caller]
-fn observe(block: &DFlash, contexts: &mut [&mut Context]) {
-    let mut behind: Vec<&mut &mut Context> =
+fn catch_up(block: &DFlash, contexts: &mut [&mut DFlashContext]) {
+    let mut behind: Vec<&mut &mut DFlashContext> =
         contexts.iter_mut().filter(|context| context.from < context.to).collect();
     if behind.is_empty() {
         return;
@@ -165,7 +165,7 @@ fn observe(block: &DFlash, contexts: &mut [&mut Context]) {
     };
     let hidden: Vec<Array> = (0..block.target_layers.len()).map(layer).collect();
     let parts = behind.iter_mut().map(|context| {
-        let Context { caches, waiting, from, to } = &mut **context;
+        let DFlashContext { caches, waiting, from, to } = &mut **context;
         waiting.clear();
         let past = std::mem::replace(from, *to);
         Part { tokens: *to - past, ahead: 0, past, caches }
@@ -173,9 +173,9 @@ fn observe(block: &DFlash, contexts: &mut [&mut Context]) {
     block.observe(&hidden, &mut Batch::new(parts));
 }
 
-impl Context {
-    fn new(block: &DFlash) -> Context {
-        Context { caches: block.make_caches(), waiting: vec![], from: 0, to: 0 }
+impl DFlashContext {
+    fn new(block: &DFlash) -> DFlashContext {
+        DFlashContext { caches: block.make_caches(), waiting: vec![], from: 0, to: 0 }
     }
 
     /// Notes the hidden states, of each layer `[n, hidden_size]`, of the tokens from position `at` on. It does without

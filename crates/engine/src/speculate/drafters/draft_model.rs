@@ -19,28 +19,28 @@ use crate::{
     run::guarded,
     sample::{Sampler, guess},
     schedule::{Want, plan},
-    speculate::{Asked, Costs, Draft, Drafter, GRADES, MAX_DEPTH},
+    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, MAX_DEPTH, StepCosts},
 };
 
 /// Positions of a draft to which recurrent state can return without being computed again.
-pub const MARKS: usize = 8;
+pub const ROLLBACK_POINTS: usize = 8;
 
 /// Proposes what a smaller model would say.
 pub struct DraftModel {
     model: Rc<dyn Model>,
     /// What its steps cost.
-    costs: Costs,
+    costs: StepCosts,
     /// Most tokens that it computes to catch up before it lets others go on.
     chunk: usize,
     /// Its state of past sequences, for those that begin alike.
     prefix: Prefix,
-    sequences: HashMap<u64, Behind>,
+    sequences: HashMap<u64, DraftContext>,
     /// It has failed, and drafts no more.
     failed: bool,
 }
 
 /// What it keeps of one sequence.
-struct Behind {
+struct DraftContext {
     caches: Vec<Cache>,
     /// Tokens whose state is in the caches; the last ones may be those of a draft.
     tokens: Vec<u32>,
@@ -53,9 +53,9 @@ struct Behind {
 }
 
 /// A sequence in a round of drafting.
-struct Row<'a> {
-    asked: &'a Asked<'a>,
-    behind: Behind,
+struct DraftRow<'a> {
+    asked: &'a DraftRequest<'a>,
+    context: DraftContext,
     /// Its hidden state behind the last token, `[1, hidden_size]`, once it has caught up.
     last: Option<Array>,
     sampler: Sampler,
@@ -66,7 +66,7 @@ struct Row<'a> {
 impl DraftModel {
     /// Of a loaded model whose tokens are those of the model it is to draft for; at most `prefix_bytes` of state of past
     /// sequences are kept.
-    pub fn new(model: Rc<dyn Model>, costs: Costs, options: &Options, prefix_bytes: usize) -> DraftModel {
+    pub fn new(model: Rc<dyn Model>, costs: StepCosts, options: &Options, prefix_bytes: usize) -> DraftModel {
         let options = Options { prefix_cache_bytes: prefix_bytes, ..options.clone() };
         DraftModel {
             prefix: Prefix::new(&options, &model.make_caches(), None, None),
@@ -86,7 +86,7 @@ impl DraftModel {
     }
 
     /// What is drawn with: the sequence's own noise, and of its biases those for tokens that this model has.
-    fn sampler(&self, asked: &Asked) -> Sampler {
+    fn sampler(&self, asked: &DraftRequest) -> Sampler {
         let vocab_size = self.model.vocab_size();
         let mut sampling: Sampling = asked.sampling.clone();
         sampling.logit_bias.retain(|id, _| (*id as usize) < vocab_size);
@@ -97,10 +97,10 @@ impl DraftModel {
     /// The sequence's state behind as many of `tokens` as there is; never behind the last, which gives the logits of the
     /// next.
     #[track_caller]
-    fn resume(&mut self, asked: &Asked) -> mlx::Result<Behind> {
+    fn resume(&mut self, asked: &DraftRequest) -> mlx::Result<DraftContext> {
         let known = self.sequences.remove(&asked.sequence);
-        if let Some(behind) = known.and_then(|behind| behind.back_to(asked.tokens)) {
-            return Ok(behind);
+        if let Some(context) = known.and_then(|context| context.back_to(asked.tokens)) {
+            return Ok(context);
         }
         let mut caches = self.model.make_caches();
         let request = Request::new(asked.tokens[..asked.prompt].to_vec(), 1);
@@ -109,7 +109,7 @@ impl DraftModel {
         if begun.keep_at.remove(&(asked.prompt - 1)) {
             begun.keep_at.insert(asked.prompt);
         }
-        Ok(Behind {
+        Ok(DraftContext {
             caches,
             tokens: asked.tokens[..begun.position].to_vec(),
             certain: begun.position,
@@ -118,17 +118,17 @@ impl DraftModel {
         })
     }
 
-    fn draft(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn draft(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let mut rows = vec![];
         for asked in asked {
             if !self.follows(asked.tokens) {
                 continue;
             }
-            let (behind, sampler) = (self.resume(asked)?, self.sampler(asked));
-            rows.push(Row { asked, behind, last: None, sampler, drafted: vec![] });
+            let (context, sampler) = (self.resume(asked)?, self.sampler(asked));
+            rows.push(DraftRow { asked, context, last: None, sampler, drafted: vec![] });
         }
         self.catch_up(&mut rows)?;
-        let mut ready: Vec<&mut Row> = rows.iter_mut().filter(|row| row.last.is_some()).collect();
+        let mut ready: Vec<&mut DraftRow> = rows.iter_mut().filter(|row| row.last.is_some()).collect();
         if !ready.is_empty() {
             self.go_on(&mut ready)?;
         }
@@ -136,26 +136,26 @@ impl DraftModel {
         for row in rows {
             let draft = row.drafted.iter().map(Array::to_vec::<u32>).collect::<mlx::Result<Vec<_>>>()?;
             let draft = draft.concat();
-            let mut behind = row.behind;
+            let mut context = row.context;
             if let Some((_, computed)) = draft.split_last() {
-                behind.tokens.extend(computed);
+                context.tokens.extend(computed);
                 if let Some(at) = asked.iter().position(|a| a.sequence == row.asked.sequence) {
                     drafts[at] = Draft { tokens: draft, ..Draft::default() };
                 }
             }
-            self.sequences.insert(row.asked.sequence, behind);
+            self.sequences.insert(row.asked.sequence, context);
         }
         Ok(drafts)
     }
 
     /// Computes what the rows have not seen, those first that lack least, and a chunk of tokens in all.
     #[track_caller]
-    fn catch_up(&mut self, rows: &mut [Row]) -> mlx::Result<()> {
+    fn catch_up(&mut self, rows: &mut [DraftRow]) -> mlx::Result<()> {
         let mut left = self.chunk;
         while left > 0 {
             // Those that can catch up now do not share with those that cannot.
             let soon = rows.iter().any(|row| (1..=left).contains(&row.lacks()));
-            let now = |row: &Row| if soon && row.lacks() > left { Want::Nothing } else { row.wants() };
+            let now = |row: &DraftRow| if soon && row.lacks() > left { Want::Nothing } else { row.wants() };
             let wants: Vec<(Want, Priority)> = rows.iter().map(|row| (now(row), Priority::Normal)).collect();
             let plan = plan(&wants, left);
             if plan.is_empty() {
@@ -164,33 +164,33 @@ impl DraftModel {
             left -= plan.iter().map(|(_, tokens)| tokens).sum::<usize>();
             let mut tokens: Vec<u32> = vec![];
             for &(i, n) in &plan {
-                let Row { asked, behind, .. } = &mut rows[i];
-                let from = behind.tokens.len();
-                behind.tokens.extend(&asked.tokens[from..from + n]);
-                behind.certain = from + n;
-                behind.marks.clear();
-                tokens.extend(&behind.tokens[from..]);
+                let DraftRow { asked, context, .. } = &mut rows[i];
+                let from = context.tokens.len();
+                context.tokens.extend(&asked.tokens[from..from + n]);
+                context.certain = from + n;
+                context.marks.clear();
+                tokens.extend(&context.tokens[from..]);
             }
-            let parts = rows.iter_mut().enumerate().filter_map(|(i, Row { behind, .. })| {
+            let parts = rows.iter_mut().enumerate().filter_map(|(i, DraftRow { context, .. })| {
                 let &(_, tokens) = plan.iter().find(|(planned, _)| *planned == i)?;
-                Some(Part { tokens, ahead: 0, past: behind.certain - tokens, caches: &mut behind.caches })
+                Some(Part { tokens, ahead: 0, past: context.certain - tokens, caches: &mut context.caches })
             });
             let mut batch = Batch::new(parts);
             let hidden = self.model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
             let mut arrays: Vec<Array> = batch.cache_arrays().cloned().collect();
             let (mut end, mut copied) = (0, vec![]);
             for &(i, n) in &plan {
-                let Row { asked, behind, last, .. } = &mut rows[i];
+                let DraftRow { asked, context, last, .. } = &mut rows[i];
                 end += n as i32;
-                if behind.certain == asked.tokens.len() {
+                if context.certain == asked.tokens.len() {
                     *last = Some(hidden.slice(0, end - 1, end));
                 }
-                if behind.keep_at.remove(&behind.certain)
+                if context.keep_at.remove(&context.certain)
                     && let Some(copy) =
-                        self.prefix.copy(&behind.tokens, &behind.caches, 0, CopiedSoFar::default(), false)
+                        self.prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
                 {
                     arrays.extend(copy.arrays().cloned());
-                    copied.push((behind.tokens.clone(), copy));
+                    copied.push((context.tokens.clone(), copy));
                 }
             }
             mlx::eval(arrays.iter())?;
@@ -205,8 +205,8 @@ impl DraftModel {
 
     /// Drafts what follows rows that have caught up, all in one pass for each token.
     #[track_caller]
-    fn go_on(&self, rows: &mut [&mut Row]) -> mlx::Result<()> {
-        rows.iter_mut().for_each(|row| row.behind.mark(0));
+    fn go_on(&self, rows: &mut [&mut DraftRow]) -> mlx::Result<()> {
+        rows.iter_mut().for_each(|row| row.context.mark(0));
         let last: Vec<Array> = rows.iter().filter_map(|row| row.last.clone()).collect();
         let mut hidden = joined(&last);
         let mut going: Vec<usize> = (0..rows.len()).collect();
@@ -226,27 +226,28 @@ impl DraftModel {
             }
             going = on.iter().map(|&i| going[i as usize]).collect();
             let parts = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i)).map(|(_, row)| {
-                let Behind { caches, certain, .. } = &mut row.behind;
+                let DraftContext { caches, certain, .. } = &mut row.context;
                 Part { tokens: 1, ahead: 0, past: *certain + step, caches }
             });
             hidden = self.model.forward(&pick(&chosen, &on), &mut Batch::new(parts));
-            going.iter().for_each(|&row| rows[row].behind.mark(step + 1));
+            going.iter().for_each(|&row| rows[row].context.mark(step + 1));
         }
         mlx::eval(rows.iter().flat_map(|row| &row.drafted))
     }
 
     /// What a sequence leaves behind for those that begin alike.
-    fn keep(&mut self, behind: Behind) -> mlx::Result<()> {
-        let certain = behind.tokens[..behind.certain].to_vec();
-        let Some(behind) = behind.back(certain.len()).filter(|behind| !behind.tokens.is_empty()) else {
+    fn keep(&mut self, context: DraftContext) -> mlx::Result<()> {
+        let certain = context.tokens[..context.certain].to_vec();
+        let Some(context) = context.back(certain.len()).filter(|context| !context.tokens.is_empty()) else {
             return Ok(());
         };
-        let Some(copied) = self.prefix.copy(&behind.tokens, &behind.caches, 0, CopiedSoFar::default(), false)
+        let Some(copied) =
+            self.prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
         else {
             return Ok(());
         };
         mlx::eval(copied.arrays())?;
-        self.store(vec![(behind.tokens, copied)]);
+        self.store(vec![(context.tokens, copied)]);
         Ok(())
     }
 
@@ -265,7 +266,7 @@ impl Drafter for DraftModel {
     }
 
     /// As of heads: how sure it is says how often it is right, if it resembles the model.
-    fn believed(&self) -> [f64; GRADES] {
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
         [0.2, 0.4, 0.55, 0.65, 0.75, 0.9]
     }
 
@@ -273,12 +274,12 @@ impl Drafter for DraftModel {
         self.costs.step(1).unwrap_or(0.0)
     }
 
-    fn debt(&self, asked: &Asked) -> Option<f64> {
+    fn catch_up_cost(&self, asked: &DraftRequest) -> Option<f64> {
         if self.failed || !self.follows(asked.tokens) {
             return None;
         }
         let has = match self.sequences.get(&asked.sequence) {
-            Some(behind) => behind.tokens.len(),
+            Some(context) => context.tokens.len(),
             None if self.prefix.is_on() => self.prefix.resumable(asked.tokens),
             None => 0,
         };
@@ -287,7 +288,7 @@ impl Drafter for DraftModel {
         Some(lacks * self.costs.step(CHUNK).unwrap_or(0.0) / CHUNK as f64)
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         if !self.failed {
             match guarded(|| self.draft(asked)) {
                 Ok(drafts) => return Ok(drafts),
@@ -298,8 +299,8 @@ impl Drafter for DraftModel {
     }
 
     fn forget(&mut self, sequence: u64) {
-        let Some(behind) = self.sequences.remove(&sequence) else { return };
-        if let Err(error) = guarded(|| self.keep(behind)) {
+        let Some(context) = self.sequences.remove(&sequence) else { return };
+        if let Err(error) = guarded(|| self.keep(context)) {
             self.stop(&error);
         }
     }
@@ -309,7 +310,7 @@ impl Drafter for DraftModel {
 const CHUNK: usize = 32;
 
 /// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's own sampler would pick.
-fn choose(logits: &Array, rows: &mut [&mut Row], going: &[usize], step: usize) -> Array {
+fn choose(logits: &Array, rows: &mut [&mut DraftRow], going: &[usize], step: usize) -> Array {
     let own = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     let ranges = own.map(|(_, row)| {
         let at = row.asked.tokens.len() + step;
@@ -318,16 +319,16 @@ fn choose(logits: &Array, rows: &mut [&mut Row], going: &[usize], step: usize) -
     guess(logits, ranges)
 }
 
-impl Row<'_> {
+impl DraftRow<'_> {
     /// Tokens that it has not seen.
     fn lacks(&self) -> usize {
-        self.asked.tokens.len() - self.behind.tokens.len()
+        self.asked.tokens.len() - self.context.tokens.len()
     }
 
     /// What it has to compute to catch up, up to where its state is to be kept.
     fn wants(&self) -> Want {
-        let (has, all) = (self.behind.tokens.len(), self.asked.tokens.len());
-        let next = self.behind.keep_at.iter().find(|&&at| at > has && at < all);
+        let (has, all) = (self.context.tokens.len(), self.asked.tokens.len());
+        let next = self.context.keep_at.iter().find(|&&at| at > has && at < all);
         match self.lacks() {
             0 => Want::Nothing,
             _ => Want::Prefill(next.copied().unwrap_or(all) - has),
@@ -335,10 +336,10 @@ impl Row<'_> {
     }
 }
 
-impl Behind {
+impl DraftContext {
     /// Remembers the recurrent state behind so many tokens of a draft.
     fn mark(&mut self, drafted: usize) {
-        if drafted < MARKS {
+        if drafted < ROLLBACK_POINTS {
             let recurrent = self.caches.iter().filter_map(|cache| match cache {
                 Cache::Recurrent(recurrent) => Some(recurrent.clone()),
                 Cache::Kv(_) => None,
@@ -348,13 +349,13 @@ impl Behind {
     }
 
     /// As far back as needed to go on with `tokens`, whose last is to be computed; `None` if that is not there any more.
-    fn back_to(self, tokens: &[u32]) -> Option<Behind> {
+    fn back_to(self, tokens: &[u32]) -> Option<DraftContext> {
         let common = common(&self.tokens, &tokens[..tokens.len() - 1]);
         self.back(common)
     }
 
     /// Behind its first `length` tokens, or behind a few less; `None` if that is not there any more.
-    fn back(mut self, length: usize) -> Option<Behind> {
+    fn back(mut self, length: usize) -> Option<DraftContext> {
         if length < self.tokens.len() {
             let mark = self.marks.iter().rev().find(|(at, _)| *at <= length);
             let recurrent = self.caches.iter().any(|cache| matches!(cache, Cache::Recurrent(_)));

@@ -2,12 +2,12 @@
 
 use crate::{
     constrain::Next,
-    speculate::{Asked, Draft, Drafter, GRADES},
+    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter},
 };
 
-pub struct Forced;
+pub struct ForcedDrafter;
 
-impl Drafter for Forced {
+impl Drafter for ForcedDrafter {
     fn name(&self) -> &'static str {
         "forced"
     }
@@ -16,16 +16,16 @@ impl Drafter for Forced {
         true
     }
 
-    fn believed(&self) -> [f64; GRADES] {
-        [1.0; GRADES]
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
+        [1.0; CONFIDENCE_BINS]
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         Ok(asked.iter().map(|asked| Draft { tokens: forced(asked), grade: 0 }).collect())
     }
 }
 
-fn forced(asked: &Asked) -> Vec<u32> {
+fn forced(asked: &DraftRequest) -> Vec<u32> {
     let Some(constraint) = asked.constraint else { return vec![] };
     let mut history = asked.tokens[asked.prompt..].to_vec();
     let known = history.len();

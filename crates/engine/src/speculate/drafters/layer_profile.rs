@@ -24,17 +24,17 @@ const VERIFIED: f64 = 0.1;
 const DEPTH: i32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct LayerProfile {
     /// Of each layer but the first: mean cosine similarity of the residual stream before it and behind it.
     similarity: Vec<f32>,
     /// How many of the layers that change least were left out, and how often the rest picked the whole model's token.
     trials: Vec<(usize, f64)>,
 }
 
-impl Profile {
+impl LayerProfile {
     /// What a file holds, if that is the profile of a model with so many layers.
-    pub fn open(path: &Path, layers: usize) -> Option<Profile> {
-        let profile: Profile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    pub fn open(path: &Path, layers: usize) -> Option<LayerProfile> {
+        let profile: LayerProfile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         let is_sound = profile.similarity.len() + 1 == layers
             && profile.similarity.iter().all(|x| x.abs() <= 1.01)
             && !profile.trials.is_empty()
@@ -52,13 +52,13 @@ impl Profile {
     }
 
     /// The layers without which drafts promise most, ascending.
-    pub fn left_out(&self) -> Vec<usize> {
+    pub fn skipped(&self) -> Vec<usize> {
         let layers = (self.similarity.len() + 1) as f64;
         let speed = |&(count, right): &(usize, f64)| {
-            let share = 1.0 - count as f64 / layers;
+            let relative_cost = 1.0 - count as f64 / layers;
             let at = |depth: i32| {
                 let kept: f64 = (0..=depth).map(|place| right.powi(place)).sum();
-                kept / (1.0 + (share + VERIFIED) * f64::from(depth))
+                kept / (1.0 + (relative_cost + VERIFIED) * f64::from(depth))
             };
             (1..=DEPTH).map(at).fold(0.0, f64::max)
         };
@@ -78,12 +78,12 @@ impl Profile {
 }
 
 /// What to leave out of so many layers while nothing is measured.
-pub fn unmeasured(layers: usize) -> Vec<usize> {
+pub fn default_skipped(layers: usize) -> Vec<usize> {
     (1..layers.saturating_sub(1)).skip(1).step_by(2).collect()
 }
 
 /// Measures the profile of a model in slices: a pass with all layers, then one without each number of layers.
-pub struct ProfileMeter {
+pub struct LayerProfiler {
     model: Rc<dyn Model>,
     text: Vec<u32>,
     pieces: Pieces,
@@ -96,24 +96,24 @@ pub struct ProfileMeter {
     similar: Vec<f64>,
     /// Numbers of layers still to be left out.
     counts: Vec<usize>,
-    profile: Profile,
+    profile: LayerProfile,
 }
 
-impl ProfileMeter {
+impl LayerProfiler {
     /// For a model with at least three layers, on a text of at least two tokens.
-    pub fn new(model: Rc<dyn Model>, text: Vec<u32>) -> ProfileMeter {
+    pub fn new(model: Rc<dyn Model>, text: Vec<u32>) -> LayerProfiler {
         let layers = model.layers();
         let mut counts = TRIED.map(|eighths| (layers * eighths / 8).clamp(1, layers - 2)).to_vec();
         counts.dedup();
         counts.reverse();
-        ProfileMeter {
+        LayerProfiler {
             caches: model.make_caches(),
             pieces: Pieces::default(),
             picked: vec![],
             whole: None,
             similar: vec![0.0; layers - 1],
             counts,
-            profile: Profile { similarity: vec![], trials: vec![] },
+            profile: LayerProfile { similarity: vec![], trials: vec![] },
             model,
             text,
         }
@@ -124,16 +124,16 @@ impl ProfileMeter {
     /// # Errors
     /// Computing it failed.
     #[track_caller]
-    pub fn slice(&mut self) -> mlx::Result<Option<Profile>> {
+    pub fn slice(&mut self) -> mlx::Result<Option<LayerProfile>> {
         let at = self.picked.len();
         let n = self.pieces.next(self.text.len() - at);
         let text = &self.text[at..at + n];
-        let left_out = match (&self.whole, self.counts.last()) {
+        let skipped = match (&self.whole, self.counts.last()) {
             (Some(_), Some(&count)) => self.profile.least_changing(count),
             _ => vec![],
         };
         let (model, caches) = (&*self.model, &mut self.caches[..]);
-        let (picked, streams) = self.pieces.time(n, || run(model, caches, at, text, &left_out))?;
+        let (picked, streams) = self.pieces.time(n, || run(model, caches, at, text, &skipped))?;
         self.picked.extend(picked);
         for (sum, pair) in self.similar.iter_mut().zip(streams.windows(2)) {
             *sum = add_similarities(*sum, &pair[0], &pair[1], n);
@@ -167,11 +167,11 @@ fn run(
     caches: &mut [Cache],
     at: usize,
     text: &[u32],
-    left_out: &[usize],
+    skipped: &[usize],
 ) -> mlx::Result<(Vec<u32>, Vec<Vec<f32>>)> {
     let mut batch = Batch::new([Part { tokens: text.len(), ahead: 0, past: at, caches }]);
-    batch.leave_out(left_out);
-    if left_out.is_empty() {
+    batch.leave_out(skipped);
+    if skipped.is_empty() {
         batch.watch(&(0..model.layers()).collect::<Vec<usize>>());
     }
     let hidden = model.forward(&Array::from_slice(text, &[text.len() as i32]), &mut batch);
@@ -207,8 +207,8 @@ mod tests {
     fn what_changes_least_goes_first_as_far_as_it_pays() {
         let check = |trials: &[(usize, f64)], expected: &[usize]| {
             // Layers 1 to 5; the last one changes nothing, and stays nevertheless.
-            let profile = Profile { similarity: vec![0.5, 0.9, 0.7, 0.8, 1.0], trials: trials.to_vec() };
-            assert_eq!(profile.left_out(), expected, "{trials:?}");
+            let profile = LayerProfile { similarity: vec![0.5, 0.9, 0.7, 0.8, 1.0], trials: trials.to_vec() };
+            assert_eq!(profile.skipped(), expected, "{trials:?}");
         };
         check(&[(1, 0.9), (2, 0.2), (3, 0.1)], &[2]);
         check(&[(1, 0.9), (2, 0.9), (3, 0.1)], &[2, 4]);
@@ -219,23 +219,23 @@ mod tests {
     fn a_file_that_is_not_this_models_profile_is_none() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE);
-        let profile = Profile { similarity: vec![0.25, 0.5, -0.125], trials: vec![(1, 0.5)] };
-        assert_eq!(Profile::open(&path, 4), None);
+        let profile = LayerProfile { similarity: vec![0.25, 0.5, -0.125], trials: vec![(1, 0.5)] };
+        assert_eq!(LayerProfile::open(&path, 4), None);
         profile.save(&path).expect("is written");
-        assert_eq!(Profile::open(&path, 4), Some(profile.clone()));
-        assert_eq!(Profile::open(&path, 5), None);
+        assert_eq!(LayerProfile::open(&path, 4), Some(profile.clone()));
+        assert_eq!(LayerProfile::open(&path, 5), None);
         let whole = fs::read(&path).expect("a file");
         fs::write(&path, &whole[..whole.len() - 3]).expect("is written");
-        assert_eq!(Profile::open(&path, 4), None);
+        assert_eq!(LayerProfile::open(&path, 4), None);
         for wrong in [
-            Profile { trials: vec![], ..profile.clone() },
-            Profile { trials: vec![(3, 0.5)], ..profile.clone() },
-            Profile { trials: vec![(1, 1.5)], ..profile.clone() },
-            Profile { similarity: vec![7.0, 0.5, 0.5], ..profile.clone() },
-            Profile { similarity: vec![f32::NAN, 0.5, 0.5], ..profile },
+            LayerProfile { trials: vec![], ..profile.clone() },
+            LayerProfile { trials: vec![(3, 0.5)], ..profile.clone() },
+            LayerProfile { trials: vec![(1, 1.5)], ..profile.clone() },
+            LayerProfile { similarity: vec![7.0, 0.5, 0.5], ..profile.clone() },
+            LayerProfile { similarity: vec![f32::NAN, 0.5, 0.5], ..profile },
         ] {
             wrong.save(&path).expect("is written");
-            assert_eq!(Profile::open(&path, 4), None, "{wrong:?}");
+            assert_eq!(LayerProfile::open(&path, 4), None, "{wrong:?}");
         }
     }
 }

@@ -13,17 +13,17 @@ use crate::{
     cache::Cache,
     models::{Model, Mtp},
     sample::{Sampler, guess},
-    speculate::{Asked, Draft, Drafter, GRADES, Hidden, Seen},
+    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, HiddenSource, HiddenStates},
 };
 
 /// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
 /// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
-pub const WINDOW: usize = 256;
+pub const MAX_PENDING: usize = 256;
 
 /// Proposes what the head predicts.
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
-    sequences: HashMap<u64, Ahead>,
+    sequences: HashMap<u64, HeadContext>,
     /// Measured milliseconds of a draft token, and of catching up with one hidden state; 0 before.
     each: f64,
     catching_up: f64,
@@ -59,7 +59,7 @@ impl MtpDrafter {
         })
     }
 
-    fn sampler(&self, asked: &Asked) -> Sampler {
+    fn sampler(&self, asked: &DraftRequest) -> Sampler {
         let (prompt, generated) = asked.tokens.split_at(asked.prompt);
         Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
     }
@@ -70,10 +70,10 @@ impl MtpDrafter {
         let tokens = vec![0; hidden + 1];
         let seen = mtp.embedded(&Array::from_slice(&tokens[1..], &[hidden as i32]));
         mlx::eval([&seen])?;
-        let mut ahead = Ahead::new(mtp);
-        ahead.observe(0, &seen);
+        let mut context = HeadContext::new(mtp);
+        context.observe(0, &seen);
         let started = Instant::now();
-        let mut row = [Row { ahead: &mut ahead, tokens: &tokens, depth: 1 }];
+        let mut row = [HeadRow { context: &mut context, tokens: &tokens, depth: 1 }];
         let proposed = propose(&*self.model, &mut row, &mut |logits, _| logits.argmax(-1));
         mlx::eval(proposed.iter().flatten())?;
         Ok(started.elapsed().as_secs_f64() * 1e3)
@@ -85,20 +85,23 @@ impl Drafter for MtpDrafter {
         "mtp"
     }
 
-    fn hidden(&self) -> Hidden<'_> {
-        Hidden::Final
+    fn hidden(&self) -> HiddenSource<'_> {
+        HiddenSource::Final
     }
 
-    fn see(&mut self, seen: &Seen) {
+    fn observe(&mut self, seen: &HiddenStates) {
         let (Some(mtp), [hidden]) = (self.model.mtp(), &seen.hidden[..]) else { return };
-        self.sequences.entry(seen.sequence).or_insert_with(|| Ahead::new(mtp)).observe(seen.from, hidden);
+        self.sequences
+            .entry(seen.sequence)
+            .or_insert_with(|| HeadContext::new(mtp))
+            .observe(seen.from, hidden);
     }
 
-    fn believed(&self) -> [f64; GRADES] {
-        [RIGHT; GRADES]
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
+        [RIGHT; CONFIDENCE_BINS]
     }
 
-    fn share(&self) -> f64 {
+    fn relative_cost(&self) -> f64 {
         SHARE
     }
 
@@ -141,27 +144,27 @@ impl Drafter for MtpDrafter {
         }
     }
 
-    fn debt(&self, asked: &Asked) -> Option<f64> {
-        let waiting = self.sequences.get(&asked.sequence).map_or(0, Ahead::waiting);
+    fn catch_up_cost(&self, asked: &DraftRequest) -> Option<f64> {
+        let waiting = self.sequences.get(&asked.sequence).map_or(0, HeadContext::waiting);
         Some(if waiting > FEW { self.catching_up * waiting as f64 } else { 0.0 })
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let started = Instant::now();
         let mut drafts = vec![Draft::default(); asked.len()];
         let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
         let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
-        let mut rows: Vec<(usize, Row)> = self
+        let mut rows: Vec<(usize, HeadRow)> = self
             .sequences
             .iter_mut()
-            .filter_map(|(sequence, ahead)| {
+            .filter_map(|(sequence, context)| {
                 let i = wanted(sequence)?;
-                Some((i, Row { ahead, tokens: asked[i].tokens, depth: asked[i].depth }))
+                Some((i, HeadRow { context, tokens: asked[i].tokens, depth: asked[i].depth }))
             })
             .collect();
-        let alone = if let [(_, row)] = &rows[..] { row.ahead.waiting() } else { 0 };
+        let alone = if let [(_, row)] = &rows[..] { row.context.waiting() } else { 0 };
         rows.sort_by_key(|(i, _)| *i);
-        let (places, mut rows): (Vec<usize>, Vec<Row>) = rows.into_iter().unzip();
+        let (places, mut rows): (Vec<usize>, Vec<HeadRow>) = rows.into_iter().unzip();
         let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
             // Both are in the order of the sequences.
             let own = samplers.iter_mut().enumerate().filter_map(|(i, sampler)| {
@@ -186,7 +189,7 @@ impl Drafter for MtpDrafter {
 }
 
 /// What the head keeps of one sequence: entries made of the model's own hidden states, never of its own.
-pub struct Ahead {
+pub struct HeadContext {
     caches: Vec<Cache>,
     /// Hidden states behind consecutive positions that the head has not seen, `[n, hidden_size]` each.
     waiting: VecDeque<Array>,
@@ -197,8 +200,8 @@ pub struct Ahead {
 }
 
 /// A sequence that drafts are made for.
-pub struct Row<'a> {
-    pub ahead: &'a mut Ahead,
+pub struct HeadRow<'a> {
+    pub context: &'a mut HeadContext,
     /// All that is known: hidden states of all but the last were observed.
     pub tokens: &'a [u32],
     /// Most tokens to draft.
@@ -207,18 +210,18 @@ pub struct Row<'a> {
 
 /// Where a drafted token goes: which of the rows, and its position there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DraftPosition {
     pub row: usize,
     pub position: usize,
 }
 
 /// Tokens, uint32 `[n]`, by float32 logits `[n, vocab_size]` for so many places: what the sequences' own samplers would
 /// pick. Drafts that share their noise are right more often.
-pub type Choose<'a> = dyn FnMut(&Array, &[Place]) -> Array + 'a;
+pub type Choose<'a> = dyn FnMut(&Array, &[DraftPosition]) -> Array + 'a;
 
-impl Ahead {
-    pub fn new(mtp: &Mtp) -> Ahead {
-        Ahead { caches: mtp.make_caches(), waiting: VecDeque::new(), from: 0, to: 0 }
+impl HeadContext {
+    pub fn new(mtp: &Mtp) -> HeadContext {
+        HeadContext { caches: mtp.make_caches(), waiting: VecDeque::new(), from: 0, to: 0 }
     }
 
     /// Takes in the model's hidden states `[n, hidden_size]`, after its final norm, behind positions `at..at + n`, whose
@@ -253,8 +256,8 @@ impl Ahead {
 
     /// Drops what lies behind the window.
     fn forget(&mut self) {
-        while self.waiting() > WINDOW {
-            let excess = (self.waiting() - WINDOW) as i32;
+        while self.waiting() > MAX_PENDING {
+            let excess = (self.waiting() - MAX_PENDING) as i32;
             let Some(first) = self.waiting.front_mut() else { return };
             let n = first.dim(0);
             if n <= excess {
@@ -286,25 +289,25 @@ impl Ahead {
     }
 }
 
-impl Row<'_> {
+impl HeadRow<'_> {
     /// Whether drafts are wanted, and the head has something new to go by.
     fn is_ready(&self) -> bool {
-        self.depth > 0 && !self.ahead.waiting.is_empty() && self.ahead.to + 1 == self.tokens.len()
+        self.depth > 0 && !self.context.waiting.is_empty() && self.context.to + 1 == self.tokens.len()
     }
 }
 
 /// Drafts what follows each row's tokens: uint32 `[depth]`, on their way; `None` where there is nothing to go by. All rows
 /// go through the head together, and each gets what it would alone.
 #[track_caller]
-pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<Option<Array>> {
+pub fn propose(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> Vec<Option<Array>> {
     let mut drafts: Vec<Vec<Array>> = rows.iter().map(|_| vec![]).collect();
     let mut going: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].is_ready()).collect();
     if let (Some(mtp), false) = (model.mtp(), going.is_empty()) {
         let mut hidden = catch_up(mtp, rows, &going);
         let started = going.clone();
         for step in 0.. {
-            let place = |&row: &usize| Place { row, position: rows[row].tokens.len() + step };
-            let places: Vec<Place> = going.iter().map(place).collect();
+            let place = |&row: &usize| DraftPosition { row, position: rows[row].tokens.len() + step };
+            let places: Vec<DraftPosition> = going.iter().map(place).collect();
             let chosen = choose(&model.logits(&hidden).astype(Dtype::Float32), &places);
             for (i, &row) in (0..).zip(&going) {
                 drafts[row].push(chosen.slice(0, i, i + 1));
@@ -322,22 +325,22 @@ pub fn propose(model: &dyn Model, rows: &mut [Row], choose: &mut Choose) -> Vec<
                 &mut batch(rows, &going, |row| (1, row.tokens.len() - 1 + step)),
             );
         }
-        started.iter().for_each(|&i| rows[i].ahead.rewind(drafts[i].len() - 1, mtp));
+        started.iter().for_each(|&i| rows[i].context.rewind(drafts[i].len() - 1, mtp));
     }
     drafts.into_iter().map(|draft| (!draft.is_empty()).then(|| joined(&draft))).collect()
 }
 
 /// Shows the head what the rows `going` have observed; its hidden state behind the last of each, `[n, hidden_size]`.
 #[track_caller]
-fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
+fn catch_up(mtp: &Mtp, rows: &mut [HeadRow], going: &[usize]) -> Array {
     // Only the last position predicts a token; the others only need keys and values.
-    let many: Vec<usize> = going.iter().copied().filter(|&i| rows[i].ahead.waiting() > FEW).collect();
+    let many: Vec<usize> = going.iter().copied().filter(|&i| rows[i].context.waiting() > FEW).collect();
     if !many.is_empty() {
         let (hidden, tokens, sizes) = take(rows, &many, 1);
         let mut each = sizes.iter();
         let mut batch = batch(rows, &many, |row| {
             let n = each.next().copied().unwrap_or_default();
-            (n, row.ahead.from - n)
+            (n, row.context.from - n)
         });
         mtp.observe(&hidden, &tokens, &mut batch);
     }
@@ -345,7 +348,7 @@ fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
     let mut each = sizes.iter();
     let mut batch = batch(rows, going, |row| {
         let n = each.next().copied().unwrap_or_default();
-        (n, row.ahead.from - n)
+        (n, row.context.from - n)
     });
     let out = mtp.forward(&hidden, &tokens, &mut batch);
     let ends = sizes.iter().scan(0, |end, &n| {
@@ -356,12 +359,12 @@ fn catch_up(mtp: &Mtp, rows: &mut [Row], going: &[usize]) -> Array {
 }
 
 /// Waiting hidden states of the rows `going`, without the last `left` of each row; the tokens after them; the number per row.
-fn take(rows: &mut [Row], going: &[usize], left: usize) -> (Array, Array, Vec<usize>) {
+fn take(rows: &mut [HeadRow], going: &[usize], left: usize) -> (Array, Array, Vec<usize>) {
     let (mut hidden, mut tokens, mut sizes) = (vec![], vec![], vec![]);
     for &i in going {
         let row = &mut rows[i];
-        let n = row.ahead.waiting() - left;
-        let (own, next) = row.ahead.take(row.tokens, n);
+        let n = row.context.waiting() - left;
+        let (own, next) = row.context.take(row.tokens, n);
         hidden.push(own);
         tokens.push(next);
         sizes.push(n);
@@ -371,14 +374,14 @@ fn take(rows: &mut [Row], going: &[usize], left: usize) -> (Array, Array, Vec<us
 
 /// Of the rows `going`: how many hidden states of each, and the position of the first.
 fn batch<'a>(
-    rows: &'a mut [Row],
+    rows: &'a mut [HeadRow],
     going: &[usize],
-    mut part: impl FnMut(&Row) -> (usize, usize),
+    mut part: impl FnMut(&HeadRow) -> (usize, usize),
 ) -> Batch<'a> {
     let chosen = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     Batch::new(chosen.map(|(_, row)| {
         let (tokens, past) = part(row);
-        Part { tokens, ahead: 0, past, caches: &mut row.ahead.caches }
+        Part { tokens, ahead: 0, past, caches: &mut row.context.caches }
     }))
 }
 

@@ -3,10 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::ngram_table::Table;
+use super::ngram_table::NgramTable;
 use crate::speculate::{
-    Asked, Draft, Drafter, GRADES,
-    controller::{ANY_GRADE, Grades, OWN_MEMORY, PLACES},
+    CONFIDENCE_BINS, Draft, DraftRequest, Drafter,
+    controller::{ANY_BIN, AcceptanceByBin, OWN_MEMORY, POSITIONS},
 };
 
 /// Fewer tokens in common say nothing.
@@ -21,25 +21,25 @@ const LONGEST: usize = 128;
 const COPIED: usize = 8;
 const NEAR: usize = 8;
 /// Tokens in common from which each grade begins.
-const GRADE_FROM: [usize; GRADES] = [2, 3, 4, 6, 12, 24];
+const BIN_STARTS: [usize; CONFIDENCE_BINS] = [2, 3, 4, 6, 12, 24];
 
 /// How often drafts of a grade are right, by experience with prose; what a table is sure of is graded by the same.
-const BELIEVED: [f64; GRADES] = [0.3, 0.4, 0.5, 0.65, 0.85, 0.93];
+const BELIEVED: [f64; CONFIDENCE_BINS] = [0.3, 0.4, 0.5, 0.65, 0.85, 0.93];
 /// A draft out of a table ends where all of it is right less often than this.
 const LEAST: f32 = 0.3;
 
-pub struct Ngram {
+pub struct NgramDrafter {
     sequences: HashMap<u64, Index>,
-    table: Option<Arc<Table>>,
+    table: Option<Arc<NgramTable>>,
 }
 
-impl Ngram {
-    pub fn new(table: Option<Arc<Table>>) -> Ngram {
-        Ngram { sequences: HashMap::new(), table }
+impl NgramDrafter {
+    pub fn new(table: Option<Arc<NgramTable>>) -> NgramDrafter {
+        NgramDrafter { sequences: HashMap::new(), table }
     }
 }
 
-impl Drafter for Ngram {
+impl Drafter for NgramDrafter {
     fn name(&self) -> &'static str {
         "ngram"
     }
@@ -48,12 +48,12 @@ impl Drafter for Ngram {
         true
     }
 
-    fn believed(&self) -> [f64; GRADES] {
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
         BELIEVED
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
-        let draft = |asked: &Asked| {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        let draft = |asked: &DraftRequest| {
             let index = self.sequences.entry(asked.sequence).or_default();
             index.extend(asked.tokens, asked.prompt);
             let own = index.draft(asked.tokens, asked.depth);
@@ -66,8 +66,8 @@ impl Drafter for Ngram {
         Ok(asked.iter().map(draft).collect())
     }
 
-    fn tried(&self, sequence: u64) -> Option<&Grades> {
-        self.sequences.get(&sequence).map(|index| &index.tried)
+    fn prompt_acceptance(&self, sequence: u64) -> Option<&AcceptanceByBin> {
+        self.sequences.get(&sequence).map(|index| &index.prompt_acceptance)
     }
 
     fn forget(&mut self, sequence: u64) {
@@ -76,8 +76,8 @@ impl Drafter for Ngram {
 }
 
 /// What a table knows to follow, graded by how sure it is of the first token.
-fn from_table(table: &Table, tokens: &[u32], depth: usize) -> Draft {
-    let mut context = tokens[tokens.len().saturating_sub(table.about.order)..].to_vec();
+fn from_table(table: &NgramTable, tokens: &[u32], depth: usize) -> Draft {
+    let mut context = tokens[tokens.len().saturating_sub(table.info.order)..].to_vec();
     let (known, mut sure, mut grade) = (context.len(), 1.0, 0);
     while context.len() < known + depth {
         let Some((token, confidence)) = table.next(&context) else { break };
@@ -112,7 +112,7 @@ struct Index {
     /// Tokens of copies, and what stands for them.
     replaced: HashMap<u32, u32>,
     /// Acceptance that drafts would have had in the prompt, by grade.
-    tried: Grades,
+    prompt_acceptance: AcceptanceByBin,
     /// The draft being replayed: its grade, and how many of its tokens have matched.
     trying: Option<(usize, usize)>,
 }
@@ -142,11 +142,11 @@ impl Index {
     fn replay(&mut self, is_right: bool) {
         let Some((grade, right)) = self.trying.take() else { return };
         let accepted = right + usize::from(is_right);
-        if is_right && accepted < PLACES {
+        if is_right && accepted < POSITIONS {
             return self.trying = Some((grade, accepted));
         }
-        for grade in [grade, ANY_GRADE] {
-            self.tried[grade].saw(right + 1, accepted, OWN_MEMORY);
+        for grade in [grade, ANY_BIN] {
+            self.prompt_acceptance[grade].saw(right + 1, accepted, OWN_MEMORY);
         }
     }
 
@@ -228,7 +228,7 @@ impl Index {
 
 /// Grade of a draft from a place with `common` tokens in common.
 fn grade(common: usize) -> usize {
-    GRADE_FROM.iter().rposition(|&from| common >= from).unwrap_or(0)
+    BIN_STARTS.iter().rposition(|&from| common >= from).unwrap_or(0)
 }
 
 /// How many tokens before position `at` are those at the end.
@@ -302,7 +302,7 @@ mod tests {
         let judged = |tokens: &[u32], prompt: usize| {
             let mut index = Index::default();
             index.extend(tokens, prompt);
-            index.tried[ANY_GRADE].first()
+            index.prompt_acceptance[ANY_BIN].first()
         };
         let part: Vec<u32> = (10..40).collect();
         let thrice = [&part[..], &part, &part].concat();
@@ -345,14 +345,20 @@ mod tests {
             builder.end_text();
         }
         builder.finish("a tokenizer", "a model").expect("written");
-        let table = Table::open(&path, "a tokenizer", "a model").expect("opens");
-        let mut ngram = Ngram::new(Some(Arc::new(table)));
+        let table = NgramTable::open(&path, "a tokenizer", "a model").expect("opens");
+        let mut ngram = NgramDrafter::new(Some(Arc::new(table)));
         let mut next = 0;
         let mut draft = |tokens: &[u32], depth: usize| {
             next += 1;
             let sampling = Default::default();
-            let asked =
-                Asked { sequence: next, tokens, prompt: 1, depth, sampling: &sampling, constraint: None };
+            let asked = DraftRequest {
+                sequence: next,
+                tokens,
+                prompt: 1,
+                depth,
+                sampling: &sampling,
+                constraint: None,
+            };
             ngram.propose(&[asked]).expect("drafts").remove(0)
         };
         assert_eq!(draft(&[9, 1], 8), Draft { tokens: vec![2, 3, 4], grade: 5 }, "as far as it knows");

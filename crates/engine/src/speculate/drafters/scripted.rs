@@ -2,9 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::speculate::{Asked, Draft, Drafter, GRADES};
+use crate::speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter};
 
-/// What a [`Scripted`] drafter knows.
+/// What a [`ScriptedDrafter`] drafter knows.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     /// Prompts, and what plain decoding answers.
@@ -16,24 +16,24 @@ pub struct Script {
     pub seed: u64,
 }
 
-pub struct Scripted(pub Script);
+pub struct ScriptedDrafter(pub Script);
 
-impl Drafter for Scripted {
+impl Drafter for ScriptedDrafter {
     fn name(&self) -> &'static str {
         "scripted"
     }
 
-    fn believed(&self) -> [f64; GRADES] {
-        [self.0.right; GRADES]
+    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
+        [self.0.right; CONFIDENCE_BINS]
     }
 
-    fn propose(&mut self, asked: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         Ok(asked.iter().map(|asked| Draft { tokens: self.0.draft(asked), grade: 0 }).collect())
     }
 }
 
 impl Script {
-    fn draft(&self, asked: &Asked) -> Vec<u32> {
+    fn draft(&self, asked: &DraftRequest) -> Vec<u32> {
         let (prompt, answer) = asked.tokens.split_at(asked.prompt);
         let known = self.answers.iter().find(|(known, _)| known == prompt);
         (answer.len()..answer.len() + asked.depth)

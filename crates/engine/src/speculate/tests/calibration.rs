@@ -1,7 +1,7 @@
 //! Measurements while requests run: in slices, between their steps.
 
 use super::*;
-use crate::speculate::Itself;
+use crate::speculate::LayerSkip;
 
 const GOLDEN: &str = "qwen3_5-text-sharded";
 /// How many slices a measurement takes depends on the machine's speed, but every pass over the layers or the text ends one and the
@@ -54,8 +54,8 @@ fn only_a_lossy_request_waits_for_the_profile() {
     let lossy = Request { speculation: Some(Speculate::Lossy), ..plain(12) };
     let text: Vec<u32> = (0..119).map(|t| 3 + (t * t) % 240).collect();
     let bench = || {
-        let itself = Itself::new(model(GOLDEN).into(), None).expect("layers to spare");
-        let bench = Bench::with(GOLDEN, Box::new(itself));
+        let layer_skip = LayerSkip::new(model(GOLDEN).into(), None).expect("layers to spare");
+        let bench = Bench::with(GOLDEN, Box::new(layer_skip));
         bench.engine.read(text.clone());
         bench
     };
@@ -78,8 +78,8 @@ fn only_a_lossy_request_waits_for_the_profile() {
 
 #[test]
 fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
-    let itself = Itself::new(model(GOLDEN).into(), None).expect("layers to spare");
-    let mut bench = Bench::with(GOLDEN, Box::new(itself));
+    let layer_skip = LayerSkip::new(model(GOLDEN).into(), None).expect("layers to spare");
+    let mut bench = Bench::with(GOLDEN, Box::new(layer_skip));
     bench.engine.read((0..119).map(|t| 3 + (t * t) % 240).collect());
     let (ticket, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
     bench.turn();
@@ -97,7 +97,7 @@ fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
 #[test]
 fn kept_costs_are_used_unless_a_step_takes_another_time() {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join(COSTS);
+    let file = folder.path().join(COSTS_FILE);
     let model = model(GOLDEN);
     let load = |auto| at_load(&*model, &mut [], Some(&file), auto).expect("measures");
     assert!(!load(false).are_measured() && !file.exists(), "no request needs them");

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 use crate::{
     cache::Lent,
-    speculate::{Itself, PROFILE},
+    speculate::{LAYER_PROFILE_FILE, LayerSkip},
 };
 
 /// Families in which layers can be left out.
@@ -43,7 +43,7 @@ fn a_draft_leaves_the_state_as_it_was() {
         for length in [9, 60, 251, 762] {
             let tokens: Vec<u32> = (0..length).map(|t| 3 + (t * 7 + t / 11) % 240).collect();
             let sampling = Sampling { temperature: 0.9, seed: 3, ..Sampling::default() };
-            let asked = |depth, sampling| Asked {
+            let asked = |depth, sampling| DraftRequest {
                 sequence: 0,
                 tokens: &tokens,
                 prompt: tokens.len() - 4,
@@ -54,10 +54,10 @@ fn a_draft_leaves_the_state_as_it_was() {
             let computed = tokens.len() - 1;
             let mut caches = after_a_draft(&*model, &tokens);
             let before = state(&caches, computed);
-            let mut itself = Itself::without(model.clone(), vec![1], 0.0);
+            let mut layer_skip = LayerSkip::without(model.clone(), vec![1], 0.0);
             for (depth, sampling) in [(8, &Sampling::default()), (3, &sampling), (MAX_DEPTH, &sampling)] {
                 let lent = vec![Lent::new(&mut caches)];
-                let drafts = itself.propose_on(&[asked(depth, sampling)], lent).expect("drafts");
+                let drafts = layer_skip.propose_on(&[asked(depth, sampling)], lent).expect("drafts");
                 assert_eq!(drafts[0].tokens.len(), depth, "{golden}");
                 assert!(state(&caches, computed) == before, "{golden}, behind {computed} tokens");
             }
@@ -93,20 +93,20 @@ fn caches_that_were_lent_come_back_from_a_panic() {
 fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
     for golden in models() {
         let expected = answers(golden, 3);
-        for left_out in [vec![], vec![1]] {
-            let itself = Itself::without(model(golden).into(), left_out.clone(), 0.0);
-            let mut bench = Bench::with(golden, Box::new(itself));
+        for skipped in [vec![], vec![1]] {
+            let layer_skip = LayerSkip::without(model(golden).into(), skipped.clone(), 0.0);
+            let mut bench = Bench::with(golden, Box::new(layer_skip));
             let drafters = ["self", "self", "off"];
             let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, 4));
             let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
-            let compared = bench.compare_states(&format!("{golden} without {left_out:?}"));
+            let compared = bench.compare_states(&format!("{golden} without {skipped:?}"));
             assert!(compared > 10, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
                 let events: Vec<Event> = events.try_iter().collect();
-                if left_out.is_empty() {
+                if skipped.is_empty() {
                     assert!(all_accepted(&events), "{golden}: the whole model drafts what it picks");
                 }
-                assert_eq!(picked(events), *expected, "{golden} without {left_out:?}");
+                assert_eq!(picked(events), *expected, "{golden} without {skipped:?}");
             }
         }
     }
@@ -120,15 +120,15 @@ impl Drafter for Dying {
         "dying"
     }
 
-    fn borrows(&self) -> bool {
+    fn uses_target_cache(&self) -> bool {
         true
     }
 
-    fn propose(&mut self, _: &[Asked]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, _: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
         panic!("never asked without caches")
     }
 
-    fn propose_on(&mut self, asked: &[Asked], mut caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
+    fn propose_on(&mut self, asked: &[DraftRequest], mut caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
         go_on(&*self.0, &mut caches[0], asked[0].tokens.len() - 1, &[9, 8, 7], 0);
         panic!("in the middle of a draft")
     }
@@ -172,9 +172,10 @@ fn an_unlikely_draft_ends_early_and_says_so() {
     let draft = |least: f64, sampling: &Sampling| {
         let mut caches = model.make_caches();
         go_on(&*model, &mut caches, 0, &tokens[..tokens.len() - 1], 0);
-        let asked = Asked { sequence: 0, tokens: &tokens, prompt: 30, depth: 6, sampling, constraint: None };
-        let mut itself = Itself::without(model.clone(), vec![1], least);
-        itself.propose_on(&[asked], vec![Lent::new(&mut caches)]).expect("drafts").remove(0)
+        let asked =
+            DraftRequest { sequence: 0, tokens: &tokens, prompt: 30, depth: 6, sampling, constraint: None };
+        let mut layer_skip = LayerSkip::without(model.clone(), vec![1], least);
+        layer_skip.propose_on(&[asked], vec![Lent::new(&mut caches)]).expect("drafts").remove(0)
     };
     let greedy = Sampling::default();
     // Nearly every token of a model with random weights is as likely as any other.
@@ -187,30 +188,30 @@ fn an_unlikely_draft_ends_early_and_says_so() {
 #[test]
 fn a_profile_is_measured_once_and_again_where_it_is_broken() {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join(PROFILE);
+    let file = folder.path().join(LAYER_PROFILE_FILE);
     let model: Rc<dyn Model> = model("qwen3_5-text-sharded").into();
     let layers = model.layers();
     let text: Vec<u32> = (0..50).map(|t| 3 + (t * t) % 240).collect();
-    let open = || Itself::new(model.clone(), Some(file.clone())).expect("layers to spare");
+    let open = || LayerSkip::new(model.clone(), Some(file.clone())).expect("layers to spare");
     let read = |text: &[u32]| {
-        let mut itself = open();
-        itself.read(text);
-        itself.spared();
-        while itself.is_measuring() {
-            itself.measure().expect("measures");
+        let mut layer_skip = open();
+        layer_skip.read(text);
+        layer_skip.skippable_layers();
+        while layer_skip.is_measuring() {
+            layer_skip.measure().expect("measures");
         }
-        itself
+        layer_skip
     };
     assert!(!open().is_ready());
     let first = read(&text);
     assert!(first.is_ready() && open().is_ready());
     let saved = std::fs::read(&file).expect("was saved");
-    let left_out = first.left_out().to_vec();
+    let skipped = first.skipped().to_vec();
     assert!(
-        !left_out.is_empty() && left_out.iter().all(|layer| (1..layers - 1).contains(layer)),
-        "{left_out:?}"
+        !skipped.is_empty() && skipped.iter().all(|layer| (1..layers - 1).contains(layer)),
+        "{skipped:?}"
     );
-    assert_eq!(open().left_out(), left_out, "as it was measured");
+    assert_eq!(open().skipped(), skipped, "as it was measured");
     std::fs::write(&file, &saved[..saved.len() / 2]).expect("is written");
     assert!(!open().is_ready());
     read(&text);
@@ -223,5 +224,5 @@ fn a_profile_is_measured_once_and_again_where_it_is_broken() {
 #[test]
 fn families_that_walk_their_layers_themselves_have_none() {
     let model: Rc<dyn Model> = model("gemma4_e-a").into();
-    assert!(Itself::new(model, None).is_none());
+    assert!(LayerSkip::new(model, None).is_none());
 }

@@ -1,12 +1,12 @@
 //! The model going without layers, unverified: what it answers, what its neighbours answer, and what it leaves behind.
 
 use super::{layer_skip::models, *};
-use crate::{request::Lossy, speculate::Itself};
+use crate::{request::Lossy, speculate::LayerSkip};
 
 const LEFT_OUT: usize = 1;
 
 fn bench(golden: &str) -> Bench {
-    Bench::with(golden, Box::new(Itself::without(model(golden).into(), vec![LEFT_OUT], 0.0)))
+    Bench::with(golden, Box::new(LayerSkip::without(model(golden).into(), vec![LEFT_OUT], 0.0)))
 }
 
 fn lossy(i: u32) -> Request {
@@ -18,10 +18,10 @@ fn by_hand(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let model = model(golden);
     let mut caches = model.make_caches();
     let mut answer: Vec<u32> = vec![];
-    let mut step = |new: &[u32], past: usize, left_out: &[usize]| {
+    let mut step = |new: &[u32], past: usize, skipped: &[usize]| {
         let part = Part { tokens: new.len(), ahead: 0, past, caches: &mut caches };
         let mut batch = Batch::new([part]);
-        batch.leave_out(left_out);
+        batch.leave_out(skipped);
         let n = new.len() as i32;
         let hidden = model.forward(&Array::from_slice(new, &[n]), &mut batch);
         let logits = model.logits(&hidden.slice(0, n - 1, n)).astype(mlx::Dtype::Float32);
@@ -167,6 +167,6 @@ fn drafters_that_fail_do_not_make_it_exact() {
     let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
     let mut bench = bench(golden);
     let (_ticket, events) = bench.submit(asked);
-    bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculating.stop()));
+    bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculation.stop()));
     assert_eq!(told(events), (expected, vec![Lossy::SkippedLayers]));
 }

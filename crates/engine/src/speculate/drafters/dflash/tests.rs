@@ -28,21 +28,21 @@ fn recorded(name: &str) -> Recorded {
     serde_json::from_str(&fs::read_to_string(path).expect("golden.json")).expect("a recorded drafter")
 }
 
-fn drafter(name: &str, hidden_size: i32) -> BlockDrafter {
+fn drafter(name: &str, hidden_size: i32) -> DFlashDrafter {
     let model: Rc<dyn Model> = model(name).into();
     let block = load_dflash(name, &*model, hidden_size);
-    BlockDrafter::new(model, block)
+    DFlashDrafter::new(model, block)
 }
 
 /// What the layers that a drafter wants to see make of tokens: of each `[tokens, hidden_size]`.
-fn hidden(drafter: &BlockDrafter, tokens: &[u32]) -> Vec<Array> {
+fn hidden(drafter: &DFlashDrafter, tokens: &[u32]) -> Vec<Array> {
     let model = &drafter.model;
     let mut caches = model.make_caches();
     let mut batch = Batch::new([Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches }]);
     batch.watch(&drafter.block.target_layers);
     model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut batch);
     let seen = batch.seen();
-    let behind = |layer: &usize| seen.iter().find(|(at, _)| at == layer).expect("watched").1.clone();
+    let behind = |layer: &usize| seen.iter().find(|(at, _)| at == layer).expect("captured").1.clone();
     drafter.block.target_layers.iter().map(behind).collect()
 }
 
@@ -50,17 +50,17 @@ fn part(hidden: &[Array], from: usize, to: usize) -> Vec<Array> {
     hidden.iter().map(|x| x.slice(0, from as i32, to as i32)).collect()
 }
 
-fn see(drafter: &mut BlockDrafter, sequence: u64, from: usize, hidden: Vec<Array>) {
-    drafter.see(&Seen { sequence, tokens: &[], from, hidden });
+fn observe(drafter: &mut DFlashDrafter, sequence: u64, from: usize, hidden: Vec<Array>) {
+    drafter.observe(&HiddenStates { sequence, tokens: &[], from, hidden });
 }
 
 static GREEDY: LazyLock<Sampling> = LazyLock::new(Sampling::default);
 
-fn asked<'a>(sequence: u64, tokens: &'a [u32], depth: usize, sampling: &'a Sampling) -> Asked<'a> {
-    Asked { sequence, tokens, prompt: tokens.len().min(3), depth, sampling, constraint: None }
+fn asked<'a>(sequence: u64, tokens: &'a [u32], depth: usize, sampling: &'a Sampling) -> DraftRequest<'a> {
+    DraftRequest { sequence, tokens, prompt: tokens.len().min(3), depth, sampling, constraint: None }
 }
 
-fn propose(drafter: &mut BlockDrafter, asked: &[Asked]) -> Vec<Draft> {
+fn propose(drafter: &mut DFlashDrafter, asked: &[DraftRequest]) -> Vec<Draft> {
     drafter.propose(asked).expect("computes")
 }
 
@@ -78,15 +78,15 @@ fn it_guesses_what_the_reference_says() {
         let mut worst = 0.0f32;
         for (&start, expected) in recorded.starts.iter().zip(&recorded.logits) {
             let guess = |chunk: usize| {
-                let mut context = Context::new(&drafter.block);
+                let mut context = DFlashContext::new(&drafter.block);
                 for from in (0..start).step_by(chunk) {
                     context.wait(from, &part(&states, from, start.min(from + chunk)));
                     if from % 3 == 0 {
-                        observe(&drafter.block, &mut [&mut context]);
+                        catch_up(&drafter.block, &mut [&mut context]);
                     }
                 }
                 let tokens = &recorded.prompt_ids[..=start];
-                let mut rows = [Row { asked: &asked(0, tokens, 1, &GREEDY), context }];
+                let mut rows = [DFlashRow { asked: &asked(0, tokens, 1, &GREEDY), context }];
                 let hidden = drafter.guess(&mut rows).expect("an embedding");
                 let logits = drafter.model.logits(&hidden.slice(0, 1, drafter.block.size as i32));
                 logits.to_vec::<f32>().expect("evaluates")
@@ -111,7 +111,7 @@ fn drafts_leave_nothing_behind() {
         let states = hidden(&often, &tokens);
         let mut seen = 0;
         for known in [2, 20, 21, 24, 100, 400, 690] {
-            see(&mut often, 0, seen, part(&states, seen, known - 1));
+            observe(&mut often, 0, seen, part(&states, seen, known - 1));
             seen = known - 1;
             let draft = propose(&mut often, &[asked(0, &tokens[..known], 32, &GREEDY)]).remove(0);
             assert_eq!(draft.tokens.len(), often.block.size - 1, "{name}");
@@ -123,7 +123,7 @@ fn drafts_leave_nothing_behind() {
             [Draft::default()],
             "not seen"
         );
-        see(&mut once, 0, 0, part(&states, 0, 689));
+        observe(&mut once, 0, 0, part(&states, 0, 689));
         let drafts = [&mut often, &mut once].map(|drafter| {
             let draft = propose(drafter, &[asked(0, &tokens[..690], 8, &GREEDY)]);
             (draft, state(&drafter.sequences[&0].caches, 689))
@@ -143,10 +143,10 @@ fn neighbours_change_no_draft() {
         for (i, text) in texts.iter().enumerate() {
             let states = hidden(&together, text);
             for drafter in [&mut together, &mut alone] {
-                see(drafter, i as u64, 0, part(&states, 0, text.len() - 1));
+                observe(drafter, i as u64, 0, part(&states, 0, text.len() - 1));
             }
         }
-        let asked: Vec<Asked> =
+        let asked: Vec<DraftRequest> =
             (0..5).map(|i| asked(i as u64, &texts[i], [3, 0, 9, 1, 2][i], &samplings[i])).collect();
         let drafts = propose(&mut together, &asked);
         assert_eq!(drafts[1], Draft::default(), "{name}: nobody wants any");
@@ -162,21 +162,21 @@ fn a_sequence_that_resumed_or_begins_again_is_drafted_for() {
         let mut drafter = drafter(name, hidden_size);
         let tokens = text(2, 60);
         let states = hidden(&drafter, &tokens);
-        let ask = |drafter: &mut BlockDrafter, sequence| {
+        let ask = |drafter: &mut DFlashDrafter, sequence| {
             propose(drafter, &[asked(sequence, &tokens, 3, &GREEDY)]).remove(0)
         };
         assert_eq!(ask(&mut drafter, 1), Draft::default(), "{name}: nothing was seen");
-        see(&mut drafter, 1, 0, part(&states, 0, 59));
+        observe(&mut drafter, 1, 0, part(&states, 0, 59));
         let first = ask(&mut drafter, 1);
         drafter.forget(1);
-        see(&mut drafter, 1, 0, part(&states, 0, 59));
+        observe(&mut drafter, 1, 0, part(&states, 0, 59));
         assert_eq!(ask(&mut drafter, 1), first, "{name}");
-        see(&mut drafter, 2, 40, part(&states, 40, 59));
+        observe(&mut drafter, 2, 40, part(&states, 40, 59));
         assert_eq!(ask(&mut drafter, 2).tokens.len(), 3, "{name}: one that resumed has its end alone");
         // One that was not shown its middle has what was taken in, and where it stands.
-        see(&mut drafter, 3, 0, part(&states, 0, 30));
+        observe(&mut drafter, 3, 0, part(&states, 0, 30));
         propose(&mut drafter, &[asked(3, &tokens[..31], 3, &GREEDY)]);
-        see(&mut drafter, 3, 40, part(&states, 40, 59));
+        observe(&mut drafter, 3, 40, part(&states, 40, 59));
         assert_eq!(ask(&mut drafter, 3).tokens.len(), 3, "{name}");
         assert_eq!(drafter.sequences[&3].to, 59);
     }
@@ -188,12 +188,12 @@ fn hidden_states_do_not_pile_up() {
     let tokens = text(3, 1000);
     let states = hidden(&drafter, &tokens);
     for from in (0..960).step_by(64) {
-        see(&mut drafter, 1, from, part(&states, from, from + 64));
+        observe(&mut drafter, 1, from, part(&states, from, from + 64));
         let context = &drafter.sequences[&1];
-        assert!(context.to - context.from < WAITING, "{} wait", context.to - context.from);
+        assert!(context.to - context.from < MAX_PENDING, "{} wait", context.to - context.from);
     }
     let growing = drafter.sequences[&1].caches[0].as_growing().expect("sees everything").length();
-    assert!(growing > 960 - WAITING as i32, "every position is in the context: {growing}");
+    assert!(growing > 960 - MAX_PENDING as i32, "every position is in the context: {growing}");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn its_failure_costs_speed_alone() {
         let (panics, calls) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let dying = Dying { model: model(name), panics: panics.clone(), asked: calls.clone() };
         let block = load_dflash(name, &dying, hidden_size);
-        let mut bench = Bench::with(name, Box::new(BlockDrafter::new(Rc::new(dying), block)));
+        let mut bench = Bench::with(name, Box::new(DFlashDrafter::new(Rc::new(dying), block)));
         let running: Vec<_> = (0..3).map(|i| bench.submit(request(i, "block", 3))).collect();
         let mut rounds = 0;
         let mut at_panic = 0;

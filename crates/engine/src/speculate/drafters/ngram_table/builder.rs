@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{About, TOKEN_BITS, TableError, entry, file, hashes};
+use super::{NgramTableError, TOKEN_BITS, TableInfo, entry, file, hashes};
 
 /// Counts in memory before they become a run: 64 MiB of them.
 const BUFFER: usize = 1 << 22;
@@ -17,21 +17,21 @@ const RUNS: usize = 64;
 
 /// How often a token followed a context. Ordered by context, then by token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Count {
+struct NgramCount {
     context: u64,
     token: u32,
     times: u32,
 }
 
-/// Makes a [`Table`](super::Table) of texts.
+/// Makes a [`NgramTable`](super::NgramTable) of texts.
 pub struct Builder {
     order: usize,
     min_count: u32,
     path: PathBuf,
-    counts: Vec<Count>,
+    counts: Vec<NgramCount>,
     /// Counts that make a run.
     buffer: usize,
-    runs: Vec<Run>,
+    runs: Vec<SortedRun>,
     /// The last tokens of the text so far.
     tail: Vec<u32>,
     tokens: u64,
@@ -42,7 +42,7 @@ impl Builder {
     ///
     /// # Errors
     /// Nothing can be written beside `path`.
-    pub fn new(path: &Path, order: usize, min_count: u32) -> Result<Builder, TableError> {
+    pub fn new(path: &Path, order: usize, min_count: u32) -> Result<Builder, NgramTableError> {
         let builder = Builder {
             order,
             min_count,
@@ -54,7 +54,7 @@ impl Builder {
             tokens: 0,
         };
         // Before hours of counting.
-        Run::create(path).map_err(builder.write_error())?;
+        SortedRun::create(path).map_err(builder.write_error())?;
         Ok(builder)
     }
 
@@ -62,12 +62,12 @@ impl Builder {
     ///
     /// # Errors
     /// A file cannot be written, or a token is too large for a table.
-    pub fn add(&mut self, tokens: &[u32]) -> Result<(), TableError> {
+    pub fn add(&mut self, tokens: &[u32]) -> Result<(), NgramTableError> {
         for &token in tokens {
             if token >> TOKEN_BITS != 0 {
-                return Err(TableError::Token(token));
+                return Err(NgramTableError::Token(token));
             }
-            let count = |context| Count { context, token, times: 1 };
+            let count = |context| NgramCount { context, token, times: 1 };
             self.counts.extend(hashes(&self.tail, self.order).map(count));
             if self.tail.len() == self.order {
                 self.tail.remove(0);
@@ -90,13 +90,13 @@ impl Builder {
     ///
     /// # Errors
     /// A file cannot be written.
-    pub fn finish(mut self, tokenizer: &str, model: &str) -> Result<About, TableError> {
+    pub fn finish(mut self, tokenizer: &str, model: &str) -> Result<TableInfo, NgramTableError> {
         self.flush().and_then(|()| self.write(tokenizer, model)).map_err(self.write_error())
     }
 
-    fn write(&mut self, tokenizer: &str, model: &str) -> io::Result<About> {
-        let mut output = file::Output::create(&self.path)?;
-        let mut merged = Merged::of(&mut self.runs)?;
+    fn write(&mut self, tokenizer: &str, model: &str) -> io::Result<TableInfo> {
+        let mut output = file::TableWriter::create(&self.path)?;
+        let mut merged = MergedRuns::of(&mut self.runs)?;
         let mut next = merged.next()?;
         while let Some(first) = next {
             // The likeliest; of equals, the lower id.
@@ -114,7 +114,7 @@ impl Builder {
         }
         let (order, min_count, tokens) = (self.order, self.min_count, self.tokens);
         let (tokenizer, model) = (tokenizer.into(), model.into());
-        output.finish(About {
+        output.finish(TableInfo {
             tokenizer,
             model,
             order,
@@ -128,7 +128,7 @@ impl Builder {
     /// Makes a run of what was counted.
     fn flush(&mut self) -> io::Result<()> {
         self.counts.sort_unstable();
-        let mut run = Run::create(&self.path)?;
+        let mut run = SortedRun::create(&self.path)?;
         let mut counts = self.counts.drain(..);
         let mut last = counts.next();
         for count in counts {
@@ -150,8 +150,8 @@ impl Builder {
 
     /// Makes one run of all.
     fn merge(&mut self) -> io::Result<()> {
-        let mut run = Run::create(&self.path)?;
-        let mut merged = Merged::of(&mut self.runs)?;
+        let mut run = SortedRun::create(&self.path)?;
+        let mut merged = MergedRuns::of(&mut self.runs)?;
         while let Some(count) = merged.next()? {
             run.push(count)?;
         }
@@ -159,31 +159,31 @@ impl Builder {
         Ok(())
     }
 
-    fn write_error(&self) -> impl Fn(io::Error) -> TableError + use<> {
+    fn write_error(&self) -> impl Fn(io::Error) -> NgramTableError + use<> {
         let path = self.path.clone();
-        move |error| TableError::Write { path: path.clone(), error }
+        move |error| NgramTableError::Write { path: path.clone(), error }
     }
 }
 
-impl Count {
-    fn plus(self, other: Count) -> Count {
-        Count { times: self.times.saturating_add(other.times), ..self }
+impl NgramCount {
+    fn plus(self, other: NgramCount) -> NgramCount {
+        NgramCount { times: self.times.saturating_add(other.times), ..self }
     }
 }
 
 /// Sorted counts in a file.
-struct Run(BufWriter<File>);
+struct SortedRun(BufWriter<File>);
 
-impl Run {
+impl SortedRun {
     /// A file beside `path` that is gone from its folder at once, so that nothing is left of a program that was killed.
-    fn create(path: &Path) -> io::Result<Run> {
+    fn create(path: &Path) -> io::Result<SortedRun> {
         let path = file::beside(path, "counts");
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         fs::remove_file(&path)?;
-        Ok(Run(BufWriter::new(file)))
+        Ok(SortedRun(BufWriter::new(file)))
     }
 
-    fn push(&mut self, count: Count) -> io::Result<()> {
+    fn push(&mut self, count: NgramCount) -> io::Result<()> {
         self.0.write_all(&count.context.to_le_bytes())?;
         self.0.write_all(&count.token.to_le_bytes())?;
         self.0.write_all(&count.times.to_le_bytes())
@@ -191,16 +191,16 @@ impl Run {
 }
 
 /// All counts of some runs in order, equal ones added up.
-struct Merged<'a> {
+struct MergedRuns<'a> {
     readers: Vec<BufReader<&'a File>>,
     /// The next count of each run that has one.
-    heads: BinaryHeap<Reverse<(Count, usize)>>,
+    heads: BinaryHeap<Reverse<(NgramCount, usize)>>,
 }
 
-impl Merged<'_> {
-    fn of(runs: &mut [Run]) -> io::Result<Merged<'_>> {
-        let mut merged = Merged { readers: vec![], heads: BinaryHeap::new() };
-        for Run(writer) in runs {
+impl MergedRuns<'_> {
+    fn of(runs: &mut [SortedRun]) -> io::Result<MergedRuns<'_>> {
+        let mut merged = MergedRuns { readers: vec![], heads: BinaryHeap::new() };
+        for SortedRun(writer) in runs {
             writer.flush()?;
             writer.get_mut().rewind()?;
             merged.readers.push(BufReader::new(writer.get_ref()));
@@ -211,7 +211,7 @@ impl Merged<'_> {
         Ok(merged)
     }
 
-    fn next(&mut self) -> io::Result<Option<Count>> {
+    fn next(&mut self) -> io::Result<Option<NgramCount>> {
         let Some(mut count) = self.pop()? else { return Ok(None) };
         while let Some(Reverse((other, _))) = self.heads.peek()
             && (other.context, other.token) == (count.context, count.token)
@@ -222,7 +222,7 @@ impl Merged<'_> {
         Ok(Some(count))
     }
 
-    fn pop(&mut self) -> io::Result<Option<Count>> {
+    fn pop(&mut self) -> io::Result<Option<NgramCount>> {
         let Some(Reverse((count, i))) = self.heads.pop() else { return Ok(None) };
         self.advance(i)?;
         Ok(Some(count))
@@ -236,7 +236,7 @@ impl Merged<'_> {
         }
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let context = u64::from(word(4)) << 32 | u64::from(word(0));
-        self.heads.push(Reverse((Count { context, token: word(8), times: word(12) }, i)));
+        self.heads.push(Reverse((NgramCount { context, token: word(8), times: word(12) }, i)));
         Ok(())
     }
 }
@@ -249,7 +249,7 @@ impl Builder {
         order: usize,
         min_count: u32,
         buffer: usize,
-    ) -> Result<Builder, TableError> {
+    ) -> Result<Builder, NgramTableError> {
         Ok(Builder { buffer, ..Builder::new(path, order, min_count)? })
     }
 }

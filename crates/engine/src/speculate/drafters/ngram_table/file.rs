@@ -6,56 +6,56 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{About, Table, TableError};
+use super::{NgramTable, NgramTableError, TableInfo};
 
 /// How every table begins; the number is the format's.
 const MAGIC: &[u8] = b"lanner n-grams 1\n";
 /// Bytes before the first entry: magic, JSON, and spaces to fill.
 pub const HEADER: usize = 4096;
 
-impl Table {
+impl NgramTable {
     /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.
     ///
     /// # Errors
     /// The file is no table, is damaged, or is for another tokenizer.
-    pub fn open(path: &Path, tokenizer: &str, model: &str) -> Result<Table, TableError> {
-        let table = Table::read(path)?;
-        if table.about.tokenizer == tokenizer {
+    pub fn open(path: &Path, tokenizer: &str, model: &str) -> Result<NgramTable, NgramTableError> {
+        let table = NgramTable::read(path)?;
+        if table.info.tokenizer == tokenizer {
             return Ok(table);
         }
-        let (path, made_with, model) = (path.into(), table.about.model, model.into());
-        Err(TableError::OtherTokenizer { path, made_with, model })
+        let (path, made_with, model) = (path.into(), table.info.model, model.into());
+        Err(NgramTableError::OtherTokenizer { path, made_with, model })
     }
 
     /// Reads a table, whatever it is for.
     ///
     /// # Errors
     /// The file is no table, or is damaged.
-    pub fn read(path: &Path) -> Result<Table, TableError> {
-        let read = |error| TableError::Read { path: path.into(), error };
-        let damaged = |problem| TableError::Damaged { path: path.into(), problem };
+    pub fn read(path: &Path) -> Result<NgramTable, NgramTableError> {
+        let read = |error| NgramTableError::Read { path: path.into(), error };
+        let damaged = |problem| NgramTableError::Damaged { path: path.into(), problem };
         let mut file = files::open(path).map_err(read)?;
         let mut header = vec![];
         (&mut file).take(HEADER as u64).read_to_end(&mut header).map_err(read)?;
-        let json = header.strip_prefix(MAGIC).ok_or_else(|| TableError::NotATable(path.into()))?;
-        let about: About =
+        let json = header.strip_prefix(MAGIC).ok_or_else(|| NgramTableError::NotATable(path.into()))?;
+        let info: TableInfo =
             serde_json::from_slice(json).map_err(|_| damaged("what it says of itself cannot be read"))?;
         let length = file.metadata().map_err(read)?.len();
-        if Some(length) != about.entries.checked_mul(8).and_then(|bytes| bytes.checked_add(HEADER as u64)) {
+        if Some(length) != info.entries.checked_mul(8).and_then(|bytes| bytes.checked_add(HEADER as u64)) {
             return Err(damaged("it is not as long as it should be"));
         }
         let mut bytes = vec![];
         file.read_to_end(&mut bytes).map_err(read)?;
-        if blake3::hash(&bytes).to_hex().as_str() != about.checksum {
+        if blake3::hash(&bytes).to_hex().as_str() != info.checksum {
             return Err(damaged("its checksum is another"));
         }
         let entries = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        Ok(Table { about, entries })
+        Ok(NgramTable { info, entries })
     }
 }
 
 /// A table that is being written, under another name until it is whole.
-pub struct Output {
+pub struct TableWriter {
     path: PathBuf,
     partial: PathBuf,
     file: BufWriter<File>,
@@ -63,12 +63,12 @@ pub struct Output {
     entries: u64,
 }
 
-impl Output {
-    pub fn create(path: &Path) -> io::Result<Output> {
+impl TableWriter {
+    pub fn create(path: &Path) -> io::Result<TableWriter> {
         let partial = beside(path, "partial");
         let mut file = BufWriter::new(File::create(&partial)?);
         file.write_all(&[b' '; HEADER])?;
-        Ok(Output { path: path.into(), partial, file, hash: blake3::Hasher::new(), entries: 0 })
+        Ok(TableWriter { path: path.into(), partial, file, hash: blake3::Hasher::new(), entries: 0 })
     }
 
     /// Entries come in ascending order.
@@ -80,10 +80,10 @@ impl Output {
     }
 
     /// Writes what `about` says, with the number and the checksum of the entries.
-    pub fn finish(mut self, about: About) -> io::Result<About> {
+    pub fn finish(mut self, info: TableInfo) -> io::Result<TableInfo> {
         let checksum = self.hash.finalize().to_hex().to_string();
-        let about = About { entries: self.entries, checksum, ..about };
-        let json = serde_json::to_vec(&about).map_err(io::Error::other)?;
+        let info = TableInfo { entries: self.entries, checksum, ..info };
+        let json = serde_json::to_vec(&info).map_err(io::Error::other)?;
         if MAGIC.len() + json.len() > HEADER {
             return Err(io::Error::other("the model's name is too long"));
         }
@@ -93,7 +93,7 @@ impl Output {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
         fs::rename(&self.partial, &self.path)?;
-        Ok(about)
+        Ok(info)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{fmt, path::PathBuf};
 pub use self::builder::Builder;
 
 /// Most tokens of a context.
-pub const MOST_ORDER: usize = 16;
+pub const MAX_ORDER: usize = 16;
 
 /// An entry is a number: so many bits of the context's hash, then the token, then how sure that is. Another context with
 /// the same bits costs a wrong draft: one lookup in 10,000 of a table of 25 million entries.
@@ -18,15 +18,15 @@ const TOKEN_BITS: u32 = 20;
 const CONFIDENCE_BITS: u32 = 6;
 
 /// Contexts and what follows them, for the tokenizer that the texts were cut with.
-pub struct Table {
-    pub about: About,
+pub struct NgramTable {
+    pub info: TableInfo,
     /// Ascending.
     entries: Vec<u64>,
 }
 
 /// What a table was made of.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct About {
+pub struct TableInfo {
     /// Fingerprint of the tokenizer: token ids of another one mean other texts.
     pub tokenizer: String,
     /// For people: the model whose tokenizer it is.
@@ -42,7 +42,7 @@ pub struct About {
     checksum: String,
 }
 
-impl About {
+impl TableInfo {
     /// Of the whole file.
     pub fn bytes(&self) -> u64 {
         file::HEADER as u64 + 8 * self.entries
@@ -50,7 +50,7 @@ impl About {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum TableError {
+pub enum NgramTableError {
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: std::io::Error },
     #[error("cannot write {}: {error}", path.display())]
@@ -68,11 +68,11 @@ pub enum TableError {
     Token(u32),
 }
 
-impl Table {
+impl NgramTable {
     /// The token that most often followed the longest known context at the end of `tokens`, and how often it will: its share
     /// of what followed, with one more of something else, so that what was rarely seen counts for less.
     pub fn next(&self, tokens: &[u32]) -> Option<(u32, f32)> {
-        let known = hashes(tokens, self.about.order).filter_map(|hash| self.find(hash));
+        let known = hashes(tokens, self.info.order).filter_map(|hash| self.find(hash));
         known.last().map(|entry| (token(entry), confidence(entry)))
     }
 
@@ -83,9 +83,9 @@ impl Table {
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for NgramTable {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_tuple("Table").field(&self.about).finish()
+        f.debug_tuple("NgramTable").field(&self.info).finish()
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 
 const TOKENIZER: &str = "a fingerprint";
 
-fn build(path: &Path, texts: &[&[u32]], order: usize, min_count: u32, buffer: usize) -> About {
+fn build(path: &Path, texts: &[&[u32]], order: usize, min_count: u32, buffer: usize) -> TableInfo {
     let mut builder = Builder::with_buffer(path, order, min_count, buffer).expect("begins");
     for text in texts {
         // In pieces, as a long text comes.
@@ -16,12 +16,12 @@ fn build(path: &Path, texts: &[&[u32]], order: usize, min_count: u32, buffer: us
     builder.finish(TOKENIZER, "owl").expect("written")
 }
 
-fn table(texts: &[&[u32]], order: usize, min_count: u32) -> Table {
+fn table(texts: &[&[u32]], order: usize, min_count: u32) -> NgramTable {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t");
     build(&path, texts, order, min_count, 5);
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "the table and nothing else");
-    Table::open(&path, TOKENIZER, "owl").expect("opens")
+    NgramTable::open(&path, TOKENIZER, "owl").expect("opens")
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn the_longest_context_decides() {
     assert_eq!(next(&[6, 9]), Some(2), "9 is known, 6 9 is not");
     assert_eq!(next(&[4]), Some(2), "the end of a text is followed by nothing");
     assert_eq!((next(&[]), next(&[8])), (None, None));
-    assert_eq!((table.about.tokens, table.about.order), (13, 2));
+    assert_eq!((table.info.tokens, table.info.order), (13, 2));
 }
 
 #[test]
@@ -55,7 +55,7 @@ proptest! {
         let path = folder.path().join("t");
         let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
         build(&path, &texts, order, min_count, buffer);
-        let table = Table::read(&path).expect("reads");
+        let table = NgramTable::read(&path).expect("reads");
         let mut counts: HashMap<&[u32], HashMap<u32, u64>> = HashMap::new();
         for text in &texts {
             for (at, &token) in text.iter().enumerate() {
@@ -65,7 +65,7 @@ proptest! {
             }
         }
         counts.retain(|_, next| next.values().sum::<u64>() >= u64::from(min_count));
-        prop_assert_eq!(table.about.entries, counts.len() as u64);
+        prop_assert_eq!(table.info.entries, counts.len() as u64);
         for (context, next) in &counts {
             let (token, count) = next.iter().max_by_key(|(token, count)| (**count, std::cmp::Reverse(**token))).expect("some");
             let sure = *count as f32 / (next.values().sum::<u64>() + 1) as f32;
@@ -84,7 +84,7 @@ fn what_is_no_table_for_this_tokenizer_is_refused() {
     let good = fs::read(&path).expect("read");
     let check = |bytes: &[u8], tokenizer: &str, expected: &str| {
         fs::write(&path, bytes).expect("written");
-        let error = Table::open(&path, tokenizer, "lark").expect_err("refused").to_string();
+        let error = NgramTable::open(&path, tokenizer, "lark").expect_err("refused").to_string();
         assert!(error.contains(expected), "{error}");
     };
     check(&good, "another", "was made with the tokenizer of owl, which is not that of lark");
@@ -97,9 +97,9 @@ fn what_is_no_table_for_this_tokenizer_is_refused() {
         check(&bad, TOKENIZER, "its checksum is another");
     }
     fs::write(&path, &good).expect("written");
-    assert!(Table::open(&path, TOKENIZER, "lark").is_ok());
-    let error = Table::open(&folder.path().join("none"), TOKENIZER, "lark").expect_err("refused");
-    assert!(matches!(error, TableError::Read { .. }), "{error}");
+    assert!(NgramTable::open(&path, TOKENIZER, "lark").is_ok());
+    let error = NgramTable::open(&folder.path().join("none"), TOKENIZER, "lark").expect_err("refused");
+    assert!(matches!(error, NgramTableError::Read { .. }), "{error}");
     let mut builder = Builder::new(&path, 3, 1).expect("begins");
-    assert!(matches!(builder.add(&[1, 1 << 20]), Err(TableError::Token(_))));
+    assert!(matches!(builder.add(&[1, 1 << 20]), Err(NgramTableError::Token(_))));
 }
