@@ -39,6 +39,7 @@ mod schedule;
 pub mod scripted;
 mod sequence;
 mod speculate;
+mod speculation;
 mod start;
 mod step;
 #[cfg(test)]

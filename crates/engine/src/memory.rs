@@ -12,7 +12,7 @@ use crate::{
     request::{Request, RequestError},
     speculate::{
         MAX_STEP_DRAFT,
-        drafters::{dflash, draft_model::ROLLBACK_POINTS, mtp},
+        drafters::{dflash, draft_context::ROLLBACK_POINTS, mtp},
     },
 };
 

@@ -190,7 +190,7 @@ impl Runner {
         let last = |(_, s): &(usize, &Sequence)| (s.request.priority as usize, s.id);
         let Some((at, _)) = self.running.iter().enumerate().max_by_key(last) else { return };
         let mut sequence = self.running.remove(at);
-        self.forget(sequence.id);
+        self.release(&mut sequence.speculation);
         self.options.metrics.preemptions.add(1);
         tracing::info!(sequence = sequence.id, "paused: its memory is needed for others");
         let (model, info) = (&*self.model, &self.info);

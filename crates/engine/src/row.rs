@@ -254,7 +254,7 @@ impl ReadRow {
         if self.drafted > 0 {
             // The one that ended it may have been drafted; the one behind the draft was not.
             let accepted = taken.min(self.right);
-            s.judged(self.drafted, accepted);
+            s.on_verified(self.drafted, accepted);
         }
         Ok(reason)
     }

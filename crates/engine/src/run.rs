@@ -22,7 +22,8 @@ use crate::{
     room::{Deferred, Waiting},
     schedule::{Want, plan},
     sequence::{End, Sequence},
-    speculate::{Clock, HiddenCapture, Speculator},
+    speculate::{HiddenCapture, Speculator},
+    speculation::StepClock,
     step::Step,
 };
 
@@ -81,7 +82,7 @@ pub struct Runner {
     failed: usize,
     pub speculator: Speculator,
     hidden_capture: HiddenCapture,
-    pub clock: Clock,
+    pub clock: StepClock,
     /// What is told of what the prefix cache holds, and as of which change.
     holding: Holding,
     told: Option<u64>,
@@ -95,7 +96,7 @@ impl Runner {
         info: ModelInfo,
         options: Options,
         disk: Option<Disk>,
-        speculator: Speculator,
+        mut speculator: Speculator,
     ) -> Runner {
         Runner {
             prefix: Prefix::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
@@ -114,7 +115,7 @@ impl Runner {
             failed: 0,
             hidden_capture: speculator.hidden_capture(),
             speculator,
-            clock: Clock::default(),
+            clock: StepClock::default(),
         }
     }
 
@@ -149,7 +150,7 @@ impl Runner {
         self.drop_late(Instant::now());
         self.grow();
         self.step();
-        self.measure_some();
+        self.measure_slice();
         self.keep_ended();
         self.work_on_disk();
         self.tell_holding();
@@ -206,7 +207,7 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
-                Message::Text(text) => self.speculator.read(&text),
+                Message::Text(text) => self.speculator.set_calibration_text(&text),
                 Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 // Rounds look at what there is room for.
                 Message::MemoryChanged => {}
@@ -237,7 +238,7 @@ impl Runner {
         let room = self.first_tokens(&submission.request.prompt, &submission.request);
         let prepare = || {
             fault::point("admit");
-            let speculation = self.speculate_on(&submission.request);
+            let speculation = self.new_speculation(&submission.request);
             let state = Sequence::state(&submission.request, &*self.model, &self.info);
             Ok((speculation, state))
         };
@@ -297,10 +298,10 @@ impl Runner {
             fault::point("end");
             sequence.end(end);
             if finished {
-                speculator.on_finished(&sequence);
+                speculator.on_finished(&sequence.speculation, &sequence.request.prompt, sequence.generated());
             }
         });
-        self.forget(sequence.id);
+        self.release(&mut sequence.speculation);
         match told {
             Ok(()) if whole => self.ended.push(sequence),
             Ok(()) => {}
@@ -308,14 +309,6 @@ impl Runner {
                 tracing::error!("a sequence did not end as it should: {error}");
                 sequence.end(End::Failed(failure(error)));
             }
-        }
-    }
-
-    /// Has drafters forget a sequence that ends or begins again.
-    pub fn forget(&mut self, sequence: u64) {
-        let speculator = &mut self.speculator;
-        if let Err(error) = contained(|| speculator.forget(sequence)) {
-            tracing::error!("a drafter could not forget a sequence: {error}");
         }
     }
 
@@ -414,9 +407,9 @@ impl Runner {
         match guarded(|| step.collect(running, ended, info)) {
             Ok(collected) => {
                 if let Err(error) = contained(|| self.learn(load, behind.is_empty())) {
-                    self.stop_speculating(&error);
+                    self.stop_drafting(&error);
                 }
-                self.show(collected.hidden);
+                self.publish_hidden(collected.hidden);
                 collected.ended.into_iter().for_each(|(sequence, end)| self.end(sequence, end));
                 collected.copied.into_iter().for_each(|(tokens, copied)| self.store(&tokens, copied));
                 true
@@ -460,7 +453,7 @@ impl Runner {
     /// Has all that run begin again: a later step may have been built on a failed one's state, for any of them.
     fn restart_all(&mut self) {
         for mut sequence in std::mem::take(&mut self.running) {
-            self.forget(sequence.id);
+            self.release(&mut sequence.speculation);
             let (model, info) = (&*self.model, &self.info);
             let restart = || {
                 fault::point("restart");

@@ -50,8 +50,6 @@ pub struct Sequence {
     /// What may be chosen behind the known tokens and behind each of the draft; empty if there is no constraint, or it
     /// was not asked yet.
     pub allowed: Vec<TokenSet>,
-    /// A drafter has its caches, or failed while it had them: what they hold is then uncertain.
-    pub lent: bool,
     /// Who proposes for it, and what became of that.
     pub speculation: SequenceSpeculation,
     /// Most tokens to generate.
@@ -122,7 +120,6 @@ impl Sequence {
             unread: 0,
             draft: vec![],
             allowed: vec![],
-            lent: false,
             speculation,
             limit: request.max_tokens.min(room),
             begun: false,
@@ -263,7 +260,7 @@ impl Sequence {
     }
 
     /// Takes a draft, as far as it can be right.
-    pub fn take_draft(&mut self, tokens: Vec<u32>) {
+    pub fn set_draft(&mut self, tokens: Vec<u32>) {
         self.draft.clear();
         for token in tokens {
             let allowed = self.allowed.last().is_none_or(|allowed| allowed.allows(token));
@@ -321,9 +318,9 @@ impl Sequence {
 
     /// Told that of so many drafted tokens it has taken the first `accepted`, and which it has computed.
     #[track_caller]
-    pub fn judged(&mut self, drafted: usize, accepted: usize) {
+    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
         self.rewind(drafted - accepted);
-        self.speculation.judged(drafted, accepted);
+        self.speculation.on_verified(drafted, accepted);
         let next = self.tokens[self.computed.min(self.tokens.len() - 1)];
         self.sampler.judged(accepted, next);
     }
@@ -402,7 +399,8 @@ impl Sequence {
     /// Forgets all state; it is computed again from the tokens.
     pub fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
         (self.begun, self.sound) = (false, true);
-        (self.resume, self.waiting, self.lent) = (None, None, false);
+        (self.resume, self.waiting) = (None, None);
+        self.speculation.on_restart();
         self.fetch = Fetch::default();
         self.keep_at.clear();
         self.keeping.clear();

@@ -27,9 +27,9 @@ use crate::{
     request::ModelInfo,
     run::run,
     speculate::{
-        COSTS_FILE, Drafter, LAYER_PROFILE_FILE, LayerSkip, Script, ScriptedDrafter, Speculator, at_load,
+        COSTS_FILE, Drafter, LAYER_PROFILE_FILE, LayerSkip, Script, ScriptedDrafter, Speculator,
         drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
-        measure,
+        load_or_measure_costs, measure_step_costs,
     },
     weights::{Layout, QuantizationConfig, Types, Weights},
 };
@@ -133,7 +133,7 @@ fn load(
     }
     match draft {
         Some(Draft::Model(Loaded { model, .. })) => {
-            let costs = measure(&*model)?;
+            let costs = measure_step_costs(&*model)?;
             more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
         }
         Some(Draft::Block(block, _)) => more.push(Box::new(DFlashDrafter::new(model.clone(), block))),
@@ -143,9 +143,10 @@ fn load(
         more.push(Box::new(ScriptedDrafter(script)));
     }
     let file = disk.as_ref().map(|disk| disk.folder().join(COSTS_FILE));
-    let costs = at_load(&*model, &mut more, file.as_deref(), options.speculate == Speculate::Auto)?;
+    let auto = options.speculate == Speculate::Auto;
+    let costs = load_or_measure_costs(&*model, &mut more, file.as_deref(), auto)?;
     let mut speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
-    speculator.keep_in(file);
+    speculator.set_costs_file(file);
     info.drafters = speculator.names();
     Ok(Ready { model, info, disk, speculator, memory })
 }

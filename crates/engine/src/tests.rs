@@ -29,7 +29,7 @@ use crate::{
     places::Places,
     request::{Event, ModelInfo, Request, RequestError, Sampling},
     run::run,
-    speculate::{Speculator, StepCosts},
+    speculate::{Speculator, step_costs::StepCosts},
     weights::{Layout, QuantizationConfig, Types, Weights},
     *,
 };

@@ -1,34 +1,37 @@
-//! What drafts take, by how many are made at once.
+//! Time per drafted token, by the number of sequences that are drafted for together.
 
-/// So many times what is known of a drafter a measurement of it may be.
-const MOST_DEARER: f64 = 3.0;
+/// A measurement counts as at most this many times the known latency.
+const MAX_INCREASE: f64 = 3.0;
+/// Weight of a new measurement.
+const NEW_WEIGHT: f64 = 0.1;
 
-/// What a token of a draft takes, by the sequences that are drafted for at once: of 1, of 2 or 3, of 4 to 7, and so on; 0
-/// until it was measured.
+/// Milliseconds of a drafted token, or of a block, for 1 sequence, for 2 or 3, for 4 to 7, and so
+/// on; 0 if not measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DraftLatency([f64; 6]);
 
 impl DraftLatency {
-    pub fn alone(ms: f64) -> DraftLatency {
+    /// As measured for one sequence.
+    pub fn new(ms: f64) -> DraftLatency {
         DraftLatency([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
     }
 
-    fn place(sequences: usize) -> usize {
+    fn bucket(sequences: usize) -> usize {
         (sequences.max(1).ilog2() as usize).min(5)
     }
 
-    /// For so many sequences, or the nearest number below that something is known of.
-    pub fn of(&self, sequences: usize) -> Option<f64> {
-        self.0[..=Self::place(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
+    /// For `sequences` sequences, or the nearest lower number that was measured.
+    pub fn get(&self, sequences: usize) -> Option<f64> {
+        self.0[..=Self::bucket(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
     }
 
-    /// Measured for so many sequences, where so much was believed before.
-    pub fn saw(&mut self, sequences: usize, ms: f64, prior: f64) {
-        let before = self.of(sequences).unwrap_or(prior);
-        let known = &mut self.0[Self::place(sequences)];
-        // Once in a while a drafter has more to do than to draft, and the first time it may have to find memory.
-        let usual = if before > 0.0 { ms.min(MOST_DEARER * before) } else { ms };
-        *known = if *known > 0.0 { *known + 0.1 * (usual - *known) } else { usual };
+    /// Adds a measurement for `sequences` sequences; `prior` is the latency assumed without one.
+    pub fn record(&mut self, sequences: usize, ms: f64, prior: f64) {
+        let before = self.get(sequences).unwrap_or(prior);
+        let known = &mut self.0[Self::bucket(sequences)];
+        // A drafter sometimes has other work to do, and the first time it allocates memory.
+        let ms = if before > 0.0 { ms.min(MAX_INCREASE * before) } else { ms };
+        *known = if *known > 0.0 { *known + NEW_WEIGHT * (ms - *known) } else { ms };
     }
 }
 
@@ -37,15 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_draft_takes_is_known_by_how_many_are_drafted_for() {
-        let mut each = DraftLatency::alone(0.0);
-        assert_eq!(each.of(3), None);
-        // The first time memory has to be found.
-        each.saw(1, 90.0, 1.0);
-        assert_eq!(each.of(1), Some(3.0));
-        (0..99).for_each(|_| each.saw(1, 1.0, 1.0));
-        each.saw(4, 0.5, 1.0);
-        assert!([1, 3].iter().all(|n| (each.of(*n).unwrap() - 1.0).abs() < 1e-3));
-        assert_eq!([4, 7, 400].map(|n| each.of(n)), [Some(0.5); 3]);
+    fn latency_is_kept_by_number_of_sequences() {
+        let mut latency = DraftLatency::new(0.0);
+        assert_eq!(latency.get(3), None);
+        // The first time memory has to be allocated.
+        latency.record(1, 90.0, 1.0);
+        assert_eq!(latency.get(1), Some(3.0));
+        (0..99).for_each(|_| latency.record(1, 1.0, 1.0));
+        latency.record(4, 0.5, 1.0);
+        assert!([1, 3].iter().all(|n| (latency.get(*n).unwrap() - 1.0).abs() < 1e-3));
+        assert_eq!([4, 7, 400].map(|n| latency.get(n)), [Some(0.5); 3]);
     }
 }

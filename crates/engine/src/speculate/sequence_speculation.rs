@@ -1,83 +1,88 @@
-//! What is known of one sequence's drafts: who makes them, how many were accepted, and what they cost.
+//! The speculation state of one sequence: its mode, statistics, and what drafters keep of it.
 
 use std::{rc::Rc, sync::Arc};
 
 use super::{
-    Draft,
-    controller::{POSITIONS, SequenceStats},
+    acceptance::POSITIONS,
+    controller::SequenceStats,
+    drafter::{Draft, DrafterState},
 };
 use crate::{metrics::Drafts, request::Drafted};
 
-/// A sequence's part in speculation.
 #[derive(Debug)]
 pub struct SequenceSpeculation {
-    pub(super) mode: Mode,
-    /// Who made the draft that is on its way, and of what grade.
+    pub(super) mode: SpeculationMode,
+    /// Drafter and confidence bin of the draft in flight.
     pub(super) source: (usize, usize),
-    /// By drafter: tokens drafted, and accepted.
+    /// Drafted and accepted tokens, by drafter.
     pub(super) counts: Vec<Drafted>,
-    /// The same of all sequences.
+    /// The same over all sequences.
     pub(super) drafts: Rc<[Arc<Drafts>]>,
-    /// Tokens drafted and accepted in the last step, which the controller has not heard of.
-    pub(super) judged: Option<(usize, usize)>,
-    /// Tokens generated when the controller last heard of it.
-    pub(super) counted: usize,
+    /// Tokens drafted and accepted in the last step, until the controller has learned from it.
+    pub(super) verified: Option<(usize, usize)>,
+    /// Generated tokens that the controller knows of.
+    pub(super) num_reported: usize,
     pub(super) stats: SequenceStats,
-    /// A free draft that was not verified: the tokens that follow show how far it was right.
-    pub(super) unused: Option<Unused>,
-    /// Layers that the sequence skips after its prompt, once they are known; only if it is lossy.
+    /// A free draft that was not verified: the tokens that follow show how much of it was right.
+    pub(super) unused: Option<UnusedDraft>,
+    /// Layers that a lossy sequence skips after its prompt, once they are known.
     pub(super) skipped_layers: Option<Rc<[usize]>>,
+    /// By drafter.
+    pub(super) states: Vec<DrafterState>,
+    /// A drafter computes on the sequence's caches, or failed while it did: their contents are
+    /// uncertain.
+    pub(super) caches_in_use: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Unused {
+pub(super) struct UnusedDraft {
     pub(super) drafter: usize,
     pub(super) draft: Draft,
-    /// Tokens before it.
-    pub(super) at: usize,
+    /// Number of tokens before the draft.
+    pub(super) position: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum SpeculationMode {
     Off,
     Auto,
     Fixed {
         drafter: usize,
         depth: usize,
     },
-    /// Nobody drafts, and some layers are left out.
+    /// No drafts; some layers are skipped.
     Lossy,
 }
 
 impl SequenceSpeculation {
-    /// Of a draft so many tokens were accepted.
-    pub fn judged(&mut self, drafted: usize, accepted: usize) {
+    /// Counts a verified draft.
+    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
         let counts = &mut self.counts[self.source.0];
         (counts.drafted, counts.accepted) = (counts.drafted + drafted, counts.accepted + accepted);
         let drafts = &self.drafts[self.source.0];
         drafts.drafted.add(drafted);
         drafts.accepted.add(accepted);
-        self.judged = Some((drafted, accepted));
+        self.verified = Some((drafted, accepted));
     }
 
-    /// Never again: a drafter has failed.
+    /// Turns drafting off for good: a drafter has failed.
     pub fn stop(&mut self) {
         if !self.is_lossy() {
-            self.mode = Mode::Off;
+            self.mode = SpeculationMode::Off;
         }
     }
 
-    /// Whether layers are left out behind the prompt.
+    /// Whether layers are skipped after the prompt.
     pub fn is_lossy(&self) -> bool {
-        self.mode == Mode::Lossy
+        self.mode == SpeculationMode::Lossy
     }
 
-    /// Which ones; set once, before the sequence begins, so that it says the same if it has to begin again.
-    pub fn leave_out(&mut self, layers: Rc<[usize]>) {
+    /// Set once, before the sequence starts, so that it gives the same answer if it restarts.
+    pub fn set_skipped_layers(&mut self, layers: Rc<[usize]>) {
         self.skipped_layers = Some(layers);
     }
 
-    /// Whether they are not known yet: then it cannot begin.
+    /// Whether the sequence cannot start because the layers to skip are not known yet.
     pub fn waits_for_layers(&self) -> bool {
         self.is_lossy() && self.skipped_layers.is_none()
     }
@@ -86,30 +91,46 @@ impl SequenceSpeculation {
         self.skipped_layers.as_deref().unwrap_or_default()
     }
 
-    /// Keeps the first unused draft to compare it with the tokens that follow, unless an earlier one is still being compared.
-    pub(super) fn leave_unused(&mut self, used: bool, drafts: Vec<(usize, Draft)>, at: usize) {
+    /// Whether the controller chooses drafts.
+    pub fn is_auto(&self) -> bool {
+        self.mode == SpeculationMode::Auto
+    }
+
+    /// Whether there are no drafts.
+    pub fn is_off(&self) -> bool {
+        matches!(self.mode, SpeculationMode::Off | SpeculationMode::Lossy)
+    }
+
+    /// Whether the controller has not learned from more than the first generated token.
+    pub fn is_first_step(&self) -> bool {
+        self.num_reported <= 1
+    }
+
+    /// Whether a drafter failed while it computed on the sequence's caches.
+    pub fn caches_in_use(&self) -> bool {
+        self.caches_in_use
+    }
+
+    /// The sequence has new caches.
+    pub fn on_restart(&mut self) {
+        self.caches_in_use = false;
+    }
+
+    /// Counts of the drafters that drafted anything.
+    pub fn report(&self) -> Vec<Drafted> {
+        self.counts.iter().filter(|counts| counts.drafted > 0).copied().collect()
+    }
+
+    /// Remembers the first unused draft to compare it with the tokens that follow, unless an
+    /// earlier one is still being compared.
+    pub(super) fn remember_unused(&mut self, used: bool, drafts: Vec<(usize, Draft)>, position: usize) {
         if used {
             self.unused = None;
         }
         if let (None, Some((drafter, mut draft))) = (&self.unused, drafts.into_iter().next()) {
-            // Later places share the last one's data.
+            // Later positions share the statistics of the last one.
             draft.tokens.truncate(POSITIONS);
-            self.unused = Some(Unused { drafter, draft, at });
+            self.unused = Some(UnusedDraft { drafter, draft, position });
         }
-    }
-
-    /// Whether measurements decide.
-    pub fn is_auto(&self) -> bool {
-        self.mode == Mode::Auto
-    }
-
-    /// Whether nobody drafts.
-    pub fn is_off(&self) -> bool {
-        matches!(self.mode, Mode::Off | Mode::Lossy)
-    }
-
-    /// What was drafted, by those who drafted something.
-    pub fn report(&self) -> Vec<Drafted> {
-        self.counts.iter().filter(|counts| counts.drafted > 0).copied().collect()
     }
 }

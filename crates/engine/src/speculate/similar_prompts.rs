@@ -1,16 +1,16 @@
-//! Acceptance and lengths of past answers by how their prompts begin: requests with the same instructions, or turns of one
-//! conversation, are drafted for alike.
+//! Acceptance and lengths of past answers by prompt prefix: requests with the same instructions, or
+//! turns of one conversation, accept similar drafts.
 
 use std::collections::VecDeque;
 
-use super::controller::AcceptanceByBin;
+use super::acceptance::AcceptanceByBin;
 
 /// Tokens of a prompt that are compared.
 const PREFIX: usize = 64;
 /// Fewest common tokens that count, unless the prompts are equal.
-const LEAST_COMMON: usize = 12;
-/// Prompts that are kept.
-const PROMPTS: usize = 64;
+const MIN_COMMON: usize = 12;
+/// Most prompts that are remembered.
+const MAX_PROMPTS: usize = 64;
 
 /// A bounded list of past answers, the latest first.
 #[derive(Default)]
@@ -28,15 +28,17 @@ pub struct PastAnswer {
 }
 
 impl SimilarPrompts {
-    /// The past answer whose prompt has the longest common prefix with `prompt`; the latest one of several.
+    /// The past answer whose prompt has the longest common prefix with `prompt`; the latest one of
+    /// several.
     pub fn find(&self, prompt: &[u32]) -> Option<&PastAnswer> {
         let prefix = head(prompt);
         let common = |past: &PastAnswer| past.prefix.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         let found = self.past.iter().rev().max_by_key(|past| common(past))?;
-        (common(found) >= LEAST_COMMON || found.prefix == prefix).then_some(found)
+        (common(found) >= MIN_COMMON || found.prefix == prefix).then_some(found)
     }
 
-    /// Adds an answer of `tokens` tokens, with the acceptance known at its end; `average` updates the average length.
+    /// Adds an answer of `tokens` tokens, with the acceptance known at its end; `average` updates
+    /// the average length.
     pub fn add(
         &mut self,
         prompt: &[u32],
@@ -48,7 +50,7 @@ impl SimilarPrompts {
         let known =
             self.past.iter().position(|past| past.prefix == prefix).and_then(|at| self.past.remove(at));
         let lengths = [average(known.map(|past| past.lengths[0]), tokens), tokens];
-        self.past.truncate(PROMPTS - 1);
+        self.past.truncate(MAX_PROMPTS - 1);
         self.past.push_front(PastAnswer { prefix: prefix.to_vec(), acceptance, lengths });
     }
 }
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lookup_returns_the_longest_common_prefix_and_of_equals_the_latest() {
+    fn lookup_prefers_the_longest_common_prefix_then_the_latest() {
         let mut similar = SimilarPrompts::default();
         let prompt =
             |common: u32, rest: u32| (0..common).chain(1000 * rest..1000 * rest + 9).collect::<Vec<u32>>();
@@ -77,13 +79,13 @@ mod tests {
         add(&mut similar, &prompt(20, 3), 30.0);
         assert_eq!(lengths(&similar, &prompt(40, 4)), Some([20.0, 20.0]), "30 common tokens");
         assert_eq!(lengths(&similar, &prompt(20, 4)), Some([30.0, 30.0]), "the latest");
-        assert_eq!(lengths(&similar, &prompt(LEAST_COMMON as u32 - 1, 4)), None, "too short");
+        assert_eq!(lengths(&similar, &prompt(MIN_COMMON as u32 - 1, 4)), None, "too short");
         add(&mut similar, &prompt(2, 5), 5.0);
         assert_eq!(lengths(&similar, &prompt(2, 5)), Some([5.0, 5.0]), "short and equal");
         add(&mut similar, &prompt(20, 1), 20.0);
         assert_eq!(lengths(&similar, &prompt(20, 1)), Some([15.0, 20.0]));
-        (0..PROMPTS as u32).for_each(|i| add(&mut similar, &[i; 3], 1.0));
-        assert_eq!(similar.past.len(), PROMPTS);
+        (0..MAX_PROMPTS as u32).for_each(|i| add(&mut similar, &[i; 3], 1.0));
+        assert_eq!(similar.past.len(), MAX_PROMPTS);
         assert_eq!(lengths(&similar, &prompt(40, 4)), None, "dropped");
     }
 }

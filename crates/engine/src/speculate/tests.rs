@@ -1,4 +1,5 @@
-//! What only the inside can show: the state of a sequence behind every round.
+//! Tests through the engine loop: the state of sequences after each step, and what drafters
+//! observe.
 
 mod calibration;
 mod layer_skip;
@@ -17,7 +18,11 @@ use std::{
 
 use mlx::Array;
 
-use super::*;
+use super::{
+    drafter::{Draft, DraftRequest, DrafterInfo, DrafterState, HiddenObserver, HiddenSource, HiddenStates},
+    step_costs::StepCosts,
+    *,
+};
 use crate::{
     Options,
     batch::{Batch, Part},
@@ -33,8 +38,8 @@ use crate::{
     weights::Types,
 };
 
-/// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
-/// per channel, convolutions, latents.
+/// One model for each kind of cache: keys and values, windows, windows shared by layers, recurrences
+/// with a decay per head and per channel, convolutions, latents.
 pub const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
@@ -49,11 +54,11 @@ pub fn model(golden: &str) -> Box<dyn Model> {
     load_golden(golden, Types { activations: Some(mlx::Dtype::Float32), weights: None })
 }
 
-fn script(right: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
-    Script { answers, right, vocab_size: 250, seed: 5 }
+fn script(acceptance_rate: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
+    Script { answers, acceptance_rate, vocab_size: 250, seed: 5 }
 }
 
-/// An engine without a thread: whoever holds it takes the steps.
+/// An engine without a thread: the test takes its steps.
 pub struct Bench {
     runner: Runner,
     engine: Engine,
@@ -73,7 +78,7 @@ impl Bench {
             vocab_size: model.vocab_size(),
             context_length: 2048,
             eos_ids: vec![],
-            drafters: vec!["ngram", drafter.name()],
+            drafters: vec!["ngram", drafter.info().name],
             speculate: Speculate::Off,
             default_sampling: Sampling::default(),
             weight_bytes: 0,
@@ -105,27 +110,27 @@ impl Bench {
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
 
-    /// Runs until nothing is left to do. Behind each step every sequence that decodes must have the state of a fresh prefill
-    /// of its tokens, bit for bit. How many were compared.
+    /// Runs until nothing is left to do. After each step every decoding sequence must have the
+    /// state of a fresh prefill of its tokens, bit for bit. Returns the number of comparisons.
     pub fn compare_states(&mut self, what: &str) -> usize {
         let mut compared = 0;
         self.run(|runner| {
             runner.collect_launched(&[]);
             for s in runner.running.iter().filter(|s| s.generated() > 0) {
                 let expected = fresh(&*runner.model, &s.tokens[..s.computed]);
-                assert!(state(&s.caches, s.computed) == expected, "{what}, behind {} tokens", s.computed);
+                assert!(state(&s.caches, s.computed) == expected, "{what}, after {} tokens", s.computed);
                 compared += 1;
             }
         });
         compared
     }
 
-    /// One turn of the engine's loop.
+    /// One turn of the engine loop.
     pub fn turn(&mut self) {
         assert!(self.runner.turn(&self.messages, &self.heartbeat));
     }
 
-    /// Runs until nothing is left to do, and has `look` at everything behind each step.
+    /// Runs until nothing is left to do, and calls `look` after each step.
     pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
         loop {
             self.turn();
@@ -147,7 +152,7 @@ pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
     events.try_iter().filter_map(token).collect()
 }
 
-/// Everything in caches behind `length` tokens, as bits.
+/// Everything in caches after `length` tokens, as bits.
 pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     let growing = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, length as i32));
     let kept: Vec<Kept> = caches.iter().filter_map(|cache| cache.keep(0)).collect();
@@ -156,7 +161,7 @@ pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     arrays.flat_map(|x| x.to_f32().expect("evaluates")).map(f32::to_bits).collect()
 }
 
-/// That of a sequence that has computed `tokens` and nothing else.
+/// The state of a sequence that has computed `tokens` and nothing else.
 pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     let mut caches = model.make_caches();
     let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
@@ -184,7 +189,7 @@ pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
     Request { sampling, ignore_eos: true, speculation: Some(speculation), ..Request::new(prompt, 18) }
 }
 
-/// What plain decoding answers to requests `0..n`.
+/// Answers of plain decoding to requests `0..n`.
 pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let mut bench = Bench::new(golden, Script::default());
     let asked = (0..n).map(|i| request(i, "off", 0));
@@ -194,69 +199,82 @@ pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
 }
 
 #[test]
-fn the_state_behind_every_round_is_that_of_a_fresh_prefill() {
+fn state_after_each_step_of_scripted_drafts_equals_a_fresh_prefill() {
     for golden in MODELS {
         let expected = answers(golden, 3);
-        for (right, depth) in [(0.0, 3), (0.6, 5), (1.0, 2)] {
-            let mut bench = Bench::new(golden, script(right, expected.clone()));
+        for (rate, depth) in [(0.0, 3), (0.6, 5), (1.0, 2)] {
+            let mut bench = Bench::new(golden, script(rate, expected.clone()));
             let drafters = ["scripted", "scripted", "off"];
             let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, depth));
             let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
-            let compared = bench.compare_states(&format!("{golden}, {right} right"));
+            let compared = bench.compare_states(&format!("{golden}, acceptance rate {rate}"));
             assert!(compared > 20, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
-                assert_eq!(tokens(events), *expected, "{golden}, {right} right");
+                assert_eq!(tokens(events), *expected, "{golden}, acceptance rate {rate}");
             }
         }
     }
 }
 
 /// Hidden states of tokens with their positions, as bits.
-type Shown = Rc<RefCell<Vec<(usize, Vec<u32>)>>>;
+type Observed = Rc<RefCell<Vec<(usize, Vec<u32>)>>>;
 
-/// Follows a script, and notes what it is shown of the first sequence.
-struct Watching {
+/// Follows a script, and records what it observes of the first sequence.
+struct Recording {
     script: ScriptedDrafter,
-    hidden: HiddenSource<'static>,
-    shown: Shown,
+    source: HiddenSource<'static>,
+    observed: Observed,
+    /// Sequences observed so far.
+    sequences: usize,
 }
 
-impl Drafter for Watching {
-    fn name(&self) -> &'static str {
-        "watching"
+impl Drafter for Recording {
+    fn info(&self) -> DrafterInfo {
+        DrafterInfo::new("recording")
     }
 
-    fn hidden(&self) -> HiddenSource<'_> {
-        self.hidden
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        assert!(requests.iter().all(|request| request.sampling.temperature >= 0.0));
+        self.script.propose(requests)
     }
 
-    fn observe(&mut self, seen: &HiddenStates) {
-        let [hidden] = &seen.hidden[..] else { panic!("one kind of hidden states") };
+    fn hidden_observer(&mut self) -> Option<&mut dyn HiddenObserver> {
+        Some(self)
+    }
+}
+
+impl HiddenObserver for Recording {
+    fn source(&self) -> HiddenSource<'_> {
+        self.source
+    }
+
+    fn observe(&mut self, states: &HiddenStates, state: &mut DrafterState) {
+        let [hidden] = &states.hidden[..] else { panic!("one kind of hidden states") };
         let rows = hidden.dim(0) as usize;
-        assert!(seen.from + rows < seen.tokens.len(), "the token behind them is known");
-        if seen.sequence == 0 {
+        assert!(states.from + rows < states.tokens.len(), "the token after them is known");
+        let sequence = *state.get_or_insert_with(|| {
+            self.sequences += 1;
+            self.sequences
+        });
+        if sequence == 1 {
             let bits = hidden.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let rows = (seen.from..).zip(bits.chunks(bits.len() / rows)).map(|(at, row)| (at, row.to_vec()));
-            self.shown.borrow_mut().extend(rows);
+            let rows =
+                (states.from..).zip(bits.chunks(bits.len() / rows)).map(|(at, row)| (at, row.to_vec()));
+            self.observed.borrow_mut().extend(rows);
         }
-    }
-
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        assert!(asked.iter().all(|asked| asked.sampling.temperature >= 0.0));
-        self.script.propose(asked)
     }
 }
 
 #[test]
-fn drafters_see_each_token_that_stays_once() {
+fn observers_get_hidden_states_of_each_accepted_token_once() {
     for golden in ["qwen3_5-text-sharded", "gemma4_e-a"] {
         let expected = answers(golden, 2);
-        for hidden in [HiddenSource::Final, HiddenSource::Layers(&[1])] {
-            let shown = Shown::default();
+        for source in [HiddenSource::Final, HiddenSource::Layers(&[1])] {
+            let observed = Observed::default();
             let script = ScriptedDrafter(script(0.6, expected.clone()));
-            let watching = Watching { script, hidden, shown: shown.clone() };
-            let mut bench = Bench::with(golden, Box::new(watching));
-            let running = [0, 1].map(|i| bench.submit(request(i, "watching", 4)));
+            let recording = Recording { script, source, observed: observed.clone(), sequences: 0 };
+            let mut bench = Bench::with(golden, Box::new(recording));
+            let running = [0, 1].map(|i| bench.submit(request(i, "recording", 4)));
             let mut tokens = vec![];
             bench.run(|runner| {
                 if let Some(s) = runner.running.iter().find(|s| s.id == 0) {
@@ -270,14 +288,14 @@ fn drafters_see_each_token_that_stays_once() {
             let mut batch = Batch::new([part]);
             batch.watch(&[1]);
             let last = model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
-            let all = if hidden == HiddenSource::Final { last } else { batch.seen()[0].1.clone() };
+            let all = if source == HiddenSource::Final { last } else { batch.seen()[0].1.clone() };
             let all: Vec<u32> = all.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect();
             let width = all.len() / tokens.len();
-            let shown = shown.borrow();
-            assert!(shown.len() + 8 > tokens.len(), "{} of {}", shown.len(), tokens.len());
-            for (at, (position, row)) in shown.iter().enumerate() {
+            let observed = observed.borrow();
+            assert!(observed.len() + 8 > tokens.len(), "{} of {}", observed.len(), tokens.len());
+            for (at, (position, row)) in observed.iter().enumerate() {
                 assert_eq!(at, *position, "in order");
-                assert!(*row == all[at * width..][..width], "{golden}, {hidden:?}: position {at}");
+                assert!(*row == all[at * width..][..width], "{golden}, {source:?}: position {at}");
             }
         }
     }

@@ -14,8 +14,8 @@ use crate::{
     request::Sampling,
     sample::Sampler,
     speculate::{
-        DraftRequest, Drafter, HiddenStates,
-        drafters::mtp::{DraftPosition, HeadContext, HeadRow, MtpDrafter, propose},
+        drafter::{DraftRequest, Drafter, DrafterState, HiddenObserver, HiddenStates},
+        drafters::mtp::{DraftPosition, HeadContext, HeadRow, MtpDrafter, draft_rows},
     },
     weights::Types,
 };
@@ -113,7 +113,7 @@ fn check(name: &str, recorded: &Recorded) {
     context.observe(0, &hidden.slice(0, 0, n as i32));
     let row = HeadRow { context: &mut context, tokens: &recorded.prompt_ids, depth: recorded.drafts.len() };
     let mut last = vec![];
-    let drafts = propose(&*model, &mut [row], &mut |logits, places| {
+    let drafts = draft_rows(&*model, &mut [row], &mut |logits, places| {
         last = logits.to_vec::<f32>().expect("logits");
         greedy(logits, places)
     });
@@ -174,8 +174,8 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
     }
 }
 
-fn observe(drafter: &mut MtpDrafter, sequence: u64, from: usize, hidden: &Array) {
-    drafter.observe(&HiddenStates { sequence, tokens: &[], from, hidden: vec![hidden.clone()] });
+fn observe(drafter: &mut MtpDrafter, state: &mut DrafterState, from: usize, hidden: &Array) {
+    drafter.observe(&HiddenStates { tokens: &[], from, hidden: vec![hidden.clone()] }, state);
 }
 
 /// Drafts all answers together, as a server would: how many drafted tokens came to be looked at, and how many of those were
@@ -184,21 +184,21 @@ fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: 
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
     // The first token of an answer is the model's own.
     let mut known: Vec<[usize; 2]> = said.iter().map(|s| [0, s.prompt + 1]).collect();
+    let mut states: Vec<DrafterState> = said.iter().map(|_| DrafterState::default()).collect();
     let mut counts = vec![[0; 2]; depth];
     loop {
         let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
-        let ask = |&i: &usize| {
+        let mut requests = vec![];
+        for (i, state) in states.iter_mut().enumerate().filter(|(i, _)| going.contains(i)) {
             let (s, [seen, n]) = (&said[i], known[i]);
-            observe(&mut drafter, i as u64, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
+            observe(&mut drafter, state, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
             let depth = depth.min(s.tokens.len() - n);
-            let tokens = &s.tokens[..n];
-            DraftRequest { sequence: i as u64, tokens, prompt: s.prompt, depth, sampling, constraint: None }
-        };
-        let asked: Vec<DraftRequest> = going.iter().map(ask).collect();
-        if asked.is_empty() {
+            requests.push(DraftRequest::new(&s.tokens[..n], s.prompt, depth, sampling, state));
+        }
+        if requests.is_empty() {
             return counts;
         }
-        for (draft, i) in drafter.propose(&asked).expect("drafts").iter().zip(going) {
+        for (draft, i) in drafter.propose(&mut requests).expect("drafts").iter().zip(going) {
             let n = known[i][1];
             let pairs = draft.tokens.iter().zip(&said[i].tokens[n..]);
             let right = pairs.take_while(|(drafted, said)| drafted == said).count();
@@ -250,7 +250,7 @@ fn drafts_leave_nothing_behind() {
         let part = |from: usize, to: usize| hidden.slice(0, from as i32, to as i32);
         let draft = |context: &mut HeadContext, known: usize, depth: usize| {
             let row = HeadRow { context, tokens: &tokens[..known], depth };
-            read(&propose(&*model, &mut [row], &mut greedy)[0])
+            read(&draft_rows(&*model, &mut [row], &mut greedy)[0])
         };
         let (mut often, mut once) = (HeadContext::new(mtp), HeadContext::new(mtp));
         for (known, depth) in [(20, 8), (21, 1), (24, 3), (100, 2)] {
@@ -295,9 +295,9 @@ fn neighbours_change_no_draft() {
     let (mut together, mut seen) = (heads(), vec![]);
     let mut rows: Vec<HeadRow> =
         together.iter_mut().enumerate().map(|(i, context)| row(context, &texts[i], depths[i])).collect();
-    let drafts = propose(&*model, &mut rows, &mut |logits, at| places(&mut seen, logits, at));
+    let drafts = draft_rows(&*model, &mut rows, &mut |logits, at| places(&mut seen, logits, at));
     for ((i, draft), mut alone) in drafts.iter().enumerate().zip(heads()) {
-        let own = propose(&*model, &mut [row(&mut alone, &texts[i], depths[i])], &mut greedy);
+        let own = draft_rows(&*model, &mut [row(&mut alone, &texts[i], depths[i])], &mut greedy);
         assert_eq!(read(draft), read(&own[0]), "row {i}");
         let expected: Vec<usize> = (0..depths[i]).map(|step| texts[i].len() + step).collect();
         let asked: Vec<usize> = seen.iter().filter(|place| place.row == i).map(|p| p.position).collect();
@@ -318,7 +318,7 @@ fn of_a_long_past_the_head_sees_the_end() {
         }
         let mut last = vec![];
         let row = HeadRow { context: &mut context, tokens: &tokens, depth: 1 };
-        propose(&*model, &mut [row], &mut |logits, places| {
+        draft_rows(&*model, &mut [row], &mut |logits, places| {
             last = logits.to_vec::<f32>().expect("logits");
             greedy(logits, places)
         });
@@ -336,27 +336,20 @@ fn a_sequence_that_begins_again_begins_anew() {
     let model: Rc<dyn Model> = Rc::from(load_golden("qwen3_5-b", FLOAT32));
     let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
     let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
-    let ask = |drafter: &mut MtpDrafter, sequence| {
-        let asked = DraftRequest {
-            sequence,
-            tokens: &tokens,
-            prompt: 50,
-            depth: 4,
-            sampling: &greedy,
-            constraint: None,
-        };
-        drafter.propose(&[asked]).expect("drafts").remove(0)
+    let ask = |drafter: &mut MtpDrafter, state: &mut DrafterState| {
+        let request = DraftRequest::new(&tokens, 50, 4, &greedy, state);
+        drafter.propose(&mut [request]).expect("drafts").remove(0)
     };
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
-    assert_eq!(ask(&mut drafter, 1).tokens, [0; 0], "nothing was seen");
-    observe(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
-    let first = ask(&mut drafter, 1);
-    assert_eq!(first.tokens.len(), 4);
-    drafter.forget(1);
-    observe(&mut drafter, 1, 0, &hidden.slice(0, 0, 59));
-    observe(&mut drafter, 2, 40, &hidden.slice(0, 40, 59));
-    assert_eq!(ask(&mut drafter, 1), first);
-    assert_eq!(ask(&mut drafter, 2).tokens.len(), 4, "one that resumed has seen its end alone");
+    let [mut first, mut again, mut resumed] = [(); 3].map(|()| DrafterState::default());
+    assert_eq!(ask(&mut drafter, &mut first).tokens, [0; 0], "nothing was observed");
+    observe(&mut drafter, &mut first, 0, &hidden.slice(0, 0, 59));
+    let expected = ask(&mut drafter, &mut first);
+    assert_eq!(expected.tokens.len(), 4);
+    observe(&mut drafter, &mut again, 0, &hidden.slice(0, 0, 59));
+    observe(&mut drafter, &mut resumed, 40, &hidden.slice(0, 40, 59));
+    assert_eq!(ask(&mut drafter, &mut again), expected);
+    assert_eq!(ask(&mut drafter, &mut resumed).tokens.len(), 4, "it has observed the end alone");
 }
 
 #[test]

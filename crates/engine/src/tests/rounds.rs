@@ -1,10 +1,6 @@
 //! Rounds of the engine, one by one: who is let in, who makes room, how sequences end, and what becomes of panics.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::{
@@ -12,7 +8,13 @@ use crate::{
     handle::Message,
     request::Priority,
     run::Runner,
-    speculate::{Draft, DraftRequest, Drafter, HiddenSource, HiddenStates, ScriptedDrafter},
+    speculate::{
+        ScriptedDrafter,
+        drafter::{
+            Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, HiddenObserver, HiddenSource,
+            HiddenStates,
+        },
+    },
 };
 
 /// An engine without a thread: the test runs its rounds.
@@ -205,7 +207,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
 
     let script = Script {
         answers: vec![(request.prompt.clone(), answer.clone())],
-        right: 1.0,
+        acceptance_rate: 1.0,
         vocab_size: 250,
         seed: 1,
     };
@@ -227,36 +229,50 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     assert!(!has_ended(&first) && has_ended(&second));
 }
 
-/// Remembers which sequences it has seen and not forgotten.
+/// Counts the sequences that it keeps state of.
 #[derive(Clone, Default)]
-struct Memorising(Rc<RefCell<BTreeSet<u64>>>);
+struct Counting(Rc<Cell<usize>>);
 
-impl Drafter for Memorising {
-    fn name(&self) -> &'static str {
-        "memorising"
+/// State of one sequence.
+struct Counted(Rc<Cell<usize>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Drafter for Counting {
+    fn info(&self) -> DrafterInfo {
+        DrafterInfo::new("counting")
     }
 
-    fn hidden(&self) -> HiddenSource<'_> {
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        Ok(vec![Draft::default(); requests.len()])
+    }
+
+    fn hidden_observer(&mut self) -> Option<&mut dyn HiddenObserver> {
+        Some(self)
+    }
+}
+
+impl HiddenObserver for Counting {
+    fn source(&self) -> HiddenSource<'_> {
         HiddenSource::Final
     }
 
-    fn observe(&mut self, states: &HiddenStates) {
-        self.0.borrow_mut().insert(states.sequence);
-    }
-
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        Ok(vec![Draft::default(); asked.len()])
-    }
-
-    fn forget(&mut self, sequence: u64) {
-        self.0.borrow_mut().remove(&sequence);
+    fn observe(&mut self, _: &HiddenStates, state: &mut DrafterState) {
+        state.get_or_insert_with(|| {
+            self.0.set(self.0.get() + 1);
+            Counted(self.0.clone())
+        });
     }
 }
 
 #[test]
-fn drafters_keep_nothing_of_sequences_however_they_end() {
-    let drafter = Memorising::default();
-    let speculate = Speculate::Fixed { drafter: "memorising".into(), depth: Some(2) };
+fn drafter_state_is_dropped_however_a_sequence_ends() {
+    let drafter = Counting::default();
+    let speculate = Speculate::Fixed { drafter: "counting".into(), depth: Some(2) };
     let options = Options { speculate, ..Options::default() };
     let mut rig = Rig::new("qwen3_5-hub", options, Memory::default(), vec![Box::new(drafter.clone())]);
     let with = |last: u32| Request {
@@ -274,14 +290,14 @@ fn drafters_keep_nothing_of_sequences_however_they_end() {
         rig.round();
         thread::sleep(Duration::from_millis(2));
         rig.finish();
-        assert!(drafter.0.borrow().is_empty(), "{what}: {:?}", drafter.0);
+        assert_eq!(drafter.0.get(), 0, "{what}");
     }
     let (ticket, _events) = rig.submit(with(31));
     (0..5).for_each(|_| rig.round());
-    assert!(!drafter.0.borrow().is_empty(), "it has seen something");
+    assert_eq!(drafter.0.get(), 1, "it has observed something");
     ticket.cancel();
     rig.finish();
-    assert!(drafter.0.borrow().is_empty(), "cancelled");
+    assert_eq!(drafter.0.get(), 0, "cancelled");
 }
 
 /// Three requests through an engine whose thread panics at a place: their ends, and what one more is told.

@@ -1,23 +1,14 @@
-//! A smaller model that drafts: whatever it is, answers are those of plain decoding to the bit.
+//! Draft models: with any of them, answers equal those of plain decoding to the bit.
 
 use engine::*;
 
-use crate::support::{
-    checkpoint, drafting,
-    requests::{Random, answer, request, submit},
+use crate::{
+    speculate::MODELS,
+    support::{
+        checkpoint, drafting,
+        requests::{Random, answer, request, submit},
+    },
 };
-
-/// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
-/// per channel, convolutions, latents.
-const MODELS: [&str; 7] = [
-    "qwen3-a",
-    "gemma3_text-a",
-    "gemma4_e-a",
-    "qwen3_5-text-sharded",
-    "kimi_linear-a",
-    "lfm2-a",
-    "deepseek_v3-a",
-];
 
 fn load(golden: &str, draft: Option<&str>, limit: Option<usize>) -> Engine {
     let (folder, draft) = (checkpoint::folder(golden), draft.map(checkpoint::folder));
@@ -44,9 +35,9 @@ fn sampling(i: usize) -> Sampling {
     }
 }
 
-/// It says what the model says, at every temperature; and alone as with seven beside it.
+/// At every temperature, and alone as in a batch of eight.
 #[test]
-fn an_identical_model_is_always_right() {
+fn drafts_of_an_identical_model_are_all_accepted() {
     for golden in MODELS {
         let plain = load(golden, None, None);
         let engine = load(golden, Some(golden), None);
@@ -82,22 +73,22 @@ fn an_identical_model_is_always_right() {
     }
 }
 
-/// Models that know nothing of each other, with cancelled requests and prompts that begin alike in between.
+/// Unrelated models, with cancelled requests and common prefixes in between.
 #[test]
-fn any_other_model_changes_nothing() {
+fn answers_with_any_draft_model_equal_plain_decoding() {
     for (i, draft) in MODELS.into_iter().enumerate() {
         let golden = MODELS[(i + 3) % MODELS.len()];
         let (plain, engine) = (load(golden, None, None), load(golden, Some(draft), None));
-        let (rounds, ways) =
+        let (rounds, modes) =
             ((0..16).map(|round| [1, 8][round % 2]), [fixed(3), fixed(7), fixed(5), Some(Speculate::Auto)]);
         let what = format!("{draft} for {golden}");
-        let drafted = drafting::check(&what, [&plain, &engine], i as u64, rounds, &ways, 4);
+        let drafted = drafting::check(&what, [&plain, &engine], i as u64, rounds, &modes, 4);
         assert!(drafted > 40, "{what}: {drafted}");
     }
 }
 
 #[test]
-fn both_models_count_in_the_plan() {
+fn memory_plan_counts_the_draft_model() {
     let limit = Some(2_000_000_000);
     let (one, two) = (load("qwen3-a", None, limit), load("qwen3-a", Some("qwen3_5-text-sharded"), limit));
     let other = load("qwen3_5-text-sharded", None, limit);
@@ -108,7 +99,7 @@ fn both_models_count_in_the_plan() {
 }
 
 #[test]
-fn without_one_nobody_can_ask_for_it() {
+fn draft_model_that_is_missing_is_rejected() {
     let engine = load("qwen3-a", None, None);
     let asked = Request { speculation: fixed(3), ..request(vec![5], 2) };
     let error = engine.submit(asked, |_| {}).err().expect("refused").to_string();

@@ -1,7 +1,7 @@
 //! Integration tests of the engine. Tests that need a process of their own are binaries beside this folder.
 
-mod block;
 mod broken;
+mod dflash;
 mod disk;
 mod disk_bits;
 mod draft_model;

@@ -392,7 +392,10 @@ fn identical_prompt_resumes_before_its_last_token_in_no_step_more() {
                 let before = metrics.prompt_steps.get();
                 let first = answer(submit(&engine, asked(cache_breakpoints.clone())));
                 let steps = metrics.prompt_steps.get() - before;
-                assert!(steps <= 1 + cache_breakpoints.len() as u64, "{golden}: {length} tokens in {steps} steps");
+                assert!(
+                    steps <= 1 + cache_breakpoints.len() as u64,
+                    "{golden}: {length} tokens in {steps} steps"
+                );
                 let again = answer(submit(&engine, asked(cache_breakpoints)));
                 assert!(first.tokens == alone.tokens && again.tokens == alone.tokens, "{golden}, {length}");
                 assert_eq!((again.usage.cached_tokens, miss(&again.usage)), (length - 1, None), "{golden}");

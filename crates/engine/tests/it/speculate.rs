@@ -1,6 +1,6 @@
-//! Speculation: whoever drafts, and whatever, answers are those of plain decoding to the bit.
+//! Speculative decoding: with any drafter, answers equal those of plain decoding to the bit.
 //!
-//! LANNER_SCHEDULES asks for more generations than the two thousand that CI runs.
+//! LANNER_SCHEDULES sets the number of rounds; one round is about two thousand generations.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +11,9 @@ use crate::support::{
     requests::{Answer, Random, Running, answer, any_request, request, submit},
 };
 
-/// One of each kind of cache: keys and values, windows, windows that layers share, recurrences with a decay per head and
-/// per channel, convolutions, latents.
-const MODELS: [&str; 7] = [
+/// One model for each kind of cache: keys and values, windows, windows shared by layers,
+/// recurrences with a decay per head and per channel, convolutions, latents.
+pub const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
     "gemma4_e-a",
@@ -42,7 +42,8 @@ fn fixed(drafter: &str, depth: usize) -> Speculate {
     Speculate::Fixed { drafter: drafter.into(), depth: Some(depth) }
 }
 
-/// Greedy, sampled and penalised; some end at an end-of-sequence token, some of the prompts repeat themselves.
+/// Greedy, sampled or penalised; some end at an end-of-sequence token, some prompts repeat
+/// themselves.
 fn short_request(random: &mut Random) -> Request {
     let length = random.choose(&[1, 4, 30, 90]);
     let part = random.tokens(length);
@@ -60,12 +61,12 @@ fn short_request(random: &mut Random) -> Request {
     Request { sampling, ignore_eos, logits, ..request(prompt, max_tokens) }
 }
 
-/// What a request was told, but what it cost.
-fn told(Answer { tokens, reason, usage }: &Answer) -> (&[(u32, Vec<u32>)], FinishReason, usize) {
+/// The answer without its costs.
+fn content(Answer { tokens, reason, usage }: &Answer) -> (&[(u32, Vec<u32>)], FinishReason, usize) {
     (tokens, *reason, usage.completion_tokens)
 }
 
-/// Asks all at once, or one after the other.
+/// Runs all requests at once, or one after the other.
 fn ask(engine: &Engine, requests: &[Request], speculation: &Speculate, together: bool) -> Vec<Answer> {
     let submit =
         |asked: &Request| submit(engine, Request { speculation: Some(speculation.clone()), ..asked.clone() });
@@ -76,7 +77,7 @@ fn ask(engine: &Engine, requests: &[Request], speculation: &Speculate, together:
 }
 
 #[test]
-fn answers_are_those_of_plain_decoding() {
+fn answers_with_any_drafter_equal_plain_decoding() {
     let more = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok());
     let mut generations = 0;
     for round in 0..more.unwrap_or(1u64) {
@@ -87,7 +88,7 @@ fn answers_are_those_of_plain_decoding() {
             let expected = ask(&plain, &requests, &Speculate::Off, false);
             let answers = requests.iter().zip(&expected);
             let answers = answers.map(|(asked, answer)| (asked.prompt.clone(), answer.ids())).collect();
-            let script = |right| Script { answers, right, vocab_size: 250, seed: round };
+            let script = |acceptance_rate| Script { answers, acceptance_rate, vocab_size: 250, seed: round };
             let check = |engine: &Engine, speculation: Speculate, least: usize, most: usize| {
                 for (together, requests, expected) in
                     [(false, &requests[..8], &expected[..8]), (true, &requests[..], &expected[..])]
@@ -96,8 +97,8 @@ fn answers_are_those_of_plain_decoding() {
                     let (mut drafted, mut accepted) = (0, 0);
                     for ((got, expected), asked) in got.iter().zip(expected).zip(requests) {
                         assert_eq!(
-                            told(got),
-                            told(expected),
+                            content(got),
+                            content(expected),
                             "{golden}, {speculation}, round {round}: {asked:?}"
                         );
                         drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
@@ -113,7 +114,7 @@ fn answers_are_those_of_plain_decoding() {
             };
             let script: &dyn Fn(f64) -> Script = &{
                 let script = script(0.0);
-                move |right| Script { right, ..script.clone() }
+                move |acceptance_rate| Script { acceptance_rate, ..script.clone() }
             };
             let wrong = scripted(golden, script(0.0));
             generations += check(&wrong, fixed("scripted", 4), 0, 10);
@@ -129,7 +130,7 @@ fn answers_are_those_of_plain_decoding() {
                 [1, 2, 3, 8].map(|depth| check(&half, fixed("scripted", depth), 1, 99)).iter().sum::<usize>();
             generations += check(&half, Speculate::Auto, 0, 100);
             let identical = scripted(golden, script(1.0));
-            // Behind an answer that ended early it knows nothing.
+            // After an answer that ended early the script has no tokens.
             generations += [1, 3, 7]
                 .map(|depth| check(&identical, fixed("scripted", depth), 60, 100))
                 .iter()
@@ -141,13 +142,13 @@ fn answers_are_those_of_plain_decoding() {
     assert!(generations >= 2000, "{generations} generations");
 }
 
-/// Later requests go on from the state that drafts left behind, of requests that ended, or were cancelled in a round.
+/// Later requests resume from state of requests that finished or were cancelled while drafting.
 #[test]
-fn what_is_left_behind_is_what_plain_decoding_leaves() {
+fn state_stored_after_drafts_equals_that_of_plain_decoding() {
     for golden in MODELS {
         let plain = load(golden, Speculate::Off);
         let folder = checkpoint::folder(golden);
-        let script = Script { answers: vec![], right: 0.0, vocab_size: 250, seed: 4 };
+        let script = Script { answers: vec![], acceptance_rate: 0.0, vocab_size: 250, seed: 4 };
         let options =
             Options { prefix_cache_bytes: 1 << 30, checkpoint_every: 32, ..options(Speculate::Auto) };
         let engine =
@@ -167,7 +168,7 @@ fn what_is_left_behind_is_what_plain_decoding_leaves() {
                 FinishReason::Cancelled => {
                     assert!(expected.tokens.starts_with(&got.tokens), "{golden}: {asked:?}")
                 }
-                _ => assert_eq!(told(&got), told(&expected), "{golden}: {asked:?}"),
+                _ => assert_eq!(content(&got), content(&expected), "{golden}: {asked:?}"),
             }
             reused += got.usage.cached_tokens;
             before.push([&asked.prompt[..], &got.ids()].concat());
@@ -177,40 +178,40 @@ fn what_is_left_behind_is_what_plain_decoding_leaves() {
 }
 
 #[test]
-fn a_right_draft_is_kept_whole() {
+fn right_draft_is_accepted_whole() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
         let asked = request(vec![5, 9, 2, 33], 31);
         let expected = answer(submit(&load(golden, Speculate::Off), asked.clone()));
         let script = Script {
             answers: vec![(asked.prompt.clone(), expected.ids())],
-            right: 1.0,
+            acceptance_rate: 1.0,
             vocab_size: 250,
             seed: 1,
         };
         let engine = scripted(golden, script);
         let got = answer(submit(&engine, Request { speculation: Some(fixed("scripted", 4)), ..asked }));
         assert_eq!(got.tokens, expected.tokens);
-        // The first token comes from the prompt; then six rounds of five.
+        // The first token comes from the prompt; then six steps of five.
         assert_eq!(got.usage.speculation, [Drafted { drafter: "scripted", drafted: 24, accepted: 24 }]);
     }
 }
 
-/// Allows multiples of a number, then has a few tokens said, then lets go.
+/// Allows multiples of a number, then forces a few tokens, then allows any.
 #[derive(Debug)]
 struct Rules {
     multiples_of: u32,
     until: usize,
-    says: Vec<u32>,
-    /// Histories it was asked about.
-    asked: Mutex<usize>,
+    forced: Vec<u32>,
+    /// Number of calls.
+    calls: Mutex<usize>,
 }
 
 impl Constraint for Rules {
     fn next(&self, generated: &[u32]) -> Next {
-        *self.asked.lock().expect("nobody panicked") += 1;
+        *self.calls.lock().expect("no panic") += 1;
         match generated.len().checked_sub(self.until) {
             None => Next::OneOf(TokenSet::of(250, (0..250).step_by(self.multiples_of as usize))),
-            Some(said) if said < self.says.len() => Next::Exactly(self.says[said..].to_vec()),
+            Some(said) if said < self.forced.len() => Next::Exactly(self.forced[said..].to_vec()),
             Some(_) => Next::Any,
         }
     }
@@ -221,8 +222,8 @@ fn constraints_hold_with_and_without_speculation() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded", "gemma3_text-a"] {
         let plain = load(golden, Speculate::Off);
         let mut random = Random(8);
-        let with = |prompt: &[u32], sampling: &Sampling, says: &[u32]| {
-            let rules = Rules { multiples_of: 7, until: 6, says: says.to_vec(), asked: Mutex::new(0) };
+        let with = |prompt: &[u32], sampling: &Sampling, forced: &[u32]| {
+            let rules = Rules { multiples_of: 7, until: 6, forced: forced.to_vec(), calls: Mutex::new(0) };
             let constraint = Some(Arc::new(rules) as Arc<dyn Constraint>);
             Request { sampling: sampling.clone(), constraint, ..request(prompt.to_vec(), 20) }
         };
@@ -230,16 +231,16 @@ fn constraints_hold_with_and_without_speculation() {
         for sampling in
             [Sampling::default(), Sampling { temperature: 1.0, seed: 9, ..Sampling::default() }, penalised]
         {
-            for says in [&[][..], &[11, 12, 11, 12, 13]] {
+            for forced in [&[][..], &[11, 12, 11, 12, 13]] {
                 let part = random.tokens(12);
-                let asked = with(&[&part[..], &part].concat(), &sampling, says);
+                let asked = with(&[&part[..], &part].concat(), &sampling, forced);
                 let expected = answer(submit(&plain, asked.clone()));
                 let ids = expected.ids();
                 assert!(ids[..6].iter().all(|id| id % 7 == 0), "{ids:?}");
-                assert_eq!(ids[6..6 + says.len()], *says);
+                assert_eq!(ids[6..6 + forced.len()], *forced);
                 let script = Script {
                     answers: vec![(asked.prompt.clone(), ids)],
-                    right: 0.7,
+                    acceptance_rate: 0.7,
                     vocab_size: 250,
                     seed: 2,
                 };
@@ -249,10 +250,10 @@ fn constraints_hold_with_and_without_speculation() {
                     let beside = with(&random.tokens(9), &sampling, &[1, 2, 3]);
                     let beside = submit(&engine, beside);
                     let got = answer(submit(&engine, asked));
-                    assert_eq!(told(&got), told(&expected), "{golden}");
-                    let forced = got.usage.speculation.iter().find(|by| by.drafter == "forced");
-                    assert_eq!(forced.is_some(), says.len() > 1, "{:?}", got.usage.speculation);
-                    assert!(forced.is_none_or(|by| by.drafted == by.accepted));
+                    assert_eq!(content(&got), content(&expected), "{golden}");
+                    let by_forced = got.usage.speculation.iter().find(|by| by.drafter == "forced");
+                    assert_eq!(by_forced.is_some(), forced.len() > 1, "{:?}", got.usage.speculation);
+                    assert!(by_forced.is_none_or(|by| by.drafted == by.accepted));
                     answer(beside);
                 }
             }
@@ -260,7 +261,7 @@ fn constraints_hold_with_and_without_speculation() {
     }
 }
 
-/// Allows nothing from some point on.
+/// Allows no token after the fifth.
 #[derive(Debug)]
 struct DeadEnd;
 
@@ -271,9 +272,9 @@ impl Constraint for DeadEnd {
 }
 
 #[test]
-fn a_dead_end_fails_its_request_alone() {
+fn constraint_dead_end_fails_its_request_alone() {
     for speculation in [Speculate::Off, fixed("scripted", 3)] {
-        let script = Script { answers: vec![], right: 0.0, vocab_size: 250, seed: 2 };
+        let script = Script { answers: vec![], acceptance_rate: 0.0, vocab_size: 250, seed: 2 };
         let engine = scripted("qwen3-a", script);
         let asked = request(vec![5, 6, 7], 20);
         let stuck =
@@ -289,11 +290,11 @@ fn a_dead_end_fails_its_request_alone() {
 }
 
 #[test]
-fn unknown_drafters_are_refused() {
+fn unknown_drafter_is_rejected() {
     let engine = load("qwen3-a", Speculate::Auto);
     let check = |speculation: Speculate, expected: &str| {
         let asked = Request { speculation: Some(speculation), ..request(vec![5], 2) };
-        let error = engine.submit(asked, |_| {}).err().expect("refused").to_string();
+        let error = engine.submit(asked, |_| {}).err().expect("rejected").to_string();
         assert!(error.contains(expected), "{error}");
     };
     check(fixed("mpt", 3), "no drafter `mpt` for this model; there are ngram");
@@ -301,12 +302,12 @@ fn unknown_drafters_are_refused() {
     check(fixed("ngram", 900), "900 tokens is too long");
     let folder = checkpoint::folder("qwen3-a");
     let started = start(Checkpoint::Folder(folder.path().into()), options(fixed("mpt", 3)), |_| {});
-    assert!(started.err().expect("refused").to_string().contains("no drafter `mpt:3`"));
+    assert!(started.err().expect("rejected").to_string().contains("no drafter `mpt:3`"));
 }
 
-/// Heads of each kind: dense, with experts, on latents; and merlin's, which was trained.
+/// Heads of each kind: dense, with experts, on latents.
 #[test]
-fn a_checkpoints_own_head_drafts() {
+fn answers_with_mtp_heads_equal_plain_decoding() {
     let folder = |golden: &str| checkpoint::folder(golden);
     for golden in ["qwen3_5-a", "qwen3_next-a", "qwen3_5_moe-b", "glm4_moe-a", "deepseek_v3-a"] {
         let folder = folder(golden);
@@ -325,7 +326,7 @@ fn a_checkpoints_own_head_drafts() {
         ] {
             let got = ask(&engine, &requests, &speculation, together);
             for ((got, expected), asked) in got.iter().zip(&expected).zip(&requests) {
-                assert_eq!(told(got), told(expected), "{golden}, {speculation}: {asked:?}");
+                assert_eq!(content(got), content(expected), "{golden}, {speculation}: {asked:?}");
                 let own = got.usage.speculation.iter().filter(|by| by.drafter == "mtp");
                 drafted += own.map(|by| by.drafted).sum::<usize>();
             }
@@ -334,9 +335,9 @@ fn a_checkpoints_own_head_drafts() {
     }
 }
 
-/// Questions of the engine's own tests, as merlin's template renders them.
+/// Recorded questions, as rendered by merlin's template.
 #[test]
-fn merlins_head_saves_steps() {
+fn mtp_head_of_merlin_saves_steps() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/merlin");
     let engine = start(Checkpoint::Folder(folder.into()), options(Speculate::Auto), |_| {}).expect("loads");
     let recorded: Vec<serde_json::Value> =
@@ -349,7 +350,7 @@ fn merlins_head_saves_steps() {
     let got = ask(&engine, &requests, &fixed("mtp", 2), true);
     let (mut drafted, mut accepted) = (0, 0);
     for (got, expected) in got.iter().zip(&expected) {
-        assert_eq!(told(got), told(expected));
+        assert_eq!(content(got), content(expected));
         drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
         accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
     }

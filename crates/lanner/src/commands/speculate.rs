@@ -89,7 +89,7 @@ fn sampled(usual: &Sampling) -> Sampling {
     Sampling { temperature, seed: SEED, ..usual.clone() }
 }
 
-/// Random weights answer random prompts; a drafter that knows the answers is right as often as it is told.
+/// Random weights answer random prompts; a scripted drafter knows the answers and drafts at each acceptance rate.
 fn follow_scripts(
     shape: &str,
     checkpoint: &Checkpoint,
@@ -128,10 +128,10 @@ fn follow_scripts(
     answers.sort_by_key(|(_, answer)| std::cmp::Reverse(answer.len()));
     let ways = config.modes.of(&["scripted"]);
     let mut lines = vec![];
-    for &right in &config.scripted {
+    for &acceptance_rate in &config.scripted {
         let vocab_size = u32::try_from(vocab_size).unwrap_or(u32::MAX);
-        let engine = load(Script { answers: answers.clone(), right, vocab_size, seed: SEED })?;
-        lines.extend(run(&engine, &cases(&format!("{right} right")), &ways, config)?);
+        let engine = load(Script { answers: answers.clone(), acceptance_rate, vocab_size, seed: SEED })?;
+        lines.extend(run(&engine, &cases(&format!("{acceptance_rate} right")), &ways, config)?);
         engine.stop();
     }
     Ok((report, lines))

@@ -121,6 +121,6 @@ fn ngram_table_of_another_tokenizer_is_refused() {
         assert!(stderr.contains("was made with the tokenizer of merlin"), "{stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    let stderr = failure(&["run", "Hi", "--ngram-table", &text]);
-    assert!(stderr.contains("is no n-gram table"), "{stderr}");
+    let said = failure(&["run", "Hi", "--ngram-table", &text]);
+    assert!(said.contains("is not an n-gram table"), "{said}");
 }

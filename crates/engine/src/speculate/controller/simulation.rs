@@ -1,10 +1,10 @@
-//! A simulated machine, drafters and answers: what `auto` does with them is the same on every computer.
+//! A simulated machine, drafters and answers, on which `auto` decides the same on every computer.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::*;
 
-/// Step costs: milliseconds of a step of one token, and of each further token.
+/// Step costs: milliseconds of a step of one token, and of per_token further token.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub step: f64,
@@ -21,11 +21,12 @@ pub struct SimulatedDrafter {
     /// Acceptance of its first token, and of tokens after an accepted one; and the prior.
     pub right: [f64; 2],
     pub prior: f64,
-    /// Milliseconds for each token of a draft, and for catch-up before an answer's first draft.
-    pub each: f64,
+    /// Milliseconds for per_token token of a draft, and for catch-up before an answer's first
+    /// draft.
+    pub per_token: f64,
     pub catch_up_cost: f64,
     /// Probability that it has a draft; below 1, its drafts are free.
-    pub ideas: f64,
+    pub draft_rate: f64,
 }
 
 /// How drafts are chosen.
@@ -35,7 +36,7 @@ pub enum Strategy {
     Fixed { drafter: usize, depth: usize },
 }
 
-const MOST: usize = 16;
+const MAX_DRAFT: usize = 16;
 
 pub struct Simulation {
     pub machine: Machine,
@@ -87,64 +88,39 @@ impl Simulation {
         if chance < self.machine.busy { 1.3 + 0.7 * chance / self.machine.busy } else { 1.0 }
     }
 
-    /// Milliseconds for an answer of `tokens` tokens; `most` are allowed.
-    pub fn answer(&mut self, strategy: Strategy, tokens: usize, most: usize) -> f64 {
+    /// Milliseconds for an answer of `tokens` tokens; `max_tokens` are allowed.
+    pub fn answer(&mut self, strategy: Strategy, tokens: usize, max_tokens: usize) -> f64 {
         let (mut stats, mut length, mut elapsed, mut steps) = (SequenceStats::default(), 1, 0.0, 0);
         self.answers += 1;
-        let mut debts: Vec<f64> = self.drafters.iter().map(|simulated| simulated.catch_up_cost).collect();
+        let mut catch_up: Vec<f64> = self.drafters.iter().map(|simulated| simulated.catch_up_cost).collect();
         while length < tokens {
-            let of = SequenceLength { generated: length, most: most - length };
+            let of = SequenceLength { generated: length, max_remaining: max_tokens - length };
             let has: Vec<bool> = (0..)
                 .zip(&self.drafters)
-                .map(|(drafter, simulated)| self.chance(2 * drafter, length) < simulated.ideas)
-                .collect();
-            let candidates: Vec<DraftOption> = (self.drafters.iter().enumerate())
-                .filter(|(i, _)| has[*i])
-                .map(|(drafter, simulated)| DraftOption {
-                    drafter,
-                    grade: ANY_BIN,
-                    most: MOST.min(of.most.max(1)),
-                    cost: [simulated.each, 0.0],
-                    catch_up_cost: debts[drafter],
-                    free: simulated.ideas < 1.0,
-                })
+                .map(|(drafter, simulated)| self.chance(2 * drafter, length) < simulated.draft_rate)
                 .collect();
             let chosen = match strategy {
-                Strategy::Auto => self.controller.choose(&stats, &candidates, OtherRows::default(), of),
-                Strategy::Fixed { drafter, depth } if has.get(drafter) == Some(&true) => {
-                    Some(DraftPlan { drafter, depth: depth.min(MOST), kept: 1.0, probe: 0.0 })
+                Strategy::Auto => {
+                    let options = self.options(&has, &catch_up, of);
+                    self.controller.choose(&stats, &options, OtherRows::default(), of)
                 }
-                Strategy::Fixed { .. } => None,
+                Strategy::Fixed { drafter, depth } => has.get(drafter).filter(|has| **has).map(|_| {
+                    let depth = depth.min(MAX_DRAFT);
+                    DraftChoice { drafter, depth, expected_tokens: 1.0, probe_cost: 0.0 }
+                }),
             }
             .filter(|choice| choice.depth > 0)
             // Plain steps are measured now and then.
             .filter(|_| !matches!(strategy, Strategy::Auto) || !self.steps.is_multiple_of(64));
-            self.controller.probed(chosen.map_or(0.0, |choice| choice.probe));
-            let drafting = chosen.map_or(0.0, |DraftPlan { drafter, depth, .. }| {
-                let catch_up_cost = std::mem::take(&mut debts[drafter]);
-                if catch_up_cost > 0.0 {
-                    self.controller.invested(&mut stats, catch_up_cost, of);
+            self.controller.charge_probe(chosen.map_or(0.0, |choice| choice.probe_cost));
+            let drafting = chosen.map_or(0.0, |DraftChoice { drafter, depth, .. }| {
+                let catch_up = std::mem::take(&mut catch_up[drafter]);
+                if catch_up > 0.0 {
+                    self.controller.on_catch_up(&mut stats, catch_up, of);
                 }
-                catch_up_cost + self.drafters[drafter].each * depth as f64
+                catch_up + self.drafters[drafter].per_token * depth as f64
             });
-            let mut accepted = 0;
-            // A free draft is compared with the answer even if it is not verified.
-            for (drafter, simulated) in self.drafters.clone().into_iter().enumerate() {
-                let used = chosen.filter(|choice| choice.drafter == drafter);
-                let depth =
-                    used.map_or(if has[drafter] && simulated.ideas < 1.0 { 4 } else { 0 }, |of| of.depth);
-                let mut right = 0;
-                while right < depth && self.is_right(drafter, length + right, right) {
-                    right += 1;
-                }
-                if used.is_some() {
-                    accepted = right;
-                    self.drafted += depth;
-                    self.controller.judged(&mut stats, drafter, ANY_BIN, depth, right);
-                } else if depth > 0 {
-                    self.controller.learnt(&mut stats, drafter, ANY_BIN, depth, right);
-                }
-            }
+            let accepted = self.verify(&mut stats, chosen, &has, length);
             let depth = chosen.map_or(0, |choice| choice.depth);
             let slowed = self.slowed();
             let drafting = slowed * drafting;
@@ -153,12 +129,53 @@ impl Simulation {
                 * (1.0 + self.machine.noise * (2.0 * self.chance(99, steps) - 1.0));
             self.steps += 1;
             self.controller.costs.record_step(1, 1 + depth, took);
-            self.controller.passed(&mut stats, 1, (1 + accepted) as f64, took + drafting, depth > 0);
+            self.controller.on_step(&mut stats, 1, (1 + accepted) as f64, took + drafting, depth > 0);
             (elapsed, length, steps) = (elapsed + took + drafting, length + 1 + accepted, steps + 1);
         }
-        self.controller.ended(&stats, &[], length);
+        self.controller.on_finished(&stats, &[], length);
         // Tokens past the end do not count.
         elapsed * (tokens - 1) as f64 / (length - 1) as f64
+    }
+
+    fn options(&self, has: &[bool], catch_up: &[f64], of: SequenceLength) -> Vec<DraftOption> {
+        let option = |(drafter, simulated): (usize, &SimulatedDrafter)| DraftOption {
+            drafter,
+            confidence_bin: ANY_BIN,
+            max_depth: MAX_DRAFT.min(of.max_remaining.max(1)),
+            cost: [simulated.per_token, 0.0],
+            catch_up_cost: catch_up[drafter],
+            is_free: simulated.draft_rate < 1.0,
+        };
+        self.drafters.iter().enumerate().filter(|(i, _)| has[*i]).map(option).collect()
+    }
+
+    /// Accepted tokens of the chosen draft. Free drafts are compared with the answer even if they
+    /// are not verified.
+    fn verify(
+        &mut self,
+        stats: &mut SequenceStats,
+        chosen: Option<DraftChoice>,
+        has: &[bool],
+        length: usize,
+    ) -> usize {
+        let mut accepted = 0;
+        for (drafter, simulated) in self.drafters.clone().into_iter().enumerate() {
+            let used = chosen.filter(|choice| choice.drafter == drafter);
+            let unused = if has[drafter] && simulated.draft_rate < 1.0 { 4 } else { 0 };
+            let depth = used.map_or(unused, |choice| choice.depth);
+            let mut right = 0;
+            while right < depth && self.is_right(drafter, length + right, right) {
+                right += 1;
+            }
+            if used.is_some() {
+                accepted = right;
+                self.drafted += depth;
+                self.controller.on_verified(stats, drafter, ANY_BIN, depth, right);
+            } else if depth > 0 {
+                self.controller.learn(stats, drafter, ANY_BIN, depth, right);
+            }
+        }
+        accepted
     }
 
     /// Speed relative to plain decoding for consecutive answers of these lengths.

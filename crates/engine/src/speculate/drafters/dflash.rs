@@ -1,6 +1,7 @@
-//! Drafts by a model that guesses blocks ([`DFlash`]): what it keeps of each sequence, and one pass over several of them.
+//! Drafts by a block diffusion model ([`DFlash`]): its context of each sequence, and one pass over
+//! several sequences.
 
-use std::{collections::HashMap, rc::Rc};
+use std::rc::Rc;
 
 use mlx::{Array, Dtype};
 
@@ -9,73 +10,82 @@ use crate::{
     cache::Cache,
     models::{DFlash, Model},
     sample::{Sampler, guess},
-    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, HiddenSource, HiddenStates},
+    speculate::{
+        acceptance::CONFIDENCE_BINS,
+        drafter::{
+            Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, HiddenObserver, HiddenSource,
+            HiddenStates,
+        },
+        drafters::rows::{concatenated, pick, sampler},
+    },
 };
 
-use super::mtp::{joined, pick};
-
-/// Most hidden states that wait to be taken in until somebody wants a draft: they take more room than what they become.
+/// Most hidden states that wait for the next draft: they take more memory than the keys and values
+/// made of them.
 pub const MAX_PENDING: usize = 256;
+/// As of heads: the drafter's confidence tells how many of its tokens are accepted.
+const PRIOR: [f64; CONFIDENCE_BINS] = [0.15, 0.4, 0.55, 0.65, 0.75, 0.9];
 
-/// Proposes what the block drafter guesses.
 pub struct DFlashDrafter {
     model: Rc<dyn Model>,
     block: DFlash,
-    sequences: HashMap<u64, DFlashContext>,
 }
 
-/// What it knows of one sequence: keys and values made of the model's hidden states alone.
+/// Keys and values of one sequence, made of the model's hidden states alone.
 struct DFlashContext {
     caches: Vec<Cache>,
-    /// Hidden states behind consecutive positions that it has not taken in: of each of the layers, `[n, hidden_size]`.
-    waiting: Vec<Vec<Array>>,
+    /// Hidden states of consecutive positions that are not in the caches: of each layer,
+    /// `[n, hidden_size]`.
+    pending: Vec<Vec<Array>>,
     /// Position of the first of them.
     from: usize,
-    /// Behind the last of them.
+    /// Position after the last of them.
     to: usize,
+}
+
+/// A sequence to draft for.
+struct DFlashRow<'a> {
+    context: DFlashContext,
+    sampler: Sampler,
+    tokens: &'a [u32],
+    depth: usize,
 }
 
 impl DFlashDrafter {
     /// `block` was loaded for `model`.
     pub fn new(model: Rc<dyn Model>, block: DFlash) -> DFlashDrafter {
-        DFlashDrafter { model, block, sequences: HashMap::new() }
+        DFlashDrafter { model, block }
     }
 
-    fn sampler(&self, asked: &DraftRequest) -> Sampler {
-        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
-        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
-    }
-
-    /// Takes in what waits for the rows, and guesses what follows them: hidden states `[rows * size, hidden_size]`. What the
-    /// guesses leave in the caches is forgotten.
+    /// Catches up with the rows, and computes hidden states `[rows * size, hidden_size]` of the
+    /// blocks after them, which the caches do not keep.
     #[track_caller]
-    fn guess(&self, rows: &mut [DFlashRow]) -> Option<Array> {
+    fn forward(&self, rows: &mut [DFlashRow]) -> Option<Array> {
         let embedding = self.model.embedding()?;
         let mut contexts: Vec<&mut DFlashContext> = rows.iter_mut().map(|row| &mut row.context).collect();
         catch_up(&self.block, &mut contexts);
-        let last: Vec<u32> = rows.iter().filter_map(|row| row.asked.tokens.last().copied()).collect();
+        let last: Vec<u32> = rows.iter().filter_map(|row| row.tokens.last().copied()).collect();
         let parts = rows.iter_mut().map(|row| {
             let DFlashContext { caches, to, .. } = &mut row.context;
             Part { tokens: self.block.size, ahead: 0, past: *to, caches }
         });
         let embedded = embedding.forward(&self.block.tokens(&last));
         let hidden = self.block.forward(embedded, &mut Batch::new(parts));
-        rows.iter_mut().for_each(|row| row.context.forget(&self.block));
+        rows.iter_mut().for_each(|row| row.context.drop_block(&self.block));
         Some(hidden)
     }
 
     /// Each row's draft, from hidden states `[rows * size, hidden_size]`.
-    fn drafts(&self, rows: &[DFlashRow], hidden: &Array) -> mlx::Result<Vec<Draft>> {
+    fn sample(&self, rows: &mut [DFlashRow], hidden: &Array) -> mlx::Result<Vec<Draft>> {
         let size = self.block.size as i32;
-        let depths: Vec<i32> = rows.iter().map(|row| (row.asked.depth as i32).min(size - 1)).collect();
-        let places = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
-        let logits = self.model.logits(&pick(hidden, &places.collect::<Vec<i32>>())).astype(Dtype::Float32);
-        let mut samplers: Vec<Sampler> = rows.iter().map(|row| self.sampler(row.asked)).collect();
-        let ranges = rows.iter().zip(&depths).map(|(row, &depth)| {
-            let at = row.asked.tokens.len();
-            at..at + depth as usize
+        let depths: Vec<i32> = rows.iter().map(|row| (row.depth as i32).min(size - 1)).collect();
+        let masks = (0..).zip(&depths).flat_map(|(i, &depth)| i * size + 1..=i * size + depth);
+        let logits = self.model.logits(&pick(hidden, &masks.collect::<Vec<i32>>())).astype(Dtype::Float32);
+        let ranges = rows.iter_mut().zip(&depths).map(|(row, &depth)| {
+            let at = row.tokens.len();
+            (&mut row.sampler, at..at + depth as usize)
         });
-        let chosen = guess(&logits, samplers.iter_mut().zip(ranges));
+        let chosen = guess(&logits, ranges);
         mlx::eval([&chosen])?;
         let mut chosen = chosen.to_vec::<u32>()?.into_iter();
         let own = |&depth: &i32| {
@@ -86,87 +96,79 @@ impl DFlashDrafter {
     }
 }
 
-/// A sequence that a draft is made for.
-struct DFlashRow<'a> {
-    asked: &'a DraftRequest<'a>,
-    context: DFlashContext,
-}
-
 impl Drafter for DFlashDrafter {
-    fn name(&self) -> &'static str {
-        "block"
+    fn info(&self) -> DrafterInfo {
+        let block_size = Some(self.block.size - 1);
+        DrafterInfo { prior: PRIOR, block_size, ..DrafterInfo::new("block") }
     }
 
-    fn hidden(&self) -> HiddenSource<'_> {
-        HiddenSource::Layers(&self.block.target_layers)
-    }
-
-    fn observe(&mut self, seen: &HiddenStates) {
-        let context = self.sequences.entry(seen.sequence).or_insert_with(|| DFlashContext::new(&self.block));
-        context.wait(seen.from, &seen.hidden);
-        if context.to - context.from < MAX_PENDING {
-            return;
-        }
-        catch_up(&self.block, &mut [&mut *context]);
-        if let Err(error) = mlx::async_eval(context.caches.iter().flat_map(Cache::arrays)) {
-            tracing::warn!("the block drafter forgets a sequence: {error}");
-            self.sequences.remove(&seen.sequence);
-        }
-    }
-
-    /// As of heads: how sure it is says how often it is right.
-    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
-        [0.15, 0.4, 0.55, 0.65, 0.75, 0.9]
-    }
-
-    fn block_size(&self) -> Option<usize> {
-        Some(self.block.size - 1)
-    }
-
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        let mut drafts = vec![Draft::default(); asked.len()];
-        let (mut rows, mut places) = (vec![], vec![]);
-        for (i, asked) in asked.iter().enumerate() {
-            let known = |context: &&DFlashContext| context.to + 1 == asked.tokens.len() && asked.depth > 0;
-            if self.sequences.get(&asked.sequence).as_ref().is_some_and(known)
-                && let Some(context) = self.sequences.remove(&asked.sequence)
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        let mut drafts = vec![Draft::default(); requests.len()];
+        let (mut rows, mut indices) = (vec![], vec![]);
+        for (i, request) in requests.iter_mut().enumerate() {
+            let DraftRequest { tokens, depth, .. } = *request;
+            let is_known = |context: &DFlashContext| context.to + 1 == tokens.len() && depth > 0;
+            if request.state.get().is_some_and(is_known)
+                && let Some(context) = request.state.take()
             {
-                rows.push(DFlashRow { asked, context });
-                places.push(i);
+                let sampler = sampler(request, self.model.vocab_size());
+                rows.push(DFlashRow { context, sampler, tokens, depth });
+                indices.push(i);
             }
         }
         if rows.is_empty() {
             return Ok(drafts);
         }
-        let Some(hidden) = self.guess(&mut rows) else { return Ok(drafts) };
-        for (place, draft) in places.into_iter().zip(self.drafts(&rows, &hidden)?) {
-            drafts[place] = draft;
+        let Some(hidden) = self.forward(&mut rows) else { return Ok(drafts) };
+        for (&i, draft) in indices.iter().zip(self.sample(&mut rows, &hidden)?) {
+            drafts[i] = draft;
         }
-        self.sequences.extend(rows.into_iter().map(|row| (row.asked.sequence, row.context)));
+        for (i, row) in indices.into_iter().zip(rows) {
+            requests[i].state.set(row.context);
+        }
         Ok(drafts)
     }
 
-    fn forget(&mut self, sequence: u64) {
-        self.sequences.remove(&sequence);
+    fn hidden_observer(&mut self) -> Option<&mut dyn HiddenObserver> {
+        Some(self)
     }
 }
 
-/// Takes in what waits for each, all in one pass.
+impl HiddenObserver for DFlashDrafter {
+    fn source(&self) -> HiddenSource<'_> {
+        HiddenSource::Layers(&self.block.target_layers)
+    }
+
+    fn observe(&mut self, states: &HiddenStates, state: &mut DrafterState) {
+        let context = state.get_or_insert_with(|| DFlashContext::new(&self.block));
+        context.push(states.from, &states.hidden);
+        if context.to - context.from < MAX_PENDING {
+            return;
+        }
+        catch_up(&self.block, &mut [&mut *context]);
+        if let Err(error) = mlx::async_eval(context.caches.iter().flat_map(Cache::arrays)) {
+            tracing::warn!("the block drafter drops a sequence: {error}");
+            state.take::<DFlashContext>();
+        }
+    }
+}
+
+/// Computes keys and values of all pending hidden states, in one pass.
 #[track_caller]
 fn catch_up(block: &DFlash, contexts: &mut [&mut DFlashContext]) {
-    let mut behind: Vec<&mut &mut DFlashContext> =
+    let mut pending: Vec<&mut &mut DFlashContext> =
         contexts.iter_mut().filter(|context| context.from < context.to).collect();
-    if behind.is_empty() {
+    if pending.is_empty() {
         return;
     }
     let layer = |i: usize| {
-        let parts = behind.iter().flat_map(|context| context.waiting.iter().map(move |all| all[i].clone()));
-        joined(&parts.collect::<Vec<Array>>())
+        let parts = pending.iter().flat_map(|context| context.pending.iter().map(move |all| all[i].clone()));
+        concatenated(&parts.collect::<Vec<Array>>())
     };
     let hidden: Vec<Array> = (0..block.target_layers.len()).map(layer).collect();
-    let parts = behind.iter_mut().map(|context| {
-        let DFlashContext { caches, waiting, from, to } = &mut **context;
-        waiting.clear();
+    let parts = pending.iter_mut().map(|context| {
+        let DFlashContext { caches, pending, from, to } = &mut **context;
+        pending.clear();
         let past = std::mem::replace(from, *to);
         Part { tokens: *to - past, ahead: 0, past, caches }
     });
@@ -175,29 +177,29 @@ fn catch_up(block: &DFlash, contexts: &mut [&mut DFlashContext]) {
 
 impl DFlashContext {
     fn new(block: &DFlash) -> DFlashContext {
-        DFlashContext { caches: block.make_caches(), waiting: vec![], from: 0, to: 0 }
+        DFlashContext { caches: block.make_caches(), pending: vec![], from: 0, to: 0 }
     }
 
-    /// Notes the hidden states, of each layer `[n, hidden_size]`, of the tokens from position `at` on. It does without
-    /// positions that were left out, and of those before with what was taken in.
+    /// Adds the hidden states, of each layer `[n, hidden_size]`, of the tokens from position `at`
+    /// on. Skipped positions are left out, and pending ones before them are dropped.
     ///
     /// # Panics
-    /// If they were noted before: a bug of ours.
+    /// If they were added before, which is a bug.
     #[track_caller]
-    fn wait(&mut self, at: usize, hidden: &[Array]) {
-        assert!(at >= self.to, "positions from {at} on were shown before, up to {}", self.to);
+    fn push(&mut self, at: usize, hidden: &[Array]) {
+        assert!(at >= self.to, "positions from {at} on were observed before, up to {}", self.to);
         if at > self.to {
-            self.waiting.clear();
+            self.pending.clear();
         }
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             self.from = at;
         }
-        self.waiting.push(hidden.to_vec());
+        self.pending.push(hidden.to_vec());
         self.to = at + hidden.first().map_or(0, |x| x.dim(0) as usize);
     }
 
-    /// Forgets a block.
-    fn forget(&mut self, block: &DFlash) {
+    /// Removes a block from the caches.
+    fn drop_block(&mut self, block: &DFlash) {
         if self.caches.iter_mut().any(|cache| cache.rewind(block.size).is_err()) {
             self.caches = block.make_caches();
         }

@@ -1,62 +1,56 @@
-//! Drafts by another, smaller model with the same tokens: what it keeps of each sequence, and how it catches up with what
-//! it has not seen. It knows nothing of the model that it drafts for.
+//! Drafts by a smaller model with the same tokens: its context of each sequence, and how that
+//! catches up. Knows nothing of the model that it drafts for.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    rc::Rc,
+use std::rc::Rc;
+
+use mlx::{Array, Dtype};
+
+use super::{
+    draft_context::DraftContext,
+    rows::{concatenated, pick},
 };
-
-use mlx::{Array, Dtype, Recurrence};
-
-use super::mtp::{joined, pick};
 use crate::{
     Options,
     batch::{Batch, Part},
-    cache::Cache,
     models::Model,
-    prefix::{Copied, CopiedSoFar, Prefix, common},
-    request::{Priority, Request, Sampling},
+    prefix::{Copied, CopiedSoFar, Prefix},
+    request::{Request, Sampling},
     run::guarded,
     sample::{Sampler, guess},
-    schedule::{Want, plan},
-    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, MAX_DEPTH, StepCosts},
+    speculate::{
+        MAX_DEPTH,
+        acceptance::CONFIDENCE_BINS,
+        drafter::{Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, StateStore},
+        step_costs::StepCosts,
+    },
 };
 
-/// Positions of a draft to which recurrent state can return without being computed again.
-pub const ROLLBACK_POINTS: usize = 8;
+/// Width of the step whose cost stands for that of catching up.
+const CATCH_UP_WIDTH: usize = 32;
+/// As of heads: the draft model's confidence tells how many of its tokens are accepted, if it
+/// resembles the model.
+const PRIOR: [f64; CONFIDENCE_BINS] = [0.2, 0.4, 0.55, 0.65, 0.75, 0.9];
 
-/// Proposes what a smaller model would say.
 pub struct DraftModel {
     model: Rc<dyn Model>,
-    /// What its steps cost.
+    /// Costs of its steps.
     costs: StepCosts,
-    /// Most tokens that it computes to catch up before it lets others go on.
+    /// Most tokens computed in one call to catch up.
     chunk: usize,
-    /// Its state of past sequences, for those that begin alike.
+    /// State of finished sequences, for those with the same prefix.
     prefix: Prefix,
-    sequences: HashMap<u64, DraftContext>,
-    /// It has failed, and drafts no more.
+    /// Set for good by the first failure.
     failed: bool,
 }
 
-/// What it keeps of one sequence.
-struct DraftContext {
-    caches: Vec<Cache>,
-    /// Tokens whose state is in the caches; the last ones may be those of a draft.
-    tokens: Vec<u32>,
-    /// Of those, the ones that are no draft.
-    certain: usize,
-    /// Recurrent state, in the order of the caches, behind so many tokens: positions that a wrong draft goes back to.
-    marks: Vec<(usize, Vec<Recurrence>)>,
-    /// Positions at which to copy its state for others.
-    keep_at: BTreeSet<usize>,
-}
-
-/// A sequence in a round of drafting.
+/// A sequence to draft for.
 struct DraftRow<'a> {
-    asked: &'a DraftRequest<'a>,
+    /// Index of the request.
+    index: usize,
+    tokens: &'a [u32],
+    depth: usize,
     context: DraftContext,
-    /// Its hidden state behind the last token, `[1, hidden_size]`, once it has caught up.
+    /// Hidden state after the last token, `[1, hidden_size]`, once the context has caught up.
     last: Option<Array>,
     sampler: Sampler,
     /// Uint32 `[1]` each.
@@ -64,8 +58,8 @@ struct DraftRow<'a> {
 }
 
 impl DraftModel {
-    /// Of a loaded model whose tokens are those of the model it is to draft for; at most `prefix_bytes` of state of past
-    /// sequences are kept.
+    /// `model` has the tokens of the model that it drafts for. Keeps at most `prefix_bytes` of
+    /// state of finished sequences.
     pub fn new(model: Rc<dyn Model>, costs: StepCosts, options: &Options, prefix_bytes: usize) -> DraftModel {
         let options = Options { prefix_cache_bytes: prefix_bytes, ..options.clone() };
         DraftModel {
@@ -73,142 +67,124 @@ impl DraftModel {
             chunk: options.prefill_chunk.max(1),
             model,
             costs,
-            sequences: HashMap::new(),
             failed: false,
         }
     }
 
-    /// Whether it can follow so far: within its context, and with tokens that it has.
-    fn follows(&self, tokens: &[u32]) -> bool {
+    /// Whether it can draft for these tokens: they are in its vocabulary and fit its context.
+    fn supports(&self, tokens: &[u32]) -> bool {
         let vocab_size = self.model.vocab_size();
         tokens.len() + MAX_DEPTH <= self.model.context_length()
             && tokens.iter().all(|&id| (id as usize) < vocab_size)
     }
 
-    /// What is drawn with: the sequence's own noise, and of its biases those for tokens that this model has.
-    fn sampler(&self, asked: &DraftRequest) -> Sampler {
+    /// The sequence's sampler, without biases of tokens outside this model's vocabulary.
+    fn sampler(&self, request: &DraftRequest) -> Sampler {
         let vocab_size = self.model.vocab_size();
-        let mut sampling: Sampling = asked.sampling.clone();
+        let mut sampling: Sampling = request.sampling.clone();
         sampling.logit_bias.retain(|id, _| (*id as usize) < vocab_size);
-        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
-        Sampler::new(&sampling, vocab_size, prompt, generated)
+        let (prompt, output) = request.tokens.split_at(request.prompt);
+        Sampler::new(&sampling, vocab_size, prompt, output)
     }
 
-    /// The sequence's state behind as many of `tokens` as there is; never behind the last, which gives the logits of the
-    /// next.
+    /// The sequence's context, with as many of its tokens as are computed; never the last one,
+    /// which gives the logits of the next.
     #[track_caller]
-    fn resume(&mut self, asked: &DraftRequest) -> mlx::Result<DraftContext> {
-        let known = self.sequences.remove(&asked.sequence);
-        if let Some(context) = known.and_then(|context| context.back_to(asked.tokens)) {
+    fn resume(&mut self, request: &mut DraftRequest) -> mlx::Result<DraftContext> {
+        let known: Option<DraftContext> = request.state.take();
+        if let Some(context) = known.and_then(|context| context.rewind_to_match(request.tokens)) {
             return Ok(context);
         }
         let mut caches = self.model.make_caches();
-        let request = Request::new(asked.tokens[..asked.prompt].to_vec(), 1);
-        let mut begun = self.prefix.begin(&request, asked.tokens, &mut caches)?;
-        // It computes nothing ahead: a copy before the prompt's last token would cost a step.
-        if begun.keep_at.remove(&(asked.prompt - 1)) {
-            begun.keep_at.insert(asked.prompt);
+        let own = Request::new(request.tokens[..request.prompt].to_vec(), 1);
+        let mut begun = self.prefix.begin(&own, request.tokens, &mut caches)?;
+        // A copy before the prompt's last token would cost a step of its own.
+        if begun.keep_at.remove(&(request.prompt - 1)) {
+            begun.keep_at.insert(request.prompt);
         }
-        Ok(DraftContext {
-            caches,
-            tokens: asked.tokens[..begun.position].to_vec(),
-            certain: begun.position,
-            marks: vec![],
-            keep_at: begun.keep_at,
-        })
+        Ok(DraftContext::new(caches, request.tokens[..begun.position].to_vec(), begun.keep_at))
     }
 
-    fn draft(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
+    fn draft(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let mut rows = vec![];
-        for asked in asked {
-            if !self.follows(asked.tokens) {
+        for (index, request) in requests.iter_mut().enumerate() {
+            if !self.supports(request.tokens) {
                 continue;
             }
-            let (context, sampler) = (self.resume(asked)?, self.sampler(asked));
-            rows.push(DraftRow { asked, context, last: None, sampler, drafted: vec![] });
+            let (context, sampler) = (self.resume(request)?, self.sampler(request));
+            let DraftRequest { tokens, depth, .. } = *request;
+            rows.push(DraftRow { index, tokens, depth, context, last: None, sampler, drafted: vec![] });
         }
         self.catch_up(&mut rows)?;
         let mut ready: Vec<&mut DraftRow> = rows.iter_mut().filter(|row| row.last.is_some()).collect();
         if !ready.is_empty() {
-            self.go_on(&mut ready)?;
+            self.decode(&mut ready)?;
         }
-        let mut drafts = vec![Draft::default(); asked.len()];
-        for row in rows {
-            let draft = row.drafted.iter().map(Array::to_vec::<u32>).collect::<mlx::Result<Vec<_>>>()?;
-            let draft = draft.concat();
-            let mut context = row.context;
-            if let Some((_, computed)) = draft.split_last() {
+        let mut drafts = vec![Draft::default(); requests.len()];
+        for DraftRow { index, mut context, drafted, .. } in rows {
+            let tokens = drafted.iter().map(Array::to_vec::<u32>).collect::<mlx::Result<Vec<_>>>()?.concat();
+            if let Some((_, computed)) = tokens.split_last() {
                 context.tokens.extend(computed);
-                if let Some(at) = asked.iter().position(|a| a.sequence == row.asked.sequence) {
-                    drafts[at] = Draft { tokens: draft, ..Draft::default() };
-                }
+                drafts[index] = Draft { tokens, ..Draft::default() };
             }
-            self.sequences.insert(row.asked.sequence, context);
+            requests[index].state.set(context);
         }
         Ok(drafts)
     }
 
-    /// Computes what the rows have not seen, those first that lack least, and a chunk of tokens in all.
+    /// Computes missing tokens of the rows, at most a chunk in all; rows that can catch up now go
+    /// first.
     #[track_caller]
     fn catch_up(&mut self, rows: &mut [DraftRow]) -> mlx::Result<()> {
         let mut left = self.chunk;
         while left > 0 {
-            // Those that can catch up now do not share with those that cannot.
-            let soon = rows.iter().any(|row| (1..=left).contains(&row.lacks()));
-            let now = |row: &DraftRow| if soon && row.lacks() > left { Want::Nothing } else { row.wants() };
-            let wants: Vec<(Want, Priority)> = rows.iter().map(|row| (now(row), Priority::Normal)).collect();
-            let plan = plan(&wants, left);
-            if plan.is_empty() {
+            let any_soon = rows.iter().any(|row| (1..=left).contains(&row.missing()));
+            let wanted = |row: &DraftRow| if any_soon && row.missing() > left { 0 } else { row.next_part() };
+            let shares = fair_shares(&rows.iter().map(wanted).collect::<Vec<usize>>(), left);
+            if shares.is_empty() {
                 return Ok(());
             }
-            left -= plan.iter().map(|(_, tokens)| tokens).sum::<usize>();
+            left -= shares.iter().map(|(_, tokens)| tokens).sum::<usize>();
             let mut tokens: Vec<u32> = vec![];
-            for &(i, n) in &plan {
-                let DraftRow { asked, context, .. } = &mut rows[i];
+            for &(i, n) in &shares {
+                let DraftRow { tokens: all, context, .. } = &mut rows[i];
                 let from = context.tokens.len();
-                context.tokens.extend(&asked.tokens[from..from + n]);
-                context.certain = from + n;
-                context.marks.clear();
+                context.extend(&all[from..from + n]);
                 tokens.extend(&context.tokens[from..]);
             }
             let parts = rows.iter_mut().enumerate().filter_map(|(i, DraftRow { context, .. })| {
-                let &(_, tokens) = plan.iter().find(|(planned, _)| *planned == i)?;
-                Some(Part { tokens, ahead: 0, past: context.certain - tokens, caches: &mut context.caches })
+                let &(_, tokens) = shares.iter().find(|(shared, _)| *shared == i)?;
+                Some(Part { tokens, ahead: 0, past: context.num_known - tokens, caches: &mut context.caches })
             });
             let mut batch = Batch::new(parts);
             let hidden = self.model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
             let mut arrays: Vec<Array> = batch.cache_arrays().cloned().collect();
             let (mut end, mut copied) = (0, vec![]);
-            for &(i, n) in &plan {
-                let DraftRow { asked, context, last, .. } = &mut rows[i];
+            for &(i, n) in &shares {
+                let DraftRow { tokens: all, context, last, .. } = &mut rows[i];
                 end += n as i32;
-                if context.certain == asked.tokens.len() {
+                if context.num_known == all.len() {
                     *last = Some(hidden.slice(0, end - 1, end));
                 }
-                if context.keep_at.remove(&context.certain)
-                    && let Some(copy) =
-                        self.prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
+                if context.snapshot_at.remove(&context.num_known)
+                    && let Some(copy) = copy(&self.prefix, context)
                 {
                     arrays.extend(copy.arrays().cloned());
                     copied.push((context.tokens.clone(), copy));
                 }
             }
             mlx::eval(arrays.iter())?;
-            self.store(copied);
+            copied.into_iter().for_each(|(tokens, copied)| self.prefix.store(&tokens, copied));
         }
         Ok(())
     }
 
-    fn store(&mut self, copied: Vec<(Vec<u32>, Copied)>) {
-        copied.into_iter().for_each(|(tokens, copied)| self.prefix.store(&tokens, copied));
-    }
-
-    /// Drafts what follows rows that have caught up, all in one pass for each token.
+    /// Drafts for rows that have caught up, with one pass for each position.
     #[track_caller]
-    fn go_on(&self, rows: &mut [&mut DraftRow]) -> mlx::Result<()> {
-        rows.iter_mut().for_each(|row| row.context.mark(0));
+    fn decode(&self, rows: &mut [&mut DraftRow]) -> mlx::Result<()> {
+        rows.iter_mut().for_each(|row| row.context.add_rollback_point(0));
         let last: Vec<Array> = rows.iter().filter_map(|row| row.last.clone()).collect();
-        let mut hidden = joined(&last);
+        let mut hidden = concatenated(&last);
         let mut going: Vec<usize> = (0..rows.len()).collect();
         for step in 0.. {
             let logits = self.model.logits(&hidden).astype(Dtype::Float32);
@@ -216,162 +192,129 @@ impl DraftModel {
             for (i, &row) in (0..).zip(&going) {
                 rows[row].drafted.push(chosen.slice(0, i, i + 1));
             }
-            let on: Vec<i32> = (0..)
-                .zip(&going)
-                .filter(|(_, row)| rows[**row].asked.depth > step + 1)
-                .map(|(i, _)| i)
-                .collect();
-            if on.is_empty() {
+            let deeper: Vec<i32> =
+                (0..).zip(&going).filter(|(_, row)| rows[**row].depth > step + 1).map(|(i, _)| i).collect();
+            if deeper.is_empty() {
                 break;
             }
-            going = on.iter().map(|&i| going[i as usize]).collect();
+            going = deeper.iter().map(|&i| going[i as usize]).collect();
             let parts = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i)).map(|(_, row)| {
-                let DraftContext { caches, certain, .. } = &mut row.context;
-                Part { tokens: 1, ahead: 0, past: *certain + step, caches }
+                let DraftContext { caches, num_known, .. } = &mut row.context;
+                Part { tokens: 1, ahead: 0, past: *num_known + step, caches }
             });
-            hidden = self.model.forward(&pick(&chosen, &on), &mut Batch::new(parts));
-            going.iter().for_each(|&row| rows[row].context.mark(step + 1));
+            hidden = self.model.forward(&pick(&chosen, &deeper), &mut Batch::new(parts));
+            going.iter().for_each(|&row| rows[row].context.add_rollback_point(step + 1));
         }
         mlx::eval(rows.iter().flat_map(|row| &row.drafted))
     }
 
-    /// What a sequence leaves behind for those that begin alike.
+    /// Keeps the state of a finished sequence for those with the same prefix.
     fn keep(&mut self, context: DraftContext) -> mlx::Result<()> {
-        let certain = context.tokens[..context.certain].to_vec();
-        let Some(context) = context.back(certain.len()).filter(|context| !context.tokens.is_empty()) else {
+        let known = context.num_known;
+        let Some(context) = context.rewind_to(known).filter(|context| !context.tokens.is_empty()) else {
             return Ok(());
         };
-        let Some(copied) =
-            self.prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
-        else {
-            return Ok(());
-        };
+        let Some(copied) = copy(&self.prefix, &context) else { return Ok(()) };
         mlx::eval(copied.arrays())?;
-        self.store(vec![(context.tokens, copied)]);
+        self.prefix.store(&context.tokens, copied);
         Ok(())
     }
 
-    /// It failed: nobody waits for it any more.
-    fn stop(&mut self, error: &str) {
+    fn fail(&mut self, error: &str) {
         tracing::warn!("the draft model failed and drafts no more: {error}");
         self.failed = true;
-        self.sequences.clear();
         self.prefix.fail();
     }
 }
 
 impl Drafter for DraftModel {
-    fn name(&self) -> &'static str {
-        "draft_model"
+    fn info(&self) -> DrafterInfo {
+        let latency = self.costs.step(1).unwrap_or(0.0);
+        DrafterInfo { prior: PRIOR, latency, ..DrafterInfo::new("draft_model") }
     }
 
-    /// As of heads: how sure it is says how often it is right, if it resembles the model.
-    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
-        [0.2, 0.4, 0.55, 0.65, 0.75, 0.9]
-    }
-
-    fn each(&self) -> f64 {
-        self.costs.step(1).unwrap_or(0.0)
-    }
-
-    fn catch_up_cost(&self, asked: &DraftRequest) -> Option<f64> {
-        if self.failed || !self.follows(asked.tokens) {
+    fn catch_up_cost(&self, request: &DraftRequest) -> Option<f64> {
+        if self.failed || !self.supports(request.tokens) {
             return None;
         }
-        let has = match self.sequences.get(&asked.sequence) {
+        let computed = match request.state.get::<DraftContext>() {
             Some(context) => context.tokens.len(),
-            None if self.prefix.is_on() => self.prefix.resumable(asked.tokens),
+            None if self.prefix.is_on() => self.prefix.resumable(request.tokens),
             None => 0,
         };
-        // A few tokens are in the cost of each draft.
-        let lacks = asked.tokens.len().saturating_sub(has).saturating_sub(MAX_DEPTH) as f64;
-        Some(lacks * self.costs.step(CHUNK).unwrap_or(0.0) / CHUNK as f64)
+        // The cost of each draft includes a few tokens.
+        let missing = request.tokens.len().saturating_sub(computed).saturating_sub(MAX_DEPTH) as f64;
+        Some(missing * self.costs.step(CATCH_UP_WIDTH).unwrap_or(0.0) / CATCH_UP_WIDTH as f64)
     }
 
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
         if !self.failed {
-            match guarded(|| self.draft(asked)) {
+            match guarded(|| self.draft(requests)) {
                 Ok(drafts) => return Ok(drafts),
-                Err(error) => self.stop(&error),
+                Err(error) => self.fail(&error),
             }
         }
-        Ok(vec![Draft::default(); asked.len()])
+        requests.iter_mut().for_each(|request| *request.state = DrafterState::default());
+        Ok(vec![Draft::default(); requests.len()])
     }
 
-    fn forget(&mut self, sequence: u64) {
-        let Some(context) = self.sequences.remove(&sequence) else { return };
+    fn state_store(&mut self) -> Option<&mut dyn StateStore> {
+        Some(self)
+    }
+}
+
+impl StateStore for DraftModel {
+    fn store(&mut self, mut state: DrafterState) {
+        let Some(context) = state.take().filter(|_| !self.failed) else { return };
         if let Err(error) = guarded(|| self.keep(context)) {
-            self.stop(&error);
+            self.fail(&error);
         }
     }
 }
 
-/// Tokens of the widest step whose cost is measured: those that it lacks cost about as much.
-const CHUNK: usize = 32;
+fn copy(prefix: &Prefix, context: &DraftContext) -> Option<Copied> {
+    prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
+}
 
-/// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's own sampler would pick.
+/// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's
+/// own sampler would pick.
 fn choose(logits: &Array, rows: &mut [&mut DraftRow], going: &[usize], step: usize) -> Array {
     let own = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     let ranges = own.map(|(_, row)| {
-        let at = row.asked.tokens.len() + step;
+        let at = row.tokens.len() + step;
         (&mut row.sampler, at..at + 1)
     });
     guess(logits, ranges)
 }
 
-impl DraftRow<'_> {
-    /// Tokens that it has not seen.
-    fn lacks(&self) -> usize {
-        self.asked.tokens.len() - self.context.tokens.len()
+/// Splits `budget` tokens among rows that want some: at least one each, if there are enough, and
+/// else equal shares. Rows that want less leave the rest to the others.
+fn fair_shares(wanted: &[usize], budget: usize) -> Vec<(usize, usize)> {
+    let mut shares: Vec<(usize, usize)> =
+        wanted.iter().copied().enumerate().filter(|(_, n)| *n > 0).collect();
+    shares.sort_by_key(|(_, n)| *n);
+    shares.truncate(budget);
+    let (mut left, mut rows) = (budget - shares.len(), shares.len());
+    for (_, n) in &mut shares {
+        let more = (*n - 1).min(left.div_ceil(rows));
+        (left, rows) = (left - more, rows - 1);
+        *n = 1 + more;
     }
-
-    /// What it has to compute to catch up, up to where its state is to be kept.
-    fn wants(&self) -> Want {
-        let (has, all) = (self.context.tokens.len(), self.asked.tokens.len());
-        let next = self.context.keep_at.iter().find(|&&at| at > has && at < all);
-        match self.lacks() {
-            0 => Want::Nothing,
-            _ => Want::Prefill(next.copied().unwrap_or(all) - has),
-        }
-    }
+    shares.sort();
+    shares
 }
 
-impl DraftContext {
-    /// Remembers the recurrent state behind so many tokens of a draft.
-    fn mark(&mut self, drafted: usize) {
-        if drafted < ROLLBACK_POINTS {
-            let recurrent = self.caches.iter().filter_map(|cache| match cache {
-                Cache::Recurrent(recurrent) => Some(recurrent.clone()),
-                Cache::Kv(_) => None,
-            });
-            self.marks.push((self.certain + drafted, recurrent.collect()));
-        }
+impl DraftRow<'_> {
+    /// Tokens that are not computed.
+    fn missing(&self) -> usize {
+        self.tokens.len() - self.context.tokens.len()
     }
 
-    /// As far back as needed to go on with `tokens`, whose last is to be computed; `None` if that is not there any more.
-    fn back_to(self, tokens: &[u32]) -> Option<DraftContext> {
-        let common = common(&self.tokens, &tokens[..tokens.len() - 1]);
-        self.back(common)
-    }
-
-    /// Behind its first `length` tokens, or behind a few less; `None` if that is not there any more.
-    fn back(mut self, length: usize) -> Option<DraftContext> {
-        if length < self.tokens.len() {
-            let mark = self.marks.iter().rev().find(|(at, _)| *at <= length);
-            let recurrent = self.caches.iter().any(|cache| matches!(cache, Cache::Recurrent(_)));
-            let length = if recurrent { mark?.0 } else { length };
-            let mut states = mark.iter().flat_map(|(_, states)| states);
-            for cache in &mut self.caches {
-                match cache {
-                    Cache::Recurrent(recurrent) => *recurrent = states.next()?.clone(),
-                    kv => kv.rewind(self.tokens.len() - length).ok()?,
-                }
-            }
-            self.tokens.truncate(length);
-        }
-        self.certain = self.tokens.len();
-        self.marks.clear();
-        Some(self)
+    /// Missing tokens up to the next position to copy state at.
+    fn next_part(&self) -> usize {
+        let (computed, all) = (self.context.tokens.len(), self.tokens.len());
+        let next = self.context.snapshot_at.iter().find(|&&at| at > computed && at < all);
+        next.copied().unwrap_or(all) - computed
     }
 }
 

@@ -1,44 +1,40 @@
-//! Tokens that a constraint leaves no choice about.
+//! Drafts the tokens that a constraint leaves no choice about.
 
 use crate::{
     constrain::Next,
-    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter},
+    speculate::{
+        acceptance::CONFIDENCE_BINS,
+        drafter::{Draft, DraftRequest, Drafter, DrafterInfo},
+    },
 };
 
 pub struct ForcedDrafter;
 
 impl Drafter for ForcedDrafter {
-    fn name(&self) -> &'static str {
-        "forced"
+    fn info(&self) -> DrafterInfo {
+        DrafterInfo { is_free: true, prior: [1.0; CONFIDENCE_BINS], ..DrafterInfo::new("forced") }
     }
 
-    fn is_free(&self) -> bool {
-        true
-    }
-
-    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
-        [1.0; CONFIDENCE_BINS]
-    }
-
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        Ok(asked.iter().map(|asked| Draft { tokens: forced(asked), grade: 0 }).collect())
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        let draft = |request: &DraftRequest| Draft { tokens: forced(request), confidence_bin: 0 };
+        Ok(requests.iter().map(|request| draft(request)).collect())
     }
 }
 
-fn forced(asked: &DraftRequest) -> Vec<u32> {
-    let Some(constraint) = asked.constraint else { return vec![] };
-    let mut history = asked.tokens[asked.prompt..].to_vec();
-    let known = history.len();
-    while history.len() - known < asked.depth {
-        match constraint.next(&history) {
-            Next::Exactly(tokens) if !tokens.is_empty() => history.extend(tokens),
+fn forced(request: &DraftRequest) -> Vec<u32> {
+    let Some(constraint) = request.constraint else { return vec![] };
+    let mut output = request.tokens[request.prompt..].to_vec();
+    let known = output.len();
+    while output.len() - known < request.depth {
+        match constraint.next(&output) {
+            Next::Exactly(tokens) if !tokens.is_empty() => output.extend(tokens),
             Next::OneOf(set) => match set.only() {
-                Some(token) => history.push(token),
+                Some(token) => output.push(token),
                 None => break,
             },
             _ => break,
         }
     }
-    history.truncate(known + asked.depth);
-    history.split_off(known)
+    output.truncate(known + request.depth);
+    output.split_off(known)
 }

@@ -1,5 +1,5 @@
-//! Which layers a model can do without best: a profile, measured on a short text and kept in a file. What it says decides
-//! how good guesses are, never an answer.
+//! The layer profile of a model: how little each layer changes the residual stream, measured on a
+//! short text and saved in a file. It decides how good drafts are, never an answer.
 
 use std::{fs, io::Write, path::Path, rc::Rc};
 
@@ -11,63 +11,65 @@ use crate::{
     cache::Cache,
     models::Model,
     prefix::write_whole,
-    speculate::calibration::Pieces,
+    speculate::calibration::SliceSizer,
 };
 
-/// Name of its file, in the folder of the model's state.
-pub const FILE: &str = "layers.json";
-/// Eighths of all layers that are tried to be left out.
+/// Name of the file, in the folder of the model's state.
+pub const LAYER_PROFILE_FILE: &str = "layers.json";
+/// Numbers of skipped layers that are tried, in eighths of all layers.
 const TRIED: [usize; 4] = [1, 2, 3, 4];
-/// Cost of verifying one token more beside that of a plain step, as a guess for the choice between trials.
-const VERIFIED: f64 = 0.1;
-/// Most tokens of a draft that the choice reckons with.
+/// Assumed cost of verifying another token, relative to a plain step, when trials are compared.
+const VERIFICATION_COST: f64 = 0.1;
+/// Most tokens of a draft when trials are compared.
 const DEPTH: i32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerProfile {
-    /// Of each layer but the first: mean cosine similarity of the residual stream before it and behind it.
+    /// For each layer but the first: mean cosine similarity of the residual stream before and after
+    /// it.
     similarity: Vec<f32>,
-    /// How many of the layers that change least were left out, and how often the rest picked the whole model's token.
+    /// Number of skipped layers, the least important ones first, and how often the others picked
+    /// the whole model's token.
     trials: Vec<(usize, f64)>,
 }
 
 impl LayerProfile {
-    /// What a file holds, if that is the profile of a model with so many layers.
+    /// Reads a file; `None` if it is not the profile of a model with `layers` layers.
     pub fn open(path: &Path, layers: usize) -> Option<LayerProfile> {
         let profile: LayerProfile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        let is_sound = profile.similarity.len() + 1 == layers
+        let is_valid = profile.similarity.len() + 1 == layers
             && profile.similarity.iter().all(|x| x.abs() <= 1.01)
             && !profile.trials.is_empty()
-            && profile.trials.iter().all(|&(count, right)| {
-                (1..=layers.saturating_sub(2)).contains(&count) && (0.0..=1.0).contains(&right)
+            && profile.trials.iter().all(|&(count, agreement)| {
+                (1..=layers.saturating_sub(2)).contains(&count) && (0.0..=1.0).contains(&agreement)
             });
-        is_sound.then_some(profile)
+        is_valid.then_some(profile)
     }
 
     /// # Errors
-    /// Those of the disk; nothing is left behind then.
+    /// The file cannot be written; no partial file is left.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self)?;
         write_whole(path, |file| file.write_all(&text))
     }
 
-    /// The layers without which drafts promise most, ascending.
+    /// The layers without which drafts are expected to be fastest, ascending.
     pub fn skipped(&self) -> Vec<usize> {
         let layers = (self.similarity.len() + 1) as f64;
-        let speed = |&(count, right): &(usize, f64)| {
+        let speed = |&(count, agreement): &(usize, f64)| {
             let relative_cost = 1.0 - count as f64 / layers;
             let at = |depth: i32| {
-                let kept: f64 = (0..=depth).map(|place| right.powi(place)).sum();
-                kept / (1.0 + (relative_cost + VERIFIED) * f64::from(depth))
+                let tokens: f64 = (0..=depth).map(|position| agreement.powi(position)).sum();
+                tokens / (1.0 + (relative_cost + VERIFICATION_COST) * f64::from(depth))
             };
             (1..=DEPTH).map(at).fold(0.0, f64::max)
         };
         let best = self.trials.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
-        best.map_or(vec![], |&(count, _)| self.least_changing(count))
+        best.map_or(vec![], |&(count, _)| self.least_important(count))
     }
 
-    /// Of the layers but the first and the last so many, ascending: those behind which the stream is most like before.
-    fn least_changing(&self, count: usize) -> Vec<usize> {
+    /// The `count` layers that change the stream least, without the first and the last; ascending.
+    fn least_important(&self, count: usize) -> Vec<usize> {
         let layers = self.similarity.len() + 1;
         let mut inner: Vec<usize> = (1..layers - 1).collect();
         inner.sort_by(|a, b| self.similarity[b - 1].total_cmp(&self.similarity[a - 1]));
@@ -77,24 +79,25 @@ impl LayerProfile {
     }
 }
 
-/// What to leave out of so many layers while nothing is measured.
+/// The layers to skip before a profile is measured.
 pub fn default_skipped(layers: usize) -> Vec<usize> {
     (1..layers.saturating_sub(1)).skip(1).step_by(2).collect()
 }
 
-/// Measures the profile of a model in slices: a pass with all layers, then one without each number of layers.
+/// Measures the profile of a model in slices: a pass with all layers, then one for each number of
+/// skipped layers.
 pub struct LayerProfiler {
     model: Rc<dyn Model>,
     text: Vec<u32>,
-    pieces: Pieces,
+    slices: SliceSizer,
     caches: Vec<Cache>,
     /// Tokens picked in this pass so far; as many tokens of the text are in the caches.
     picked: Vec<u32>,
     /// Tokens picked with all layers, once that pass is done.
-    whole: Option<Vec<u32>>,
+    expected: Option<Vec<u32>>,
     /// For each layer but the first: sum of similarities so far.
-    similar: Vec<f64>,
-    /// Numbers of layers still to be left out.
+    similarity_sums: Vec<f64>,
+    /// Numbers of skipped layers still to be tried.
     counts: Vec<usize>,
     profile: LayerProfile,
 }
@@ -108,10 +111,10 @@ impl LayerProfiler {
         counts.reverse();
         LayerProfiler {
             caches: model.make_caches(),
-            pieces: Pieces::default(),
+            slices: SliceSizer::default(),
             picked: vec![],
-            whole: None,
-            similar: vec![0.0; layers - 1],
+            expected: None,
+            similarity_sums: vec![0.0; layers - 1],
             counts,
             profile: LayerProfile { similarity: vec![], trials: vec![] },
             model,
@@ -126,41 +129,40 @@ impl LayerProfiler {
     #[track_caller]
     pub fn slice(&mut self) -> mlx::Result<Option<LayerProfile>> {
         let at = self.picked.len();
-        let n = self.pieces.next(self.text.len() - at);
+        let n = self.slices.next(self.text.len() - at);
         let text = &self.text[at..at + n];
-        let skipped = match (&self.whole, self.counts.last()) {
-            (Some(_), Some(&count)) => self.profile.least_changing(count),
+        let skipped = match (&self.expected, self.counts.last()) {
+            (Some(_), Some(&count)) => self.profile.least_important(count),
             _ => vec![],
         };
         let (model, caches) = (&*self.model, &mut self.caches[..]);
-        let (picked, streams) = self.pieces.time(n, || run(model, caches, at, text, &skipped))?;
+        let (picked, streams) = self.slices.time(n, || run(model, caches, at, text, &skipped))?;
         self.picked.extend(picked);
-        for (sum, pair) in self.similar.iter_mut().zip(streams.windows(2)) {
+        for (sum, pair) in self.similarity_sums.iter_mut().zip(streams.windows(2)) {
             *sum = add_similarities(*sum, &pair[0], &pair[1], n);
         }
         if self.picked.len() < self.text.len() {
             return Ok(None);
         }
-        self.pass();
+        self.finish_pass();
         Ok(self.counts.is_empty().then(|| self.profile.clone()))
     }
 
-    /// Ends a pass over the text.
-    fn pass(&mut self) {
+    fn finish_pass(&mut self) {
         let tokens = self.text.len() as f64;
         let picked = std::mem::take(&mut self.picked);
         self.caches = self.model.make_caches();
-        let Some(whole) = &self.whole else {
-            self.profile.similarity = self.similar.iter().map(|sum| (sum / tokens) as f32).collect();
-            return self.whole = Some(picked);
+        let Some(expected) = &self.expected else {
+            self.profile.similarity = self.similarity_sums.iter().map(|sum| (sum / tokens) as f32).collect();
+            return self.expected = Some(picked);
         };
-        let same = picked.iter().zip(whole).filter(|(a, b)| a == b).count();
+        let same = picked.iter().zip(expected).filter(|(a, b)| a == b).count();
         self.profile.trials.extend(self.counts.pop().map(|count| (count, same as f64 / tokens)));
     }
 }
 
-/// The token picked after each token of `text`, which begins at position `at`; and, with all layers, the residual stream after
-/// each layer, `[tokens * hidden_size]`.
+/// The token picked after each token of `text`, which starts at position `at`; and, with all
+/// layers, the residual stream after each layer, `[tokens * hidden_size]`.
 #[track_caller]
 fn run(
     model: &dyn Model,
@@ -180,7 +182,8 @@ fn run(
     Ok((picked, streams))
 }
 
-/// `sum` plus the cosine similarities of all rows, added in order, so that the sizes of slices do not change the bits.
+/// `sum` plus the cosine similarities of all rows, added in order, so that the sizes of slices do
+/// not change the bits.
 fn add_similarities(sum: f64, before: &[f32], after: &[f32], rows: usize) -> f64 {
     let size = before.len() / rows;
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
@@ -193,10 +196,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn likeness_of_streams() {
-        let check = |before: &[f32], behind: &[f32], expected: f32| {
-            let mean = add_similarities(1.0, before, behind, 2) / 2.0 - 0.5;
-            assert!((mean - f64::from(expected)).abs() < 1e-6, "{before:?} {behind:?}");
+    fn similarity_of_streams_is_the_mean_cosine_of_rows() {
+        let check = |before: &[f32], after: &[f32], expected: f32| {
+            let mean = add_similarities(1.0, before, after, 2) / 2.0 - 0.5;
+            assert!((mean - f64::from(expected)).abs() < 1e-6, "{before:?} {after:?}");
         };
         check(&[1.0, 2.0, 3.0, 0.5], &[2.0, 4.0, 6.0, 1.0], 1.0);
         check(&[1.0, 0.0, 1.0, 0.0], &[0.0, 1.0, 1.0, 0.0], 0.5);
@@ -204,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_least_goes_first_as_far_as_it_pays() {
+    fn skipped_layers_are_the_least_important_as_far_as_it_pays() {
         let check = |trials: &[(usize, f64)], expected: &[usize]| {
-            // Layers 1 to 5; the last one changes nothing, and stays nevertheless.
+            // Layers 1 to 5; the last one changes nothing, and is kept nevertheless.
             let profile = LayerProfile { similarity: vec![0.5, 0.9, 0.7, 0.8, 1.0], trials: trials.to_vec() };
             assert_eq!(profile.skipped(), expected, "{trials:?}");
         };
@@ -216,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_this_models_profile_is_none() {
+    fn file_that_is_not_a_profile_of_this_model_is_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join(FILE);
+        let path = folder.path().join(LAYER_PROFILE_FILE);
         let profile = LayerProfile { similarity: vec![0.25, 0.5, -0.125], trials: vec![(1, 0.5)] };
         assert_eq!(LayerProfile::open(&path, 4), None);
         profile.save(&path).expect("is written");

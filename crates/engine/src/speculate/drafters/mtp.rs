@@ -1,10 +1,7 @@
-//! Drafts by the checkpoint's own head ([`Mtp`]): what it keeps of each sequence, and one pass over several of them.
+//! Drafts by the checkpoint's own multi-token prediction head ([`Mtp`]): its context of each
+//! sequence, and one pass over several sequences.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    rc::Rc,
-    time::Instant,
-};
+use std::{collections::VecDeque, rc::Rc, time::Instant};
 
 use mlx::{Array, Dtype};
 
@@ -12,105 +9,137 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::{Model, Mtp},
-    sample::{Sampler, guess},
-    speculate::{CONFIDENCE_BINS, Draft, DraftRequest, Drafter, HiddenSource, HiddenStates},
+    sample::guess,
+    speculate::{
+        acceptance::CONFIDENCE_BINS,
+        drafter::{
+            Calibrated, Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, HiddenObserver,
+            HiddenSource, HiddenStates,
+        },
+        drafters::rows::{concatenated, pick, sampler},
+    },
 };
 
-/// Most hidden states that wait for the head to see them. Those before are dropped and the head does without, so that a
-/// long prompt, or a long time without drafts, costs nothing; see docs/adr/0015-mtp-head.md.
+/// Most hidden states that wait for the head. Older ones are dropped and the head does without
+/// them, so that a long prompt, or a long time without drafts, costs nothing; see
+/// docs/adr/0015-mtp-head.md.
 pub const MAX_PENDING: usize = 256;
+/// Cost of a drafted token relative to a plain step of merlin: one layer of thirteen, and the
+/// output head.
+const RELATIVE_COST: f64 = 0.2;
+/// Prior acceptance of a head's tokens: merlin's first ones have 0.9 (docs/adr/0015-mtp-head.md),
+/// DeepSeek-V3 (2024) reports 0.85 to 0.9 for its own.
+const PRIOR: f64 = 0.8;
+/// Hidden states in each measured pass; the first pass only allocates memory.
+const MEASURED: [usize; 5] = [1, 1, 1, MANY, MANY];
+const MANY: usize = 64;
+/// Pending hidden states that need no catch-up: this many accumulate from one draft to the next.
+const FEW: usize = 16;
 
-/// Proposes what the head predicts.
 pub struct MtpDrafter {
     model: Rc<dyn Model>,
-    sequences: HashMap<u64, HeadContext>,
-    /// Measured milliseconds of a draft token, and of catching up with one hidden state; 0 before.
-    each: f64,
-    catching_up: f64,
+    /// Measured milliseconds of a drafted token, and of catching up with one hidden state; 0
+    /// before.
+    latency: f64,
+    catch_up: f64,
     /// Index of the next measurement in [`MEASURED`].
     measuring: Option<usize>,
     /// Whether a measurement was started.
     prepared: bool,
 }
 
-/// Of what a token takes the model, at merlin: a layer of thirteen, and the output head.
-const SHARE: f64 = 0.2;
-/// Prior acceptance of a head's tokens: merlin's first ones have 0.9 (docs/adr/0015-mtp-head.md), DeepSeek-V3 (2024) reports 0.85
-/// to 0.9 for its own.
-const RIGHT: f64 = 0.8;
-/// Hidden states in each measured pass; the first pass only allocates memory.
-const MEASURED: [usize; 5] = [1, 1, 1, MANY, MANY];
-const MANY: usize = 64;
-
-/// Hidden states that are no debt: so many wait from one draft to the next.
-const FEW: usize = 16;
-
 impl MtpDrafter {
     /// `None` if the model has no head.
     pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
-        Some(MtpDrafter {
-            model,
-            sequences: HashMap::new(),
-            each: 0.0,
-            catching_up: 0.0,
-            measuring: None,
-            prepared: false,
-        })
-    }
-
-    fn sampler(&self, asked: &DraftRequest) -> Sampler {
-        let (prompt, generated) = asked.tokens.split_at(asked.prompt);
-        Sampler::new(asked.sampling, self.model.vocab_size(), prompt, generated)
+        Some(MtpDrafter { model, latency: 0.0, catch_up: 0.0, measuring: None, prepared: false })
     }
 
     /// Milliseconds of a draft of one token for a new sequence with `hidden` hidden states.
-    fn rehearse(&self, hidden: usize) -> mlx::Result<f64> {
+    fn time_draft(&self, hidden: usize) -> mlx::Result<f64> {
         let Some(mtp) = self.model.mtp() else { return Ok(0.0) };
         let tokens = vec![0; hidden + 1];
-        let seen = mtp.embedded(&Array::from_slice(&tokens[1..], &[hidden as i32]));
-        mlx::eval([&seen])?;
+        let states = mtp.embedded(&Array::from_slice(&tokens[1..], &[hidden as i32]));
+        mlx::eval([&states])?;
         let mut context = HeadContext::new(mtp);
-        context.observe(0, &seen);
+        context.observe(0, &states);
         let started = Instant::now();
         let mut row = [HeadRow { context: &mut context, tokens: &tokens, depth: 1 }];
-        let proposed = propose(&*self.model, &mut row, &mut |logits, _| logits.argmax(-1));
-        mlx::eval(proposed.iter().flatten())?;
+        let drafts = draft_rows(&*self.model, &mut row, &mut |logits, _| logits.argmax(-1));
+        mlx::eval(drafts.iter().flatten())?;
         Ok(started.elapsed().as_secs_f64() * 1e3)
     }
 }
 
 impl Drafter for MtpDrafter {
-    fn name(&self) -> &'static str {
-        "mtp"
+    fn info(&self) -> DrafterInfo {
+        DrafterInfo {
+            prior: [PRIOR; CONFIDENCE_BINS],
+            relative_cost: RELATIVE_COST,
+            latency: self.latency,
+            ..DrafterInfo::new("mtp")
+        }
     }
 
-    fn hidden(&self) -> HiddenSource<'_> {
+    fn catch_up_cost(&self, request: &DraftRequest) -> Option<f64> {
+        let pending = request.state.get().map_or(0, HeadContext::pending);
+        Some(if pending > FEW { self.catch_up * pending as f64 } else { 0.0 })
+    }
+
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        let started = Instant::now();
+        let mut drafts = vec![Draft::default(); requests.len()];
+        let (mut indices, mut samplers, mut rows) = (vec![], vec![], vec![]);
+        for (i, request) in requests.iter_mut().enumerate() {
+            let sampler = sampler(request, self.model.vocab_size());
+            if let Some(context) = request.state.get_mut() {
+                indices.push(i);
+                samplers.push(sampler);
+                rows.push(HeadRow { context, tokens: request.tokens, depth: request.depth });
+            }
+        }
+        let alone = if let [row] = &rows[..] { row.context.pending() } else { 0 };
+        let proposed = draft_rows(&*self.model, &mut rows, &mut |logits, at| {
+            // Both are in the order of the rows.
+            let own = samplers.iter_mut().enumerate().filter_map(|(row, sampler)| {
+                let place = at.iter().find(|place| place.row == row)?;
+                Some((sampler, place.position..place.position + 1))
+            });
+            guess(logits, own)
+        });
+        mlx::eval(proposed.iter().flatten())?;
+        if alone > FEW && proposed.iter().any(Option::is_some) {
+            self.catch_up = started.elapsed().as_secs_f64() * 1e3 / alone as f64;
+        }
+        for (i, draft) in indices.into_iter().zip(&proposed) {
+            drafts[i].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;
+        }
+        Ok(drafts)
+    }
+
+    fn hidden_observer(&mut self) -> Option<&mut dyn HiddenObserver> {
+        Some(self)
+    }
+
+    fn calibrated(&mut self) -> Option<&mut dyn Calibrated> {
+        Some(self)
+    }
+}
+
+impl HiddenObserver for MtpDrafter {
+    fn source(&self) -> HiddenSource<'_> {
         HiddenSource::Final
     }
 
-    fn observe(&mut self, seen: &HiddenStates) {
-        let (Some(mtp), [hidden]) = (self.model.mtp(), &seen.hidden[..]) else { return };
-        self.sequences
-            .entry(seen.sequence)
-            .or_insert_with(|| HeadContext::new(mtp))
-            .observe(seen.from, hidden);
+    fn observe(&mut self, states: &HiddenStates, state: &mut DrafterState) {
+        let (Some(mtp), [hidden]) = (self.model.mtp(), &states.hidden[..]) else { return };
+        state.get_or_insert_with(|| HeadContext::new(mtp)).observe(states.from, hidden);
     }
+}
 
-    fn prior(&self) -> [f64; CONFIDENCE_BINS] {
-        [RIGHT; CONFIDENCE_BINS]
-    }
-
-    fn relative_cost(&self) -> f64 {
-        SHARE
-    }
-
-    fn each(&self) -> f64 {
-        self.each
-    }
-
+impl Calibrated for MtpDrafter {
     fn prepare(&mut self) {
-        if self.each == 0.0 && !self.prepared {
+        if self.latency == 0.0 && !self.prepared {
             (self.measuring, self.prepared) = (Some(0), true);
         }
     }
@@ -121,130 +150,89 @@ impl Drafter for MtpDrafter {
 
     fn measure(&mut self) -> mlx::Result<()> {
         let Some(at) = self.measuring.take() else { return Ok(()) };
-        let ms = self.rehearse(MEASURED[at])?;
-        let catching_up = (ms - self.each).max(0.0) / (MANY - 1) as f64;
+        let ms = self.time_draft(MEASURED[at])?;
+        let catch_up = (ms - self.latency).max(0.0) / (MANY - 1) as f64;
         match at {
             0 => {}
-            1 => self.each = ms,
-            2 => self.each = self.each.min(ms),
-            3 => self.catching_up = catching_up,
-            _ => self.catching_up = self.catching_up.min(catching_up),
+            1 => self.latency = ms,
+            2 => self.latency = self.latency.min(ms),
+            3 => self.catch_up = catch_up,
+            _ => self.catch_up = self.catch_up.min(catch_up),
         }
         self.measuring = Some(at + 1).filter(|next| *next < MEASURED.len());
         Ok(())
     }
 
-    fn measured(&self) -> Vec<f64> {
-        if self.each > 0.0 { vec![self.each, self.catching_up] } else { vec![] }
+    fn measurements(&self) -> Vec<f64> {
+        if self.latency > 0.0 { vec![self.latency, self.catch_up] } else { vec![] }
     }
 
-    fn restore(&mut self, found: &[f64]) {
-        if let [each, catching_up] = *found {
-            (self.each, self.catching_up) = (each, catching_up);
+    fn restore(&mut self, measurements: &[f64]) {
+        if let [latency, catch_up] = *measurements {
+            (self.latency, self.catch_up) = (latency, catch_up);
         }
-    }
-
-    fn catch_up_cost(&self, asked: &DraftRequest) -> Option<f64> {
-        let waiting = self.sequences.get(&asked.sequence).map_or(0, HeadContext::waiting);
-        Some(if waiting > FEW { self.catching_up * waiting as f64 } else { 0.0 })
-    }
-
-    fn propose(&mut self, asked: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        let started = Instant::now();
-        let mut drafts = vec![Draft::default(); asked.len()];
-        let mut samplers: Vec<Sampler> = asked.iter().map(|asked| self.sampler(asked)).collect();
-        let wanted = |sequence: &u64| asked.iter().position(|asked| asked.sequence == *sequence);
-        let mut rows: Vec<(usize, HeadRow)> = self
-            .sequences
-            .iter_mut()
-            .filter_map(|(sequence, context)| {
-                let i = wanted(sequence)?;
-                Some((i, HeadRow { context, tokens: asked[i].tokens, depth: asked[i].depth }))
-            })
-            .collect();
-        let alone = if let [(_, row)] = &rows[..] { row.context.waiting() } else { 0 };
-        rows.sort_by_key(|(i, _)| *i);
-        let (places, mut rows): (Vec<usize>, Vec<HeadRow>) = rows.into_iter().unzip();
-        let proposed = propose(&*self.model, &mut rows, &mut |logits, at| {
-            // Both are in the order of the sequences.
-            let own = samplers.iter_mut().enumerate().filter_map(|(i, sampler)| {
-                let place = at.iter().find(|place| places[place.row] == i)?;
-                Some((sampler, place.position..place.position + 1))
-            });
-            guess(logits, own)
-        });
-        mlx::eval(proposed.iter().flatten())?;
-        if alone > FEW && proposed.iter().any(Option::is_some) {
-            self.catching_up = started.elapsed().as_secs_f64() * 1e3 / alone as f64;
-        }
-        for (place, draft) in places.iter().zip(&proposed) {
-            drafts[*place].tokens = draft.as_ref().map_or(Ok(vec![]), Array::to_vec)?;
-        }
-        Ok(drafts)
-    }
-
-    fn forget(&mut self, sequence: u64) {
-        self.sequences.remove(&sequence);
     }
 }
 
-/// What the head keeps of one sequence: entries made of the model's own hidden states, never of its own.
+/// What the head keeps of one sequence: caches of the model's own hidden states, never of the
+/// head's.
 pub struct HeadContext {
     caches: Vec<Cache>,
-    /// Hidden states behind consecutive positions that the head has not seen, `[n, hidden_size]` each.
-    waiting: VecDeque<Array>,
+    /// Hidden states of consecutive positions that the head has not computed, `[n, hidden_size]`
+    /// each.
+    pending: VecDeque<Array>,
     /// Position of the first of them.
     from: usize,
-    /// Behind the last of them.
+    /// Position after the last of them.
     to: usize,
 }
 
-/// A sequence that drafts are made for.
+/// A sequence to draft for.
 pub struct HeadRow<'a> {
     pub context: &'a mut HeadContext,
-    /// All that is known: hidden states of all but the last were observed.
+    /// All known tokens: the hidden states of all but the last were observed.
     pub tokens: &'a [u32],
     /// Most tokens to draft.
     pub depth: usize,
 }
 
-/// Where a drafted token goes: which of the rows, and its position there.
+/// Row and position of a drafted token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DraftPosition {
     pub row: usize,
     pub position: usize,
 }
 
-/// Tokens, uint32 `[n]`, by float32 logits `[n, vocab_size]` for so many places: what the sequences' own samplers would
-/// pick. Drafts that share their noise are right more often.
+/// Picks tokens, uint32 `[n]`, from float32 logits `[n, vocab_size]`, one for each position: what
+/// the sequences' own samplers would pick. Drafts with the same noise are accepted more often.
 pub type Choose<'a> = dyn FnMut(&Array, &[DraftPosition]) -> Array + 'a;
 
 impl HeadContext {
     pub fn new(mtp: &Mtp) -> HeadContext {
-        HeadContext { caches: mtp.make_caches(), waiting: VecDeque::new(), from: 0, to: 0 }
+        HeadContext { caches: mtp.make_caches(), pending: VecDeque::new(), from: 0, to: 0 }
     }
 
-    /// Takes in the model's hidden states `[n, hidden_size]`, after its final norm, behind positions `at..at + n`, whose
-    /// tokens are certain. Positions that were left out, the head does without.
+    /// Takes the model's hidden states `[n, hidden_size]`, after its final norm, of positions
+    /// `at..at + n`, whose tokens are certain. The head does without skipped positions.
     ///
     /// # Panics
-    /// If they were observed before: a bug of ours.
+    /// If they were observed before, which is a bug.
     #[track_caller]
     pub fn observe(&mut self, at: usize, hidden: &Array) {
         assert!(at >= self.to, "positions from {at} on were observed before, up to {}", self.to);
         if at > self.to {
-            self.waiting.clear();
+            self.pending.clear();
         }
-        if self.waiting.is_empty() {
+        if self.pending.is_empty() {
             self.from = at;
         }
-        self.waiting.push_back(hidden.clone());
+        self.pending.push_back(hidden.clone());
         self.to = at + hidden.dim(0) as usize;
-        self.forget();
+        self.drop_oldest();
     }
 
-    /// Hidden states that the head has not seen.
-    fn waiting(&self) -> usize {
+    /// Number of hidden states that the head has not computed.
+    fn pending(&self) -> usize {
         self.to - self.from
     }
 
@@ -254,14 +242,14 @@ impl HeadContext {
         self.to
     }
 
-    /// Drops what lies behind the window.
-    fn forget(&mut self) {
-        while self.waiting() > MAX_PENDING {
-            let excess = (self.waiting() - MAX_PENDING) as i32;
-            let Some(first) = self.waiting.front_mut() else { return };
+    /// Drops hidden states beyond [`MAX_PENDING`].
+    fn drop_oldest(&mut self) {
+        while self.pending() > MAX_PENDING {
+            let excess = (self.pending() - MAX_PENDING) as i32;
+            let Some(first) = self.pending.front_mut() else { return };
             let n = first.dim(0);
             if n <= excess {
-                self.waiting.pop_front();
+                self.pending.pop_front();
             } else {
                 *first = first.slice(0, excess, n);
             }
@@ -269,19 +257,20 @@ impl HeadContext {
         }
     }
 
-    /// Removes the first `n` waiting hidden states, `[n, hidden_size]`, and returns them with the tokens after each, `[n]`.
+    /// Removes the first `n` pending hidden states, `[n, hidden_size]`, and returns them with the
+    /// tokens after each, `[n]`.
     fn take(&mut self, tokens: &[u32], n: usize) -> (Array, Array) {
-        let all = joined(&self.waiting.drain(..).collect::<Vec<Array>>());
+        let all = concatenated(&self.pending.drain(..).collect::<Vec<Array>>());
         let own = all.slice(0, 0, n as i32);
         if (n as i32) < all.dim(0) {
-            self.waiting.push_back(all.slice(0, n as i32, all.dim(0)));
+            self.pending.push_back(all.slice(0, n as i32, all.dim(0)));
         }
         let tokens = &tokens[self.from + 1..=self.from + n];
         self.from += n;
         (own, Array::from_slice(tokens, &[n as i32]))
     }
 
-    /// Forgets drafts: entries made of so many of the head's own hidden states.
+    /// Removes the head's own hidden states of `drafts` drafted tokens from the caches.
     fn rewind(&mut self, drafts: usize, mtp: &Mtp) {
         if self.caches.iter_mut().any(|cache| cache.rewind(drafts).is_err()) {
             self.caches = mtp.make_caches();
@@ -290,16 +279,17 @@ impl HeadContext {
 }
 
 impl HeadRow<'_> {
-    /// Whether drafts are wanted, and the head has something new to go by.
+    /// Whether drafts are wanted, and the head has new hidden states to start from.
     fn is_ready(&self) -> bool {
-        self.depth > 0 && !self.context.waiting.is_empty() && self.context.to + 1 == self.tokens.len()
+        self.depth > 0 && !self.context.pending.is_empty() && self.context.to + 1 == self.tokens.len()
     }
 }
 
-/// Drafts what follows each row's tokens: uint32 `[depth]`, on their way; `None` where there is nothing to go by. All rows
-/// go through the head together, and each gets what it would alone.
+/// Drafts tokens after each row's own: uint32 `[depth]`, unevaluated; `None` where the head has
+/// nothing to start from. All rows go through the head together, and each gets the draft that it
+/// would get alone.
 #[track_caller]
-pub fn propose(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> Vec<Option<Array>> {
+pub fn draft_rows(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> Vec<Option<Array>> {
     let mut drafts: Vec<Vec<Array>> = rows.iter().map(|_| vec![]).collect();
     let mut going: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].is_ready()).collect();
     if let (Some(mtp), false) = (model.mtp(), going.is_empty()) {
@@ -312,45 +302,33 @@ pub fn propose(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> 
             for (i, &row) in (0..).zip(&going) {
                 drafts[row].push(chosen.slice(0, i, i + 1));
             }
-            let on: Vec<i32> =
+            let deeper: Vec<i32> =
                 (0..).zip(&going).filter(|(_, row)| rows[**row].depth > step + 1).map(|(i, _)| i).collect();
-            if on.is_empty() {
+            if deeper.is_empty() {
                 break;
             }
-            let (before, tokens) = (pick(&hidden, &on), pick(&chosen, &on));
-            going = on.iter().map(|&i| going[i as usize]).collect();
-            hidden = mtp.forward(
-                &before,
-                &tokens,
-                &mut batch(rows, &going, |row| (1, row.tokens.len() - 1 + step)),
-            );
+            let (before, tokens) = (pick(&hidden, &deeper), pick(&chosen, &deeper));
+            going = deeper.iter().map(|&i| going[i as usize]).collect();
+            let mut batch = batch(rows, &going, |row| (1, row.tokens.len() - 1 + step));
+            hidden = mtp.forward(&before, &tokens, &mut batch);
         }
         started.iter().for_each(|&i| rows[i].context.rewind(drafts[i].len() - 1, mtp));
     }
-    drafts.into_iter().map(|draft| (!draft.is_empty()).then(|| joined(&draft))).collect()
+    drafts.into_iter().map(|draft| (!draft.is_empty()).then(|| concatenated(&draft))).collect()
 }
 
-/// Shows the head what the rows `going` have observed; its hidden state behind the last of each, `[n, hidden_size]`.
+/// Feeds the head the pending hidden states of the rows `going`; returns its hidden state after the
+/// last of each, `[n, hidden_size]`.
 #[track_caller]
 fn catch_up(mtp: &Mtp, rows: &mut [HeadRow], going: &[usize]) -> Array {
     // Only the last position predicts a token; the others only need keys and values.
-    let many: Vec<usize> = going.iter().copied().filter(|&i| rows[i].context.waiting() > FEW).collect();
+    let many: Vec<usize> = going.iter().copied().filter(|&i| rows[i].context.pending() > FEW).collect();
     if !many.is_empty() {
-        let (hidden, tokens, sizes) = take(rows, &many, 1);
-        let mut each = sizes.iter();
-        let mut batch = batch(rows, &many, |row| {
-            let n = each.next().copied().unwrap_or_default();
-            (n, row.context.from - n)
-        });
-        mtp.observe(&hidden, &tokens, &mut batch);
+        let Pending { hidden, tokens, sizes } = take_pending(rows, &many, 1);
+        mtp.observe(&hidden, &tokens, &mut batch_of_taken(rows, &many, &sizes));
     }
-    let (hidden, tokens, sizes) = take(rows, going, 0);
-    let mut each = sizes.iter();
-    let mut batch = batch(rows, going, |row| {
-        let n = each.next().copied().unwrap_or_default();
-        (n, row.context.from - n)
-    });
-    let out = mtp.forward(&hidden, &tokens, &mut batch);
+    let Pending { hidden, tokens, sizes } = take_pending(rows, going, 0);
+    let out = mtp.forward(&hidden, &tokens, &mut batch_of_taken(rows, going, &sizes));
     let ends = sizes.iter().scan(0, |end, &n| {
         *end += n as i32;
         Some(*end - 1)
@@ -358,21 +336,38 @@ fn catch_up(mtp: &Mtp, rows: &mut [HeadRow], going: &[usize]) -> Array {
     pick(&out, &ends.collect::<Vec<i32>>())
 }
 
-/// Waiting hidden states of the rows `going`, without the last `left` of each row; the tokens after them; the number per row.
-fn take(rows: &mut [HeadRow], going: &[usize], left: usize) -> (Array, Array, Vec<usize>) {
+/// Hidden states that were pending, the tokens after them, and the number of each row.
+struct Pending {
+    hidden: Array,
+    tokens: Array,
+    sizes: Vec<usize>,
+}
+
+/// Takes the pending hidden states of the rows `going`, without the last `left` of each row.
+fn take_pending(rows: &mut [HeadRow], going: &[usize], left: usize) -> Pending {
     let (mut hidden, mut tokens, mut sizes) = (vec![], vec![], vec![]);
     for &i in going {
         let row = &mut rows[i];
-        let n = row.context.waiting() - left;
+        let n = row.context.pending() - left;
         let (own, next) = row.context.take(row.tokens, n);
         hidden.push(own);
         tokens.push(next);
         sizes.push(n);
     }
-    (joined(&hidden), joined(&tokens), sizes)
+    Pending { hidden: concatenated(&hidden), tokens: concatenated(&tokens), sizes }
 }
 
-/// Of the rows `going`: how many hidden states of each, and the position of the first.
+/// A batch of the hidden states that were just taken from the rows `going`.
+fn batch_of_taken<'a>(rows: &'a mut [HeadRow], going: &[usize], sizes: &[usize]) -> Batch<'a> {
+    let mut sizes = sizes.iter();
+    batch(rows, going, |row| {
+        let n = sizes.next().copied().unwrap_or_default();
+        (n, row.context.from - n)
+    })
+}
+
+/// A batch of the rows `going`; `part` returns the number of hidden states of each, and the
+/// position of the first.
 fn batch<'a>(
     rows: &'a mut [HeadRow],
     going: &[usize],
@@ -383,20 +378,4 @@ fn batch<'a>(
         let (tokens, past) = part(row);
         Part { tokens, ahead: 0, past, caches: &mut row.context.caches }
     }))
-}
-
-/// Rows `indices`, ascending, of `x`.
-pub fn pick(x: &Array, indices: &[i32]) -> Array {
-    match *indices {
-        _ if indices.len() as i32 == x.dim(0) => x.clone(),
-        [index] => x.slice(0, index, index + 1),
-        _ => x.take(&Array::from_slice(indices, &[indices.len() as i32]), 0),
-    }
-}
-
-pub fn joined(parts: &[Array]) -> Array {
-    match parts {
-        [one] => one.clone(),
-        _ => Array::concatenate(parts, 0),
-    }
 }

@@ -1,33 +1,33 @@
-//! Measurements while requests run: in slices, between their steps.
+//! Measurements in slices between the steps of running requests, and the files that keep them.
 
-use super::*;
-use crate::speculate::LayerSkip;
+use super::{drafter::Calibrated, drafters::mtp::MtpDrafter, *};
 
 const GOLDEN: &str = "qwen3_5-text-sharded";
-/// How many slices a measurement takes depends on the machine's speed, but every pass over the layers or the text ends one and the
-/// first pass begins with a short one: three passes at least, and the round of the last slice is not counted.
-const LEAST_ROUNDS: usize = 3;
+/// The number of slices depends on the machine's speed, but every pass over the layers or the text
+/// ends one and the first pass starts with a short one: three passes at least, and the step of the
+/// last slice is not counted.
+const MIN_STEPS: usize = 3;
 
 fn plain(tokens: usize) -> Request {
     let prompt = (0..9).map(|t| 3 + t * 7 % 240).collect();
     Request { ignore_eos: true, speculation: Some(Speculate::Off), ..Request::new(prompt, tokens) }
 }
 
-/// Rounds with a measurement, and how many of them gave the first sequence a token.
-fn rounds_of_measuring(bench: &mut Bench) -> (usize, usize) {
-    let (mut rounds, mut tokens, mut before) = (0, 0, 0);
+/// Steps during a measurement, and how many of them gave the first sequence a token.
+fn steps_while_measuring(bench: &mut Bench) -> (usize, usize) {
+    let (mut steps, mut tokens, mut before) = (0, 0, 0);
     bench.run(|runner| {
         let generated = runner.running.iter().find(|s| s.id == 0).map_or(before, |s| s.generated());
         if runner.speculator.is_measuring() && generated > 0 {
-            (rounds, tokens) = (rounds + 1, tokens + usize::from(generated > before));
+            (steps, tokens) = (steps + 1, tokens + usize::from(generated > before));
         }
         before = generated;
     });
-    (rounds, tokens)
+    (steps, tokens)
 }
 
 #[test]
-fn first_auto_request_is_measured_for_between_steps() {
+fn first_auto_request_starts_measurements_between_steps() {
     let mut bench = Bench::new(GOLDEN, Script::default());
     let (_first, events) = bench.submit(plain(60));
     for _ in 0..3 {
@@ -35,9 +35,9 @@ fn first_auto_request_is_measured_for_between_steps() {
     }
     assert!(!bench.runner.speculator.is_measuring() && !bench.runner.speculator.costs().are_measured());
     let (_second, others) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(20) });
-    let (rounds, got) = rounds_of_measuring(&mut bench);
-    assert!(rounds >= LEAST_ROUNDS, "one width after another: {rounds}");
-    assert_eq!(got, rounds, "a token in every round");
+    let (count, got) = steps_while_measuring(&mut bench);
+    assert!(count >= MIN_STEPS, "one width after another: {count}");
+    assert_eq!(got, count, "a token in every step");
     let steps = bench.runner.speculator.times().steps;
     assert!(
         [1, 4].iter().all(|width| steps.iter().any(|(known, ms)| known == width && *ms > 0.0)),
@@ -46,11 +46,11 @@ fn first_auto_request_is_measured_for_between_steps() {
     assert_eq!((tokens(events).len(), tokens(others).len()), (60, 20));
     // A second request finds the costs.
     let (_third, _events) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(5) });
-    assert_eq!(rounds_of_measuring(&mut bench).0, 0);
+    assert_eq!(steps_while_measuring(&mut bench).0, 0);
 }
 
 #[test]
-fn only_a_lossy_request_waits_for_the_profile() {
+fn only_lossy_requests_wait_for_the_layer_profile() {
     let lossy = Request { speculation: Some(Speculate::Lossy), ..plain(12) };
     let text: Vec<u32> = (0..119).map(|t| 3 + (t * t) % 240).collect();
     let bench = || {
@@ -69,9 +69,9 @@ fn only_a_lossy_request_waits_for_the_profile() {
         beside.turn();
     }
     let (_second, others) = beside.submit(lossy);
-    let (rounds, got) = rounds_of_measuring(&mut beside);
-    assert!(rounds >= LEAST_ROUNDS, "pass after pass: {rounds}");
-    assert_eq!(got, rounds, "a token in every round");
+    let (count, got) = steps_while_measuring(&mut beside);
+    assert!(count >= MIN_STEPS, "pass after pass: {count}");
+    assert_eq!(got, count, "a token in every step");
     assert_eq!(tokens(events).len(), 200);
     assert_eq!(tokens(others), expected, "the same layers as alone");
 }
@@ -95,11 +95,11 @@ fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
 }
 
 #[test]
-fn kept_costs_are_used_unless_a_step_takes_another_time() {
+fn saved_costs_are_used_unless_step_times_have_changed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join(COSTS_FILE);
     let model = model(GOLDEN);
-    let load = |auto| at_load(&*model, &mut [], Some(&file), auto).expect("measures");
+    let load = |auto| load_or_measure_costs(&*model, &mut [], Some(&file), auto).expect("measures");
     assert!(!load(false).are_measured() && !file.exists(), "no request needs them");
     assert!(load(true).are_measured() && file.exists());
     let threads = mlx::threads();
@@ -107,25 +107,25 @@ fn kept_costs_are_used_unless_a_step_takes_another_time() {
     std::fs::write(&file, wrong).expect("is written");
     assert_eq!(load(false).step(1), Some(1e6), "used without a step to compare with");
     assert!(load(true).step(1).is_some_and(|ms| ms < 1e5), "measured again");
-    assert!(load(false).step(1).is_some_and(|ms| ms < 1e5), "and kept");
+    assert!(load(false).step(1).is_some_and(|ms| ms < 1e5), "and saved");
 }
 
 #[test]
-fn head_measures_its_drafts_once_and_restores_them() {
+fn mtp_drafter_measures_its_latency_once_and_restores_it() {
     let golden: Rc<dyn Model> = model("deepseek_v3-a").into();
-    let new = || crate::speculate::drafters::mtp::MtpDrafter::new(golden.clone()).expect("a head");
+    let new = || MtpDrafter::new(golden.clone()).expect("a head");
     let mut head = new();
-    assert!(!head.is_measuring() && head.each() == 0.0 && head.measured().is_empty());
+    assert!(!head.is_measuring() && head.info().latency == 0.0 && head.measurements().is_empty());
     head.prepare();
     let mut slices = 0;
     while head.is_measuring() {
         head.measure().expect("measures");
         slices += 1;
     }
-    assert!(slices > 1 && head.each() > 0.0);
+    assert!(slices > 1 && head.info().latency > 0.0);
     head.prepare();
     assert!(!head.is_measuring(), "once");
     let mut again = new();
-    again.restore(&head.measured());
-    assert_eq!((again.each(), again.measured()), (head.each(), head.measured()));
+    again.restore(&head.measurements());
+    assert_eq!((again.info().latency, again.measurements()), (head.info().latency, head.measurements()));
 }

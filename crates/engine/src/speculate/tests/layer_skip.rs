@@ -1,14 +1,14 @@
-//! The model drafting for itself: what it leaves behind, and what decides how far it goes.
+//! Drafts by layer skipping: the state afterwards, the length of drafts, and the profile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::*;
-use crate::{
-    cache::Lent,
-    speculate::{LAYER_PROFILE_FILE, LayerSkip},
+use super::{
+    drafter::{Calibrated, LayerSelection},
+    *,
 };
+use crate::cache::Lent;
 
-/// Families in which layers can be left out.
+/// Families in which layers can be skipped.
 pub fn models() -> impl Iterator<Item = &'static str> {
     MODELS.into_iter().filter(|golden| *golden != "gemma4_e-a")
 }
@@ -17,63 +17,69 @@ fn ids(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[tokens.len() as i32])
 }
 
-/// Logits `[tokens, vocab_size]`, as bits, of so many tokens more, the last `ahead` of which may be forgotten.
-fn go_on(model: &dyn Model, caches: &mut [Cache], past: usize, tokens: &[u32], ahead: usize) -> Vec<u32> {
+/// Logits `[tokens, vocab_size]`, as bits, of further `tokens`, the last `ahead` of which may be
+/// rewound.
+fn extend(model: &dyn Model, caches: &mut [Cache], past: usize, tokens: &[u32], ahead: usize) -> Vec<u32> {
     let part = Part { tokens: tokens.len(), ahead, past, caches };
     let hidden = model.forward(&ids(tokens), &mut Batch::new([part]));
     let logits = model.logits(&hidden).to_f32().expect("evaluates");
     logits.into_iter().map(f32::to_bits).collect()
 }
 
-/// A sequence that has computed `tokens` but the last, three of them as a draft of five.
+/// Caches of a sequence that has computed `tokens` but the last, three of them as a draft of five.
 fn after_a_draft(model: &dyn Model, tokens: &[u32]) -> Vec<Cache> {
     let mut caches = model.make_caches();
     let (known, drafted) = tokens[..tokens.len() - 1].split_at(tokens.len() - 5);
-    go_on(model, &mut caches, 0, known, 0);
-    go_on(model, &mut caches, known.len(), &[drafted, &[1, 2]].concat(), 5);
+    extend(model, &mut caches, 0, known, 0);
+    extend(model, &mut caches, known.len(), &[drafted, &[1, 2]].concat(), 5);
     caches.iter_mut().for_each(|cache| cache.rewind(2).expect("short"));
     caches
 }
 
+/// A draft after `tokens`, all but the last of which are in `caches`.
+fn propose(
+    layer_skip: &mut LayerSkip,
+    tokens: &[u32],
+    depth: usize,
+    sampling: &Sampling,
+    caches: &mut [Cache],
+) -> Draft {
+    let mut state = DrafterState::default();
+    let request = DraftRequest::new(tokens, tokens.len() - 4, depth, sampling, &mut state);
+    let request = DraftRequest { target_cache: Some(Lent::new(caches)), ..request };
+    layer_skip.propose(&mut [request]).expect("drafts").remove(0)
+}
+
 #[test]
-fn a_draft_leaves_the_state_as_it_was() {
+fn layer_skip_draft_restores_the_state() {
     for golden in models() {
         let model: Rc<dyn Model> = model(golden).into();
-        // Windows move and buffers grow while it drafts.
+        // Windows move and buffers grow during the drafts.
         for length in [9, 60, 251, 762] {
             let tokens: Vec<u32> = (0..length).map(|t| 3 + (t * 7 + t / 11) % 240).collect();
             let sampling = Sampling { temperature: 0.9, seed: 3, ..Sampling::default() };
-            let asked = |depth, sampling| DraftRequest {
-                sequence: 0,
-                tokens: &tokens,
-                prompt: tokens.len() - 4,
-                depth,
-                sampling,
-                constraint: None,
-            };
             let computed = tokens.len() - 1;
             let mut caches = after_a_draft(&*model, &tokens);
             let before = state(&caches, computed);
             let mut layer_skip = LayerSkip::without(model.clone(), vec![1], 0.0);
             for (depth, sampling) in [(8, &Sampling::default()), (3, &sampling), (MAX_DEPTH, &sampling)] {
-                let lent = vec![Lent::new(&mut caches)];
-                let drafts = layer_skip.propose_on(&[asked(depth, sampling)], lent).expect("drafts");
-                assert_eq!(drafts[0].tokens.len(), depth, "{golden}");
-                assert!(state(&caches, computed) == before, "{golden}, behind {computed} tokens");
+                let draft = propose(&mut layer_skip, &tokens, depth, sampling, &mut caches);
+                assert_eq!(draft.tokens.len(), depth, "{golden}");
+                assert!(state(&caches, computed) == before, "{golden}, after {computed} tokens");
             }
             let mut plain = after_a_draft(&*model, &tokens);
             let next = [tokens[computed], 5, 6, 7];
             assert!(
-                go_on(&*model, &mut caches, computed, &next, 3)
-                    == go_on(&*model, &mut plain, computed, &next, 3),
-                "{golden}: what comes behind {computed} tokens"
+                extend(&*model, &mut caches, computed, &next, 3)
+                    == extend(&*model, &mut plain, computed, &next, 3),
+                "{golden}: the logits after {computed} tokens"
             );
         }
     }
 }
 
 #[test]
-fn caches_that_were_lent_come_back_from_a_panic() {
+fn borrowed_caches_are_restored_after_a_panic() {
     for golden in models() {
         let model = model(golden);
         let tokens: Vec<u32> = (3..40).collect();
@@ -81,7 +87,7 @@ fn caches_that_were_lent_come_back_from_a_panic() {
         let before = state(&caches, tokens.len() - 1);
         let panic = catch_unwind(AssertUnwindSafe(|| {
             let mut lent = Lent::new(&mut caches);
-            go_on(&*model, &mut lent, tokens.len() - 1, &[9, 8, 7], 0);
+            extend(&*model, &mut lent, tokens.len() - 1, &[9, 8, 7], 0);
             panic!("in the middle of a draft");
         }));
         assert!(panic.is_err());
@@ -90,15 +96,15 @@ fn caches_that_were_lent_come_back_from_a_panic() {
 }
 
 #[test]
-fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
+fn state_after_each_step_of_layer_skip_equals_a_fresh_prefill() {
     for golden in models() {
         let expected = answers(golden, 3);
         for skipped in [vec![], vec![1]] {
             let layer_skip = LayerSkip::without(model(golden).into(), skipped.clone(), 0.0);
             let mut bench = Bench::with(golden, Box::new(layer_skip));
             let drafters = ["self", "self", "off"];
-            let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, 4));
-            let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
+            let requests = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, 4));
+            let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
             let compared = bench.compare_states(&format!("{golden} without {skipped:?}"));
             assert!(compared > 10, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
@@ -112,40 +118,34 @@ fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
     }
 }
 
-/// Dies on the caches that it was lent.
-struct Dying(Rc<dyn Model>);
+/// Panics on the caches that it borrowed.
+struct Panicking(Rc<dyn Model>);
 
-impl Drafter for Dying {
-    fn name(&self) -> &'static str {
-        "dying"
+impl Drafter for Panicking {
+    fn info(&self) -> DrafterInfo {
+        DrafterInfo { uses_target_cache: true, ..DrafterInfo::new("panicking") }
     }
 
-    fn uses_target_cache(&self) -> bool {
-        true
-    }
-
-    fn propose(&mut self, _: &[DraftRequest]) -> mlx::Result<Vec<Draft>> {
-        panic!("never asked without caches")
-    }
-
-    fn propose_on(&mut self, asked: &[DraftRequest], mut caches: Vec<Lent>) -> mlx::Result<Vec<Draft>> {
-        go_on(&*self.0, &mut caches[0], asked[0].tokens.len() - 1, &[9, 8, 7], 0);
+    fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
+        let tokens = requests[0].tokens;
+        let caches = requests[0].target_cache.as_mut().expect("borrowed caches");
+        extend(&*self.0, caches, tokens.len() - 1, &[9, 8, 7], 0);
         panic!("in the middle of a draft")
     }
 }
 
 #[test]
-fn a_drafter_that_dies_costs_time_alone() {
+fn panicking_drafter_changes_no_answer() {
     for golden in ["qwen3_5-text-sharded", "gemma3_text-a"] {
         let expected = answers(golden, 3);
-        let mut bench = Bench::with(golden, Box::new(Dying(model(golden).into())));
-        let running = [0, 1, 2].map(|i| bench.submit(request(i, if i < 2 { "dying" } else { "off" }, 4)));
+        let mut bench = Bench::with(golden, Box::new(Panicking(model(golden).into())));
+        let running = [0, 1, 2].map(|i| bench.submit(request(i, if i < 2 { "panicking" } else { "off" }, 4)));
         let mut restarted = 0;
         bench.run(|runner| {
-            assert!(runner.running.iter().all(|s| !s.lent));
+            assert!(runner.running.iter().all(|s| !s.speculation.caches_in_use()));
             restarted += runner.running.iter().filter(|s| s.suspect).count();
         });
-        assert!(restarted > 0, "what it held is uncertain");
+        assert!(restarted > 0, "the contents of its caches are uncertain");
         for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{golden}");
         }
@@ -166,36 +166,34 @@ fn picked(events: Vec<Event>) -> Vec<u32> {
 }
 
 #[test]
-fn an_unlikely_draft_ends_early_and_says_so() {
+fn improbable_draft_ends_early_with_low_confidence() {
     let model: Rc<dyn Model> = model("qwen3_5-text-sharded").into();
     let tokens: Vec<u32> = (3..40).collect();
-    let draft = |least: f64, sampling: &Sampling| {
+    let draft = |min_probability: f64, sampling: &Sampling| {
         let mut caches = model.make_caches();
-        go_on(&*model, &mut caches, 0, &tokens[..tokens.len() - 1], 0);
-        let asked =
-            DraftRequest { sequence: 0, tokens: &tokens, prompt: 30, depth: 6, sampling, constraint: None };
-        let mut layer_skip = LayerSkip::without(model.clone(), vec![1], least);
-        layer_skip.propose_on(&[asked], vec![Lent::new(&mut caches)]).expect("drafts").remove(0)
+        extend(&*model, &mut caches, 0, &tokens[..tokens.len() - 1], 0);
+        let mut layer_skip = LayerSkip::without(model.clone(), vec![1], min_probability);
+        propose(&mut layer_skip, &tokens, 6, sampling, &mut caches)
     };
     let greedy = Sampling::default();
-    // Nearly every token of a model with random weights is as likely as any other.
+    // To a model with random weights nearly all tokens are equally probable.
     let long = draft(0.0, &greedy);
-    assert_eq!((long.tokens.len(), long.grade), (6, 0));
+    assert_eq!((long.tokens.len(), long.confidence_bin), (6, 0));
     let short = draft(0.6, &greedy);
     assert_eq!(short.tokens, long.tokens[..1]);
 }
 
 #[test]
-fn a_profile_is_measured_once_and_again_where_it_is_broken() {
+fn layer_profile_is_measured_once_and_again_if_its_file_is_broken() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join(LAYER_PROFILE_FILE);
     let model: Rc<dyn Model> = model("qwen3_5-text-sharded").into();
     let layers = model.layers();
     let text: Vec<u32> = (0..50).map(|t| 3 + (t * t) % 240).collect();
     let open = || LayerSkip::new(model.clone(), Some(file.clone())).expect("layers to spare");
-    let read = |text: &[u32]| {
+    let profiled = |text: &[u32]| {
         let mut layer_skip = open();
-        layer_skip.read(text);
+        layer_skip.set_calibration_text(text);
         layer_skip.skippable_layers();
         while layer_skip.is_measuring() {
             layer_skip.measure().expect("measures");
@@ -203,7 +201,7 @@ fn a_profile_is_measured_once_and_again_where_it_is_broken() {
         layer_skip
     };
     assert!(!open().is_ready());
-    let first = read(&text);
+    let first = profiled(&text);
     assert!(first.is_ready() && open().is_ready());
     let saved = std::fs::read(&file).expect("was saved");
     let skipped = first.skipped().to_vec();
@@ -214,15 +212,15 @@ fn a_profile_is_measured_once_and_again_where_it_is_broken() {
     assert_eq!(open().skipped(), skipped, "as it was measured");
     std::fs::write(&file, &saved[..saved.len() / 2]).expect("is written");
     assert!(!open().is_ready());
-    read(&text);
+    profiled(&text);
     assert_eq!(std::fs::read(&file).expect("was saved"), saved);
-    // Whoever knows does not measure again, whatever the text.
-    read(&text[..7]);
+    // A known profile is not measured again, whatever the text.
+    profiled(&text[..7]);
     assert_eq!(std::fs::read(&file).expect("is there"), saved);
 }
 
 #[test]
-fn families_that_walk_their_layers_themselves_have_none() {
+fn family_without_skippable_layers_has_no_layer_skip() {
     let model: Rc<dyn Model> = model("gemma4_e-a").into();
     assert!(LayerSkip::new(model, None).is_none());
 }

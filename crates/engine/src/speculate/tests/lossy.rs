@@ -1,20 +1,21 @@
-//! The model going without layers, unverified: what it answers, what its neighbours answer, and what it leaves behind.
+//! Lossy decoding with skipped layers: its answers, those of other requests in the batch, and the
+//! state it stores.
 
 use super::{layer_skip::models, *};
-use crate::{request::Lossy, speculate::LayerSkip};
+use crate::request::Lossy;
 
-const LEFT_OUT: usize = 1;
+const SKIPPED: usize = 1;
 
 fn bench(golden: &str) -> Bench {
-    Bench::with(golden, Box::new(LayerSkip::without(model(golden).into(), vec![LEFT_OUT], 0.0)))
+    Bench::with(golden, Box::new(LayerSkip::without(model(golden).into(), vec![SKIPPED], 0.0)))
 }
 
 fn lossy(i: u32) -> Request {
     Request { speculation: Some(Speculate::Lossy), ..request(i, "off", 0) }
 }
 
-/// Greedy tokens: the prompt by the whole model, what comes then without a layer, one at a time.
-fn by_hand(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
+/// Greedy tokens: the prompt by the whole model, the answer without a layer, one at a time.
+fn expected_answer(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let model = model(golden);
     let mut caches = model.make_caches();
     let mut answer: Vec<u32> = vec![];
@@ -29,51 +30,55 @@ fn by_hand(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
     };
     answer.push(step(prompt, 0, &[]));
     while answer.len() < tokens {
-        answer.push(step(&[answer[answer.len() - 1]], prompt.len() + answer.len() - 1, &[LEFT_OUT]));
+        answer.push(step(&[answer[answer.len() - 1]], prompt.len() + answer.len() - 1, &[SKIPPED]));
     }
     answer
 }
 
-/// Tokens of requests that run together, and how each was told to be lossy.
+/// Tokens of requests that run together, and what each reports as lossy.
 fn answers_of(bench: &mut Bench, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Lossy>)> {
-    let running: Vec<_> = requests.iter().map(|asked| bench.submit(asked.clone())).collect();
+    let running: Vec<_> = requests.iter().map(|request| bench.submit(request.clone())).collect();
     bench.run(|_| {});
-    running.into_iter().map(|(_ticket, events)| told(events)).collect()
+    running.into_iter().map(|(_ticket, events)| result(events)).collect()
 }
 
 fn answer_of(bench: &mut Bench, asked: &Request) -> (Vec<u32>, Vec<Lossy>) {
     answers_of(bench, std::slice::from_ref(asked)).remove(0)
 }
 
-fn told(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
-    let (mut tokens, mut told) = (vec![], None);
+fn result(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
+    let (mut tokens, mut lossy) = (vec![], None);
     for event in events.try_iter() {
         match event {
             Event::Token { id, .. } => tokens.push(id),
-            Event::Finished { usage, .. } => told = Some(usage.lossy),
+            Event::Finished { usage, .. } => lossy = Some(usage.lossy),
             Event::Failed(error) => panic!("{error}"),
             _ => {}
         }
     }
-    (tokens, told.expect("an end"))
+    (tokens, lossy.expect("an end"))
 }
 
 #[test]
-fn layers_are_left_out_behind_the_prompt_and_nowhere_else() {
+fn layers_are_skipped_after_the_prompt_alone() {
     for golden in models() {
         let asked = lossy(0);
-        let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
+        let expected = expected_answer(golden, &asked.prompt, asked.max_tokens);
         let got = answer_of(&mut bench(golden), &asked);
         assert_eq!(got, (expected.clone(), vec![Lossy::SkippedLayers]), "{golden}");
         let exact = Request { speculation: None, ..asked };
-        let (plain, told) = answer_of(&mut bench(golden), &exact);
-        assert_eq!((plain[0], told), (expected[0], vec![]), "{golden}: the prompt is read whole");
+        let (plain, reported) = answer_of(&mut bench(golden), &exact);
+        assert_eq!(
+            (plain[0], reported),
+            (expected[0], vec![]),
+            "{golden}: the prompt is computed with all layers"
+        );
         assert_ne!(plain, expected, "{golden}");
     }
 }
 
 #[test]
-fn neighbours_change_nothing_on_either_side() {
+fn lossy_and_exact_requests_in_a_batch_do_not_affect_each_other() {
     for golden in models() {
         let mixed: Vec<Request> = (0..7)
             .map(|i| match i % 3 {
@@ -82,32 +87,32 @@ fn neighbours_change_nothing_on_either_side() {
                 _ => request(i, "self", 3),
             })
             .collect();
-        let alone: Vec<_> = mixed.iter().map(|asked| answer_of(&mut bench(golden), asked)).collect();
+        let alone: Vec<_> = mixed.iter().map(|request| answer_of(&mut bench(golden), request)).collect();
         assert_eq!(answers_of(&mut bench(golden), &mixed), alone, "{golden}");
     }
 }
 
 #[test]
-fn exact_requests_never_go_on_from_its_state() {
+fn exact_requests_never_resume_from_lossy_state() {
     for golden in models() {
         let mut bench = bench(golden);
         let asked = lossy(1);
         let (answer, _) = answer_of(&mut bench, &asked);
-        // Everything that is stored of prompt and answer, and one token more.
+        // Prompt and answer, and one more token.
         let all = [&asked.prompt[..], &answer, &[3]].concat();
         assert!(bench.runner.prefix.resumable(&all) <= asked.prompt.len(), "{golden}");
-        assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is everybody's");
+        assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is reusable");
         let next = Request { prompt: all.clone(), speculation: None, ..asked.clone() };
         let (warm, _) = answer_of(&mut bench, &next);
         let (cold, _) = answer_of(&mut self::bench(golden), &next);
         assert_eq!(warm, cold, "{golden}");
-        // Now the exact state of all that is stored, and a lossy request does not take what lies behind its prompt.
+        // Now exact state of everything is stored; a lossy request uses none after its prompt.
         assert_eq!(answer_of(&mut bench, &asked).0, answer, "{golden}");
     }
 }
 
 #[test]
-fn who_comes_beside_it_does_not_wait_for_its_state() {
+fn exact_request_does_not_wait_for_lossy_state() {
     for golden in models() {
         let mut bench = bench(golden);
         let asked = Request { max_tokens: 60, ..lossy(2) };
@@ -118,7 +123,7 @@ fn who_comes_beside_it_does_not_wait_for_its_state() {
         let (_ticket, events) = bench.submit(asked);
         let mut second = None;
         let mut steps = 0;
-        // Late in its answer it begins again, with the other beside it.
+        // Late in its answer it restarts, together with the other.
         let (engine, next) = (bench.engine.clone(), &next);
         bench.run(|runner| {
             steps += 1;
@@ -131,20 +136,20 @@ fn who_comes_beside_it_does_not_wait_for_its_state() {
                 second = Some((submitted.expect("valid"), events));
             }
         });
-        assert_eq!(told(events), (answer, vec![Lossy::SkippedLayers]), "{golden}");
-        let (_ticket, events) = second.expect("it was still answering");
-        assert_eq!(told(events).0, cold, "{golden}");
+        assert_eq!(result(events), (answer, vec![Lossy::SkippedLayers]), "{golden}");
+        let (_ticket, events) = second.expect("it was still running");
+        assert_eq!(result(events).0, cold, "{golden}");
     }
 }
 
 #[test]
-fn answers_are_the_same_after_beginning_again() {
+fn lossy_answers_are_the_same_after_a_restart() {
     for golden in models() {
         let requests: Vec<Request> = (0..3).map(lossy).collect();
         let expected = answers_of(&mut bench(golden), &requests);
         for at in [3, 6, 9, 14] {
             let mut bench = bench(golden);
-            let running: Vec<_> = requests.iter().map(|asked| bench.submit(asked.clone())).collect();
+            let running: Vec<_> = requests.iter().map(|request| bench.submit(request.clone())).collect();
             let mut steps = 0;
             bench.run(|runner| {
                 steps += 1;
@@ -154,19 +159,19 @@ fn answers_are_the_same_after_beginning_again() {
                     runner.running.iter_mut().for_each(|s| s.restart(&*model, info));
                 }
             });
-            let got: Vec<_> = running.into_iter().map(|(_ticket, events)| told(events)).collect();
-            assert_eq!(got, expected, "{golden}, again at step {at}");
+            let got: Vec<_> = running.into_iter().map(|(_ticket, events)| result(events)).collect();
+            assert_eq!(got, expected, "{golden}, restarted at step {at}");
         }
     }
 }
 
 #[test]
-fn drafters_that_fail_do_not_make_it_exact() {
+fn failing_drafters_leave_a_request_lossy() {
     let golden = "qwen3_5-text-sharded";
     let asked = lossy(0);
-    let expected = by_hand(golden, &asked.prompt, asked.max_tokens);
+    let expected = expected_answer(golden, &asked.prompt, asked.max_tokens);
     let mut bench = bench(golden);
     let (_ticket, events) = bench.submit(asked);
     bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculation.stop()));
-    assert_eq!(told(events), (expected, vec![Lossy::SkippedLayers]));
+    assert_eq!(result(events), (expected, vec![Lossy::SkippedLayers]));
 }

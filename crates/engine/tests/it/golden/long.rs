@@ -83,7 +83,7 @@ fn drafts_change_nothing(
 ) -> Result<(usize, usize), String> {
     let known = golden.cases.iter().zip(answers);
     let known = known.map(|(case, answer)| (case.prompt_ids.clone(), answer.tokens.clone()));
-    let script = Script { answers: known.collect(), right: 0.6, vocab_size: 250, seed: 1 };
+    let script = Script { answers: known.collect(), acceptance_rate: 0.6, vocab_size: 250, seed: 1 };
     let speculate = Speculate::Fixed { drafter: "scripted".into(), depth: Some(DEPTH) };
     let with = options(Options { speculate, ..Options::default() });
     let engine =

@@ -1,41 +1,42 @@
-//! Random requests to a model that another drafts for.
+//! Random requests to an engine with a drafter, compared with one without.
 
 use engine::*;
 
 use super::requests::{Random, answer, any_request, submit};
 
-/// Submits so many requests together in each of `rounds`, each drafted for in one of `ways`, and cancels one in `leave`. Answers
-/// are those of `plain` to the bit, or begin as those do. How many tokens were drafted.
+/// Submits a number of requests together in each of `rounds`, each with one of the `modes`, and
+/// cancels one of `cancel_one_of`. Answers equal those of `plain` to the bit; those of cancelled
+/// requests are prefixes. Returns the number of drafted tokens.
 pub fn check(
     what: &str,
     [plain, engine]: [&Engine; 2],
     seed: u64,
     rounds: impl Iterator<Item = usize>,
-    ways: &[Option<Speculate>],
-    leave: usize,
+    modes: &[Option<Speculate>],
+    cancel_one_of: usize,
 ) -> usize {
     let (mut random, mut before, mut drafted) = (Random(seed), vec![], 0);
-    for together in rounds {
-        let asked: Vec<Request> = (0..together)
+    for batch in rounds {
+        let requests: Vec<Request> = (0..batch)
             .map(|_| {
-                let speculation = ways[random.below(ways.len())].clone();
+                let speculation = modes[random.below(modes.len())].clone();
                 Request { speculation, ..any_request(&mut random, &before) }
             })
             .collect();
-        let running: Vec<_> = asked.iter().map(|asked| submit(engine, asked.clone())).collect();
-        for (asked, mut running) in asked.into_iter().zip(running) {
-            if random.one_in(leave) {
+        let running: Vec<_> = requests.iter().map(|request| submit(engine, request.clone())).collect();
+        for (request, mut running) in requests.into_iter().zip(running) {
+            if random.one_in(cancel_one_of) {
                 running.early.extend(running.events.recv());
                 running.ticket.cancel();
             }
             let got = answer(running);
-            let expected = answer(submit(plain, Request { speculation: None, ..asked.clone() }));
+            let expected = answer(submit(plain, Request { speculation: None, ..request.clone() }));
             match got.reason {
                 FinishReason::Cancelled => assert!(expected.tokens.starts_with(&got.tokens), "{what}"),
-                _ => assert_eq!(got.tokens, expected.tokens, "{what}: {asked:?}"),
+                _ => assert_eq!(got.tokens, expected.tokens, "{what}: {request:?}"),
             }
             drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
-            before.push([&asked.prompt[..], &got.ids()].concat());
+            before.push([&request.prompt[..], &got.ids()].concat());
         }
     }
     drafted

@@ -1,4 +1,5 @@
-//! What only the inside can show: what it guesses, in every cut; the state of sequences it drafts for; and its failures.
+//! Drafts compared with recorded ones for every split of the prompt; the state of target sequences;
+//! failures.
 
 use std::{cell::Cell, fs, sync::LazyLock};
 
@@ -12,10 +13,10 @@ use crate::{
     tests::{checkpoint, load_dflash},
 };
 
-/// Recorded drafters, and the hidden size of the models that they are for: layers that see everything; windows.
+/// Recorded drafters, and the hidden size of their target models: full attention; sliding windows.
 const DRAFTERS: [(&str, i32); 2] = [("qwen3-a", 64), ("qwen3_5-text-sharded", 128)];
 
-/// What tools/goldens/blocks.py records.
+/// Recorded by tools/goldens/blocks.py.
 #[derive(Deserialize)]
 struct Recorded {
     prompt_ids: Vec<u32>,
@@ -34,34 +35,45 @@ fn drafter(name: &str, hidden_size: i32) -> DFlashDrafter {
     DFlashDrafter::new(model, block)
 }
 
-/// What the layers that a drafter wants to see make of tokens: of each `[tokens, hidden_size]`.
+/// Hidden states of tokens after each layer that a drafter observes, `[tokens, hidden_size]`.
 fn hidden(drafter: &DFlashDrafter, tokens: &[u32]) -> Vec<Array> {
     let model = &drafter.model;
     let mut caches = model.make_caches();
     let mut batch = Batch::new([Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches }]);
     batch.watch(&drafter.block.target_layers);
     model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut batch);
-    let seen = batch.seen();
-    let behind = |layer: &usize| seen.iter().find(|(at, _)| at == layer).expect("captured").1.clone();
-    drafter.block.target_layers.iter().map(behind).collect()
+    let captured = batch.seen();
+    let after = |layer: &usize| captured.iter().find(|(at, _)| at == layer).expect("captured").1.clone();
+    drafter.block.target_layers.iter().map(after).collect()
 }
 
 fn part(hidden: &[Array], from: usize, to: usize) -> Vec<Array> {
     hidden.iter().map(|x| x.slice(0, from as i32, to as i32)).collect()
 }
 
-fn observe(drafter: &mut DFlashDrafter, sequence: u64, from: usize, hidden: Vec<Array>) {
-    drafter.observe(&HiddenStates { sequence, tokens: &[], from, hidden });
+fn observe(drafter: &mut DFlashDrafter, state: &mut DrafterState, from: usize, hidden: Vec<Array>) {
+    drafter.observe(&HiddenStates { tokens: &[], from, hidden }, state);
 }
 
 static GREEDY: LazyLock<Sampling> = LazyLock::new(Sampling::default);
 
-fn asked<'a>(sequence: u64, tokens: &'a [u32], depth: usize, sampling: &'a Sampling) -> DraftRequest<'a> {
-    DraftRequest { sequence, tokens, prompt: tokens.len().min(3), depth, sampling, constraint: None }
+fn propose(drafter: &mut DFlashDrafter, state: &mut DrafterState, tokens: &[u32], depth: usize) -> Draft {
+    propose_sampled(drafter, state, tokens, depth, &GREEDY)
 }
 
-fn propose(drafter: &mut DFlashDrafter, asked: &[DraftRequest]) -> Vec<Draft> {
-    drafter.propose(asked).expect("computes")
+fn propose_sampled(
+    drafter: &mut DFlashDrafter,
+    state: &mut DrafterState,
+    tokens: &[u32],
+    depth: usize,
+    sampling: &Sampling,
+) -> Draft {
+    let request = DraftRequest::new(tokens, tokens.len().min(3), depth, sampling, state);
+    drafter.propose(&mut [request]).expect("computes").remove(0)
+}
+
+fn context(state: &DrafterState) -> &DFlashContext {
+    state.get().expect("a context")
 }
 
 fn text(seed: u32, length: usize) -> Vec<u32> {
@@ -69,7 +81,7 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
 }
 
 #[test]
-fn it_guesses_what_the_reference_says() {
+fn block_logits_match_the_reference_for_every_split() {
     mlx::set_precision(mlx::Precision::Float32);
     for (name, hidden_size) in DRAFTERS {
         let recorded = recorded(name);
@@ -77,133 +89,140 @@ fn it_guesses_what_the_reference_says() {
         let states = hidden(&drafter, &recorded.prompt_ids);
         let mut worst = 0.0f32;
         for (&start, expected) in recorded.starts.iter().zip(&recorded.logits) {
-            let guess = |chunk: usize| {
+            let logits = |chunk: usize| {
                 let mut context = DFlashContext::new(&drafter.block);
                 for from in (0..start).step_by(chunk) {
-                    context.wait(from, &part(&states, from, start.min(from + chunk)));
+                    context.push(from, &part(&states, from, start.min(from + chunk)));
                     if from % 3 == 0 {
                         catch_up(&drafter.block, &mut [&mut context]);
                     }
                 }
                 let tokens = &recorded.prompt_ids[..=start];
-                let mut rows = [DFlashRow { asked: &asked(0, tokens, 1, &GREEDY), context }];
-                let hidden = drafter.guess(&mut rows).expect("an embedding");
+                let sampler = Sampler::new(&GREEDY, drafter.model.vocab_size(), tokens, &[]);
+                let mut rows = [DFlashRow { context, sampler, tokens, depth: 1 }];
+                let hidden = drafter.forward(&mut rows).expect("an embedding");
                 let logits = drafter.model.logits(&hidden.slice(0, 1, drafter.block.size as i32));
                 logits.to_vec::<f32>().expect("evaluates")
             };
-            let all = guess(1000);
+            let all = logits(1000);
             let off = all.iter().zip(expected.iter().flatten()).map(|(a, b)| (a - b).abs());
             worst = off.fold(worst, f32::max);
             assert_eq!(all.len(), expected.iter().map(Vec::len).sum::<usize>());
-            assert!(guess(1) == all && guess(7) == all, "{name}, behind {start} tokens");
+            assert!(logits(1) == all && logits(7) == all, "{name}, after {start} tokens");
         }
         println!("{name}: within {worst:.1e}");
         assert!(worst < 1e-4, "{name}: logits are off by {worst}");
     }
 }
 
-/// One that drafted all the time, and one that only saw what came of it.
+/// Compares a context that drafted often with one that only observed.
 #[test]
-fn drafts_leave_nothing_behind() {
+fn drafts_leave_no_trace_in_the_context() {
     for (name, hidden_size) in DRAFTERS {
         let tokens = text(1, 700);
         let (mut often, mut once) = (drafter(name, hidden_size), drafter(name, hidden_size));
         let states = hidden(&often, &tokens);
-        let mut seen = 0;
+        let (mut often_state, mut once_state) = <(DrafterState, DrafterState)>::default();
+        let mut observed = 0;
         for known in [2, 20, 21, 24, 100, 400, 690] {
-            observe(&mut often, 0, seen, part(&states, seen, known - 1));
-            seen = known - 1;
-            let draft = propose(&mut often, &[asked(0, &tokens[..known], 32, &GREEDY)]).remove(0);
+            observe(&mut often, &mut often_state, observed, part(&states, observed, known - 1));
+            observed = known - 1;
+            let draft = propose(&mut often, &mut often_state, &tokens[..known], 32);
             assert_eq!(draft.tokens.len(), often.block.size - 1, "{name}");
-            let shorter = propose(&mut often, &[asked(0, &tokens[..known], 2, &GREEDY)]).remove(0);
-            assert_eq!(shorter.tokens, draft.tokens[..2], "{name}: as long as was asked for");
+            let shorter = propose(&mut often, &mut often_state, &tokens[..known], 2);
+            assert_eq!(shorter.tokens, draft.tokens[..2], "{name}: as long as requested");
         }
         assert_eq!(
-            propose(&mut often, &[asked(0, &tokens[..691], 4, &GREEDY)]),
-            [Draft::default()],
-            "not seen"
+            propose(&mut often, &mut often_state, &tokens[..691], 4),
+            Draft::default(),
+            "not observed"
         );
-        observe(&mut once, 0, 0, part(&states, 0, 689));
-        let drafts = [&mut often, &mut once].map(|drafter| {
-            let draft = propose(drafter, &[asked(0, &tokens[..690], 8, &GREEDY)]);
-            (draft, state(&drafter.sequences[&0].caches, 689))
+        observe(&mut once, &mut once_state, 0, part(&states, 0, 689));
+        let drafts = [(&mut often, &mut often_state), (&mut once, &mut once_state)].map(|(drafter, own)| {
+            let draft = propose(drafter, own, &tokens[..690], 8);
+            (draft, state(&context(own).caches, 689))
         });
         assert!(drafts[0] == drafts[1], "{name}: {:?}, {:?}", drafts[0].0, drafts[1].0);
     }
 }
 
 #[test]
-fn neighbours_change_no_draft() {
+fn batched_drafts_equal_single_ones() {
     for (name, hidden_size) in DRAFTERS {
         let (mut together, mut alone) = (drafter(name, hidden_size), drafter(name, hidden_size));
         let texts: Vec<Vec<u32>> = (1..=5).map(|s| text(s, 30 * s as usize + 2)).collect();
         let sampled = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
         let samplings: Vec<Sampling> =
             (0..5).map(|i| if i % 2 == 0 { Sampling::default() } else { sampled(i) }).collect();
+        let new_states = || -> Vec<DrafterState> { texts.iter().map(|_| DrafterState::default()).collect() };
+        let mut states = [new_states(), new_states()];
         for (i, text) in texts.iter().enumerate() {
-            let states = hidden(&together, text);
-            for drafter in [&mut together, &mut alone] {
-                observe(drafter, i as u64, 0, part(&states, 0, text.len() - 1));
+            let hidden = hidden(&together, text);
+            for (drafter, states) in [&mut together, &mut alone].into_iter().zip(&mut states) {
+                observe(drafter, &mut states[i], 0, part(&hidden, 0, text.len() - 1));
             }
         }
-        let asked: Vec<DraftRequest> =
-            (0..5).map(|i| asked(i as u64, &texts[i], [3, 0, 9, 1, 2][i], &samplings[i])).collect();
-        let drafts = propose(&mut together, &asked);
-        assert_eq!(drafts[1], Draft::default(), "{name}: nobody wants any");
-        for (i, asked) in asked.into_iter().enumerate() {
-            assert_eq!(propose(&mut alone, &[asked])[0], drafts[i], "{name}, row {i}");
+        let depths = [3, 0, 9, 1, 2];
+        let [batched, single] = &mut states;
+        let request =
+            |(i, state): (usize, _)| DraftRequest::new(&texts[i], 3, depths[i], &samplings[i], state);
+        let mut requests: Vec<DraftRequest> = batched.iter_mut().enumerate().map(request).collect();
+        let drafts = together.propose(&mut requests).expect("computes");
+        assert_eq!(drafts[1], Draft::default(), "{name}: no draft is wanted");
+        for (i, state) in single.iter_mut().enumerate() {
+            let draft = propose_sampled(&mut alone, state, &texts[i], depths[i], &samplings[i]);
+            assert_eq!(draft, drafts[i], "{name}, row {i}");
         }
     }
 }
 
 #[test]
-fn a_sequence_that_resumed_or_begins_again_is_drafted_for() {
+fn resumed_and_restarted_sequences_get_drafts() {
     for (name, hidden_size) in DRAFTERS {
         let mut drafter = drafter(name, hidden_size);
         let tokens = text(2, 60);
         let states = hidden(&drafter, &tokens);
-        let ask = |drafter: &mut DFlashDrafter, sequence| {
-            propose(drafter, &[asked(sequence, &tokens, 3, &GREEDY)]).remove(0)
-        };
-        assert_eq!(ask(&mut drafter, 1), Draft::default(), "{name}: nothing was seen");
-        observe(&mut drafter, 1, 0, part(&states, 0, 59));
-        let first = ask(&mut drafter, 1);
-        drafter.forget(1);
-        observe(&mut drafter, 1, 0, part(&states, 0, 59));
-        assert_eq!(ask(&mut drafter, 1), first, "{name}");
-        observe(&mut drafter, 2, 40, part(&states, 40, 59));
-        assert_eq!(ask(&mut drafter, 2).tokens.len(), 3, "{name}: one that resumed has its end alone");
-        // One that was not shown its middle has what was taken in, and where it stands.
-        observe(&mut drafter, 3, 0, part(&states, 0, 30));
-        propose(&mut drafter, &[asked(3, &tokens[..31], 3, &GREEDY)]);
-        observe(&mut drafter, 3, 40, part(&states, 40, 59));
-        assert_eq!(ask(&mut drafter, 3).tokens.len(), 3, "{name}");
-        assert_eq!(drafter.sequences[&3].to, 59);
+        let ask = |drafter: &mut DFlashDrafter, state: &mut DrafterState| propose(drafter, state, &tokens, 3);
+        let [mut first, mut restarted, mut resumed, mut gap] = [(); 4].map(|()| DrafterState::default());
+        assert_eq!(ask(&mut drafter, &mut first), Draft::default(), "{name}: nothing was observed");
+        observe(&mut drafter, &mut first, 0, part(&states, 0, 59));
+        let expected = ask(&mut drafter, &mut first);
+        observe(&mut drafter, &mut restarted, 0, part(&states, 0, 59));
+        assert_eq!(ask(&mut drafter, &mut restarted), expected, "{name}");
+        observe(&mut drafter, &mut resumed, 40, part(&states, 40, 59));
+        assert_eq!(ask(&mut drafter, &mut resumed).tokens.len(), 3, "{name}: it has observed the end alone");
+        // The middle is not observed: the context has what it computed before, and the position.
+        observe(&mut drafter, &mut gap, 0, part(&states, 0, 30));
+        propose(&mut drafter, &mut gap, &tokens[..31], 3);
+        observe(&mut drafter, &mut gap, 40, part(&states, 40, 59));
+        assert_eq!(ask(&mut drafter, &mut gap).tokens.len(), 3, "{name}");
+        assert_eq!(context(&gap).to, 59);
     }
 }
 
 #[test]
-fn hidden_states_do_not_pile_up() {
+fn pending_hidden_states_are_bounded() {
     let mut drafter = drafter("qwen3-a", 64);
     let tokens = text(3, 1000);
     let states = hidden(&drafter, &tokens);
+    let mut state = DrafterState::default();
     for from in (0..960).step_by(64) {
-        observe(&mut drafter, 1, from, part(&states, from, from + 64));
-        let context = &drafter.sequences[&1];
-        assert!(context.to - context.from < MAX_PENDING, "{} wait", context.to - context.from);
+        observe(&mut drafter, &mut state, from, part(&states, from, from + 64));
+        let context = context(&state);
+        assert!(context.to - context.from < MAX_PENDING, "{} are pending", context.to - context.from);
     }
-    let growing = drafter.sequences[&1].caches[0].as_growing().expect("sees everything").length();
+    let growing = context(&state).caches[0].as_growing().expect("full attention").length();
     assert!(growing > 960 - MAX_PENDING as i32, "every position is in the context: {growing}");
 }
 
 #[test]
-fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
+fn state_after_each_step_of_block_drafts_equals_a_fresh_prefill() {
     for (name, hidden_size) in DRAFTERS {
         let expected = answers(name, 4);
         let mut bench = Bench::with(name, Box::new(drafter(name, hidden_size)));
         let drafters = ["block", "block", "off", "block"];
-        let asked = (0..4).zip(drafters).map(|(i, drafter)| request(i, drafter, 2 + i as usize));
-        let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
+        let requests = (0..4).zip(drafters).map(|(i, drafter)| request(i, drafter, 2 + i as usize));
+        let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
         let compared = bench.compare_states(name);
         assert!(compared > 20, "{name}: {compared}");
         for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
@@ -212,20 +231,20 @@ fn the_state_behind_its_rounds_is_that_of_a_fresh_prefill() {
     }
 }
 
-/// A model whose embedding or output head panics when it is told to.
-struct Dying {
+/// A model whose output head panics on demand.
+struct FailingModel {
     model: Box<dyn Model>,
     panics: Rc<Cell<bool>>,
-    asked: Rc<Cell<usize>>,
+    calls: Rc<Cell<usize>>,
 }
 
-impl Model for Dying {
+impl Model for FailingModel {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
         self.model.forward(tokens, batch)
     }
 
     fn logits(&self, hidden: &Array) -> Array {
-        self.asked.set(self.asked.get() + 1);
+        self.calls.set(self.calls.get() + 1);
         assert!(!self.panics.get(), "on purpose");
         self.model.logits(hidden)
     }
@@ -252,25 +271,24 @@ impl Model for Dying {
 }
 
 #[test]
-fn its_failure_costs_speed_alone() {
+fn failing_block_drafter_changes_no_answer() {
     for (name, hidden_size) in DRAFTERS {
         let expected = answers(name, 3);
         let (panics, calls) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
-        let dying = Dying { model: model(name), panics: panics.clone(), asked: calls.clone() };
-        let block = load_dflash(name, &dying, hidden_size);
-        let mut bench = Bench::with(name, Box::new(DFlashDrafter::new(Rc::new(dying), block)));
+        let failing = FailingModel { model: model(name), panics: panics.clone(), calls: calls.clone() };
+        let block = load_dflash(name, &failing, hidden_size);
+        let mut bench = Bench::with(name, Box::new(DFlashDrafter::new(Rc::new(failing), block)));
         let running: Vec<_> = (0..3).map(|i| bench.submit(request(i, "block", 3))).collect();
-        let mut rounds = 0;
-        let mut at_panic = 0;
+        let (mut steps, mut at_panic) = (0, 0);
         bench.run(|_| {
-            rounds += 1;
-            if rounds == 9 {
+            steps += 1;
+            if steps == 9 {
                 panics.set(true);
                 at_panic = calls.get();
             }
         });
-        assert!(at_panic > 0, "{name}: it had begun");
-        assert_eq!(calls.get(), at_panic + 1, "{name}: nobody asked it again");
+        assert!(at_panic > 0, "{name}: it has drafted");
+        assert_eq!(calls.get(), at_panic + 1, "{name}: it is not called again");
         for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{name}");
         }

@@ -1,4 +1,5 @@
-//! Counting what follows what in texts of any size, in bounded memory: sorted runs in files that have no name, merged.
+//! Counts n-grams of texts of any size in bounded memory: sorted runs in unlinked files, merged at
+//! the end.
 
 use std::{
     cmp::Reverse,
@@ -10,9 +11,9 @@ use std::{
 
 use super::{NgramTableError, TOKEN_BITS, TableInfo, entry, file, hashes};
 
-/// Counts in memory before they become a run: 64 MiB of them.
+/// Counts in memory before they are written as a run: 64 MiB.
 const BUFFER: usize = 1 << 22;
-/// Runs before they are merged into one, so that open files stay few.
+/// Runs before they are merged into one, which bounds the number of open files.
 const RUNS: usize = 64;
 
 /// How often a token followed a context. Ordered by context, then by token.
@@ -23,13 +24,13 @@ struct NgramCount {
     times: u32,
 }
 
-/// Makes a [`NgramTable`](super::NgramTable) of texts.
+/// Builds an [`NgramTable`](super::NgramTable) of texts.
 pub struct Builder {
     order: usize,
     min_count: u32,
     path: PathBuf,
     counts: Vec<NgramCount>,
-    /// Counts that make a run.
+    /// Number of counts that make a run.
     buffer: usize,
     runs: Vec<SortedRun>,
     /// The last tokens of the text so far.
@@ -38,10 +39,11 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// For a table at `path`, of contexts of 1 to `order` tokens that occur at least `min_count` times.
+    /// For a table at `path`, of contexts of 1 to `order` tokens that occur at least `min_count`
+    /// times.
     ///
     /// # Errors
-    /// Nothing can be written beside `path`.
+    /// No file can be written in the folder of `path`.
     pub fn new(path: &Path, order: usize, min_count: u32) -> Result<Builder, NgramTableError> {
         let builder = Builder {
             order,
@@ -53,12 +55,12 @@ impl Builder {
             tail: vec![],
             tokens: 0,
         };
-        // Before hours of counting.
+        // Fails now rather than after hours of counting.
         SortedRun::create(path).map_err(builder.write_error())?;
         Ok(builder)
     }
 
-    /// A text's next tokens.
+    /// Adds the next tokens of a text.
     ///
     /// # Errors
     /// A file cannot be written, or a token is too large for a table.
@@ -81,12 +83,12 @@ impl Builder {
         Ok(())
     }
 
-    /// The text has ended: nothing in it comes before what is added next.
+    /// Ends a text: its tokens are no context of what is added next.
     pub fn end_text(&mut self) {
         self.tail.clear();
     }
 
-    /// Writes the table; `tokenizer` is the fingerprint, `model` whose tokenizer it is.
+    /// Writes the table; `tokenizer` is the fingerprint of `model`'s tokenizer.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -99,7 +101,7 @@ impl Builder {
         let mut merged = MergedRuns::of(&mut self.runs)?;
         let mut next = merged.next()?;
         while let Some(first) = next {
-            // The likeliest; of equals, the lower id.
+            // The likeliest token; the lower id of equals.
             let (mut best, mut total) = (first, 0);
             while let Some(count) = next.filter(|count| count.context == first.context) {
                 total += u64::from(count.times);
@@ -125,7 +127,7 @@ impl Builder {
         })
     }
 
-    /// Makes a run of what was counted.
+    /// Writes the counts as a run.
     fn flush(&mut self) -> io::Result<()> {
         self.counts.sort_unstable();
         let mut run = SortedRun::create(&self.path)?;
@@ -148,7 +150,7 @@ impl Builder {
         if self.runs.len() == RUNS { self.merge() } else { Ok(()) }
     }
 
-    /// Makes one run of all.
+    /// Merges all runs into one.
     fn merge(&mut self) -> io::Result<()> {
         let mut run = SortedRun::create(&self.path)?;
         let mut merged = MergedRuns::of(&mut self.runs)?;
@@ -175,9 +177,10 @@ impl NgramCount {
 struct SortedRun(BufWriter<File>);
 
 impl SortedRun {
-    /// A file beside `path` that is gone from its folder at once, so that nothing is left of a program that was killed.
+    /// A file in the folder of `path` that is unlinked at once, so that a killed program leaves
+    /// none.
     fn create(path: &Path) -> io::Result<SortedRun> {
-        let path = file::beside(path, "counts");
+        let path = file::with_extension(path, "counts");
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         fs::remove_file(&path)?;
         Ok(SortedRun(BufWriter::new(file)))
@@ -190,10 +193,10 @@ impl SortedRun {
     }
 }
 
-/// All counts of some runs in order, equal ones added up.
+/// Merged runs in order, with equal contexts and tokens added up.
 struct MergedRuns<'a> {
     readers: Vec<BufReader<&'a File>>,
-    /// The next count of each run that has one.
+    /// The next count of each unfinished run.
     heads: BinaryHeap<Reverse<(NgramCount, usize)>>,
 }
 
@@ -243,7 +246,7 @@ impl MergedRuns<'_> {
 
 #[cfg(test)]
 impl Builder {
-    /// As [`new`](Builder::new), with runs of `buffer` counts.
+    /// Like [`new`](Builder::new), with runs of `buffer` counts.
     pub fn with_buffer(
         path: &Path,
         order: usize,

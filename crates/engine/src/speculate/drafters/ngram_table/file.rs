@@ -1,4 +1,4 @@
-//! The file of a table: one block of text that says what it is, then the entries.
+//! The file of a table: a header in text, then the entries.
 
 use std::{
     fs::{self, File},
@@ -8,7 +8,7 @@ use std::{
 
 use super::{NgramTable, NgramTableError, TableInfo};
 
-/// How every table begins; the number is the format's.
+/// First bytes of a table, with the version of the format.
 const MAGIC: &[u8] = b"lanner n-grams 1\n";
 /// Bytes before the first entry: magic, JSON, and spaces to fill.
 pub const HEADER: usize = 4096;
@@ -17,7 +17,7 @@ impl NgramTable {
     /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.
     ///
     /// # Errors
-    /// The file is no table, is damaged, or is for another tokenizer.
+    /// The file is not a table, is damaged, or is for another tokenizer.
     pub fn open(path: &Path, tokenizer: &str, model: &str) -> Result<NgramTable, NgramTableError> {
         let table = NgramTable::read(path)?;
         if table.info.tokenizer == tokenizer {
@@ -27,10 +27,10 @@ impl NgramTable {
         Err(NgramTableError::OtherTokenizer { path, made_with, model })
     }
 
-    /// Reads a table, whatever it is for.
+    /// Reads a table for any tokenizer.
     ///
     /// # Errors
-    /// The file is no table, or is damaged.
+    /// The file is not a table, or is damaged.
     pub fn read(path: &Path) -> Result<NgramTable, NgramTableError> {
         let read = |error| NgramTableError::Read { path: path.into(), error };
         let damaged = |problem| NgramTableError::Damaged { path: path.into(), problem };
@@ -39,22 +39,22 @@ impl NgramTable {
         (&mut file).take(HEADER as u64).read_to_end(&mut header).map_err(read)?;
         let json = header.strip_prefix(MAGIC).ok_or_else(|| NgramTableError::NotATable(path.into()))?;
         let info: TableInfo =
-            serde_json::from_slice(json).map_err(|_| damaged("what it says of itself cannot be read"))?;
+            serde_json::from_slice(json).map_err(|_| damaged("its header cannot be read"))?;
         let length = file.metadata().map_err(read)?.len();
         if Some(length) != info.entries.checked_mul(8).and_then(|bytes| bytes.checked_add(HEADER as u64)) {
-            return Err(damaged("it is not as long as it should be"));
+            return Err(damaged("its length is wrong"));
         }
         let mut bytes = vec![];
         file.read_to_end(&mut bytes).map_err(read)?;
         if blake3::hash(&bytes).to_hex().as_str() != info.checksum {
-            return Err(damaged("its checksum is another"));
+            return Err(damaged("its checksum is wrong"));
         }
         let entries = bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         Ok(NgramTable { info, entries })
     }
 }
 
-/// A table that is being written, under another name until it is whole.
+/// A table that is being written, under another name until it is complete.
 pub struct TableWriter {
     path: PathBuf,
     partial: PathBuf,
@@ -65,7 +65,7 @@ pub struct TableWriter {
 
 impl TableWriter {
     pub fn create(path: &Path) -> io::Result<TableWriter> {
-        let partial = beside(path, "partial");
+        let partial = with_extension(path, "partial");
         let mut file = BufWriter::new(File::create(&partial)?);
         file.write_all(&[b' '; HEADER])?;
         Ok(TableWriter { path: path.into(), partial, file, hash: blake3::Hasher::new(), entries: 0 })
@@ -79,7 +79,7 @@ impl TableWriter {
         self.file.write_all(&bytes)
     }
 
-    /// Writes what `about` says, with the number and the checksum of the entries.
+    /// Writes the header, with the number and the checksum of the entries.
     pub fn finish(mut self, info: TableInfo) -> io::Result<TableInfo> {
         let checksum = self.hash.finalize().to_hex().to_string();
         let info = TableInfo { entries: self.entries, checksum, ..info };
@@ -97,8 +97,8 @@ impl TableWriter {
     }
 }
 
-/// `path` with another ending behind its own.
-pub fn beside(path: &Path, ending: &str) -> PathBuf {
+/// `path` with another extension appended.
+pub fn with_extension(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(ending);

@@ -1,5 +1,5 @@
-//! A table of what tends to follow: contexts of a few tokens, each with its likeliest next token. Made once from texts, read
-//! whole, asked where a sequence itself holds no example.
+//! A table of n-grams: contexts of a few tokens, each with its likeliest next token. Built once
+//! from texts, loaded whole, used where a sequence itself has no match.
 
 mod builder;
 mod file;
@@ -11,29 +11,30 @@ pub use self::builder::Builder;
 /// Most tokens of a context.
 pub const MAX_ORDER: usize = 16;
 
-/// An entry is a number: so many bits of the context's hash, then the token, then how sure that is. Another context with
-/// the same bits costs a wrong draft: one lookup in 10,000 of a table of 25 million entries.
+/// Bits of an entry: part of the context's hash, then the token, then the confidence. Contexts with
+/// the same hash bits collide and cost a wrong draft: one lookup in 10,000 of a table of 25 million
+/// entries.
 const HASH_BITS: u32 = 38;
 const TOKEN_BITS: u32 = 20;
 const CONFIDENCE_BITS: u32 = 6;
 
-/// Contexts and what follows them, for the tokenizer that the texts were cut with.
+/// Contexts and what follows them, for one tokenizer.
 pub struct NgramTable {
     pub info: TableInfo,
     /// Ascending.
     entries: Vec<u64>,
 }
 
-/// What a table was made of.
+/// Header of a table.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct TableInfo {
     /// Fingerprint of the tokenizer: token ids of another one mean other texts.
     pub tokenizer: String,
-    /// For people: the model whose tokenizer it is.
+    /// The model whose tokenizer it is, for messages.
     pub model: String,
     /// Most tokens of a context.
     pub order: usize,
-    /// Contexts that occurred less often were left out.
+    /// Contexts that occurred less often are not in the table.
     pub min_count: u32,
     /// Tokens of the texts.
     pub tokens: u64,
@@ -43,7 +44,7 @@ pub struct TableInfo {
 }
 
 impl TableInfo {
-    /// Of the whole file.
+    /// Size of the file.
     pub fn bytes(&self) -> u64 {
         file::HEADER as u64 + 8 * self.entries
     }
@@ -55,7 +56,7 @@ pub enum NgramTableError {
     Read { path: PathBuf, error: std::io::Error },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: PathBuf, error: std::io::Error },
-    #[error("{} is no n-gram table; make one with lanner ngram build", .0.display())]
+    #[error("{} is not an n-gram table; make one with lanner ngram build", .0.display())]
     NotATable(PathBuf),
     #[error("the n-gram table {} is damaged: {problem}; make it again", path.display())]
     Damaged { path: PathBuf, problem: &'static str },
@@ -64,13 +65,14 @@ pub enum NgramTableError {
          lanner ngram build", path.display()
     )]
     OtherTokenizer { path: PathBuf, made_with: String, model: String },
-    #[error("token {0} is beyond what an n-gram table can hold")]
+    #[error("token id {0} is too large for an n-gram table")]
     Token(u32),
 }
 
 impl NgramTable {
-    /// The token that most often followed the longest known context at the end of `tokens`, and how often it will: its share
-    /// of what followed, with one more of something else, so that what was rarely seen counts for less.
+    /// The likeliest token after the longest known context at the end of `tokens`, and its
+    /// probability: its share of what followed, with one other token added, so that rare contexts
+    /// count for less.
     pub fn next(&self, tokens: &[u32]) -> Option<(u32, f32)> {
         let known = hashes(tokens, self.info.order).filter_map(|hash| self.find(hash));
         known.last().map(|entry| (token(entry), confidence(entry)))
@@ -101,10 +103,10 @@ fn key(hash: u64) -> u64 {
     hash >> (64 - HASH_BITS)
 }
 
-/// The entry of a context: `count` of `total` times this token followed.
+/// The entry of a context that this token followed `count` of `total` times.
 fn entry(hash: u64, token: u32, count: u64, total: u64) -> u64 {
-    let sure = (count << CONFIDENCE_BITS) / (total + 1);
-    (key(hash) << TOKEN_BITS | u64::from(token)) << CONFIDENCE_BITS | sure
+    let confidence = (count << CONFIDENCE_BITS) / (total + 1);
+    (key(hash) << TOKEN_BITS | u64::from(token)) << CONFIDENCE_BITS | confidence
 }
 
 fn token(entry: u64) -> u32 {

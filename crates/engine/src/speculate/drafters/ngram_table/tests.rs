@@ -9,8 +9,8 @@ const TOKENIZER: &str = "a fingerprint";
 fn build(path: &Path, texts: &[&[u32]], order: usize, min_count: u32, buffer: usize) -> TableInfo {
     let mut builder = Builder::with_buffer(path, order, min_count, buffer).expect("begins");
     for text in texts {
-        // In pieces, as a long text comes.
-        text.chunks(3).for_each(|piece| builder.add(piece).expect("added"));
+        // In parts, like a long text.
+        text.chunks(3).for_each(|part| builder.add(part).expect("added"));
         builder.end_text();
     }
     builder.finish(TOKENIZER, "owl").expect("written")
@@ -25,7 +25,7 @@ fn table(texts: &[&[u32]], order: usize, min_count: u32) -> NgramTable {
 }
 
 #[test]
-fn the_longest_context_decides() {
+fn next_token_follows_the_longest_known_context() {
     let table = table(&[&[1, 2, 3, 9, 2, 3, 4, 2, 3, 4], &[7, 3, 4]], 2, 1);
     let next = |tokens: &[u32]| table.next(tokens).map(|(token, _)| token);
     assert_eq!(next(&[8, 2, 3]), Some(4), "twice 4, once 9");
@@ -37,20 +37,24 @@ fn the_longest_context_decides() {
 }
 
 #[test]
-fn rare_contexts_count_for_less() {
+fn rare_contexts_have_lower_confidence() {
     let often: Vec<u32> = [1, 2].repeat(50);
     let table = table(&[&often, &[5, 6], &[1, 3]], 1, 1);
-    let sure = |token: u32| table.next(&[token]).expect("known").1;
-    assert!((sure(1) - 50.0 / 52.0).abs() < 0.02 && (sure(5) - 0.5).abs() < 0.02, "{} {}", sure(1), sure(5));
+    let probability = |token: u32| table.next(&[token]).expect("known").1;
+    assert!(
+        (probability(1) - 50.0 / 52.0).abs() < 0.02 && (probability(5) - 0.5).abs() < 0.02,
+        "{} {}",
+        probability(1),
+        probability(5)
+    );
     let table = self::table(&[&often, &[5, 6]], 1, 2);
     assert_eq!(table.next(&[5]), None, "once is too rare");
     assert!(table.next(&[1]).is_some());
 }
 
 proptest! {
-    /// However little memory there is, and in however many pieces.
     #[test]
-    fn counting_is_right(texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..60), 0..8), order in 1usize..4, min_count in 1u32..4, buffer in 1usize..40) {
+    fn table_of_any_texts_holds_their_counts(texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..60), 0..8), order in 1usize..4, min_count in 1u32..4, buffer in 1usize..40) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
         let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
@@ -68,16 +72,16 @@ proptest! {
         prop_assert_eq!(table.info.entries, counts.len() as u64);
         for (context, next) in &counts {
             let (token, count) = next.iter().max_by_key(|(token, count)| (**count, std::cmp::Reverse(**token))).expect("some");
-            let sure = *count as f32 / (next.values().sum::<u64>() + 1) as f32;
+            let probability = *count as f32 / (next.values().sum::<u64>() + 1) as f32;
             let (found, confidence) = table.next(context).expect("known");
             prop_assert_eq!(found, *token);
-            prop_assert!((confidence - sure).abs() <= 1.0 / 64.0);
+            prop_assert!((confidence - probability).abs() <= 1.0 / 64.0);
         }
     }
 }
 
 #[test]
-fn what_is_no_table_for_this_tokenizer_is_refused() {
+fn file_that_is_not_a_table_for_this_tokenizer_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t");
     build(&path, &[&[1, 2, 3, 1, 2, 3]], 3, 1, 100);
@@ -88,13 +92,13 @@ fn what_is_no_table_for_this_tokenizer_is_refused() {
         assert!(error.contains(expected), "{error}");
     };
     check(&good, "another", "was made with the tokenizer of owl, which is not that of lark");
-    check(b"hello", TOKENIZER, "is no n-gram table");
-    check(&good[..good.len() - 1], TOKENIZER, "not as long as it should be");
+    check(b"hello", TOKENIZER, "is not an n-gram table");
+    check(&good[..good.len() - 1], TOKENIZER, "its length is wrong");
     check(&good[..300], TOKENIZER, "damaged");
     for at in [4096, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 1;
-        check(&bad, TOKENIZER, "its checksum is another");
+        check(&bad, TOKENIZER, "its checksum is wrong");
     }
     fs::write(&path, &good).expect("written");
     assert!(NgramTable::open(&path, TOKENIZER, "lark").is_ok());

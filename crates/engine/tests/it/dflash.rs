@@ -1,4 +1,4 @@
-//! A model that guesses blocks: whatever it guesses, answers are those of plain decoding to the bit.
+//! Block drafters (DFlash): answers equal those of plain decoding to the bit.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{checkpoint, drafting};
 
-/// Recorded drafters, by the models they are for.
+/// Recorded drafters, by target model.
 const MODELS: [&str; 2] = ["qwen3-a", "qwen3_5-text-sharded"];
 
 fn start_with(golden: &str, draft: Option<&std::path::Path>) -> Result<Engine, LoadError> {
@@ -30,24 +30,24 @@ fn fixed(depth: usize) -> Option<Speculate> {
     Some(Speculate::Fixed { drafter: "block".into(), depth: Some(depth) })
 }
 
-/// Greedy, sampled and penalised, alone and eight together, with prompts that resume from others' state, and some that are
-/// cancelled in between.
+/// Greedy, sampled and penalised, alone and eight together, with prompts that resume from others'
+/// state, and some that are cancelled in between.
 #[test]
-fn answers_are_those_of_plain_decoding() {
+fn answers_with_a_block_drafter_equal_plain_decoding() {
     for (i, golden) in MODELS.into_iter().enumerate() {
         let (plain, engine) = (start_with(golden, None).expect("loads"), with_block(golden));
         assert!(engine.info().drafters.contains(&"block"));
-        let (rounds, ways) = (
+        let (rounds, modes) = (
             (0..20).map(|round| [1, 8, 3][round % 3]),
             [fixed(1), fixed(3), fixed(9), Some(Speculate::Auto)],
         );
-        let drafted = drafting::check(golden, [&plain, &engine], i as u64, rounds, &ways, 5);
+        let drafted = drafting::check(golden, [&plain, &engine], i as u64, rounds, &modes, 5);
         assert!(drafted > 200, "{golden}: {drafted}");
     }
 }
 
 #[test]
-fn it_counts_in_the_plan() {
+fn memory_plan_counts_the_block_drafter() {
     for golden in MODELS {
         let (one, two) = (start_with(golden, None).expect("loads"), with_block(golden));
         let (one, two) = (&one.info().memory, &two.info().memory);
@@ -56,8 +56,8 @@ fn it_counts_in_the_plan() {
     }
 }
 
-/// Starts with a drafter whose config.json has other values.
-fn refusal(golden: &str, changes: Value) -> String {
+/// The error of a drafter whose config.json has other values.
+fn rejection(golden: &str, changes: Value) -> String {
     let draft = checkpoint::folder("../blocks/qwen3-a");
     let path = draft.path().join("config.json");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).expect("a file")).expect("JSON");
@@ -72,9 +72,9 @@ fn refusal(golden: &str, changes: Value) -> String {
 }
 
 #[test]
-fn one_that_does_not_fit_is_refused_in_a_sentence() {
+fn block_drafter_that_does_not_fit_is_rejected() {
     let check = |golden, changes, expected: &str| {
-        assert_eq!(refusal(golden, changes), format!("the draft model: config.json: {expected}"));
+        assert_eq!(rejection(golden, changes), format!("the draft model: config.json: {expected}"));
     };
     check("qwen3-a", json!({ "hidden_size": 32 }), "hidden_size is 32, the model's is 64");
     check("qwen3-a", json!({ "vocab_size": 300 }), "vocab_size is 300, the model's is 256");
@@ -108,8 +108,8 @@ fn one_that_does_not_fit_is_refused_in_a_sentence() {
         json!({}),
         "models of this family do not show block drafters what their layers make of a token",
     );
-    let error = refusal("qwen3-a", json!({ "num_hidden_layers": 3, "layer_types": null }));
+    let error = rejection("qwen3-a", json!({ "num_hidden_layers": 3, "layer_types": null }));
     assert!(error.contains("the checkpoint has no tensor layers.2."), "{error}");
-    let error = refusal("qwen3-a", json!({ "num_hidden_layers": 1, "layer_types": null }));
+    let error = rejection("qwen3-a", json!({ "num_hidden_layers": 1, "layer_types": null }));
     assert!(error.contains("layers.1."), "{error}");
 }
