@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn good_values_are_taken() {
+    fn generation_config_with_valid_values_is_parsed() {
         let none = GenerationConfig::of("g.json", None).expect("good");
         assert_eq!(none, read(json!({})));
         assert_eq!((none.eos_ids, none.sampling.temperature), (vec![], 1.0));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_errors_that_name_file_and_key() {
+    fn generation_config_with_invalid_value_names_file_and_key() {
         let check = |key: &str, wrong: &[Value]| {
             for value in wrong {
                 let config = json!({ key: value });

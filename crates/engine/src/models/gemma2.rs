@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_refused() {
+    fn unsupported_config_is_an_error() {
         refuses(
             json!({ "hidden_activation": "silu" }),
             "hidden_activation `silu` is not supported, only `gelu_pytorch_tanh`",

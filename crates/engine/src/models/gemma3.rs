@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_files_leave_out_what_transformers_has_defaults_for() {
+    fn published_config_without_optional_keys_gets_transformers_defaults() {
         // gemma-3-4b-it.
         let published = json!({
             "hidden_size": 2560,

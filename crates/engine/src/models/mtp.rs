@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_behind_the_last_are_heads_by_another_name() {
+    fn nextn_tensor_gets_the_mtp_name() {
         let config = |layers: u64| json!({ "num_hidden_layers": 4, "num_nextn_predict_layers": layers });
         let check = |name: &str, expected: Option<&str>| {
             assert_eq!(nextn_tensor_name(&config(1), name).as_deref(), expected, "{name}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_layer_on_the_own_embedding_is_known() {
+    fn mtp_head_is_supported_with_one_layer_and_shared_embedding() {
         let check = |config: Value, expected| assert_eq!(is_supported(&config), expected, "{config}");
         check(json!({}), true);
         check(json!({ "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false }), true);

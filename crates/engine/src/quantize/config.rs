@@ -3,10 +3,11 @@
 use mlx::quant::Quantization;
 use serde_json::{Value, json};
 
-/// `model_type`s that mlx-lm knows by the name of the model that also sees.
+/// `model_type`s that mlx-lm has only under the name of the multimodal model.
 const ALSO_SEE: &[(&str, &str)] = &[("qwen3_5_text", "qwen3_5"), ("qwen3_5_moe_text", "qwen3_5_moe")];
 
-/// The source's config.json with what has changed. Which tensors are quantised, loaders see by their scales.
+/// The source's config.json with the changes. Loaders see by the scales which tensors are
+/// quantised.
 pub fn config(source: &Value, q: Quantization, has_mtp: bool) -> Value {
     let mut config = source.clone();
     let quantization = json!({ "group_size": q.group_size, "bits": q.bits, "mode": q.mode.name() });
@@ -23,7 +24,7 @@ pub fn config(source: &Value, q: Quantization, has_mtp: bool) -> Value {
     config
 }
 
-/// Says that there is no MTP head, by the key of Qwen and by that of DeepSeek if it is there.
+/// Sets the number of MTP layers to 0, under Qwen's key and, if present, DeepSeek's.
 fn no_mtp(config: &mut Value) {
     config["mtp_num_hidden_layers"] = json!(0);
     if let Some(layers) = config.get_mut("num_nextn_predict_layers") {
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_head_is_said_to_be_missing() {
+    fn quantized_config_without_mtp_head_has_zero_mtp_layers() {
         let with = json!({ "model_type": "qwen3_5", "text_config": { "mtp_num_hidden_layers": 1 } });
         check(with.clone(), true, with.clone());
         let text = json!({ "mtp_num_hidden_layers": 0 });
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn text_models_get_the_name_that_mlx_lm_knows() {
+    fn quantized_config_of_text_model_has_the_model_type_of_mlx_lm() {
         check(json!({ "model_type": "qwen3_5_text" }), true, json!({ "model_type": "qwen3_5" }));
         check(json!({ "model_type": "qwen3" }), true, json!({ "model_type": "qwen3" }));
     }

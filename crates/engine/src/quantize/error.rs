@@ -9,7 +9,7 @@ use mlx::quant::Quantization;
 
 use crate::error::LoadError;
 
-/// One sentence that names the file, tensor or value at fault. Nothing that looks like a model is left behind.
+/// One sentence that names the file, tensor or value at fault. No partial result is left.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
     #[error(transparent)]
@@ -18,9 +18,9 @@ pub enum QuantizeError {
     AlreadyQuantized(String),
     #[error(
         "{} has {bits} bits in groups of {groups}, not {} bits in groups of {}",
-        asked.mode.name(), asked.bits, asked.group_size
+        requested.mode.name(), requested.bits, requested.group_size
     )]
-    NoSuchFormat { asked: Quantization, bits: String, groups: String },
+    NoSuchFormat { requested: Quantization, bits: String, groups: String },
     #[error("{} exists already; choose a new folder, or an empty one", .0.display())]
     Exists(PathBuf),
     #[error("{} is in the way; move it elsewhere, or choose another name for the result", .0.display())]
@@ -34,7 +34,7 @@ pub enum QuantizeError {
 }
 
 impl QuantizeError {
-    /// `bytes` is what the whole result needs.
+    /// `bytes` is the size of the whole result.
     pub(super) fn write(path: &Path, bytes: usize) -> impl FnOnce(io::Error) -> QuantizeError {
         let path = path.to_path_buf();
         move |error| QuantizeError::Write { path, error, bytes }
@@ -47,7 +47,7 @@ impl From<mlx::Error> for QuantizeError {
     }
 }
 
-/// What somebody whose disk is full wants to know.
+/// The size of the result, if the disk is full.
 fn needed(error: &io::Error, bytes: usize) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {

@@ -1,4 +1,4 @@
-//! The folder of the result: it has its name only once it is whole.
+//! The output folder: it gets its name only when it is complete.
 
 use std::{
     cell::RefCell,
@@ -12,39 +12,41 @@ use serde_json::Value;
 
 use super::{error::QuantizeError, shards::is_shard};
 
-/// Marks a folder as one that a run writes: nobody else has a file of this name.
+/// Lock file that marks a folder as written by `quantize`.
 const LOCK: &str = "lanner-quantize.lock";
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A folder beside the final one. Dropped before it is finished, it is removed; what a killed run left of it, the next
-/// run to the same place removes. Somebody else's folder of that name stays as it is.
-pub struct Partial {
+/// A temporary folder beside the final one. It is removed when dropped unfinished; the next run to
+/// the same place removes the leftovers of a killed one. Other folders of that name are left alone.
+pub struct PartialFolder {
     path: PathBuf,
     out: PathBuf,
-    /// Tells a run that goes on from one that was killed.
+    /// Distinguishes a running process from a killed one.
     lock: File,
-    /// What to remove if it is not finished.
+    /// Files to remove unless it is finished.
     written: RefCell<Vec<PathBuf>>,
     finished: bool,
 }
 
-impl Partial {
+impl PartialFolder {
     /// # Errors
-    /// There is something at `out` or beside it, another run is writing it, or the folder cannot be made.
-    pub fn create(out: &Path) -> Result<Partial, QuantizeError> {
+    /// `out` or its temporary folder exists, another run is writing it, or it cannot be created.
+    pub fn create(out: &Path) -> Result<PartialFolder, QuantizeError> {
         let out = std::path::absolute(out).map_err(QuantizeError::write(out, 0))?;
-        let Some(name) = out.file_name().filter(|_| is_free(&out)) else {
+        let Some(name) = out.file_name().filter(|_| is_available(&out)) else {
             return Err(QuantizeError::Exists(out));
         };
         let mut partial_name = name.to_os_string();
         partial_name.push(".partial");
         let path = out.with_file_name(partial_name);
-        let lock = match make(&path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => take_over(&path, &out)?,
-            made => made.map_err(QuantizeError::write(&path, 0)).and_then(|lock| hold(lock, &path, &out))?,
+        let lock = match create_locked(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => reclaim(&path, &out)?,
+            made => made
+                .map_err(QuantizeError::write(&path, 0))
+                .and_then(|lock| lock_folder(lock, &path, &out))?,
         };
-        Ok(Partial { path, out, lock, written: RefCell::default(), finished: false })
+        Ok(PartialFolder { path, out, lock, written: RefCell::default(), finished: false })
     }
 
     /// A new file of the result.
@@ -59,7 +61,7 @@ impl Partial {
         &self.path
     }
 
-    /// Which tensor is in which file.
+    /// Writes model.safetensors.index.json.
     pub fn write_index(&self, index: &Value) -> Result<(), QuantizeError> {
         self.write_json(INDEX, index)
     }
@@ -68,7 +70,7 @@ impl Partial {
         self.write_json(CONFIG, config)
     }
 
-    /// Writes a file of JSON that is on the disk on return.
+    /// Writes a JSON file and syncs it.
     fn write_json(&self, name: &str, value: &Value) -> Result<(), QuantizeError> {
         let write = || {
             let mut file = self.create_file(name)?;
@@ -78,7 +80,7 @@ impl Partial {
         write().map_err(QuantizeError::write(&self.path.join(name), 0))
     }
 
-    /// Copies what tokenizers, templates and processors are made of, and licences.
+    /// Copies the files of tokenizers, templates and processors, and licences.
     pub fn copy_companions(&self, source: &Path) -> Result<(), QuantizeError> {
         let entries = fs::read_dir(source).map_err(QuantizeError::write(source, 0))?;
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()) {
@@ -95,7 +97,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Gives the folder its name.
+    /// Renames the folder to its final name.
     pub fn finish(mut self) -> Result<(), QuantizeError> {
         let sync = |folder: &Path| File::open(folder)?.sync_all();
         let mut finish = || {
@@ -109,10 +111,10 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFolder {
     fn drop(&mut self) {
         if !self.finished {
-            // What cannot be removed, or is not ours, stays under a name that nobody takes for a model's.
+            // Leftovers stay under a name that no model has.
             for file in self.written.get_mut().iter().chain([&self.path.join(LOCK)]) {
                 let _ = fs::remove_file(file);
             }
@@ -122,42 +124,46 @@ impl Drop for Partial {
     }
 }
 
-/// Whether nothing is there, or an empty folder. A link is something: it cannot be replaced by a folder.
-fn is_free(out: &Path) -> bool {
+/// Whether `out` is absent or an empty folder. A link is neither.
+fn is_available(out: &Path) -> bool {
     let is_empty = |folder: &Path| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
     fs::symlink_metadata(out).map_or(true, |found| found.is_dir() && is_empty(out))
 }
 
-/// Makes the folder, with the file that is to be locked.
-fn make(path: &Path) -> io::Result<File> {
+/// Creates the folder and its lock file.
+fn create_locked(path: &Path) -> io::Result<File> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     fs::create_dir(path)?;
     File::create_new(path.join(LOCK)).inspect_err(|_| drop(fs::remove_dir(path)))
 }
 
-/// Locks; a disk that knows no locks does not keep anybody from working.
-fn hold(lock: File, path: &Path, out: &Path) -> Result<File, QuantizeError> {
+/// Locks `lock`; a file system without locks counts as locked.
+fn lock_folder(lock: File, path: &Path, out: &Path) -> Result<File, QuantizeError> {
     let locked = !matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
-    // Another run may have finished, or taken over, just before.
-    if locked && is_at(&lock, &path.join(LOCK)) { Ok(lock) } else { Err(QuantizeError::Busy(out.into())) }
+    // Another run may have finished or taken over in between.
+    if locked && is_same_file(&lock, &path.join(LOCK)) {
+        Ok(lock)
+    } else {
+        Err(QuantizeError::Busy(out.into()))
+    }
 }
 
-/// Locks and empties what a killed run left, and nothing else.
-fn take_over(path: &Path, out: &Path) -> Result<File, QuantizeError> {
+/// Locks and empties the folder of a killed run.
+fn reclaim(path: &Path, out: &Path) -> Result<File, QuantizeError> {
     let fail = |error| QuantizeError::write(path, 0)(error);
     let taken = || QuantizeError::Taken(path.into());
-    if left_files(path).map_err(fail)?.is_none() {
+    if leftovers(path).map_err(fail)?.is_none() {
         return Err(taken());
     }
-    let lock = hold(File::open(path.join(LOCK)).map_err(fail)?, path, out)?;
-    // Once more: before it was locked, its run may have gone on.
-    let files = left_files(path).map_err(fail)?.ok_or_else(taken)?;
+    let lock = lock_folder(File::open(path.join(LOCK)).map_err(fail)?, path, out)?;
+    // Again: its run may have gone on before the lock.
+    let files = leftovers(path).map_err(fail)?.ok_or_else(taken)?;
     files.iter().try_for_each(fs::remove_file).map_err(fail)?;
     Ok(lock)
 }
 
-/// The files that a killed run left besides its lock; `None` if anything there is not from such a run.
-fn left_files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+/// Leftover files of a killed run, without its lock; `None` if the folder holds anything else.
+fn leftovers(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
     if !fs::symlink_metadata(path)?.is_dir() || !is_file(&path.join(LOCK)) {
         return Ok(None);
@@ -174,18 +180,18 @@ fn left_files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     Ok(Some(files))
 }
 
-/// Whether this very file is there: not a link to it, and not one that has been removed since.
-fn is_at(file: &File, path: &Path) -> bool {
+/// Whether `path` is this open file: no link to it, and not removed since.
+fn is_same_file(file: &File, path: &Path) -> bool {
     let id = |found: &fs::Metadata| (found.dev(), found.ino());
     matches!((file.metadata(), fs::symlink_metadata(path)), (Ok(a), Ok(b)) if id(&a) == id(&b))
 }
 
-/// Whether a run may have written a file of this name.
+/// Whether `quantize` writes files of this name.
 fn is_written(name: &str) -> bool {
     [CONFIG, INDEX].contains(&name) || is_shard(name) || is_companion(name)
 }
 
-/// Whether a file of the source belongs to the result as well: not weights, nor what describes them.
+/// Whether a source file is copied: neither weights nor a description of them.
 fn is_companion(name: &str) -> bool {
     let described = [CONFIG, "hf_quant_config.json"].contains(&name) || name.ends_with(".index.json");
     let ends = [".json", ".jsonl", ".jinja", ".txt", ".model", ".tiktoken", ".py"];

@@ -1,4 +1,4 @@
-//! Quantising a checkpoint, piece by piece, on the CPU: with or without a GPU the bytes are the same. Nothing here runs a
+//! Quantises a checkpoint in chunks, on the CPU, so that bytes do not depend on the device. Runs no
 //! model.
 
 mod config;
@@ -18,35 +18,35 @@ pub use self::{
     plan::{Plan, PlannedTensor, quantization},
     verify::Deviation,
 };
-use self::{folder::Partial, plan::Stored, shards::Shards};
+use self::{folder::PartialFolder, plan::StoredTensor, shards::Shards};
 use crate::options::Progress;
 pub use crate::weights::Action;
 
 /// Largest weight file, in bytes.
 pub const SHARD_BYTES: usize = 5 << 30;
 
-/// What was written.
+/// Counts and sizes of a finished run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub quantized: usize,
     pub skipped: usize,
-    /// Of all tensors, in the source and in the result.
+    /// Bytes of all tensors, in the source and in the result.
     pub source_bytes: usize,
     pub bytes: usize,
     pub files: usize,
 }
 
-/// Hears how far the work has come, and may break it off.
+/// Called with the progress; can cancel.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 impl Plan {
-    /// Writes the quantised checkpoint to the folder `out`, which appears once it is whole. No file of weights is longer
-    /// than `shard_bytes`, unless one tensor is.
+    /// Writes the quantised checkpoint to the folder `out`, which appears when it is complete.
+    /// Weight files are at most `shard_bytes` long, unless one tensor is longer.
     ///
     /// The same source and format give the same bytes.
     ///
     /// # Errors
-    /// `out` is there already, reading or writing fails, or `progress` broke it off; nothing is left then.
+    /// `out` exists, reading or writing fails, or `progress` cancelled; then no files are left.
     pub fn write(
         &mut self,
         out: &Path,
@@ -54,16 +54,16 @@ impl Plan {
         progress: OnProgress,
     ) -> Result<Report, QuantizeError> {
         mlx::use_gpu(false)?;
-        let partial = Partial::create(out)?;
+        let partial = PartialFolder::create(out)?;
         let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
         let mut shards = Shards::create(&partial, stored, shard_bytes)?;
-        let mut steps = Steps { done: 0, total: self.source_bytes(), progress };
+        let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let (q, reader) = (self.quantization, &mut self.reader);
         for tensor in &self.tensors {
             let stored = tensor.stored(q);
             reader.chunks(&tensor.recipe, |values, _| {
                 let bytes = values.size() * values.dtype().size();
-                write_piece(&values, tensor.action, q, &stored, &mut shards)?;
+                write_chunk(&values, tensor.action, q, &stored, &mut shards)?;
                 steps.advance(bytes)
             })?;
         }
@@ -79,11 +79,11 @@ impl Plan {
     }
 }
 
-fn write_piece(
+fn write_chunk(
     values: &Array,
     action: Action,
     q: Quantization,
-    stored: &[Stored],
+    stored: &[StoredTensor],
     shards: &mut Shards,
 ) -> Result<(), QuantizeError> {
     if action != Action::Quantize {
@@ -99,15 +99,15 @@ fn write_piece(
 }
 
 /// Counts bytes for the progress bar.
-struct Steps<'a> {
+struct ByteProgress<'a> {
     done: usize,
     total: usize,
     progress: OnProgress<'a>,
 }
 
-impl Steps<'_> {
+impl ByteProgress<'_> {
     fn advance(&mut self, bytes: usize) -> Result<(), QuantizeError> {
-        // MLX keeps freed memory for later; here every piece is of another size.
+        // MLX caches freed memory for reuse, but the chunks differ in size.
         mlx::clear_cache()?;
         self.done += bytes;
         match (self.progress)(Progress { loaded_bytes: self.done, total_bytes: self.total }) {

@@ -1,4 +1,4 @@
-//! What becomes of every tensor, decided from names, shapes and types before anything is read.
+//! The plan: an action for every tensor, from names, shapes and types alone.
 
 use std::{
     collections::BTreeSet,
@@ -22,9 +22,9 @@ use crate::{
 pub struct Plan {
     pub quantization: Quantization,
     pub tensors: Vec<PlannedTensor>,
-    /// Tensors that are left out, each with its shape and the reason.
+    /// Tensors that are dropped, each with its shape and the reason.
     pub dropped: Vec<(String, Vec<usize>, &'static str)>,
-    /// Where tokenizers and the like are, if they are files.
+    /// Folder of tokenizers and other companions, if they are files.
     pub(super) companions: Option<PathBuf>,
     pub(super) config: Value,
     pub(super) has_mtp: bool,
@@ -33,36 +33,36 @@ pub struct Plan {
 
 /// One tensor of the result.
 pub struct PlannedTensor {
-    /// With `.weight` at the end if it is quantised.
+    /// Ends in `.weight` if it is quantised.
     pub name: String,
-    /// Of its values.
+    /// Shape before packing.
     pub shape: Vec<usize>,
-    /// Of its values in the source.
+    /// Type in the source.
     pub dtype: Dtype,
     pub action: Action,
     pub(super) recipe: Recipe,
-    /// Whether it is stored where mlx-lm does not look.
-    pub(super) aside: bool,
+    /// Whether it goes to a file that mlx-lm does not read.
+    pub(super) in_mtp_file: bool,
 }
 
-/// mlx-lm neither drops MTP heads of these models nor computes with them.
-const MTP_ASIDE: &[&str] = &["qwen3_next", "deepseek_v3", "kimi_k2"];
+/// Families whose MTP heads mlx-lm neither drops nor runs.
+const MTP_UNKNOWN_TO_MLX_LM: &[&str] = &["qwen3_next", "deepseek_v3", "kimi_k2"];
 
 impl Plan {
     /// Reads the headers of a checkpoint.
     ///
     /// # Errors
-    /// It cannot be read, is of no family that is known, or is quantised already.
+    /// It cannot be read, its family is unknown, or it is quantised already.
     pub fn new(source: &Checkpoint, quantization: Quantization) -> Result<Plan, QuantizeError> {
         let config = source.config()?;
         let family = models::family(&config)?;
         check_not_quantized(&config)?;
         let reader = Reader::new(source.weight_files()?)?;
         let text = models::text_config(&config);
-        let (names, dropped) = sort_out(&config, reader.names());
+        let (names, dropped) = split_dropped(&config, reader.names());
         let is_mtp =
             |name: &str| name.split('.').any(|part| part == "mtp") || models::is_nextn_layer(text, name);
-        let aside = MTP_ASIDE.contains(&config["model_type"].as_str().unwrap_or_default());
+        let in_mtp_file = MTP_UNKNOWN_TO_MLX_LM.contains(&config["model_type"].as_str().unwrap_or_default());
         let mut tensors = Vec::new();
         for (name, recipe) in family.layout(text).to_copy(&reader, &names, is_mtp)? {
             let dtype = reader.dtype(&recipe.sources[0])?;
@@ -73,8 +73,8 @@ impl Plan {
                 true => Action::Skip("MTP head"),
                 false => action_for(&name, &recipe.shape, dtype, quantization),
             };
-            let (shape, aside) = (recipe.shape.clone(), aside && is_mtp(&name));
-            tensors.push(PlannedTensor { name, shape, dtype, action, recipe, aside });
+            let (shape, in_mtp_file) = (recipe.shape.clone(), in_mtp_file && is_mtp(&name));
+            tensors.push(PlannedTensor { name, shape, dtype, action, recipe, in_mtp_file });
         }
         let with_shape = |(name, reason): (String, _)| {
             let shape = reader.shape(&name).to_vec();
@@ -97,19 +97,19 @@ impl Plan {
 }
 
 impl PlannedTensor {
-    /// Bytes of its values in the source's type.
+    /// Bytes in the source's type.
     pub fn source_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// The tensors it is stored as.
-    pub(super) fn stored(&self, q: Quantization) -> Vec<Stored> {
+    /// The tensors that are written for it.
+    pub(super) fn stored(&self, q: Quantization) -> Vec<StoredTensor> {
         let stored = |name: String, dtype, last: Option<usize>| {
             let mut shape = self.shape.clone();
             if let (Some(axis), Some(last)) = (shape.last_mut(), last) {
                 *axis = last;
             }
-            Stored { name, dtype, shape, aside: self.aside }
+            StoredTensor { name, dtype, shape, in_mtp_file: self.in_mtp_file }
         };
         if self.action != Action::Quantize {
             return vec![stored(self.name.clone(), self.dtype, None)];
@@ -126,23 +126,23 @@ impl PlannedTensor {
     }
 }
 
-/// A tensor of the result as it stands in a file.
+/// A tensor in a file of the result.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    pub aside: bool,
+    pub in_mtp_file: bool,
 }
 
-impl Stored {
+impl StoredTensor {
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 }
 
-/// The tensors to go on with, and those that no engine needs.
-fn sort_out(config: &Value, names: Vec<String>) -> (Vec<String>, Vec<(String, &'static str)>) {
+/// The tensors to copy, and those that are dropped with the reason.
+fn split_dropped(config: &Value, names: Vec<String>) -> (Vec<String>, Vec<(String, &'static str)>) {
     let text = models::text_config(config);
     let tied = ["tie_word_embeddings", "tie_embedding"]
         .iter()
@@ -163,7 +163,7 @@ fn sort_out(config: &Value, names: Vec<String>) -> (Vec<String>, Vec<(String, &'
     (kept, dropped)
 }
 
-/// Refuses what config.json calls quantised: its values cannot be packed a second time without losing more.
+/// Fails on quantised sources: a second quantisation loses more than one of the original.
 fn check_not_quantized(config: &Value) -> Result<(), QuantizeError> {
     let keys = ["quantization", "quantization_config", "compression_config"];
     let places = [Some(config), config.get("text_config")];
@@ -175,17 +175,17 @@ fn check_not_quantized(config: &Value) -> Result<(), QuantizeError> {
     Ok(())
 }
 
-/// A format by its mode, and by bits and group size where the mode leaves a choice.
+/// A format by its mode, and by bits and group size where the mode leaves them open.
 ///
 /// # Errors
-/// MLX has no such format; the error says which there are.
+/// MLX has no such format; the error lists its formats.
 pub fn quantization(
     mode: Mode,
     bits: Option<i32>,
     group_size: Option<i32>,
 ) -> Result<Quantization, QuantizeError> {
     let default = mode.fixed().unwrap_or(Quantization { mode, group_size: 64, bits: 4 });
-    let asked = Quantization {
+    let requested = Quantization {
         mode,
         bits: bits.unwrap_or(default.bits),
         group_size: group_size.unwrap_or(default.group_size),
@@ -194,9 +194,9 @@ pub fn quantization(
         Mode::Affine => ([2, 3, 4, 5, 6, 8].into(), [32, 64, 128].into()),
         _ => ([default.bits].into(), [default.group_size].into()),
     };
-    let known = known_bits.contains(&asked.bits) && known_groups.contains(&asked.group_size);
-    known.then_some(asked).ok_or_else(|| QuantizeError::NoSuchFormat {
-        asked,
+    let known = known_bits.contains(&requested.bits) && known_groups.contains(&requested.group_size);
+    known.then_some(requested).ok_or_else(|| QuantizeError::NoSuchFormat {
+        requested,
         bits: listed(&known_bits),
         groups: listed(&known_groups),
     })

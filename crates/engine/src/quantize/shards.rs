@@ -1,20 +1,21 @@
-//! The weight files of the result: who lies where is known before anything is written, so that headers come first.
+//! The weight files of the result. All offsets are known before the first write, so headers come
+//! first.
 
 use std::{collections::BTreeMap, fs::File, io::Write, os::unix::fs::FileExt, path::PathBuf};
 
 use mlx::Dtype;
 use serde_json::{Map, Value, json};
 
-use super::{error::QuantizeError, folder::Partial, plan::Stored};
+use super::{error::QuantizeError, folder::PartialFolder, plan::StoredTensor};
 
-/// What the names of the weight files start with: the model's own, and those set aside.
+/// Prefixes of weight files: the model's, and the MTP heads' that mlx-lm must not read.
 const STEMS: [&str; 2] = ["model", "mtp"];
 
 /// Weight files of the result, open for writing.
 pub struct Shards {
     files: Vec<Shard>,
-    /// Stored tensor's name to its file and what is free in it.
-    places: BTreeMap<String, Place>,
+    /// Where each tensor goes, by name.
+    slots: BTreeMap<String, TensorSlot>,
     total: usize,
 }
 
@@ -23,7 +24,7 @@ struct Shard {
     file: File,
 }
 
-struct Place {
+struct TensorSlot {
     shard: usize,
     /// Where the next of its bytes goes in the file, and where they end.
     next: u64,
@@ -31,12 +32,17 @@ struct Place {
 }
 
 impl Shards {
-    /// Creates the files in `folder`, each at most `limit` bytes long unless one tensor alone is longer.
-    pub fn create(folder: &Partial, tensors: Vec<Stored>, limit: usize) -> Result<Shards, QuantizeError> {
-        let total = tensors.iter().map(Stored::bytes).sum();
-        let (aside, main): (Vec<Stored>, Vec<Stored>) = tensors.into_iter().partition(|tensor| tensor.aside);
-        let mut shards = Shards { files: Vec::new(), places: BTreeMap::new(), total };
-        for (stem, tensors) in STEMS.into_iter().zip([main, aside]) {
+    /// Creates the files in `folder`, at most `limit` bytes each unless one tensor is longer.
+    pub fn create(
+        folder: &PartialFolder,
+        tensors: Vec<StoredTensor>,
+        limit: usize,
+    ) -> Result<Shards, QuantizeError> {
+        let total = tensors.iter().map(StoredTensor::bytes).sum();
+        let (in_mtp_file, main): (Vec<StoredTensor>, Vec<StoredTensor>) =
+            tensors.into_iter().partition(|tensor| tensor.in_mtp_file);
+        let mut shards = Shards { files: Vec::new(), slots: BTreeMap::new(), total };
+        for (stem, tensors) in STEMS.into_iter().zip([main, in_mtp_file]) {
             let parts = split(tensors, limit);
             let count = parts.len();
             for (i, tensors) in parts.into_iter().enumerate() {
@@ -55,9 +61,14 @@ impl Shards {
         self.total
     }
 
-    fn add(&mut self, folder: &Partial, name: &str, mut tensors: Vec<Stored>) -> Result<(), QuantizeError> {
+    fn add(
+        &mut self,
+        folder: &PartialFolder,
+        name: &str,
+        mut tensors: Vec<StoredTensor>,
+    ) -> Result<(), QuantizeError> {
         let path = folder.path().join(name);
-        // Wide types first: every tensor is then aligned to its type.
+        // Wide types first aligns every tensor to its type.
         tensors.sort_by(|a, b| b.dtype.size().cmp(&a.dtype.size()).then_with(|| a.name.cmp(&b.name)));
         let (header, mut offset) = (header(&tensors), 0);
         let write = |bytes: &[u8]| {
@@ -69,8 +80,8 @@ impl Shards {
         for tensor in tensors {
             let next = (header.len() + offset) as u64;
             offset += tensor.bytes();
-            let place = Place { shard: self.files.len(), next, end: (header.len() + offset) as u64 };
-            self.places.insert(tensor.name, place);
+            let slot = TensorSlot { shard: self.files.len(), next, end: (header.len() + offset) as u64 };
+            self.slots.insert(tensor.name, slot);
         }
         self.files.push(Shard { path, file });
         Ok(())
@@ -82,22 +93,22 @@ impl Shards {
     /// The disk is full, or fails.
     ///
     /// # Panics
-    /// There is no such tensor, or it has got all its bytes.
+    /// The tensor was not planned, or is complete.
     pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), QuantizeError> {
-        let place = self.places.get_mut(name).unwrap_or_else(|| panic!("{name} was not planned"));
-        assert!(place.next + bytes.len() as u64 <= place.end, "{name} has more bytes than planned");
-        let shard = &self.files[place.shard];
-        shard.file.write_all_at(bytes, place.next).map_err(QuantizeError::write(&shard.path, self.total))?;
-        place.next += bytes.len() as u64;
+        let slot = self.slots.get_mut(name).unwrap_or_else(|| panic!("{name} was not planned"));
+        assert!(slot.next + bytes.len() as u64 <= slot.end, "{name} has more bytes than planned");
+        let shard = &self.files[slot.shard];
+        shard.file.write_all_at(bytes, slot.next).map_err(QuantizeError::write(&shard.path, self.total))?;
+        slot.next += bytes.len() as u64;
         Ok(())
     }
 
-    /// Has everything on the disk; returns the index, and how many files there are.
+    /// Syncs the files; returns the index and the number of files.
     pub fn finish(self) -> Result<(Value, usize), QuantizeError> {
         let mut map = Map::new();
-        for (name, place) in &self.places {
-            assert_eq!(place.next, place.end, "{name} has fewer bytes than planned");
-            let file = self.files[place.shard].path.file_name().unwrap_or_default();
+        for (name, slot) in &self.slots {
+            assert_eq!(slot.next, slot.end, "{name} has fewer bytes than planned");
+            let file = self.files[slot.shard].path.file_name().unwrap_or_default();
             map.insert(name.clone(), json!(file.to_string_lossy()));
         }
         for shard in &self.files {
@@ -107,7 +118,7 @@ impl Shards {
     }
 }
 
-/// Whether weight files are called so.
+/// Whether a weight file can have this name.
 pub fn is_shard(name: &str) -> bool {
     let is_number = |part: &str| part.len() >= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = name.strip_suffix(".safetensors").unwrap_or("").split('-').collect();
@@ -118,13 +129,13 @@ pub fn is_shard(name: &str) -> bool {
     }
 }
 
-/// Runs of tensors, sorted by name, that fit into a file.
-fn split(mut tensors: Vec<Stored>, limit: usize) -> Vec<Vec<Stored>> {
+/// Tensors sorted by name, split into files.
+fn split(mut tensors: Vec<StoredTensor>, limit: usize) -> Vec<Vec<StoredTensor>> {
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut parts: Vec<Vec<Stored>> = Vec::new();
+    let mut parts: Vec<Vec<StoredTensor>> = Vec::new();
     let mut used = 0;
     for tensor in tensors {
-        // At most what its line in the header takes.
+        // An upper bound of its header entry.
         let needs = tensor.bytes() + tensor.name.len() + 24 * tensor.shape.len() + 100;
         if parts.is_empty() || used + needs > limit {
             parts.push(Vec::new());
@@ -136,7 +147,7 @@ fn split(mut tensors: Vec<Stored>, limit: usize) -> Vec<Vec<Stored>> {
     parts
 }
 
-fn header(tensors: &[Stored]) -> Vec<u8> {
+fn header(tensors: &[StoredTensor]) -> Vec<u8> {
     let mut entries = Map::new();
     entries.insert("__metadata__".into(), json!({ "format": "mlx" }));
     let mut offset = 0;
@@ -152,7 +163,7 @@ fn header(tensors: &[Stored]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), &json[..]].concat()
 }
 
-/// As safetensors calls it.
+/// safetensors' name of a type.
 fn name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bool => "BOOL",

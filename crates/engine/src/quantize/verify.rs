@@ -1,32 +1,34 @@
-//! How far a quantised checkpoint is from its source, tensor by tensor, as both lie on the disk.
+//! Compares a quantised checkpoint with its source, tensor by tensor, as stored.
 
 use std::path::Path;
 
 use mlx::{Array, Dtype, quant::Quantized};
 
-use super::{Action, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, Steps, plan::Stored};
+use super::{
+    Action, ByteProgress, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, plan::StoredTensor,
+};
 use crate::{checkpoint::Checkpoint, error::LoadError, weights::Reader};
 
-/// How far one tensor of the result is from the source.
+/// Difference of a tensor from its source.
 #[derive(Clone, Debug)]
 pub struct Deviation {
     pub name: String,
-    /// Cosine of the angle between both as vectors; 1 for zeros that are zeros still.
+    /// Cosine similarity; 1 if both are equal.
     pub cosine: f64,
-    /// Largest difference of two values.
+    /// Largest absolute difference.
     pub max_error: f64,
     pub quantized: bool,
 }
 
 impl Plan {
-    /// Compares the checkpoint in `out`, which [`write`](Plan::write) wrote, with the source.
+    /// Compares the checkpoint in `out`, written by [`write`](Plan::write), with the source.
     ///
     /// # Errors
-    /// A tensor is missing or unreadable, or `progress` broke it off.
+    /// A tensor is missing or unreadable, or `progress` cancelled.
     pub fn verify(&mut self, out: &Path, progress: OnProgress) -> Result<Vec<Deviation>, QuantizeError> {
         mlx::use_gpu(false)?;
         let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?)?;
-        let mut steps = Steps { done: 0, total: self.source_bytes(), progress };
+        let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let mut deviations = Vec::new();
         for tensor in &self.tensors {
             let mut sums = Sums::default();
@@ -46,7 +48,7 @@ impl Plan {
     }
 }
 
-fn check_header(stored: &[Stored], result: &Reader) -> Result<(), QuantizeError> {
+fn check_header(stored: &[StoredTensor], result: &Reader) -> Result<(), QuantizeError> {
     for tensor in stored {
         if result.shape(&tensor.name) != tensor.shape || result.dtype(&tensor.name)? != tensor.dtype {
             let message = "its shape or type is not what was written".into();
@@ -59,13 +61,13 @@ fn check_header(stored: &[Stored], result: &Reader) -> Result<(), QuantizeError>
 /// Rows of a tensor of the result, dequantised.
 fn read_back(
     tensor: &PlannedTensor,
-    stored: &[Stored],
+    stored: &[StoredTensor],
     quantization: Quantization,
     result: &mut Reader,
     rows: std::ops::Range<usize>,
 ) -> Result<Array, QuantizeError> {
     let mut part = |i: usize| {
-        let Stored { name, shape, .. } = &stored[i];
+        let StoredTensor { name, shape, .. } = &stored[i];
         result.rows(name, if shape.is_empty() { &[1] } else { shape }, rows.clone())
     };
     if tensor.action != Action::Quantize {
@@ -92,7 +94,7 @@ impl Sums {
             self.squares[0] += a * a;
             self.squares[1] += b * b;
             let error = (a - b).abs();
-            // Not a number counts as the worst.
+            // NaN counts as the largest error.
             self.max_error = if error <= self.max_error { self.max_error } else { error };
         }
     }

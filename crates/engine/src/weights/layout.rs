@@ -1,8 +1,7 @@
-//! Checkpoint layouts: how the tensors of a checkpoint make up those of MLX's layout, which models load and `quantize`
-//! writes.
+//! Checkpoint layouts: recipes that make tensors in MLX's layout, which models load and `quantize`
+//! writes, from those of a checkpoint.
 //!
-//! MLX's layout stacks experts, splits fused projections and rearranges what its kernels read in another order. Most
-//! tensors are the same in both.
+//! MLX's layout stacks experts and splits fused projections; most tensors are the same in both.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,16 @@ use serde_json::Value;
 use super::reader::Reader;
 use crate::error::{LoadError, Result};
 
-/// Which tensors of a checkpoint go where.
+/// Maps tensors of a checkpoint to MLX's layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Values of `model_type` that it holds for; none means all.
+    /// Values of `model_type` that it applies to; none means all.
     model_types: &'static [&'static str],
-    /// Whether it holds only for what `quantize` writes.
+    /// Whether it applies only to copies that `quantize` writes.
     only_copies: bool,
-    /// Suffix of a tensor's name. `#` stands for a number: such tensors are stacked in its order.
+    /// Suffix of a tensor's name; `#` matches the number of a tensor in a stack.
     from: &'static str,
-    /// Suffixes of the names in MLX's layout, and what of the tensor goes there.
+    /// Suffixes of the names in MLX's layout, and the part of the tensor that goes there.
     to: &'static [(&'static str, Transform)],
 }
 
@@ -30,12 +29,12 @@ impl Rule {
         Rule { model_types: &[], only_copies: false, from, to }
     }
 
-    /// A rule for some of a family's values of `model_type`.
+    /// Restricts it to some of a family's values of `model_type`.
     pub const fn of(self, model_types: &'static [&'static str]) -> Rule {
         Rule { model_types, ..self }
     }
 
-    /// A rule that loading needs not: it understands both layouts.
+    /// Restricts it to copies; loading handles both layouts.
     pub const fn only_in_copies(self) -> Rule {
         Rule { only_copies: true, ..self }
     }
@@ -66,7 +65,7 @@ pub enum Transform {
 }
 use Transform::*;
 
-/// Rules for all families, after a family's own; the first that fits counts.
+/// Rules of all families, after a family's own; the first match applies.
 const COMMON: &[Rule] = &[
     Rule::new(
         ".mlp.experts.gate_up_proj",
@@ -87,17 +86,17 @@ const COMMON: &[Rule] = &[
     ),
 ];
 
-/// How a tensor of MLX's layout is made from tensors of a checkpoint.
+/// How to make a tensor in MLX's layout from tensors of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// Tensors of the checkpoint, concatenated along the first axis.
     pub sources: Vec<String>,
-    /// The shape that each of them is viewed as.
+    /// The shape that each source is viewed as.
     pub view: Vec<usize>,
-    /// Whether they hold bytes that are viewed as uint32 words.
+    /// View the bytes as uint32 words.
     pub words: bool,
     pub slice: Option<Slice>,
-    /// Whether the last two axes are swapped, after slicing.
+    /// Swap the last two axes, after slicing.
     pub transposed: bool,
     pub plus_one: bool,
     /// Shape of the result.
@@ -113,47 +112,47 @@ pub struct Slice {
     step: usize,
 }
 
-/// A tensor of MLX's layout while its sources are being collected.
+/// A tensor in MLX's layout while its sources are collected.
 struct Sources {
     transform: Transform,
     /// By number in the stack; `None` if it is not stacked.
     names: BTreeMap<Option<usize>, String>,
 }
 
-/// What decides the layout of a checkpoint, besides its tensors.
+/// How a family stores its tensors.
 pub struct Layout<'a> {
     /// The text part of config.json.
     pub config: &'a Value,
     /// The family's rules.
     pub rules: &'static [Rule],
-    /// A tensor's name to its canonical path, given the text part of config.json; `None` drops the tensor.
+    /// A tensor's name to its canonical path, given `config`; `None` drops the tensor.
     pub sanitize: fn(&Value, &str) -> Option<String>,
 }
 
 impl Layout<'_> {
-    /// Names as they are, and no rules but the common ones.
+    /// Unchanged names and the common rules.
     pub fn plain(config: &Value) -> Layout<'_> {
         Layout { config, rules: &[], sanitize: |_, name| Some(name.to_string()) }
     }
 
-    /// The path by which a model asks for a tensor; `None` if it is dropped.
+    /// The path that models use; `None` if the tensor is dropped.
     pub fn canonical(&self, name: &str) -> Option<String> {
         (self.sanitize)(self.config, name)
     }
 
-    /// The recipes to load the tensors `names`, by name in MLX's layout.
+    /// Recipes to load the tensors `names`, by name in MLX's layout.
     ///
     /// # Errors
-    /// A stack has holes or parts of different shapes, or config.json lacks a size that a slice needs.
+    /// A stack has gaps or parts of different shapes, or config.json lacks a size.
     pub fn to_load(&self, reader: &Reader, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
         self.recipes(reader, names, |rule, _| !rule.only_copies)
     }
 
-    /// The recipes to write a quantised copy of the tensors `names`, by name in MLX's layout; those that `is_verbatim`
-    /// names keep the checkpoint's, except for norms and convolutions.
+    /// Recipes to write copies of the tensors `names`, by name in MLX's layout. Tensors that
+    /// `is_verbatim` selects are not rearranged, except norms and convolutions.
     ///
     /// # Errors
-    /// As for [`to_load`](Layout::to_load).
+    /// See [`to_load`](Layout::to_load).
     pub fn to_copy(
         &self,
         reader: &Reader,
@@ -193,14 +192,14 @@ impl Layout<'_> {
     }
 }
 
-/// Whether a depthwise convolution is stored as the hub has it, `[channels, 1, width]`, and not as MLX does,
+/// Whether a depthwise convolution has the hub's layout `[channels, 1, width]`, not MLX's
 /// `[channels, width, 1]`.
 pub fn is_hub_conv1d<N: PartialEq + From<u8>>(shape: &[N]) -> bool {
     shape.get(1) == Some(&N::from(1))
 }
 
-/// The names that a tensor goes to, its number in the stack there, and how it is transformed. Without a rule it keeps
-/// its name.
+/// Target names of a tensor, its number in a stack, and its transform; its own name if no rule
+/// matches.
 fn targets<'a>(
     mut rules: impl Iterator<Item = &'a Rule>,
     name: &str,
@@ -218,7 +217,8 @@ fn targets<'a>(
     rule.to.iter().map(target).collect()
 }
 
-/// The suffix to look for, and what stands after it: a rule for whole weights holds for their scales and biases as well.
+/// The suffix to match and a part suffix after it: rules for whole weights apply to scales and
+/// biases too.
 fn suffix_of(rule: &Rule, name: &str) -> (&'static str, &'static str) {
     let is_whole = rule.to.iter().all(|(_, transform)| *transform == Whole);
     let part = [".scales", ".biases"].into_iter().find(|part| name.ends_with(part));
@@ -252,7 +252,7 @@ impl Sources {
                 return Err(bad(source, "its shape or type is not that of the other experts"));
             }
         }
-        // A packed matrix is unpacked before it is sliced: its shape is config.json's.
+        // A quantised matrix is dequantised before slicing; config.json has its shape.
         let packed = !dtype.is_float() && reader.scales_of(&sources[0]).is_some();
         let mut recipe = Recipe::whole(sources, shape, stacked);
         recipe
@@ -263,7 +263,7 @@ impl Sources {
 }
 
 impl Recipe {
-    /// The tensor `sources` as they are, stacked or a single one.
+    /// Unchanged sources: a stack of them, or a single one.
     pub fn whole(sources: Vec<String>, shape: Vec<usize>, stacked: bool) -> Recipe {
         let count = sources.len();
         let view = if stacked { [&[1], &shape[..]].concat() } else { shape.clone() };
@@ -273,12 +273,12 @@ impl Recipe {
         Recipe { sources, view, words: false, slice: None, transposed: false, plus_one: false, shape }
     }
 
-    /// Whether the sources' bytes are the result's.
+    /// Whether the result has the sources' bytes unchanged.
     pub fn is_whole(&self) -> bool {
         !self.words && self.slice.is_none() && !self.transposed && !self.plus_one
     }
 
-    /// `None` if the shape does not allow it.
+    /// `None` if the shape does not fit.
     fn apply_transform(&mut self, transform: Transform, config: &Value, packed: bool) -> Option<()> {
         match transform {
             Whole => return Some(()),
@@ -318,7 +318,7 @@ impl Recipe {
         Some(())
     }
 
-    /// Half of an axis that has an even size.
+    /// Half of an even axis.
     fn half(&self, axis: usize) -> Option<usize> {
         self.view.get(axis).filter(|size| size.is_multiple_of(2)).map(|size| size / 2)
     }
@@ -349,7 +349,8 @@ impl Recipe {
         Some(())
     }
 
-    /// What it makes of rows of a source, viewed as [`view`](Recipe::view).
+    /// Applies slice, transposition and offset to rows of a source viewed as
+    /// [`view`](Recipe::view).
     pub fn apply(&self, values: Array) -> Array {
         let values = match self.slice {
             Some(slice) => slice.apply(&values),

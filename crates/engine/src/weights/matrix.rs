@@ -12,7 +12,7 @@ use crate::{error::Result, nn::Matrix};
 const PARTS: [&str; 3] = ["weight", "scales", "biases"];
 
 impl Weights {
-    /// A matrix `[outputs, inputs]`, or a stack of them with their number in front.
+    /// A matrix `[outputs, inputs]`, or a stack of them `[count, outputs, inputs]`.
     pub(super) fn matrix(&self, name: &str, shape: &[i32]) -> Result<Matrix> {
         let (inputs, rows) = (shape[shape.len() - 1], &shape[..shape.len() - 1]);
         let with_last = |last: i32| [rows, &[last]].concat();
@@ -54,7 +54,7 @@ impl Weights {
         Ok(Matrix::Quantized(Quantized { codes, scales, biases, quantization }))
     }
 
-    /// Compares how a matrix is stored with what config.json says of it.
+    /// Compares a matrix's stored format with config.json's.
     fn check_declared(&self, weight: &str, found: Option<Quantization>) -> Result<()> {
         let Some(tensor) = self.store.tensors.get(&self.path(weight)) else { return Ok(()) };
         if tensor.packed.is_some() {
@@ -67,14 +67,14 @@ impl Weights {
     fn random_matrix(&self, random: Random, name: &str, shape: &[i32]) -> Result<Matrix> {
         let path = self.path(name);
         let matrix = random.matrix(&path, shape)?;
-        let made_up = |part: &str, array: &Array| self.store.made_up(&format!("{path}.{part}"), array);
+        let count = |part: &str, array: &Array| self.store.count_generated(&format!("{path}.{part}"), array);
         match &matrix {
-            Matrix::Dense(weight) => made_up("weight", weight),
+            Matrix::Dense(weight) => count("weight", weight),
             Matrix::Quantized(Quantized { codes, scales, biases, quantization }) => {
                 self.count(shape, *quantization);
-                made_up("weight", codes);
-                made_up("scales", scales);
-                biases.iter().for_each(|biases| made_up("biases", biases));
+                count("weight", codes);
+                count("scales", scales);
+                biases.iter().for_each(|biases| count("biases", biases));
             }
         }
         Ok(self.converted(matrix))
@@ -85,7 +85,7 @@ impl Weights {
         self.store.stats.borrow_mut().quantized(parameters, quantization);
     }
 
-    /// With floating-point values in the type that the device wants.
+    /// Casts floating-point parts to the type that the device needs.
     fn converted(&self, matrix: Matrix) -> Matrix {
         let cast = |array: Array| if array.dtype().is_float() { self.cast(array) } else { array };
         match matrix {
@@ -101,8 +101,8 @@ impl Weights {
         }
     }
 
-    /// Format, bits and group size follow from the shapes once the number of inputs is known, as in mlx-lm; config.json's
-    /// map may be incomplete, the shapes cannot be.
+    /// Infers the format from the shapes and the number of inputs, as mlx-lm does: config.json's
+    /// map may be incomplete.
     fn quantization(&self, name: &str, inputs: i32) -> Result<Quantization> {
         let [weight, scales, _] = PARTS.map(|part| format!("{name}.{part}"));
         let (code_shape, scale_shape) = (self.shape(&weight)?, self.shape(&scales)?);

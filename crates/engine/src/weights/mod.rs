@@ -1,4 +1,4 @@
-//! Tensors by path, with their shapes checked; the only place that knows how weights are stored.
+//! Tensors by path, with checked shapes; no other module knows how weights are stored.
 
 mod layout;
 mod matrix;
@@ -41,7 +41,7 @@ impl Weights {
     /// The tensors of `files` in MLX's layout, by their canonical paths.
     ///
     /// # Errors
-    /// A tensor is there twice or has an unknown type, or tensors do not make up those of MLX's layout.
+    /// A tensor is duplicate or of an unknown type, or does not fit MLX's layout.
     pub fn new(
         files: Vec<Safetensors>,
         layout: &Layout,
@@ -58,18 +58,18 @@ impl Weights {
         Ok(Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 })
     }
 
-    /// Bytes of all tensors as they are stored; 0 of weights that are made up.
+    /// Bytes of all tensors as stored; 0 for random weights.
     pub fn total_bytes(&self) -> usize {
         self.store.loaded.borrow().total
     }
 
-    /// Weights that are made up as they are asked for.
+    /// Random weights, generated on demand.
     pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
         let store = Store { random: Some(random), ..Store::new(Reader::default(), types, progress) };
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
-    /// A checkpoint of which only names, types and shapes are known: enough to see whether a model fits it.
+    /// A checkpoint without data: enough to check whether a model fits it.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
@@ -84,7 +84,7 @@ impl Weights {
         Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 
-    /// The same scope of a checkpoint that stores the weights of RMS norms as `weight - offset`.
+    /// The same scope, with norms stored as `weight - offset`.
     pub fn with_norm_offset(&self, norm_offset: f32) -> Weights {
         Weights { norm_offset, ..self.clone() }
     }
@@ -98,23 +98,22 @@ impl Weights {
         self.store.loaded.borrow().bytes
     }
 
-    /// What was read so far, of a model with this text part of config.json.
+    /// Statistics of the tensors read so far; `config` is the text part of config.json.
     pub fn summary(&self, config: &Value) -> WeightSummary {
         self.store.stats.borrow().summary(config)
     }
 
-    /// Says that a tensor is known and not needed; it may be absent.
+    /// Marks a tensor, if present, as not needed.
     pub fn skip(&self, name: &str) {
         if let Some(tensor) = self.store.tensors.get(&self.path(name)) {
             tensor.used.set(true);
         }
     }
 
-    /// Checks that nothing of the checkpoint was left over: a model that computes without one of its tensors computes
-    /// something else.
+    /// Checks that no tensor is unused: a model that ignores one computes something else.
     ///
     /// # Errors
-    /// Names tensors that nobody asked for.
+    /// Some are unused; the error names one.
     pub fn all_used(&self) -> Result<()> {
         let unused = self.store.tensors.values().filter(|tensor| !tensor.used.get());
         let unused: BTreeSet<&String> = unused.flat_map(|tensor| &tensor.recipe.sources).collect();
@@ -124,18 +123,18 @@ impl Weights {
         }
     }
 
-    /// Reads a tensor of the given shape, as stored.
+    /// Reads a tensor of this shape, in its stored type.
     ///
     /// # Errors
-    /// It is missing or has another shape: the error names it.
+    /// It is missing or has another shape.
     pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         if let Some(random) = self.store.random {
             let array = random.tensor(&self.path(name), shape)?;
-            self.store.made_up(&self.path(name), &array);
+            self.store.count_generated(&self.path(name), &array);
             return Ok(array);
         }
         self.check_shape(name, shape)?;
-        let tensor = self.locate(name)?;
+        let tensor = self.take(name)?;
         if tensor.recipe.is_whole() {
             return self.store.read_whole(&tensor.recipe.sources, shape, tensor.dtype);
         }
@@ -143,7 +142,7 @@ impl Weights {
         self.materialized(tensor.recipe.apply(source).contiguous())
     }
 
-    /// The tensor of the files that `tensor` is cut from, unpacked if it is quantised.
+    /// The tensor of the checkpoint that `tensor` is cut from, dequantised if necessary.
     fn cut_source(&self, tensor: &Tensor) -> Result<Array> {
         let source = &self.store.cut[&tensor.recipe.sources[0]];
         let values = match (source.values.take(), &tensor.packed) {
@@ -160,24 +159,24 @@ impl Weights {
         Ok(values)
     }
 
-    /// A quantised matrix by its canonical path, whose rows are all but the last axis of `view`.
+    /// Dequantises the matrix at a canonical path; its columns are `view`'s last axis.
     fn unpacked(&self, path: &str, view: &[usize]) -> Result<Array> {
         let [rows @ .., inputs] = view else { unreachable!("a matrix has two axes") };
         let shape = to_i32(&[rows.iter().product(), *inputs]);
         let root = Weights { prefix: String::new(), ..self.clone() };
         match root.matrix(path, &shape)? {
             Matrix::Dense(weight) => Ok(weight),
-            // As exact as float32 scales allow; such matrices are small.
+            // Float32 is exact, and such matrices are small.
             Matrix::Quantized(matrix) => {
                 Ok(matrix.dequantize(self.store.types.weights.unwrap_or(Dtype::Float32)))
             }
         }
     }
 
-    /// As [`tensor`](Weights::tensor), of floating-point values.
+    /// [`tensor`](Weights::tensor) with floating-point values.
     ///
     /// # Errors
-    /// It has another type: a format that is not supported.
+    /// It has another type.
     pub fn float_tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         let array = self.tensor(name, shape)?;
         if array.dtype().is_float() {
@@ -186,13 +185,13 @@ impl Weights {
         Err(self.bad(name, format!("it is {}, but must be floating-point", array.dtype().name())))
     }
 
-    /// As [`float_tensor`](Weights::float_tensor), converted to float32.
+    /// [`float_tensor`](Weights::float_tensor) converted to float32.
     pub fn float32(&self, name: &str, shape: &[i32]) -> Result<Array> {
         Ok(self.float_tensor(name, shape)?.astype(Dtype::Float32))
     }
 
-    /// Shape of a tensor, without reading it. Of one that is yet to be made up, all that is certain is MLX's layout of a
-    /// convolution, `[channels, width, 1]`; sizes that depend on the model are 0.
+    /// Shape of a tensor, from the header. Random weights have only the shape of MLX's
+    /// convolutions, `[channels, width, 1]`, with 0 for unknown sizes.
     ///
     /// # Errors
     /// It is missing.
@@ -203,20 +202,19 @@ impl Weights {
         Ok(self.find(name)?.shape.clone())
     }
 
-    /// A linear layer `[outputs, inputs]` without bias, quantised if the checkpoint holds scales for it.
+    /// A linear layer `[outputs, inputs]` without bias, quantised if it has scales.
     pub fn linear(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
         self.linear_with(name, outputs, inputs, false)
     }
 
-    /// As [`linear`](Weights::linear), with a bias `[outputs]` if `bias`.
+    /// [`linear`](Weights::linear) with a bias `[outputs]` if `bias`.
     pub fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(name, &[outputs, inputs])?;
         self.layer(weight, self.bias(name, outputs, bias)?)
     }
 
-    /// What a mixture of experts chooses by, `[experts, inputs]`, with a bias if `bias`. Its
-    /// products are never rounded: the smallest difference may choose another expert, whose output
-    /// is another altogether.
+    /// The router of a mixture of experts, `[experts, inputs]`, with a bias if `bias`. Its products
+    /// are never rounded: a tiny difference may choose another expert.
     pub fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(name, &[experts, inputs])?;
         Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?))
@@ -227,7 +225,7 @@ impl Weights {
         there.then(read).transpose()
     }
 
-    /// In the order in which kernels read it, unless nothing is read: then there are only shapes.
+    /// Packs the weight for the kernels, unless it is only described.
     fn layer(&self, weight: Matrix, bias: Option<Array>) -> Result<Linear> {
         if self.store.is_described() {
             Ok(Linear::new(weight, bias))
@@ -247,13 +245,13 @@ impl Weights {
         Ok(Stack::new(self.matrix(name, &[count, outputs, inputs])?))
     }
 
-    /// An RMS norm with a weight `[size]`, in float32, to which the [offset](Weights::with_norm_offset) is added.
+    /// An RMS norm `[size]` in float32, plus the [offset](Weights::with_norm_offset).
     pub fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
         let weight = self.sub(name).float32("weight", &[size])?;
         Ok(RmsNorm::new(if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset }, eps))
     }
 
-    /// A depthwise convolution `[channels, width]`: `[channels, 1, width]` in the hub, `[channels, width, 1]` in MLX.
+    /// A depthwise convolution `[channels, width]`, stored in the hub's layout or MLX's.
     pub fn conv1d(&self, name: &str, channels: i32, width: i32) -> Result<Array> {
         let name = format!("{name}.weight");
         let shape = match is_hub_conv1d(&self.shape(&name)?) {
@@ -263,7 +261,7 @@ impl Weights {
         Ok(self.cast(self.float_tensor(&name, &shape)?).reshape(&[channels, width]))
     }
 
-    /// Type that weights must have on this device, or that of `stored`.
+    /// Casts to the type that the device needs.
     pub fn cast(&self, stored: Array) -> Array {
         match self.store.types.weights {
             Some(dtype) => stored.astype(dtype),
@@ -271,7 +269,7 @@ impl Weights {
         }
     }
 
-    /// Computes an array now, so that what it was made from can be freed before the next one is read.
+    /// Evaluates an array, so that its inputs can be freed before the next read.
     pub fn materialized(&self, array: Array) -> Result<Array> {
         if !self.store.is_described() {
             mlx::eval([&array])?;
@@ -284,11 +282,11 @@ impl Weights {
         self.store.tensors.get(&path).ok_or(LoadError::MissingTensor(path))
     }
 
-    /// The tensor's place, from now on counted as used.
-    fn locate(&self, name: &str) -> Result<&Tensor> {
+    /// Finds a tensor and marks it as used.
+    fn take(&self, name: &str) -> Result<&Tensor> {
         let tensor = self.find(name)?;
         tensor.used.set(true);
-        // What a quantised matrix is unpacked to is counted as that matrix.
+        // Otherwise the quantised source is counted.
         if tensor.packed.is_none() {
             self.store.stats.borrow_mut().add(&self.path(name), tensor.dtype, &tensor.shape);
         }

@@ -1,4 +1,4 @@
-//! What config.json says about quantisation. Shapes decide; a statement that contradicts them is refused.
+//! config.json's quantisation map. Shapes decide; an entry that contradicts them is an error.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{LoadError, Result};
 
-/// Per path: how it is quantised, or `None` for not at all.
+/// Format by path; `None` for not quantised.
 #[derive(Default)]
 pub struct QuantizationConfig(HashMap<String, Option<Quantization>>);
 
@@ -15,7 +15,7 @@ impl QuantizationConfig {
     /// Reads `quantization` (or MLX's copy of it, `quantization_config`).
     ///
     /// # Errors
-    /// An entry is not a quantisation, or the checkpoint is in another library's format.
+    /// An entry is invalid, or the checkpoint is in the format of another library.
     pub fn from_config(config: &Value) -> Result<QuantizationConfig> {
         let of = |key: &str| {
             let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
@@ -30,7 +30,7 @@ impl QuantizationConfig {
             )));
         }
         let Some(map) = own.or(other) else { return Ok(QuantizationConfig::default()) };
-        // The default stands beside the paths, in the same object.
+        // The default is in the same object as the paths.
         let default = quantization(&Value::Object(map.clone())).ok();
         let mut declared = HashMap::new();
         for (path, value) in map {
@@ -48,7 +48,7 @@ impl QuantizationConfig {
         Ok(QuantizationConfig(declared))
     }
 
-    /// Compares a tensor `PATH.weight` with what is said about PATH, if anything is.
+    /// Compares the format of a tensor `PATH.weight` with the entry of PATH, if any.
     pub fn check(&self, stored: &str, found: Option<Quantization>) -> std::result::Result<(), String> {
         let path = stored.strip_suffix(".weight").unwrap_or(stored);
         match self.0.get(path) {

@@ -1,7 +1,7 @@
-//! Weights that are made up as a model asks for them: the shapes of a real model, for measuring, without its files.
+//! Random weights with the shapes of a real model, for benchmarks without its files.
 //!
-//! They are scaled so that activations stay near 1 in every layer and logits too. The same name, shape and format give the
-//! same values. What is quantised is what `lanner quantize` would quantise, in the layout of MLX's conversions.
+//! Scaled so that activations and logits stay near 1. The same name, shape and format give the same
+//! values; the tensors that `lanner quantize` would quantise are quantised, in MLX's layout.
 
 use std::thread;
 
@@ -13,18 +13,18 @@ use mlx::{
 use super::{Action, action_for};
 use crate::{error::Result, nn::Matrix};
 
-/// Fewest bytes that are worth a thread; a multiple of 8.
-const SHARE: usize = 1 << 18;
+/// Minimum bytes per thread; a multiple of 8.
+const MIN_CHUNK: usize = 1 << 18;
 
-/// How made-up weights are stored.
+/// Format of random weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Random {
-    /// Of matrices; `None` leaves them in bfloat16, as everything else is.
+    /// Format of matrices; `None` for bfloat16, the type of all else.
     pub quantization: Option<Quantization>,
 }
 
 impl Random {
-    /// Bfloat16 values of a tensor that is no matrix of weights: norms and scales near 1, biases and the like near 0.
+    /// Bfloat16 values of other tensors: norms and scales near 1, biases near 0.
     pub fn tensor(self, name: &str, shape: &[i32]) -> Result<Array> {
         let near_zero = ["bias", "A_log", "sinks"].iter().any(|part| name.contains(part));
         let (centre, spread) = match shape {
@@ -48,20 +48,20 @@ impl Random {
     }
 }
 
-/// Half the width of a uniform distribution whose sums over so many inputs vary as the inputs do.
+/// Half the width of a uniform distribution that keeps the variance of sums over `inputs` terms.
 fn uniform_spread(inputs: usize) -> f32 {
     (3.0 / inputs as f32).sqrt()
 }
 
 fn inputs_of(shape: &[i32]) -> usize {
-    // A convolution's inputs are all axes behind the first, a stacked matrix's the last.
+    // A convolution's inputs are all axes after the first, a stacked matrix's the last.
     match shape {
         [_, rest @ .., 1] => rest.iter().map(|&dim| dim as usize).product(),
         _ => shape.last().map_or(1, |&dim| dim as usize),
     }
 }
 
-/// Codes are random bits; the scales make of them what a matrix of this size needs.
+/// Random codes, with scales for the standard deviation that this size needs.
 fn quantized_matrix(name: &str, shape: &[i32], q: Quantization) -> Result<Quantized> {
     let (inputs, rows) = (shape[shape.len() - 1], &shape[..shape.len() - 1]);
     let with_last = |last: i32| [rows, &[last]].concat();
@@ -72,25 +72,25 @@ fn quantized_matrix(name: &str, shape: &[i32], q: Quantization) -> Result<Quanti
         fill(bytes, hash(name), |word| word & mask);
         Ok(())
     })?;
-    let wanted = (inputs as f32).powf(-0.5);
+    let deviation = (inputs as f32).powf(-0.5);
     let (scales, biases) = match q.mode {
         Mode::Affine => {
             let steps = ((1 << q.bits) - 1) as f32;
-            let scale = wanted * (12.0 / ((steps + 1.0) * (steps + 1.0) - 1.0)).sqrt();
+            let scale = deviation * (12.0 / ((steps + 1.0) * (steps + 1.0) - 1.0)).sqrt();
             let plain = |value| Array::full(&scales_shape, value, Dtype::Bfloat16);
             (plain(scale), Some(plain(-scale * steps / 2.0)))
         }
-        mode => (bytes(&scales_shape, scale_byte(mode, wanted))?, None),
+        mode => (bytes(&scales_shape, scale_byte(mode, deviation))?, None),
     };
     mlx::eval([&scales].into_iter().chain(&biases))?;
     Ok(Quantized { codes, scales, biases, quantization: q })
 }
 
 /// The scale, in the mode's own 8-bit float, that gives random codes about this standard deviation.
-fn scale_byte(mode: Mode, wanted: f32) -> u8 {
+fn scale_byte(mode: Mode, deviation: f32) -> u8 {
     // Root mean square of codes whose bits are random (those of mxfp8 masked as above).
     let of_codes = if mode == Mode::Mxfp8 { 0.6 } else { 2.93 };
-    let scale = wanted / of_codes;
+    let scale = deviation / of_codes;
     match mode {
         // E4M3: below 2^-6 multiples of 2^-9.
         Mode::Nvfp4 if scale < 0.015_625 => ((scale * 512.0).round() as u8).max(1),
@@ -124,7 +124,8 @@ fn bfloat16(name: &str, shape: &[i32], centre: f32, spread: f32) -> Result<Array
     })?)
 }
 
-/// Fills `bytes` with what `make` makes of 8 random bytes each; on all cores, with the same result on any number.
+/// Fills `bytes` with `make` of 8 random bytes each, on all cores; the result does not depend on
+/// their number.
 fn fill(bytes: &mut [u8], seed: u64, make: impl Fn(u64) -> u64 + Sync) {
     let part = |bytes: &mut [u8], at: usize| {
         let first = seed.wrapping_add((at / 8) as u64);
@@ -137,7 +138,7 @@ fn fill(bytes: &mut [u8], seed: u64, make: impl Fn(u64) -> u64 + Sync) {
         rest.copy_from_slice(&make(mix(next)).to_le_bytes()[..rest.len()]);
     };
     let threads = thread::available_parallelism().map_or(1, Into::into);
-    let share = bytes.len().div_ceil(threads).next_multiple_of(SHARE);
+    let share = bytes.len().div_ceil(threads).next_multiple_of(MIN_CHUNK);
     if share >= bytes.len() {
         return part(bytes, 0);
     }
@@ -169,8 +170,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_threads_fill_as_one_would() {
-        for length in [0, 5, 8, 1000, 3 * SHARE + 13] {
+    fn random_fill_is_independent_of_thread_count() {
+        for length in [0, 5, 8, 1000, 3 * MIN_CHUNK + 13] {
             let mut bytes = vec![0; length];
             fill(&mut bytes, 99, |word| word);
             let expected: Vec<u8> = (99..).flat_map(|n| mix(n).to_le_bytes()).take(length).collect();
@@ -179,13 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn scales_give_codes_the_deviation_that_is_wanted() {
-        let check =
-            |mode, wanted: f32, expected: u8| assert_eq!(scale_byte(mode, wanted), expected, "{mode:?}");
+    fn random_scale_byte_gives_the_standard_deviation() {
+        let check = |mode, deviation: f32, expected: u8| {
+            assert_eq!(scale_byte(mode, deviation), expected, "{mode:?}")
+        };
         // 2.93 * 2^-7 in E8M0, whose bias is 127; 0.6 * 2^-5.
         check(Mode::Mxfp4, 2.93 / 128.0, 120);
         check(Mode::Mxfp8, 0.6 / 32.0, 122);
-        // 3 * 2^-9 lies below E4M3's normal numbers, 1.5 * 2^-4 among them: exponent 3, fraction 4 of 8.
+        // 3 * 2^-9 is subnormal in E4M3, 1.5 * 2^-4 normal: exponent 3, fraction 4 of 8.
         check(Mode::Nvfp4, 2.93 * 3.0 / 512.0, 3);
         check(Mode::Nvfp4, 2.93 * 1.5 / 16.0, 3 << 3 | 4);
     }

@@ -1,4 +1,4 @@
-//! The weight files of a checkpoint: headers, and tensors whole or in chunks, so that memory is bounded by a chunk.
+//! The weight files of a checkpoint: headers, and tensors whole or in chunks of bounded memory.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -7,7 +7,7 @@ use mlx::{Array, Dtype, load::Safetensors};
 use super::layout::Recipe;
 use crate::error::{LoadError, Result};
 
-/// Bytes of the source that are processed at a time, unless one row or one matrix of a stack has more.
+/// Bytes per chunk, unless one row or one matrix of a stack is larger.
 const CHUNK_BYTES: usize = 32 << 20;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Reader {
 
 struct Header {
     file: usize,
-    /// `None` if this engine has no such type.
+    /// `None` for a type that the engine lacks.
     dtype: Option<Dtype>,
     shape: Vec<usize>,
 }
@@ -42,7 +42,7 @@ impl Reader {
         Ok(Reader { files, headers })
     }
 
-    /// A checkpoint of which only names, types and shapes are known.
+    /// A checkpoint without data.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> Reader {
         let header = |(name, dtype, shape): (String, Dtype, Vec<i32>)| {
@@ -52,7 +52,7 @@ impl Reader {
         Reader { files: vec![], headers: tensors.into_iter().map(header).collect() }
     }
 
-    /// Whether tensors can be read, rather than only described.
+    /// Whether there is data, not only headers.
     pub fn has_files(&self) -> bool {
         !self.files.is_empty()
     }
@@ -70,7 +70,7 @@ impl Reader {
     }
 
     /// # Errors
-    /// There is no such tensor, or the engine has no such type.
+    /// The tensor or its type is unknown.
     pub fn dtype(&self, name: &str) -> Result<Dtype> {
         let header = self.header(name)?;
         match header.dtype {
@@ -91,14 +91,14 @@ impl Reader {
         file.map_or(0, |file| file.bytes_of(name))
     }
 
-    /// Reads the data of a tensor, all of it.
+    /// Reads all data of a tensor.
     pub fn read(&mut self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
         let file = self.headers.get(name).map_or(0, |header| header.file);
         self.files[file].read_bytes(name, bytes)
     }
 
-    /// Calls `work` with each chunk of what `recipe` makes, whole rows or matrices of its first axis, and the bytes of
-    /// the source that it was made of.
+    /// Calls `work` with each chunk of the result of `recipe`, whole rows of its first axis, and
+    /// the source bytes of the chunk.
     pub fn chunks<E: From<LoadError>>(
         &mut self,
         recipe: &Recipe,

@@ -1,4 +1,4 @@
-//! What `quantize` does with each tensor of MLX's layout; a table lists what it never quantises, and why.
+//! The action of `quantize` for each tensor, with the table of exceptions.
 
 use mlx::{Dtype, quant::Quantization};
 
@@ -9,8 +9,8 @@ pub enum Action {
     Skip(&'static str),
 }
 
-/// Reasons and names; the first line with a matching pattern counts. A pattern is one or more whole parts of a tensor's
-/// name between dots; `*` at either end of a part stands for any text.
+/// Reasons and name patterns; the first match counts. A pattern is one or more dot-separated parts
+/// of a name; `*` at either end of a part matches any text.
 const SKIP: &[(&str, &[&str])] = &[
     ("vision or audio tower", &["visual", "vision_tower", "vision_model", "vision_embedder", "audio_tower"]),
     ("projector", &["multi_modal_projector", "embed_vision", "embed_audio"]),
@@ -25,7 +25,7 @@ const SKIP: &[(&str, &[&str])] = &[
     ("bias", &["bias", "*_bias"]),
 ];
 
-/// What becomes of a tensor of the result.
+/// The action for a tensor.
 pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
     let inputs = shape.last().copied().unwrap_or(0);
     if let Some(reason) = skip_reason(name) {
@@ -40,14 +40,14 @@ pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) ->
     Action::Quantize
 }
 
-/// Why the tensor stays as it is, by its name alone.
+/// Why a tensor of this name is not quantised.
 fn skip_reason(name: &str) -> Option<&'static str> {
     let parts: Vec<&str> = name.split('.').collect();
     let line = SKIP.iter().find(|(_, patterns)| patterns.iter().any(|pattern| occurs(pattern, &parts)));
     line.map(|(reason, _)| *reason)
 }
 
-/// Whether a run of the name's parts matches the pattern's.
+/// Whether consecutive parts of the name match the pattern's.
 fn occurs(pattern: &str, parts: &[&str]) -> bool {
     let pattern: Vec<&str> = pattern.split('.').collect();
     parts
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_keeps_what_it_names() {
+    fn skip_reason_matches_the_table() {
         check("model.visual.blocks.0.attn.qkv.weight", Some("vision or audio tower"));
         check("vision_tower.encoder.layers.0.mlp.fc1.weight", Some("vision or audio tower"));
         check("model.vision_tower.patch_embedder.input_proj.weight", Some("vision or audio tower"));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_quantised() {
+    fn skip_reason_of_matrices_is_none() {
         for name in [
             "model.embed_tokens.weight",
             "lm_head.weight",

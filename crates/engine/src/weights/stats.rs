@@ -1,4 +1,4 @@
-//! What was read of a checkpoint, added up: how much it is, and how much of it a token needs.
+//! Statistics of the tensors read: sizes, formats, and the bytes that a token needs.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use serde_json::Value;
 
 use crate::request::{WeightReads, WeightSummary};
 
-/// The sums so far, in bytes where nothing else is said.
+/// Sums, in bytes unless stated otherwise.
 #[derive(Default)]
 pub struct WeightStats {
     total: usize,
     parameters: usize,
     /// By format.
     formats: BTreeMap<String, usize>,
-    /// The table that tokens are looked up in.
+    /// The token embedding.
     embedding: usize,
-    /// Other such tables, of which nothing but rows is ever read.
+    /// Other embeddings, read by rows.
     tables: usize,
     head: usize,
     experts: usize,
-    /// The head that predicts tokens further ahead, which plain steps do without.
+    /// The multi-token prediction head, which plain decoding does not read.
     mtp: usize,
 }
 
 impl WeightStats {
-    /// A tensor by its canonical path.
+    /// Adds a tensor at its canonical path.
     pub fn add(&mut self, path: &str, dtype: Dtype, shape: &[i32]) {
         let elements = shape.iter().map(|&dim| dim as usize).product::<usize>();
         let bytes = elements * dtype.size();
@@ -49,13 +49,13 @@ impl WeightStats {
         }
     }
 
-    /// Says what codes that were added are: so many parameters in this format.
+    /// Adds the format of quantised codes, and their number of parameters.
     pub fn quantized(&mut self, parameters: usize, q: Quantization) {
         self.parameters += parameters;
         *self.formats.entry(describe(q)).or_default() += parameters * q.bits as usize / 8;
     }
 
-    /// The sums, of a model with this text part of config.json.
+    /// The summary; `config` is the text part of config.json.
     pub fn summary(&self, config: &Value) -> WeightSummary {
         let format = self.formats.iter().max_by_key(|(_, bytes)| **bytes);
         WeightSummary {
@@ -67,7 +67,7 @@ impl WeightStats {
     }
 
     fn reads(&self, config: &Value) -> Option<WeightReads> {
-        // A head of its own leaves the embedding to be looked up.
+        // With a separate head the embedding is only read by rows.
         let looked_up = if self.head > 0 { self.embedding } else { 0 } + self.tables;
         let every_step = self.total - looked_up - self.experts - self.mtp;
         if self.experts == 0 {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_reads_matrices_and_rows_of_tables() {
+    fn weight_reads_per_token_exclude_embeddings_and_unrouted_experts() {
         let embedding: (&str, &[i32]) = ("model.embed_tokens.weight", &[100, 8]);
         let layer: (&str, &[i32]) = ("model.layers.0.mlp.up_proj.weight", &[4, 8]);
         check(&[embedding, layer], json!({}), Some([1600 + 64, 0]));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_that_of_most_bytes() {
+    fn weight_format_is_that_of_most_bytes() {
         let mut stats = WeightStats::default();
         stats.add("model.norm.weight", Dtype::Bfloat16, &[8]);
         stats.add("a.weight", Dtype::Uint32, &[4, 16]);

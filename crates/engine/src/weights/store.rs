@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint in MLX's layout, by canonical path, and what was read of them.
+//! The tensors of a checkpoint in MLX's layout by canonical path, and statistics of reading them.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,11 +14,11 @@ pub(super) struct Store {
     pub reader: RefCell<Reader>,
     /// By canonical path.
     pub tensors: HashMap<String, Tensor>,
-    /// Tensors of the files from which others are cut, by the names in the files.
+    /// Tensors of the checkpoint that others are cut from, by stored name.
     pub cut: HashMap<String, CutSource>,
     pub types: Types,
     pub quantization_config: QuantizationConfig,
-    /// `Some`: there are no tensors to read, and each is made up when a model asks for it.
+    /// Generates the tensors instead of reading them.
     pub random: Option<Random>,
     pub loaded: RefCell<Loaded>,
     pub stats: RefCell<WeightStats>,
@@ -29,25 +29,25 @@ pub(super) struct Tensor {
     pub recipe: Recipe,
     pub dtype: Dtype,
     pub shape: Vec<i32>,
-    /// Canonical path of the quantised matrix that it is cut from, without `.weight`.
+    /// Path of the quantised matrix that it is cut from, without `.weight`.
     pub packed: Option<String>,
     pub used: Cell<bool>,
 }
 
-/// A tensor that is read once for all that are cut from it.
+/// A tensor that is read once for all tensors cut from it.
 #[derive(Default)]
 pub(super) struct CutSource {
     pub values: RefCell<Option<Array>>,
-    /// Tensors still to be cut from it.
+    /// Number of tensors yet to be cut from it.
     pub pending: Cell<usize>,
 }
 
-/// Types that numbers are converted to.
+/// Types to convert to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Types {
-    /// Of activations; `None` takes the embedding's.
+    /// Type of activations; `None` for the embedding's.
     pub activations: Option<Dtype>,
-    /// Of floating-point weights, where the device needs them in the activations' type; `None` keeps them as stored.
+    /// Type of floating-point weights; `None` for the stored one.
     pub weights: Option<Dtype>,
 }
 
@@ -74,7 +74,7 @@ impl Store {
     /// Indexes the tensors that have a canonical path.
     ///
     /// # Errors
-    /// One is there twice, or they do not make up those of MLX's layout.
+    /// One is duplicate, or does not fit MLX's layout.
     pub fn index(&mut self, layout: &Layout) -> Result<()> {
         let reader = self.reader.borrow();
         let mut names = reader.names();
@@ -103,7 +103,7 @@ impl Store {
         Ok(())
     }
 
-    /// Tensors of the files as one, read straight into their places in it.
+    /// Reads tensors of the checkpoint into one array, stacked.
     pub fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
         self.fill(shape, dtype, |bytes| {
             let size = bytes.len() / sources.len();
@@ -114,12 +114,12 @@ impl Store {
         })
     }
 
-    /// Whether only shapes are known, and nothing is read.
+    /// Whether there is no data, only shapes.
     pub fn is_described(&self) -> bool {
         self.random.is_none() && !self.reader.borrow().has_files()
     }
 
-    /// A new array filled by `read`; zeros that never take memory if the checkpoint is only described.
+    /// A new array filled by `read`; lazy zeros without data.
     fn fill(
         &self,
         shape: &[i32],
@@ -138,15 +138,15 @@ impl Store {
         Ok(())
     }
 
-    /// Counts an array that was made up.
-    pub fn made_up(&self, path: &str, array: &Array) {
+    /// Counts a generated array.
+    pub fn count_generated(&self, path: &str, array: &Array) {
         self.stats.borrow_mut().add(path, array.dtype(), array.shape());
         self.loaded.borrow_mut().advance(array.size() * array.dtype().size());
     }
 }
 
 impl Tensor {
-    /// `dtype` is its sources'.
+    /// `dtype` is that of the sources.
     fn new(recipe: Recipe, dtype: Dtype, packed: Option<String>) -> Tensor {
         let dtype = if recipe.words { Dtype::Uint32 } else { dtype };
         let shape = to_i32(&recipe.shape);
@@ -161,7 +161,7 @@ pub fn to_i32(shape: &[usize]) -> Vec<i32> {
 impl Loaded {
     fn advance(&mut self, bytes: usize) {
         self.bytes += bytes;
-        // The size of made-up weights is not known before the end.
+        // The total of random weights is not known in advance.
         let total = self.total.max(self.bytes);
         (self.progress)(self.bytes, total);
     }

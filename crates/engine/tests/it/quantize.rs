@@ -1,4 +1,4 @@
-//! Quantised copies of recorded checkpoints: what is in them, and that nothing is left of those that failed.
+//! Quantised copies of recorded checkpoints, and the files that failed runs leave.
 
 use std::{
     collections::BTreeMap,
@@ -89,7 +89,7 @@ struct Packed {
 
 /// packed.json comes from tools/goldens/packed.py, and so do the values.
 #[test]
-fn packed_bytes_are_those_of_mlx() {
+fn quantized_bytes_equal_those_of_mlx() {
     let recorded: Vec<Packed> = serde_json::from_str(include_str!("../packed.json")).expect("recorded");
     assert_eq!(recorded.len(), 63);
     for Packed { dtype, mode, bits, group_size, parts } in recorded {
@@ -123,7 +123,7 @@ fn value(i: u64) -> f32 {
     if i >= 480 { 0.0 } else { (number * f64::from(i as i32 / 64 - 6).exp2()) as f32 }
 }
 
-/// Logits behind each token.
+/// Logits after each token.
 fn logits(engine: &Engine, prompt: &[u32]) -> Vec<Vec<f32>> {
     let (sender, events) = mpsc::channel();
     let request = Request { logits: true, ..Request::new(prompt.to_vec(), 1) };
@@ -150,10 +150,10 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a).sqrt() * dot(b, b).sqrt())
 }
 
-/// Every family in hub layout; a matrix in the wrong place would give other logits altogether. That mlx-lm agrees, with
-/// these and other formats, tools/goldens/quantized_in_mlx_lm.py shows.
+/// Every family in the hub's layout: a misplaced matrix would change the logits entirely.
+/// tools/goldens/quantized_in_mlx_lm.py compares these and other formats with mlx-lm.
 #[test]
-fn each_family_computes_nearly_the_same_with_eight_bits() {
+fn quantized_8bit_copy_of_each_family_has_nearly_the_same_logits() {
     let mut seen = 0;
     for name in names_in(&checkpoint::recorded()).iter().filter(|name| name.ends_with("-a")) {
         let source = checkpoint::folder(name);
@@ -165,7 +165,7 @@ fn each_family_computes_nearly_the_same_with_eight_bits() {
         let (before, after) = (logits_of(source.path()), logits_of(&out));
         let mut cosines: Vec<f64> = before.iter().zip(&after).map(|(a, b)| cosine(a, b)).collect();
         cosines.sort_by(f64::total_cmp);
-        // Here and there a router decides otherwise.
+        // A router may choose another expert.
         let median = cosines[cosines.len() / 2];
         assert!(median > 0.97, "{name}: {median}");
         seen += 1;
@@ -174,7 +174,7 @@ fn each_family_computes_nearly_the_same_with_eight_bits() {
 }
 
 #[test]
-fn the_same_source_gives_the_same_bytes() {
+fn quantize_twice_gives_the_same_bytes() {
     let source = checkpoint::folder("qwen3_5_moe-a");
     let outs = ["one", "two"].map(|name| source.path().join(name));
     for out in &outs {
@@ -188,7 +188,7 @@ fn the_same_source_gives_the_same_bytes() {
 }
 
 #[test]
-fn towers_heads_and_routers_are_bit_for_bit_the_same() {
+fn quantized_copy_keeps_towers_mtp_heads_and_routers_bit_for_bit() {
     let source = checkpoint::folder("qwen3_5_moe-a");
     let out = source.path().join("out");
     let mut plan = plan(source.path(), affine(4, 32));
@@ -208,7 +208,7 @@ fn towers_heads_and_routers_are_bit_for_bit_the_same() {
 }
 
 #[test]
-fn config_says_how_it_is_quantised_and_that_a_head_is_missing() {
+fn quantized_config_has_format_and_missing_mtp_head() {
     let source = checkpoint::folder("qwen3_5-hub");
     let config = |out: &str| {
         let out = source.path().join(out);
@@ -228,7 +228,7 @@ fn config_says_how_it_is_quantised_and_that_a_head_is_missing() {
 }
 
 #[test]
-fn weights_are_split_into_files_that_stay_below_the_limit() {
+fn quantized_shards_stay_below_the_limit() {
     let source = checkpoint::folder("qwen3_next-a");
     let out = source.path().join("out");
     const LIMIT: usize = 40_000;
@@ -258,7 +258,7 @@ fn weights_are_split_into_files_that_stay_below_the_limit() {
 }
 
 #[test]
-fn companions_are_copied_and_weights_of_other_formats_are_not() {
+fn companion_files_are_copied_without_weights_of_other_formats() {
     let source = checkpoint::folder("llama-a");
     for name in [
         "tokenizer.json",
@@ -293,7 +293,7 @@ fn check_refused(source: &Path, out: &Path, expected: &str) {
 }
 
 #[test]
-fn what_cannot_be_quantised_is_refused_in_one_sentence() {
+fn quantize_of_unsupported_source_fails_with_one_sentence() {
     let quantized = checkpoint::folder("qwen3_5-mlx-4bit");
     check_refused(quantized.path(), &quantized.path().join("out"), "quantised already");
     let bytes = tempfile::tempdir().expect("a folder");
@@ -313,7 +313,7 @@ fn what_cannot_be_quantised_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn places_that_are_taken_are_refused() {
+fn quantize_to_existing_path_fails() {
     let source = checkpoint::folder("llama-a");
     let file = source.path().join("file");
     fs::write(&file, "mine").expect("written");
@@ -333,7 +333,7 @@ fn places_that_are_taken_are_refused() {
 }
 
 #[test]
-fn formats_that_mlx_lacks_are_refused() {
+fn quantization_format_unknown_to_mlx_fails() {
     let check = |mode, bits, group, expected: &str| {
         let message = quantization(mode, bits, group).expect_err("refused").to_string();
         assert_eq!(message, expected);
@@ -355,7 +355,7 @@ fn formats_that_mlx_lacks_are_refused() {
     assert_eq!(quantization(Mode::Affine, None, None).expect("default"), affine(4, 64));
 }
 
-/// Breaks off after `pieces` pieces, one way or the other; nothing may be left but the source.
+/// Cancels after `pieces` chunks; only the source may remain.
 fn check_broken_off(source: &TempDir, mut stop: impl FnMut() -> ControlFlow<()>) {
     let (before, out) = (names_in(source.path()), source.path().join("out"));
     let mut plan = plan(source.path(), affine(4, 32));
@@ -375,16 +375,16 @@ fn check_broken_off(source: &TempDir, mut stop: impl FnMut() -> ControlFlow<()>)
 }
 
 #[test]
-fn a_run_that_is_broken_off_leaves_nothing() {
+fn quantize_cancelled_leaves_no_files() {
     let source = checkpoint::folder("llama-a");
     check_broken_off(&source, || ControlFlow::Break(()));
     check_broken_off(&source, || std::panic::resume_unwind(Box::new("a bug")));
 }
 
-/// Marks a folder that a run writes.
+/// Lock file of a running `quantize`.
 const LOCK: &str = "lanner-quantize.lock";
 
-/// Files of a folder and of those in it, each with what it holds.
+/// Files of a folder and its subfolders, with their contents.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut contents = BTreeMap::new();
     for path in names_in(folder).iter().map(|name| folder.join(name)) {
@@ -397,7 +397,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     contents
 }
 
-/// `prepare` makes what is in the way of `out`; it must be there afterwards, unchanged.
+/// `prepare` creates a file in the way of `out`, which must not change.
 fn check_in_the_way(prepare: impl FnOnce(&Path, &Path)) {
     let (source, place) = (checkpoint::folder("llama-a"), tempfile::tempdir().expect("a folder"));
     let elsewhere = tempfile::tempdir().expect("a folder");
@@ -415,7 +415,7 @@ fn write_all(folder: &Path, names: &[&str]) {
 }
 
 #[test]
-fn somebody_elses_folder_beside_the_result_is_left_alone() {
+fn quantize_with_foreign_partial_folder_leaves_it_alone() {
     use std::os::unix::fs::symlink;
     check_in_the_way(|partial, _| write_all(partial, &[]));
     check_in_the_way(|partial, _| write_all(partial, &["model.safetensors", "lock"]));
@@ -442,7 +442,7 @@ fn somebody_elses_folder_beside_the_result_is_left_alone() {
 }
 
 #[test]
-fn a_run_that_is_broken_off_removes_only_what_it_wrote() {
+fn quantize_cancelled_removes_only_its_own_files() {
     let source = checkpoint::folder("llama-a");
     let (out, partial) = (source.path().join("out"), source.path().join("out.partial"));
     let mut progress = |_: Progress| {
@@ -457,7 +457,7 @@ fn a_run_that_is_broken_off_removes_only_what_it_wrote() {
 }
 
 #[test]
-fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
+fn quantize_clears_leftovers_of_killed_run_but_not_of_running_one() {
     let source = checkpoint::folder("llama-a");
     let (out, partial) = (source.path().join("out"), source.path().join("out.partial"));
     fs::create_dir(&partial).expect("made");
@@ -477,7 +477,7 @@ fn what_a_killed_run_left_is_cleared_and_a_running_one_is_not() {
 }
 
 #[test]
-fn the_plan_tells_the_fate_of_every_tensor() {
+fn plan_has_the_action_of_every_tensor() {
     let source = checkpoint::folder("llama-a");
     let actions = |group_size| -> BTreeMap<String, Action> {
         let plan = plan(source.path(), affine(4, group_size));

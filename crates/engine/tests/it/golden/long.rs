@@ -14,23 +14,23 @@ use crate::support::{
     },
 };
 
-/// In one piece, and in chunks that do not begin where a block of keys does.
+/// One chunk, and chunks that do not start at a key block.
 const CHUNKS: [usize; 2] = [4096, 193];
 const TOGETHER: usize = 300;
-/// Sums are longer than those of short prompts.
+/// Larger than for short prompts: sums are longer.
 const LOGIT_BOUND: f32 = 6e-4;
 const DEPTH: usize = 4;
-/// A token is compared where the reference's two likeliest are this many times further apart than
-/// rounding moved any of the recorded logits.
+/// A token is compared if the reference's top two logits are this many times further apart than the
+/// largest rounding error of a recorded logit.
 const CLEAR: f32 = 3.0;
-/// Fewest tokens of a golden that must be compared.
+/// Minimum number of compared tokens per golden.
 const COMPARED: usize = 8;
-/// One in this many compared tokens may differ in a mixture of experts: its routers are not
-/// rounded, but what they see is, and at a tie they choose another expert.
+/// One in this many compared tokens may differ in a mixture of experts: rounded router inputs can
+/// break a tie differently.
 const EXPERTS_DIFFER: usize = 10;
 
 #[test]
-fn long_prompts_in_float32_give_the_reference_logits_in_every_cut() {
+fn long_prompt_in_float32_has_the_reference_logits_in_every_chunking() {
     let folders = folders(true);
     assert!(folders.len() >= 18, "the goldens are there");
     check_each(&folders, |folder| {
@@ -45,9 +45,9 @@ fn long_prompts_in_float32_give_the_reference_logits_in_every_cut() {
     });
 }
 
-/// What users run: the default precision, with drafts.
+/// The default precision, with drafts.
 #[test]
-fn long_prompts_in_default_precision_give_the_reference_tokens_where_its_margin_allows() {
+fn long_prompt_in_default_precision_has_the_reference_tokens_above_its_margin() {
     check_each(&folders(true), |folder| {
         with_weights(folder, |folder, golden| {
             let precision = Options::default().precision;
@@ -74,8 +74,8 @@ fn with_weights(
     f(written.as_ref().map_or(folder, |written| written.path()), &golden)
 }
 
-/// Drafts of which some are wrong leave every bit as it was: buffers are stepped back over the edge
-/// where they slide.
+/// Partly wrong drafts change no bit, also when buffers are rewound across the edge of a sliding
+/// window.
 fn drafts_change_nothing(
     folder: &Path,
     golden: &Golden,
@@ -103,8 +103,8 @@ fn drafts_change_nothing(
     }
 }
 
-/// The likeliest token after each of the reference's, given all of those before it. How many were
-/// compared, of how many.
+/// Compares the top token after each of the reference's tokens; returns the number compared and the
+/// total.
 fn tokens_where_clear(folder: &Path, golden: &Golden, answers: &[Answer]) -> Result<(usize, usize), String> {
     let engine = engine::start(Checkpoint::Folder(folder.into()), options(Options::default()), |_| {})
         .map_err(|e| e.to_string())?;
@@ -144,7 +144,7 @@ fn has_experts(folder: &Path) -> bool {
     keys.iter().any(|key| config[key].is_number())
 }
 
-/// How far rounding has moved a logit at most, of those that are recorded.
+/// The largest rounding error of the recorded logits.
 fn moved(case: &Case, answer: &Answer, given: &Answer) -> f32 {
     let decoded = case.expected(usize::MAX).map(|(position, expected)| {
         let logits = if position < case.prompt_ids.len() { answer } else { given };

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::support::recorded::options;
 
-/// Most of a text's perplexity that rounding may cost, up or down.
+/// Largest relative change of a text's perplexity by rounding.
 const COST: f64 = 0.001;
 
 #[derive(Deserialize)]
@@ -37,7 +37,7 @@ impl Recorded {
 }
 
 #[test]
-fn merlin_in_bfloat16_finds_a_text_as_likely_as_transformers_does() {
+fn merlin_in_bfloat16_has_the_perplexity_of_transformers() {
     let (recorded, folder) = (Recorded::read(), unquantized());
     let expected: Vec<f32> = recorded.chunks.iter().flat_map(|chunk| chunk.logprobs.clone()).collect();
     let exact = logprobs(folder.path(), Precision::Float32, &recorded.chunks);
@@ -50,7 +50,7 @@ fn merlin_in_bfloat16_finds_a_text_as_likely_as_transformers_does() {
 }
 
 #[test]
-fn default_precision_costs_no_format_a_thousandth_of_its_perplexity() {
+fn default_precision_changes_perplexity_by_less_than_a_thousandth() {
     let (recorded, source) = (Recorded::read(), unquantized());
     let affine = [2, 3, 4, 5, 6, 8].map(|bits| quantization(Mode::Affine, Some(bits), None));
     let floats = [Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4].map(|mode| quantization(mode, None, None));
@@ -71,7 +71,7 @@ fn perplexity(logprobs: &[f32]) -> f64 {
     (-logprobs.iter().map(|&value| f64::from(value)).sum::<f64>() / logprobs.len() as f64).exp()
 }
 
-/// Of all tokens of the chunks but their first.
+/// For all tokens of the chunks except the first of each.
 fn logprobs(folder: &Path, precision: Precision, chunks: &[Chunk]) -> Vec<f32> {
     let with = options(Options { precision, ..Options::default() });
     let engine = engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
@@ -94,7 +94,7 @@ fn prompt_logprobs(engine: &Engine, ids: &[u32]) -> Vec<f32> {
     panic!("no log-probabilities");
 }
 
-/// A copy of models/merlin whose matrices are numbers of bfloat16.
+/// A copy of models/merlin with bfloat16 matrices.
 fn unquantized() -> TempDir {
     let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,7 +1,7 @@
-//! Recorded checkpoints against the logits and tokens transformers gave for them in float32:
-//! however the prompt is cut, whoever else is running.
+//! Recorded checkpoints against the logits and tokens of transformers in float32, in every chunking
+//! and batch.
 //!
-//! The folders in `tests/goldens` come from tools/goldens. LANNER_GOLDENS names a folder of more,
+//! tools/goldens records the folders in `tests/goldens`. LANNER_GOLDENS names a folder of more,
 //! with weights.
 
 mod long;
@@ -24,14 +24,13 @@ use crate::support::{
 };
 
 const LOGIT_BOUND: f32 = 3e-4;
-/// How far logits may be off on average, as a part of their own size, where products round
-/// activations: to bfloat16 (a router may then choose another expert), or beside quantised weights
-/// to integers of 16 bits.
+/// Bound of the mean relative error of logits with rounded activations: to bfloat16 (a router may
+/// then choose another expert), or to 16-bit integers with quantised weights.
 const ROUNDED: f64 = 0.15;
 const ROUNDED_TO_INTEGERS: f64 = 0.003;
 
 #[test]
-fn every_golden_in_every_chunking_alone_and_together() {
+fn goldens_in_every_chunking_and_batch_match_the_reference() {
     let folders = folders(false);
     assert!(folders.len() >= 80, "the goldens are there");
     let mut rows = BTreeMap::new();
@@ -43,7 +42,7 @@ fn every_golden_in_every_chunking_alone_and_together() {
     check_document(&rows);
 }
 
-/// A family's line in docs/models.md.
+/// A family's row in docs/models.md.
 #[derive(Default)]
 struct Row {
     goldens: Vec<String>,
@@ -52,7 +51,7 @@ struct Row {
 }
 
 impl Row {
-    /// Counts one golden of ours; those from elsewhere are not in the document.
+    /// Adds a golden of this repository; the document omits others.
     fn add(rows: &mut BTreeMap<&'static str, Row>, folder: &Path, name: &str, worst: f32) {
         if folder.parent() != Some(&checkpoint::recorded()) {
             return;
@@ -68,7 +67,7 @@ impl Row {
     }
 }
 
-/// Bounds that the document names.
+/// Bounds used in the document.
 const LADDER: [f32; 6] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4];
 
 fn check_document(rows: &BTreeMap<&'static str, Row>) {
@@ -86,8 +85,7 @@ fn check_document(rows: &BTreeMap<&'static str, Row>) {
         );
     }
     let written = document::part("families", &text);
-    // Other processors round a little differently, so the figures may be off by a factor of two or
-    // three.
+    // Figures may differ by a factor of two or three between processors.
     let columns = |text: &str| {
         text.lines().map(|line| line.rsplitn(3, '|').last().map(str::to_string)).collect::<Vec<_>>()
     };
@@ -114,7 +112,7 @@ fn check_golden(folder: &Path) -> Result<f32, String> {
         worst = worst.max(check(case, answer, LOGIT_BOUND)?);
     }
     if name.contains("-mlx-") {
-        // Others have no products of integers.
+        // Only quantised weights have integer products.
         same_in_every_cut(folder, &golden, Precision::Int8, &[4096, 37, 1], 20)?;
     }
     let answers = same_in_every_cut(folder, &golden, Precision::Rounded, &[4096, 37, 1], 20)?;
@@ -122,8 +120,7 @@ fn check_golden(folder: &Path) -> Result<f32, String> {
     Ok(worst)
 }
 
-/// Logits of the prompts against the reference, on average: a rounded router may choose another
-/// expert here and there.
+/// Mean error of the prompts' logits: a rounded router may choose another expert.
 fn check_rounded(name: &str, golden: &Golden, answers: &[Answer]) -> Result<(), String> {
     let off = relative_error(golden, answers);
     let integers = name.contains("-mlx-") && !name.ends_with("mxfp8");

@@ -13,10 +13,10 @@ use crate::support::{
     recorded::{Case, ask, golden, options},
 };
 
-/// Of the logits' own size.
+/// Relative to the logits' size.
 const MOVED: f64 = 0.01;
 
-/// Those whose latent attention would leave matrices in bfloat16 are not among them.
+/// Without checkpoints whose latent attention keeps bfloat16 matrices.
 const MODELS: [&str; 8] = [
     "gemma4_moe-a",
     "glm4_moe-a",
@@ -29,7 +29,7 @@ const MODELS: [&str; 8] = [
 ];
 
 #[test]
-fn default_precision_of_quantised_experts_chooses_those_of_float32() {
+fn router_in_default_precision_chooses_the_experts_of_float32() {
     for name in MODELS {
         let (source, out) = (checkpoint::folder(name), tempfile::tempdir().expect("a folder"));
         let copy = out.path().join("copy");
@@ -47,7 +47,7 @@ fn default_precision_of_quantised_experts_chooses_those_of_float32() {
     }
 }
 
-/// Of every token of the prompts.
+/// For every token of the prompts.
 fn logits(folder: &Path, precision: Precision, cases: &[Case]) -> Vec<f32> {
     let with = options(Options { precision, ..Options::default() });
     let engine = engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
