@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Model,
-    config::{BaseConfig, check_activation, ensure_supported, parse},
+    config::{BaseConfig, check_activation, check_value, parse},
     decoder::Decoder,
     layer::{FeedForward, PreNorm},
     mla::{self, LatentAttention},
@@ -108,9 +108,6 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 
 /// Fails on routers of earlier DeepSeek models.
 pub fn check_router(config: &Value) -> Result<()> {
-    let other = |key: &str, known: &str| {
-        let found = config.get(key).and_then(Value::as_str).unwrap_or(known).to_string();
-        (found != known, format!("{key} `{found}` is not supported, only `{known}`"))
-    };
-    ensure_supported([other("scoring_func", "sigmoid"), other("topk_method", "noaux_tc")])
+    check_value(config, "scoring_func", "sigmoid")?;
+    check_value(config, "topk_method", "noaux_tc")
 }

@@ -159,58 +159,61 @@ fn dflash(config: &Value) -> Result<DFlashConfig> {
 
 fn check(config: &Value, c: &Config, dflash: &DFlashConfig) -> Result<()> {
     check_activation(config, "hidden_act", "silu")?;
-    let other = |value: Option<f32>, usual: f32| value.is_some_and(|value| value != usual);
     let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?.contains(&true);
-    let (size, taps) = (dflash.block_size, &dflash.target_layer_ids);
-    let name = architecture(config);
-    ensure_supported([
-        (
-            name != "DFlashDraftModel",
-            format!("architecture `{name}` is not supported, only `DFlashDraftModel`"),
-        ),
-        (
-            !(2..=MAX_DEPTH + 1).contains(&size),
-            format!("block_size is {size}; it must be between 2 and {}", MAX_DEPTH + 1),
-        ),
-        (taps.is_empty(), "target_layer_ids are none".into()),
-        (slides && c.sliding_window.is_none(), "there is no sliding_window for its sliding layers".into()),
-        (
-            slides && c.is_causal == Some(false),
-            "sliding layers whose tokens see those behind them are not supported".into(),
-        ),
-        (other(dflash.input_embedding_scale, 1.0), "input_embedding_scale is not supported".into()),
-        (other(dflash.output_multiplier, 1.0), "output_multiplier is not supported".into()),
-        (other(dflash.final_logit_softcapping, 0.0), "final_logit_softcapping is not supported".into()),
-    ])
+    let (size, name) = (dflash.block_size, architecture(config));
+    ensure_supported(
+        name == "DFlashDraftModel",
+        format!("architecture `{name}` is not supported, only `DFlashDraftModel`"),
+    )?;
+    ensure_supported(
+        (2..=MAX_DEPTH + 1).contains(&size),
+        format!("block_size is {size}; it must be between 2 and {}", MAX_DEPTH + 1),
+    )?;
+    ensure_supported(!dflash.target_layer_ids.is_empty(), "target_layer_ids is empty")?;
+    ensure_supported(
+        !slides || c.sliding_window.is_some(),
+        "there is no sliding_window for its sliding layers",
+    )?;
+    ensure_supported(
+        !slides || c.is_causal != Some(false),
+        "bidirectional sliding-window layers are not supported",
+    )?;
+    let neutral = [
+        ("input_embedding_scale", dflash.input_embedding_scale, 1.0),
+        ("output_multiplier", dflash.output_multiplier, 1.0),
+        ("final_logit_softcapping", dflash.final_logit_softcapping, 0.0),
+    ];
+    neutral.into_iter().try_for_each(|(key, value, neutral)| {
+        ensure_supported(value.is_none_or(|value| value == neutral), format!("{key} is not supported"))
+    })
 }
 
 /// Checks that the draft fits the target.
 fn check_target(c: &Config, dflash: &DFlashConfig, target: &dyn Model, hidden_size: i32) -> Result<()> {
     let (own, vocab, layers) = (&c.base, target.vocab_size(), target.layers());
-    let (taps, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
-    ensure_supported([
-        (
-            target.embedding().is_none(),
-            "models of this family do not show block drafters what their layers make of a token".into(),
-        ),
-        (
-            own.hidden_size != hidden_size,
-            format!("hidden_size is {}, the model's is {hidden_size}", own.hidden_size),
-        ),
-        (
-            own.vocab_size as usize != vocab,
-            format!("vocab_size is {}, the model's is {vocab}", own.vocab_size),
-        ),
-        (
-            c.num_target_layers.is_some_and(|known| known != layers),
-            format!("num_target_layers is {:?}, the model has {layers}", c.num_target_layers.unwrap_or(0)),
-        ),
-        (
-            taps.iter().any(|&layer| layer >= layers),
-            format!("target_layer_ids are {taps:?}, the model has {layers} layers"),
-        ),
-        (mask as usize >= vocab, format!("mask_token_id is {mask}, the model has {vocab} tokens")),
-    ])
+    let (ids, mask) = (&dflash.target_layer_ids, dflash.mask_token_id);
+    ensure_supported(
+        target.embedding().is_some(),
+        "models of this family do not give their hidden states to block drafters",
+    )?;
+    ensure_supported(
+        own.hidden_size == hidden_size,
+        format!("hidden_size is {}, the model's is {hidden_size}", own.hidden_size),
+    )?;
+    ensure_supported(
+        own.vocab_size as usize == vocab,
+        format!("vocab_size is {}, the model's is {vocab}", own.vocab_size),
+    )?;
+    let known = c.num_target_layers.unwrap_or(layers);
+    ensure_supported(known == layers, format!("num_target_layers is {known}, the model has {layers}"))?;
+    ensure_supported(
+        ids.iter().all(|&layer| layer < layers),
+        format!("target_layer_ids are {ids:?}, the model has {layers} layers"),
+    )?;
+    ensure_supported(
+        (mask as usize) < vocab,
+        format!("mask_token_id is {mask}, the model has {vocab} tokens"),
+    )
 }
 
 struct Layer {

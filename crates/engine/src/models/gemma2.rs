@@ -93,11 +93,12 @@ pub fn check(config: &Value) -> Result<()> {
     let both_ways = key("use_bidirectional_attention");
     // `vision` is bidirectional between image tokens only.
     let causal = both_ways.is_null() || both_ways == false || both_ways == "vision";
-    ensure_supported([
-        (!causal, format!("use_bidirectional_attention is {both_ways}; only causal attention is supported")),
-        (key("attention_bias") == true, "attention_bias is not supported".into()),
-        (key("sliding_window") == 0, "sliding_window is 0; it must be at least 1".into()),
-    ])
+    ensure_supported(
+        causal,
+        format!("use_bidirectional_attention is {both_ways}; only causal attention is supported"),
+    )?;
+    ensure_supported(key("attention_bias") != true, "attention_bias is not supported")?;
+    ensure_supported(key("sliding_window") != 0, "sliding_window is 0; it must be at least 1")
 }
 
 /// A layer of Gemma 2 or 3.

@@ -57,12 +57,11 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
     check(config)?;
-    let capped = |key: &str| config.get(key).is_some_and(|cap| !cap.is_null());
-    ensure_supported([
-        (capped("attn_logit_softcapping"), "attn_logit_softcapping is not supported in Gemma 3".into()),
-        (capped("final_logit_softcapping"), "final_logit_softcapping is not supported in Gemma 3".into()),
-        (c.sliding_window_pattern == 0, "sliding_window_pattern is 0; it must be at least 1".into()),
-    ])?;
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        let capped = config.get(key).is_some_and(|cap| !cap.is_null());
+        ensure_supported(!capped, format!("{key} is not supported in Gemma 3"))?;
+    }
+    ensure_supported(c.sliding_window_pattern > 0, "sliding_window_pattern is 0; it must be at least 1")?;
     let every = c.sliding_window_pattern;
     let slides =
         sliding_layers(config, c.base.num_hidden_layers, |layer| !(layer + 1).is_multiple_of(every))?;

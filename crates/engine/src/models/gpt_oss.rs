@@ -67,7 +67,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let unbiased = config.get("attention_bias") == Some(&Value::Bool(false));
-    ensure_supported([(unbiased, "attention_bias must be true".into())])?;
+    ensure_supported(!unbiased, "attention_bias must be true")?;
     // Even layers slide unless config.json lists the types.
     let slides = sliding_layers(config, c.base.num_hidden_layers, |layer| layer.is_multiple_of(2))?;
     let heads = AttentionConfig {

@@ -86,7 +86,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check_activation(config, "hidden_act", "silu")?;
     check_activation(config, "moe_router_activation_func", "sigmoid")?;
     let rotated = config.get("mla_use_nope") == Some(&Value::Bool(false));
-    ensure_supported([(rotated, "mla_use_nope must be true".into())])?;
+    ensure_supported(!rotated, "mla_use_nope must be true")?;
     parse::<Value>(&config["linear_attn_config"])?;
     Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let attention = w.sub("self_attn");

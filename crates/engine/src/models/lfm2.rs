@@ -123,8 +123,10 @@ const fn moe_rule(from: &'static str, to: &'static [(&'static str, Transform)]) 
 
 pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
-    let unknown = c.layer_types.iter().flatten().find(|kind| !["conv", "full_attention"].contains(&&***kind));
-    ensure_supported(unknown.map(|kind| (true, format!("layer type `{kind}` is not supported"))))?;
+    for kind in c.layer_types.iter().flatten() {
+        let known = ["conv", "full_attention"].contains(&kind.as_str());
+        ensure_supported(known, format!("layer type `{kind}` is not supported"))?;
+    }
     let head_dim = c.base.hidden_size / c.num_attention_heads;
     let heads = AttentionConfig {
         hidden_size: c.base.hidden_size,

@@ -15,6 +15,7 @@ mod gpt_oss;
 mod kimi_linear;
 mod layer;
 mod lfm2;
+mod limits;
 mod llama;
 mod mla;
 mod model;

@@ -120,11 +120,12 @@ fn check(config: &Value, c: &Config) -> Result<()> {
     let is = |key: &str, value| config.get(key) == Some(&Value::Bool(value));
     let layer_types = c.layer_types.as_deref().unwrap_or_default();
     let known = |kind: &String| kind == "full_attention" || kind == "linear_attention";
-    ensure_supported([
-        (is("attention_bias", true), "attention_bias is not supported".into()),
-        (is("attn_output_gate", false), "attn_output_gate must be true".into()),
-        (!layer_types.iter().all(known), format!("layer_types are {layer_types:?}; one of them is unknown")),
-    ])
+    ensure_supported(!is("attention_bias", true), "attention_bias is not supported")?;
+    ensure_supported(!is("attn_output_gate", false), "attn_output_gate must be true")?;
+    ensure_supported(
+        layer_types.iter().all(known),
+        format!("layer_types are {layer_types:?}; one of them is unknown"),
+    )
 }
 
 /// Hub checkpoints store norms as `weight - 1`, MLX's conversions store the weight; only the layout

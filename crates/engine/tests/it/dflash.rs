@@ -84,7 +84,7 @@ fn block_drafter_that_does_not_fit_is_rejected() {
         json!({ "target_layer_ids": [1, 3] }),
         "target_layer_ids are [1, 3], the model has 3 layers",
     );
-    check("qwen3-a", json!({ "target_layer_ids": [] }), "target_layer_ids are none");
+    check("qwen3-a", json!({ "target_layer_ids": [] }), "target_layer_ids is empty");
     check("qwen3-a", json!({ "mask_token_id": 256 }), "mask_token_id is 256, the model has 256 tokens");
     check("qwen3-a", json!({ "block_size": 1 }), "block_size is 1; it must be between 2 and 33");
     check("qwen3-a", json!({ "output_multiplier": 0.2 }), "output_multiplier is not supported");
@@ -101,12 +101,12 @@ fn block_drafter_that_does_not_fit_is_rejected() {
     check(
         "qwen3-a",
         json!({ "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9, "is_causal": false }),
-        "sliding layers whose tokens see those behind them are not supported",
+        "bidirectional sliding-window layers are not supported",
     );
     check(
         "gemma4_e-a",
         json!({}),
-        "models of this family do not show block drafters what their layers make of a token",
+        "models of this family do not give their hidden states to block drafters",
     );
     let error = rejection("qwen3-a", json!({ "num_hidden_layers": 3, "layer_types": null }));
     assert!(error.contains("the checkpoint has no tensor layers.2."), "{error}");

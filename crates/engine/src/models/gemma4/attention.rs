@@ -134,10 +134,10 @@ impl Kind {
         };
         let heads = c.num_attention_heads;
         let kv_heads = own.num_key_value_heads.unwrap_or(c.num_key_value_heads);
-        ensure_supported([(
-            heads % kv_heads != 0,
+        ensure_supported(
+            heads % kv_heads == 0,
             format!("layer {i} has {heads} heads for {kv_heads} of keys and values; it must be a multiple"),
-        )])?;
+        )?;
         let head_dim = own.head_dim.unwrap_or(c.head_dim);
         Ok(Kind {
             head_dim,

@@ -103,10 +103,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
     let moe = if c.enable_moe_block { Some(parse::<MoeConfig>(config)?) } else { None };
     let (vocab, least) = (c.vocab_size_per_layer_input, base.vocab_size);
-    ensure_supported([(
-        c.hidden_size_per_layer_input > 0 && vocab < least,
+    ensure_supported(
+        c.hidden_size_per_layer_input == 0 || vocab >= least,
         format!("vocab_size_per_layer_input is {vocab}; it must be at least vocab_size, {least}"),
-    )])?;
+    )?;
     let layers = m.sub("layers");
     let layers =
         kinds.into_iter().enumerate().map(|(i, kind)| Layer::load(&c, kind, moe.as_ref(), &layers.sub(i)));
