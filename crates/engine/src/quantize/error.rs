@@ -24,7 +24,7 @@ pub enum QuantizeError {
     #[error("{} exists already; choose a new folder, or an empty one", .0.display())]
     Exists(PathBuf),
     #[error("{} is in the way; move it elsewhere, or choose another name for the result", .0.display())]
-    Taken(PathBuf),
+    InUse(PathBuf),
     #[error("another run is writing to {}", .0.display())]
     Busy(PathBuf),
     #[error("cannot write {}: {error}{}", path.display(), needed(error, *bytes))]

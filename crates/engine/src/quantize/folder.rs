@@ -151,7 +151,7 @@ fn lock_folder(lock: File, path: &Path, out: &Path) -> Result<File, QuantizeErro
 /// Locks and empties the folder of a killed run.
 fn reclaim(path: &Path, out: &Path) -> Result<File, QuantizeError> {
     let fail = |error| QuantizeError::write(path, 0)(error);
-    let taken = || QuantizeError::Taken(path.into());
+    let taken = || QuantizeError::InUse(path.into());
     if leftovers(path).map_err(fail)?.is_none() {
         return Err(taken());
     }

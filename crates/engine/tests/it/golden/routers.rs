@@ -1,5 +1,5 @@
-//! Quantised mixtures of experts: default precision hardly moves activations there, so it must choose
-//! the experts that float32 chooses.
+//! Quantised mixtures of experts: rounding is small there, so the default precision must choose the
+//! experts of float32.
 
 use std::{ops::ControlFlow, path::Path};
 
