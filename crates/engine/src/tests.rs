@@ -2,7 +2,6 @@
 
 #[path = "../tests/it/support/checkpoint.rs"]
 pub mod checkpoint;
-mod heads;
 mod real_configs;
 mod rounds;
 
@@ -108,7 +107,7 @@ pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::
     block
 }
 
-fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
+pub fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");

@@ -379,3 +379,6 @@ fn batch<'a>(
         Part { tokens, ahead: 0, past, caches: &mut row.context.caches }
     }))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
-//! Heads that predict tokens further ahead: against transformers, in every cut, and how often merlin's is right.
+//! Multi-token prediction heads: compared with transformers for every split of the prompt, and the
+//! acceptance rate of merlin's.
 
 use std::{path::Path, rc::Rc};
 
 use mlx::{Array, Dtype};
 use serde::Deserialize;
 
-use super::{checkpoint, load_checkpoint, load_golden};
+use super::{DraftPosition, HeadContext, HeadRow, MtpDrafter, draft_rows};
 use crate::{
     batch::{Batch, Part},
     cache::Cache,
@@ -13,16 +14,14 @@ use crate::{
     models::{Model, Mtp},
     request::Sampling,
     sample::Sampler,
-    speculate::{
-        drafter::{DraftRequest, Drafter, DrafterState, HiddenObserver, HiddenStates},
-        drafters::mtp::{DraftPosition, HeadContext, HeadRow, MtpDrafter, draft_rows},
-    },
+    speculate::drafter::{DraftRequest, Drafter, DrafterState, HiddenObserver, HiddenStates},
+    tests::{checkpoint, load_checkpoint, load_golden},
     weights::Types,
 };
 
 const FLOAT32: Types = Types { activations: Some(Dtype::Float32), weights: None };
 
-/// What tools/goldens/heads.py records.
+/// Recorded by tools/goldens/heads.py.
 #[derive(Deserialize)]
 struct Recorded {
     prompt_ids: Vec<u32>,
@@ -52,7 +51,7 @@ fn hidden(model: &dyn Model, tokens: &[u32]) -> Array {
     model.forward(&ids(tokens), &mut Batch::new([part(tokens.len(), 0, &mut caches)]))
 }
 
-/// The head's logits for all pairs of a hidden state and the token behind it, in chunks of `chunk`.
+/// The head's logits for all pairs of a hidden state and the token after it, in chunks of `chunk`.
 fn head_logits(model: &dyn Model, mtp: &Mtp, hidden: &Array, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
     let (mut caches, mut logits) = (mtp.make_caches(), vec![]);
     for (i, tokens) in tokens[1..].chunks(chunk).enumerate() {
@@ -78,7 +77,7 @@ fn off(got: &[f32], expected: &[f32]) -> f32 {
 }
 
 #[test]
-fn recorded_heads_predict_what_transformers_says() {
+fn head_logits_and_drafts_match_transformers() {
     let mut seen = 0;
     for entry in std::fs::read_dir(checkpoint::recorded()).expect("goldens") {
         let folder = entry.expect("an entry").path();
@@ -107,7 +106,7 @@ fn check(name: &str, recorded: &Recorded) {
             "{name}: {chunk}"
         );
     }
-    // The hidden states are of all tokens but the last, as if that had just been sampled.
+    // Hidden states of all tokens but the last, as if that had just been sampled.
     let mut context = HeadContext::new(mtp);
     let n = recorded.prompt_ids.len() - 1;
     context.observe(0, &hidden.slice(0, 0, n as i32));
@@ -125,11 +124,11 @@ fn check(name: &str, recorded: &Recorded) {
     assert!(worst < 3e-4, "{name}: logits are off by {worst}");
 }
 
-/// What merlin says, and its hidden states.
-struct Said {
+/// An answer of merlin, and its hidden states.
+struct Answer {
     /// Prompt and greedy answer.
     tokens: Vec<u32>,
-    /// Of all of them, `[tokens, hidden_size]`.
+    /// Hidden states of all tokens, `[tokens, hidden_size]`.
     hidden: Array,
     prompt: usize,
 }
@@ -142,19 +141,19 @@ fn merlin() -> Box<dyn Model> {
     load_checkpoint(&Checkpoint::Folder(folder.into()), FLOAT32)
 }
 
-/// Questions as merlin's template renders them.
+/// Questions, as rendered by merlin's template.
 fn prompts() -> Vec<Vec<u32>> {
     #[derive(Deserialize)]
     struct Prompt {
         ids: Vec<u32>,
     }
-    let text = include_str!("../../tests/merlin.json");
+    let text = include_str!("../../../../tests/merlin.json");
     let prompts: Vec<Prompt> = serde_json::from_str(text).expect("JSON");
     prompts.into_iter().map(|prompt| prompt.ids).collect()
 }
 
 /// An answer of at most `length` tokens.
-fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize) -> Said {
+fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize) -> Answer {
     let (mut caches, mut tokens, mut hidden) = (model.make_caches(), prompt.to_vec(), vec![]);
     let mut sampler = Sampler::new(sampling, model.vocab_size(), prompt, &[]);
     let mut computed = 0;
@@ -167,7 +166,7 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
         computed = tokens.len();
         let ended = computed > prompt.len() && tokens.last().is_some_and(|id| ENDS.contains(id));
         if ended || computed == prompt.len() + length {
-            return Said { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
+            return Answer { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
         }
         let token = sampler.sample(&model.logits(&last), computed, &[], &[]).tokens;
         tokens.extend(token.to_vec::<u32>().expect("a token"));
@@ -178,19 +177,24 @@ fn observe(drafter: &mut MtpDrafter, state: &mut DrafterState, from: usize, hidd
     drafter.observe(&HiddenStates { tokens: &[], from, hidden: vec![hidden.clone()] }, state);
 }
 
-/// Drafts all answers together, as a server would: how many drafted tokens came to be looked at, and how many of those were
-/// right, by their place in the draft.
-fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: usize) -> Vec<[usize; 2]> {
+/// Drafts all answers together: verified and accepted tokens, by position in the draft.
+fn acceptance(
+    model: &Rc<dyn Model>,
+    answers: &[Answer],
+    sampling: &Sampling,
+    depth: usize,
+) -> Vec<[usize; 2]> {
     let mut drafter = MtpDrafter::new(model.clone()).expect("a head");
     // The first token of an answer is the model's own.
-    let mut known: Vec<[usize; 2]> = said.iter().map(|s| [0, s.prompt + 1]).collect();
-    let mut states: Vec<DrafterState> = said.iter().map(|_| DrafterState::default()).collect();
+    let mut known: Vec<[usize; 2]> = answers.iter().map(|s| [0, s.prompt + 1]).collect();
+    let mut states: Vec<DrafterState> = answers.iter().map(|_| DrafterState::default()).collect();
     let mut counts = vec![[0; 2]; depth];
     loop {
-        let going: Vec<usize> = (0..said.len()).filter(|&i| known[i][1] < said[i].tokens.len()).collect();
+        let going: Vec<usize> =
+            (0..answers.len()).filter(|&i| known[i][1] < answers[i].tokens.len()).collect();
         let mut requests = vec![];
         for (i, state) in states.iter_mut().enumerate().filter(|(i, _)| going.contains(i)) {
-            let (s, [seen, n]) = (&said[i], known[i]);
+            let (s, [seen, n]) = (&answers[i], known[i]);
             observe(&mut drafter, state, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
             let depth = depth.min(s.tokens.len() - n);
             requests.push(DraftRequest::new(&s.tokens[..n], s.prompt, depth, sampling, state));
@@ -200,8 +204,8 @@ fn acceptance(model: &Rc<dyn Model>, said: &[Said], sampling: &Sampling, depth: 
         }
         for (draft, i) in drafter.propose(&mut requests).expect("drafts").iter().zip(going) {
             let n = known[i][1];
-            let pairs = draft.tokens.iter().zip(&said[i].tokens[n..]);
-            let right = pairs.take_while(|(drafted, said)| drafted == said).count();
+            let pairs = draft.tokens.iter().zip(&answers[i].tokens[n..]);
+            let right = pairs.take_while(|(drafted, token)| drafted == token).count();
             counts.iter_mut().take(draft.tokens.len().min(right + 1)).for_each(|count| count[0] += 1);
             counts.iter_mut().take(right).for_each(|count| count[1] += 1);
             known[i] = [n - 1, n + right + 1];
@@ -214,11 +218,11 @@ fn share([looked, right]: [usize; 2]) -> f64 {
 }
 
 #[test]
-fn merlins_head_is_mostly_right() {
+fn acceptance_rate_of_merlins_head_is_high() {
     let (model, greedy) = (Rc::from(merlin()), Sampling::default());
-    let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &greedy, 64)).collect();
+    let answers: Vec<Answer> = prompts().iter().map(|prompt| answer(&*model, prompt, &greedy, 64)).collect();
     for depth in 1..=4 {
-        let counts = acceptance(&model, &said, &greedy, depth);
+        let counts = acceptance(&model, &answers, &greedy, depth);
         let shares: Vec<f64> = counts.iter().copied().map(share).collect();
         println!("depth {depth}: {shares:.3?} of {counts:?}");
         assert!(shares[0] > 0.66, "depth {depth}: {shares:?}");
@@ -227,19 +231,20 @@ fn merlins_head_is_mostly_right() {
 }
 
 #[test]
-fn drafts_that_share_the_noise_are_right_more_often() {
+fn drafts_with_the_same_noise_are_accepted_more_often() {
     let model = Rc::from(merlin());
     let sampled = |seed| Sampling { temperature: 1.0, top_p: 0.95, seed, ..Sampling::default() };
-    let said: Vec<Said> = prompts().iter().map(|prompt| answer(&*model, prompt, &sampled(5), 32)).collect();
-    let rate = |sampling: &Sampling| share(acceptance(&model, &said, sampling, 1)[0]);
+    let answers: Vec<Answer> =
+        prompts().iter().map(|prompt| answer(&*model, prompt, &sampled(5), 32)).collect();
+    let rate = |sampling: &Sampling| share(acceptance(&model, &answers, sampling, 1)[0]);
     let (shared, other, greedy) = (rate(&sampled(5)), rate(&sampled(6)), rate(&Sampling::default()));
     println!("shared {shared:.3}, other noise {other:.3}, greedy {greedy:.3}");
     assert!(shared > greedy && shared > other + 0.1, "{shared}, {greedy}, {other}");
 }
 
-/// A head that has drafted, whatever became of that, and one that only saw what came of it.
+/// Compares a context that drafted with one that only observed.
 #[test]
-fn drafts_leave_nothing_behind() {
+fn drafts_leave_no_trace_in_the_context() {
     let model = load_golden("qwen3_5-hub", FLOAT32);
     assert!(model.mtp().is_none(), "a checkpoint without a head has none");
     for name in ["qwen3_5-a", "qwen3_5_moe-b", "deepseek_v3-a", "glm4_moe-a"] {
@@ -259,18 +264,18 @@ fn drafts_leave_nothing_behind() {
             assert_eq!(draft(&mut often, known, depth).len(), depth);
         }
         once.observe(0, &part(0, 99));
-        assert_eq!(draft(&mut once, 100, 0), [0; 0], "nobody wants any");
+        assert_eq!(draft(&mut once, 100, 0), [0; 0], "no draft is wanted");
         for context in [&mut often, &mut once] {
             context.observe(99, &part(99, 110));
         }
         assert_eq!(draft(&mut often, 111, 4), draft(&mut once, 111, 4), "{name}");
-        assert_eq!(draft(&mut often, 111, 4), [0; 0], "nothing new to go by");
-        assert_eq!(draft(&mut often, 112, 4), [0; 0], "a token nobody has seen computed");
+        assert_eq!(draft(&mut often, 111, 4), [0; 0], "no new hidden states");
+        assert_eq!(draft(&mut often, 112, 4), [0; 0], "a token without its hidden state");
     }
 }
 
 #[test]
-fn neighbours_change_no_draft() {
+fn batched_drafts_equal_single_ones() {
     let model = load_golden("qwen3_5_moe-a", FLOAT32);
     let mtp = model.mtp().expect("a head");
     let texts: Vec<Vec<u32>> =
@@ -306,7 +311,7 @@ fn neighbours_change_no_draft() {
 }
 
 #[test]
-fn of_a_long_past_the_head_sees_the_end() {
+fn head_of_a_long_prompt_uses_the_last_hidden_states() {
     let model = load_golden("qwen3_5-a", FLOAT32);
     let mtp = model.mtp().expect("a head");
     let tokens: Vec<u32> = (0..1000).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
@@ -326,13 +331,13 @@ fn of_a_long_past_the_head_sees_the_end() {
     };
     let whole = draft(&[(0, 999)]);
     assert_eq!(whole, draft(&[(0, 512), (512, 990), (990, 999)]));
-    assert_eq!(whole, draft(&[(600, 999)]), "what lies behind the window is gone");
-    assert_eq!(whole, draft(&[(0, 300), (700, 999)]), "so is what lies behind a gap");
-    assert_ne!(whole, draft(&[(900, 999)]), "what lies in it is seen");
+    assert_eq!(whole, draft(&[(600, 999)]), "hidden states before the window are dropped");
+    assert_eq!(whole, draft(&[(0, 300), (700, 999)]), "and so are those before a gap");
+    assert_ne!(whole, draft(&[(900, 999)]), "those in the window are used");
 }
 
 #[test]
-fn a_sequence_that_begins_again_begins_anew() {
+fn restarted_and_resumed_sequences_get_drafts() {
     let model: Rc<dyn Model> = Rc::from(load_golden("qwen3_5-b", FLOAT32));
     let tokens: Vec<u32> = (0..60).map(|i| 3 + (i * 7 + i / 5) % 240).collect();
     let (hidden, greedy) = (hidden(&*model, &tokens), Sampling::default());
@@ -353,7 +358,7 @@ fn a_sequence_that_begins_again_begins_anew() {
 }
 
 #[test]
-fn observed_positions_leave_the_cache_of_the_whole_layer() {
+fn observe_writes_the_same_cache_as_forward() {
     for name in ["qwen3_5-a", "qwen3_5_moe-b", "deepseek_v3-a", "glm4_moe-a"] {
         let model = load_golden(name, FLOAT32);
         let mtp = model.mtp().expect("a head");
