@@ -23,11 +23,11 @@ use crate::{
     models::{self, DFlash, Model},
     options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
     places::Places,
-    prefix::{Disk, Fingerprint, by_checkpoint},
+    prefix::{Disk, Fingerprint, LAYER_PROFILE_FILE, by_checkpoint},
     request::ModelInfo,
     run::run,
     speculate::{
-        COSTS_FILE, Drafter, LAYER_PROFILE_FILE, LayerSkip, Script, ScriptedDrafter, Speculator,
+        COSTS_FILE, Drafter, LayerSkip, Script, ScriptedDrafter, Speculator,
         drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
         load_or_measure_costs, measure_step_costs,
     },

@@ -23,7 +23,7 @@ use mlx::Array;
 
 pub use self::{
     copy::{Copied, Copying},
-    disk::{Disk, Fingerprint, write_whole},
+    disk::{Disk, Fingerprint, LAYER_PROFILE_FILE, write_whole},
     size::StateSize,
     state::Resume,
     tree::common,

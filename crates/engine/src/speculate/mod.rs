@@ -22,7 +22,6 @@ pub use self::{
     draft_target::{DraftTarget, TargetView},
     drafter::Drafter,
     drafters::{
-        layer_profile::LAYER_PROFILE_FILE,
         layer_skip::{LAYER_SKIP, LayerSkip},
         scripted::{Script, ScriptedDrafter},
     },

@@ -12,6 +12,8 @@ use std::{
 use super::{digests, file::Piece};
 use crate::CacheBits;
 
+/// The layer profile of the model, which speculation keeps beside the state.
+pub const LAYER_PROFILE_FILE: &str = "layers.json";
 /// The end of a file that is still being written, and locked by who writes it.
 const UNFINISHED: &str = "tmp";
 const FINISHED: &str = "state";
@@ -86,7 +88,7 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
             (files, bytes) = (files + 1, bytes + entry.bytes);
         }
         // It is measured again.
-        existing(fs::remove_file(folder.join(crate::speculate::LAYER_PROFILE_FILE)))?;
+        existing(fs::remove_file(folder.join(LAYER_PROFILE_FILE)))?;
         // Stays if somebody put something else there.
         let _ = fs::remove_dir(folder);
     }

@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use self::fingerprint::Fingerprint;
-pub use self::folder::{StoredModel, clear, list, write as write_whole};
+pub use self::folder::{LAYER_PROFILE_FILE, StoredModel, clear, list, write as write_whole};
 use self::{
     file::Piece,
     reader::{Read, Reader, Section, Wanted},

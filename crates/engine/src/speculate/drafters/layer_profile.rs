@@ -14,8 +14,6 @@ use crate::{
     speculate::calibration::SliceSizer,
 };
 
-/// Name of the file, in the folder of the model's state.
-pub const LAYER_PROFILE_FILE: &str = "layers.json";
 /// Numbers of skipped layers that are tried, in eighths of all layers.
 const TRIED: [usize; 4] = [1, 2, 3, 4];
 /// Assumed cost of verifying another token, relative to a plain step, when trials are compared.
@@ -194,6 +192,7 @@ fn add_similarities(sum: f64, before: &[f32], after: &[f32], rows: usize) -> f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prefix::LAYER_PROFILE_FILE;
 
     #[test]
     fn similarity_of_streams_is_the_mean_cosine_of_rows() {

@@ -6,7 +6,7 @@ use super::{
     drafter::{Calibrated, LayerSelection},
     *,
 };
-use crate::cache::Lent;
+use crate::{cache::Lent, prefix::LAYER_PROFILE_FILE};
 
 /// Families in which layers can be skipped.
 pub fn models() -> impl Iterator<Item = &'static str> {
