@@ -38,8 +38,8 @@ use crate::{
     weights::Types,
 };
 
-/// One model for each kind of cache: keys and values, windows, windows shared by layers, recurrences
-/// with a decay per head and per channel, convolutions, latents.
+/// One model for each kind of cache: keys and values, windows, windows shared by layers,
+/// recurrences with a decay per head and per channel, convolutions, latents.
 pub const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",

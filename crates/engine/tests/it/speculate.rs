@@ -68,75 +68,93 @@ fn content(Answer { tokens, reason, usage }: &Answer) -> (&[(u32, Vec<u32>)], Fi
 
 /// Runs all requests at once, or one after the other.
 fn ask(engine: &Engine, requests: &[Request], speculation: &Speculate, together: bool) -> Vec<Answer> {
-    let submit =
-        |asked: &Request| submit(engine, Request { speculation: Some(speculation.clone()), ..asked.clone() });
+    let submit = |request: &Request| {
+        submit(engine, Request { speculation: Some(speculation.clone()), ..request.clone() })
+    };
     match together {
         true => requests.iter().map(submit).collect::<Vec<Running>>().into_iter().map(answer).collect(),
-        false => requests.iter().map(|asked| answer(submit(asked))).collect(),
+        false => requests.iter().map(|request| answer(submit(request))).collect(),
+    }
+}
+
+/// Random requests to one model, and the answers of plain decoding.
+struct Comparison {
+    golden: &'static str,
+    round: u64,
+    requests: Vec<Request>,
+    expected: Vec<Answer>,
+}
+
+impl Comparison {
+    fn new(golden: &'static str, round: u64) -> Comparison {
+        let mut random = Random(1000 * round + golden.len() as u64);
+        let requests: Vec<Request> = (0..16).map(|_| short_request(&mut random)).collect();
+        let plain = load(golden, Speculate::Off);
+        let expected = ask(&plain, &requests, &Speculate::Off, false);
+        Comparison { golden, round, requests, expected }
+    }
+
+    /// An engine with a scripted drafter that knows the answers.
+    fn engine(&self, acceptance_rate: f64) -> Engine {
+        let answers = self.requests.iter().zip(&self.expected);
+        let answers = answers.map(|(request, answer)| (request.prompt.clone(), answer.ids())).collect();
+        scripted(self.golden, Script { answers, acceptance_rate, vocab_size: 250, seed: self.round })
+    }
+
+    /// Compares answers of requests alone and together; between `least` and `most` percent of
+    /// drafted tokens are accepted. Returns the number of generations.
+    fn check(&self, engine: &Engine, speculation: Speculate, least: usize, most: usize) -> usize {
+        let Comparison { golden, round, requests, expected } = self;
+        for (together, requests, expected) in
+            [(false, &requests[..8], &expected[..8]), (true, &requests[..], &expected[..])]
+        {
+            let got = ask(engine, requests, &speculation, together);
+            let (mut drafted, mut accepted) = (0, 0);
+            for ((got, expected), request) in got.iter().zip(expected).zip(requests) {
+                assert_eq!(
+                    content(got),
+                    content(expected),
+                    "{golden}, {speculation}, round {round}: {request:?}"
+                );
+                drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
+                accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
+            }
+            let percent = 100 * accepted / drafted.max(1);
+            assert!((least..=most).contains(&percent), "{golden}, {speculation}: {accepted} of {drafted}");
+        }
+        8 + requests.len()
     }
 }
 
 #[test]
 fn answers_with_any_drafter_equal_plain_decoding() {
-    let more = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok());
+    let rounds = std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(1u64);
     let mut generations = 0;
-    for round in 0..more.unwrap_or(1u64) {
-        for golden in MODELS {
-            let mut random = Random(1000 * round + golden.len() as u64);
-            let requests: Vec<Request> = (0..16).map(|_| short_request(&mut random)).collect();
-            let plain = load(golden, Speculate::Off);
-            let expected = ask(&plain, &requests, &Speculate::Off, false);
-            let answers = requests.iter().zip(&expected);
-            let answers = answers.map(|(asked, answer)| (asked.prompt.clone(), answer.ids())).collect();
-            let script = |acceptance_rate| Script { answers, acceptance_rate, vocab_size: 250, seed: round };
-            let check = |engine: &Engine, speculation: Speculate, least: usize, most: usize| {
-                for (together, requests, expected) in
-                    [(false, &requests[..8], &expected[..8]), (true, &requests[..], &expected[..])]
-                {
-                    let got = ask(engine, requests, &speculation, together);
-                    let (mut drafted, mut accepted) = (0, 0);
-                    for ((got, expected), asked) in got.iter().zip(expected).zip(requests) {
-                        assert_eq!(
-                            content(got),
-                            content(expected),
-                            "{golden}, {speculation}, round {round}: {asked:?}"
-                        );
-                        drafted += got.usage.speculation.iter().map(|by| by.drafted).sum::<usize>();
-                        accepted += got.usage.speculation.iter().map(|by| by.accepted).sum::<usize>();
-                    }
-                    let percent = 100 * accepted / drafted.max(1);
-                    assert!(
-                        (least..=most).contains(&percent),
-                        "{golden}, {speculation}: {accepted} of {drafted}"
-                    );
-                }
-                8 + requests.len()
-            };
-            let script: &dyn Fn(f64) -> Script = &{
-                let script = script(0.0);
-                move |acceptance_rate| Script { acceptance_rate, ..script.clone() }
-            };
-            let wrong = scripted(golden, script(0.0));
-            generations += check(&wrong, fixed("scripted", 4), 0, 10);
-            generations += check(&wrong, fixed("ngram", 5), 0, 100);
-            generations += check(&wrong, Speculate::Auto, 0, 100);
-            let has_itself = wrong.info().drafters.contains(&"self");
-            assert!(has_itself || golden != "qwen3_5-text-sharded");
-            if has_itself {
-                generations += check(&wrong, fixed("self", 3), 0, 100);
-            }
-            let half = scripted(golden, script(0.6));
-            generations +=
-                [1, 2, 3, 8].map(|depth| check(&half, fixed("scripted", depth), 1, 99)).iter().sum::<usize>();
-            generations += check(&half, Speculate::Auto, 0, 100);
-            let identical = scripted(golden, script(1.0));
-            // After an answer that ended early the script has no tokens.
-            generations += [1, 3, 7]
-                .map(|depth| check(&identical, fixed("scripted", depth), 60, 100))
-                .iter()
-                .sum::<usize>();
-            generations += check(&identical, Speculate::Auto, 0, 100);
+    for (round, golden) in (0..rounds).flat_map(|round| MODELS.map(|golden| (round, golden))) {
+        let comparison = Comparison::new(golden, round);
+        let mut check = |engine, speculation, least, most| {
+            generations += comparison.check(engine, speculation, least, most)
+        };
+        let wrong = comparison.engine(0.0);
+        check(&wrong, fixed("scripted", 4), 0, 10);
+        check(&wrong, fixed("ngram", 5), 0, 100);
+        check(&wrong, Speculate::Auto, 0, 100);
+        let skips_layers = wrong.info().drafters.contains(&"self");
+        assert!(skips_layers || golden != "qwen3_5-text-sharded");
+        if skips_layers {
+            check(&wrong, fixed("self", 3), 0, 100);
         }
+        let half = comparison.engine(0.6);
+        for depth in [1, 2, 3, 8] {
+            check(&half, fixed("scripted", depth), 1, 99);
+        }
+        check(&half, Speculate::Auto, 0, 100);
+        let identical = comparison.engine(1.0);
+        // After an answer that ended early the script has no tokens.
+        for depth in [1, 3, 7] {
+            check(&identical, fixed("scripted", depth), 60, 100);
+        }
+        check(&identical, Speculate::Auto, 0, 100);
     }
     println!("{generations} generations");
     assert!(generations >= 2000, "{generations} generations");
