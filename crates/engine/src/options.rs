@@ -5,11 +5,10 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc, time::
 pub use mlx::Precision;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    checkpoint::Checkpoint,
-    metrics::Metrics,
-    speculate::{MAX_DEPTH, drafters::ngram_table::NgramTable},
-};
+use crate::{checkpoint::Checkpoint, metrics::Metrics, speculate::drafters::ngram_table::NgramTable};
+
+/// Most tokens of a draft. A window cache keeps at least this many tokens beyond its reach.
+pub const MAX_DEPTH: usize = 32;
 
 #[derive(Clone, Debug)]
 pub struct Options {

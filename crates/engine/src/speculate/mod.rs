@@ -29,9 +29,8 @@ pub use self::{
     speculator::{HiddenCapture, Speculator},
     step_costs::StepTimes,
 };
+pub use crate::options::MAX_DEPTH;
 
-/// Most tokens of a draft. A window cache keeps at least this many tokens beyond its reach.
-pub const MAX_DEPTH: usize = 32;
 /// Most drafted tokens in a step, over all its rows.
 pub const MAX_STEP_DRAFT: usize = 32;
 
