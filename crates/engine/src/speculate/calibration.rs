@@ -191,7 +191,7 @@ impl<'a> StepTimer<'a> {
     pub fn step(&mut self, width: usize) -> mlx::Result<f64> {
         let started = Instant::now();
         let tokens = Array::from_slice(&vec![0u32; width], &[width as i32]);
-        // As a draft, like a verification step.
+        // A draft of all but the first token, like a verification step.
         let part = Part { tokens: width, ahead: width - 1, past: self.past, caches: &mut self.caches };
         let mut batch = Batch::new([part]);
         let chosen = self.model.logits(&self.model.forward(&tokens, &mut batch)).argmax(-1);

@@ -11,7 +11,7 @@ const NEW_WEIGHT: f64 = 0.1;
 pub struct DraftLatency([f64; 6]);
 
 impl DraftLatency {
-    /// As measured for one sequence.
+    /// A latency measured for one sequence.
     pub fn new(ms: f64) -> DraftLatency {
         DraftLatency([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
     }

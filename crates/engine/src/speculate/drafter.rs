@@ -103,7 +103,7 @@ pub trait StateStore {
     fn store(&mut self, state: DrafterState);
 }
 
-/// What a drafter is called, and what the controller assumes of it.
+/// Name and properties of a drafter.
 #[derive(Clone, Copy, Debug)]
 pub struct DrafterInfo {
     /// Name in flags, requests and metrics.
@@ -148,7 +148,7 @@ pub struct DraftRequest<'a> {
     /// Drafters sample as the model does, with the same noise at each position: more tokens match.
     pub sampling: &'a Sampling,
     pub constraint: Option<&'a dyn Constraint>,
-    /// What this drafter keeps of the sequence.
+    /// This drafter's state of the sequence.
     pub state: &'a mut DrafterState,
     /// The sequence's caches, with all tokens but the last; only for drafters that
     /// [use them](DrafterInfo::uses_target_cache).
@@ -169,7 +169,7 @@ impl<'a> DraftRequest<'a> {
     }
 }
 
-/// What a drafter keeps of one sequence. Lives in the sequence and is dropped with it.
+/// A drafter's state of one sequence. Lives in the sequence and is dropped with it.
 #[derive(Default)]
 pub struct DrafterState(Option<Box<dyn Any>>);
 

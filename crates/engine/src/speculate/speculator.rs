@@ -272,7 +272,7 @@ impl Speculator {
         }
     }
 
-    /// What steps and drafts cost.
+    /// Measured times of steps and drafts.
     pub fn times(&self) -> StepTimes {
         let drafters = self.drafters.iter().skip(FORCED + 1);
         let latency =

@@ -192,8 +192,8 @@ pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
 /// Answers of plain decoding to requests `0..n`.
 pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let mut bench = Bench::new(golden, Script::default());
-    let asked = (0..n).map(|i| request(i, "off", 0));
-    let running: Vec<_> = asked.map(|asked| (asked.prompt.clone(), bench.submit(asked))).collect();
+    let requests = (0..n).map(|i| request(i, "off", 0));
+    let running: Vec<_> = requests.map(|request| (request.prompt.clone(), bench.submit(request))).collect();
     bench.run(|_| {});
     running.into_iter().map(|(prompt, (_ticket, events))| (prompt, tokens(events))).collect()
 }
@@ -205,8 +205,8 @@ fn state_after_each_step_of_scripted_drafts_equals_a_fresh_prefill() {
         for (rate, depth) in [(0.0, 3), (0.6, 5), (1.0, 2)] {
             let mut bench = Bench::new(golden, script(rate, expected.clone()));
             let drafters = ["scripted", "scripted", "off"];
-            let asked = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, depth));
-            let running: Vec<_> = asked.map(|asked| bench.submit(asked)).collect();
+            let requests = (0..3).zip(drafters).map(|(i, drafter)| request(i, drafter, depth));
+            let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
             let compared = bench.compare_states(&format!("{golden}, acceptance rate {rate}"));
             assert!(compared > 20, "{golden}: {compared}");
             for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {

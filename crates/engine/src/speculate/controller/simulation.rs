@@ -55,7 +55,7 @@ impl Machine {
         self.step + self.token * (width - 1) as f64
     }
 
-    /// What is measured at load.
+    /// The costs measured at load.
     pub fn costs(self) -> StepCosts {
         StepCosts::at_load([1, 2, 4, 8, 16, 32].map(|width| (width, self.of(width))).to_vec())
     }

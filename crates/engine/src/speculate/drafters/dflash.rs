@@ -23,7 +23,7 @@ use crate::{
 /// Most hidden states that wait for the next draft: they take more memory than the keys and values
 /// made of them.
 pub const MAX_PENDING: usize = 256;
-/// As of heads: the drafter's confidence tells how many of its tokens are accepted.
+/// Assumes that the drafter's confidence predicts acceptance.
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.15, 0.4, 0.55, 0.65, 0.75, 0.9];
 
 pub struct DFlashDrafter {

@@ -1,4 +1,4 @@
-//! What a draft model keeps of one sequence, and how that returns to an earlier position.
+//! The draft model's state of one sequence, which can return to an earlier position.
 
 use std::collections::BTreeSet;
 

@@ -27,8 +27,7 @@ use crate::{
 
 /// Width of the step whose cost stands for that of catching up.
 const CATCH_UP_WIDTH: usize = 32;
-/// As of heads: the draft model's confidence tells how many of its tokens are accepted, if it
-/// resembles the model.
+/// Assumes that the draft model's confidence predicts acceptance.
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.2, 0.4, 0.55, 0.65, 0.75, 0.9];
 
 pub struct DraftModel {

@@ -102,8 +102,8 @@ impl Drafter for MtpDrafter {
         let proposed = draft_rows(&*self.model, &mut rows, &mut |logits, at| {
             // Both are in the order of the rows.
             let own = samplers.iter_mut().enumerate().filter_map(|(row, sampler)| {
-                let place = at.iter().find(|place| place.row == row)?;
-                Some((sampler, place.position..place.position + 1))
+                let at = at.iter().find(|at| at.row == row)?.position;
+                Some((sampler, at..at + 1))
             });
             guess(logits, own)
         });
@@ -174,8 +174,8 @@ impl Calibrated for MtpDrafter {
     }
 }
 
-/// What the head keeps of one sequence: caches of the model's own hidden states, never of the
-/// head's.
+/// The head's state of one sequence: caches computed from the model's hidden states, never from the
+/// head's own.
 pub struct HeadContext {
     caches: Vec<Cache>,
     /// Hidden states of consecutive positions that the head has not computed, `[n, hidden_size]`
@@ -296,9 +296,9 @@ pub fn draft_rows(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) 
         let mut hidden = catch_up(mtp, rows, &going);
         let started = going.clone();
         for step in 0.. {
-            let place = |&row: &usize| DraftPosition { row, position: rows[row].tokens.len() + step };
-            let places: Vec<DraftPosition> = going.iter().map(place).collect();
-            let chosen = choose(&model.logits(&hidden).astype(Dtype::Float32), &places);
+            let position = |&row: &usize| DraftPosition { row, position: rows[row].tokens.len() + step };
+            let positions: Vec<DraftPosition> = going.iter().map(position).collect();
+            let chosen = choose(&model.logits(&hidden).astype(Dtype::Float32), &positions);
             for (i, &row) in (0..).zip(&going) {
                 drafts[row].push(chosen.slice(0, i, i + 1));
             }

@@ -85,7 +85,8 @@ impl NgramIndex {
         self.length = tokens.len();
     }
 
-    /// What followed the best match; repeats itself where that reaches the end of the sequence.
+    /// The tokens that followed the best match, repeated from there if they reach the end of the
+    /// sequence.
     pub fn draft(&self, tokens: &[u32], depth: usize) -> Draft {
         let Some(best) = self.best.filter(|best| best.length >= MIN_MATCH) else {
             return Draft::default();
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(draft(&copied(&[90]), 3), [21, 22, 7], "not replaced before");
         assert_eq!(draft(&copied(&[90, 21]), 3), [22, 90, 23]);
         assert_eq!(draft(&copied(&[90, 21, 22, 90, 23, 24, 25, 26, 27, 28, 29]), 3), [30, 90, 31]);
-        // Unless it was kept.
+        // Unless the copy keeps it.
         assert_eq!(draft(&copied(&[90, 21, 22, 7, 23, 24, 25, 26, 27, 28, 29]), 3), [30, 7, 31]);
     }
 

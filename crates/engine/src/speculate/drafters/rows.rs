@@ -1,4 +1,4 @@
-//! What drafters do with the rows of a batch.
+//! Rows of batched arrays, and samplers of rows.
 
 use mlx::Array;
 

@@ -7,7 +7,7 @@ use crate::speculate::{
     drafter::{Draft, DraftRequest, Drafter, DrafterInfo},
 };
 
-/// What a [`ScriptedDrafter`] drafts.
+/// Answers and acceptance rate of a [`ScriptedDrafter`].
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     /// Prompts, and what plain decoding answers.

@@ -209,7 +209,7 @@ impl Speculator {
         }))
     }
 
-    /// What a drafter could draft for a sequence; with the draft if the drafter is free.
+    /// The option that a drafter offers for a sequence; with the draft if the drafter is free.
     fn option<T: DraftTarget>(
         &mut self,
         target: &mut T,

@@ -42,8 +42,8 @@ fn answers_of(bench: &mut Bench, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Los
     running.into_iter().map(|(_ticket, events)| result(events)).collect()
 }
 
-fn answer_of(bench: &mut Bench, asked: &Request) -> (Vec<u32>, Vec<Lossy>) {
-    answers_of(bench, std::slice::from_ref(asked)).remove(0)
+fn answer_of(bench: &mut Bench, request: &Request) -> (Vec<u32>, Vec<Lossy>) {
+    answers_of(bench, std::slice::from_ref(request)).remove(0)
 }
 
 fn result(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
@@ -62,11 +62,11 @@ fn result(events: Receiver<Event>) -> (Vec<u32>, Vec<Lossy>) {
 #[test]
 fn layers_are_skipped_after_the_prompt_alone() {
     for golden in models() {
-        let asked = lossy(0);
-        let expected = expected_answer(golden, &asked.prompt, asked.max_tokens);
-        let got = answer_of(&mut bench(golden), &asked);
+        let request = lossy(0);
+        let expected = expected_answer(golden, &request.prompt, request.max_tokens);
+        let got = answer_of(&mut bench(golden), &request);
         assert_eq!(got, (expected.clone(), vec![Lossy::SkippedLayers]), "{golden}");
-        let exact = Request { speculation: None, ..asked };
+        let exact = Request { speculation: None, ..request };
         let (plain, reported) = answer_of(&mut bench(golden), &exact);
         assert_eq!(
             (plain[0], reported),
@@ -96,18 +96,18 @@ fn lossy_and_exact_requests_in_a_batch_do_not_affect_each_other() {
 fn exact_requests_never_resume_from_lossy_state() {
     for golden in models() {
         let mut bench = bench(golden);
-        let asked = lossy(1);
-        let (answer, _) = answer_of(&mut bench, &asked);
+        let request = lossy(1);
+        let (answer, _) = answer_of(&mut bench, &request);
         // Prompt and answer, and one more token.
-        let all = [&asked.prompt[..], &answer, &[3]].concat();
-        assert!(bench.runner.prefix.resumable(&all) <= asked.prompt.len(), "{golden}");
+        let all = [&request.prompt[..], &answer, &[3]].concat();
+        assert!(bench.runner.prefix.resumable(&all) <= request.prompt.len(), "{golden}");
         assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is reusable");
-        let next = Request { prompt: all.clone(), speculation: None, ..asked.clone() };
+        let next = Request { prompt: all.clone(), speculation: None, ..request.clone() };
         let (warm, _) = answer_of(&mut bench, &next);
         let (cold, _) = answer_of(&mut self::bench(golden), &next);
         assert_eq!(warm, cold, "{golden}");
         // Now exact state of everything is stored; a lossy request uses none after its prompt.
-        assert_eq!(answer_of(&mut bench, &asked).0, answer, "{golden}");
+        assert_eq!(answer_of(&mut bench, &request).0, answer, "{golden}");
     }
 }
 
@@ -115,12 +115,12 @@ fn exact_requests_never_resume_from_lossy_state() {
 fn exact_request_does_not_wait_for_lossy_state() {
     for golden in models() {
         let mut bench = bench(golden);
-        let asked = Request { max_tokens: 60, ..lossy(2) };
-        let (answer, _) = answer_of(&mut self::bench(golden), &asked);
-        let all = [&asked.prompt[..], &answer, &[3; 40]].concat();
-        let next = Request { prompt: all, speculation: None, max_tokens: 6, ..asked.clone() };
+        let request = Request { max_tokens: 60, ..lossy(2) };
+        let (answer, _) = answer_of(&mut self::bench(golden), &request);
+        let all = [&request.prompt[..], &answer, &[3; 40]].concat();
+        let next = Request { prompt: all, speculation: None, max_tokens: 6, ..request.clone() };
         let (cold, _) = answer_of(&mut self::bench(golden), &next);
-        let (_ticket, events) = bench.submit(asked);
+        let (_ticket, events) = bench.submit(request);
         let mut second = None;
         let mut steps = 0;
         // Late in its answer it restarts, together with the other.
@@ -168,10 +168,10 @@ fn lossy_answers_are_the_same_after_a_restart() {
 #[test]
 fn failing_drafters_leave_a_request_lossy() {
     let golden = "qwen3_5-text-sharded";
-    let asked = lossy(0);
-    let expected = expected_answer(golden, &asked.prompt, asked.max_tokens);
+    let request = lossy(0);
+    let expected = expected_answer(golden, &request.prompt, request.max_tokens);
     let mut bench = bench(golden);
-    let (_ticket, events) = bench.submit(asked);
+    let (_ticket, events) = bench.submit(request);
     bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculation.stop()));
     assert_eq!(result(events), (expected, vec![Lossy::SkippedLayers]));
 }

@@ -78,15 +78,15 @@ fn off(got: &[f32], expected: &[f32]) -> f32 {
 
 #[test]
 fn head_logits_and_drafts_match_transformers() {
-    let mut seen = 0;
+    let mut count = 0;
     for entry in std::fs::read_dir(checkpoint::recorded()).expect("goldens") {
         let folder = entry.expect("an entry").path();
         let Some(recorded) = recorded(&folder) else { continue };
         let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
         check(&name, &recorded);
-        seen += 1;
+        count += 1;
     }
-    assert!(seen >= 17, "{seen} recorded heads");
+    assert!(count >= 17, "{count} recorded heads");
 }
 
 fn check(name: &str, recorded: &Recorded) {
@@ -112,9 +112,9 @@ fn check(name: &str, recorded: &Recorded) {
     context.observe(0, &hidden.slice(0, 0, n as i32));
     let row = HeadRow { context: &mut context, tokens: &recorded.prompt_ids, depth: recorded.drafts.len() };
     let mut last = vec![];
-    let drafts = draft_rows(&*model, &mut [row], &mut |logits, places| {
+    let drafts = draft_rows(&*model, &mut [row], &mut |logits, positions| {
         last = logits.to_vec::<f32>().expect("logits");
-        greedy(logits, places)
+        greedy(logits, positions)
     });
     let decided = recorded.draft_margins.iter().position(|&margin| margin < 2e-3);
     let decided = decided.unwrap_or(recorded.drafts.len());
@@ -194,8 +194,8 @@ fn acceptance(
             (0..answers.len()).filter(|&i| known[i][1] < answers[i].tokens.len()).collect();
         let mut requests = vec![];
         for (i, state) in states.iter_mut().enumerate().filter(|(i, _)| going.contains(i)) {
-            let (s, [seen, n]) = (&answers[i], known[i]);
-            observe(&mut drafter, state, seen, &s.hidden.slice(0, seen as i32, n as i32 - 1));
+            let (s, [observed, n]) = (&answers[i], known[i]);
+            observe(&mut drafter, state, observed, &s.hidden.slice(0, observed as i32, n as i32 - 1));
             let depth = depth.min(s.tokens.len() - n);
             requests.push(DraftRequest::new(&s.tokens[..n], s.prompt, depth, sampling, state));
         }
@@ -293,20 +293,20 @@ fn batched_drafts_equal_single_ones() {
     fn row<'a>(context: &'a mut HeadContext, tokens: &'a [u32], depth: usize) -> HeadRow<'a> {
         HeadRow { context, tokens, depth }
     }
-    let places = |seen: &mut Vec<DraftPosition>, logits: &Array, places: &[DraftPosition]| {
-        seen.extend(places);
+    let record = |all: &mut Vec<DraftPosition>, logits: &Array, positions: &[DraftPosition]| {
+        all.extend(positions);
         logits.argmax(-1)
     };
-    let (mut together, mut seen) = (heads(), vec![]);
+    let (mut together, mut positions) = (heads(), vec![]);
     let mut rows: Vec<HeadRow> =
         together.iter_mut().enumerate().map(|(i, context)| row(context, &texts[i], depths[i])).collect();
-    let drafts = draft_rows(&*model, &mut rows, &mut |logits, at| places(&mut seen, logits, at));
+    let drafts = draft_rows(&*model, &mut rows, &mut |logits, at| record(&mut positions, logits, at));
     for ((i, draft), mut alone) in drafts.iter().enumerate().zip(heads()) {
         let own = draft_rows(&*model, &mut [row(&mut alone, &texts[i], depths[i])], &mut greedy);
         assert_eq!(read(draft), read(&own[0]), "row {i}");
         let expected: Vec<usize> = (0..depths[i]).map(|step| texts[i].len() + step).collect();
-        let asked: Vec<usize> = seen.iter().filter(|place| place.row == i).map(|p| p.position).collect();
-        assert_eq!(asked, expected, "row {i}");
+        let drafted: Vec<usize> = positions.iter().filter(|at| at.row == i).map(|at| at.position).collect();
+        assert_eq!(drafted, expected, "row {i}");
     }
 }
 
@@ -323,9 +323,9 @@ fn head_of_a_long_prompt_uses_the_last_hidden_states() {
         }
         let mut last = vec![];
         let row = HeadRow { context: &mut context, tokens: &tokens, depth: 1 };
-        draft_rows(&*model, &mut [row], &mut |logits, places| {
+        draft_rows(&*model, &mut [row], &mut |logits, positions| {
             last = logits.to_vec::<f32>().expect("logits");
-            greedy(logits, places)
+            greedy(logits, positions)
         });
         last
     };
@@ -367,10 +367,10 @@ fn observe_writes_the_same_cache_as_forward() {
         let left = |whole: bool| -> Vec<f32> {
             let mut caches = mtp.make_caches();
             let mut batch = Batch::new([part(n as usize, 0, &mut caches)]);
-            let (seen, next) = (hidden.slice(0, 0, n), ids(&tokens[1..]));
+            let (states, next) = (hidden.slice(0, 0, n), ids(&tokens[1..]));
             match whole {
-                true => drop(mtp.forward(&seen, &next, &mut batch)),
-                false => mtp.observe(&seen, &next, &mut batch),
+                true => drop(mtp.forward(&states, &next, &mut batch)),
+                false => mtp.observe(&states, &next, &mut batch),
             }
             let arrays = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, n)).flatten();
             arrays.flat_map(|x| x.to_f32().expect("evaluates")).collect()
