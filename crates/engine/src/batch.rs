@@ -4,10 +4,8 @@
 
 use std::ops::Range;
 
-use mlx::{
-    Array, DeltaNet, DeltaRow, Heads, KvRow, Softmax,
-    fast::{self, Rope},
-};
+use mlx::Array;
+use nn::{CoreAttention, DeltaNet, DeltaRow, KvRow, Rope, Softmax};
 
 use crate::cache::Cache;
 
@@ -91,17 +89,17 @@ impl<'a> Batch<'a> {
     /// Rotary embedding of `x` `[tokens, heads, head_dim]` at each token's own position.
     #[track_caller]
     pub fn rope(&self, x: &Array, rope: &Rope) -> Array {
-        fast::rope(x, &self.positions, rope)
+        nn::rope(x, &self.positions, rope)
     }
 
     /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` has them: `q`
     /// `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads * head_dim]`.
     #[track_caller]
-    pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &Heads) -> Array {
+    pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
         let rows = self.rows.iter_mut();
         let mut rows: Vec<KvRow> =
             rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
-        mlx::attend_heads(qkv, &self.positions, &mut rows, heads)
+        heads.forward(qkv, &self.positions, &mut rows)
     }
 
     /// Convolution, norms, gates and delta rule of a Gated DeltaNet, each row continuing its own past: `qkv`
@@ -110,7 +108,7 @@ impl<'a> Batch<'a> {
     pub fn delta_net(&mut self, layer: usize, qkv: &Array, b: &Array, a: &Array, net: &DeltaNet) -> Array {
         let rows = self.rows.iter_mut();
         let mut rows: Vec<DeltaRow> = rows.map(|row| row.delta(layer)).collect();
-        mlx::delta_net(qkv, b, a, &mut rows, net)
+        net.forward(qkv, b, a, &mut rows)
     }
 
     /// Causal attention of each row over its own past: `q` `[tokens, heads, head_dim]`, `k`, `v`
@@ -138,7 +136,7 @@ impl<'a> Batch<'a> {
     /// Appends keys and values like [`attend_heads`](Batch::attend_heads), without attention: `k`, `v`
     /// `[tokens, kv_heads * head_dim]`.
     #[track_caller]
-    pub fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &Heads) {
+    pub fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
         self.append(layer, &k, &v);
     }
@@ -220,6 +218,6 @@ impl<'a> Batch<'a> {
 impl Row<'_> {
     fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
         let past = self.caches[layer].as_recurrent();
-        DeltaRow { tokens: self.span.len() as i32, ahead: self.ahead, past }
+        DeltaRow { tokens: self.span.len() as i32, num_draft: self.ahead, state: past }
     }
 }

@@ -23,7 +23,6 @@ mod logprobs;
 mod memory;
 mod metrics;
 mod models;
-mod nn;
 mod options;
 mod places;
 mod prefix;
@@ -57,8 +56,9 @@ pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
 /// Counters, memory and speed of the process, for whoever measures an engine.
-pub use mlx::{peak_memory, profile, read_bandwidth, reset_peak_memory, simd_level, threads};
+pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;
+pub use nn::{read_bandwidth, simd_level, threads};
 pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
 pub use places::Place;
 pub use prefix::{StateSize, disk_cache};

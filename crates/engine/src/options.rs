@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-pub use mlx::Precision;
+pub use nn::Precision;
 use serde::{Deserialize, Serialize};
 
 use crate::{checkpoint::Checkpoint, metrics::Metrics, speculate::drafters::ngram_table::NgramTable};

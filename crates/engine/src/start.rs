@@ -106,8 +106,8 @@ fn load(
     mut progress: impl FnMut(Progress) + 'static,
 ) -> Result<Ready> {
     choose_device(options.device)?;
-    mlx::set_precision(options.precision);
-    options.threads.map(NonZeroUsize::get).into_iter().for_each(mlx::set_threads);
+    nn::set_precision(options.precision);
+    options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
     let generation = checkpoint.generation_config()?;
     // Hashes the weights while they are loaded.
     let fingerprint = start_fingerprint(checkpoint, options);
@@ -256,8 +256,8 @@ fn choose_device(device: Option<Device>) -> Result<()> {
             "there is no GPU for MLX {} here; use the CPU, or a build of MLX with a GPU backend",
             mlx::version()
         ))),
-        Some(device) => Ok(mlx::use_gpu(device == Device::Gpu)?),
-        None => Ok(mlx::use_gpu(mlx::gpu_available())?),
+        Some(device) => Ok(nn::use_gpu(device == Device::Gpu)?),
+        None => Ok(nn::use_gpu(mlx::gpu_available())?),
     }
 }
 

@@ -109,6 +109,11 @@ impl Array {
         bridge::dtype_of(&self.0).unwrap_or_else(|e| panic!("{e}"))
     }
 
+    /// Whether its contents are computed, on the CPU and row-major: kernels that take it may run at once.
+    pub fn is_ready(&self) -> bool {
+        bridge::is_ready(&self.0)
+    }
+
     /// Evaluates the array and copies its values out, row-major.
     ///
     /// # Errors

@@ -56,8 +56,7 @@ pub fn library_path() -> Option<std::path::PathBuf> {
     bridge::library_path().ok().filter(|path| !path.is_empty()).map(Into::into)
 }
 
-/// What this thread's device is called: GPUs of other names may compute other bits. Of the CPU that is a matter of its
-/// [vectors](kernels::vectors) alone.
+/// Name of this thread's device: `cpu`, or the GPU's, since another GPU may compute other bits.
 pub fn device_name() -> String {
     match on_gpu() {
         true => bridge::device_name().unwrap_or_else(|_| "gpu".into()),
@@ -80,19 +79,6 @@ pub fn use_gpu(gpu: bool) -> Result<()> {
 /// Whether operations run on the GPU.
 pub fn on_gpu() -> bool {
     bridge::on_gpu()
-}
-
-/// How many threads our kernels compute on, the one that calls them included. The first call in a process counts.
-///
-/// # Panics
-/// If `threads` is 0.
-pub fn set_threads(threads: usize) {
-    kernels::set_threads(threads);
-}
-
-/// How many threads our kernels compute on.
-pub fn threads() -> usize {
-    kernels::threads()
 }
 
 /// Bytes held by live arrays.

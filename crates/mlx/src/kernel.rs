@@ -63,7 +63,7 @@ impl Output<'_> {
     }
 
     /// Number of values.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len() / self.1.size()
     }
 
@@ -94,7 +94,7 @@ pub fn apply<const N: usize>(
 /// `body` sees such memory through the output alone; that input is empty. The caller gives the input's handle
 /// up: an array read through it later shows what the kernel wrote.
 #[track_caller]
-pub(crate) fn apply_in_place<const N: usize>(
+pub fn apply_in_place<const N: usize>(
     name: &'static str,
     inputs: &[&Array],
     outputs: [OutputSpec; N],
@@ -107,7 +107,7 @@ pub(crate) fn apply_in_place<const N: usize>(
 
 /// As [`apply_in_place`], with as many outputs as there are specifications.
 #[track_caller]
-pub(crate) fn apply_many(
+pub fn apply_many(
     name: &'static str,
     inputs: &[&Array],
     outputs: &[OutputSpec],

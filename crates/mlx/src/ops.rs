@@ -5,7 +5,7 @@
 
 use std::ops;
 
-use crate::{Array, Dtype, array::built, bridge, copies, eval::list};
+use crate::{Array, Dtype, array::built, bridge, eager, eval::list};
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident),*) => {
@@ -42,7 +42,7 @@ macro_rules! binary {
 binary!(
     maximum,
     minimum,
-    /// Matrix product over the last two axes. For weights use [`fast::linear`](crate::fast::linear).
+    /// Matrix product over the last two axes.
     matmul,
     greater,
     greater_equal,
@@ -171,19 +171,26 @@ impl Array {
     #[track_caller]
     pub fn concatenate<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis: i32) -> Array {
         let arrays: Vec<&Array> = arrays.into_iter().collect();
-        copies::concatenate(&arrays, axis).unwrap_or_else(|| built(bridge::concatenate(&list(arrays), axis)))
+        eager::concatenate(&arrays, axis).unwrap_or_else(|| built(bridge::concatenate(&list(arrays), axis)))
     }
 
     /// Rows `indices` along `axis`.
     #[track_caller]
     pub fn take(&self, indices: &Array, axis: i32) -> Array {
-        let copied = if axis == 0 { copies::rows(self, indices) } else { None };
+        let copied = if axis == 0 { eager::rows(self, indices) } else { None };
         copied.unwrap_or_else(|| built(bridge::take(&self.0, &indices.0, axis)))
     }
 
     #[track_caller]
     pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Array {
         built(bridge::take_along_axis(&self.0, &indices.0, axis))
+    }
+
+    /// One product per token and chosen matrix of a stack: `self` `[tokens, 1 or n, 1, in]`, `weight`
+    /// `[matrices, out, in]`, `indices` uint32 `[tokens, n]`; returns `[tokens, n, 1, out]`.
+    #[track_caller]
+    pub fn gather_mm(&self, weight: &Array, indices: &Array) -> Array {
+        built(bridge::gather_mm(&self.0, &weight.0, &indices.0))
     }
 
     /// `self` with `values` put at `indices` along `axis`.

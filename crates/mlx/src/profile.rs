@@ -84,7 +84,7 @@ pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs a part of a kernel, which counts under this name too.
-pub(crate) fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
+pub fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let result = body();
     let time = started.elapsed();

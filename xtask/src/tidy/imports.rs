@@ -15,7 +15,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("files", &[]),
     ("amx-emulator", &[]),
     ("kernels", &["amx-emulator"]),
-    ("mlx", &["kernels", "files"]),
+    ("mlx", &["files"]),
     ("nn", &["mlx", "kernels"]),
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),

@@ -1,6 +1,7 @@
 //! Keys and values of an attention layer, or the latents that stand for both; room grows in steps, written in place.
 
-use mlx::{Array, KEY_BLOCK, KvBuffer, KvRow, Softmax};
+use mlx::Array;
+use nn::{KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
 use super::{RotatedOut, Window};
 
@@ -61,7 +62,7 @@ impl Kv {
     /// Goes on behind tokens `start..length`, whose keys and values are given in parts; with room for `room` more.
     #[track_caller]
     pub fn resume(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
-        [self.keys, self.values] = parts.map(|parts| KvBuffer::joined(parts, room));
+        [self.keys, self.values] = parts.map(|parts| KvBuffer::concatenate(parts, room));
         (self.start, self.length) = (start, length);
     }
 
@@ -79,7 +80,7 @@ impl Kv {
     pub fn attend(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
         self.make_room(q.dim(0));
         let past = self.length - self.start;
-        let out = mlx::attend(q, [k, v], &mut self.keys, &mut self.values, past, self.window, softmax);
+        let out = nn::attend(q, [k, v], &mut self.keys, &mut self.values, past, self.window, softmax);
         self.length += q.dim(0);
         out
     }
@@ -88,7 +89,7 @@ impl Kv {
     #[track_caller]
     pub fn append(&mut self, [k, v]: [&Array; 2]) {
         self.make_room(k.dim(0));
-        mlx::append([k, v], &mut self.keys, &mut self.values, self.length - self.start);
+        nn::append_kv([k, v], &mut self.keys, &mut self.values, self.length - self.start);
         self.length += k.dim(0);
     }
 
@@ -111,7 +112,7 @@ impl Kv {
     /// Attends with `q` over what was appended already; the queries are the last of it.
     #[track_caller]
     pub fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
-        mlx::attend_over(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
+        nn::attend_cached(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
     }
 
     /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` numbers are the values, and attends.
@@ -119,7 +120,7 @@ impl Kv {
     pub fn attend_latent(&mut self, q: &Array, latent: &Array, value_dim: i32, softmax: &Softmax) -> Array {
         self.make_room(q.dim(0));
         let past = self.length - self.start;
-        let out = mlx::attend_latent(q, latent, &mut self.keys, value_dim, past, self.window, softmax);
+        let out = nn::attend_latent(q, latent, &mut self.keys, value_dim, past, self.window, softmax);
         self.length += q.dim(0);
         out
     }
@@ -140,7 +141,7 @@ impl Kv {
     }
 
     /// The first position to keep for what comes behind `length`: the start of a whole block, so that attention's blocks
-    /// stay where they were; see `mlx::KvBuffer::slide`.
+    /// stay where they were; see `nn::KvBuffer::slide`.
     fn reach(&self, length: i32) -> i32 {
         (self.first_needed(length) - REWINDABLE).max(0) / KEY_BLOCK * KEY_BLOCK
     }

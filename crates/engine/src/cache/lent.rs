@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use mlx::Recurrence;
+use nn::Recurrence;
 
 use super::{Cache, RotatedOut};
 

@@ -5,7 +5,8 @@
 mod kv;
 mod lent;
 
-use mlx::{Array, Recurrence};
+use mlx::Array;
+use nn::Recurrence;
 
 pub use self::{
     kv::{Kv, REWINDABLE},
@@ -67,7 +68,7 @@ impl Cache {
         match self {
             Cache::Kv(kv) => kv.rewind(tokens as i32),
             Cache::Recurrent(recurrent) => {
-                recurrent.forget(tokens as i32);
+                recurrent.rewind(tokens as i32);
                 Ok(())
             }
         }
@@ -92,8 +93,8 @@ impl Cache {
             Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep(back as i32))),
             Cache::Recurrent(recurrent) => {
                 let mut recurrent = recurrent.clone();
-                recurrent.forget(back as i32);
-                Some(Kept::Recurrent(recurrent.settled()))
+                recurrent.rewind(back as i32);
+                Some(Kept::Recurrent(recurrent.committed()))
             }
         }
     }

@@ -1,4 +1,5 @@
-use mlx::{Array, Dtype, Softmax};
+use mlx::{Array, Dtype};
+use nn::Softmax;
 
 use super::*;
 
@@ -33,8 +34,8 @@ fn a_window_gives_the_bits_of_a_masked_whole_past() {
     let inputs = inputs(1500);
     // A cache that keeps everything, and a mask: what the window is checked against.
     let [q, k, v] = &inputs;
-    let (mut keys, mut values) = (mlx::KvBuffer::default(), mlx::KvBuffer::default());
-    let whole = mlx::attend(q, [k, v], &mut keys, &mut values, 0, Some(WINDOW), &Softmax::scaled(0.35));
+    let (mut keys, mut values) = (nn::KvBuffer::default(), nn::KvBuffer::default());
+    let whole = nn::attend(q, [k, v], &mut keys, &mut values, 0, Some(WINDOW), &Softmax::scaled(0.35));
     let whole = whole.to_vec::<f32>().expect("evaluates");
     for chunk in [1500, 300, 7, 1] {
         let mut cache = Cache::window(WINDOW);

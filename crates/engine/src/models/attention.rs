@@ -1,16 +1,11 @@
 //! Grouped-query attention with rotary positions; families differ in biases, head norms, windows
 //! and softmax.
 
-use mlx::{Array, Softmax, fast::Rope};
+use mlx::Array;
+use nn::{Linear, Residual, Rope, Softmax};
 
 use super::layer::Mixer;
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Linear, Residual},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 /// Sizes of the projections, and which have biases.
 #[derive(Clone, Copy)]
@@ -46,7 +41,7 @@ impl Projections {
 pub struct Attention {
     projections: Projections,
     head_dim: i32,
-    heads: mlx::Heads,
+    heads: nn::CoreAttention,
     sliding_window: Option<i32>,
 }
 
@@ -56,7 +51,7 @@ impl Attention {
         Ok(Attention {
             projections: Projections::load(c, w)?,
             head_dim: c.head_dim,
-            heads: mlx::Heads::new(c.num_heads, c.num_kv_heads, c.head_dim, rope),
+            heads: nn::CoreAttention::new(c.num_heads, c.num_kv_heads, c.head_dim, rope),
             sliding_window: None,
         })
     }
@@ -64,7 +59,7 @@ impl Attention {
     /// With `q_norm` and `k_norm` on each head.
     pub fn with_qk_norm(self, eps: f32, w: &Weights) -> Result<Attention> {
         let norm = |name| w.rms_norm(name, self.head_dim, eps);
-        Ok(Attention { heads: self.heads.with_norms(norm("q_norm")?, norm("k_norm")?), ..self })
+        Ok(Attention { heads: self.heads.with_qk_norm(norm("q_norm")?, norm("k_norm")?), ..self })
     }
 
     pub fn with_window(self, sliding_window: Option<i32>) -> Attention {

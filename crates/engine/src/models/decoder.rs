@@ -3,15 +3,10 @@
 use std::rc::Rc;
 
 use mlx::Array;
+use nn::{Embedding, Linear, RmsNorm};
 
 use super::{Model, Mtp, config::BaseConfig, layer::Layer};
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Embedding, Linear, RmsNorm},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 pub struct Decoder<L> {
     pub embed_tokens: Rc<Embedding>,

@@ -2,7 +2,7 @@
 //!
 //! Reference: transformers `deepseek_v3`, `glm4_moe_lite`.
 
-use mlx::fast::{Activation, RopePairs};
+use nn::{Activation, RopePairs};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,11 +16,7 @@ use super::{
     names::{is_nextn_layer, plain_names},
     sigmoid_moe::{self, SigmoidMoe},
 };
-use crate::{
-    error::Result,
-    nn::{Mlp, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -61,7 +57,7 @@ impl MoeConfig {
     ) -> Result<Box<dyn FeedForward>> {
         let every = self.moe_layer_freq.unwrap_or(1).max(1);
         if layer < self.first_k_dense_replace || !layer.is_multiple_of(every) {
-            return Ok(Box::new(Mlp::load(w, hidden, dense, Activation::Silu)?));
+            return Ok(Box::new(w.mlp(hidden, dense, Activation::Silu)?));
         }
         let config = sigmoid_moe::Config {
             experts: self.n_routed_experts,

@@ -3,10 +3,8 @@
 //!
 //! Reference: DFlash (Chen et al., 2026); keys and tensor names are those of z-lab's checkpoints.
 
-use mlx::{
-    Array, Dtype, Softmax,
-    fast::{Activation, Rope, RopePairs},
-};
+use mlx::{Array, Dtype};
+use nn::{Activation, Linear, Mlp, Residual, RmsNorm, Rope, RopePairs, Softmax};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,7 +16,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     error::{LoadError, Result},
-    nn::{Linear, Mlp, Residual, RmsNorm, rope::RopeParameters},
+    models::rope::RopeParameters,
     speculate::MAX_DEPTH,
     weights::Weights,
 };
@@ -252,7 +250,7 @@ impl Layer {
             causal: c.is_causal.unwrap_or(slides),
             sliding_window: c.sliding_window.filter(|_| slides),
             post_attention_layernorm: w.rms_norm("post_attention_layernorm", hidden, eps)?,
-            mlp: Mlp::load(&w.sub("mlp"), hidden, c.intermediate_size, Activation::Silu)?,
+            mlp: w.sub("mlp").mlp(hidden, c.intermediate_size, Activation::Silu)?,
         })
     }
 

@@ -1,16 +1,11 @@
 //! The Gated DeltaNet layer of Qwen3-Next and 3.5 (Yang et al., "Gated Delta Networks", 2024).
 
-use mlx::{Array, DeltaHeads, DeltaNet, DeltaWeights};
+use mlx::Array;
+use nn::{DeltaHeads, DeltaNet, DeltaWeights, Linear, Residual, RmsNorm};
 use serde::Deserialize;
 
 use super::{config::BaseConfig, layer::Mixer};
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Linear, Residual, RmsNorm},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 #[derive(Deserialize)]
 pub struct Config {

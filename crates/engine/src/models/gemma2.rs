@@ -2,10 +2,7 @@
 //!
 //! Reference: transformers `gemma2`.
 
-use mlx::{
-    Softmax,
-    fast::{Activation, RopePairs},
-};
+use nn::{Activation, RopePairs, Softmax};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,11 +13,7 @@ use super::{
     decoder::Decoder,
     layer::SandwichNorm,
 };
-use crate::{
-    error::Result,
-    nn::{Mlp, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 /// Norms are stored as `weight - 1`, in MLX's conversions too.
 pub const NORM_OFFSET: f32 = 1.0;
@@ -109,7 +102,7 @@ pub fn layer(c: &BaseConfig, intermediate: i32, mixer: Attention, w: &Weights) -
         "pre_feedforward_layernorm",
         "post_feedforward_layernorm",
     ];
-    let mlp = Mlp::load(&w.sub("mlp"), c.hidden_size, intermediate, Activation::GeluTanh)?;
+    let mlp = w.sub("mlp").mlp(c.hidden_size, intermediate, Activation::GeluTanh)?;
     SandwichNorm::load(c, w, names, Box::new(mixer), Box::new(mlp))
 }
 

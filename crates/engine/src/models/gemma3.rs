@@ -3,7 +3,7 @@
 //!
 //! Reference: transformers `gemma3`.
 
-use mlx::{Softmax, fast::RopePairs};
+use nn::{RopePairs, Softmax};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use super::{
     gemma2::{NORM_OFFSET, check, layer},
     names::{plain_names, text_names},
 };
-use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {

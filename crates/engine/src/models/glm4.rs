@@ -2,10 +2,8 @@
 //!
 //! Reference: transformers `glm4`.
 
-use mlx::{
-    Array,
-    fast::{Activation, RopePairs, gated},
-};
+use mlx::Array;
+use nn::{Activation, Linear, Residual, RopePairs, gated, halves};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,11 +14,7 @@ use super::{
     decoder::Decoder,
     layer::{FeedForward, SandwichNorm},
 };
-use crate::{
-    error::Result,
-    nn::{Linear, Residual, halves, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {

@@ -2,7 +2,7 @@
 //!
 //! Reference: transformers `glm4_moe`.
 
-use mlx::fast::RopePairs;
+use nn::RopePairs;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::{
     layer::PreNorm,
     mtp::Mtp,
 };
-use crate::{error::Result, nn::rope::RopeParameters, weights::Weights};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {

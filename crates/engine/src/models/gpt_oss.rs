@@ -2,10 +2,8 @@
 //!
 //! Reference: transformers `gpt_oss`.
 
-use mlx::{
-    Array, Softmax,
-    fast::{RopePairs, top_k},
-};
+use mlx::Array;
+use nn::{Linear, Residual, RopePairs, Routing, Softmax, StackedLinear, top_k};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{LoadError, Result},
-    nn::{Linear, Residual, Routing, Stack, rope::RopeParameters},
+    models::rope::RopeParameters,
     weights::{Rule, Transform::*, Weights},
 };
 
@@ -93,9 +91,9 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 
 struct SparseMoe {
     router: Linear,
-    gate_proj: Stack,
-    up_proj: Stack,
-    down_proj: Stack,
+    gate_proj: StackedLinear,
+    up_proj: StackedLinear,
+    down_proj: StackedLinear,
     per_token: i32,
     limit: f32,
 }

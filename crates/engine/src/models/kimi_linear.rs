@@ -3,7 +3,8 @@
 //!
 //! Reference: transformers `kimi_linear`; Kimi Team, "Kimi Linear" (2025).
 
-use mlx::{Array, Dtype, fast::Activation};
+use mlx::{Array, Dtype};
+use nn::{Activation, Linear, Residual, RmsNorm};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,7 +21,6 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, Residual, RmsNorm},
     weights::{Rule, Transform::Whole, Weights},
 };
 
@@ -101,7 +101,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let (hidden, every) = (c.base.hidden_size, c.moe_layer_freq.unwrap_or(1).max(1));
     if layer < c.first_k_dense_replace || !layer.is_multiple_of(every) {
-        return Ok(Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?));
+        return Ok(Box::new(w.mlp(hidden, c.intermediate_size, Activation::Silu)?));
     }
     let config = sigmoid_moe::Config {
         experts: c.num_experts,

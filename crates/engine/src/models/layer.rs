@@ -1,15 +1,10 @@
 //! Residual layers: a token mixer and a feed-forward block, with pre-norms or sandwich norms.
 
 use mlx::Array;
+use nn::{Mlp, Residual, RmsNorm};
 
 use super::config::BaseConfig;
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Mlp, Residual, RmsNorm},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 /// One layer of a [`Decoder`].
 pub trait Layer {
@@ -114,9 +109,9 @@ impl SandwichNorm {
 impl Layer for SandwichNorm {
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array {
         let [before_mixer, behind_mixer, before_mlp, behind_mlp] = &self.norms;
-        let x = Residual::new(x, before_mixer).with_norm_behind(behind_mixer);
+        let x = Residual::new(x, before_mixer).with_post_norm(behind_mixer);
         let h = self.mixer.forward(&x, i, batch);
-        self.mlp.forward(&Residual::new(&h, before_mlp).with_norm_behind(behind_mlp))
+        self.mlp.forward(&Residual::new(&h, before_mlp).with_post_norm(behind_mlp))
     }
 
     fn make_cache(&self) -> Cache {

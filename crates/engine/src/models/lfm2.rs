@@ -3,10 +3,8 @@
 //!
 //! Reference: transformers `lfm2`, `lfm2_moe`.
 
-use mlx::{
-    Array,
-    fast::{Activation, RopePairs},
-};
+use mlx::Array;
+use nn::{Activation, Linear, Residual, RopePairs};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -23,7 +21,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::{LoadError, Result},
-    nn::{Linear, Mlp, Residual, rope::RopeParameters},
+    models::rope::RopeParameters,
     weights::{
         Rule,
         Transform::{self, Whole},
@@ -153,7 +151,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.base.hidden_size;
     let Some(moe) = c.moe.as_ref().filter(|moe| layer >= moe.num_dense_layers) else {
-        return Ok(Box::new(Mlp::load(w, hidden, c.dense_size()?, Activation::Silu)?));
+        return Ok(Box::new(w.mlp(hidden, c.dense_size()?, Activation::Silu)?));
     };
     let config = sigmoid_moe::Config {
         experts: moe.num_experts,

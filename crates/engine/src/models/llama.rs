@@ -3,10 +3,8 @@
 //!
 //! Reference: transformers `llama`, `mistral`, `ministral3`.
 
-use mlx::{
-    Array, Dtype, Softmax,
-    fast::{Activation, Rope, RopePairs},
-};
+use mlx::{Array, Dtype};
+use nn::{Activation, Residual, Rope, RopePairs, Softmax};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,13 +16,7 @@ use super::{
     layer::{Mixer, PreNorm},
     names::{plain_names, text_names},
 };
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Mlp, Residual, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -52,7 +44,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
         let (hidden, mlp) = (c.base.hidden_size, w.sub("mlp"));
         let mixer = mixer(&c, &rope, window, &w.sub("self_attn"))?;
-        let mlp = Mlp::load_with(&mlp, hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
+        let mlp = mlp.mlp_with(hidden, c.intermediate_size, Activation::Silu, c.mlp_bias)?;
         PreNorm::load(&c.base, w, mixer, Box::new(mlp))
     })?))
 }

@@ -4,17 +4,12 @@
 //! The matrices that expand latents are applied to queries and outputs instead ("absorbed"), in
 //! prefill as in decode.
 
-use mlx::{Array, Softmax, fast::Rope};
+use mlx::Array;
+use nn::{Linear, Residual, RmsNorm, Rope, Softmax, StackedLinear};
 use serde::Deserialize;
 
 use super::{config::BaseConfig, layer::Mixer};
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Linear, Residual, RmsNorm, Stack},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 #[derive(Deserialize)]
 pub struct Config {
@@ -36,9 +31,9 @@ pub struct LatentAttention {
     kv_a_proj_with_mqa: Linear,
     kv_a_layernorm: RmsNorm,
     /// Queries to latents, per head.
-    embed_q: Stack,
+    embed_q: StackedLinear,
     /// Latents to values, per head.
-    unembed_out: Stack,
+    unembed_out: StackedLinear,
     o_proj: Linear,
     heads: i32,
     nope: i32,

@@ -24,6 +24,7 @@ mod names;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
+mod rope;
 mod sigmoid_moe;
 
 pub use dflash::{DFlash, is_dflash};

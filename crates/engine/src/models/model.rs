@@ -1,9 +1,10 @@
 //! The trait that every loaded model implements.
 
 use mlx::Array;
+use nn::Embedding;
 
 use super::Mtp;
-use crate::{batch::Batch, cache::Cache, nn::Embedding};
+use crate::{batch::Batch, cache::Cache};
 
 /// A loaded model. Rows of a batch never see each other.
 pub trait Model {

@@ -7,19 +7,14 @@
 use std::rc::Rc;
 
 use mlx::Array;
+use nn::{Embedding, Linear, RmsNorm};
 use serde_json::Value;
 
 use super::{
     config::BaseConfig,
     layer::{Layer, PreNorm},
 };
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Embedding, Linear, RmsNorm},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 pub struct Mtp {
     /// Shared with the model.

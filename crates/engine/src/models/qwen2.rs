@@ -2,7 +2,7 @@
 //!
 //! Reference: transformers `qwen2`.
 
-use mlx::fast::{Activation, RopePairs};
+use nn::{Activation, RopePairs};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,11 +14,7 @@ use super::{
     layer::PreNorm,
     qwen3::sliding_window,
 };
-use crate::{
-    error::Result,
-    nn::{Mlp, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -45,7 +41,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     Ok(Box::new(Decoder::load(&c.base, w, |i, w| {
         let mixer =
             Attention::load(heads, rope.clone(), &w.sub("self_attn"))?.with_window(sliding_window(config, i));
-        let mlp = Mlp::load(&w.sub("mlp"), c.base.hidden_size, c.intermediate_size, Activation::Silu)?;
+        let mlp = w.sub("mlp").mlp(c.base.hidden_size, c.intermediate_size, Activation::Silu)?;
         PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }

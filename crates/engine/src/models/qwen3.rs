@@ -3,10 +3,8 @@
 //!
 //! Reference: transformers `qwen3`, `qwen3_moe`.
 
-use mlx::{
-    Array,
-    fast::{Activation, RopePairs},
-};
+use mlx::Array;
+use nn::{Activation, Experts, Linear, Residual, RopePairs, Router};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,11 +16,7 @@ use super::{
     layer::{FeedForward, PreNorm},
     names::plain_names,
 };
-use crate::{
-    error::Result,
-    nn::{Experts, Linear, Mlp, Residual, Router, rope::RopeParameters},
-    weights::Weights,
-};
+use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -100,7 +94,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
     let hidden = c.base.hidden_size;
     Ok(match &c.moe {
         Some(moe) if moe.has_experts(layer) => Box::new(SparseMoe::load(moe, hidden, false, w)?),
-        _ => Box::new(Mlp::load(w, hidden, c.intermediate_size, Activation::Silu)?),
+        _ => Box::new(w.mlp(hidden, c.intermediate_size, Activation::Silu)?),
     })
 }
 
@@ -118,7 +112,7 @@ impl SparseMoe {
         Ok(SparseMoe {
             gate: w.router("gate", c.num_experts, hidden, false)?,
             router: Router::Softmax { per_token: c.num_experts_per_tok, normalize },
-            experts: Experts::load(w, c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
+            experts: w.experts(c.num_experts, hidden, c.moe_intermediate_size, Activation::Silu)?,
         })
     }
 

@@ -3,10 +3,8 @@
 //!
 //! Reference: transformers `qwen3_next`, `qwen3_5`, `qwen3_5_moe`.
 
-use mlx::{
-    Array, Heads,
-    fast::{Activation, RopePairs},
-};
+use mlx::Array;
+use nn::{Activation, CoreAttention, Linear, Mlp, Residual, RopePairs};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,7 +22,7 @@ use crate::{
     batch::Batch,
     cache::Cache,
     error::Result,
-    nn::{Linear, Mlp, Residual, rope::RopeParameters},
+    models::rope::RopeParameters,
     weights::{
         Rule,
         Transform::{self, PlusOne, Transposed},
@@ -144,7 +142,7 @@ fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn Fe
         Some(moe) if has_experts => Box::new(SparseMoe::load(moe, hidden, w)?),
         _ => {
             let missing = || crate::LoadError::Config("there is no intermediate_size in it".into());
-            Box::new(Mlp::load(w, hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)
+            Box::new(w.mlp(hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)
         }
     })
 }
@@ -155,7 +153,7 @@ struct Attention {
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
-    heads: Heads,
+    heads: CoreAttention,
 }
 
 impl Attention {
@@ -168,9 +166,9 @@ impl Attention {
             k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
             v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
             o_proj: w.linear("o_proj", hidden, heads * head_dim)?,
-            heads: Heads::new(heads, kv_heads, head_dim, rope.rope(head_dim, RopePairs::Halves)?)
-                .with_norms(norm("q_norm")?, norm("k_norm")?)
-                .with_gates(),
+            heads: CoreAttention::new(heads, kv_heads, head_dim, rope.rope(head_dim, RopePairs::Halves)?)
+                .with_qk_norm(norm("q_norm")?, norm("k_norm")?)
+                .with_output_gate(),
         })
     }
 }
@@ -204,7 +202,7 @@ impl SparseMoe {
         let (shared, silu) = (c.shared_expert_intermediate_size, Activation::Silu);
         Ok(SparseMoe {
             routed: qwen3::SparseMoe::load(&c.routed, hidden, true, w)?,
-            shared_expert: Mlp::load(&w.sub("shared_expert"), hidden, shared, silu)?,
+            shared_expert: w.sub("shared_expert").mlp(hidden, shared, silu)?,
             shared_expert_gate: w.linear("shared_expert_gate", 1, hidden)?,
         })
     }

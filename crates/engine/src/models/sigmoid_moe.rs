@@ -1,13 +1,10 @@
 //! Experts with a sigmoid router, with or without a shared expert (DeepSeek-V3, 2024).
 
-use mlx::{Array, fast::Activation};
+use mlx::Array;
+use nn::{Activation, Experts, Linear, Mlp, Residual, Router};
 
 use super::layer::FeedForward;
-use crate::{
-    error::Result,
-    nn::{Experts, Linear, Mlp, Residual, Router},
-    weights::Weights,
-};
+use crate::{error::Result, weights::Weights};
 
 pub struct Config {
     pub experts: i32,
@@ -49,10 +46,10 @@ impl SigmoidMoe {
                 topk_group: c.topk_group,
                 scale: c.scale,
             },
-            experts: Experts::load(w, c.experts, hidden, c.intermediate, Activation::Silu)?,
+            experts: w.experts(c.experts, hidden, c.intermediate, Activation::Silu)?,
             shared_experts: match c.shared {
                 0 => None,
-                size => Some(Mlp::load(&w.sub("shared_experts"), hidden, size, Activation::Silu)?),
+                size => Some(w.sub("shared_experts").mlp(hidden, size, Activation::Silu)?),
             },
         })
     }

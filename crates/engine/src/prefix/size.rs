@@ -1,6 +1,7 @@
 //! How many bytes the stored state of a sequence takes, from the shapes of a model's caches.
 
-use mlx::{Array, KEY_BLOCK};
+use mlx::Array;
+use nn::KEY_BLOCK;
 
 use crate::cache::{Cache, REWINDABLE};
 

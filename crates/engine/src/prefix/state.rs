@@ -67,7 +67,7 @@ impl Run {
     pub fn part(&self, from: usize, to: usize) -> Run {
         let part = |array: &Array| match from == 0 && to as i32 == array.dim(1) {
             true => array.clone(),
-            false => mlx::cut(array, from as i32, to as i32),
+            false => nn::copy_tokens(array, from as i32, to as i32),
         };
         let layers = self.layers.iter().map(|sides| sides.each_ref().map(|side| side.as_ref().map(part)));
         Run { layers: layers.collect(), lossy: self.lossy, from_disk: self.from_disk.clone() }
@@ -153,7 +153,7 @@ impl Span for Run {
 
     fn split(self, at: usize) -> [Run; 2] {
         let half = |from: Option<i32>, to: Option<i32>| {
-            let cut = |array: &Array| mlx::cut(array, from.unwrap_or(0), to.unwrap_or(array.dim(1)));
+            let cut = |array: &Array| nn::copy_tokens(array, from.unwrap_or(0), to.unwrap_or(array.dim(1)));
             let layers = self.layers.iter().map(|sides| sides.each_ref().map(|side| side.as_ref().map(cut)));
             Run { layers: layers.collect(), lossy: self.lossy, from_disk: self.from_disk.clone() }
         };

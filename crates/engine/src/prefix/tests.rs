@@ -1,4 +1,5 @@
-use mlx::{Array, Dtype, Softmax};
+use mlx::{Array, Dtype};
+use nn::Softmax;
 
 use super::*;
 
@@ -42,7 +43,7 @@ fn numbers(prefix: &mut Prefix, caches: &[Cache], tokens: &[u32], slice: usize) 
         slices += 1;
     }
     let numbers = |array: &Array| match array.ndim() {
-        3 => mlx::cut(array, 0, array.dim(1).min(TOKENS)).to_vec::<f32>().expect("runs"),
+        3 => nn::copy_tokens(array, 0, array.dim(1).min(TOKENS)).to_vec::<f32>().expect("runs"),
         _ => array.to_vec::<f32>().expect("runs"),
     };
     (resumed.iter().flat_map(|cache| cache.arrays().map(numbers).collect::<Vec<_>>()).collect(), slices)

@@ -10,8 +10,8 @@ mod verify;
 
 use std::{ops::ControlFlow, path::Path};
 
+use mlx::Array;
 pub use mlx::quant::{Mode, Quantization};
-use mlx::{Array, quant};
 
 pub use self::{
     error::QuantizeError,
@@ -53,7 +53,7 @@ impl Plan {
         shard_bytes: usize,
         progress: OnProgress,
     ) -> Result<Report, QuantizeError> {
-        mlx::use_gpu(false)?;
+        nn::use_gpu(false)?;
         let partial = PartialFolder::create(out)?;
         let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
         let mut shards = Shards::create(&partial, stored, shard_bytes)?;
@@ -89,7 +89,7 @@ fn write_chunk(
     if action != Action::Quantize {
         return shards.append(&stored[0].name, &values.to_bytes()?);
     }
-    let quantized = quant::quantize(values, q);
+    let quantized = nn::quantize(values, q);
     mlx::eval([&quantized.codes, &quantized.scales].into_iter().chain(&quantized.biases))?;
     let parts = [Some(&quantized.codes), Some(&quantized.scales), quantized.biases.as_ref()];
     for (part, stored) in parts.into_iter().flatten().zip(stored) {

@@ -26,7 +26,7 @@ impl Plan {
     /// # Errors
     /// A tensor is missing or unreadable, or `progress` cancelled.
     pub fn verify(&mut self, out: &Path, progress: OnProgress) -> Result<Vec<Deviation>, QuantizeError> {
-        mlx::use_gpu(false)?;
+        nn::use_gpu(false)?;
         let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?)?;
         let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let mut deviations = Vec::new();

@@ -75,7 +75,7 @@ impl SavedCosts {
             Some((name, drafter.calibrated()?.measurements()))
         });
         let drafters = own.filter(|(_, measurements)| !measurements.is_empty()).collect();
-        SavedCosts { threads: mlx::threads(), steps, drafters }
+        SavedCosts { threads: nn::threads(), steps, drafters }
     }
 
     /// Reads a file; `None` if it is broken or was measured with another number of threads.
@@ -84,7 +84,7 @@ impl SavedCosts {
         let times = saved.drafters.iter().flat_map(|(_, measurements)| measurements.iter().copied());
         let mut times = times.chain(saved.steps.iter().map(|(_, ms)| *ms));
         let is_valid = times.all(|ms| ms.is_finite() && ms >= 0.0)
-            && saved.threads == mlx::threads()
+            && saved.threads == nn::threads()
             && saved.steps.iter().all(|&(width, ms)| (1..=2 * MAX_DEPTH).contains(&width) && ms > 0.0)
             && REQUIRED_WIDTHS.iter().all(|width| saved.steps.iter().any(|(known, _)| known == width));
         is_valid.then_some(saved)
@@ -130,7 +130,7 @@ mod tests {
         let path = folder.path().join(COSTS_FILE);
         let steps = vec![(1, 2.0), (4, 3.5)];
         let saved =
-            SavedCosts { threads: mlx::threads(), steps, drafters: vec![("mtp".into(), vec![0.5, 0.1])] };
+            SavedCosts { threads: nn::threads(), steps, drafters: vec![("mtp".into(), vec![0.5, 0.1])] };
         assert_eq!(SavedCosts::open(&path), None);
         saved.save(&path).expect("is written");
         assert_eq!(SavedCosts::open(&path), Some(saved.clone()));

@@ -4,9 +4,10 @@ use mlx::{
     Array, Dtype,
     quant::{Mode, Quantization, Quantized},
 };
+use nn::Matrix;
 
 use super::{Random, Weights};
-use crate::{error::Result, nn::Matrix};
+use crate::error::Result;
 
 /// The tensors of a matrix; one that is not quantised has only the first.
 const PARTS: [&str; 3] = ["weight", "scales", "biases"];

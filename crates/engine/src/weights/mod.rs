@@ -1,5 +1,6 @@
 //! Tensors by path, with checked shapes; no other module knows how weights are stored.
 
+mod layers;
 mod layout;
 mod matrix;
 mod quantization_config;
@@ -12,6 +13,7 @@ mod store;
 use std::{collections::BTreeSet, rc::Rc};
 
 use mlx::{Array, Dtype, load::Safetensors};
+use nn::{Embedding, Linear, Matrix, RmsNorm, StackedLinear};
 use serde_json::Value;
 
 use self::store::{Store, Tensor, to_i32};
@@ -25,7 +27,6 @@ pub use self::{
 };
 use crate::{
     error::{LoadError, Result},
-    nn::{Embedding, Linear, Matrix, RmsNorm, Stack},
     request::WeightSummary,
 };
 
@@ -230,7 +231,7 @@ impl Weights {
         if self.store.is_described() {
             Ok(Linear::new(weight, bias))
         } else {
-            Ok(Linear::packed(weight, bias)?)
+            Ok(Linear::prepacked(weight, bias)?)
         }
     }
 
@@ -241,8 +242,8 @@ impl Weights {
     }
 
     /// A stack of `count` matrices `[outputs, inputs]`.
-    pub fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<Stack> {
-        Ok(Stack::new(self.matrix(name, &[count, outputs, inputs])?))
+    pub fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<StackedLinear> {
+        Ok(StackedLinear::new(self.matrix(name, &[count, outputs, inputs])?))
     }
 
     /// An RMS norm `[size]` in float32, plus the [offset](Weights::with_norm_offset).

@@ -9,9 +9,10 @@ use mlx::{
     Array, Dtype,
     quant::{Mode, Quantization, Quantized},
 };
+use nn::Matrix;
 
 use super::{Action, action_for};
-use crate::{error::Result, nn::Matrix};
+use crate::error::Result;
 
 /// Minimum bytes per thread; a multiple of 8.
 const MIN_CHUNK: usize = 1 << 18;

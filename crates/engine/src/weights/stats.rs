@@ -61,7 +61,7 @@ impl WeightStats {
         WeightSummary {
             parameters: self.parameters,
             format: format.map_or_else(String::new, |(format, _)| format.clone()),
-            precision: (!mlx::on_gpu()).then(mlx::precision),
+            precision: (!mlx::on_gpu()).then(nn::precision),
             reads: self.reads(config),
         }
     }

@@ -1,10 +1,8 @@
 //! Gemma 4's attention: each layer has its own head count and size, and its own or another layer's
 //! KV.
 
-use mlx::{
-    Array, Softmax,
-    fast::{Rope, RopePairs},
-};
+use mlx::Array;
+use nn::{Linear, RmsNorm, Rope, RopePairs, Softmax};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +12,7 @@ use crate::{
     cache::Cache,
     error::{LoadError, Result},
     models::config::{ensure_supported, parse},
-    nn::{Linear, RmsNorm, rope::RopeParameters},
+    models::rope::RopeParameters,
     weights::Weights,
 };
 

@@ -4,19 +4,12 @@
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
-use mlx::{
-    Array,
-    fast::{Activation, gated},
-};
+use mlx::Array;
+use nn::{Activation, Embedding, Experts, Linear, RmsNorm, Router, Routing, gated};
 use serde::Deserialize;
 
 use super::Config;
-use crate::{
-    error::Result,
-    models::config::BaseConfig,
-    nn::{Embedding, Experts, Linear, RmsNorm, Router, Routing},
-    weights::Weights,
-};
+use crate::{error::Result, models::config::BaseConfig, weights::Weights};
 
 /// Per-layer inputs: a token embedding plus a projection of the model's input, for every layer.
 pub struct PerLayerInputs {
@@ -116,7 +109,7 @@ impl SparseMoe {
             router_norm: RmsNorm::new(scale, eps),
             router_proj: w.router("router.proj", experts, hidden, false)?,
             per_expert_scale: w.float32("router.per_expert_scale", &[experts])?,
-            experts: Experts::load(w, experts, hidden, c.moe_intermediate_size, Activation::GeluTanh)?,
+            experts: w.experts(experts, hidden, c.moe_intermediate_size, Activation::GeluTanh)?,
             pre_feedforward_layernorm_2: norm("pre_feedforward_layernorm_2")?,
             post_feedforward_layernorm_1: norm("post_feedforward_layernorm_1")?,
             post_feedforward_layernorm_2: norm("post_feedforward_layernorm_2")?,

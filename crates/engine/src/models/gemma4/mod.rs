@@ -7,7 +7,8 @@
 mod attention;
 mod blocks;
 
-use mlx::{Array, fast::Activation};
+use mlx::Array;
+use nn::{Activation, Embedding, Mlp, RmsNorm};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,13 +23,7 @@ use super::{
     gemma2::check,
     names::{plain_names, text_names},
 };
-use crate::{
-    batch::Batch,
-    cache::Cache,
-    error::Result,
-    nn::{Embedding, Mlp, RmsNorm},
-    weights::Weights,
-};
+use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 #[derive(Deserialize)]
 struct Config {
@@ -187,7 +182,7 @@ impl Layer {
             self_attn: Attention::load(c, kind, &w.sub("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
-            mlp: Mlp::load(&w.sub("mlp"), hidden, intermediate, Activation::GeluTanh)?,
+            mlp: w.sub("mlp").mlp(hidden, intermediate, Activation::GeluTanh)?,
             moe: moe.map(|moe| SparseMoe::load(moe, &c.base, w)).transpose()?,
             post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
             per_layer_input: match c.hidden_size_per_layer_input {

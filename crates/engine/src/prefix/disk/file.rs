@@ -254,7 +254,7 @@ impl Piece {
         let runs = forms(run).all(|form| form.shape.len() == 3 && form.shape[1] as usize == tokens);
         let ends = checkpoint.iter().flatten().filter_map(|layer| layer.window);
         let windows = ends.into_iter().all(|[start, end]| {
-            0 <= start && start <= end && end as usize == self.tokens.len() && start % mlx::KEY_BLOCK == 0
+            0 <= start && start <= end && end as usize == self.tokens.len() && start % nn::KEY_BLOCK == 0
         });
         let in_bits = |layer: &Layer, bits| layer.arrays.iter().flatten().all(|form| form.bits == bits);
         let ends = checkpoint.iter().flatten();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mlx::Recurrence;
+use nn::Recurrence;
 
 use crate::{cache::Cache, prefix::common};
 

@@ -102,7 +102,7 @@ fn saved_costs_are_used_unless_step_times_have_changed() {
     let load = |auto| load_or_measure_costs(&*model, &mut [], Some(&file), auto).expect("measures");
     assert!(!load(false).are_measured() && !file.exists(), "no request needs them");
     assert!(load(true).are_measured() && file.exists());
-    let threads = mlx::threads();
+    let threads = nn::threads();
     let wrong = format!(r#"{{"threads":{threads},"steps":[[1,1e6],[4,2e6]],"drafters":[]}}"#);
     std::fs::write(&file, wrong).expect("is written");
     assert_eq!(load(false).step(1), Some(1e6), "used without a step to compare with");

@@ -3,11 +3,11 @@
 
 use std::{cell::Cell, fs, sync::LazyLock};
 
+use nn::Embedding;
 use serde::Deserialize;
 
 use super::*;
 use crate::{
-    nn::Embedding,
     request::Sampling,
     speculate::tests::{Bench, answers, model, request, state, tokens},
     tests::{checkpoint, load_dflash},
@@ -82,7 +82,7 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
 
 #[test]
 fn block_logits_match_the_reference_for_every_split() {
-    mlx::set_precision(mlx::Precision::Float32);
+    nn::set_precision(nn::Precision::Float32);
     for (name, hidden_size) in DRAFTERS {
         let recorded = recorded(name);
         let drafter = drafter(name, hidden_size);

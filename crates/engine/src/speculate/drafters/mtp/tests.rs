@@ -90,7 +90,7 @@ fn head_logits_and_drafts_match_transformers() {
 }
 
 fn check(name: &str, recorded: &Recorded) {
-    mlx::set_precision(mlx::Precision::Float32);
+    nn::set_precision(nn::Precision::Float32);
     let model = load_golden(name, FLOAT32);
     let mtp = model.mtp().unwrap_or_else(|| panic!("{name} has a head"));
     let hidden = hidden(&*model, &recorded.prompt_ids);

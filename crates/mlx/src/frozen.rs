@@ -1,0 +1,54 @@
+//! Arrays that kernels read on MLX's stream thread without MLX's graph knowing of it.
+
+use std::slice;
+
+use crate::{
+    Array, Dtype, Element,
+    array::built,
+    bridge::{self, RawArray},
+    eval,
+};
+
+/// An evaluated, row-major array that never changes: a weight.
+pub struct FrozenArray {
+    dtype: Dtype,
+    /// The array's contents.
+    data: *const u8,
+    bytes: usize,
+    /// Keeps the contents alive.
+    _array: cxx::UniquePtr<RawArray>,
+}
+
+// SAFETY: nobody writes the contents, and of the array itself nothing is used but its destructor: MLX counts
+// references atomically and frees buffers on whatever thread lets go of them last, as its own stream threads do.
+#[allow(unsafe_code, reason = "raw pointers and MLX's arrays are not marked as safe to share")]
+unsafe impl Send for FrozenArray {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "raw pointers and MLX's arrays are not marked as safe to share")]
+unsafe impl Sync for FrozenArray {}
+
+impl FrozenArray {
+    /// # Panics
+    /// If the array cannot be evaluated; weights have been.
+    #[track_caller]
+    pub fn of(array: &Array) -> FrozenArray {
+        let array = built(bridge::contiguous(&array.0));
+        eval([&array]).unwrap_or_else(|e| panic!("{e}"));
+        let bytes = bridge::bytes_of(&array.0).unwrap_or_else(|e| panic!("{e}"));
+        let (data, bytes) = (bytes.as_ptr(), bytes.len());
+        FrozenArray { dtype: array.dtype(), data, bytes, _array: array.0 }
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// # Panics
+    /// If its type is not `T`: a bug in the kernel's caller.
+    #[allow(unsafe_code, reason = "the array is asked once where its contents are, not in every kernel")]
+    pub fn values<T: Element>(&self) -> &[T] {
+        assert_eq!(self.dtype, T::DTYPE, "a frozen array has another type");
+        // SAFETY: the pointer and length are those of a slice that `_array` keeps alive and in place.
+        bytemuck::cast_slice(unsafe { slice::from_raw_parts(self.data, self.bytes) })
+    }
+}

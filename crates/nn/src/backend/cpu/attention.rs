@@ -1,0 +1,156 @@
+//! Attention of one sequence.
+
+use kernels::AttentionShape;
+use mlx::{Array, Input, apply, apply_in_place};
+
+use super::values::{dispatch, like};
+use crate::{KvBuffer, Softmax};
+
+#[track_caller]
+pub(crate) fn attend(
+    q: &Array,
+    [k, v]: [&Array; 2],
+    [key_buffer, value_buffer]: [&mut KvBuffer; 2],
+    past: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let [keys, values] = [key_buffer.reserve_for(k, past), value_buffer.reserve_for(v, past)];
+    let shape = attention_shape(q, &keys, values.dim(2), past + q.dim(0), window);
+    let outputs = [
+        like(q, &[q.dim(0), q.dim(1), values.dim(2)]),
+        like(&keys, keys.shape()),
+        like(&values, values.shape()),
+    ];
+    let (prepared, past, kv_heads) = (PreparedSoftmax::new(softmax), past as usize, shape.kv_heads);
+    let inputs = with_sinks(&[&keys, &values, q, k, v], softmax);
+    // Outputs 1 and 2 are inputs 0 and 1, updated in place.
+    let shared = [(1, 0), (2, 1)];
+    let [out, keys, values] = apply_in_place("attend", &inputs, outputs, &shared, move |inputs, outputs| {
+        let [out, keys, values] = outputs else { unreachable!("three outputs") };
+        dispatch!(inputs[2].dtype(), T => {
+            kernels::append_kv::<T>(keys.values(), inputs[3].values(), past, kv_heads, shape.head_dim);
+            kernels::append_kv::<T>(values.values(), inputs[4].values(), past, kv_heads, shape.value_dim);
+            let softmax = prepared.with_sinks(inputs.get(5));
+            kernels::attention::<T>(
+                shape, inputs[2].values(), keys.values(), values.values(), softmax, out.values(),
+            )
+        })
+    });
+    key_buffer.refill(Some(keys));
+    value_buffer.refill(Some(values));
+    out
+}
+
+#[track_caller]
+pub(crate) fn append_kv([k, v]: [&Array; 2], [key_buffer, value_buffer]: [&mut KvBuffer; 2], past: i32) {
+    let [keys, values] = [key_buffer.reserve_for(k, past), value_buffer.reserve_for(v, past)];
+    let outputs = [like(&keys, keys.shape()), like(&values, values.shape())];
+    let (past, kv_heads) = (past as usize, k.dim(1) as usize);
+    let [key_dim, value_dim] = [k, v].map(|x| x.dim(2) as usize);
+    let (inputs, shared) = ([&keys, &values, k, v], [(0, 0), (1, 1)]);
+    let [keys, values] = apply_in_place("append", &inputs, outputs, &shared, move |inputs, outputs| {
+        let [keys, values] = outputs else { unreachable!("two outputs") };
+        dispatch!(inputs[2].dtype(), T => {
+            kernels::append_kv::<T>(keys.values(), inputs[2].values(), past, kv_heads, key_dim);
+            kernels::append_kv::<T>(values.values(), inputs[3].values(), past, kv_heads, value_dim);
+        })
+    });
+    key_buffer.refill(Some(keys));
+    value_buffer.refill(Some(values));
+}
+
+#[track_caller]
+pub(crate) fn attend_cached(
+    q: &Array,
+    [keys, values]: [&KvBuffer; 2],
+    length: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let [keys, values] = [keys.filled(), values.filled()];
+    let shape = attention_shape(q, keys, values.dim(2), length, window);
+    let output = like(q, &[q.dim(0), q.dim(1), values.dim(2)]);
+    let prepared = PreparedSoftmax::new(softmax);
+    let inputs = with_sinks(&[keys, values, q], softmax);
+    let [out] = apply("attend_over", &inputs, [output], move |inputs, outputs| {
+        dispatch!(inputs[2].dtype(), T => kernels::attention::<T>(
+            shape, inputs[2].values(), inputs[0].values(), inputs[1].values(), prepared.with_sinks(inputs.get(3)),
+            outputs[0].values(),
+        ))
+    });
+    out
+}
+
+#[track_caller]
+pub(crate) fn attend_latent(
+    q: &Array,
+    latent: &Array,
+    latents: &mut KvBuffer,
+    value_dim: i32,
+    past: i32,
+    window: Option<i32>,
+    softmax: &Softmax,
+) -> Array {
+    let buffer = latents.reserve_for(latent, past);
+    let shape = attention_shape(q, &buffer, value_dim, past + q.dim(0), window);
+    let outputs = [like(q, &[q.dim(0), q.dim(1), value_dim]), like(&buffer, buffer.shape())];
+    let (prepared, past) = (PreparedSoftmax::new(softmax), past as usize);
+    let inputs = with_sinks(&[&buffer, q, latent], softmax);
+    let shared = [(1, 0)];
+    let [out, buffer] = apply_in_place("attend_latent", &inputs, outputs, &shared, move |inputs, outputs| {
+        let [out, buffer] = outputs else { unreachable!("two outputs") };
+        dispatch!(inputs[1].dtype(), T => {
+            kernels::append_kv::<T>(buffer.values(), inputs[2].values(), past, shape.kv_heads, shape.head_dim);
+            let softmax = prepared.with_sinks(inputs.get(3));
+            kernels::latent_attention::<T>(shape, inputs[1].values(), buffer.values(), softmax, out.values())
+        })
+    });
+    latents.refill(Some(buffer));
+    out
+}
+
+#[track_caller]
+fn attention_shape(
+    q: &Array,
+    keys: &Array,
+    value_dim: i32,
+    length: i32,
+    window: Option<i32>,
+) -> AttentionShape {
+    AttentionShape {
+        tokens: q.dim(0) as usize,
+        heads: q.dim(1) as usize,
+        kv_heads: keys.dim(0) as usize,
+        head_dim: q.dim(2) as usize,
+        value_dim: value_dim as usize,
+        length: length as usize,
+        capacity: keys.dim(1) as usize,
+        window: window.map_or(usize::MAX, |window| window as usize),
+    }
+}
+
+fn with_sinks<'a>(inputs: &[&'a Array], softmax: &'a Softmax) -> Vec<&'a Array> {
+    inputs.iter().copied().chain(&softmax.sinks).collect()
+}
+
+/// The numbers of a [`Softmax`] as kernels take them; its sinks are an input.
+#[derive(Clone, Copy)]
+pub(super) struct PreparedSoftmax {
+    scale: f32,
+    softcap: Option<f32>,
+}
+
+impl PreparedSoftmax {
+    pub fn new(softmax: &Softmax) -> PreparedSoftmax {
+        PreparedSoftmax { scale: softmax.scale, softcap: softmax.softcap }
+    }
+
+    pub fn with_sinks<'a>(&self, sinks: Option<&'a Input>) -> kernels::Softmax<'a> {
+        kernels::Softmax {
+            scale: self.scale,
+            softcap: self.softcap,
+            sinks: sinks.map(|sinks| sinks.values()),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The CPU back end: our kernels as operations of MLX's graph.
+//!
+//! Weights become `Prepared*` values on first use: frozen arrays, which operations read without taking
+//! them as inputs.
+
+mod attention;
+mod batch;
+mod conv;
+mod core_attention;
+mod delta_net;
+mod embedding;
+mod linear;
+mod mlp;
+mod moe;
+mod norm;
+mod quant;
+mod residual;
+mod rope;
+mod values;
+
+pub(crate) use self::{
+    attention::{append_kv, attend, attend_cached, attend_latent},
+    conv::causal_conv,
+    core_attention::{PreparedAttention, core_attention},
+    delta_net::{PreparedDeltaNet, commit, delta_net, gated_delta},
+    embedding::check_token_ids,
+    linear::{PreparedLinear, grouped_linear, prepack, project, rows},
+    mlp::{feed_forward, gated},
+    moe::top_k,
+    norm::{PreparedNorm, rms_norm},
+    quant::quantize,
+    residual::{add_gated_norm, add_projected},
+    rope::rope,
+};

@@ -1,0 +1,18 @@
+//! Rotary position embedding.
+
+use mlx::{Array, apply};
+
+use super::values::{dispatch, like};
+use crate::Rope;
+
+#[track_caller]
+pub(crate) fn rope(x: &Array, positions: &Array, rope: &Rope) -> Array {
+    let (heads, head_dim) = (x.dim(1) as usize, x.dim(2) as usize);
+    let Rope { frequencies, pairs, scale } = rope.clone();
+    let [out] = apply("rope", &[x, positions], [like(x, x.shape())], move |inputs, outputs| {
+        dispatch!(inputs[0].dtype(), T => kernels::rope::<T, T>(
+            inputs[0].values(), inputs[1].values(), &frequencies, pairs, scale, outputs[0].values(), heads, head_dim,
+        ))
+    });
+    out
+}

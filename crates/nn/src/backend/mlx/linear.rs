@@ -1,0 +1,46 @@
+//! Linear layers.
+
+use mlx::{Array, Dtype, Result};
+
+use super::norm::normed;
+use crate::{Linear, Matrix, RmsNorm, storage::WeightStorage};
+
+#[track_caller]
+pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) -> Vec<Array> {
+    let x = normed(x, norm);
+    linears.iter().map(|layer| linear(&x, layer)).collect()
+}
+
+#[track_caller]
+pub(super) fn linear(x: &Array, layer: &Linear) -> Array {
+    let out = match layer.weight.plain() {
+        Matrix::Dense(weight) => x.matmul(&weight.transpose(&[1, 0])),
+        Matrix::Quantized(weight) => weight.matmul(x),
+    };
+    match &layer.bias {
+        Some(bias) => out + bias.astype(x.dtype()),
+        None => out,
+    }
+}
+
+#[track_caller]
+pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<Dtype>) -> Array {
+    linear.weight.plain().rows(indices, dtype)
+}
+
+#[track_caller]
+pub(crate) fn grouped_linear(x: &Array, weight: &Matrix, indices: &Array) -> Array {
+    match weight {
+        Matrix::Dense(weight) => {
+            let rows = x.reshape(&[x.dim(0), x.dim(1), 1, x.dim(2)]);
+            let out = rows.gather_mm(weight, indices);
+            out.reshape(&[indices.dim(0), indices.dim(1), -1])
+        }
+        Matrix::Quantized(weight) => weight.gather_matmul(x, indices),
+    }
+}
+
+/// MLX reads matrices in the checkpoint's format.
+pub(crate) fn prepack(matrix: Matrix) -> Result<WeightStorage> {
+    Ok(WeightStorage::Plain(matrix))
+}

@@ -1,0 +1,35 @@
+//! Gated feed-forward block.
+
+use std::f32::consts::PI;
+
+use mlx::Array;
+
+use super::{linear::linear, norm::normed, residual::add};
+use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd};
+
+#[track_caller]
+pub(crate) fn gated(gate: &Array, up: &Array, activation: Activation) -> Array {
+    match activation {
+        Activation::Silu => gate * gate.sigmoid() * up,
+        Activation::GeluTanh => {
+            let cubed = gate * gate.square() * 0.044715 + gate;
+            (gate * 0.5) * ((cubed * (2.0 / PI).sqrt()).tanh() + 1.0) * up
+        }
+    }
+}
+
+#[track_caller]
+pub(crate) fn feed_forward(
+    x: &Array,
+    norm: Option<&RmsNorm>,
+    [gate, up, down]: [&Linear; 3],
+    activation: Activation,
+    residual: Option<ResidualAdd>,
+) -> Array {
+    let x = normed(x, norm);
+    let out = linear(&gated(&linear(&x, gate), &linear(&x, up), activation), down);
+    match residual {
+        Some(residual) => add(residual, out),
+        None => out,
+    }
+}

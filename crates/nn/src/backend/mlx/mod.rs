@@ -1,0 +1,33 @@
+//! The MLX back end: operations made of MLX's own, for devices that we have no kernels for and as the
+//! reference that our kernels are tested against.
+
+mod attention;
+mod batch;
+mod conv;
+mod core_attention;
+mod delta_net;
+mod embedding;
+mod linear;
+mod mlp;
+mod moe;
+mod norm;
+mod quant;
+mod residual;
+mod rope;
+
+#[cfg(test)]
+pub(crate) use self::attention::attention;
+pub(crate) use self::{
+    attention::{append_kv, attend, attend_cached, attend_latent},
+    conv::causal_conv,
+    core_attention::core_attention,
+    delta_net::{delta_net, gated_delta},
+    embedding::check_token_ids,
+    linear::{grouped_linear, prepack, project, rows},
+    mlp::{feed_forward, gated},
+    moe::top_k,
+    norm::rms_norm,
+    quant::quantize,
+    residual::{add_gated_norm, add_projected},
+    rope::rope,
+};

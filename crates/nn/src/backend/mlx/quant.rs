@@ -1,0 +1,3 @@
+//! Quantising weights.
+
+pub(crate) use mlx::quant::quantize;

@@ -1,0 +1,57 @@
+//! Back ends: each implements every operation of this crate for one kind of device.
+//!
+//! `cpu` runs our kernels. `mlx` is made of MLX's own operations: it runs on every device that MLX has,
+//! and the kernels are tested against it. A back end with kernels of our own for CUDA or Metal is one
+//! more folder here with the same functions, one variant of [`Backend`] and one arm of [`on_backend`].
+
+pub(crate) mod cpu;
+pub(crate) mod mlx;
+
+use std::cell::Cell;
+
+/// The implementation of a thread's operations.
+#[derive(Clone, Copy)]
+pub(crate) enum Backend {
+    Cpu,
+    Mlx,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Backend>> = const { Cell::new(None) };
+}
+
+impl Backend {
+    /// The calling thread's back end, which [`use_gpu`] chose; without a choice, that of MLX's default
+    /// device at first use.
+    pub fn current() -> Backend {
+        CURRENT.get().unwrap_or_else(|| Backend::select(::mlx::on_gpu()))
+    }
+
+    fn select(gpu: bool) -> Backend {
+        let backend = if gpu { Backend::Mlx } else { Backend::Cpu };
+        CURRENT.set(Some(backend));
+        backend
+    }
+}
+
+/// Chooses the device for this thread's operations from here on.
+///
+/// # Errors
+/// There is no GPU in this build of MLX or on this machine.
+pub fn use_gpu(gpu: bool) -> ::mlx::Result<()> {
+    ::mlx::use_gpu(gpu)?;
+    Backend::select(gpu);
+    Ok(())
+}
+
+/// Calls an operation of the thread's back end: `on_backend!(rope(x, positions, rope))`. A macro and not
+/// a trait, so that panics name the caller's line.
+macro_rules! on_backend {
+    ($operation:ident($($argument:expr),* $(,)?)) => {
+        match $crate::backend::Backend::current() {
+            $crate::backend::Backend::Cpu => $crate::backend::cpu::$operation($($argument),*),
+            $crate::backend::Backend::Mlx => $crate::backend::mlx::$operation($($argument),*),
+        }
+    };
+}
+pub(crate) use on_backend;

@@ -1,0 +1,103 @@
+//! Core attention of a batch: everything between the projections to queries, keys and values and
+//! the output projection.
+
+use std::{cell::OnceCell, sync::Arc};
+
+use mlx::{Array, Dtype};
+
+use crate::{
+    KvBuffer, RmsNorm, Rope, Softmax,
+    backend::{cpu::PreparedAttention, on_backend},
+    rope,
+};
+
+/// Norm, rotation, attention and gate of each head.
+pub struct CoreAttention {
+    pub(crate) heads: i32,
+    pub(crate) kv_heads: i32,
+    pub(crate) head_dim: i32,
+    pub(crate) rope: Rope,
+    /// Of queries and of keys.
+    pub(crate) qk_norm: Option<[RmsNorm; 2]>,
+    pub(crate) softmax: Softmax,
+    pub(crate) output_gate: bool,
+    prepared: OnceCell<Arc<PreparedAttention>>,
+}
+
+/// One sequence's part of a step, and its keys and values `[kv_heads, capacity, head_dim]`.
+pub struct KvRow<'a> {
+    pub tokens: i32,
+    /// Tokens in the buffers before this step.
+    pub past: i32,
+    /// Most keys a query sees, its own included.
+    pub window: Option<i32>,
+    pub keys: &'a mut KvBuffer,
+    pub values: &'a mut KvBuffer,
+}
+
+impl CoreAttention {
+    /// Without norms and gates, scores scaled by `head_dim^-1/2`.
+    pub fn new(heads: i32, kv_heads: i32, head_dim: i32, rope: Rope) -> CoreAttention {
+        CoreAttention {
+            heads,
+            kv_heads,
+            head_dim,
+            rope,
+            qk_norm: None,
+            softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
+            output_gate: false,
+            prepared: OnceCell::new(),
+        }
+    }
+
+    /// With norms of each query and each key head, before rotation.
+    pub fn with_qk_norm(self, q_norm: RmsNorm, k_norm: RmsNorm) -> CoreAttention {
+        CoreAttention { qk_norm: Some([q_norm, k_norm]), ..self }
+    }
+
+    pub fn with_softmax(self, softmax: Softmax) -> CoreAttention {
+        CoreAttention { softmax, ..self }
+    }
+
+    /// With a gate after each head's query, as wide as the query, whose sigmoid multiplies the head's
+    /// output.
+    pub fn with_output_gate(self) -> CoreAttention {
+        CoreAttention { output_gate: true, ..self }
+    }
+
+    /// Appends each row's keys and values to its buffers, then attends with its queries over all of
+    /// them: `q` `[tokens, heads * head_dim]`, twice as wide with gates; `k`, `v`
+    /// `[tokens, kv_heads * head_dim]`; `positions` int32 `[tokens]`. Returns
+    /// `[tokens, heads * head_dim]`.
+    ///
+    /// On the CPU each row of the result depends on its own query and the keys before it alone, bit
+    /// for bit.
+    #[track_caller]
+    pub fn forward(&self, qkv: [&Array; 3], positions: &Array, rows: &mut [KvRow]) -> Array {
+        on_backend!(core_attention(self, qkv, positions, rows))
+    }
+
+    /// Keys and values `[tokens, kv_heads, head_dim]` as attention caches them, from projections
+    /// `[tokens, kv_heads * head_dim]`: for tokens without a query.
+    #[track_caller]
+    pub fn keys_and_values(&self, [k, v]: [&Array; 2], positions: &Array) -> [Array; 2] {
+        let [k, v] = [k, v].map(|x| x.reshape(&[-1, self.kv_heads, self.head_dim]));
+        let k = self.qk_norm.as_ref().map_or_else(|| k.clone(), |[_, k_norm]| k_norm.forward(&k));
+        [rope(&k, positions, &self.rope), v]
+    }
+
+    /// The parameters as CPU kernels take them, built on first use.
+    #[track_caller]
+    pub(crate) fn prepared(&self) -> Arc<PreparedAttention> {
+        self.prepared.get_or_init(|| Arc::new(PreparedAttention::new(self))).clone()
+    }
+}
+
+impl KvRow<'_> {
+    /// Takes the buffers out, with room for the row's tokens.
+    #[track_caller]
+    pub(crate) fn reserve(&mut self, kv_heads: i32, head_dim: i32, dtype: Dtype) -> [Array; 2] {
+        let length = self.past + self.tokens;
+        [&mut self.keys, &mut self.values].map(|buffer| buffer.reserve(length, kv_heads, head_dim, dtype))
+    }
+}

@@ -1,0 +1,98 @@
+//! Buffers of keys, values or latents that grow in steps and are written in place.
+
+use mlx::{Array, Dtype};
+
+use crate::KEY_BLOCK;
+
+/// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place, hence
+/// not `Clone`. It takes its shape and type from the first tokens appended.
+#[derive(Default)]
+pub struct KvBuffer(Option<Array>);
+
+/// Capacity grows in steps of this many tokens.
+const CAPACITY_STEP: i32 = 256;
+
+impl KvBuffer {
+    /// The buffer's array, to be evaluated with a step.
+    pub fn array(&self) -> Option<&Array> {
+        self.0.as_ref()
+    }
+
+    /// Tokens there is room for.
+    pub fn capacity(&self) -> i32 {
+        self.0.as_ref().map_or(0, |array| array.dim(1))
+    }
+
+    /// A [copy](copy_tokens) of tokens `from..to`, `[kv_heads, to - from, dim]`; `None` if nothing was
+    /// ever appended.
+    #[track_caller]
+    pub fn copy(&self, from: i32, to: i32) -> Option<Array> {
+        self.0.as_ref().map(|array| copy_tokens(array, from, to))
+    }
+
+    /// A buffer of copies of consecutive `parts`, each `[kv_heads, tokens, dim]`, with room for at least
+    /// `room` tokens more.
+    #[track_caller]
+    pub fn concatenate(parts: &[Array], room: i32) -> KvBuffer {
+        let Some(first) = parts.first() else { return KvBuffer::default() };
+        let length: i32 = parts.iter().map(|part| part.dim(1)).sum();
+        // Never without room: a single part would not be copied.
+        let capacity = round_up(length + room.max(1));
+        let room = Array::zeros(&[first.dim(0), capacity - length, first.dim(2)], first.dtype());
+        KvBuffer(Some(Array::concatenate(parts.iter().chain([&room]), 1)))
+    }
+
+    /// Keeps tokens `from..to` alone, copied to the front of new memory. `from` is a multiple of
+    /// [`KEY_BLOCK`].
+    #[track_caller]
+    pub fn slide(&mut self, from: i32, to: i32) {
+        assert_eq!(from % KEY_BLOCK, 0, "tokens {from}..{to} start inside a block");
+        self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
+    }
+
+    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`. It grows
+    /// by at least a quarter, so that copies stay rare.
+    #[track_caller]
+    pub(crate) fn reserve(&mut self, length: i32, heads: i32, dim: i32, dtype: Dtype) -> Array {
+        let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], dtype));
+        let capacity = array.dim(1);
+        if length <= capacity {
+            return array;
+        }
+        let target = round_up(length.max(capacity + capacity / 4));
+        let room = Array::zeros(&[heads, target - capacity, dim], array.dtype());
+        Array::concatenate([&array, &room], 1)
+    }
+
+    /// Takes the array out, with room for `new` `[tokens, kv_heads, dim]` after `past` tokens.
+    #[track_caller]
+    pub(crate) fn reserve_for(&mut self, new: &Array, past: i32) -> Array {
+        self.reserve(past + new.dim(0), new.dim(1), new.dim(2), new.dtype())
+    }
+
+    /// Puts the array back after an operation has written it.
+    pub(crate) fn refill(&mut self, array: Option<Array>) {
+        self.0 = array;
+    }
+
+    /// # Panics
+    /// If nothing was ever appended: a bug in a model file.
+    #[track_caller]
+    pub(crate) fn filled(&self) -> &Array {
+        self.0.as_ref().unwrap_or_else(|| panic!("attention over an empty key/value buffer"))
+    }
+}
+
+fn round_up(tokens: i32) -> i32 {
+    (tokens + CAPACITY_STEP - 1) / CAPACITY_STEP * CAPACITY_STEP
+}
+
+/// Tokens `from..to` of `[kv_heads, tokens, dim]` in memory of their own: later writes to the buffer do
+/// not touch them.
+#[track_caller]
+pub fn copy_tokens(array: &Array, from: i32, to: i32) -> Array {
+    let part = array.slice(1, from, to);
+    // `contiguous` may share the memory of a row-major slice; concatenation always copies.
+    let empty = Array::zeros(&[array.dim(0), 0, array.dim(2)], array.dtype());
+    Array::concatenate([&part, &empty], 1)
+}

@@ -1,0 +1,52 @@
+//! Operations and layers of neural networks. Each operation has one file here and one of the same
+//! name in each back end below `backend/`. No layer reads a checkpoint or knows its model.
+
+mod attention;
+mod backend;
+mod conv;
+mod core_attention;
+mod delta_net;
+mod embedding;
+mod kv_buffer;
+mod linear;
+mod matrix;
+mod mlp;
+mod moe;
+mod norm;
+mod precision;
+mod quant;
+mod recurrence;
+mod residual;
+mod rope;
+mod stacked_linear;
+mod storage;
+
+pub use kernels::{read_bandwidth, set_threads, simd_level, threads};
+
+pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent};
+pub use backend::use_gpu;
+pub use core_attention::{CoreAttention, KvRow};
+pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};
+pub use embedding::Embedding;
+pub use kv_buffer::{KvBuffer, copy_tokens};
+pub use linear::Linear;
+pub use matrix::Matrix;
+pub use mlp::{Activation, Mlp, gated};
+pub use moe::{Experts, Router, Routing, top_k};
+pub use norm::RmsNorm;
+pub use precision::{Precision, precision, set_precision};
+pub use quant::quantize;
+pub use recurrence::Recurrence;
+pub use residual::Residual;
+pub use rope::{Rope, RopePairs, rope};
+pub use stacked_linear::StackedLinear;
+
+#[cfg(test)]
+mod tests;
+
+/// Splits the last axis in two.
+#[track_caller]
+pub fn halves(x: &mlx::Array) -> [mlx::Array; 2] {
+    let half = x.dim(-1) / 2;
+    [x.slice(-1, 0, half), x.slice(-1, half, 2 * half)]
+}

@@ -1,0 +1,274 @@
+//! Operations of the CPU back end against the MLX back end, which GPUs run: this tests both.
+
+mod layers;
+
+use mlx::{
+    Array, Dtype, eval,
+    quant::{Mode, Quantization},
+};
+
+use crate::{
+    Activation, KvBuffer, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
+    attend, attend_cached, attend_latent, backend::mlx as reference, conv::causal_conv,
+    delta_net::gated_delta, gated, rope, set_precision, top_k,
+};
+
+fn noise(seed: u64, shape: &[i32]) -> Array {
+    Array::gumbel(shape, seed)
+}
+
+fn values(array: &Array) -> Vec<f32> {
+    array.to_f32().expect("evaluates")
+}
+
+fn close(got: &Array, expected: &Array, bound: f32) {
+    assert_eq!(got.shape(), expected.shape());
+    for (i, (a, b)) in values(got).into_iter().zip(values(expected)).enumerate() {
+        assert!((a - b).abs() <= bound * b.abs().max(1.0), "element {i}: {a} for {b}");
+    }
+}
+
+fn bits(array: &Array) -> Vec<u32> {
+    values(array).iter().map(|v| v.to_bits()).collect()
+}
+
+/// With one head, as latents have, rows are contiguous and MLX avoids copies where it can.
+#[test]
+fn copied_keys_survive_later_writes_to_their_buffer() {
+    for (heads, dim) in [(1, 16), (1, 200), (3, 16)] {
+        let [q, latent] = [noise(1, &[256, heads, dim]), noise(2, &[256, heads, dim])];
+        let mut buffer = KvBuffer::default();
+        let write = |buffer: &mut KvBuffer, latent: &Array| {
+            eval([&attend_latent(&q, latent, buffer, dim, 0, None, &Softmax::scaled(0.3))])
+                .expect("evaluates");
+        };
+        write(&mut buffer, &latent);
+        for (from, to) in [(0, 256), (0, 1), (5, 250)] {
+            let copy = buffer.copy(from, to).expect("filled");
+            eval([&copy]).expect("evaluates");
+            write(&mut buffer, &(&latent * 0.5));
+            let expected = latent.transpose(&[1, 0, 2]).slice(1, from, to);
+            assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to}");
+            // The kernel writes in place here too, into the joined buffer's own memory.
+            let mut joined = KvBuffer::concatenate(std::slice::from_ref(&copy), 300);
+            eval(joined.array()).expect("evaluates");
+            write(&mut joined, &(&latent * 0.25));
+            assert_eq!(bits(&copy), bits(&expected), "{heads} {dim} {from}..{to} after joining");
+            write(&mut buffer, &latent);
+        }
+    }
+}
+
+#[test]
+fn linear_is_matmul() {
+    let (x, w) = (noise(1, &[2, 7, 50]), noise(2, &[33, 50]));
+    let matmul = |x: &Array, w: &Array| Linear::new(Matrix::Dense(w.clone()), None).forward(x);
+    close(&matmul(&x, &w), &x.matmul(&w.transpose(&[1, 0])), 1e-4);
+    let half = matmul(&x.astype(Dtype::Bfloat16), &w.astype(Dtype::Bfloat16));
+    assert_eq!(half.dtype(), Dtype::Bfloat16);
+    close(&half, &x.matmul(&w.transpose(&[1, 0])), 0.1);
+}
+
+fn formats() -> Vec<Quantization> {
+    let affine = [2, 3, 4, 5, 6, 8].into_iter().flat_map(|bits| {
+        [32, 64, 128].map(|group_size| Quantization { mode: Mode::Affine, group_size, bits })
+    });
+    affine.chain(Mode::ALL.into_iter().filter_map(Mode::fixed)).collect()
+}
+
+#[test]
+fn quantized_products_agree_with_mlx_for_every_format() {
+    // MLX does not round factors.
+    set_precision(Precision::Float32);
+    for quantization in formats() {
+        let (x, dense) = (noise(3, &[5, 256]), noise(4, &[48, 256]));
+        let matrix = crate::quantize(&dense, quantization);
+        let dense = matrix.dequantize(Dtype::Float32);
+        let linear = Linear::new(Matrix::Quantized(matrix.clone()), None);
+        close(&linear.forward(&x), &x.matmul(&dense.transpose(&[1, 0])), 2e-4);
+        let indices = Array::from_slice(&[7u32, 0, 47], &[3]);
+        assert_eq!(values(&matrix.rows(&indices, Dtype::Float32)), values(&dense.take(&indices, 0)));
+    }
+}
+
+#[test]
+fn grouped_products_agree_with_mlx_for_every_format() {
+    // MLX does not round factors.
+    set_precision(Precision::Float32);
+    let experts = Array::from_slice(&[3u32, 0, 1, 1, 2, 3, 0, 3], &[4, 2]);
+    for per in [1, 2] {
+        let (x, dense) = (noise(5, &[4, per, 128]), noise(6, &[4, 40, 128]));
+        close(
+            &StackedLinear::new(Matrix::Dense(dense.clone())).forward(&x, &experts),
+            &reference::grouped_linear(&x, &Matrix::Dense(dense.clone()), &experts),
+            2e-4,
+        );
+        for quantization in formats() {
+            let stack = crate::quantize(&dense, quantization);
+            let dense = stack.dequantize(Dtype::Float32);
+            let expected = reference::grouped_linear(&x, &Matrix::Dense(dense), &experts);
+            let layers = StackedLinear::new(Matrix::Quantized(stack.clone()));
+            close(&layers.forward(&x, &experts), &expected, 2e-4);
+            close(&stack.gather_matmul(&x, &experts), &expected, 2e-4);
+        }
+    }
+}
+
+#[test]
+fn rms_norm_agrees_with_its_definition_and_mlx() {
+    let (x, w) = (noise(5, &[4, 3, 24]), noise(6, &[24]));
+    let mean = x.square().sum(-1, true) / 24.0;
+    let norm = RmsNorm::new(w.clone(), 1e-6);
+    close(&norm.forward(&x), &(&x * (mean + 1e-6).rsqrt() * &w), 1e-5);
+    close(&norm.forward(&x), &reference::rms_norm(&x, &w, 1e-6), 1e-5);
+}
+
+#[test]
+fn rope_agrees_with_mlx() {
+    let x = noise(7, &[5, 3, 20]);
+    let positions = Array::from_slice(&[0i32, 7, 8, 900, 3], &[5]);
+    for (pairs, pair_count) in [(RopePairs::Halves, 4), (RopePairs::Adjacent, 10), (RopePairs::Halves, 10)] {
+        let frequencies = (0..pair_count).map(|i| 0.3f32.powi(i)).collect();
+        let parameters = Rope { frequencies, pairs, scale: 1.3 };
+        close(&rope(&x, &positions, &parameters), &reference::rope(&x, &positions, &parameters), 2e-4);
+    }
+}
+
+#[test]
+fn causal_conv_gated_and_top_k_agree_with_mlx() {
+    let (x, weight, state) = (noise(8, &[9, 6]), noise(9, &[6, 4]), noise(10, &[3, 6]));
+    for silu in [true, false] {
+        let (out, end) = causal_conv(&x, &weight, &state, silu);
+        let (expected, expected_end) = reference::causal_conv(&x, &weight, &state, silu);
+        close(&out, &expected, 1e-5);
+        assert_eq!(values(&end), values(&expected_end));
+    }
+    let up = noise(11, &[9, 6]);
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        close(&gated(&x, &up, activation), &reference::gated(&x, &up, activation), 1e-5);
+    }
+    let ids = |array: Array| array.to_vec::<u32>().expect("uint32");
+    assert_eq!(ids(top_k(&up, 4)), ids(reference::top_k(&up, 4).contiguous()));
+}
+
+#[test]
+fn gated_delta_agrees_with_mlx() {
+    let (q, k) = (noise(10, &[1, 9, 2, 32]) * 0.1, noise(11, &[1, 9, 2, 32]) * 0.1);
+    let v = noise(12, &[1, 9, 4, 32]);
+    let (beta, state) = (noise(14, &[1, 9, 4]).sigmoid(), noise(15, &[1, 4, 32, 32]));
+    for g in [noise(13, &[1, 9, 4]).sigmoid(), noise(13, &[1, 9, 4, 32]).sigmoid()] {
+        let (out, end) = gated_delta([&q, &k, &v], &g, &beta, &state);
+        let (expected, expected_end) = reference::gated_delta([&q, &k, &v], &g, &beta, &state);
+        close(&out, &expected, 1e-4);
+        close(&end, &expected_end, 1e-4);
+    }
+}
+
+/// Queries, keys and values of one layer.
+struct Inputs {
+    q: Array,
+    k: Array,
+    v: Array,
+}
+
+const TOKENS: i32 = 300;
+
+fn inputs(value_dim: i32) -> Inputs {
+    Inputs {
+        q: noise(7, &[TOKENS, 4, 20]),
+        k: noise(8, &[TOKENS, 2, 20]),
+        v: noise(9, &[TOKENS, 2, value_dim]),
+    }
+}
+
+/// Every combination that a model family uses.
+fn softmaxes() -> Vec<(Option<i32>, Softmax)> {
+    let plain = Softmax::scaled(0.2);
+    let sinks = Softmax { sinks: Some(noise(16, &[4])), ..plain.clone() };
+    let capped = Softmax { softcap: Some(3.0), ..plain.clone() };
+    [None, Some(33)]
+        .into_iter()
+        .flat_map(|window| [&plain, &sinks, &capped].map(|s| (window, s.clone())))
+        .collect()
+}
+
+#[test]
+fn attention_in_chunks_gives_the_bits_of_one_call_and_agrees_with_mlx() {
+    for (window, softmax) in softmaxes() {
+        for value_dim in [20, 12] {
+            let Inputs { q, k, v } = inputs(value_dim);
+            let run = |cuts: &[i32]| {
+                let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
+                let mut past = 0;
+                let mut piece = |&n: &i32| {
+                    let piece = |x: &Array| x.slice(0, past, past + n);
+                    let kv = [&piece(&k), &piece(&v)];
+                    let out = attend(&piece(&q), kv, &mut keys, &mut values, past, window, &softmax);
+                    eval([&out]).expect("evaluates");
+                    past += n;
+                    let last = q.slice(0, past - n, past);
+                    let again = attend_cached(&last, &keys, &values, past, window, &softmax);
+                    assert_eq!(bits(&again), bits(&out), "cached keys give the same bits");
+                    out
+                };
+                let pieces: Vec<Array> = cuts.iter().map(&mut piece).collect();
+                Array::concatenate(&pieces, 0)
+            };
+            let whole = run(&[TOKENS]);
+            assert_eq!(bits(&run(&[1, 255, 1, 40, 3])), bits(&whole));
+            let batched = |x: &Array, dim| x.transpose(&[1, 0, 2]).reshape(&[1, -1, TOKENS, dim]);
+            let expected =
+                reference::attention(&q, &batched(&k, 20), &batched(&v, value_dim), window, &softmax);
+            close(&whole, &expected, 1e-5);
+            let last = reference::attention(
+                &q.slice(0, TOKENS - 1, TOKENS),
+                &batched(&k, 20),
+                &batched(&v, value_dim),
+                window,
+                &softmax,
+            );
+            close(&whole.slice(0, TOKENS - 1, TOKENS), &last, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn attend_latent_takes_values_from_the_front_of_keys() {
+    let (q, latent) = (noise(7, &[TOKENS, 4, 20]), noise(8, &[TOKENS, 1, 20]));
+    let (mut keys, mut values, mut buffer) = (KvBuffer::default(), KvBuffer::default(), KvBuffer::default());
+    let softmax = Softmax::scaled(0.2);
+    let out = attend_latent(&q, &latent, &mut buffer, 12, 0, None, &softmax);
+    let kv = [&latent, &latent.slice(-1, 0, 12).contiguous()];
+    close(&out, &attend(&q, kv, &mut keys, &mut values, 0, None, &softmax), 1e-6);
+}
+
+#[test]
+fn gated_keeps_the_type_of_its_inputs() {
+    for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
+        let a = Array::full(&[3], 1.5, dtype);
+        assert_eq!(gated(&a, &a, Activation::Silu).dtype(), dtype);
+    }
+}
+
+#[test]
+fn kv_buffers_are_written_in_place_while_older_steps_are_unread() {
+    let (mut keys, mut vals) = (KvBuffer::default(), KvBuffer::default());
+    let softmax = Softmax::scaled(1.0);
+    let token = |seed| noise(seed, &[1, 1, 16]);
+    let outs: Vec<Array> = (0..40)
+        .map(|i| {
+            let kv = [&token(i + 100), &token(i + 200)];
+            let out = attend(&token(i), kv, &mut keys, &mut vals, i as i32, None, &softmax);
+            mlx::async_eval([&out]).expect("starts");
+            out
+        })
+        .collect();
+    let (k, v) = (
+        Array::concatenate(&(0..40).map(|i| token(i + 100)).collect::<Vec<_>>(), 0),
+        Array::concatenate(&(0..40).map(|i| token(i + 200)).collect::<Vec<_>>(), 0),
+    );
+    let q = Array::concatenate(&(0..40).map(token).collect::<Vec<_>>(), 0);
+    let (mut a, mut b) = (KvBuffer::default(), KvBuffer::default());
+    let whole = attend(&q, [&k, &v], &mut a, &mut b, 0, None, &softmax);
+    assert_eq!(values(&Array::concatenate(&outs, 0)), values(&whole));
+}
