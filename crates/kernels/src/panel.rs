@@ -13,9 +13,9 @@ use crate::{
 /// Columns of a panel.
 pub const PANEL_COLUMNS: usize = 64;
 /// StridedRows of the left matrix that share each load of the right.
-pub const TILE_ROWS: usize = 4;
+pub const REGISTER_ROWS: usize = 4;
 
-/// Whether a tile of [`TILE_ROWS`] by a whole panel fits in registers; otherwise by 16 columns.
+/// Whether a tile of [`REGISTER_ROWS`] by a whole panel fits in registers; otherwise by 16 columns.
 pub fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return crate::simd::simd_level() >= crate::simd::SimdLevel::Avx512;
@@ -23,7 +23,7 @@ pub fn wide_registers() -> bool {
     false
 }
 
-/// StridedRows of numbers, `stride` apart.
+/// Rows of numbers, `stride` apart.
 #[derive(Clone, Copy)]
 pub struct StridedRows<'a, T = f32> {
     pub values: &'a [T],

@@ -162,7 +162,7 @@ struct Largest<'a> {
 impl WithSimd for Largest<'_> {
     #[inline(always)]
     fn run(self) {
-        // Of a number that is not finite all exponent bits are set.
+        // Non-finite numbers have all exponent bits set.
         let mut bits = [0u32; LANES];
         for (largest, block) in self.largest.iter_mut().zip(self.logits.chunks(LOGIT_BLOCK)) {
             let mut lanes = [f32::NEG_INFINITY; LANES];

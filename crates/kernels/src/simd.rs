@@ -3,9 +3,9 @@
 //! Most kernels are written once, over arrays of 16 lanes with explicit fused multiply-adds, and
 //! inlined into one function per instruction set: see [`WithSimd`]. The compiler may not reorder
 //! float operations, so the instruction set changes the speed of these kernels and never their
-//! bits. Kernels with intrinsics lie in `x86/`, one folder per instruction set; the table that
+//! bits. Kernels with intrinsics are in `x86/`, one folder per instruction set; the table that
 //! selects among them is next to the portable version (`linear/integer/kernels.rs`,
-//! `linear/bfloat16/kernels.rs`, `delta/token.rs`, `transpose.rs`).
+//! `linear/bfloat16/kernels.rs`, `delta/update.rs`, `transpose.rs`).
 //!
 //! ARM runs the portable kernels, which the compiler vectorises with NEON, part of every AArch64
 //! target. Kernels with NEON intrinsics would go to `arm/neon/`, with a [`SimdLevel`] of their own

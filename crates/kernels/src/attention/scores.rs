@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lanes::{LANES, exp, load, reduce},
-    panel::{PANEL_COLUMNS, StridedRows, TILE_ROWS, add_product},
+    panel::{PANEL_COLUMNS, REGISTER_ROWS, StridedRows, add_product},
     scalar::Scalar,
     simd::WithSimd,
     transpose::transpose,
@@ -38,7 +38,7 @@ impl WithSimd for Scores<'_> {
             while row < self.tile.rows {
                 let a = StridedRows { values: &self.q[row * head_dim + at..], stride: head_dim };
                 let panel = &self.panel[at * PANEL_COLUMNS..][..depth * PANEL_COLUMNS];
-                let rows = if row + TILE_ROWS <= self.tile.rows { TILE_ROWS } else { 1 };
+                let rows = if row + REGISTER_ROWS <= self.tile.rows { REGISTER_ROWS } else { 1 };
                 let (first, last) = (self.tile.visible(row).0, self.tile.visible(row + rows - 1).1);
                 if first < self.to && last > self.from {
                     let scores = &mut self.scores[row * KEY_BLOCK..];
@@ -46,7 +46,7 @@ impl WithSimd for Scores<'_> {
                     let (panel, size) =
                         (StridedRows { values: panel, stride: PANEL_COLUMNS }, [depth, columns]);
                     match rows {
-                        TILE_ROWS => add_product::<TILE_ROWS, f32>(scores, KEY_BLOCK, a, panel, size),
+                        REGISTER_ROWS => add_product::<REGISTER_ROWS, f32>(scores, KEY_BLOCK, a, panel, size),
                         _ => add_product::<1, f32>(scores, KEY_BLOCK, a, panel, size),
                     }
                 }
@@ -85,9 +85,9 @@ impl<T: Scalar> WithSimd for FewScores<'_, T> {
                         stride: head.head_dim,
                     };
                     let scores = &mut scores[row * KEY_BLOCK + from - base..];
-                    if row + TILE_ROWS <= tile.rows {
-                        add_product::<TILE_ROWS, f32>(scores, KEY_BLOCK, q, columns, [LANES; 2]);
-                        row += TILE_ROWS;
+                    if row + REGISTER_ROWS <= tile.rows {
+                        add_product::<REGISTER_ROWS, f32>(scores, KEY_BLOCK, q, columns, [LANES; 2]);
+                        row += REGISTER_ROWS;
                     } else {
                         add_product::<1, f32>(scores, KEY_BLOCK, q, columns, [LANES; 2]);
                         row += 1;

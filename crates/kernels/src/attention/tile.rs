@@ -65,6 +65,7 @@ impl QueryTile<'_> {
         (self.visible(0).0, self.visible(self.rows - 1).1)
     }
 
+    #[inline]
     pub fn value_stride(&self) -> usize {
         self.shape.value_dim.next_multiple_of(LANES)
     }

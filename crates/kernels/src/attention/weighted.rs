@@ -3,7 +3,7 @@
 use super::tile::{KEY_BLOCK, QueryTile, SoftmaxPartial};
 use crate::{
     memory::prefetch,
-    panel::{PANEL_COLUMNS, StridedRows, TILE_ROWS, add_product},
+    panel::{PANEL_COLUMNS, REGISTER_ROWS, StridedRows, add_product},
     scalar::Scalar,
     simd::WithSimd,
 };
@@ -14,8 +14,8 @@ pub struct WeightedValues<'a, 'b, T> {
     /// Rows of values; each 64 columns start `width * 64` numbers after the previous ones.
     pub values: StridedRows<'a, T>,
     pub width: usize,
-    /// Whether to prefetch the next values, as many again. All at once would exceed the outstanding
-    /// lines.
+    /// Whether to prefetch the next values, as many again: all at once would exceed the lines that
+    /// the processor fetches at a time.
     pub prefetch: bool,
     pub from: usize,
     pub to: usize,
@@ -34,7 +34,7 @@ impl<T: Scalar> WithSimd for WeightedValues<'_, '_, T> {
             }
             let mut row = 0;
             while row < rows {
-                if row + TILE_ROWS > rows {
+                if row + REGISTER_ROWS > rows {
                     let (start, end) = self.tile.visible_part(row, self.from, self.to);
                     self.add::<1>(row, at, start, end);
                     row += 1;
@@ -42,21 +42,21 @@ impl<T: Scalar> WithSimd for WeightedValues<'_, '_, T> {
                 }
                 // Keys that all four rows attend to are added together, the others row by row.
                 let (mut start, mut end) = self.tile.visible_part(row, self.from, self.to);
-                for r in row + 1..row + TILE_ROWS {
+                for r in row + 1..row + REGISTER_ROWS {
                     let part = self.tile.visible_part(r, self.from, self.to);
                     (start, end) = (start.max(part.0), end.min(part.1));
                 }
                 let end = end.max(start);
-                for r in row..row + TILE_ROWS {
+                for r in row..row + REGISTER_ROWS {
                     let part = self.tile.visible_part(r, self.from, self.to);
                     self.add::<1>(r, at, part.0, part.1.min(start));
                 }
-                self.add::<TILE_ROWS>(row, at, start, end);
-                for r in row..row + TILE_ROWS {
+                self.add::<REGISTER_ROWS>(row, at, start, end);
+                for r in row..row + REGISTER_ROWS {
                     let part = self.tile.visible_part(r, self.from, self.to);
                     self.add::<1>(r, at, part.0.max(end), part.1);
                 }
-                row += TILE_ROWS;
+                row += REGISTER_ROWS;
             }
         }
     }

@@ -116,21 +116,25 @@ pub fn gated_delta_speculative<T: Scalar>(
 }
 
 impl DeltaShape {
+    #[inline]
     fn keys(&self) -> usize {
         self.key_heads * self.key_dim
     }
 
+    #[inline]
     fn values(&self) -> usize {
         self.value_heads * self.value_dim
     }
 
     /// Queries, keys and values of a token.
+    #[inline]
     fn width(&self) -> usize {
         2 * self.keys() + self.values()
     }
 }
 
 impl DeltaTokens<'_> {
+    #[inline]
     fn count(&self, shape: DeltaShape) -> usize {
         self.beta.len() / shape.value_heads
     }

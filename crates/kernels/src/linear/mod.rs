@@ -12,6 +12,7 @@ mod output;
 mod packed;
 mod row_groups;
 mod scratch;
+pub(crate) mod tiling;
 mod weight;
 
 pub use affine::Affine;

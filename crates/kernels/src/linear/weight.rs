@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::{affine::Affine, microscaled::Microscaled, packed::Packed};
 use crate::scalar::Scalar;
 
-/// What a product's factors are rounded to.
+/// The types to which a product rounds its factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
     /// No rounding; sums are float32.
@@ -15,7 +15,7 @@ pub enum Precision {
     /// bfloat16 or 8-bit floats. Weights are never rounded; float32 and float16 weights are
     /// multiplied in float32.
     Rounded,
-    /// As [`Precision::Rounded`], with 8-bit instead of 16-bit integers. Faster where processors
+    /// [`Precision::Rounded`] with 8-bit instead of 16-bit integers. Faster where processors
     /// multiply bytes: AVX-512 with VNNI, AMX.
     Int8,
 }

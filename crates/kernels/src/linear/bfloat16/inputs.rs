@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::weight::{INPUT_BLOCK, pairs, round_bits};
+use super::weight::{pairs, round_bits};
 use crate::{
     cache_line::CacheLine,
     disjoint::DisjointMut,
-    linear::{Scratch, row_groups::RowGroups},
+    linear::{Scratch, row_groups::RowGroups, tiling::INPUT_BLOCK},
     parallel::for_each,
     simd::WithSimd,
 };
@@ -18,9 +18,6 @@ pub(crate) struct Bf16Inputs {
     /// Lines of a row.
     width: usize,
 }
-
-/// Rows that AMX interleaves.
-pub(crate) const TILE_ROWS: usize = 16;
 
 impl Bf16Inputs {
     /// `round` rounds and stores up to `tile_rows` rows of one matrix.

@@ -7,25 +7,18 @@ use super::{
     weight::{DenseBf16, Mxfp8},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::{
-    linear::bfloat16::inputs::TILE_ROWS,
-    x86::{
-        amx,
-        avx512::{self, bfloat16_unpack::UnpackAvx512},
-    },
+use crate::x86::{
+    amx,
+    avx512::{self, bfloat16_unpack::UnpackAvx512},
 };
 use crate::{
-    linear::{Floats, Weight},
+    linear::{Floats, Weight, tiling::TILE_ROWS},
     simd::{SimdLevel, dispatch, simd_level},
 };
 
 /// Rows of `x` that are interleaved.
 pub(super) fn tile_rows() -> usize {
-    match simd_level() {
-        #[cfg(target_arch = "x86_64")]
-        SimdLevel::Amx => TILE_ROWS,
-        _ => 1,
-    }
+    if simd_level() == SimdLevel::Amx { TILE_ROWS } else { 1 }
 }
 
 pub(super) fn round(rows: UnroundedRows) {

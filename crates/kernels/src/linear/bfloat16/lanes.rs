@@ -1,12 +1,10 @@
 //! The bfloat16 product with fused multiply-adds, for processors without dot products of bfloat16.
 
-use super::{
-    task::{Bf16Task, PANEL_ROWS},
-    weight::Bf16Weight,
-};
+use super::{task::Bf16Task, weight::Bf16Weight};
 use crate::{
     cache_line::CacheLine,
     lanes::{LANES, reduce},
+    linear::tiling::PANEL_ROWS,
     panel::wide_registers,
     simd::{SimdLevel, WithSimd, simd_level},
 };
@@ -35,7 +33,7 @@ impl<U: Bf16Weight> WithSimd for LaneMatmul<'_, U> {
             }
             let rows = UnpackedRows { task, lines: &rows, start, count };
             let (inputs, mut i) = (task.num_inputs(), 0);
-            // As many sums as fit in registers.
+            // The largest tile whose sums fit in registers.
             if wide_registers() {
                 while i + 4 <= inputs {
                     rows.tile::<4, 4>(0, i);

@@ -24,11 +24,11 @@ pub(crate) mod weight;
 use super::{output::TaskOutput, row_groups::RowGroups, weight::Weight};
 use crate::{
     disjoint::DisjointMut,
+    linear::tiling::{INPUT_BLOCK, PANEL_ROWS},
     parallel::{for_each, threads},
 };
 use inputs::Bf16Inputs;
-use task::{Bf16Task, PANEL_ROWS};
-use weight::INPUT_BLOCK;
+use task::Bf16Task;
 
 /// Multiply-adds of a task.
 const TASK_WORK: usize = 128 * 1024;

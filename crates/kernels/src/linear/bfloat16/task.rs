@@ -4,11 +4,8 @@ use std::ops::Range;
 
 use crate::{
     cache_line::CacheLine,
-    linear::{Weight, output::TaskOutput},
+    linear::{Weight, output::TaskOutput, tiling::PANEL_ROWS},
 };
-
-/// Weight rows computed together.
-pub(crate) const PANEL_ROWS: usize = 32;
 
 /// Some rows of a matrix times all its rows of `x`.
 pub(crate) struct Bf16Task<'a> {
@@ -26,11 +23,13 @@ pub(crate) struct Bf16Task<'a> {
 
 impl Bf16Task<'_> {
     /// The task's rows, a panel at a time.
+    #[inline]
     pub fn panels(&self) -> impl Iterator<Item = Range<usize>> {
         (0..self.rows).step_by(PANEL_ROWS).map(|start| start..self.rows.min(start + PANEL_ROWS))
     }
 
     /// The number of rows of `x`.
+    #[inline]
     pub fn num_inputs(&self) -> usize {
         self.output.targets.len()
     }

@@ -8,12 +8,11 @@ use crate::{
     linear::{
         Microscaled,
         codes::{e4m3, e8m0, unpack_chunk},
+        tiling::INPUT_BLOCK,
     },
     scalar::Scalar,
 };
 
-/// Inputs in a block.
-pub(crate) const INPUT_BLOCK: usize = 64;
 /// 64 inputs of a row as 32 pairs, the even number in the lower half.
 pub(crate) type Bf16Block = [CacheLine; 2];
 /// The start and the length in bytes of a part of a stored row.

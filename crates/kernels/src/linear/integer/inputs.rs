@@ -2,11 +2,15 @@
 
 use std::ops::Range;
 
-use super::panel::INPUT_BLOCK;
 use crate::{
     cache_line::CacheLine,
     disjoint::DisjointMut,
-    linear::{Scratch, row_groups::RowGroups, weight::Precision},
+    linear::{
+        Scratch,
+        row_groups::RowGroups,
+        tiling::{INPUT_BLOCK, TILE_ROWS},
+        weight::Precision,
+    },
     parallel::for_each,
 };
 
@@ -19,7 +23,7 @@ pub(crate) struct InputLayout {
     /// codes: 1, 2 or 4. Each `4 * stride` inputs give `stride` fours: inputs 0, stride, 2 ·
     /// stride, 3 · stride, then 1 and so on.
     pub stride: usize,
-    /// What is added to each value to make its code at least 0.
+    /// The offset of codes from the values they encode, which makes codes non-negative.
     pub excess: i32,
 }
 
@@ -86,14 +90,14 @@ impl InputGroup {
         (finite && max >= SMALLEST).then(|| width.largest() / max)
     }
 
-    /// Of integers with the sum `total`.
+    /// The parameters of integers with the sum `total`.
     #[inline(always)]
     pub fn new(max: f32, total: i32, excess: i32, width: ActivationWidth) -> InputGroup {
         let step = max / width.largest();
         InputGroup { step, sum: total as f32 * step, correction: -excess * total }
     }
 
-    /// Of zeros, or of a group with an infinity or a NaN.
+    /// The parameters of zeros; NaN for a group with an infinity or a NaN.
     #[inline(always)]
     pub fn zeros(finite: bool) -> InputGroup {
         match finite {
@@ -103,8 +107,6 @@ impl InputGroup {
     }
 }
 
-/// Rows that are stored interleaved.
-pub(crate) const TILE_ROWS: usize = 16;
 /// A group whose magnitudes are all below this counts as zeros.
 const SMALLEST: f32 = 1e-30;
 

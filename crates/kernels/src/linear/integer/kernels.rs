@@ -5,11 +5,11 @@ use std::ops::Range;
 use super::{
     inputs::{InputTile, InputTiles, UnfilledTile},
     packed::{self, PackedRows},
-    panel::{KBlock, PANEL_ROWS, UnpackedPanel},
+    panel::{KBlock, UnpackedPanel},
     portable, quantize,
     unpack::{self, CodeMatrix},
 };
-use crate::linear::packed::Packed;
+use crate::linear::{packed::Packed, tiling::PANEL_ROWS};
 #[cfg(target_arch = "x86_64")]
 use crate::{
     simd::{SimdLevel, simd_level},

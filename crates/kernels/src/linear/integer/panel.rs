@@ -2,12 +2,8 @@
 
 use crate::cache_line::CacheLine;
 
-/// Weight rows computed together.
-pub(crate) const PANEL_ROWS: usize = 32;
 /// Inputs of a panel that are unpacked at a time: 16 KB of codes.
 pub(crate) const K_BLOCK: usize = 512;
-/// Inputs whose integers are stored together.
-pub(crate) const INPUT_BLOCK: usize = 64;
 
 /// Up to [`K_BLOCK`] inputs of a panel of weights, unpacked.
 #[repr(C, align(64))]

@@ -1,10 +1,13 @@
 //! The integer product in portable 32-bit arithmetic.
 
 use super::{
-    inputs::{InputTile, InputTiles, TILE_ROWS},
-    panel::{KBlock, PANEL_ROWS},
+    inputs::{InputTile, InputTiles},
+    panel::KBlock,
 };
-use crate::simd::{WithSimd, dispatch};
+use crate::{
+    linear::tiling::{PANEL_ROWS, TILE_ROWS},
+    simd::{WithSimd, dispatch},
+};
 
 /// Adds a K block's products with rows of `x` to the rows' sums.
 pub(super) fn multiply(block: KBlock, tiles: InputTiles, sums: &mut [[f32; PANEL_ROWS]]) {

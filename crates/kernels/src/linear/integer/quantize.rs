@@ -1,11 +1,9 @@
 //! Quantisation of rows of `x`: the loop that all instruction sets share, and its portable steps.
 
-use super::{
-    inputs::{ActivationWidth, InputGroup, UnfilledTile},
-    panel::INPUT_BLOCK,
-};
+use super::inputs::{ActivationWidth, InputGroup, UnfilledTile};
 use crate::{
     cache_line::CacheLine,
+    linear::tiling::INPUT_BLOCK,
     simd::{WithSimd, dispatch},
 };
 
@@ -121,7 +119,7 @@ fn round(values: &[f32], integers: &mut [i32], excess: i32, width: ActivationWid
     let mut total = 0;
     for (values, integers) in values.as_chunks::<16>().0.iter().zip(integers.as_chunks_mut::<16>().0) {
         for i in 0..16 {
-            // SAFETY: magnitudes are at most the largest integer, give or take rounding.
+            // SAFETY: magnitudes are at most the largest integer, apart from rounding.
             integers[i] = unsafe { (values[i] * inverse).round_ties_even().to_int_unchecked::<i32>() };
         }
         for integer in integers {

@@ -3,16 +3,22 @@
 use std::{cell::Cell, ops::Range};
 
 use super::{
-    inputs::{InputLayout, InputTiles, QuantizedInputs, TILE_ROWS},
+    inputs::{InputLayout, InputTiles, QuantizedInputs},
     kernels::IntegerKernels,
     packed::{self, PackedRows},
-    panel::{K_BLOCK, KBlock, PANEL_ROWS, UnpackedPanel},
+    panel::{K_BLOCK, KBlock, UnpackedPanel},
     unpack::CodeMatrix,
 };
 use crate::{
     disjoint::DisjointMut,
     gated::{Activation, gate_in_place},
-    linear::{output::TaskOutput, packed::Packed, row_groups::RowGroups, weight::Weight},
+    linear::{
+        output::TaskOutput,
+        packed::Packed,
+        row_groups::RowGroups,
+        tiling::{PANEL_ROWS, TILE_ROWS},
+        weight::Weight,
+    },
     memory::with_scratch,
     parallel::{for_each, threads},
 };

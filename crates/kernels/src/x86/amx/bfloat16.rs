@@ -12,10 +12,8 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         Scratch,
-        bfloat16::{
-            inputs::TILE_ROWS,
-            task::{Bf16Task, PANEL_ROWS},
-        },
+        bfloat16::task::Bf16Task,
+        tiling::{PANEL_ROWS, TILE_ROWS},
     },
     x86::avx512::{
         bfloat16_unpack::{UnpackAvx512, prefetch_rows, unpack_column},
@@ -216,7 +214,7 @@ impl<U: UnpackAvx512> AmxPanel<'_, U> {
             start.wrapping_add(block * 128 * rows)
         };
         let (x0, bytes0) = (x(first, groups[0]), 4 * groups[0]);
-        // SAFETY: all tiles read lie within the weights' lines (or the checkpoint's rows) and
+        // SAFETY: all tiles are within the weights' lines (or the checkpoint's rows) and
         // within the rows of `x`.
         unsafe {
             if groups[1] == 0 {

@@ -20,9 +20,12 @@ use std::{
 use super::TileConfig;
 use crate::{
     cache_line::CacheLine,
-    linear::integer::{
-        inputs::{InputGroup, InputTile, InputTiles, TILE_ROWS},
-        panel::{KBlock, PANEL_ROWS},
+    linear::{
+        integer::{
+            inputs::{InputGroup, InputTile, InputTiles},
+            panel::KBlock,
+        },
+        tiling::{PANEL_ROWS, TILE_ROWS},
     },
     x86::avx512::integer::{add_group, multiply_tile},
 };

@@ -4,9 +4,12 @@ use std::arch::x86_64::*;
 
 use crate::{
     cache_line::CacheLine,
-    linear::integer::{
-        inputs::{InputGroup, InputTile, InputTiles, TILE_ROWS},
-        panel::{KBlock, PANEL_ROWS},
+    linear::{
+        integer::{
+            inputs::{InputGroup, InputTile, InputTiles},
+            panel::KBlock,
+        },
+        tiling::{PANEL_ROWS, TILE_ROWS},
     },
 };
 

@@ -8,7 +8,8 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         FloatType,
-        integer::{inputs::InputTile, packed::PackedRows, panel::PANEL_ROWS},
+        integer::{inputs::InputTile, packed::PackedRows},
+        tiling::PANEL_ROWS,
     },
 };
 

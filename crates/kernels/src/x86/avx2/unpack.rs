@@ -4,9 +4,12 @@ use std::{arch::x86_64::*, ops::Range};
 
 use super::transpose::transpose_8x8;
 use crate::{
-    linear::integer::{
-        panel::{PANEL_ROWS, UnpackedPanel},
-        unpack::{CodeMatrix, DOUBLED_E2M1, unpack_scales},
+    linear::{
+        integer::{
+            panel::UnpackedPanel,
+            unpack::{CodeMatrix, DOUBLED_E2M1, unpack_scales},
+        },
+        tiling::PANEL_ROWS,
     },
     x86::unpack::{CodeRows, CodeVector, UnpackRows, four, unpack_codes},
 };

@@ -5,10 +5,7 @@ use std::arch::x86_64::*;
 use super::bfloat16_unpack::{UnpackAvx512, prefetch_rows, unpack_column};
 use crate::{
     cache_line::CacheLine,
-    linear::{
-        Scratch,
-        bfloat16::task::{Bf16Task, PANEL_ROWS},
-    },
+    linear::{Scratch, bfloat16::task::Bf16Task, tiling::PANEL_ROWS},
 };
 
 /// Weight rows, and rows of `x`, in a register tile.

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 use super::transpose::transpose_lines;
 use crate::{
     cache_line::CacheLine,
-    linear::bfloat16::{
-        inputs::{TILE_ROWS, UnroundedRows, block_of},
-        weight::INPUT_BLOCK,
+    linear::{
+        bfloat16::inputs::{UnroundedRows, block_of},
+        tiling::{INPUT_BLOCK, TILE_ROWS},
     },
 };
 

@@ -5,8 +5,9 @@ use std::arch::x86_64::*;
 use crate::{
     cache_line::CacheLine,
     linear::{
-        bfloat16::weight::{Bf16Block, Bf16Weight, DenseBf16, INPUT_BLOCK, MXFP8_GROUP, Mxfp8},
+        bfloat16::weight::{Bf16Block, Bf16Weight, DenseBf16, MXFP8_GROUP, Mxfp8},
         e8m0,
+        tiling::INPUT_BLOCK,
     },
 };
 

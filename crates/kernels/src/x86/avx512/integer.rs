@@ -2,9 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::linear::integer::{
-    inputs::{InputTile, InputTiles, TILE_ROWS},
-    panel::{KBlock, PANEL_ROWS},
+use crate::linear::{
+    integer::{
+        inputs::{InputTile, InputTiles},
+        panel::KBlock,
+    },
+    tiling::{PANEL_ROWS, TILE_ROWS},
 };
 
 /// Adds a K block's products with rows of `x` to the rows' sums.

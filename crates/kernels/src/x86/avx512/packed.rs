@@ -8,11 +8,8 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         FloatType, Packed, PackedLayout,
-        integer::{
-            inputs::InputTile,
-            packed::PackedRows,
-            panel::{PANEL_ROWS, UnpackedPanel},
-        },
+        integer::{inputs::InputTile, packed::PackedRows, panel::UnpackedPanel},
+        tiling::PANEL_ROWS,
     },
     x86::unpack::four,
 };
@@ -153,25 +150,7 @@ unsafe fn multiply_rows<
         let mut line = lines.as_ptr();
         let mut q = 0;
         for g in 0..groups {
-            let mut dots = [[[_mm512_setzero_si512(); BYTES]; CHAINS]; M];
-            for i in (0..words).step_by(2) {
-                for j in 0..2 {
-                    let word = load_and_prefetch(&*line.add(i + j));
-                    for s in 0..FOURS {
-                        let four = four::<_, FOURS>(word, s);
-                        let q = q + (i + j) * FOURS + s;
-                        let x = tile.lines.as_ptr().add(BYTES * (q / 16) * rows + r);
-                        let x = x.cast::<i32>().add(q % 16);
-                        for m in 0..M {
-                            let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
-                            for byte in 0..BYTES {
-                                let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m)));
-                                chain[byte] = _mm512_dpbusd_epi32(chain[byte], four, x);
-                            }
-                        }
-                    }
-                }
-            }
+            let dots = group_dots::<FOURS, BYTES, M, CHAINS>(line, words, tile, [rows, r, q]);
             let scales = floats(packing.floats, line.add(words));
             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(words + PREFETCH_LINES).cast());
             for m in 0..M {
@@ -190,6 +169,43 @@ unsafe fn multiply_rows<
         for m in 0..M {
             _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m]);
         }
+    }
+}
+
+/// Dot products of the group at `line`, whose first four is `q`, with `M` of `rows` rows from row
+/// `r`.
+///
+/// # Safety
+/// As [`multiply_rows`], which keeps accesses within the tile.
+#[inline(always)]
+unsafe fn group_dots<const FOURS: usize, const BYTES: usize, const M: usize, const CHAINS: usize>(
+    line: *const CacheLine,
+    words: usize,
+    tile: InputTile,
+    [rows, r, q]: [usize; 3],
+) -> [[[__m512i; BYTES]; CHAINS]; M] {
+    // SAFETY: the caller ensures it.
+    unsafe {
+        let mut dots = [[[_mm512_setzero_si512(); BYTES]; CHAINS]; M];
+        for i in (0..words).step_by(2) {
+            for j in 0..2 {
+                let word = load_and_prefetch(&*line.add(i + j));
+                for s in 0..FOURS {
+                    let four = four::<_, FOURS>(word, s);
+                    let q = q + (i + j) * FOURS + s;
+                    let x = tile.lines.as_ptr().add(BYTES * (q / 16) * rows + r);
+                    let x = x.cast::<i32>().add(q % 16);
+                    for m in 0..M {
+                        let chain = &mut dots[m][(j * FOURS + s) % CHAINS];
+                        for byte in 0..BYTES {
+                            let x = _mm512_set1_epi32(*x.add(16 * (byte * rows + m)));
+                            chain[byte] = _mm512_dpbusd_epi32(chain[byte], four, x);
+                        }
+                    }
+                }
+            }
+        }
+        dots
     }
 }
 

@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 
 use crate::{
     cache_line::CacheLine,
-    linear::integer::{
-        inputs::{ActivationWidth, InputGroup, UnfilledTile},
-        panel::INPUT_BLOCK,
-        quantize::Quantizer,
+    linear::{
+        integer::{
+            inputs::{ActivationWidth, InputGroup, UnfilledTile},
+            quantize::Quantizer,
+        },
+        tiling::INPUT_BLOCK,
     },
 };
 

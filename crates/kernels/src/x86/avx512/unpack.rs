@@ -8,9 +8,10 @@ use crate::{
     linear::{
         Floats,
         integer::{
-            panel::{PANEL_ROWS, UnpackedPanel},
+            panel::UnpackedPanel,
             unpack::{CodeMatrix, DOUBLED_E2M1, GroupScales},
         },
+        tiling::PANEL_ROWS,
     },
     x86::unpack::{CodeRows, CodeVector, UnpackRows, four, unpack_codes},
 };
