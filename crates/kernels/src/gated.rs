@@ -16,7 +16,7 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// GateElements of a task.
+/// Elements of a task.
 const TASK_ELEMENTS: usize = 1024;
 
 /// `out = activation(gate) * up`, element by element, in float32, rounded once.

@@ -12,7 +12,7 @@ use crate::{
 
 /// Columns of a panel.
 pub const PANEL_COLUMNS: usize = 64;
-/// StridedRows of the left matrix that share each load of the right.
+/// Rows of the left matrix that share each load of the right.
 pub const REGISTER_ROWS: usize = 4;
 
 /// Whether a tile of [`REGISTER_ROWS`] by a whole panel fits in registers; otherwise by 16 columns.
@@ -39,7 +39,7 @@ impl<T> StridedRows<'_, T> {
 }
 
 /// `out[r] += sum_d a[r][d] * b[d]`, `d` in order, for `R` rows, the first `depth` rows of `b` and
-/// its first `columns` columns, rounded up to whole lanes. StridedRows of `out` are `out_stride`
+/// its first `columns` columns, rounded up to whole lanes. Rows of `out` are `out_stride`
 /// apart.
 #[inline(always)]
 pub fn add_product<const R: usize, T: Scalar>(
