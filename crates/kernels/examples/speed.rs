@@ -1,5 +1,6 @@
 //! Speed of matrix products, relative to the memory bandwidth:
-//! `cargo run --release -p kernels --example speed [threads] [part of a line's name, or all of it and a $]`.
+//! `cargo run --release -p kernels --example speed [THREADS] [NAME]`, which prints the lines whose
+//! names contain NAME; `NAME$` must be the whole name.
 
 use std::time::Instant;
 
