@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     account::Reservation,
-    cache::{Cache, RotatedOut},
+    cache::{Cache, WindowEvicted},
     constrain::TokenSet,
     handle::Submission,
     models::Model,
@@ -309,8 +309,9 @@ impl Sequence {
     pub fn rewind(&mut self, tokens: usize) {
         if tokens > 0 {
             self.computed -= tokens;
-            let rewound: Result<(), RotatedOut> = self.caches.iter_mut().try_for_each(|c| c.rewind(tokens));
-            rewound.unwrap_or_else(|RotatedOut| {
+            let rewound: Result<(), WindowEvicted> =
+                self.caches.iter_mut().try_for_each(|c| c.rewind(tokens));
+            rewound.unwrap_or_else(|WindowEvicted| {
                 panic!("a window has dropped tokens behind a draft of {tokens}")
             });
         }

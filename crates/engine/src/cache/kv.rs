@@ -3,7 +3,7 @@
 use mlx::Array;
 use nn::{KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
-use super::{RotatedOut, Window};
+use super::{Window, WindowEvicted};
 
 /// Tokens kept beyond a window, so that a short step back (a rejected draft) finds what it needs.
 pub const REWINDABLE: i32 = 64;
@@ -51,7 +51,7 @@ impl Kv {
     /// # Panics
     /// If the window has moved past that point: a bug of ours.
     #[track_caller]
-    pub fn keep(&self, back: i32) -> Window {
+    pub fn snapshot(&self, back: i32) -> Window {
         let length = self.length - back;
         assert!(self.first_needed(length) >= self.start, "{back} tokens back from {}", self.length);
         let start = self.start.max(self.reach(length));
@@ -61,7 +61,7 @@ impl Kv {
 
     /// Goes on behind tokens `start..length`, whose keys and values are given in parts; with room for `room` more.
     #[track_caller]
-    pub fn resume(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
+    pub fn restore(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
         [self.keys, self.values] = parts.map(|parts| KvBuffer::concatenate(parts, room));
         (self.start, self.length) = (start, length);
     }
@@ -126,10 +126,10 @@ impl Kv {
     }
 
     /// Forgets the last `tokens`.
-    pub fn rewind(&mut self, tokens: i32) -> Result<(), RotatedOut> {
+    pub fn rewind(&mut self, tokens: i32) -> Result<(), WindowEvicted> {
         assert!(tokens <= self.length, "{tokens} back from {}", self.length);
         if self.first_needed(self.length - tokens) < self.start {
-            return Err(RotatedOut);
+            return Err(WindowEvicted);
         }
         self.length -= tokens;
         Ok(())

@@ -2,15 +2,15 @@
 //!
 //! Each cache can be rewound by what the last step computed ahead: tokens of a draft that was wrong.
 
+mod guard;
 mod kv;
-mod lent;
 
 use mlx::Array;
 use nn::Recurrence;
 
 pub use self::{
+    guard::CacheGuard,
     kv::{Kv, REWINDABLE},
-    lent::Lent,
 };
 
 /// One layer's state of one sequence. It takes shapes and types from what the layer first puts in.
@@ -31,14 +31,14 @@ pub struct Window {
 
 /// The state of a cache at one point, where that cannot be cut out of a later state; for sequences to come.
 #[derive(Clone)]
-pub enum Kept {
+pub enum Snapshot {
     Window(Window),
     Recurrent(Recurrence),
 }
 
 /// A window has moved past what is needed: tokens it dropped do not come back, so the sequence has to be computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RotatedOut;
+pub struct WindowEvicted;
 
 impl Cache {
     /// Of a layer that attends to everything before it, or to latents of everything.
@@ -64,7 +64,7 @@ impl Cache {
     /// # Panics
     /// If a recurrence has taken them in already: a bug of ours.
     #[track_caller]
-    pub fn rewind(&mut self, tokens: usize) -> Result<(), RotatedOut> {
+    pub fn rewind(&mut self, tokens: usize) -> Result<(), WindowEvicted> {
         match self {
             Cache::Kv(kv) => kv.rewind(tokens as i32),
             Cache::Recurrent(recurrent) => {
@@ -75,7 +75,7 @@ impl Cache {
     }
 
     /// Keys and values of everything before it: the state at each position is a part of any later one.
-    pub fn as_growing(&self) -> Option<&Kv> {
+    pub fn as_full_attention(&self) -> Option<&Kv> {
         match self {
             Cache::Kv(kv) if kv.window().is_none() => Some(kv),
             _ => None,
@@ -83,18 +83,18 @@ impl Cache {
     }
 
     /// The state `back` tokens before this point, for sequences to come; `None` of a cache that is
-    /// [growing](Cache::as_growing).
+    /// [growing](Cache::as_full_attention).
     ///
     /// # Panics
     /// If those tokens were not ahead in the last step: a bug of ours.
     #[track_caller]
-    pub fn keep(&self, back: usize) -> Option<Kept> {
+    pub fn snapshot(&self, back: usize) -> Option<Snapshot> {
         match self {
-            Cache::Kv(kv) => kv.window().is_some().then(|| Kept::Window(kv.keep(back as i32))),
+            Cache::Kv(kv) => kv.window().is_some().then(|| Snapshot::Window(kv.snapshot(back as i32))),
             Cache::Recurrent(recurrent) => {
                 let mut recurrent = recurrent.clone();
                 recurrent.rewind(back as i32);
-                Some(Kept::Recurrent(recurrent.committed()))
+                Some(Snapshot::Recurrent(recurrent.committed()))
             }
         }
     }
@@ -104,13 +104,13 @@ impl Cache {
     /// # Panics
     /// If it is another kind of cache's: a bug of ours.
     #[track_caller]
-    pub fn resume(&mut self, kept: &Kept, room: i32) {
+    pub fn restore(&mut self, kept: &Snapshot, room: i32) {
         match (self, kept) {
-            (Cache::Kv(kv), Kept::Window(window)) => {
+            (Cache::Kv(kv), Snapshot::Window(window)) => {
                 let parts = [window.keys.as_slice(), window.values.as_slice()];
-                kv.resume(parts, window.start, window.length, room);
+                kv.restore(parts, window.start, window.length, room);
             }
-            (Cache::Recurrent(recurrent), Kept::Recurrent(before)) => *recurrent = before.clone(),
+            (Cache::Recurrent(recurrent), Snapshot::Recurrent(before)) => *recurrent = before.clone(),
             _ => panic!("state of another kind of cache"),
         }
     }
@@ -145,7 +145,7 @@ impl Cache {
     }
 }
 
-impl Kept {
+impl Snapshot {
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.parts().1.into_iter().flatten()
     }
@@ -153,21 +153,21 @@ impl Kept {
     /// What it consists of: the first position and the end of a window, and arrays.
     pub fn parts(&self) -> (Option<[i32; 2]>, [Option<&Array>; 2]) {
         match self {
-            Kept::Window(window) => {
+            Snapshot::Window(window) => {
                 (Some([window.start, window.length]), [window.keys.as_ref(), window.values.as_ref()])
             }
-            Kept::Recurrent(recurrent) => (None, recurrent.arrays()),
+            Snapshot::Recurrent(recurrent) => (None, recurrent.arrays()),
         }
     }
 
-    /// From its [parts](Kept::parts).
-    pub fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Kept {
+    /// From its [parts](Snapshot::parts).
+    pub fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Snapshot {
         match window {
             Some([start, length]) => {
                 let [keys, values] = arrays;
-                Kept::Window(Window { keys, values, start, length })
+                Snapshot::Window(Window { keys, values, start, length })
             }
-            None => Kept::Recurrent(Recurrence::from_arrays(arrays)),
+            None => Snapshot::Recurrent(Recurrence::from_arrays(arrays)),
         }
     }
 }

@@ -54,14 +54,14 @@ fn a_kept_window_goes_on_with_the_same_bits() {
     let mut cache = Cache::window(WINDOW);
     let mut whole = feed(&mut cache, &inputs, 0, 30, 7);
     for (from, to) in [(30, 299), (299, 555), (555, 1100)] {
-        let (kept, room) = (cache.keep(0).expect("a window"), from % 3);
+        let (kept, room) = (cache.snapshot(0).expect("a window"), from % 3);
         let going_on = feed(&mut cache, &inputs, from, to, 9);
         whole.extend(&going_on);
         let mut resumed = Cache::window(WINDOW);
-        resumed.resume(&kept, room);
+        resumed.restore(&kept, room);
         let rest = feed(&mut resumed, &inputs, from, 1500, 5);
         assert!(rest[..going_on.len()] == going_on, "behind {from}");
-        let again = resumed.keep(0).expect("a window");
+        let again = resumed.snapshot(0).expect("a window");
         assert!(again.arrays().all(|array| array.dim(1) < 500), "not everything is kept");
     }
     let mut cold = Cache::window(WINDOW);
@@ -76,7 +76,7 @@ fn rewinding_gives_the_bits_of_never_having_gone_on() {
         let first = feed(&mut cache, &inputs, 600 - back, 600, 10);
         cache
             .rewind(back as usize)
-            .unwrap_or_else(|RotatedOut| panic!("{back} tokens back must be possible"));
+            .unwrap_or_else(|WindowEvicted| panic!("{back} tokens back must be possible"));
         assert!(first == feed(&mut cache, &inputs, 600 - back, 600, 10));
     }
 }
@@ -87,7 +87,7 @@ fn what_a_window_dropped_does_not_come_back() {
     let mut cache = Cache::window(WINDOW);
     let whole = feed(&mut Cache::window(WINDOW), &inputs, 0, 1500, 10);
     feed(&mut cache, &inputs, 0, 1490, 10);
-    assert_eq!(cache.rewind(1400), Err(RotatedOut));
+    assert_eq!(cache.rewind(1400), Err(WindowEvicted));
     // The refusal changed nothing.
     let rest = feed(&mut cache, &inputs, 1490, 1500, 10);
     assert!(whole.ends_with(&rest));

@@ -57,7 +57,7 @@ impl Copying {
     #[track_caller]
     pub fn go_on(&mut self, caches: &[Cache], left: &mut usize) -> mlx::Result<bool> {
         mlx::eval(self.copied.checkpoint.iter().flat_map(Checkpoint::arrays))?;
-        let growing: Vec<_> = caches.iter().filter_map(Cache::as_growing).collect();
+        let growing: Vec<_> = caches.iter().filter_map(Cache::as_full_attention).collect();
         while let Some(&[from, to]) = self.spans.last() {
             let Some(kv) = growing.get(self.layers.len()) else {
                 let layers = std::mem::take(&mut self.layers);

@@ -418,7 +418,7 @@ impl Begun {
 
 /// Whether a part of the state can be resumed at checkpoints alone.
 pub fn by_checkpoint(caches: &[Cache]) -> bool {
-    caches.iter().any(|cache| cache.as_growing().is_none())
+    caches.iter().any(|cache| cache.as_full_attention().is_none())
 }
 
 /// Runs of tokens `from..to`, each to the next multiple of [`SPAN`].

@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::VecDeque};
 use mlx::Array;
 
 use super::tree::{Span, Weight};
-use crate::cache::{Cache, Kept};
+use crate::cache::{Cache, Snapshot};
 
 /// Keys and values (or latents) of a run of tokens, of every layer that attends to everything before it, in the order of
 /// the model's caches: `[kv_heads, tokens, dim]` each.
@@ -21,7 +21,7 @@ pub struct Run {
 /// The state of all other layers behind one position, in the order of the model's caches.
 #[derive(Clone)]
 pub struct Checkpoint {
-    pub layers: Vec<Kept>,
+    pub layers: Vec<Snapshot>,
     /// As of a run.
     pub lossy: bool,
     pub from_disk: Cell<bool>,
@@ -43,14 +43,14 @@ struct Fill {
 enum FillState {
     /// Keys and values in parts, one behind the other, of so many tokens.
     Parts([Vec<Array>; 2], usize),
-    Kept(Kept),
+    Snapshot(Snapshot),
 }
 
 impl Run {
     /// Copies of tokens `from..to`.
     #[track_caller]
     pub fn copy(caches: &[Cache], [from, to]: [usize; 2], lossy: bool) -> Run {
-        let growing = caches.iter().filter_map(Cache::as_growing);
+        let growing = caches.iter().filter_map(Cache::as_full_attention);
         Run::new(growing.map(|kv| kv.copy(from as i32, to as i32)).collect(), lossy)
     }
 
@@ -96,11 +96,11 @@ impl Resume {
         let (mut growing, mut others) = (0, checkpoint.into_iter().flat_map(|kept| &kept.layers));
         let mut fills = VecDeque::new();
         for (cache, own) in caches.iter().enumerate() {
-            let state = if own.as_growing().is_some() {
+            let state = if own.as_full_attention().is_some() {
                 growing += 1;
                 (length > 0).then(|| FillState::Parts([parts(growing - 1, 0), parts(growing - 1, 1)], length))
             } else {
-                others.next().cloned().map(FillState::Kept)
+                others.next().cloned().map(FillState::Snapshot)
             };
             fills.extend(state.map(|state| Fill { cache, state }));
         }
@@ -125,9 +125,9 @@ impl Resume {
             match state {
                 FillState::Parts(parts, length) => {
                     let parts = parts.each_ref().map(Vec::as_slice);
-                    cache.as_kv().resume(parts, 0, length as i32, self.room as i32);
+                    cache.as_kv().restore(parts, 0, length as i32, self.room as i32);
                 }
-                FillState::Kept(kept) => cache.resume(&kept, self.room as i32),
+                FillState::Snapshot(kept) => cache.restore(&kept, self.room as i32),
             }
             mlx::eval(cache.arrays())?;
         }
@@ -140,8 +140,8 @@ impl Fill {
     fn bytes(&self) -> usize {
         match &self.state {
             FillState::Parts(parts, _) => parts.iter().flatten().map(Array::nbytes).sum(),
-            FillState::Kept(Kept::Recurrent(_)) => 0,
-            FillState::Kept(kept) => kept.arrays().map(Array::nbytes).sum(),
+            FillState::Snapshot(Snapshot::Recurrent(_)) => 0,
+            FillState::Snapshot(kept) => kept.arrays().map(Array::nbytes).sum(),
         }
     }
 }
@@ -169,12 +169,12 @@ impl Checkpoint {
     /// The state `back` tokens before the end of what `caches` hold, all of which were ahead in the last step.
     #[track_caller]
     pub fn keep(caches: &[Cache], back: usize, lossy: bool) -> Checkpoint {
-        let layers = caches.iter().filter_map(|cache| cache.keep(back)).collect();
+        let layers = caches.iter().filter_map(|cache| cache.snapshot(back)).collect();
         Checkpoint { layers, lossy, from_disk: Cell::new(false) }
     }
 
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.layers.iter().flat_map(Kept::arrays)
+        self.layers.iter().flat_map(Snapshot::arrays)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{controller::SequenceLength, drafter::DraftRequest, sequence_speculation::SequenceSpeculation};
 use crate::{
-    cache::{Cache, Lent},
+    cache::{Cache, CacheGuard},
     request::Request,
 };
 
@@ -47,7 +47,7 @@ impl<'a> TargetView<'a> {
             sampling: &request.sampling,
             constraint: request.constraint.as_deref(),
             state: &mut speculation.states[drafter],
-            target_cache: with_caches.then(|| Lent::new(caches)),
+            target_cache: with_caches.then(|| CacheGuard::new(caches)),
         }
     }
 }

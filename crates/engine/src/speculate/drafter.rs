@@ -5,7 +5,7 @@ use std::{any::Any, fmt};
 use mlx::Array;
 
 use super::acceptance::{AcceptanceByBin, CONFIDENCE_BINS};
-use crate::{cache::Lent, constrain::Constraint, request::Sampling};
+use crate::{cache::CacheGuard, constrain::Constraint, request::Sampling};
 
 /// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
 pub trait Drafter {
@@ -152,7 +152,7 @@ pub struct DraftRequest<'a> {
     pub state: &'a mut DrafterState,
     /// The sequence's caches, with all tokens but the last; only for drafters that
     /// [use them](DrafterInfo::uses_target_cache).
-    pub target_cache: Option<Lent<'a>>,
+    pub target_cache: Option<CacheGuard<'a>>,
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Options,
     batch::{Batch, Part},
-    cache::{Cache, Kept},
+    cache::{Cache, Snapshot},
     handle::{Engine, Message, Ticket},
     heartbeat::Heartbeat,
     models::Model,
@@ -154,10 +154,10 @@ pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
 
 /// Everything in caches after `length` tokens, as bits.
 pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
-    let growing = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, length as i32));
-    let kept: Vec<Kept> = caches.iter().filter_map(|cache| cache.keep(0)).collect();
+    let growing = caches.iter().filter_map(Cache::as_full_attention).flat_map(|kv| kv.copy(0, length as i32));
+    let kept: Vec<Snapshot> = caches.iter().filter_map(|cache| cache.snapshot(0)).collect();
     let growing: Vec<Array> = growing.flatten().collect();
-    let arrays = growing.iter().chain(kept.iter().flat_map(Kept::arrays));
+    let arrays = growing.iter().chain(kept.iter().flat_map(Snapshot::arrays));
     arrays.flat_map(|x| x.to_f32().expect("evaluates")).map(f32::to_bits).collect()
 }
 

@@ -21,7 +21,7 @@ use super::{
     super::state::{Checkpoint, Run},
     pack,
 };
-use crate::{CacheBits, cache::Kept};
+use crate::{CacheBits, cache::Snapshot};
 
 const MAGIC: &[u8; 8] = b"LANSTATE";
 /// Counts up when the format, or what stored state means, changes.
@@ -120,7 +120,7 @@ impl Piece {
             arrays: arrays.map(|array| array.map(|array| Form::of(array, bits))),
         };
         let run = run.map_or(&[][..], |run| &run.layers[..]);
-        let kept = |kept: &Kept| {
+        let kept = |kept: &Snapshot| {
             let (window, arrays) = kept.parts();
             layer(window, bits.filter(|_| window.is_some()), arrays)
         };

@@ -10,7 +10,7 @@ use super::{
     file::{RawLayer, RawSection},
     reader::Section,
 };
-use crate::cache::Kept;
+use crate::cache::Snapshot;
 
 /// State of a sequence's tokens `from..end`, or a checkpoint behind `end`, to be put into memory's tree.
 pub struct Restored {
@@ -73,7 +73,8 @@ impl Building {
                 Restored { tokens, from: start, end, run: Some(run), checkpoint: None }
             }
             Section::Checkpoint => {
-                let layers = self.layers.into_iter().map(|(window, sides)| Kept::from_parts(window, sides));
+                let layers =
+                    self.layers.into_iter().map(|(window, sides)| Snapshot::from_parts(window, sides));
                 let checkpoint =
                     Checkpoint { layers: layers.collect(), lossy: self.lossy, from_disk: true.into() };
                 Restored { tokens, from: position, end: position, run: None, checkpoint: Some(checkpoint) }

@@ -6,7 +6,7 @@ use super::{
     drafter::{Calibrated, LayerSelection},
     *,
 };
-use crate::{cache::Lent, prefix::LAYER_PROFILE_FILE};
+use crate::{cache::CacheGuard, prefix::LAYER_PROFILE_FILE};
 
 /// Families in which layers can be skipped.
 pub fn models() -> impl Iterator<Item = &'static str> {
@@ -46,7 +46,7 @@ fn propose(
 ) -> Draft {
     let mut state = DrafterState::default();
     let request = DraftRequest::new(tokens, tokens.len() - 4, depth, sampling, &mut state);
-    let request = DraftRequest { target_cache: Some(Lent::new(caches)), ..request };
+    let request = DraftRequest { target_cache: Some(CacheGuard::new(caches)), ..request };
     layer_skip.propose(&mut [request]).expect("drafts").remove(0)
 }
 
@@ -86,7 +86,7 @@ fn borrowed_caches_are_restored_after_a_panic() {
         let mut caches = after_a_draft(&*model, &tokens);
         let before = state(&caches, tokens.len() - 1);
         let panic = catch_unwind(AssertUnwindSafe(|| {
-            let mut lent = Lent::new(&mut caches);
+            let mut lent = CacheGuard::new(&mut caches);
             extend(&*model, &mut lent, tokens.len() - 1, &[9, 8, 7], 0);
             panic!("in the middle of a draft");
         }));

@@ -211,7 +211,7 @@ fn pending_hidden_states_are_bounded() {
         let context = context(&state);
         assert!(context.to - context.from < MAX_PENDING, "{} are pending", context.to - context.from);
     }
-    let growing = context(&state).caches[0].as_growing().expect("full attention").length();
+    let growing = context(&state).caches[0].as_full_attention().expect("full attention").length();
     assert!(growing > 960 - MAX_PENDING as i32, "every position is in the context: {growing}");
 }
 

@@ -372,7 +372,8 @@ fn observe_writes_the_same_cache_as_forward() {
                 true => drop(mtp.forward(&states, &next, &mut batch)),
                 false => mtp.observe(&states, &next, &mut batch),
             }
-            let arrays = caches.iter().filter_map(Cache::as_growing).flat_map(|kv| kv.copy(0, n)).flatten();
+            let arrays =
+                caches.iter().filter_map(Cache::as_full_attention).flat_map(|kv| kv.copy(0, n)).flatten();
             arrays.flat_map(|x| x.to_f32().expect("evaluates")).collect()
         };
         let (whole, alone) = (left(true), left(false));

@@ -4,13 +4,13 @@ use std::ops::{Deref, DerefMut};
 
 use nn::Recurrence;
 
-use super::{Cache, RotatedOut};
+use super::{Cache, WindowEvicted};
 
 /// Caches that are as they were when this is dropped, whatever was computed on them in between, a panic included.
 ///
 /// Keys and values behind the end are overwritten by whoever comes next. A recurrence is shared with what it was before, so
 /// that the first step on it computes into memory of its own.
-pub struct Lent<'a> {
+pub struct CacheGuard<'a> {
     caches: &'a mut [Cache],
     before: Vec<Before>,
 }
@@ -21,17 +21,17 @@ enum Before {
     Recurrent(Recurrence),
 }
 
-impl Lent<'_> {
-    pub fn new(caches: &mut [Cache]) -> Lent<'_> {
+impl CacheGuard<'_> {
+    pub fn new(caches: &mut [Cache]) -> CacheGuard<'_> {
         let before = caches.iter().map(|cache| match cache {
             Cache::Kv(kv) => Before::Kv(kv.length()),
             Cache::Recurrent(recurrent) => Before::Recurrent(recurrent.clone()),
         });
-        Lent { before: before.collect(), caches }
+        CacheGuard { before: before.collect(), caches }
     }
 }
 
-impl Deref for Lent<'_> {
+impl Deref for CacheGuard<'_> {
     type Target = [Cache];
 
     fn deref(&self) -> &[Cache] {
@@ -39,22 +39,23 @@ impl Deref for Lent<'_> {
     }
 }
 
-impl DerefMut for Lent<'_> {
+impl DerefMut for CacheGuard<'_> {
     fn deref_mut(&mut self) -> &mut [Cache] {
         self.caches
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for CacheGuard<'_> {
     /// # Panics
     /// If more tokens were tried out than a window [keeps](super::REWINDABLE) beyond its reach: a bug of ours.
     fn drop(&mut self) {
         for (cache, before) in self.caches.iter_mut().zip(self.before.drain(..)) {
             match (cache, before) {
                 (Cache::Kv(kv), Before::Kv(length)) => {
-                    let rewound: Result<(), RotatedOut> = kv.rewind(kv.length() - length);
-                    rewound
-                        .unwrap_or_else(|RotatedOut| panic!("a window has dropped what it had at {length}"));
+                    let rewound: Result<(), WindowEvicted> = kv.rewind(kv.length() - length);
+                    rewound.unwrap_or_else(|WindowEvicted| {
+                        panic!("a window has dropped what it had at {length}")
+                    });
                 }
                 (Cache::Recurrent(recurrent), Before::Recurrent(before)) => *recurrent = before,
                 _ => unreachable!("a cache stays of its kind"),
