@@ -3,7 +3,7 @@
 
 use crate::{
     fault,
-    prefix::{Copied, Prefix, common},
+    prefix::{CopiedState, PrefixCache, common},
     run::{Runner, failure, guarded},
     sequence::{End, Sequence},
 };
@@ -37,7 +37,7 @@ impl Runner {
             tracing::error!("the prefix cache failed and is emptied: {error}");
             // Without what is stored the sequence is as good as new.
             let anew = || {
-                prefix.fail();
+                prefix.clear_after_failure();
                 fault::point("attach");
                 sequence.begin_cold(model, prefix);
                 Ok(())
@@ -57,7 +57,7 @@ impl Runner {
     /// Stores what sequences that ended leave behind, once nothing that they are part of is being computed; as much of it
     /// as the time between two steps allows.
     pub fn keep_ended(&mut self) {
-        if !self.prefix.is_on() {
+        if !self.prefix.is_enabled() {
             self.ended.clear();
         }
         let in_flight = self.launched.as_ref().is_some_and(|step| {
@@ -88,7 +88,7 @@ impl Runner {
     /// Stores all of what sequences that ended leave behind.
     pub fn keep_all_ended(&mut self) {
         while !self.ended.is_empty() {
-            self.prefix.start_slice();
+            self.prefix.reset_copy_budget();
             self.keep_ended();
         }
     }
@@ -96,13 +96,13 @@ impl Runner {
     /// Takes in what was read from the disk, and hands over what is to be written.
     pub fn work_on_disk(&mut self) {
         let prefix = &mut self.prefix;
-        if let Err(error) = guarded(|| prefix.work()) {
+        if let Err(error) = guarded(|| prefix.poll_disk()) {
             tracing::warn!("the disk cache goes on without some state: {error}");
         }
     }
 
     /// Stores what was copied. A bug of ours in there costs what is stored, and nobody's answer.
-    pub fn store(&mut self, tokens: &[u32], copied: Copied) {
+    pub fn store(&mut self, tokens: &[u32], copied: CopiedState) {
         let store = || {
             fault::point("store");
             self.prefix.store(tokens, copied);
@@ -110,19 +110,19 @@ impl Runner {
         };
         if let Err(error) = guarded(store) {
             tracing::error!("the prefix cache failed and is emptied: {error}");
-            self.prefix.fail();
+            self.prefix.clear_after_failure();
         }
     }
 }
 
 /// Whether a sequence waits for one of those before it, or for the disk.
-fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &mut Prefix) -> bool {
+fn waits(sequence: &mut Sequence, before: &mut [Sequence], prefix: &mut PrefixCache) -> bool {
     waits_for_another(sequence, before, prefix) || sequence.waits_for_disk(prefix)
 }
 
 /// Whether a sequence waits for one of those before it.
-fn waits_for_another(sequence: &mut Sequence, before: &mut [Sequence], prefix: &Prefix) -> bool {
-    if !prefix.is_on() || sequence.suspect || sequence.request.wants_prompt_logits() {
+fn waits_for_another(sequence: &mut Sequence, before: &mut [Sequence], prefix: &PrefixCache) -> bool {
+    if !prefix.is_enabled() || sequence.suspect || sequence.request.wants_prompt_logits() {
         return false;
     }
     if let Some((id, position)) = sequence.waiting {
@@ -153,8 +153,8 @@ fn waits_for_another(sequence: &mut Sequence, before: &mut [Sequence], prefix: &
 /// The position, `least` or later, of a snapshot that `other` will store and that a sequence with
 /// the same first `shared` tokens can resume from; `None` if it will store none, or if that does
 /// not fit into the cache. Asks `other` for one where that costs it little.
-fn promise(other: &mut Sequence, shared: usize, least: usize, prefix: &Prefix) -> Option<usize> {
-    let shared = shared.min(prefix.most());
+fn promise(other: &mut Sequence, shared: usize, least: usize, prefix: &PrefixCache) -> Option<usize> {
+    let shared = shared.min(prefix.max_tokens());
     if shared < least {
         return None;
     }
@@ -164,7 +164,7 @@ fn promise(other: &mut Sequence, shared: usize, least: usize, prefix: &Prefix) -
         return Some(shared);
     }
     let coming = other.keep_at.iter().chain(&other.keeping).copied();
-    match prefix.by_checkpoint() {
+    match prefix.needs_snapshots() {
         true => coming.filter(|at| (least..=shared).contains(at)).max(),
         // Its state anywhere behind holds what is shared.
         false => coming.filter(|&at| at >= shared).min().or_else(|| {

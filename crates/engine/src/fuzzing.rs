@@ -10,7 +10,7 @@ use crate::{
     checkpoint::indexed_names,
     error::LoadError,
     models,
-    prefix::disk_cache::read_whole,
+    prefix::disk_cache::check_file,
     start::with_top_level_keys,
     weights::{Layout, QuantizationConfig, Types, Weights},
 };
@@ -105,7 +105,7 @@ pub fn disk_state(bytes: &[u8], scratch: &Path) -> Outcome {
         }
     }
     fs::write(scratch, &bytes).map_err(text)?;
-    read_whole(scratch)
+    check_file(scratch)
 }
 
 fn text(error: impl ToString) -> String {

@@ -33,7 +33,7 @@ pub struct Options {
     /// Also keeps that state on a disk, where it outlives the engine; needs a prefix cache.
     pub disk_cache: Option<DiskCache>,
     /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
-    pub checkpoint_every: usize,
+    pub snapshot_interval: usize,
     /// Most bytes for weights, steps and state together; what is kept of past sequences makes room for running ones.
     pub memory_limit: Option<usize>,
     /// The tokenizer's end-of-sequence tokens, for a model whose config.json and generation_config.json
@@ -132,7 +132,7 @@ impl Default for Options {
             max_context: None,
             prefix_cache_bytes: 1 << 30,
             disk_cache: None,
-            checkpoint_every: 2048,
+            snapshot_interval: 2048,
             memory_limit: None,
             eos_ids: vec![],
             when_full: WhenFull::Wait,

@@ -259,7 +259,7 @@ pub enum MissReason {
     /// What lies behind this position was never stored: with all before it, it takes more than the cache may hold.
     TooLarge,
     /// More is stored, but the model's state can only be resumed where it was kept: this is the last such position.
-    NoCheckpoint,
+    NoSnapshot,
     /// All of the prompt's logits are wanted, so all of it is computed.
     LogitsWanted,
     /// There is no prefix cache.
@@ -271,7 +271,7 @@ impl MissReason {
         MissReason::Differs,
         MissReason::Evicted,
         MissReason::TooLarge,
-        MissReason::NoCheckpoint,
+        MissReason::NoSnapshot,
         MissReason::LogitsWanted,
         MissReason::Disabled,
     ];
@@ -288,7 +288,7 @@ pub struct CacheStats {
     /// Tokens of those.
     pub stored_tokens: usize,
     /// States of recurrences, convolutions and windows.
-    pub checkpoints: usize,
+    pub snapshots: usize,
     /// Since the engine started: requests that began, and those that reused something.
     pub requests: usize,
     pub hits: usize,
@@ -296,7 +296,7 @@ pub struct CacheStats {
     pub prompt_tokens: usize,
     pub reused_tokens: usize,
     pub reusable_tokens: usize,
-    /// Entries and checkpoints that made room for others.
+    /// Entries and snapshots that made room for others.
     pub evictions: usize,
     /// Bytes of state that were copied to be stored.
     pub copied_bytes: usize,

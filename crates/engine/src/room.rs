@@ -211,7 +211,7 @@ impl Runner {
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
         let others = account.promised() + account.bytes(MemoryClass::PrefixCache).saturating_sub(own);
-        self.prefix.limit(limit.saturating_sub(others) / 2);
+        self.prefix.set_budget(limit.saturating_sub(others) / 2);
     }
 
     /// Makes sure that what is there is within the limit, where estimates were wrong: what is kept of past sequences goes
@@ -227,7 +227,7 @@ impl Runner {
         // What is being computed holds memory that the next step will not find taken.
         self.collect_launched(&[]);
         let over = mlx::active_memory().saturating_sub(limit);
-        self.prefix.limit(self.prefix.stats().bytes.saturating_sub(over));
+        self.prefix.set_budget(self.prefix.stats().bytes.saturating_sub(over));
         match mlx::active_memory() {
             active if active > limit => Err(format!(
                 "out of memory: {} are in use, where the limit is {}",

@@ -7,7 +7,7 @@ use crate::{
     constrain::TokenSet,
     logprobs::Logprobs,
     models::Model,
-    prefix::{Copied, Prefix},
+    prefix::{CopiedState, PrefixCache},
     request::{FinishReason, ModelInfo, RequestError, TokenLogprobs},
     sequence::Sequence,
 };
@@ -27,7 +27,7 @@ pub struct Row {
     sum: Option<Array>,
     /// Positions at which the sequence's state was to be copied, whether or not there was anything to copy.
     keeps: Vec<usize>,
-    copied: Vec<Copied>,
+    copied: Vec<CopiedState>,
     pub logprobs: Option<Logprobs>,
     /// Position of the row's first token, and log-probabilities of the prompt tokens behind its tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
@@ -99,7 +99,7 @@ impl Row {
 
     /// Copies the sequence's state if that is due, and if it takes no more than `room` bytes; returns what it takes. `last`
     /// is the hidden state behind its last token, `[1, hidden_size]`.
-    pub fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &Prefix, room: usize) -> usize {
+    pub fn keep(&mut self, s: &mut Sequence, last: &Array, prefix: &PrefixCache, room: usize) -> usize {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
         }
@@ -110,7 +110,7 @@ impl Row {
         let mut taken = 0;
         for at in self.keeps.iter().copied().chain(here) {
             let back = s.computed - at;
-            let Some(copied) = prefix.copy(&s.tokens[..at], &s.caches, back, s.copied, s.lossy) else {
+            let Some(copied) = prefix.copy_state(&s.tokens[..at], &s.caches, back, s.copied, s.lossy) else {
                 continue;
             };
             let bytes: usize = copied.arrays().map(Array::nbytes).sum();
@@ -143,7 +143,7 @@ impl Row {
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         let logprobs = [self.logprobs.as_ref(), self.prompt_logprobs.as_ref().map(|(_, l)| l)];
         let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-        let copied = self.copied.iter().flat_map(Copied::arrays).chain(&self.sum);
+        let copied = self.copied.iter().flat_map(CopiedState::arrays).chain(&self.sum);
         self.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
     }
 
@@ -184,7 +184,7 @@ pub struct ReadRow {
     /// Whether what the row looked at was numbers.
     finite: bool,
     keeps: Vec<usize>,
-    copied: Vec<Copied>,
+    copied: Vec<CopiedState>,
     /// Tokens of the draft, and how many of them plain decoding would have chosen.
     drafted: usize,
     right: usize,
@@ -197,7 +197,7 @@ pub struct ReadRow {
 
 impl ReadRow {
     /// The state to store, if it is sound: the tokens that it stands behind, and copies.
-    pub fn take_copied(&mut self, s: &mut Sequence) -> Vec<(Vec<u32>, Copied)> {
+    pub fn take_copied(&mut self, s: &mut Sequence) -> Vec<(Vec<u32>, CopiedState)> {
         s.sound &= self.finite;
         let copied = std::mem::take(&mut self.copied);
         s.keeping.retain(|at| !self.keeps.contains(at));

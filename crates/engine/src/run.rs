@@ -16,7 +16,7 @@ use crate::{
     memory::is_out_of_memory,
     metrics::Holding,
     models::Model,
-    prefix::{Disk, Prefix},
+    prefix::{Disk, PrefixCache},
     queue::Queue,
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
     room::{Deferred, Waiting},
@@ -73,7 +73,7 @@ pub struct Runner {
     pub queue: Queue<Submission>,
     /// Their turn has come, and there is no room for them yet.
     pub held: Vec<Deferred>,
-    pub prefix: Prefix,
+    pub prefix: PrefixCache,
     /// The step the device is working on while the next one is built.
     pub launched: Option<Step>,
     /// Id of the next sequence.
@@ -99,7 +99,7 @@ impl Runner {
         mut speculator: Speculator,
     ) -> Runner {
         Runner {
-            prefix: Prefix::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
+            prefix: PrefixCache::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
             holding: Holding::new(options.metrics.clone()),
             told: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
@@ -145,7 +145,7 @@ impl Runner {
     /// Everything between two looks at what has come.
     fn round(&mut self) {
         fault::point("round");
-        self.prefix.start_slice();
+        self.prefix.reset_copy_budget();
         self.drop_cancelled();
         self.drop_late(Instant::now());
         self.grow();
@@ -159,7 +159,7 @@ impl Runner {
     /// Tells what is held now, if that may have changed.
     fn tell_holding(&mut self) {
         self.options.metrics.saw_memory();
-        if self.told.replace(self.prefix.changes) != Some(self.prefix.changes) {
+        if self.told.replace(self.prefix.version) != Some(self.prefix.version) {
             let stats = self.prefix.stats();
             // Without a limit: the cache makes room for the other classes.
             self.cache_memory.iter_mut().for_each(|memory| _ = memory.resize(stats.bytes, None));
@@ -173,7 +173,7 @@ impl Runner {
         let measures = self.speculator.is_measuring();
         let nothing_runs = self.running.is_empty() && self.ended.is_empty() && self.launched.is_none();
         let idle = nothing_runs && !measures;
-        let wait = match self.prefix.awaits_disk() && !measures {
+        let wait = match self.prefix.is_disk_busy() && !measures {
             true if idle || self.only_waits_for_disk() => Some(DISK_WAIT),
             _ if idle && self.is_waited_for() => Some(LOOK_AGAIN),
             _ => None,
@@ -431,7 +431,7 @@ impl Runner {
         self.options.metrics.failed_steps.add(1);
         let out_of_memory = is_out_of_memory(&message);
         if out_of_memory {
-            self.prefix.limit(self.prefix.stats().bytes / 2);
+            self.prefix.set_budget(self.prefix.stats().bytes / 2);
         }
         if let [only] = involved[..]
             && let Some(at) = self.running.iter().position(|s| s.id == only)
@@ -476,7 +476,7 @@ impl Runner {
             self.launched.take().into_iter().for_each(Step::abandon);
             self.ended.clear();
             // It may have been at work.
-            self.prefix.fail();
+            self.prefix.clear_after_failure();
             let suspect = self.running.iter().position(|s| s.suspect);
             if let Some(at) = suspect {
                 let sequence = self.running.remove(at);

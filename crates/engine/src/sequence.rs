@@ -8,7 +8,7 @@ use crate::{
     constrain::TokenSet,
     handle::Submission,
     models::Model,
-    prefix::{Begun, Copied, CopiedSoFar, Copying, Fetch, Prefix, Resume},
+    prefix::{CopiedState, CopyProgress, DiskFetch, PrefixCache, PrefixMatch, StateCopy, StateRestore},
     request::{
         CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, RequestError, TokenLogprobs,
         Usage,
@@ -67,12 +67,12 @@ pub struct Sequence {
     /// The positions whose copies are on their way.
     pub keeping: Vec<usize>,
     /// What has been copied of its state, and that which is on its way into its caches: then it has not begun yet.
-    pub copied: CopiedSoFar,
-    resume: Option<Resume>,
+    pub copied: CopyProgress,
+    resume: Option<StateRestore>,
     /// Copies of all its state, once it has ended.
-    copying: Option<Copying>,
+    copying: Option<StateCopy>,
     /// What it waits for that is read from the disk.
-    fetch: Fetch,
+    fetch: DiskFetch,
     /// Whether all its numbers have been finite so far; others may only go on from such state.
     pub sound: bool,
     report: Option<CacheReport>,
@@ -128,10 +128,10 @@ impl Sequence {
             cold: false,
             keep_at: BTreeSet::new(),
             keeping: vec![],
-            copied: CopiedSoFar::default(),
+            copied: CopyProgress::default(),
             resume: None,
             copying: None,
-            fetch: Fetch::default(),
+            fetch: DiskFetch::default(),
             sound: true,
             report: None,
             waiting: None,
@@ -153,12 +153,12 @@ impl Sequence {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn begin(&mut self, prefix: &mut Prefix) -> mlx::Result<()> {
+    pub fn begin(&mut self, prefix: &mut PrefixCache) -> mlx::Result<()> {
         if self.resume.is_none() {
             self.attach(prefix);
         }
         let done = match &mut self.resume {
-            Some(resume) => resume.go_on(&mut self.caches, &mut prefix.left)?,
+            Some(resume) => resume.advance(&mut self.caches, &mut prefix.copy_budget)?,
             None => true,
         };
         if done {
@@ -173,15 +173,15 @@ impl Sequence {
     }
 
     #[track_caller]
-    fn attach(&mut self, prefix: &mut Prefix) {
+    fn attach(&mut self, prefix: &mut PrefixCache) {
         let exact = self.exact_tokens().len();
         let begun = match self.cold {
-            true => Begun::cold(MissReason::Disabled),
+            true => PrefixMatch::none(MissReason::Disabled),
             false => prefix.attach(&self.request, &self.tokens[..exact], &self.caches),
         };
-        (self.resume, self.resumed) = (begun.resume, begun.position > 0);
-        (self.computed, self.keep_at) = (begun.position, begun.keep_at);
-        self.copied = CopiedSoFar { stored: begun.position, copied: begun.position };
+        (self.resume, self.resumed) = (begun.restore, begun.position > 0);
+        (self.computed, self.keep_at) = (begun.position, begun.snapshot_at);
+        self.copied = CopyProgress { stored: begun.position, copied: begun.position };
         self.lossy |= begun.lossy;
         if self.report.is_none() {
             self.report = Some(begun.report);
@@ -190,7 +190,7 @@ impl Sequence {
     }
 
     /// Begins anew, without anything of past sequences.
-    pub fn begin_cold(&mut self, model: &dyn Model, prefix: &mut Prefix) {
+    pub fn begin_cold(&mut self, model: &dyn Model, prefix: &mut PrefixCache) {
         (self.cold, self.resume) = (true, None);
         self.caches = model.make_caches();
         self.attach(prefix);
@@ -342,9 +342,9 @@ impl Sequence {
     }
 
     /// Whether it waits for state that is read from the disk.
-    pub fn waits_for_disk(&mut self, prefix: &mut Prefix) -> bool {
+    pub fn waits_for_disk(&mut self, prefix: &mut PrefixCache) -> bool {
         let exact = self.exact_tokens().len();
-        !self.cold && prefix.fetch(&self.request, &self.tokens[..exact], &mut self.fetch)
+        !self.cold && prefix.should_wait_for_disk(&self.request, &self.tokens[..exact], &mut self.fetch)
     }
 
     /// Copies its state once it has ended, as far as it is certain and the time between two steps allows; `true` once all
@@ -353,24 +353,24 @@ impl Sequence {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn copy_all(&mut self, prefix: &mut Prefix) -> mlx::Result<bool> {
+    pub fn copy_all(&mut self, prefix: &mut PrefixCache) -> mlx::Result<bool> {
         let (computed, exact) = (self.computed, self.exact_tokens().len());
         if !self.begun || !self.sound || computed == 0 || computed > exact {
             return Ok(true);
         }
         if self.copying.is_none() {
-            let so_far = CopiedSoFar::default();
-            self.copying = prefix.copying(&self.tokens[..computed], &self.caches, 0, so_far, self.lossy);
+            let so_far = CopyProgress::default();
+            self.copying = prefix.start_copy(&self.tokens[..computed], &self.caches, 0, so_far, self.lossy);
         }
         match &mut self.copying {
-            Some(copying) => copying.go_on(&self.caches, &mut prefix.left),
+            Some(copying) => copying.advance(&self.caches, &mut prefix.copy_budget),
             None => Ok(true),
         }
     }
 
     /// What [`copy_all`](Sequence::copy_all) has copied.
-    pub fn take_copied(&mut self) -> Option<Copied> {
-        self.copying.take().map(Copying::into_copied)
+    pub fn take_copied(&mut self) -> Option<CopiedState> {
+        self.copying.take().map(StateCopy::into_state)
     }
 
     /// Whether state behind `position` is on its way to where others find it.
@@ -402,10 +402,10 @@ impl Sequence {
         (self.begun, self.sound) = (false, true);
         (self.resume, self.waiting) = (None, None);
         self.speculation.on_restart();
-        self.fetch = Fetch::default();
+        self.fetch = DiskFetch::default();
         self.keep_at.clear();
         self.keeping.clear();
-        self.copied = CopiedSoFar::default();
+        self.copied = CopyProgress::default();
         (self.computed, self.unread, self.last) = (0, 0, None);
         self.draft.clear();
         self.allowed.clear();

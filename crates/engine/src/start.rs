@@ -23,7 +23,7 @@ use crate::{
     models::{self, DFlash, Model},
     options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
     places::Places,
-    prefix::{Disk, Fingerprint, LAYER_PROFILE_FILE, by_checkpoint},
+    prefix::{Disk, Fingerprint, LAYER_PROFILE_FILE, needs_snapshots},
     request::ModelInfo,
     run::run,
     speculate::{
@@ -241,7 +241,7 @@ fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Finge
 
 fn open_disk(fingerprint: Fingerprint, options: &Options, model: &dyn Model) -> Option<Disk> {
     let place = options.disk_cache.as_ref()?;
-    let opened = Disk::open(place, fingerprint, by_checkpoint(&model.make_caches()));
+    let opened = Disk::open(place, fingerprint, needs_snapshots(&model.make_caches()));
     opened.map(Some).unwrap_or_else(|error| no_disk(place, &error))
 }
 

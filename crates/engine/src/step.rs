@@ -9,7 +9,7 @@ use crate::{
     batch::{Batch, Part},
     logprobs::Logprobs,
     models::Model,
-    prefix::{Copied, Prefix},
+    prefix::{CopiedState, PrefixCache},
     request::ModelInfo,
     row::{HiddenRow, Row},
     sample::{Chosen, choose, likeliest, unchosen},
@@ -66,7 +66,7 @@ pub struct Collected {
     /// What drafters are to see of sequences that go on.
     pub hidden: Vec<(u64, HiddenRow)>,
     /// State to store: the tokens that it stands behind, and copies.
-    pub copied: Vec<(Vec<u32>, Copied)>,
+    pub copied: Vec<(Vec<u32>, CopiedState)>,
 }
 
 impl Step {
@@ -81,7 +81,7 @@ impl Step {
         model: &dyn Model,
         sequences: &mut [Sequence],
         plan: &[(usize, usize)],
-        prefix: &Prefix,
+        prefix: &PrefixCache,
         capture: &HiddenCapture,
     ) -> mlx::Result<Step> {
         let (mut chosen, counts) = select(sequences, plan);
@@ -92,11 +92,11 @@ impl Step {
         let Forward { hidden, layers, cache_arrays } =
             Forward::of(model, &mut chosen, &counts, capture, !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);
-        let (mut start, mut room) = (0, prefix.budget());
+        let (mut start, mut room) = (0, prefix.budget_bytes());
         for (sequence, &n) in chosen.iter_mut().zip(&counts) {
             let mut row = Row::build(model, sequence, &hidden, start, n);
             start += n as i32;
-            if prefix.is_on() {
+            if prefix.is_enabled() {
                 room -= row.keep(sequence, &hidden.slice(0, start - 1, start), prefix, room);
             }
             row.show(sequence, capture.last.then_some(&hidden), &layers, start);

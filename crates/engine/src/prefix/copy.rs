@@ -6,18 +6,18 @@ use super::state::{Checkpoint, Run};
 use crate::cache::Cache;
 
 /// What is to be copied of a sequence's state, and the copies so far.
-pub struct Copying {
+pub struct StateCopy {
     /// Tokens of the runs to come, the next one last.
     spans: Vec<[usize; 2]>,
     lossy: bool,
     /// Layers of the first of `spans`.
     layers: Vec<[Option<Array>; 2]>,
-    copied: Copied,
+    copied: CopiedState,
 }
 
 /// State that is to be stored once it has been evaluated.
 #[derive(Default)]
-pub struct Copied {
+pub struct CopiedState {
     length: usize,
     position: usize,
     /// Each with the position of its first token, one behind the other.
@@ -25,7 +25,7 @@ pub struct Copied {
     pub(super) checkpoint: Option<Checkpoint>,
 }
 
-impl Copying {
+impl StateCopy {
     /// Of the state behind the first `position` of `length` tokens: runs of tokens and, if asked for, a checkpoint, `back`
     /// tokens before the end of what `caches` hold.
     pub fn new(
@@ -35,15 +35,15 @@ impl Copying {
         caches: &[Cache],
         back: usize,
         lossy: bool,
-    ) -> Copying {
+    ) -> StateCopy {
         let checkpoint = checkpoint.then(|| Checkpoint::keep(caches, back, lossy));
-        let copied = Copied { length, position, runs: vec![], checkpoint };
-        Copying { spans: spans.into_iter().rev().collect(), lossy, layers: vec![], copied }
+        let copied = CopiedState { length, position, runs: vec![], checkpoint };
+        StateCopy { spans: spans.into_iter().rev().collect(), lossy, layers: vec![], copied }
     }
 
     /// All of it, to be evaluated with a step.
     #[track_caller]
-    pub fn at_once(mut self, caches: &[Cache]) -> Copied {
+    pub fn at_once(mut self, caches: &[Cache]) -> CopiedState {
         while let Some([from, to]) = self.spans.pop() {
             self.copied.runs.push((from, Run::copy(caches, [from, to], self.lossy)));
         }
@@ -55,7 +55,7 @@ impl Copying {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn go_on(&mut self, caches: &[Cache], left: &mut usize) -> mlx::Result<bool> {
+    pub fn advance(&mut self, caches: &[Cache], left: &mut usize) -> mlx::Result<bool> {
         mlx::eval(self.copied.checkpoint.iter().flat_map(Checkpoint::arrays))?;
         let growing: Vec<_> = caches.iter().filter_map(Cache::as_full_attention).collect();
         while let Some(&[from, to]) = self.spans.last() {
@@ -76,13 +76,13 @@ impl Copying {
         Ok(true)
     }
 
-    pub fn into_copied(self) -> Copied {
+    pub fn into_state(self) -> CopiedState {
         self.copied
     }
 }
 
-impl Copied {
-    /// Tokens of the sequence; of those behind [`position`](Copied::position) it is known that they do not fit.
+impl CopiedState {
+    /// Tokens of the sequence; of those behind [`position`](CopiedState::position) it is known that they do not fit.
     pub fn length(&self) -> usize {
         self.length
     }

@@ -13,7 +13,7 @@ mod tree;
 /// What lies in a disk cache's folder, for whoever looks at it without an engine.
 pub mod disk_cache {
     #[cfg(any(test, feature = "fuzzing"))]
-    pub use super::disk::read_whole;
+    pub use super::disk::check_file;
     pub use super::disk::{StoredModel, clear, list};
 }
 
@@ -22,10 +22,10 @@ use std::{cell::OnceCell, collections::BTreeSet, thread, time::Duration};
 use mlx::Array;
 
 pub use self::{
-    copy::{Copied, Copying},
-    disk::{Disk, Fingerprint, LAYER_PROFILE_FILE, write_whole},
+    copy::{CopiedState, StateCopy},
+    disk::{Disk, Fingerprint, LAYER_PROFILE_FILE, write_atomic},
     size::StateSize,
-    state::Resume,
+    state::StateRestore,
     tree::common,
 };
 use self::{
@@ -44,9 +44,9 @@ const WORTH_SAVING: usize = 16;
 /// Tokens of a stored run of keys and values that can be resumed anywhere: each can be evicted by itself.
 const SPAN: usize = 256;
 /// Bytes that may be copied between two steps, beside what the steps themselves leave behind: some ten milliseconds.
-const SLICE: usize = 32 << 20;
+const COPY_BUDGET: usize = 32 << 20;
 
-pub struct Prefix {
+pub struct PrefixCache {
     tree: Tree<Run, Checkpoint>,
     /// Where state outlives the engine and what had to make room.
     disk: Option<Disk>,
@@ -55,26 +55,26 @@ pub struct Prefix {
     /// Bytes of state, once a sequence has shown it.
     size: OnceCell<StateSize>,
     /// Whether a part of the model's state can be resumed at checkpoints alone.
-    by_checkpoint: bool,
+    needs_snapshots: bool,
     /// Tokens between checkpoints of long prompts.
     every: usize,
     /// Most tokens of a prompt in a step.
     chunk: usize,
     /// Bytes that may still be copied before the next step.
-    pub left: usize,
+    pub copy_budget: usize,
     stats: CacheStats,
     /// How often what is held may have changed.
-    pub changes: u64,
+    pub version: u64,
 }
 
 /// How a sequence begins.
-pub struct Begun {
+pub struct PrefixMatch {
     /// Tokens whose state is in the caches, or will be.
     pub position: usize,
     /// What has to be copied into the caches first.
-    pub resume: Option<Resume>,
+    pub restore: Option<StateRestore>,
     /// Where its state is to be copied on the way.
-    pub keep_at: BTreeSet<usize>,
+    pub snapshot_at: BTreeSet<usize>,
     /// Whether any of the state is not what the model computes.
     pub lossy: bool,
     pub report: CacheReport,
@@ -82,7 +82,7 @@ pub struct Begun {
 
 /// What a sequence waits for that is read from the disk.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fetch {
+pub struct DiskFetch {
     waits_for: Option<u64>,
     /// Whether it has asked itself: it does so once, whatever becomes of what was read.
     own: bool,
@@ -90,46 +90,51 @@ pub struct Fetch {
 
 /// What a sequence has copied already, so that nothing is copied twice while a copy is on its way.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CopiedSoFar {
+pub struct CopyProgress {
     /// Tokens that are stored, as far as the sequence knows.
     pub stored: usize,
     /// Those, and tokens of copies on their way.
     pub copied: usize,
 }
 
-impl Prefix {
+impl PrefixCache {
     /// For sequences that begin with `caches`, whose state has a `size`; `None` if that is not known yet.
-    pub fn new(options: &Options, caches: &[Cache], size: Option<StateSize>, disk: Option<Disk>) -> Prefix {
-        let by_checkpoint = by_checkpoint(caches);
-        Prefix {
-            tree: Tree::new(by_checkpoint),
+    pub fn new(
+        options: &Options,
+        caches: &[Cache],
+        size: Option<StateSize>,
+        disk: Option<Disk>,
+    ) -> PrefixCache {
+        let needs_snapshots = needs_snapshots(caches);
+        PrefixCache {
+            tree: Tree::new(needs_snapshots),
             disk,
             budget: options.prefix_cache_bytes,
             size: size.map_or_else(OnceCell::new, OnceCell::from),
             chunk: options.prefill_chunk.max(1),
-            left: SLICE,
-            by_checkpoint,
-            every: options.checkpoint_every,
+            copy_budget: COPY_BUDGET,
+            needs_snapshots,
+            every: options.snapshot_interval,
             stats: CacheStats { budget_bytes: options.prefix_cache_bytes, ..CacheStats::default() },
-            changes: 0,
+            version: 0,
         }
     }
 
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.budget > 0
     }
 
     /// Most bytes that it holds, and as many again that are on their way.
-    pub fn budget(&self) -> usize {
+    pub fn budget_bytes(&self) -> usize {
         self.budget
     }
 
-    pub fn by_checkpoint(&self) -> bool {
-        self.by_checkpoint
+    pub fn needs_snapshots(&self) -> bool {
+        self.needs_snapshots
     }
 
     /// Most tokens of a sequence whose state fits into the budget.
-    pub fn most(&self) -> usize {
+    pub fn max_tokens(&self) -> usize {
         self.size.get().map_or(usize::MAX, |size| size.tokens_within(self.budget))
     }
 
@@ -137,17 +142,17 @@ impl Prefix {
     /// logits of the next.
     pub fn resumable(&self, tokens: &[u32]) -> usize {
         let limit = tokens.len() - 1;
-        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, limit.min(self.most())).1);
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, limit.min(self.max_tokens())).1);
         self.tree.resumable(&self.tree.find(tokens), limit).max(on_disk)
     }
 
     /// Whether a sequence of `tokens` is to wait for state that is being read from the disk; begins to read it if need
     /// be, once for each sequence.
-    pub fn fetch(&mut self, request: &Request, tokens: &[u32], fetch: &mut Fetch) -> bool {
-        if !self.is_on() || request.wants_prompt_logits() {
+    pub fn should_wait_for_disk(&mut self, request: &Request, tokens: &[u32], fetch: &mut DiskFetch) -> bool {
+        if !self.is_enabled() || request.wants_prompt_logits() {
             return false;
         }
-        let limit = (tokens.len() - 1).min(self.most());
+        let limit = (tokens.len() - 1).min(self.max_tokens());
         let Some(disk) = &mut self.disk else { return false };
         let found = self.tree.find(tokens);
         let beyond = self.tree.resumable(&found, limit);
@@ -166,12 +171,12 @@ impl Prefix {
     }
 
     /// Begins a time between two steps.
-    pub fn start_slice(&mut self) {
-        self.left = SLICE;
+    pub fn reset_copy_budget(&mut self) {
+        self.copy_budget = COPY_BUDGET;
     }
 
     /// Whether state is being read from the disk or written to it.
-    pub fn awaits_disk(&self) -> bool {
+    pub fn is_disk_busy(&self) -> bool {
         self.disk.as_ref().is_some_and(Disk::is_busy)
     }
 
@@ -180,14 +185,14 @@ impl Prefix {
     ///
     /// # Errors
     /// There is no memory for what was read.
-    pub fn work(&mut self) -> mlx::Result<()> {
+    pub fn poll_disk(&mut self) -> mlx::Result<()> {
         let Some(disk) = &mut self.disk else { return Ok(()) };
-        for read in disk.take_read(&mut self.left, &self.tree)? {
-            self.changes += 1;
+        for read in disk.take_read(&mut self.copy_budget, &self.tree)? {
+            self.version += 1;
             let tokens = &read.tokens[..read.end];
             self.tree.insert(tokens, read.from, read.run, read.checkpoint);
         }
-        disk.save_some(&self.tree, &mut self.left)
+        disk.save_some(&self.tree, &mut self.copy_budget)
     }
 
     /// Puts what is stored of `tokens` into new `caches`.
@@ -195,22 +200,27 @@ impl Prefix {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn begin(&mut self, request: &Request, tokens: &[u32], caches: &mut [Cache]) -> mlx::Result<Begun> {
+    pub fn attach_and_restore(
+        &mut self,
+        request: &Request,
+        tokens: &[u32],
+        caches: &mut [Cache],
+    ) -> mlx::Result<PrefixMatch> {
         let mut begun = self.attach(request, tokens, caches);
-        if let Some(mut resume) = begun.resume.take() {
+        if let Some(mut resume) = begun.restore.take() {
             let mut all = usize::MAX;
-            resume.go_on(caches, &mut all)?;
+            resume.advance(caches, &mut all)?;
         }
         Ok(begun)
     }
 
-    /// Finds what is stored of `tokens`, which has to be [copied](Resume::go_on) into new `caches` before they are used.
+    /// Finds what is stored of `tokens`, which has to be [copied](StateRestore::advance) into new `caches` before they are used.
     #[track_caller]
-    pub fn attach(&mut self, request: &Request, tokens: &[u32], caches: &[Cache]) -> Begun {
+    pub fn attach(&mut self, request: &Request, tokens: &[u32], caches: &[Cache]) -> PrefixMatch {
         let limit = tokens.len() - 1;
-        self.changes += 1;
-        if !self.is_on() {
-            return Begun::cold(MissReason::Disabled);
+        self.version += 1;
+        if !self.is_enabled() {
+            return PrefixMatch::none(MissReason::Disabled);
         }
         let wants_logits = request.wants_prompt_logits();
         let on_disk = self.disk.as_ref().map(|disk| disk.find(tokens, limit).0).unwrap_or_default();
@@ -222,7 +232,7 @@ impl Prefix {
         if position > 0 {
             let runs: Vec<(&Run, usize)> = self.tree.spans(&found, position).collect();
             let checkpoint = self.tree.checkpoint(&found, position);
-            resume = Some(Resume::new(&runs, checkpoint, caches, tokens.len() - position));
+            resume = Some(StateRestore::new(&runs, checkpoint, caches, tokens.len() - position));
             lossy = runs.iter().any(|(run, _)| run.lossy) || checkpoint.is_some_and(|kept| kept.lossy);
             let fresh = runs.iter().map(|(run, _)| &run.from_disk);
             let fresh = fresh.chain(checkpoint.map(|kept| &kept.from_disk));
@@ -242,23 +252,29 @@ impl Prefix {
         self.count(tokens.len(), &report);
         // What was found stays until it is copied: the sequence holds it too.
         self.stats.evictions += self.tree.shrink(self.budget);
-        Begun {
+        PrefixMatch {
             position,
             resume,
-            keep_at: self.keep_at(request, tokens.len(), position, reusable),
+            snapshot_at: self.snapshot_positions(request, tokens.len(), position, reusable),
             lossy,
             report,
         }
     }
 
     /// Where the state of a sequence that resumes at `position` is worth a copy; `branch` is where it leaves others.
-    fn keep_at(&self, request: &Request, length: usize, position: usize, branch: usize) -> BTreeSet<usize> {
+    fn snapshot_positions(
+        &self,
+        request: &Request,
+        length: usize,
+        position: usize,
+        branch: usize,
+    ) -> BTreeSet<usize> {
         let end = request.prompt.len();
-        if !self.by_checkpoint {
+        if !self.needs_snapshots {
             // Keys and values at the end hold those of every position before.
             return [end].into();
         }
-        let most = self.most();
+        let most = self.max_tokens();
         let named = request.cache_breakpoints.iter().copied();
         let branch = (branch >= position + WORTH_SAVING).then_some(branch);
         let sparse = (1..).map(|i| i * self.every).take_while(|&at| self.every > 0 && at < length);
@@ -274,72 +290,72 @@ impl Prefix {
 
     /// Copies what is not stored yet of the state behind `tokens`, which is what `caches` hold but for their last `back`
     /// tokens; `lossy` if that came of state that was. The copies are to be evaluated, and then
-    /// [stored](Prefix::store). `None` if there is nothing to store.
+    /// [stored](PrefixCache::store). `None` if there is nothing to store.
     #[track_caller]
-    pub fn copy(
+    pub fn copy_state(
         &self,
         tokens: &[u32],
         caches: &[Cache],
         back: usize,
-        so_far: CopiedSoFar,
+        so_far: CopyProgress,
         lossy: bool,
-    ) -> Option<Copied> {
-        Some(self.copying(tokens, caches, back, so_far, lossy)?.at_once(caches))
+    ) -> Option<CopiedState> {
+        Some(self.start_copy(tokens, caches, back, so_far, lossy)?.at_once(caches))
     }
 
-    /// As [`copy`](Prefix::copy), to be done in slices.
+    /// As [`copy_state`](PrefixCache::copy_state), to be done in slices.
     #[track_caller]
-    pub fn copying(
+    pub fn start_copy(
         &self,
         tokens: &[u32],
         caches: &[Cache],
         back: usize,
-        so_far: CopiedSoFar,
+        so_far: CopyProgress,
         lossy: bool,
-    ) -> Option<Copying> {
-        if !self.is_on() {
+    ) -> Option<StateCopy> {
+        if !self.is_enabled() {
             return None;
         }
         if self.size.get().is_none() {
             // Of no other size while the model is the same.
             StateSize::of(caches).into_iter().for_each(|size| _ = self.size.set(size));
         }
-        let (found, length, most) = (self.tree.find(tokens), tokens.len(), self.most());
+        let (found, length, most) = (self.tree.find(tokens), tokens.len(), self.max_tokens());
         // A part of a checkpoint is of no use.
-        let position = if self.by_checkpoint && length > most { 0 } else { length.min(most) };
+        let position = if self.needs_snapshots && length > most { 0 } else { length.min(most) };
         let on_its_way = found.stored >= so_far.stored;
         let from = if on_its_way { found.stored.max(so_far.copied) } else { found.stored };
-        let spans: Vec<[usize; 2]> = match self.by_checkpoint {
+        let spans: Vec<[usize; 2]> = match self.needs_snapshots {
             true if from < position => vec![[from, position]],
             // What was evicted meanwhile is copied again once, when the sequence ends.
             false if on_its_way => spans(from, position),
             _ => vec![],
         };
         let checkpoint =
-            self.by_checkpoint && position > 0 && self.tree.checkpoint(&found, position).is_none();
+            self.needs_snapshots && position > 0 && self.tree.checkpoint(&found, position).is_none();
         let news = position < length && (found.known < length || found.stored + found.too_large < length);
         let something = !spans.is_empty() || checkpoint || news;
-        something.then(|| Copying::new([length, position], spans, checkpoint, caches, back, lossy))
+        something.then(|| StateCopy::new([length, position], spans, checkpoint, caches, back, lossy))
     }
 
     /// Whether a sequence of `tokens` has so many that are neither stored nor on their way that they are worth a copy
     /// before its prompt ends; never where only checkpoints can be resumed.
-    pub fn is_worth_copying(&self, tokens: &[u32], so_far: CopiedSoFar) -> bool {
-        if self.by_checkpoint || !self.is_on() || tokens.len() < so_far.copied + SPAN {
+    pub fn is_worth_copying(&self, tokens: &[u32], so_far: CopyProgress) -> bool {
+        if self.needs_snapshots || !self.is_enabled() || tokens.len() < so_far.copied + SPAN {
             return false;
         }
-        let end = tokens.len().min(self.most());
+        let end = tokens.len().min(self.max_tokens());
         let stored = self.tree.find(tokens).stored;
         // What was evicted meanwhile is not copied again and again.
         stored >= so_far.stored && end >= stored.max(so_far.copied) + SPAN
     }
 
     /// Stores copies of the state behind the first of `tokens`.
-    pub fn store(&mut self, tokens: &[u32], copied: Copied) {
-        self.changes += 1;
+    pub fn store(&mut self, tokens: &[u32], copied: CopiedState) {
+        self.version += 1;
         self.stats.copied_bytes += copied.arrays().map(Array::nbytes).sum::<usize>();
         let (length, position) = (copied.length(), copied.position());
-        let Copied { runs, checkpoint, .. } = copied;
+        let CopiedState { runs, checkpoint, .. } = copied;
         let ends: Vec<usize> = runs.iter().skip(1).map(|(from, _)| *from).chain([position]).collect();
         for ((from, run), end) in runs.into_iter().zip(ends) {
             self.tree.insert(&tokens[..end], from, Some(run), None);
@@ -357,23 +373,23 @@ impl Prefix {
     }
 
     /// Keeps at most `bytes` from here on, and never more than it was made for.
-    pub fn limit(&mut self, bytes: usize) {
+    pub fn set_budget(&mut self, bytes: usize) {
         // Not 0, which would mean that there is none.
         self.budget = bytes.max(1).min(self.stats.budget_bytes);
         let evicted = self.tree.shrink(self.budget);
-        self.changes += evicted as u64;
+        self.version += evicted as u64;
         self.stats.evictions += evicted;
     }
 
     pub fn stats(&self) -> CacheStats {
         let (stored_tokens, entries) = self.tree.stored();
-        let checkpoints = self.tree.checkpoints();
+        let snapshots = self.tree.checkpoints();
         let (disk_bytes, disk_files) = self.disk.as_ref().map_or((0, 0), Disk::held);
         CacheStats {
             bytes: self.tree.bytes(),
             stored_tokens,
             entries,
-            checkpoints,
+            snapshots,
             disk_budget_bytes: self.disk.as_ref().map_or(0, Disk::budget),
             disk_bytes,
             disk_files,
@@ -384,7 +400,7 @@ impl Prefix {
 
     /// Forgets everything, then calls; files are removed on another thread.
     pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
-        self.changes += 1;
+        self.version += 1;
         self.tree.clear();
         match &mut self.disk {
             Some(disk) => disk.clear(done),
@@ -393,7 +409,7 @@ impl Prefix {
     }
 
     /// Forgets everything, because of a bug of ours.
-    pub fn fail(&mut self) {
+    pub fn clear_after_failure(&mut self) {
         self.stats.failures += 1;
         self.clear(|| {});
     }
@@ -407,17 +423,17 @@ impl Prefix {
     }
 }
 
-impl Begun {
+impl PrefixMatch {
     /// With nothing reused.
-    pub fn cold(reason: MissReason) -> Begun {
+    pub fn none(reason: MissReason) -> PrefixMatch {
         let miss = Some(Miss { reason, position: 0 });
         let report = CacheReport { miss, ..CacheReport::default() };
-        Begun { position: 0, resume: None, keep_at: BTreeSet::new(), lossy: false, report }
+        PrefixMatch { position: 0, restore: None, snapshot_at: BTreeSet::new(), lossy: false, report }
     }
 }
 
 /// Whether a part of the state can be resumed at checkpoints alone.
-pub fn by_checkpoint(caches: &[Cache]) -> bool {
+pub fn needs_snapshots(caches: &[Cache]) -> bool {
     caches.iter().any(|cache| cache.as_full_attention().is_none())
 }
 
@@ -443,13 +459,13 @@ fn miss(found: &Found, position: usize, limit: usize) -> Option<Miss> {
         (differs, MissReason::Differs, known),
         (known - stored - too_large, MissReason::Evicted, stored),
         (too_large, MissReason::TooLarge, too_large_from),
-        (stored - position, MissReason::NoCheckpoint, position),
+        (stored - position, MissReason::NoSnapshot, position),
     ];
     let (cost, reason, position) = reasons.into_iter().max_by_key(|(cost, ..)| *cost)?;
     (cost > 0).then_some(Miss { reason, position })
 }
 
-impl Drop for Prefix {
+impl Drop for PrefixCache {
     /// Hands over what is still to be written.
     fn drop(&mut self) {
         let Some(disk) = self.disk.as_mut().filter(|_| !thread::panicking()) else { return };

@@ -29,7 +29,7 @@ pub struct Checkpoint {
 
 /// Stored state on its way into the caches of a sequence: copying all of a long prefix at once would hold up everybody
 /// else's step.
-pub struct Resume {
+pub struct StateRestore {
     fills: VecDeque<Fill>,
     room: usize,
 }
@@ -74,7 +74,7 @@ impl Run {
     }
 }
 
-impl Resume {
+impl StateRestore {
     /// What `runs` hold of their first so many tokens, one run behind the other, and a checkpoint behind all of them, for
     /// `caches` that are to have room for `room` tokens more.
     #[track_caller]
@@ -83,7 +83,7 @@ impl Resume {
         checkpoint: Option<&Checkpoint>,
         caches: &[Cache],
         room: usize,
-    ) -> Resume {
+    ) -> StateRestore {
         let length: usize = runs.iter().map(|(_, tokens)| tokens).sum();
         let parts = |layer: usize, side: usize| {
             let part = |(run, tokens): &(&Run, usize)| {
@@ -104,7 +104,7 @@ impl Resume {
             };
             fills.extend(state.map(|state| Fill { cache, state }));
         }
-        Resume { fills, room }
+        StateRestore { fills, room }
     }
 
     /// Fills caches until `left` bytes are copied, at least one of them unless that is 0; `true` once all are filled.
@@ -112,7 +112,7 @@ impl Resume {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn go_on(&mut self, caches: &mut [Cache], left: &mut usize) -> mlx::Result<bool> {
+    pub fn advance(&mut self, caches: &mut [Cache], left: &mut usize) -> mlx::Result<bool> {
         let mut first = true;
         while let Some(fill) = self.fills.front() {
             let bytes = fill.bytes();

@@ -26,7 +26,12 @@ fn caches() -> Vec<Cache> {
 }
 
 /// What layers hold of `tokens`, as numbers.
-fn numbers(prefix: &mut Prefix, caches: &[Cache], tokens: &[u32], slice: usize) -> (Vec<Vec<f32>>, usize) {
+fn numbers(
+    prefix: &mut PrefixCache,
+    caches: &[Cache],
+    tokens: &[u32],
+    slice: usize,
+) -> (Vec<Vec<f32>>, usize) {
     let request = Request::new(tokens.to_vec(), 1);
     let mut resumed: Vec<Cache> = caches
         .iter()
@@ -37,9 +42,9 @@ fn numbers(prefix: &mut Prefix, caches: &[Cache], tokens: &[u32], slice: usize) 
         .collect();
     let mut begun = prefix.attach(&request, tokens, &resumed);
     assert_eq!(begun.position, TOKENS as usize);
-    let resume = begun.resume.as_mut().expect("something to resume");
+    let resume = begun.restore.as_mut().expect("something to resume");
     let mut slices = 1;
-    while !resume.go_on(&mut resumed, &mut { slice }).expect("runs") {
+    while !resume.advance(&mut resumed, &mut { slice }).expect("runs") {
         slices += 1;
     }
     let numbers = |array: &Array| match array.ndim() {
@@ -54,20 +59,21 @@ fn state_copied_in_slices_is_that_copied_at_once() {
     let caches = caches();
     let tokens: Vec<u32> = (0..TOKENS as u32).collect();
     let asked = [&tokens[..], &[7, 7]].concat();
-    let new = || Prefix::new(&Options::default(), &caches, None, None);
+    let new = || PrefixCache::new(&Options::default(), &caches, None, None);
     let mut at_once = new();
-    let copied = at_once.copy(&tokens, &caches, 0, CopiedSoFar::default(), false).expect("something");
+    let copied = at_once.copy_state(&tokens, &caches, 0, CopyProgress::default(), false).expect("something");
     mlx::eval(copied.arrays()).expect("runs");
     at_once.store(&tokens, copied);
 
     let mut sliced = new();
-    let mut copying = sliced.copying(&tokens, &caches, 0, CopiedSoFar::default(), false).expect("something");
+    let mut copying =
+        sliced.start_copy(&tokens, &caches, 0, CopyProgress::default(), false).expect("something");
     let mut slices = 1;
-    while !copying.go_on(&caches, &mut 1).expect("runs") {
+    while !copying.advance(&caches, &mut 1).expect("runs") {
         slices += 1;
     }
     assert!(slices >= 2, "a layer at a time: {slices}");
-    sliced.store(&tokens, copying.into_copied());
+    sliced.store(&tokens, copying.into_state());
 
     let (expected, _) = numbers(&mut at_once, &caches, &asked, usize::MAX);
     let (got, slices) = numbers(&mut sliced, &caches, &asked, 1);

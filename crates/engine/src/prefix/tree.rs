@@ -29,7 +29,7 @@ pub struct Tree<S, C> {
     /// Places in `nodes` that nobody uses.
     free: Vec<usize>,
     /// State is resumed at checkpoints alone; otherwise at any token.
-    by_checkpoint: bool,
+    needs_snapshots: bool,
     /// Lookups so far: the measure of age.
     clock: u64,
     /// Of all spans and checkpoints.
@@ -89,7 +89,7 @@ impl Found {
 const ROOT: usize = 0;
 
 impl<S: Span, C: Weight> Tree<S, C> {
-    pub fn new(by_checkpoint: bool) -> Tree<S, C> {
+    pub fn new(needs_snapshots: bool) -> Tree<S, C> {
         let root = Node {
             parent: ROOT,
             start: 0,
@@ -100,7 +100,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
             checkpoint: None,
             used: 0,
         };
-        Tree { nodes: vec![root], free: vec![], by_checkpoint, clock: 0, bytes: 0, hollow: 0 }
+        Tree { nodes: vec![root], free: vec![], needs_snapshots, clock: 0, bytes: 0, hollow: 0 }
     }
 
     pub fn find(&self, tokens: &[u32]) -> Found {
@@ -134,7 +134,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
 
     /// The last position, at most `limit`, whose state is stored whole.
     pub fn resumable(&self, found: &Found, limit: usize) -> usize {
-        if !self.by_checkpoint {
+        if !self.needs_snapshots {
             return found.stored.min(limit);
         }
         let ends = found.path.iter().rev().map(|&i| &self.nodes[i]);

@@ -10,7 +10,7 @@ use super::{
     drafter::Drafter,
     step_costs::StepCosts,
 };
-use crate::{models::Model, prefix::write_whole};
+use crate::{models::Model, prefix::write_atomic};
 
 /// Name of the file, in the folder of the model's state.
 pub const COSTS_FILE: &str = "costs.json";
@@ -94,7 +94,7 @@ impl SavedCosts {
     /// The file cannot be written; no partial file is left.
     fn save(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self)?;
-        write_whole(path, |file| file.write_all(&text))
+        write_atomic(path, |file| file.write_all(&text))
     }
 
     fn restore(self, drafters: &mut [Box<dyn Drafter>]) -> StepCosts {

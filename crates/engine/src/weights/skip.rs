@@ -5,7 +5,7 @@ use mlx::{Dtype, quant::Quantization};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Quantize,
-    /// Copied unquantised, for this reason.
+    /// CopiedState unquantised, for this reason.
     Skip(&'static str),
 }
 

@@ -259,7 +259,7 @@ fn no_restart_changes_a_bit() {
             let mut options = || Options {
                 prefill_chunk: random.choose(&[16, 64, 256]),
                 prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30]),
-                checkpoint_every: random.choose(&[0, 32, 500]),
+                snapshot_interval: random.choose(&[0, 32, 500]),
                 ..place.with_disk(random.choose(&[300_000, 1 << 30, 1 << 30]))
             };
             let engines = [place.start(options()), place.start(options())];

@@ -85,7 +85,7 @@ fn what_does_not_say_so_is_exact() {
             let options = Options {
                 prefill_chunk: random.choose(&[16, 64, 256]),
                 prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30]),
-                checkpoint_every: random.choose(&[0, 32, 500]),
+                snapshot_interval: random.choose(&[0, 32, 500]),
                 ..with_bits(&place, Some(CacheBits::Four))
             };
             let engine = place.start(options);

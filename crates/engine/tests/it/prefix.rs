@@ -36,7 +36,7 @@ fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &En
         prefill_chunk: random.choose(&[5, 16, 64, 256]),
         max_batch: random.choose(&[1, 3, 8]),
         prefix_cache_bytes: random.choose(&[30_000, 200_000, 1 << 30, 1 << 30]),
-        checkpoint_every: random.choose(&[0, 32, 500]),
+        snapshot_interval: random.choose(&[0, 32, 500]),
         ..Options::default()
     };
     let engine = load(options.clone());
@@ -215,7 +215,7 @@ impl Agent {
 /// The style of coding agents: a long head of instructions and tools, growing histories, thinking stripped, tool
 /// results, a head line that changes, a branch, two agents in turns.
 fn trace(golden: &str) -> Oracle {
-    let options = Options { checkpoint_every: 512, prefill_chunk: 512, ..Options::default() };
+    let options = Options { snapshot_interval: 512, prefill_chunk: 512, ..Options::default() };
     let engine = load(golden, options);
     let (mut random, mut oracle) = (Random(7), Oracle::default());
     let head = random.tokens(3000);
@@ -351,7 +351,7 @@ fn a_miss_says_why() {
     other = prompt.clone();
     other[250] = 251;
     let branch = usage(&hybrid, request(other.clone(), 2));
-    assert_eq!((branch.cached_tokens, miss(&branch)), (40, Some((MissReason::NoCheckpoint, 40))));
+    assert_eq!((branch.cached_tokens, miss(&branch)), (40, Some((MissReason::NoSnapshot, 40))));
     other[250] = 252;
     let again = usage(&hybrid, request(other, 2));
     assert_eq!((again.cached_tokens, miss(&again)), (250, Some((MissReason::Differs, 250))));

@@ -168,7 +168,7 @@ fn state_stored_after_drafts_equals_that_of_plain_decoding() {
         let folder = checkpoint::folder(golden);
         let script = Script { answers: vec![], acceptance_rate: 0.0, vocab_size: 250, seed: 4 };
         let options =
-            Options { prefix_cache_bytes: 1 << 30, checkpoint_every: 32, ..options(Speculate::Auto) };
+            Options { prefix_cache_bytes: 1 << 30, snapshot_interval: 32, ..options(Speculate::Auto) };
         let engine =
             start_scripted(Checkpoint::Folder(folder.path().into()), options, script, |_| {}).expect("loads");
         let (mut random, mut before, mut reused) = (Random(6), vec![], 0);

@@ -59,7 +59,7 @@ fn row(stored: &StoredModel) -> [String; 8] {
     [
         stored.model.clone().unwrap_or_else(|| "unreadable".into()),
         stored.tokens.to_string(),
-        stored.checkpoints.to_string(),
+        stored.snapshots.to_string(),
         stored.files.to_string(),
         megabytes(stored.bytes),
         stored.bits.map_or("exact".into(), |bits| u8::from(bits).to_string()),
@@ -75,7 +75,7 @@ fn to_json(stored: &StoredModel) -> Value {
         "model": stored.model,
         "fingerprint": stored.fingerprint,
         "tokens": stored.tokens,
-        "checkpoints": stored.checkpoints,
+        "checkpoints": stored.snapshots,
         "files": stored.files,
         "bytes": stored.bytes,
         // Of keys and values, where they are compressed.

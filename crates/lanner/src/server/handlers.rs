@@ -126,7 +126,7 @@ async fn cache_stats(
         "bytes": stats.bytes,
         "entries": stats.entries,
         "tokens": stats.stored_tokens,
-        "checkpoints": stats.checkpoints,
+        "checkpoints": stats.snapshots,
         "disk": {
             "budget_bytes": stats.disk_budget_bytes,
             "bytes": stats.disk_bytes,

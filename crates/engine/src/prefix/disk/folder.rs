@@ -43,7 +43,7 @@ pub struct StoredModel {
     pub bytes: u64,
     /// Tokens with keys and values.
     pub tokens: usize,
-    pub checkpoints: usize,
+    pub snapshots: usize,
     pub used: Option<SystemTime>,
 }
 
@@ -61,12 +61,12 @@ pub fn list(root: &Path) -> io::Result<Vec<StoredModel>> {
             files: files.len(),
             bytes: files.iter().map(|entry| entry.bytes).sum(),
             tokens: 0,
-            checkpoints: 0,
+            snapshots: 0,
             used: files.iter().map(|entry| entry.used).max(),
         };
         for (piece, _) in files.iter().filter_map(|entry| Piece::open(&entry.path).ok()) {
             stored.tokens += piece.position() - piece.description.from;
-            stored.checkpoints += usize::from(piece.has_checkpoint());
+            stored.snapshots += usize::from(piece.has_checkpoint());
             stored.bits = piece.description.bits;
             stored.model = Some(piece.description.model);
         }

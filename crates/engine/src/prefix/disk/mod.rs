@@ -23,7 +23,7 @@ use std::{
 };
 
 pub use self::fingerprint::Fingerprint;
-pub use self::folder::{LAYER_PROFILE_FILE, StoredModel, clear, list, write as write_whole};
+pub use self::folder::{LAYER_PROFILE_FILE, StoredModel, clear, list, write as write_atomic};
 use self::{
     file::Piece,
     reader::{Read, Reader, Section, Wanted},
@@ -101,14 +101,14 @@ impl Disk {
     ///
     /// # Errors
     /// The folder cannot be made or read, or the model's files not be hashed.
-    pub fn open(place: &DiskCache, fingerprint: Fingerprint, by_checkpoint: bool) -> io::Result<Disk> {
+    pub fn open(place: &DiskCache, fingerprint: Fingerprint, needs_snapshots: bool) -> io::Result<Disk> {
         let model = fingerprint.finish()?;
         let folder = place.folder.join(&model[0]);
         folder::create_folder(&folder)?;
         folder::tidy(&folder);
         folder::shrink(&place.folder, place.bytes as u64, &mut folder::Checked::new())?;
         let writer = Writer::start(place.folder.clone(), folder.clone(), place.bytes as u64)?;
-        let (tree, files) = (Tree::new(by_checkpoint), HashMap::new());
+        let (tree, files) = (Tree::new(needs_snapshots), HashMap::new());
         let (bits, budget) = (place.bits, place.bytes);
         let mut disk = Disk {
             folder,
@@ -268,7 +268,7 @@ impl Disk {
         let mut restored = vec![];
         while let Some(restore) = &mut self.restore {
             if let Some(building) = &mut restore.building {
-                match building.go_on(left) {
+                match building.advance(left) {
                     Ok(true) => {}
                     Ok(false) => return Ok(restored),
                     Err(error) => {
@@ -341,7 +341,7 @@ impl Disk {
                 continue;
             };
             let done = match self.writer.has_room(saving.bytes()) {
-                true => saving.go_on(left).inspect_err(|_| _ = self.pending.pop_front())?,
+                true => saving.advance(left).inspect_err(|_| _ = self.pending.pop_front())?,
                 false => false,
             };
             if !done {
@@ -456,7 +456,7 @@ impl Disk {
 
 /// Reads a state file completely: header, run and checkpoint.
 #[cfg(any(test, feature = "fuzzing"))]
-pub fn read_whole(path: &Path) -> Result<(), String> {
+pub fn check_file(path: &Path) -> Result<(), String> {
     let (piece, mut arrays) = Piece::open(path)?;
     arrays.run(&piece)?;
     if piece.has_checkpoint() {

@@ -52,7 +52,7 @@ impl Building {
     ///
     /// # Errors
     /// There is no memory for them.
-    pub fn go_on(&mut self, left: &mut usize) -> mlx::Result<bool> {
+    pub fn advance(&mut self, left: &mut usize) -> mlx::Result<bool> {
         while *left > 0 {
             let Some((window, sides)) = self.raw.pop_front() else { return Ok(true) };
             let bytes: usize = sides.iter().flatten().map(|side| side.bytes()).sum();

@@ -28,7 +28,7 @@ impl Saving {
     ///
     /// # Errors
     /// Evaluating the arrays failed.
-    pub fn go_on(&mut self, left: &mut usize) -> mlx::Result<bool> {
+    pub fn advance(&mut self, left: &mut usize) -> mlx::Result<bool> {
         let run: Vec<&Array> = self.run.iter().flat_map(Run::arrays).collect();
         let checkpoint: Vec<&Array> = self.checkpoint.iter().flat_map(Checkpoint::arrays).collect();
         let Contents { run: first, checkpoint: second } = &mut self.contents;

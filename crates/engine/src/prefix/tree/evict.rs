@@ -33,7 +33,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
 
     /// Forgets everything, what was evicted included.
     pub fn clear(&mut self) {
-        *self = Tree { clock: self.clock, ..Tree::new(self.by_checkpoint) };
+        *self = Tree { clock: self.clock, ..Tree::new(self.needs_snapshots) };
     }
 
     fn least(&self) -> Option<End> {
@@ -54,7 +54,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
     /// Tokens that a sequence which goes on from the end of node `i` would have to compute again without it.
     fn saved(&self, i: usize) -> usize {
         let node = &self.nodes[i];
-        if !self.by_checkpoint {
+        if !self.needs_snapshots {
             return node.tokens.len();
         }
         if node.checkpoint.is_none() {

@@ -183,8 +183,8 @@ fn audit(tree: &Runs) {
 proptest! {
     /// Beside a plain list of everything ever put in.
     #[test]
-    fn it_finds_what_a_list_of_sequences_would(acts in prop::collection::vec(act(), 1..60), by_checkpoint: bool) {
-        let mut tree = Runs::new(by_checkpoint);
+    fn it_finds_what_a_list_of_sequences_would(acts in prop::collection::vec(act(), 1..60), needs_snapshots: bool) {
+        let mut tree = Runs::new(needs_snapshots);
         let (mut list, mut evicted): (Vec<(Vec<u32>, bool)>, bool) = (vec![], false);
         for act in acts {
             match act {
@@ -200,14 +200,14 @@ proptest! {
                     let at = tree.resumable(&found, tokens.len());
                     prop_assert!(at <= found.stored);
                     prop_assert_eq!(read(&tree, &tokens, at), &tokens[..at]);
-                    if by_checkpoint && at > 0 {
+                    if needs_snapshots && at > 0 {
                         prop_assert_eq!(tree.checkpoint(&found, at), Some(&Past(tokens[..at].to_vec())));
                     }
                     if !evicted {
                         let ends = list.iter().filter(|(other, marked)| *marked && tokens.starts_with(other));
                         let best = ends.map(|(other, _)| other.len()).max().unwrap_or(0);
                         prop_assert_eq!((found.stored, found.known), (longest, longest));
-                        prop_assert_eq!(at, if by_checkpoint { best } else { longest });
+                        prop_assert_eq!(at, if needs_snapshots { best } else { longest });
                     }
                     tree.touch(&found, at);
                 }

@@ -13,7 +13,7 @@ use crate::{
     Options,
     batch::{Batch, Part},
     models::Model,
-    prefix::{Copied, CopiedSoFar, Prefix},
+    prefix::{CopiedState, CopyProgress, PrefixCache},
     request::{Request, Sampling},
     run::guarded,
     sample::{Sampler, guess},
@@ -37,7 +37,7 @@ pub struct DraftModel {
     /// Most tokens computed in one call to catch up.
     chunk: usize,
     /// State of finished sequences, for those with the same prefix.
-    prefix: Prefix,
+    prefix: PrefixCache,
     /// Set for good by the first failure.
     failed: bool,
 }
@@ -62,7 +62,7 @@ impl DraftModel {
     pub fn new(model: Rc<dyn Model>, costs: StepCosts, options: &Options, prefix_bytes: usize) -> DraftModel {
         let options = Options { prefix_cache_bytes: prefix_bytes, ..options.clone() };
         DraftModel {
-            prefix: Prefix::new(&options, &model.make_caches(), None, None),
+            prefix: PrefixCache::new(&options, &model.make_caches(), None, None),
             chunk: options.prefill_chunk.max(1),
             model,
             costs,
@@ -96,12 +96,12 @@ impl DraftModel {
         }
         let mut caches = self.model.make_caches();
         let own = Request::new(request.tokens[..request.prompt].to_vec(), 1);
-        let mut begun = self.prefix.begin(&own, request.tokens, &mut caches)?;
+        let mut begun = self.prefix.attach_and_restore(&own, request.tokens, &mut caches)?;
         // A copy before the prompt's last token would cost a step of its own.
-        if begun.keep_at.remove(&(request.prompt - 1)) {
-            begun.keep_at.insert(request.prompt);
+        if begun.snapshot_at.remove(&(request.prompt - 1)) {
+            begun.snapshot_at.insert(request.prompt);
         }
-        Ok(DraftContext::new(caches, request.tokens[..begun.position].to_vec(), begun.keep_at))
+        Ok(DraftContext::new(caches, request.tokens[..begun.position].to_vec(), begun.snapshot_at))
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
@@ -222,7 +222,7 @@ impl DraftModel {
     fn fail(&mut self, error: &str) {
         tracing::warn!("the draft model failed and drafts no more: {error}");
         self.failed = true;
-        self.prefix.fail();
+        self.prefix.clear_after_failure();
     }
 }
 
@@ -238,7 +238,7 @@ impl Drafter for DraftModel {
         }
         let computed = match request.state.get::<DraftContext>() {
             Some(context) => context.tokens.len(),
-            None if self.prefix.is_on() => self.prefix.resumable(request.tokens),
+            None if self.prefix.is_enabled() => self.prefix.resumable(request.tokens),
             None => 0,
         };
         // The cost of each draft includes a few tokens.
@@ -271,8 +271,8 @@ impl StateStore for DraftModel {
     }
 }
 
-fn copy(prefix: &Prefix, context: &DraftContext) -> Option<Copied> {
-    prefix.copy(&context.tokens, &context.caches, 0, CopiedSoFar::default(), false)
+fn copy(prefix: &PrefixCache, context: &DraftContext) -> Option<CopiedState> {
+    prefix.copy_state(&context.tokens, &context.caches, 0, CopyProgress::default(), false)
 }
 
 /// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's

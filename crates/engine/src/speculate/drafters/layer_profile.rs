@@ -10,7 +10,7 @@ use crate::{
     batch::{Batch, Part},
     cache::Cache,
     models::Model,
-    prefix::write_whole,
+    prefix::write_atomic,
     speculate::calibration::SliceSizer,
 };
 
@@ -48,7 +48,7 @@ impl LayerProfile {
     /// The file cannot be written; no partial file is left.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self)?;
-        write_whole(path, |file| file.write_all(&text))
+        write_atomic(path, |file| file.write_all(&text))
     }
 
     /// The layers without which drafts are expected to be fastest, ascending.

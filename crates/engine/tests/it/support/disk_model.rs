@@ -39,7 +39,7 @@ impl Place {
         let folder = self.disk.path().into();
         Options {
             disk_cache: Some(DiskCache { folder, bytes, bits: None }),
-            checkpoint_every: 100,
+            snapshot_interval: 100,
             ..Options::default()
         }
     }

@@ -168,7 +168,7 @@ pub fn reason(reason: MissReason) -> &'static str {
         MissReason::Differs => "differs",
         MissReason::Evicted => "evicted",
         MissReason::TooLarge => "too_large",
-        MissReason::NoCheckpoint => "no_checkpoint",
+        MissReason::NoSnapshot => "no_checkpoint",
         MissReason::LogitsWanted => "logprobs",
         MissReason::Disabled => "disabled",
     }

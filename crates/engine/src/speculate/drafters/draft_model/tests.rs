@@ -48,7 +48,7 @@ impl Model for CountingModel {
 const CHUNK: usize = 16;
 
 fn drafter(model: Rc<CountingModel>) -> DraftModel {
-    let options = Options { prefill_chunk: CHUNK, checkpoint_every: 32, ..Options::default() };
+    let options = Options { prefill_chunk: CHUNK, snapshot_interval: 32, ..Options::default() };
     DraftModel::new(model, StepCosts::new(vec![(1, 1.0), (32, 8.0)]), &options, 1 << 28)
 }
 
