@@ -19,10 +19,10 @@ mod pieces;
 mod python;
 mod reasoning;
 mod sandbox;
-pub mod spoilers;
 mod stop;
 mod template;
 mod tokenizer;
+pub mod volatile_lines;
 
 pub use decode::{DecodeOptions, Decoder};
 pub use detokenize::{Detokenizer, TextOffsets};

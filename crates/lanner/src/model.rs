@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, spoilers};
+use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, volatile_lines};
 use engine::{Engine, Request};
 use serde_json::{Map, Value};
 
@@ -95,7 +95,7 @@ impl Model {
         let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
         let messages = match self.volatile_prefix {
             VolatilePrefix::Keep => Cow::Borrowed(&conversation.messages),
-            VolatilePrefix::Normalize => Cow::Owned(spoilers::normalize(&conversation.messages)),
+            VolatilePrefix::Normalize => Cow::Owned(volatile_lines::normalize(&conversation.messages)),
         };
         let messages = chat::conversation::prepare(&messages, template)?;
         let input = RenderInput {

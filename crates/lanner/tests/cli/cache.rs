@@ -113,7 +113,7 @@ fn next_turn_reuses_the_prefix_and_a_miss_is_explained() {
 }
 
 /// The first lines of Claude Code's system prompt, and of agents that add the time.
-fn spoiled(request: usize) -> String {
+fn volatile(request: usize) -> String {
     format!(
         "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa69{request};\n\
          Current time: 10:3{request}\n{}",
@@ -129,17 +129,17 @@ fn volatile_line_is_reported_and_left_in_place() {
         let reply = server.chat(&json!({ "messages": messages, "max_tokens": 1, "temperature": 0 })).json();
         reply["usage"]["lanner"]["cache"]["miss"].clone()
     };
-    ask(&spoiled(1));
-    let miss = ask(&spoiled(2));
+    ask(&volatile(1));
+    let miss = ask(&volatile(2));
     assert_eq!((&miss["reason"], &miss["spoiler"]), (&json!("differs"), &json!("billing")), "{miss}");
-    let clock = |minute: usize| spoiled(minute).lines().skip(1).collect::<Vec<_>>().join("\n");
+    let clock = |minute: usize| volatile(minute).lines().skip(1).collect::<Vec<_>>().join("\n");
     ask(&clock(1));
     assert_eq!(ask(&clock(2))["spoiler"], "time");
     let miss = ask(&clock(2).replacen("feathers", "colours", 1));
     assert_eq!((&miss["reason"], &miss["spoiler"]), (&json!("differs"), &Value::Null), "{miss}");
 
     let server = Setup::default().says("x");
-    let system = spoiled(1);
+    let system = volatile(1);
     assert_eq!(server.chat(&json!({ "messages": messages(&system, &["hi"]) })).status, 200);
     assert!(server.last_prompt().contains(&system), "a prompt is what the client sent");
 }
@@ -150,7 +150,7 @@ fn volatile_line_keeps_the_prefix_when_prompts_are_normalized() {
     setup.models.volatile_prefix = VolatilePrefix::Normalize;
     let server = setup.merlin();
     let ask = |request: usize| {
-        let messages = messages(&spoiled(request), &["Name an owl."]);
+        let messages = messages(&volatile(request), &["Name an owl."]);
         server.chat(&json!({ "messages": messages, "max_tokens": 1, "temperature": 0 })).json()["usage"]
             .clone()
     };
@@ -163,7 +163,7 @@ fn volatile_line_keeps_the_prefix_when_prompts_are_normalized() {
     let mut setup = Setup::default();
     setup.models.volatile_prefix = VolatilePrefix::Normalize;
     let server = setup.says("x");
-    assert_eq!(server.chat(&json!({ "messages": messages(&spoiled(1), &["hi"]) })).status, 200);
+    assert_eq!(server.chat(&json!({ "messages": messages(&volatile(1), &["hi"]) })).status, 200);
     let prompt = server.last_prompt();
     assert!(prompt.starts_with("<|im_start|>system\nYou know"), "{prompt}");
     assert!(prompt.contains("<|im_start|>user\nhi\n\nCurrent time: 10:31<|im_end|>"), "{prompt}");

@@ -18,7 +18,7 @@ use axum::{
     http::HeaderName,
     response::{IntoResponse, Response},
 };
-use chat::{Decoder, spoilers::Spoiler};
+use chat::{Decoder, volatile_lines::VolatileLine};
 use engine::{Lossy, RequestError};
 use serde::Serialize;
 
@@ -250,7 +250,7 @@ fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
     let [before, after] = around(MISS_LINE_TOKENS).map(|ids| model.decode(ids));
     MissContext {
         text: model.decode(&around(MISS_TEXT_TOKENS).concat()),
-        spoiler: Spoiler::at(&(before.clone() + &after), before.len()),
+        volatile_line: VolatileLine::at(&(before.clone() + &after), before.len()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chat::spoilers::Spoiler;
+use chat::volatile_lines::VolatileLine;
 use engine::{CacheReport, CacheSource, Lossy, MissReason};
 use serde::Serialize;
 
@@ -72,14 +72,15 @@ pub struct CacheMiss {
     /// The prompt around it.
     pub text: String,
     /// What agent clients are known to change there: `billing`, `date`, `time`, `token_countdown`, or null.
-    pub spoiler: Option<&'static str>,
+    #[serde(rename = "spoiler")]
+    pub volatile_line: Option<&'static str>,
 }
 
 /// What a prompt says at one of its tokens.
 pub struct MissContext {
     /// With some tokens on either side.
     pub text: String,
-    pub spoiler: Option<Spoiler>,
+    pub volatile_line: Option<VolatileLine>,
 }
 
 impl Usage {
@@ -141,7 +142,7 @@ impl CacheMiss {
             reason: reason(miss.reason),
             position: miss.position,
             text: context.text,
-            spoiler: context.spoiler.filter(|_| differs).map(Spoiler::name),
+            volatile_line: context.volatile_line.filter(|_| differs).map(VolatileLine::name),
         }
     }
 }

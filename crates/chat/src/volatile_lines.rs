@@ -14,7 +14,7 @@ const BILLING: &str = "x-anthropic-billing-header:";
 
 /// What a line says that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoiler {
+pub enum VolatileLine {
     /// `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;`, which Claude Code writes at the
     /// head of its system prompt: new in every request, and nothing that a model needs.
     Billing,
@@ -26,13 +26,13 @@ pub enum Spoiler {
     Countdown,
 }
 
-impl Spoiler {
+impl VolatileLine {
     pub fn name(self) -> &'static str {
         match self {
-            Spoiler::Billing => "billing",
-            Spoiler::Date => "date",
-            Spoiler::Time => "time",
-            Spoiler::Countdown => "token_countdown",
+            VolatileLine::Billing => "billing",
+            VolatileLine::Date => "date",
+            VolatileLine::Time => "time",
+            VolatileLine::Countdown => "token_countdown",
         }
     }
 
@@ -40,12 +40,12 @@ impl Spoiler {
     ///
     /// # Panics
     /// If `at` is not between two characters.
-    pub fn at(text: &str, at: usize) -> Option<Spoiler> {
+    pub fn at(text: &str, at: usize) -> Option<VolatileLine> {
         let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
         let end = text[at..].find('\n').map_or(text.len(), |length| at + length);
-        let (spoiler, span) = find(&text[start..end])?;
+        let (kind, span) = find(&text[start..end])?;
         // What takes a line's place begins where the line began.
-        (start + span.start <= at && at < (start + span.end).max(start + span.start + 1)).then_some(spoiler)
+        (start + span.start <= at && at < (start + span.end).max(start + span.start + 1)).then_some(kind)
     }
 }
 
@@ -122,16 +122,16 @@ impl Cut {
         for line in text.split_inclusive('\n') {
             let found = if self.lines > 0 { find(line.trim_end_matches(['\n', '\r'])) } else { None };
             self.lines = self.lines.saturating_sub(1);
-            let goes = |spoiler| match spoiler {
-                Spoiler::Billing => true,
-                Spoiler::Time | Spoiler::Countdown => self.moves,
-                Spoiler::Date => false,
+            let goes = |kind| match kind {
+                VolatileLine::Billing => true,
+                VolatileLine::Time | VolatileLine::Countdown => self.moves,
+                VolatileLine::Date => false,
             };
-            let Some((spoiler, span)) = found.filter(|(spoiler, _)| goes(*spoiler)) else {
+            let Some((kind, span)) = found.filter(|(kind, _)| goes(*kind)) else {
                 kept.push_str(line);
                 continue;
             };
-            if spoiler != Spoiler::Billing {
+            if kind != VolatileLine::Billing {
                 self.moved.push(line[span.clone()].trim().to_owned());
             }
             let rest = [&line[..span.start], &line[span.end..]];
@@ -144,19 +144,19 @@ impl Cut {
     }
 }
 
-/// The spoiler in a line, and its bytes.
-fn find(line: &str) -> Option<(Spoiler, Range<usize>)> {
+/// The kind in a line, and its bytes.
+fn find(line: &str) -> Option<(VolatileLine, Range<usize>)> {
     if let Some(start) = line.find(BILLING) {
-        return Some((Spoiler::Billing, start..billing_end(line, start + BILLING.len())));
+        return Some((VolatileLine::Billing, start..billing_end(line, start + BILLING.len())));
     }
     if is_countdown(line) {
-        return Some((Spoiler::Countdown, 0..line.len()));
+        return Some((VolatileLine::Countdown, 0..line.len()));
     }
     // A template may put a marker in front of the text.
     let starts = line.char_indices().filter(|(_, c)| matches!(c, '>' | ']')).map(|(at, _)| at + 1);
     [0].into_iter().chain(starts).find_map(|start| {
-        let (spoiler, length) = date(&line[start..])?;
-        Some((spoiler, start..start + length))
+        let (kind, length) = date(&line[start..])?;
+        Some((kind, start..start + length))
     })
 }
 
@@ -311,7 +311,7 @@ const BESIDE_DATES: &[&str] = &[
 ];
 
 /// A date or a time of day behind its name, at the start of a text, and where it ends.
-fn date(text: &str) -> Option<(Spoiler, usize)> {
+fn date(text: &str) -> Option<(VolatileLine, usize)> {
     let mut named = false;
     let (mut numbers, mut months, mut years, mut clock) = (0, 0, 0, false);
     let mut end = 0;
@@ -337,12 +337,12 @@ fn date(text: &str) -> Option<(Spoiler, usize)> {
         end = at + word.len();
     }
     let day = years == 1 && numbers + months > 2 || numbers == 3 && !clock;
-    let spoiler = match (named, clock, day) {
-        (true, true, _) => Spoiler::Time,
-        (true, false, true) => Spoiler::Date,
+    let kind = match (named, clock, day) {
+        (true, true, _) => VolatileLine::Time,
+        (true, false, true) => VolatileLine::Date,
         _ => return None,
     };
-    Some((spoiler, end + trailing(&text[end..])))
+    Some((kind, end + trailing(&text[end..])))
 }
 
 /// Bytes of a closing bracket, full stop and closing tag.

@@ -1,11 +1,11 @@
 use serde_json::{Value, json};
 
-use super::{Spoiler::*, *};
+use super::{VolatileLine::*, *};
 
 const HEADER: &str = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
 
-fn check(line: &str, expected: Option<(Spoiler, &str)>) {
-    assert_eq!(find(line).map(|(spoiler, span)| (spoiler, &line[span])), expected, "{line}");
+fn check(line: &str, expected: Option<(VolatileLine, &str)>) {
+    assert_eq!(find(line).map(|(kind, span)| (kind, &line[span])), expected, "{line}");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn what_only_looks_alike_is_left_alone() {
 fn a_place_in_a_prompt_is_named() {
     let check = |text: &str, marker: &str, expected| {
         let at = text.find(marker).unwrap();
-        assert_eq!(Spoiler::at(text, at), expected, "{marker} in {text}");
+        assert_eq!(VolatileLine::at(text, at), expected, "{marker} in {text}");
     };
     let prompt = format!(
         "<|im_start|>system\n{HEADER}\nToday's date is 2026-03-01. Be brief.\n\nCurrent time: 10:32\n"
@@ -84,7 +84,7 @@ fn a_place_in_a_prompt_is_named() {
     for plain in ["<|im", "system", "Be brief", "\n\nCurrent"] {
         check(&prompt, plain, None);
     }
-    assert_eq!(Spoiler::at("", 0), None);
+    assert_eq!(VolatileLine::at("", 0), None);
 }
 
 fn message(role: &str, content: impl Into<Value>) -> Value {
