@@ -7,7 +7,7 @@ use crate::{
     constrain::TokenSet,
     logprobs::Logprobs,
     models::Model,
-    prefix::{CopiedState, PrefixCache},
+    prefix::{CopiedState, CopySource, PrefixCache},
     request::{FinishReason, ModelInfo, RequestError, TokenLogprobs},
     sequence::Sequence,
 };
@@ -109,10 +109,10 @@ impl Row {
         let here = (worth && !self.keeps.contains(&s.computed)).then_some(s.computed);
         let mut taken = 0;
         for at in self.keeps.iter().copied().chain(here) {
-            let back = s.computed - at;
-            let Some(copied) = prefix.copy_state(&s.tokens[..at], &s.caches, back, s.copied, s.lossy) else {
-                continue;
-            };
+            let ahead = s.computed - at;
+            let source = CopySource { tokens: &s.tokens[..at], caches: &s.caches, ahead, lossy: s.lossy };
+            let Some(copy) = prefix.start_copy(&source, s.copied) else { continue };
+            let copied = copy.at_once(&s.caches);
             let bytes: usize = copied.arrays().map(Array::nbytes).sum();
             // Rows of one step are copied together.
             if taken + bytes > room {

@@ -16,7 +16,7 @@ use crate::{
     memory::is_out_of_memory,
     metrics::Holding,
     models::Model,
-    prefix::{Disk, PrefixCache},
+    prefix::{DiskTier, PrefixCache},
     queue::Queue,
     request::{Event, FinishReason, ModelInfo, Priority, RequestError, Usage},
     room::{Deferred, Waiting},
@@ -40,7 +40,7 @@ pub fn run(
     model: Rc<dyn Model>,
     info: ModelInfo,
     options: Options,
-    disk: Option<Disk>,
+    disk: Option<DiskTier>,
     speculator: Speculator,
     heartbeat: &Heartbeat,
     messages: Receiver<Message>,
@@ -95,7 +95,7 @@ impl Runner {
         model: Rc<dyn Model>,
         info: ModelInfo,
         options: Options,
-        disk: Option<Disk>,
+        disk: Option<DiskTier>,
         mut speculator: Speculator,
     ) -> Runner {
         Runner {

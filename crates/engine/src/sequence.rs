@@ -8,7 +8,9 @@ use crate::{
     constrain::TokenSet,
     handle::Submission,
     models::Model,
-    prefix::{CopiedState, CopyProgress, DiskFetch, PrefixCache, PrefixMatch, StateCopy, StateRestore},
+    prefix::{
+        CopiedState, CopyProgress, CopySource, DiskFetch, PrefixCache, PrefixMatch, StateCopy, StateRestore,
+    },
     request::{
         CacheReport, Event, FinishReason, Lossy, MissReason, ModelInfo, Request, RequestError, TokenLogprobs,
         Usage,
@@ -359,8 +361,9 @@ impl Sequence {
             return Ok(true);
         }
         if self.copying.is_none() {
-            let so_far = CopyProgress::default();
-            self.copying = prefix.start_copy(&self.tokens[..computed], &self.caches, 0, so_far, self.lossy);
+            let (tokens, caches) = (&self.tokens[..computed], &self.caches[..]);
+            let source = CopySource { tokens, caches, ahead: 0, lossy: self.lossy };
+            self.copying = prefix.start_copy(&source, CopyProgress::default());
         }
         match &mut self.copying {
             Some(copying) => copying.advance(&self.caches, &mut prefix.copy_budget),

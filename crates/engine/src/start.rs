@@ -23,7 +23,7 @@ use crate::{
     models::{self, DFlash, Model},
     options::{Device, DiskCache, Dtype, Options, Progress, Speculate},
     places::Places,
-    prefix::{Disk, Fingerprint, LAYER_PROFILE_FILE, needs_snapshots},
+    prefix::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, needs_snapshots},
     request::ModelInfo,
     run::run,
     speculate::{
@@ -155,7 +155,7 @@ fn load(
 struct Ready {
     model: Rc<dyn Model>,
     info: ModelInfo,
-    disk: Option<Disk>,
+    disk: Option<DiskTier>,
     speculator: Speculator,
     /// For weights, steps and drafters.
     memory: Vec<Reservation>,
@@ -239,9 +239,9 @@ fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Finge
     Fingerprint::start(place, checkpoint, options).unwrap_or_else(|error| no_disk(place, &error))
 }
 
-fn open_disk(fingerprint: Fingerprint, options: &Options, model: &dyn Model) -> Option<Disk> {
+fn open_disk(fingerprint: Fingerprint, options: &Options, model: &dyn Model) -> Option<DiskTier> {
     let place = options.disk_cache.as_ref()?;
-    let opened = Disk::open(place, fingerprint, needs_snapshots(&model.make_caches()));
+    let opened = DiskTier::open(place, fingerprint, needs_snapshots(&model.make_caches()));
     opened.map(Some).unwrap_or_else(|error| no_disk(place, &error))
 }
 

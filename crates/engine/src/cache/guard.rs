@@ -1,4 +1,4 @@
-//! A sequence's caches in the hands of somebody who tries things out on them.
+//! Guard that rolls caches back after a trial.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,28 +6,28 @@ use nn::Recurrence;
 
 use super::{Cache, WindowEvicted};
 
-/// Caches that are as they were when this is dropped, whatever was computed on them in between, a panic included.
+/// Restores the caches when it is dropped, also by a panic.
 ///
-/// Keys and values behind the end are overwritten by whoever comes next. A recurrence is shared with what it was before, so
-/// that the first step on it computes into memory of its own.
+/// Keys and values after the end may be overwritten. A recurrence shares its arrays with the saved
+/// one, so the first step writes to new memory.
 pub struct CacheGuard<'a> {
     caches: &'a mut [Cache],
-    before: Vec<Before>,
+    saved: Vec<Saved>,
 }
 
-enum Before {
-    /// Tokens.
+enum Saved {
+    /// Number of tokens.
     Kv(i32),
     Recurrent(Recurrence),
 }
 
 impl CacheGuard<'_> {
     pub fn new(caches: &mut [Cache]) -> CacheGuard<'_> {
-        let before = caches.iter().map(|cache| match cache {
-            Cache::Kv(kv) => Before::Kv(kv.length()),
-            Cache::Recurrent(recurrent) => Before::Recurrent(recurrent.clone()),
+        let saved = caches.iter().map(|cache| match cache {
+            Cache::Kv(kv) => Saved::Kv(kv.length()),
+            Cache::Recurrent(recurrent) => Saved::Recurrent(recurrent.clone()),
         });
-        CacheGuard { before: before.collect(), caches }
+        CacheGuard { saved: saved.collect(), caches }
     }
 }
 
@@ -47,18 +47,19 @@ impl DerefMut for CacheGuard<'_> {
 
 impl Drop for CacheGuard<'_> {
     /// # Panics
-    /// If more tokens were tried out than a window [keeps](super::REWINDABLE) beyond its reach: a bug of ours.
+    /// If a window cannot be rewound: more than [`REWINDABLE`](super::REWINDABLE) tokens were
+    /// appended.
     fn drop(&mut self) {
-        for (cache, before) in self.caches.iter_mut().zip(self.before.drain(..)) {
-            match (cache, before) {
-                (Cache::Kv(kv), Before::Kv(length)) => {
+        for (cache, saved) in self.caches.iter_mut().zip(self.saved.drain(..)) {
+            match (cache, saved) {
+                (Cache::Kv(kv), Saved::Kv(length)) => {
                     let rewound: Result<(), WindowEvicted> = kv.rewind(kv.length() - length);
                     rewound.unwrap_or_else(|WindowEvicted| {
-                        panic!("a window has dropped what it had at {length}")
+                        panic!("a window no longer has its state at {length}")
                     });
                 }
-                (Cache::Recurrent(recurrent), Before::Recurrent(before)) => *recurrent = before,
-                _ => unreachable!("a cache stays of its kind"),
+                (Cache::Recurrent(recurrent), Saved::Recurrent(saved)) => *recurrent = saved,
+                _ => unreachable!("a cache never changes its kind"),
             }
         }
     }

@@ -1,22 +1,23 @@
-//! Keys and values of an attention layer, or the latents that stand for both; room grows in steps, written in place.
+//! Keys and values of an attention layer, or the latents that replace both; buffers grow in steps
+//! and are written in place.
 
 use mlx::Array;
 use nn::{KEY_BLOCK, KvBuffer, KvRow, Softmax};
 
 use super::{Window, WindowEvicted};
 
-/// Tokens kept beyond a window, so that a short step back (a rejected draft) finds what it needs.
+/// Tokens kept before a window, so that a rejected draft can be rewound.
 pub const REWINDABLE: i32 = 64;
-/// A window's buffer moves only when it can drop at least this many tokens, so that moves stay rare.
-const WORTH_MOVING: i32 = 256;
+/// A window's buffer moves only if it drops at least this many tokens, so that moves stay rare.
+const MIN_DROP: i32 = 256;
 
 pub struct Kv {
     keys: KvBuffer,
-    /// Unused where one buffer holds latents.
+    /// Empty if `keys` holds latents.
     values: KvBuffer,
-    /// Tokens seen.
+    /// Number of tokens appended.
     length: i32,
-    /// Position of the buffers' first token: 0 until a window has moved.
+    /// Position of the buffers' first token; 0 until a window moves.
     start: i32,
     window: Option<i32>,
 }
@@ -26,7 +27,7 @@ impl Kv {
         Kv { keys: KvBuffer::default(), values: KvBuffer::default(), length: 0, start: 0, window }
     }
 
-    /// Tokens seen.
+    /// Number of tokens appended.
     pub fn length(&self) -> i32 {
         self.length
     }
@@ -46,30 +47,31 @@ impl Kv {
         [&self.keys, &self.values].map(|buffer| buffer.copy(from - self.start, to - self.start))
     }
 
-    /// A copy of what queries behind all but the last `back` tokens see, and a few tokens more.
+    /// Copies the window at `ahead` tokens before the end.
     ///
     /// # Panics
-    /// If the window has moved past that point: a bug of ours.
+    /// If the window no longer has those tokens.
     #[track_caller]
-    pub fn snapshot(&self, back: i32) -> Window {
-        let length = self.length - back;
-        assert!(self.first_needed(length) >= self.start, "{back} tokens back from {}", self.length);
-        let start = self.start.max(self.reach(length));
+    pub fn snapshot(&self, ahead: i32) -> Window {
+        let length = self.length - ahead;
+        assert!(self.first_visible(length) >= self.start, "{ahead} tokens back from {}", self.length);
+        let start = self.start.max(self.first_kept(length));
         let [keys, values] = self.copy(start, length);
         Window { keys, values, start, length }
     }
 
-    /// Goes on behind tokens `start..length`, whose keys and values are given in parts; with room for `room` more.
+    /// Replaces the contents by tokens `start..length`, whose keys and values come in parts, with
+    /// capacity for `room` more.
     #[track_caller]
     pub fn restore(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
         [self.keys, self.values] = parts.map(|parts| KvBuffer::concatenate(parts, room));
         (self.start, self.length) = (start, length);
     }
 
-    /// This sequence's part of a step of `tokens` more, which are counted as seen.
+    /// Appends `tokens` and returns this sequence's row of a batched step that fills them.
     #[track_caller]
     pub fn row(&mut self, tokens: i32) -> KvRow<'_> {
-        self.make_room(tokens);
+        self.reserve(tokens);
         let past = self.length - self.start;
         self.length += tokens;
         KvRow { tokens, past, window: self.window, keys: &mut self.keys, values: &mut self.values }
@@ -78,7 +80,7 @@ impl Kv {
     /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.
     #[track_caller]
     pub fn attend(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
-        self.make_room(q.dim(0));
+        self.reserve(q.dim(0));
         let past = self.length - self.start;
         let out = nn::attend(q, [k, v], &mut self.keys, &mut self.values, past, self.window, softmax);
         self.length += q.dim(0);
@@ -88,20 +90,21 @@ impl Kv {
     /// Appends `k`, `v` `[tokens, kv_heads, dim]`.
     #[track_caller]
     pub fn append(&mut self, [k, v]: [&Array; 2]) {
-        self.make_room(k.dim(0));
+        self.reserve(k.dim(0));
         nn::append_kv([k, v], &mut self.keys, &mut self.values, self.length - self.start);
         self.length += k.dim(0);
     }
 
-    /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`, each over all of it.
+    /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`
+    /// without a causal mask.
     ///
     /// # Panics
-    /// Of a window: a bug in a model file.
+    /// If this is a window.
     #[track_caller]
     pub fn attend_all(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
-        assert!(self.window.is_none(), "a window's queries do not see the same keys");
+        assert!(self.window.is_none(), "queries of a window see different keys");
         self.append([k, v]);
-        // Queries that see the same are like more heads of one query.
+        // Queries that see the same keys are like more heads of one query.
         let (tokens, heads, kv_heads) = (q.dim(0), q.dim(1), k.dim(1));
         let q = q.reshape(&[tokens, kv_heads, heads / kv_heads, -1]).transpose(&[1, 0, 2, 3]);
         let out = self.attend_over(&q.reshape(&[1, tokens * heads, -1]), softmax);
@@ -109,54 +112,56 @@ impl Kv {
         out.reshape(&[tokens, heads, -1])
     }
 
-    /// Attends with `q` over what was appended already; the queries are the last of it.
+    /// Attends with `q`, the queries of the last tokens, without appending.
     #[track_caller]
     pub fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
         nn::attend_cached(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
     }
 
-    /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` numbers are the values, and attends.
+    /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` elements are the values,
+    /// and attends.
     #[track_caller]
     pub fn attend_latent(&mut self, q: &Array, latent: &Array, value_dim: i32, softmax: &Softmax) -> Array {
-        self.make_room(q.dim(0));
+        self.reserve(q.dim(0));
         let past = self.length - self.start;
         let out = nn::attend_latent(q, latent, &mut self.keys, value_dim, past, self.window, softmax);
         self.length += q.dim(0);
         out
     }
 
-    /// Forgets the last `tokens`.
+    /// Removes the last `tokens`.
     pub fn rewind(&mut self, tokens: i32) -> Result<(), WindowEvicted> {
         assert!(tokens <= self.length, "{tokens} back from {}", self.length);
-        if self.first_needed(self.length - tokens) < self.start {
+        if self.first_visible(self.length - tokens) < self.start {
             return Err(WindowEvicted);
         }
         self.length -= tokens;
         Ok(())
     }
 
-    /// The first position that the query at `length` sees.
-    fn first_needed(&self, length: i32) -> i32 {
+    /// The first position that the query at `length` attends to.
+    fn first_visible(&self, length: i32) -> i32 {
         self.window.map_or(0, |window| (length + 1 - window).max(0))
     }
 
-    /// The first position to keep for what comes behind `length`: the start of a whole block, so that attention's blocks
-    /// stay where they were; see `nn::KvBuffer::slide`.
-    fn reach(&self, length: i32) -> i32 {
-        (self.first_needed(length) - REWINDABLE).max(0) / KEY_BLOCK * KEY_BLOCK
+    /// The first position to keep for tokens from `length` on: a multiple of the block size, so
+    /// that attention's blocks stay aligned; see `nn::KvBuffer::slide`.
+    fn first_kept(&self, length: i32) -> i32 {
+        (self.first_visible(length) - REWINDABLE).max(0) / KEY_BLOCK * KEY_BLOCK
     }
 
-    /// Before the buffers grow for `tokens` more, drops what no window reaches.
+    /// Drops tokens outside the window if the buffers would otherwise have to grow for `tokens`
+    /// more.
     #[track_caller]
-    fn make_room(&mut self, tokens: i32) {
+    fn reserve(&mut self, tokens: i32) {
         let live = self.length - self.start;
-        let keep = self.reach(self.length);
-        let drop = keep - self.start;
-        let worth = drop >= WORTH_MOVING.max(self.window.unwrap_or(0) / 2);
-        if live + tokens > self.keys.capacity() && worth {
+        let first_kept = self.first_kept(self.length);
+        let drop = first_kept - self.start;
+        let worth_moving = drop >= MIN_DROP.max(self.window.unwrap_or(0) / 2);
+        if live + tokens > self.keys.capacity() && worth_moving {
             self.keys.slide(drop, live);
             self.values.slide(drop, live);
-            self.start = keep;
+            self.start = first_kept;
         }
     }
 }

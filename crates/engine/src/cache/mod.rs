@@ -1,6 +1,5 @@
-//! What a sequence carries from token to token, per layer: keys and values, or a recurrent state.
-//!
-//! Each cache can be rewound by what the last step computed ahead: tokens of a draft that was wrong.
+//! Per-layer state of a sequence: keys and values, or a recurrent state. Rejected draft tokens of
+//! the last step can be rewound.
 
 mod guard;
 mod kv;
@@ -13,56 +12,56 @@ pub use self::{
     kv::{Kv, REWINDABLE},
 };
 
-/// One layer's state of one sequence. It takes shapes and types from what the layer first puts in.
+/// State of one layer for one sequence. Shapes and dtypes are those of the layer's first inputs.
 pub enum Cache {
     Kv(Kv),
     Recurrent(Recurrence),
 }
 
-/// What a window holds at one point: copies `[kv_heads, length - start, dim]`.
+/// Copies of a window's keys and values `[kv_heads, length - start, dim]`.
 #[derive(Clone)]
 pub struct Window {
     keys: Option<Array>,
     values: Option<Array>,
-    /// Position of the first token: the start of a whole attention block.
+    /// Position of the first token, a multiple of the attention block size.
     start: i32,
     length: i32,
 }
 
-/// The state of a cache at one point, where that cannot be cut out of a later state; for sequences to come.
+/// The state of one layer at one position, if it cannot be cut out of a later state.
 #[derive(Clone)]
 pub enum Snapshot {
     Window(Window),
     Recurrent(Recurrence),
 }
 
-/// A window has moved past what is needed: tokens it dropped do not come back, so the sequence has to be computed again.
+/// A window no longer has the tokens to rewind to; the sequence must be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowEvicted;
 
 impl Cache {
-    /// Of a layer that attends to everything before it, or to latents of everything.
+    /// For full attention, also over latents.
     pub fn kv() -> Cache {
         Cache::Kv(Kv::new(None))
     }
 
-    /// Of a layer whose queries see `window` keys, their own included: older ones are dropped in time.
+    /// For sliding-window attention over `window` keys, including the query's own.
     pub fn window(window: i32) -> Cache {
         Cache::Kv(Kv::new(Some(window)))
     }
 
-    /// Of a layer that sees the past through a convolution, a state, or both.
+    /// For recurrences and convolutions.
     pub fn recurrent() -> Cache {
         Cache::Recurrent(Recurrence::default())
     }
 
-    /// Forgets the last `tokens`, all of which were ahead in the last step. No state is copied for that.
+    /// Removes the last `tokens`, all of them uncommitted tokens of the last step. Copies no state.
     ///
     /// # Errors
-    /// A window has dropped tokens that the first query from then on sees; the cache is left as it was.
+    /// A window has dropped tokens that the next query attends to; the cache is unchanged.
     ///
     /// # Panics
-    /// If a recurrence has taken them in already: a bug of ours.
+    /// If a recurrence has committed them.
     #[track_caller]
     pub fn rewind(&mut self, tokens: usize) -> Result<(), WindowEvicted> {
         match self {
@@ -74,7 +73,8 @@ impl Cache {
         }
     }
 
-    /// Keys and values of everything before it: the state at each position is a part of any later one.
+    /// The keys and values of full attention, where the state at a position is part of any later
+    /// one.
     pub fn as_full_attention(&self) -> Option<&Kv> {
         match self {
             Cache::Kv(kv) if kv.window().is_none() => Some(kv),
@@ -82,40 +82,40 @@ impl Cache {
         }
     }
 
-    /// The state `back` tokens before this point, for sequences to come; `None` of a cache that is
-    /// [growing](Cache::as_full_attention).
+    /// The state before the last `ahead` tokens, which must be uncommitted; `None` for
+    /// [full attention](Cache::as_full_attention).
     ///
     /// # Panics
-    /// If those tokens were not ahead in the last step: a bug of ours.
+    /// If those tokens are committed.
     #[track_caller]
-    pub fn snapshot(&self, back: usize) -> Option<Snapshot> {
+    pub fn snapshot(&self, ahead: usize) -> Option<Snapshot> {
         match self {
-            Cache::Kv(kv) => kv.window().is_some().then(|| Snapshot::Window(kv.snapshot(back as i32))),
+            Cache::Kv(kv) => kv.window().is_some().then(|| Snapshot::Window(kv.snapshot(ahead as i32))),
             Cache::Recurrent(recurrent) => {
                 let mut recurrent = recurrent.clone();
-                recurrent.rewind(back as i32);
+                recurrent.rewind(ahead as i32);
                 Some(Snapshot::Recurrent(recurrent.committed()))
             }
         }
     }
 
-    /// Goes on from a kept state, with room for `room` tokens before anything has to move.
+    /// Restores a snapshot, with capacity for `room` more tokens.
     ///
     /// # Panics
-    /// If it is another kind of cache's: a bug of ours.
+    /// If it is a snapshot of another kind of cache.
     #[track_caller]
-    pub fn restore(&mut self, kept: &Snapshot, room: i32) {
-        match (self, kept) {
+    pub fn restore(&mut self, snapshot: &Snapshot, room: i32) {
+        match (self, snapshot) {
             (Cache::Kv(kv), Snapshot::Window(window)) => {
                 let parts = [window.keys.as_slice(), window.values.as_slice()];
                 kv.restore(parts, window.start, window.length, room);
             }
-            (Cache::Recurrent(recurrent), Snapshot::Recurrent(before)) => *recurrent = before.clone(),
-            _ => panic!("state of another kind of cache"),
+            (Cache::Recurrent(recurrent), Snapshot::Recurrent(state)) => *recurrent = state.clone(),
+            _ => panic!("snapshot of another kind of cache"),
         }
     }
 
-    /// The arrays a step leaves behind, to be evaluated with it.
+    /// Arrays to evaluate with the step that wrote them.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         let arrays = match self {
             Cache::Kv(kv) => kv.arrays(),
@@ -125,7 +125,7 @@ impl Cache {
     }
 
     /// # Panics
-    /// If this layer's cache is of another kind: a bug in a model file.
+    /// If the cache is of the other kind.
     #[track_caller]
     pub fn as_kv(&mut self) -> &mut Kv {
         match self {
@@ -135,7 +135,7 @@ impl Cache {
     }
 
     /// # Panics
-    /// If this layer's cache is of another kind: a bug in a model file.
+    /// If the cache is of the other kind.
     #[track_caller]
     pub fn as_recurrent(&mut self) -> &mut Recurrence {
         match self {
@@ -150,7 +150,7 @@ impl Snapshot {
         self.parts().1.into_iter().flatten()
     }
 
-    /// What it consists of: the first position and the end of a window, and arrays.
+    /// First position and end of a window, and arrays.
     pub fn parts(&self) -> (Option<[i32; 2]>, [Option<&Array>; 2]) {
         match self {
             Snapshot::Window(window) => {
@@ -160,7 +160,7 @@ impl Snapshot {
         }
     }
 
-    /// From its [parts](Snapshot::parts).
+    /// Inverse of [`parts`](Snapshot::parts).
     pub fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Snapshot {
         match window {
             Some([start, length]) => {

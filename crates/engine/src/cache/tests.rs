@@ -30,9 +30,9 @@ fn feed(cache: &mut Cache, inputs: &[Array; 3], from: i32, to: i32, chunk: i32) 
 }
 
 #[test]
-fn a_window_gives_the_bits_of_a_masked_whole_past() {
+fn window_equals_masked_full_attention() {
     let inputs = inputs(1500);
-    // A cache that keeps everything, and a mask: what the window is checked against.
+    // Reference: a cache of all tokens, and a mask.
     let [q, k, v] = &inputs;
     let (mut keys, mut values) = (nn::KvBuffer::default(), nn::KvBuffer::default());
     let whole = nn::attend(q, [k, v], &mut keys, &mut values, 0, Some(WINDOW), &Softmax::scaled(0.35));
@@ -47,29 +47,29 @@ fn a_window_gives_the_bits_of_a_masked_whole_past() {
     }
 }
 
-/// From before a window first moves and from after, into a buffer that has to move soon.
+/// Snapshots before and after a window first moves, restored into a buffer that soon has to move.
 #[test]
-fn a_kept_window_goes_on_with_the_same_bits() {
+fn restored_window_continues_with_same_bits() {
     let inputs = inputs(1500);
     let mut cache = Cache::window(WINDOW);
     let mut whole = feed(&mut cache, &inputs, 0, 30, 7);
     for (from, to) in [(30, 299), (299, 555), (555, 1100)] {
-        let (kept, room) = (cache.snapshot(0).expect("a window"), from % 3);
-        let going_on = feed(&mut cache, &inputs, from, to, 9);
-        whole.extend(&going_on);
+        let (snapshot, room) = (cache.snapshot(0).expect("a window"), from % 3);
+        let continued = feed(&mut cache, &inputs, from, to, 9);
+        whole.extend(&continued);
         let mut resumed = Cache::window(WINDOW);
-        resumed.restore(&kept, room);
+        resumed.restore(&snapshot, room);
         let rest = feed(&mut resumed, &inputs, from, 1500, 5);
-        assert!(rest[..going_on.len()] == going_on, "behind {from}");
+        assert!(rest[..continued.len()] == continued, "from {from}");
         let again = resumed.snapshot(0).expect("a window");
-        assert!(again.arrays().all(|array| array.dim(1) < 500), "not everything is kept");
+        assert!(again.arrays().all(|array| array.dim(1) < 500), "the snapshot has only the window");
     }
     let mut cold = Cache::window(WINDOW);
     assert!(feed(&mut cold, &inputs, 0, 1100, 1100) == whole);
 }
 
 #[test]
-fn rewinding_gives_the_bits_of_never_having_gone_on() {
+fn rewind_restores_bits_before_tokens() {
     let inputs = inputs(700);
     for (mut cache, back) in [(Cache::kv(), 400), (Cache::window(WINDOW), 20)] {
         feed(&mut cache, &inputs, 0, 600 - back, 50);
@@ -82,19 +82,18 @@ fn rewinding_gives_the_bits_of_never_having_gone_on() {
 }
 
 #[test]
-fn what_a_window_dropped_does_not_come_back() {
+fn rewind_past_window_fails_and_changes_nothing() {
     let inputs = inputs(1500);
     let mut cache = Cache::window(WINDOW);
     let whole = feed(&mut Cache::window(WINDOW), &inputs, 0, 1500, 10);
     feed(&mut cache, &inputs, 0, 1490, 10);
     assert_eq!(cache.rewind(1400), Err(WindowEvicted));
-    // The refusal changed nothing.
     let rest = feed(&mut cache, &inputs, 1490, 1500, 10);
     assert!(whole.ends_with(&rest));
 }
 
 #[test]
-fn a_recurrence_forgets_what_was_ahead() {
+fn rewind_recurrence_removes_uncommitted_tokens() {
     let [x, weight] = [noise(&[30, 6], 4), noise(&[6, 4], 5)];
     let [q, k, v] = [noise(&[30, 2, 8], 1), noise(&[30, 2, 8], 2), noise(&[30, 4, 8], 3)];
     let beta = noise(&[30, 4], 6).sigmoid();
@@ -113,6 +112,6 @@ fn a_recurrence_forgets_what_was_ahead() {
     let mut cache = Cache::recurrent();
     run(&mut cache, 0, 8, 0);
     run(&mut cache, 8, 16, 7);
-    cache.rewind(5).expect("what was ahead can always be forgotten");
+    cache.rewind(5).expect("uncommitted tokens can be rewound");
     assert!(run(&mut cache, 11, 30, 0) == expected);
 }

@@ -1,76 +1,97 @@
-//! Copies of a sequence's state on their way into the cache, made at once or in slices.
+//! Copies of a sequence's state on their way into the prefix cache, made at once or in slices.
 
 use mlx::Array;
 
-use super::state::{Checkpoint, Run};
+use super::state::{KvSpan, StateSnapshot};
 use crate::cache::Cache;
 
-/// What is to be copied of a sequence's state, and the copies so far.
+/// Tokens of a stored span of keys and values: the unit of eviction where any token can be resumed.
+pub const SPAN: usize = 256;
+
+/// The state to copy: that after `tokens`.
+pub struct CopySource<'a> {
+    pub tokens: &'a [u32],
+    /// Hold `tokens`, then `ahead` more that the last step may rewind.
+    pub caches: &'a [Cache],
+    pub ahead: usize,
+    /// Whether the state was computed from lossy state.
+    pub lossy: bool,
+}
+
+/// How much of a sequence was copied, so that nothing is copied twice while a copy is in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CopyProgress {
+    /// Tokens that the sequence knows to be stored.
+    pub stored: usize,
+    /// Those, and tokens of copies in flight.
+    pub copied: usize,
+}
+
+/// A planned copy, and the part of it that is done.
 pub struct StateCopy {
-    /// Tokens of the runs to come, the next one last.
-    spans: Vec<[usize; 2]>,
+    /// Token ranges of the spans still to copy, the next one last.
+    ranges: Vec<[usize; 2]>,
     lossy: bool,
-    /// Layers of the first of `spans`.
+    /// Layers copied so far of the next range.
     layers: Vec<[Option<Array>; 2]>,
     copied: CopiedState,
 }
 
-/// State that is to be stored once it has been evaluated.
+/// State to be stored once it is evaluated.
 #[derive(Default)]
 pub struct CopiedState {
     length: usize,
     position: usize,
-    /// Each with the position of its first token, one behind the other.
-    pub(super) runs: Vec<(usize, Run)>,
-    pub(super) checkpoint: Option<Checkpoint>,
+    /// Consecutive spans, each with the position of its first token.
+    pub(super) spans: Vec<(usize, KvSpan)>,
+    pub(super) snapshot: Option<StateSnapshot>,
 }
 
 impl StateCopy {
-    /// Of the state behind the first `position` of `length` tokens: runs of tokens and, if asked for, a checkpoint, `back`
-    /// tokens before the end of what `caches` hold.
+    /// Copies `ranges`, and a snapshot if wanted, of the first `position` of `length` tokens.
     pub fn new(
         [length, position]: [usize; 2],
-        spans: Vec<[usize; 2]>,
-        checkpoint: bool,
-        caches: &[Cache],
-        back: usize,
-        lossy: bool,
+        ranges: Vec<[usize; 2]>,
+        snapshot: bool,
+        source: &CopySource,
     ) -> StateCopy {
-        let checkpoint = checkpoint.then(|| Checkpoint::keep(caches, back, lossy));
-        let copied = CopiedState { length, position, runs: vec![], checkpoint };
-        StateCopy { spans: spans.into_iter().rev().collect(), lossy, layers: vec![], copied }
+        let CopySource { caches, ahead, lossy, .. } = *source;
+        let snapshot = snapshot.then(|| StateSnapshot::new(caches, ahead, lossy));
+        let copied = CopiedState { length, position, spans: vec![], snapshot };
+        StateCopy { ranges: ranges.into_iter().rev().collect(), lossy, layers: vec![], copied }
     }
 
-    /// All of it, to be evaluated with a step.
+    /// Copies everything, to be evaluated with a step.
     #[track_caller]
     pub fn at_once(mut self, caches: &[Cache]) -> CopiedState {
-        while let Some([from, to]) = self.spans.pop() {
-            self.copied.runs.push((from, Run::copy(caches, [from, to], self.lossy)));
+        while let Some([from, to]) = self.ranges.pop() {
+            self.copied.spans.push((from, KvSpan::copy(caches, [from, to], self.lossy)));
         }
         self.copied
     }
 
-    /// Copies and evaluates until `left` bytes are copied, at least one layer; `true` once all is.
+    /// Copies and evaluates up to `budget` bytes, at least one layer; `true` once everything is
+    /// copied.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Out of memory.
     #[track_caller]
-    pub fn advance(&mut self, caches: &[Cache], left: &mut usize) -> mlx::Result<bool> {
-        mlx::eval(self.copied.checkpoint.iter().flat_map(Checkpoint::arrays))?;
-        let growing: Vec<_> = caches.iter().filter_map(Cache::as_full_attention).collect();
-        while let Some(&[from, to]) = self.spans.last() {
-            let Some(kv) = growing.get(self.layers.len()) else {
+    pub fn advance(&mut self, caches: &[Cache], budget: &mut usize) -> mlx::Result<bool> {
+        mlx::eval(self.copied.snapshot.iter().flat_map(StateSnapshot::arrays))?;
+        let full_attention: Vec<_> = caches.iter().filter_map(Cache::as_full_attention).collect();
+        while let Some(&[from, to]) = self.ranges.last() {
+            let Some(kv) = full_attention.get(self.layers.len()) else {
                 let layers = std::mem::take(&mut self.layers);
-                self.copied.runs.push((from, Run::new(layers, self.lossy)));
-                self.spans.pop();
+                self.copied.spans.push((from, KvSpan::new(layers, self.lossy)));
+                self.ranges.pop();
                 continue;
             };
-            if *left == 0 {
+            if *budget == 0 {
                 return Ok(false);
             }
             let sides = kv.copy(from as i32, to as i32);
             mlx::eval(sides.iter().flatten())?;
-            *left = left.saturating_sub(sides.iter().flatten().map(Array::nbytes).sum());
+            *budget = budget.saturating_sub(sides.iter().flatten().map(Array::nbytes).sum());
             self.layers.push(sides);
         }
         Ok(true)
@@ -82,19 +103,31 @@ impl StateCopy {
 }
 
 impl CopiedState {
-    /// Tokens of the sequence; of those behind [`position`](CopiedState::position) it is known that they do not fit.
+    /// Tokens of the sequence; those after [`position`](CopiedState::position) do not fit.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The end of what is stored with it.
+    /// End of the stored state.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// To be evaluated before they are stored.
+    /// Arrays to evaluate before the state is stored.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let runs = self.runs.iter().flat_map(|(_, run)| run.arrays());
-        runs.chain(self.checkpoint.iter().flat_map(Checkpoint::arrays))
+        let spans = self.spans.iter().flat_map(|(_, span)| span.arrays());
+        spans.chain(self.snapshot.iter().flat_map(StateSnapshot::arrays))
     }
+}
+
+/// Splits tokens `from..to` at multiples of [`SPAN`].
+pub fn span_ranges(from: usize, to: usize) -> Vec<[usize; 2]> {
+    let mut ranges = vec![];
+    let mut at = from;
+    while at < to {
+        let end = (at / SPAN * SPAN + SPAN).min(to);
+        ranges.push([at, end]);
+        at = end;
+    }
+    ranges
 }

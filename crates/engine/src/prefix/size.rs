@@ -1,26 +1,26 @@
-//! How many bytes the stored state of a sequence takes, from the shapes of a model's caches.
+//! Bytes of a sequence's stored state, from the shapes of a model's caches.
 
 use mlx::Array;
 use nn::KEY_BLOCK;
 
 use crate::cache::{Cache, REWINDABLE};
 
-/// No sequence is longer.
-const MOST_TOKENS: usize = 1 << 40;
+/// Upper bound of any sequence's length.
+const MAX_TOKENS: usize = 1 << 40;
 
-/// What the state of a sequence's first tokens takes, in bytes.
+/// Bytes of the state of a sequence's first tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateSize {
-    /// Of each token, in layers that attend to everything before it.
+    /// Per token, in full-attention layers.
     pub token: usize,
-    /// Of a snapshot of recurrences, whatever its position.
+    /// Of a snapshot of all recurrences, at any position.
     pub snapshot: usize,
-    /// Sliding windows: bytes of each token in one, and most tokens of one.
+    /// Sliding windows: bytes per token, and maximum tokens.
     pub windows: Vec<(usize, usize)>,
 }
 
 impl StateSize {
-    /// `None` of caches that nothing was computed into.
+    /// `None` for caches that are still empty.
     pub(crate) fn of(caches: &[Cache]) -> Option<StateSize> {
         let mut size = StateSize::default();
         for cache in caches {
@@ -39,15 +39,15 @@ impl StateSize {
         (size.at(1) > 0).then_some(size)
     }
 
-    /// Most bytes of the state of a sequence's first `tokens`.
+    /// Maximum bytes of the state of a sequence's first `tokens`.
     pub fn at(&self, tokens: usize) -> usize {
         let windows = self.windows.iter().map(|(token, most)| token * tokens.min(*most));
         self.token.saturating_mul(tokens) + self.snapshot + windows.sum::<usize>()
     }
 
-    /// Most tokens whose state takes at most `bytes`.
+    /// Maximum tokens whose state fits into `bytes`.
     pub fn tokens_within(&self, bytes: usize) -> usize {
-        let (mut fits, mut beyond) = (0, MOST_TOKENS);
+        let (mut fits, mut beyond) = (0, MAX_TOKENS);
         while beyond - fits > 1 {
             let middle = fits + (beyond - fits) / 2;
             *(if self.at(middle) <= bytes { &mut fits } else { &mut beyond }) = middle;
@@ -65,10 +65,10 @@ mod tests {
         let check = |size: &StateSize, bytes: usize, expected: usize| {
             assert_eq!(size.tokens_within(bytes), expected, "{size:?} in {bytes}");
         };
-        let growing = StateSize { token: 10, ..StateSize::default() };
-        check(&growing, 0, 0);
-        check(&growing, 99, 9);
-        check(&growing, 100, 10);
+        let full_attention = StateSize { token: 10, ..StateSize::default() };
+        check(&full_attention, 0, 0);
+        check(&full_attention, 99, 9);
+        check(&full_attention, 100, 10);
         let hybrid = StateSize { token: 10, snapshot: 50, windows: vec![(5, 4)] };
         check(&hybrid, 49, 0);
         check(&hybrid, 65, 1);
@@ -77,6 +77,6 @@ mod tests {
         check(&hybrid, 120, 5);
         let recurrent = StateSize { snapshot: 50, ..StateSize::default() };
         check(&recurrent, 49, 0);
-        check(&recurrent, 50, MOST_TOKENS - 1);
+        check(&recurrent, 50, MAX_TOKENS - 1);
     }
 }

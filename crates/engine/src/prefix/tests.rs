@@ -5,7 +5,7 @@ use super::*;
 
 const TOKENS: i32 = 600;
 
-/// Caches of two layers that grow, a window and a recurrence, behind so many tokens.
+/// Caches of two full-attention layers, a window and a recurrence, after `TOKENS` tokens.
 fn caches() -> Vec<Cache> {
     let noise = |shape: &[i32], seed| Array::gumbel(shape, seed).astype(Dtype::Float32);
     let mut caches = vec![Cache::kv(), Cache::window(40), Cache::recurrent(), Cache::kv()];
@@ -25,8 +25,8 @@ fn caches() -> Vec<Cache> {
     caches
 }
 
-/// What layers hold of `tokens`, as numbers.
-fn numbers(
+/// The values in the caches restored for `tokens`, and the number of slices that took.
+fn restored_values(
     prefix: &mut PrefixCache,
     caches: &[Cache],
     tokens: &[u32],
@@ -40,11 +40,11 @@ fn numbers(
             Cache::Recurrent(_) => Cache::recurrent(),
         })
         .collect();
-    let mut begun = prefix.attach(&request, tokens, &resumed);
-    assert_eq!(begun.position, TOKENS as usize);
-    let resume = begun.restore.as_mut().expect("something to resume");
+    let mut matched = prefix.attach(&request, tokens, &resumed);
+    assert_eq!(matched.position, TOKENS as usize);
+    let restore = matched.restore.as_mut().expect("a match");
     let mut slices = 1;
-    while !resume.advance(&mut resumed, &mut { slice }).expect("runs") {
+    while !restore.advance(&mut resumed, &mut { slice }).expect("runs") {
         slices += 1;
     }
     let numbers = |array: &Array| match array.ndim() {
@@ -55,35 +55,36 @@ fn numbers(
 }
 
 #[test]
-fn state_copied_in_slices_is_that_copied_at_once() {
+fn state_copied_in_slices_equals_state_copied_at_once() {
     let caches = caches();
     let tokens: Vec<u32> = (0..TOKENS as u32).collect();
-    let asked = [&tokens[..], &[7, 7]].concat();
+    let longer = [&tokens[..], &[7, 7]].concat();
     let new = || PrefixCache::new(&Options::default(), &caches, None, None);
     let mut at_once = new();
-    let copied = at_once.copy_state(&tokens, &caches, 0, CopyProgress::default(), false).expect("something");
+    let source = CopySource { tokens: &tokens, caches: &caches, ahead: 0, lossy: false };
+    let copy = at_once.start_copy(&source, CopyProgress::default()).expect("new state");
+    let copied = copy.at_once(&caches);
     mlx::eval(copied.arrays()).expect("runs");
     at_once.store(&tokens, copied);
 
     let mut sliced = new();
-    let mut copying =
-        sliced.start_copy(&tokens, &caches, 0, CopyProgress::default(), false).expect("something");
+    let mut copy = sliced.start_copy(&source, CopyProgress::default()).expect("new state");
     let mut slices = 1;
-    while !copying.advance(&caches, &mut 1).expect("runs") {
+    while !copy.advance(&caches, &mut 1).expect("runs") {
         slices += 1;
     }
     assert!(slices >= 2, "a layer at a time: {slices}");
-    sliced.store(&tokens, copying.into_state());
+    sliced.store(&tokens, copy.into_state());
 
-    let (expected, _) = numbers(&mut at_once, &caches, &asked, usize::MAX);
-    let (got, slices) = numbers(&mut sliced, &caches, &asked, 1);
+    let (expected, _) = restored_values(&mut at_once, &caches, &longer, usize::MAX);
+    let (got, slices) = restored_values(&mut sliced, &caches, &longer, 1);
     assert!(expected == got && !got.is_empty());
     assert!(slices >= 3, "a cache at a time: {slices}");
 }
 
 #[test]
-fn spans_end_at_multiples_of_their_length() {
-    let check = |from, to, expected: &[[usize; 2]]| assert_eq!(spans(from, to), expected);
+fn span_ranges_end_at_multiples_of_span() {
+    let check = |from, to, expected: &[[usize; 2]]| assert_eq!(span_ranges(from, to), expected);
     check(5, 5, &[]);
     check(0, SPAN, &[[0, SPAN]]);
     check(10, SPAN + 1, &[[10, SPAN], [SPAN, SPAN + 1]]);

@@ -1,9 +1,8 @@
-//! A radix tree over token ids: which sequences are stored, how far, and which part is worth least. Pure bookkeeping: it
-//! does not look into what is stored.
+//! Radix tree over token ids: which sequences are stored, how far, and what to evict. Knows nothing
+//! about the stored state.
 //!
-//! A node stands for a run of tokens and holds what belongs to each of them (its span); at its end there may be a
-//! checkpoint, what belongs to that position alone. What is evicted leaves its tokens behind for a while, so that a miss
-//! can be told from a sequence that nobody had sent before.
+//! A node holds consecutive tokens and their span; at its end it may hold a snapshot. Evicted nodes
+//! keep their tokens for a while as tombstones, so that eviction can be told from a first request.
 
 mod evict;
 #[cfg(test)]
@@ -11,31 +10,30 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-/// What a run of tokens has.
-pub trait Span: Sized {
+/// State that takes memory.
+pub trait HeapSize {
     fn bytes(&self) -> usize;
-    /// What the first `at` tokens have, and the others; there is at least one of each.
+}
+
+/// State of consecutive tokens.
+pub trait Span: HeapSize + Sized {
+    /// Splits into the state of the first `at` tokens and that of the others; neither is empty.
     fn split(self, at: usize) -> [Self; 2];
 }
 
-/// What a position has.
-pub trait Weight {
-    fn bytes(&self) -> usize;
-}
-
-pub struct Tree<S, C> {
-    /// The first is the root, which has no tokens and is never removed.
+pub struct RadixTree<S, C> {
+    /// The first one is the root, which has no tokens and is never removed.
     nodes: Vec<Node<S, C>>,
-    /// Places in `nodes` that nobody uses.
+    /// Unused indices of `nodes`.
     free: Vec<usize>,
-    /// State is resumed at checkpoints alone; otherwise at any token.
+    /// Whether state can be resumed only at snapshots, not at any token.
     needs_snapshots: bool,
-    /// Lookups so far: the measure of age.
+    /// Number of lookups so far; ages are counted in lookups.
     clock: u64,
-    /// Of all spans and checkpoints.
+    /// Total of all spans and snapshots.
     bytes: usize,
-    /// Tokens of nodes without a span.
-    hollow: usize,
+    /// Tokens of nodes without a span, whose state was evicted or never stored.
+    tombstones: usize,
 }
 
 struct Node<S, C> {
@@ -43,39 +41,39 @@ struct Node<S, C> {
     /// Position of the first token.
     start: usize,
     tokens: Vec<u32>,
-    /// By their first tokens.
+    /// Keyed by first token.
     children: BTreeMap<u32, usize>,
-    /// `None` once evicted; so are all below it then.
+    /// `None` once evicted; then no descendant has one either.
     span: Option<S>,
-    /// Why there is no span: it did not fit into the cache, not even alone.
+    /// The span is missing because it did not fit into the cache, even alone.
     too_large: bool,
-    checkpoint: Option<C>,
-    /// The clock when it was last used.
+    snapshot: Option<C>,
+    /// Value of `clock` at the last use.
     used: u64,
 }
 
-/// How much of a sequence is stored.
+/// The stored part of a sequence.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Nodes that hold its beginning, the last one perhaps in part.
+pub struct Lookup {
+    /// Nodes that store its first tokens; the last one may match in part.
     path: Vec<usize>,
     /// Tokens along the path.
     pub stored: usize,
-    /// Tokens in common with the closest sequence that is stored or was.
+    /// Tokens in common with the closest sequence that is or was stored.
     pub known: usize,
-    /// That sequence has another token there; it does not just end.
+    /// Whether that sequence continues with another token, instead of ending.
     pub differs: bool,
-    /// Known tokens that were never stored because they did not fit, and the position of the first.
+    /// Known tokens that never fit, and the position of the first one.
     pub too_large: usize,
     pub too_large_from: usize,
 }
 
-impl Found {
-    /// How much of a sequence two trees know together; only for counting, as nodes belong to one tree.
-    pub fn or_longer(&self, other: &Found) -> Found {
+impl Lookup {
+    /// Combines lookups in two trees. The result has counts only: nodes belong to one tree.
+    pub fn merge(&self, other: &Lookup) -> Lookup {
         let longer = if other.known > self.known { other } else { self };
         let stored = self.stored.max(other.stored);
-        Found {
+        Lookup {
             path: vec![],
             stored,
             known: longer.known,
@@ -88,8 +86,8 @@ impl Found {
 
 const ROOT: usize = 0;
 
-impl<S: Span, C: Weight> Tree<S, C> {
-    pub fn new(needs_snapshots: bool) -> Tree<S, C> {
+impl<S: Span, C: HeapSize> RadixTree<S, C> {
+    pub fn new(needs_snapshots: bool) -> RadixTree<S, C> {
         let root = Node {
             parent: ROOT,
             start: 0,
@@ -97,14 +95,14 @@ impl<S: Span, C: Weight> Tree<S, C> {
             children: BTreeMap::new(),
             span: None,
             too_large: false,
-            checkpoint: None,
+            snapshot: None,
             used: 0,
         };
-        Tree { nodes: vec![root], free: vec![], needs_snapshots, clock: 0, bytes: 0, hollow: 0 }
+        RadixTree { nodes: vec![root], free: vec![], needs_snapshots, clock: 0, bytes: 0, tombstones: 0 }
     }
 
-    pub fn find(&self, tokens: &[u32]) -> Found {
-        let (mut found, mut at, mut stored) = (Found::default(), ROOT, true);
+    pub fn find(&self, tokens: &[u32]) -> Lookup {
+        let (mut found, mut at, mut stored) = (Lookup::default(), ROOT, true);
         while let Some(first) = tokens.get(found.known) {
             let Some(&child) = self.nodes[at].children.get(first) else {
                 found.differs = !self.nodes[at].children.is_empty();
@@ -132,31 +130,31 @@ impl<S: Span, C: Weight> Tree<S, C> {
         found
     }
 
-    /// The last position, at most `limit`, whose state is stored whole.
-    pub fn resumable(&self, found: &Found, limit: usize) -> usize {
+    /// The last position up to `limit` whose state is stored completely.
+    pub fn resumable(&self, found: &Lookup, limit: usize) -> usize {
         if !self.needs_snapshots {
             return found.stored.min(limit);
         }
         let ends = found.path.iter().rev().map(|&i| &self.nodes[i]);
-        let mut whole =
-            ends.filter(|node| node.checkpoint.is_some() && node.end() <= limit.min(found.stored));
-        whole.next().map_or(0, Node::end)
+        let mut resumable =
+            ends.filter(|node| node.snapshot.is_some() && node.end() <= limit.min(found.stored));
+        resumable.next().map_or(0, Node::end)
     }
 
-    /// What is stored of the first `length` tokens: spans, and how many tokens of each count.
-    pub fn spans(&self, found: &Found, length: usize) -> impl Iterator<Item = (&S, usize)> {
+    /// The spans of the first `length` tokens, each with its number of tokens within them.
+    pub fn spans(&self, found: &Lookup, length: usize) -> impl Iterator<Item = (&S, usize)> {
         let nodes = found.path.iter().map(|&i| &self.nodes[i]).filter(move |node| node.start < length);
         nodes.filter_map(move |node| Some((node.span.as_ref()?, node.tokens.len().min(length - node.start))))
     }
 
-    /// The checkpoint at `position`.
-    pub fn checkpoint(&self, found: &Found, position: usize) -> Option<&C> {
+    /// The snapshot at `position`, if it is stored.
+    pub fn snapshot(&self, found: &Lookup, position: usize) -> Option<&C> {
         let node = found.path.iter().map(|&i| &self.nodes[i]).find(|node| node.end() == position)?;
-        node.checkpoint.as_ref().filter(|_| position <= found.stored)
+        node.snapshot.as_ref().filter(|_| position <= found.stored)
     }
 
-    /// Counts a lookup that used the first `length` tokens.
-    pub fn touch(&mut self, found: &Found, length: usize) {
+    /// Marks the first `length` tokens as used.
+    pub fn touch(&mut self, found: &Lookup, length: usize) {
         self.clock += 1;
         for &i in &found.path {
             if self.nodes[i].start < length {
@@ -165,13 +163,13 @@ impl<S: Span, C: Weight> Tree<S, C> {
         }
     }
 
-    /// Stores what tokens `from..` have, and their end. `false`, and nothing done, if what lies before `from` is not
-    /// stored (any more).
-    pub fn insert(&mut self, tokens: &[u32], from: usize, span: Option<S>, checkpoint: Option<C>) -> bool {
+    /// Stores the span of tokens `from..` and the snapshot after them. Returns `false` and stores
+    /// nothing if the tokens before `from` are not stored.
+    pub fn insert(&mut self, tokens: &[u32], from: usize, span: Option<S>, snapshot: Option<C>) -> bool {
         if self.find(tokens).stored < from {
             return false;
         }
-        let mut rest = Rest { start: from, end: tokens.len(), span };
+        let mut rest = RemainingSpan { start: from, end: tokens.len(), span };
         let (mut at, mut position) = (ROOT, 0);
         while position < tokens.len() {
             let (next, length) = match self.nodes[at].children.get(&tokens[position]) {
@@ -187,14 +185,14 @@ impl<S: Span, C: Weight> Tree<S, C> {
             self.nodes[next].used = self.clock;
             (at, position) = (next, position + length);
         }
-        if at != ROOT && self.nodes[at].checkpoint.is_none() {
-            self.bytes += checkpoint.as_ref().map_or(0, C::bytes);
-            self.nodes[at].checkpoint = checkpoint;
+        if at != ROOT && self.nodes[at].snapshot.is_none() {
+            self.bytes += snapshot.as_ref().map_or(0, C::bytes);
+            self.nodes[at].snapshot = snapshot;
         }
         true
     }
 
-    /// Remembers that of `tokens` those that are not stored do not fit.
+    /// Records that those of `tokens` that are not stored do not fit.
     pub fn set_too_large(&mut self, tokens: &[u32]) {
         let stored = self.find(tokens).stored;
         self.insert(tokens, stored, None, None);
@@ -206,16 +204,16 @@ impl<S: Span, C: Weight> Tree<S, C> {
         }
     }
 
-    /// Evicts the spans and checkpoints that are not to be kept, and all that lies below such a span.
-    pub fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_checkpoint: impl Fn(&C) -> bool) {
+    /// Evicts spans and snapshots for which the predicates are false, and all descendants of such
+    /// spans.
+    pub fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_snapshot: impl Fn(&C) -> bool) {
         let mut open = vec![(ROOT, true)];
-        while let Some((i, above)) = open.pop() {
-            let keep = above && (i == ROOT || self.nodes[i].span.as_ref().is_some_and(&keep_span));
+        while let Some((i, parent_kept)) = open.pop() {
+            let keep = parent_kept && (i == ROOT || self.nodes[i].span.as_ref().is_some_and(&keep_span));
             if !keep {
-                self.empty(i);
-            } else if self.nodes[i].checkpoint.as_ref().is_some_and(|checkpoint| !keep_checkpoint(checkpoint))
-            {
-                self.drop_checkpoint(i);
+                self.evict(i);
+            } else if self.nodes[i].snapshot.as_ref().is_some_and(|snapshot| !keep_snapshot(snapshot)) {
+                self.drop_snapshot(i);
             }
             open.extend(self.nodes[i].children.values().map(|&child| (child, keep)));
         }
@@ -225,14 +223,14 @@ impl<S: Span, C: Weight> Tree<S, C> {
         self.bytes
     }
 
-    /// Tokens whose spans are stored, in how many runs.
+    /// Number of stored tokens, and of their spans.
     pub fn stored(&self) -> (usize, usize) {
         let stored = self.nodes.iter().filter(|node| node.span.is_some());
-        stored.fold((0, 0), |(tokens, runs), node| (tokens + node.tokens.len(), runs + 1))
+        stored.fold((0, 0), |(tokens, spans), node| (tokens + node.tokens.len(), spans + 1))
     }
 
-    pub fn checkpoints(&self) -> usize {
-        self.nodes.iter().filter(|node| node.checkpoint.is_some()).count()
+    pub fn snapshots(&self) -> usize {
+        self.nodes.iter().filter(|node| node.snapshot.is_some()).count()
     }
 
     /// A new child, without a span.
@@ -244,20 +242,20 @@ impl<S: Span, C: Weight> Tree<S, C> {
             children: BTreeMap::new(),
             span: None,
             too_large: false,
-            checkpoint: None,
+            snapshot: None,
             used: self.clock,
         };
-        self.hollow += tokens.len();
-        let place = self.place(node);
-        self.nodes[parent].children.insert(tokens[0], place);
-        place
+        self.tombstones += tokens.len();
+        let i = self.alloc(node);
+        self.nodes[parent].children.insert(tokens[0], i);
+        i
     }
 
-    fn place(&mut self, node: Node<S, C>) -> usize {
+    fn alloc(&mut self, node: Node<S, C>) -> usize {
         match self.free.pop() {
-            Some(place) => {
-                self.nodes[place] = node;
-                place
+            Some(i) => {
+                self.nodes[i] = node;
+                i
             }
             None => {
                 self.nodes.push(node);
@@ -268,13 +266,14 @@ impl<S: Span, C: Weight> Tree<S, C> {
 
     fn fill(&mut self, i: usize, span: Option<S>) {
         let Some(span) = span else { return };
-        self.hollow -= self.nodes[i].tokens.len();
+        self.tombstones -= self.nodes[i].tokens.len();
         self.bytes += span.bytes();
         self.nodes[i].span = Some(span);
         self.nodes[i].too_large = false;
     }
 
-    /// The node of the first `at` tokens of node `i`, which is `i` itself if it has no more.
+    /// Splits node `i` after `at` tokens and returns the upper node; `i` itself if it has only
+    /// those.
     fn split(&mut self, i: usize, at: usize) -> usize {
         if at == self.nodes[i].tokens.len() {
             return i;
@@ -294,8 +293,8 @@ impl<S: Span, C: Weight> Tree<S, C> {
         let key = head[0];
         let children = BTreeMap::from([(first, i)]);
         let upper =
-            Node { parent, start, tokens: head, children, span: above, too_large, checkpoint: None, used };
-        let upper = self.place(upper);
+            Node { parent, start, tokens: head, children, span: above, too_large, snapshot: None, used };
+        let upper = self.alloc(upper);
         self.nodes[i].parent = upper;
         self.nodes[parent].children.insert(key, upper);
         upper
@@ -308,21 +307,21 @@ impl<S, C> Node<S, C> {
     }
 }
 
-/// What is left of a span while it is handed out: of tokens `start..end`.
-struct Rest<S> {
+/// The rest, tokens `start..end`, of a span that is distributed over nodes.
+struct RemainingSpan<S> {
     start: usize,
     end: usize,
     span: Option<S>,
 }
 
-impl<S: Span> Rest<S> {
-    /// What tokens `from..to` have; what lies before them is dropped.
+impl<S: Span> RemainingSpan<S> {
+    /// Removes the span of tokens `from..to`; that of earlier tokens is dropped.
     fn take(&mut self, from: usize, to: usize) -> Option<S> {
         self.cut(from);
         self.cut(to)
     }
 
-    /// Cuts off what lies before `at`, if anything does.
+    /// Removes the span of the tokens before `at`.
     fn cut(&mut self, at: usize) -> Option<S> {
         if at <= self.start {
             return None;
@@ -337,7 +336,7 @@ impl<S: Span> Rest<S> {
     }
 }
 
-/// Tokens that two sequences have in common from their beginning.
+/// Length of the common prefix of two sequences.
 pub fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,5 +1,5 @@
-//! BLAKE3 of whole files, remembered beside the state of the models that they belong to: hashing weights takes as long as
-//! reading them. A file is known again by its path, device, inode, size and times.
+//! Cache of BLAKE3 digests of model files, because hashing weights takes as long as reading them. A
+//! file is identified by path, device, inode, size and times.
 
 use std::{
     collections::BTreeMap,
@@ -11,19 +11,20 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::folder;
+use super::{atomic::write_atomic, folder};
 
 /// In the folder of the disk cache.
 const FILE: &str = "digests.json";
-/// A file that changed less long ago might change again and keep its times: clocks of file systems tick.
-const SETTLED: Duration = Duration::from_millis(100);
+/// A file that changed more recently might change again without new times: file system clocks are
+/// coarse.
+const MIN_AGE: Duration = Duration::from_millis(100);
 
 pub struct Digests {
     file: PathBuf,
     /// By path.
     known: BTreeMap<String, Known>,
     changed: bool,
-    /// Bytes that had to be read.
+    /// Bytes read.
     #[cfg(test)]
     pub hashed: u64,
 }
@@ -34,20 +35,21 @@ struct Known {
     stamp: Stamp,
 }
 
-/// What changes with a file's contents.
+/// Metadata that changes with a file's contents.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Stamp {
     bytes: u64,
     /// Nanoseconds since 1970.
     modified: u64,
-    /// When contents or metadata changed last, device and inode; 0 where the system does not tell.
+    /// Last change of contents or metadata, device and inode; 0 where the system does not report
+    /// them.
     changed: u64,
     device: u64,
     inode: u64,
 }
 
 impl Digests {
-    /// Those that are remembered in the disk cache's folder `root`; a file that cannot be read remembers nothing.
+    /// Loads the digests in the disk cache's folder `root`; none if their file is unreadable.
     pub fn open(root: &Path) -> Digests {
         let file = root.join(FILE);
         let known = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -60,10 +62,10 @@ impl Digests {
         }
     }
 
-    /// The digest of all of a file.
+    /// The digest of a whole file.
     ///
     /// # Errors
-    /// It cannot be read, or changes meanwhile.
+    /// The file cannot be read, or changes while it is read.
     pub fn of(&mut self, path: &Path) -> io::Result<String> {
         let path = fs::canonicalize(path)?;
         let name = path.to_string_lossy().into_owned();
@@ -81,32 +83,32 @@ impl Digests {
             return Err(io::Error::other(format!("{name} changes while it is read")));
         }
         let digest = hash.finalize().to_hex().to_string();
-        if stamp.is_settled() {
+        if stamp.is_old_enough() {
             self.known.insert(name, Known { digest: digest.clone(), stamp });
             self.changed = true;
         }
         Ok(digest)
     }
 
-    /// Remembers what was hashed, and forgets files that are gone.
+    /// Saves new digests, without those of deleted files.
     ///
     /// # Errors
-    /// The folder cannot be written to.
+    /// The folder cannot be written.
     pub fn save(mut self) -> io::Result<()> {
         if !self.changed {
             return Ok(());
         }
         self.known.retain(|path, _| Path::new(path).exists());
         let text = serde_json::to_vec_pretty(&self.known)?;
-        folder::write(&self.file, |file| file.write_all(&text))
+        write_atomic(&self.file, |file| file.write_all(&text))
     }
 }
 
-/// Forgets all of them.
+/// Removes all digests.
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn forget(root: &Path) -> io::Result<()> {
+pub fn clear(root: &Path) -> io::Result<()> {
     folder::remove(&root.join(FILE))
 }
 
@@ -129,9 +131,9 @@ impl Stamp {
         Ok(stamp)
     }
 
-    fn is_settled(&self) -> bool {
+    fn is_old_enough(&self) -> bool {
         let changed = SystemTime::UNIX_EPOCH + Duration::from_nanos(self.changed.max(self.modified));
-        SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED)
+        SystemTime::now().duration_since(changed).is_ok_and(|age| age > MIN_AGE)
     }
 }
 
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digest_of_an_unchanged_file_is_remembered_and_of_a_changed_one_is_not() {
+    fn digest_of_unchanged_file_is_cached_and_of_changed_file_is_not() {
         let root = tempfile::tempdir().expect("a folder");
         let path = root.path().join("weights");
         let check = |hashed: u64| {
@@ -153,24 +155,24 @@ mod tests {
             digests.save().expect("saves");
         };
         fs::write(&path, "one").expect("writes");
-        thread::sleep(2 * SETTLED);
+        thread::sleep(2 * MIN_AGE);
         check(3);
         check(0);
-        // Neither size, name nor time of modification tell.
+        // Size, name and time of modification stay the same.
         let time = fs::metadata(&path).and_then(|data| data.modified()).expect("a time");
         fs::write(&path, "two").expect("writes");
         let file = File::options().write(true).open(&path).expect("a file");
         file.set_modified(time).expect("a time");
-        // Not remembered: it might change again within a tick of the clock.
+        // Not cached: it might change again within a tick of the clock.
         check(3);
         check(3);
-        thread::sleep(2 * SETTLED);
+        thread::sleep(2 * MIN_AGE);
         check(3);
         check(0);
-        // Damage costs time alone.
+        // A damaged cache only costs time.
         fs::write(root.path().join(FILE), "{\"a\":").expect("writes");
         check(3);
-        forget(root.path()).expect("removes");
+        clear(root.path()).expect("removes");
         check(3);
     }
 }

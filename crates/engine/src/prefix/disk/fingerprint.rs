@@ -1,5 +1,5 @@
-//! What decides which bits state has, besides the tokens, in one hash: the model, the program and MLX's library, the
-//! device, how all that computes and what is kept of it.
+//! Hash of everything besides the tokens that determines the bits of state: model, program, MLX's
+//! library, device, options, and format.
 
 use std::{
     env, io,
@@ -10,17 +10,18 @@ use std::{
 use super::digests::Digests;
 use crate::{CacheBits, Checkpoint, DiskCache, Options};
 
-/// A hash that is being computed on a thread of its own: all weights have to be read for it, unless that was done before.
+/// A hash that is being computed on its own thread: all weights must be read, unless their digests
+/// are cached.
 pub struct Fingerprint(JoinHandle<io::Result<[String; 2]>>);
 
 impl Fingerprint {
-    /// Of a model as the calling thread, whose device it is computed on, is going to compute it. `None` of one that is made
-    /// up: it is measured, not asked.
+    /// Starts hashing a model as the calling thread computes it, on that thread's device. `None`
+    /// for random weights, which serve benchmarks only.
     ///
     /// # Errors
-    /// The model's config.json cannot be read, or the system has no thread left.
+    /// The model's config.json cannot be read, or no thread can be started.
     pub fn start(
-        place: &DiskCache,
+        cache: &DiskCache,
         checkpoint: &Checkpoint,
         options: &Options,
     ) -> io::Result<Option<Fingerprint>> {
@@ -34,14 +35,14 @@ impl Fingerprint {
         let config = checkpoint.config().map_err(io::Error::other)?;
         let model_type = config.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default();
         let label = format!("{name} ({model_type})");
-        let computed = computed(&config, options);
-        let (bits, root, checkpoint) = (place.bits, place.folder.clone(), checkpoint.clone());
-        let work = move || Ok([hash(&computed, bits, &root, &checkpoint)?, label]);
+        let computation = computation(&config, options);
+        let (bits, root, checkpoint) = (cache.bits, cache.folder.clone(), checkpoint.clone());
+        let work = move || Ok([hash(&computation, bits, &root, &checkpoint)?, label]);
         let thread = thread::Builder::new().name("lanner-fingerprint".into()).spawn(work)?;
         Ok(Some(Fingerprint(thread)))
     }
 
-    /// The hash, and a name for people.
+    /// The hash, and a readable name.
     ///
     /// # Errors
     /// The program's own file, MLX's library or a weight file cannot be read.
@@ -50,9 +51,9 @@ impl Fingerprint {
     }
 }
 
-/// How a model is computed on this thread.
-fn computed(config: &serde_json::Value, options: &Options) -> String {
-    // Products of dense bfloat16 weights differ between families of vectors.
+/// Describes how this thread computes a model.
+fn computation(config: &serde_json::Value, options: &Options) -> String {
+    // Products of dense bfloat16 weights depend on the instruction set.
     format!(
         "{config} {:?} {:?} {} {} {}",
         options.dtype,
@@ -63,29 +64,34 @@ fn computed(config: &serde_json::Value, options: &Options) -> String {
     )
 }
 
-fn hash(computed: &str, bits: Option<CacheBits>, root: &Path, checkpoint: &Checkpoint) -> io::Result<String> {
+fn hash(
+    computation: &str,
+    bits: Option<CacheBits>,
+    root: &Path,
+    checkpoint: &Checkpoint,
+) -> io::Result<String> {
     let mut hash = blake3::Hasher::new();
-    hash.update(computed.as_bytes());
-    // Who asked for exact state must never find any other, and nobody coarser state than asked for.
+    hash.update(computation.as_bytes());
+    // Exact and compressed state, and state of other bits, are never used for each other.
     hash.update(&[bits.map_or(0, u8::from)]);
     let mut digests = Digests::open(root);
     if let Checkpoint::Builtin { weights, .. } = checkpoint {
         hash.update(weights);
     }
     let weights = checkpoint.weight_paths().map_err(io::Error::other)?;
-    // Another build of the program, or of MLX, may add in another order.
+    // Other builds of the program or of MLX may add in another order.
     for path in weights.into_iter().chain(mlx::library_path()) {
         hash.update(digests.of(&path)?.as_bytes());
     }
     match program() {
-        // Even if its file has been replaced: the path leads to the running one, which is not the one of that name.
+        // The path leads to the running program even after its file was replaced.
         Program::Running(path) => _ = hash.update_reader(std::fs::File::open(path)?)?,
         Program::File(path) => _ = hash.update(digests.of(&path)?.as_bytes()),
     }
-    // Without, the next start takes longer.
+    // Without them the next start takes longer.
     let saved = super::folder::create_folder(root).and_then(|()| digests.save());
     saved.unwrap_or_else(|error| {
-        tracing::debug!("digests of weights are not remembered in {}: {error}", root.display());
+        tracing::debug!("digests of weights are not saved in {}: {error}", root.display());
     });
     Ok(hash.finalize().to_hex().to_string())
 }
@@ -97,7 +103,7 @@ enum Program {
 
 fn program() -> Program {
     match env::current_exe() {
-        // Linux names a file that was removed or replaced so.
+        // Linux marks the path of a removed or replaced file.
         Ok(path) if !path.to_string_lossy().ends_with(" (deleted)") => Program::File(path),
         _ => Program::Running("/proc/self/exe".into()),
     }

@@ -1,5 +1,5 @@
-//! The thread that reads state: opening, checking and unpacking files does not hold up the engine's. Knows nothing of
-//! trees.
+//! Thread that opens, checks and dequantizes state files, so that the engine's thread need not.
+//! Knows nothing of trees.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,77 +7,77 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use super::file::{Piece, RawSection};
+use super::segment::{RawSection, Segment};
 
-/// Sections that may wait to be taken, beside the one that is being read.
-const WAITING: usize = 1;
+/// Sections that may wait in the queue, besides the one that is being read.
+const QUEUED: usize = 1;
 
 pub struct Reader {
-    /// `None` once it is told to end.
-    jobs: Option<Sender<Job>>,
-    sections: Option<Receiver<(u64, Read)>>,
+    /// `None` once the thread is to end.
+    jobs: Option<Sender<ReadJob>>,
+    events: Option<Receiver<(u64, ReadEvent)>>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job {
+struct ReadJob {
     id: u64,
-    wanted: Vec<Wanted>,
+    requests: Vec<ReadRequest>,
 }
 
-/// What is to be read of a file.
-pub struct Wanted {
+/// A section to read from a file.
+pub struct ReadRequest {
     pub path: PathBuf,
-    /// Position of the first token whose keys and values it has.
+    /// Position of the first token whose keys and values the file stores.
     pub from: usize,
     pub section: Section,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Section {
-    /// Some of its tokens: of the sequence `start..end`, of the file's own from `first` on.
-    Run {
+    /// Tokens `start..end` of the sequence, which begin at token `first` of the file.
+    Span {
         first: usize,
         start: usize,
         end: usize,
     },
-    Checkpoint,
+    Snapshot,
 }
 
-pub enum Read {
+pub enum ReadEvent {
     Section(Section, RawSection),
-    /// All that was wanted was read.
+    /// Everything requested was read.
     Done,
-    /// This file is not what it should be.
+    /// The file is invalid or missing.
     Failed(PathBuf, String),
 }
 
 impl Reader {
     /// # Errors
-    /// The system has no thread left.
+    /// No thread can be started.
     pub fn start() -> std::io::Result<Reader> {
-        let (jobs, queue) = channel::<Job>();
-        let (reporter, sections) = sync_channel(WAITING);
-        let work = move || queue.into_iter().for_each(|job| read_all(job, &reporter));
+        let (jobs, queue) = channel::<ReadJob>();
+        let (sender, events) = sync_channel(QUEUED);
+        let work = move || queue.into_iter().for_each(|job| read_all(job, &sender));
         let thread = thread::Builder::new().name("lanner-disk-read".into()).spawn(work)?;
-        Ok(Reader { jobs: Some(jobs), sections: Some(sections), thread: Some(thread) })
+        Ok(Reader { jobs: Some(jobs), events: Some(events), thread: Some(thread) })
     }
 
-    /// Begins to read; what comes of it has this `id`.
-    pub fn read(&self, id: u64, wanted: Vec<Wanted>) {
-        // Without its thread nothing comes, and whoever waits is told so.
+    /// Starts to read; the events have this `id`.
+    pub fn read(&self, id: u64, requests: Vec<ReadRequest>) {
+        // If the thread has ended, `take` reports it.
         if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(Job { id, wanted });
+            let _ = jobs.send(ReadJob { id, requests });
         }
     }
 
-    /// What was read meanwhile of the job `id`; `Err` if its thread is gone.
-    pub fn take(&self, id: u64) -> Result<Option<Read>, ()> {
+    /// The next event of job `id`, if there is one; `Err` if the thread has ended.
+    pub fn take(&self, id: u64) -> Result<Option<ReadEvent>, ()> {
         use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
-        let Some(sections) = &self.sections else { return Err(()) };
+        let Some(events) = &self.events else { return Err(()) };
         loop {
-            match sections.try_recv() {
-                Ok((of, read)) if of == id => return Ok(Some(read)),
-                // Nobody waits for it any more.
+            match events.try_recv() {
+                Ok((job, event)) if job == id => return Ok(Some(event)),
+                // Of a job that was dropped.
                 Ok(_) => {}
                 Err(Empty) => return Ok(None),
                 Err(Disconnected) => return Err(()),
@@ -88,40 +88,40 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Whatever it reads, nobody wants it.
-        (self.jobs, self.sections) = (None, None);
+        // The rest of the jobs is not needed.
+        (self.jobs, self.events) = (None, None);
         self.thread.take().into_iter().for_each(|thread| _ = thread.join());
     }
 }
 
-fn read_all(Job { id, wanted }: Job, reporter: &SyncSender<(u64, Read)>) {
-    for Wanted { path, from, section } in wanted {
-        let read = match read(&path, from, section) {
-            Ok(raw) => Read::Section(section, raw),
-            Err(error) => Read::Failed(path, error),
+fn read_all(ReadJob { id, requests }: Job, events: &SyncSender<(u64, ReadEvent)>) {
+    for ReadRequest { path, from, section } in requests {
+        let event = match read(&path, from, section) {
+            Ok(raw) => ReadEvent::Section(section, raw),
+            Err(error) => ReadEvent::Failed(path, error),
         };
-        let failed = matches!(read, Read::Failed(..));
-        if reporter.send((id, read)).is_err() || failed {
+        let failed = matches!(event, ReadEvent::Failed(..));
+        if events.send((id, event)).is_err() || failed {
             return;
         }
     }
-    _ = reporter.send((id, Read::Done));
+    _ = events.send((id, ReadEvent::Done));
 }
 
 fn read(path: &Path, from: usize, section: Section) -> Result<RawSection, String> {
-    let (piece, mut arrays) = Piece::open(path)?;
-    // Somebody may have put another file there since the index was made.
-    let same = path.file_name().is_some_and(|name| *name == *piece.name()) && piece.description.from == from;
+    let (segment, mut arrays) = Segment::open(path)?;
+    // The file may have been replaced since it was indexed.
+    let same = path.file_name().is_some_and(|name| *name == *segment.name()) && segment.metadata.from == from;
     if !same {
-        return Err("it is another piece".into());
+        return Err("it is another segment".into());
     }
     match section {
-        Section::Checkpoint => arrays.checkpoint(&piece),
-        Section::Run { first, start, end } => {
-            let mut run = arrays.run(&piece)?;
-            let sides = run.layers.iter_mut().flat_map(|(_, sides)| sides).flatten();
-            sides.for_each(|array| array.keep(first, first + end - start));
-            Ok(run)
+        Section::Snapshot => arrays.snapshot(&segment),
+        Section::Span { first, start, end } => {
+            let mut span = arrays.span(&segment)?;
+            let sides = span.layers.iter_mut().flat_map(|(_, sides)| sides).flatten();
+            sides.for_each(|array| array.slice_tokens(first, first + end - start));
+            Ok(span)
         }
     }
 }

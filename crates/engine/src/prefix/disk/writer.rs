@@ -1,4 +1,5 @@
-//! The thread that writes state down, so that the engine's never waits for a disk. Knows nothing of trees.
+//! Thread that writes state files, so that the engine's thread never waits for a disk. Knows
+//! nothing of trees.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,64 +12,66 @@ use std::{
 };
 
 use super::{
-    file::{Contents, Piece},
+    atomic::write_atomic,
     folder,
+    segment::{Payload, Segment},
 };
 
-/// Bytes that may wait to be written; what comes then is not stored. One piece may be larger.
-const MOST_WAITING: usize = 256 << 20;
+/// Bytes that may wait to be written; an empty queue accepts a larger segment.
+const MAX_QUEUED: usize = 256 << 20;
 
 pub struct Writer {
-    /// `None` once it is told to end.
+    /// `None` once the thread is to end.
     jobs: Option<Sender<Job>>,
-    reports: Receiver<Report>,
-    waiting: Arc<AtomicUsize>,
+    events: Receiver<WriteEvent>,
+    /// Bytes that wait to be written.
+    queued: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
 pub struct Write {
     pub path: PathBuf,
-    pub piece: Piece,
-    pub contents: Contents,
-    /// Files that this one builds on, from the first tokens on.
-    pub above: Vec<PathBuf>,
+    pub segment: Segment,
+    pub payload: Payload,
+    /// Files with the state of earlier tokens, in order.
+    pub ancestors: Vec<PathBuf>,
 }
 
 enum Job {
     Write(Box<Write>),
-    /// Mark as used.
+    /// Marks files as used.
     Touch(Vec<PathBuf>),
-    /// Remove a file.
+    /// Removes a file.
     Remove(PathBuf),
-    /// Remove all files; then call.
+    /// Removes all files, then calls.
     Clear(Box<dyn FnOnce() + Send>),
 }
 
-/// What has become of files.
-pub enum Report {
+/// A change of files on the disk.
+pub enum WriteEvent {
     Written(PathBuf),
-    Gone(Vec<PathBuf>),
+    Removed(Vec<PathBuf>),
 }
 
 impl Writer {
-    /// Writes into `folder`, and keeps all that lies in `root` within `budget` bytes.
+    /// Writes into `folder` and keeps `root` within `budget` bytes.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// No thread can be started.
     pub fn start(root: PathBuf, folder: PathBuf, budget: u64) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
-        let (reporter, reports) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let left = waiting.clone();
+        let (sender, events) = channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        let still_queued = queued.clone();
         let mut checked = folder::Checked::new();
         let work = move || {
             for job in queue {
-                let report = match job {
+                let events = match job {
                     Job::Write(write) => {
-                        let bytes = write.contents.bytes();
-                        let report = store(*write, &root, budget, &mut checked);
-                        left.fetch_sub(bytes, Ordering::Relaxed);
-                        report
+                        let bytes = write.payload.bytes();
+                        let events = store(*write, &root, budget, &mut checked);
+                        still_queued.fetch_sub(bytes, Ordering::Relaxed);
+                        events
                     }
                     Job::Touch(paths) => {
                         folder::touch(&paths);
@@ -86,27 +89,27 @@ impl Writer {
                         vec![]
                     }
                 };
-                // The engine may have gone; what waits is written all the same.
-                report.into_iter().for_each(|report| _ = reporter.send(report));
+                // If the engine has ended, the rest of the queue is written nevertheless.
+                events.into_iter().for_each(|event| _ = sender.send(event));
             }
         };
         let thread = thread::Builder::new().name("lanner-disk".into()).spawn(work)?;
-        Ok(Writer { jobs: Some(jobs), reports, waiting, thread: Some(thread) })
+        Ok(Writer { jobs: Some(jobs), events, queued, thread: Some(thread) })
     }
 
-    /// Whether `bytes` more may wait.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        let waiting = self.waiting.load(Ordering::Relaxed);
-        waiting == 0 || waiting + bytes <= MOST_WAITING
+    /// Whether the queue accepts `bytes` more.
+    pub fn accepts(&self, bytes: usize) -> bool {
+        let queued = self.queued.load(Ordering::Relaxed);
+        queued == 0 || queued + bytes <= MAX_QUEUED
     }
 
-    /// Whether what is handed over will be written.
+    /// Whether the thread is running.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     pub fn write(&self, write: Write) {
-        self.waiting.fetch_add(write.contents.bytes(), Ordering::Relaxed);
+        self.queued.fetch_add(write.payload.bytes(), Ordering::Relaxed);
         self.send(Job::Write(Box::new(write)));
     }
 
@@ -122,12 +125,12 @@ impl Writer {
         self.send(Job::Clear(Box::new(done)));
     }
 
-    pub fn reports(&self) -> impl Iterator<Item = Report> {
-        self.reports.try_iter()
+    pub fn events(&self) -> impl Iterator<Item = WriteEvent> {
+        self.events.try_iter()
     }
 
     fn send(&self, job: Job) {
-        // Without its thread the tier does nothing any more, which is only slower.
+        // Without its thread the tier does nothing, which only costs speed.
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
@@ -135,33 +138,33 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits until what was handed over is on the disk.
+    /// Waits until the queue is written.
     fn drop(&mut self) {
         self.jobs = None;
         self.thread.take().into_iter().for_each(|thread| _ = thread.join());
     }
 }
 
-fn store(write: Write, root: &Path, budget: u64, checked: &mut folder::Checked) -> Vec<Report> {
-    let Write { path, piece, contents, above } = write;
-    // Before room is made, so that it is not made of them.
-    folder::touch(&above);
-    let room = budget.saturating_sub(piece.bytes().iter().sum::<usize>() as u64 + piece.header_bytes());
-    let gone = match folder::shrink(root, room, checked) {
-        Ok(gone) => gone,
+fn store(write: Write, root: &Path, budget: u64, checked: &mut folder::Checked) -> Vec<WriteEvent> {
+    let Write { path, segment, payload, ancestors } = write;
+    // Eviction must not choose the ancestors.
+    folder::touch(&ancestors);
+    let bytes = segment.bytes().iter().sum::<usize>() as u64 + segment.header_bytes();
+    let removed = match folder::shrink(root, budget.saturating_sub(bytes), checked) {
+        Ok(removed) => removed,
         Err(error) => {
             tracing::warn!("the disk cache cannot make room in {}: {error}", root.display());
-            return vec![Report::Gone(vec![path])];
+            return vec![WriteEvent::Removed(vec![path])];
         }
     };
-    let written = folder::write(&path, |file| piece.write(contents, file));
+    let written = write_atomic(&path, |file| segment.write(payload, file));
     if let Err(error) = &written {
         tracing::warn!("the disk cache cannot write {}: {error}", path.display());
     } else {
-        folder::touch(&above);
+        folder::touch(&ancestors);
     }
-    let report = if written.is_ok() { Report::Written(path) } else { Report::Gone(vec![path]) };
-    vec![Report::Gone(gone), report]
+    let event = if written.is_ok() { WriteEvent::Written(path) } else { WriteEvent::Removed(vec![path]) };
+    vec![WriteEvent::Removed(removed), event]
 }
 
 fn warn_if_failed(path: &Path, removed: std::io::Result<()>) {

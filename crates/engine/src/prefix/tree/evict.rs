@@ -1,95 +1,98 @@
-//! What goes when there is too much.
+//! Eviction: which state to remove when the cache is full.
 //!
-//! Only ends go: a run below which nothing is stored, with its checkpoint, or a checkpoint further up by itself. Each is
-//! worth the tokens that would have to be computed again without it, divided by its bytes and by its age in lookups;
-//! what is worth least goes first. A run that nothing can be resumed from is worth nothing.
+//! Candidates are spans without stored descendants, with their snapshots, and inner snapshots. The
+//! value of a candidate is the number of tokens to recompute without it, divided by its bytes and
+//! by its age in lookups; the least valuable one is removed first. A span that nothing can resume
+//! from is worth nothing.
 
-use super::{Node, ROOT, Span, Tree, Weight};
+use super::{HeapSize, Node, ROOT, RadixTree, Span};
 
-/// Tokens remembered of what was evicted.
-const HOLLOW: usize = 1 << 20;
+/// Maximum tokens of evicted nodes.
+const MAX_TOMBSTONES: usize = 1 << 20;
 
-/// What can go.
-enum End {
-    Run(usize),
-    Checkpoint(usize),
+/// A node whose state can be evicted.
+enum Victim {
+    /// Its span, and its snapshot if it has one.
+    Span(usize),
+    Snapshot(usize),
 }
 
-impl<S: Span, C: Weight> Tree<S, C> {
-    /// Removes what is worth least until at most `bytes` are left; returns how many times.
+impl<S: Span, C: HeapSize> RadixTree<S, C> {
+    /// Evicts the least valuable state until at most `bytes` are left; returns the number of
+    /// evictions.
     pub fn shrink(&mut self, bytes: usize) -> usize {
         let mut evicted = 0;
         while self.bytes > bytes {
-            let Some(end) = self.least() else { break };
+            let Some(victim) = self.least_valuable() else { break };
             evicted += 1;
-            match end {
-                End::Run(i) => self.empty(i),
-                End::Checkpoint(i) => self.drop_checkpoint(i),
+            match victim {
+                Victim::Span(i) => self.evict(i),
+                Victim::Snapshot(i) => self.drop_snapshot(i),
             }
         }
-        self.forget(HOLLOW);
+        self.drop_tombstones(MAX_TOMBSTONES);
         evicted
     }
 
-    /// Forgets everything, what was evicted included.
+    /// Removes everything, tombstones included.
     pub fn clear(&mut self) {
-        *self = Tree { clock: self.clock, ..Tree::new(self.needs_snapshots) };
+        *self = RadixTree { clock: self.clock, ..RadixTree::new(self.needs_snapshots) };
     }
 
-    fn least(&self) -> Option<End> {
-        let ends = self.nodes.iter().enumerate().filter_map(|(i, node)| {
+    fn least_valuable(&self) -> Option<Victim> {
+        let victims = self.nodes.iter().enumerate().filter_map(|(i, node)| {
             let span = node.span.as_ref()?;
-            let checkpoint = node.checkpoint.as_ref().map(C::bytes);
-            let is_end = node.children.values().all(|&child| self.nodes[child].span.is_none());
-            let (end, bytes) = match is_end {
-                true => (End::Run(i), span.bytes() + checkpoint.unwrap_or(0)),
-                false => (End::Checkpoint(i), checkpoint?),
+            let snapshot = node.snapshot.as_ref().map(C::bytes);
+            let is_leaf = node.children.values().all(|&child| self.nodes[child].span.is_none());
+            let (victim, bytes) = match is_leaf {
+                true => (Victim::Span(i), span.bytes() + snapshot.unwrap_or(0)),
+                false => (Victim::Snapshot(i), snapshot?),
             };
             let age = self.clock - node.used + 1;
-            Some((self.saved(i) as f64 / bytes.max(1) as f64 / age as f64, end))
+            Some((self.saved_tokens(i) as f64 / bytes.max(1) as f64 / age as f64, victim))
         });
-        ends.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, end)| end)
+        victims.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, victim)| victim)
     }
 
-    /// Tokens that a sequence which goes on from the end of node `i` would have to compute again without it.
-    fn saved(&self, i: usize) -> usize {
+    /// Tokens that a sequence resuming at the end of node `i` would have to recompute without it.
+    fn saved_tokens(&self, i: usize) -> usize {
         let node = &self.nodes[i];
         if !self.needs_snapshots {
             return node.tokens.len();
         }
-        if node.checkpoint.is_none() {
+        if node.snapshot.is_none() {
             return 0;
         }
-        let mut above = node.parent;
-        while above != ROOT && self.nodes[above].checkpoint.is_none() {
-            above = self.nodes[above].parent;
+        let mut ancestor = node.parent;
+        while ancestor != ROOT && self.nodes[ancestor].snapshot.is_none() {
+            ancestor = self.nodes[ancestor].parent;
         }
-        node.end() - self.nodes[above].end()
+        node.end() - self.nodes[ancestor].end()
     }
 
-    pub(super) fn empty(&mut self, i: usize) {
-        self.drop_checkpoint(i);
+    pub(super) fn evict(&mut self, i: usize) {
+        self.drop_snapshot(i);
         if let Some(span) = self.nodes[i].span.take() {
             self.bytes -= span.bytes();
             self.nodes[i].too_large = false;
-            self.hollow += self.nodes[i].tokens.len();
+            self.tombstones += self.nodes[i].tokens.len();
         }
     }
 
-    pub(super) fn drop_checkpoint(&mut self, i: usize) {
-        let checkpoint = self.nodes[i].checkpoint.take();
-        self.bytes -= checkpoint.as_ref().map_or(0, C::bytes);
+    pub(super) fn drop_snapshot(&mut self, i: usize) {
+        let snapshot = self.nodes[i].snapshot.take();
+        self.bytes -= snapshot.as_ref().map_or(0, C::bytes);
     }
 
-    /// Forgets the oldest of what was evicted until at most `tokens` of it are left.
-    pub(super) fn forget(&mut self, tokens: usize) {
-        while self.hollow > tokens {
+    /// Removes the oldest tombstones until at most `tokens` are left.
+    pub(super) fn drop_tombstones(&mut self, tokens: usize) {
+        while self.tombstones > tokens {
             let leaves = self.nodes.iter().enumerate();
             let leaves =
-                leaves.filter(|(i, node)| *i != ROOT && !node.tokens.is_empty() && node.is_hollow_leaf());
+                leaves.filter(|(i, node)| *i != ROOT && !node.tokens.is_empty() && node.is_tombstone_leaf());
             let Some(oldest) = leaves.min_by_key(|(_, node)| node.used).map(|(i, _)| i) else { return };
             let node = &mut self.nodes[oldest];
-            self.hollow -= node.tokens.len();
+            self.tombstones -= node.tokens.len();
             let (parent, tokens) = (node.parent, std::mem::take(&mut node.tokens));
             self.nodes[parent].children.remove(&tokens[0]);
             self.free.push(oldest);
@@ -98,7 +101,7 @@ impl<S: Span, C: Weight> Tree<S, C> {
 }
 
 impl<S, C> Node<S, C> {
-    fn is_hollow_leaf(&self) -> bool {
+    fn is_tombstone_leaf(&self) -> bool {
         self.span.is_none() && self.children.is_empty()
     }
 }

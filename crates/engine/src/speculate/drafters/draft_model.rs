@@ -13,7 +13,7 @@ use crate::{
     Options,
     batch::{Batch, Part},
     models::Model,
-    prefix::{CopiedState, CopyProgress, PrefixCache},
+    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache},
     request::{Request, Sampling},
     run::guarded,
     sample::{Sampler, guess},
@@ -272,7 +272,9 @@ impl StateStore for DraftModel {
 }
 
 fn copy(prefix: &PrefixCache, context: &DraftContext) -> Option<CopiedState> {
-    prefix.copy_state(&context.tokens, &context.caches, 0, CopyProgress::default(), false)
+    let DraftContext { tokens, caches, .. } = context;
+    let source = CopySource { tokens, caches, ahead: 0, lossy: false };
+    Some(prefix.start_copy(&source, CopyProgress::default())?.at_once(caches))
 }
 
 /// Each going row's next token, uint32 `[n]`, from logits `[n, vocab_size]`: what the sequence's

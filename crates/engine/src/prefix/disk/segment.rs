@@ -1,0 +1,488 @@
+//! Format of a state file: a checked header with the tokens, then raw arrays in two sections, each
+//! with a checksum. Knows nothing of folders, budgets or trees.
+//!
+//! ```text
+//! magic 8 | version u32 | metadata u32 (bytes) | tokens u32 | BLAKE3 of the rest of the header, 32
+//! metadata, JSON | token ids, u32 each | arrays of the span | arrays of the snapshot
+//! ```
+//! Numbers and arrays are little-endian; arrays are row-major, in the order of the model's caches.
+//! Keys and values, including those of sliding windows, may be [quantized](super::kv_quant);
+//! recurrent and convolution state never is.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+};
+
+use mlx::{Array, Dtype};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    super::state::{KvSpan, StateSnapshot},
+    kv_quant,
+};
+use crate::{CacheBits, cache::Snapshot};
+
+const MAGIC: &[u8; 8] = b"LANSTATE";
+/// Incremented when the format or the meaning of stored state changes.
+const VERSION: u32 = 2;
+/// Bytes of magic, three numbers and a checksum.
+const FIXED: usize = 8 + 3 * 4 + 32;
+/// Headers that claim more are invalid.
+const MAX_METADATA: u32 = 16 << 20;
+const MAX_TOKENS: u32 = 16 << 20;
+/// Maximum bytes of all arrays; larger sums could overflow.
+const MAX_ARRAYS: usize = usize::MAX >> 16;
+/// Bytes read before they are hashed: few enough to stay in the processor's cache.
+const READ: usize = 128 << 10;
+
+/// State of the sequence `tokens`: keys and values of its tokens `from..`, a snapshot after the
+/// last one, or both.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub tokens: Vec<u32>,
+    pub metadata: Metadata,
+}
+
+/// The JSON of the header; `rename` gives names that differ in the file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// BLAKE3 of everything besides the tokens that determines the bits of the state.
+    pub fingerprint: String,
+    /// Readable name.
+    pub model: String,
+    pub from: usize,
+    /// Bits of quantized keys and values; absent if they are stored as computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<CacheBits>,
+    /// Per full-attention layer.
+    #[serde(rename = "run")]
+    span: Vec<LayerSpec>,
+    /// Per other layer.
+    #[serde(rename = "checkpoint")]
+    snapshot: Option<Vec<LayerSpec>>,
+    /// BLAKE3 of the bytes of the span and of the snapshot.
+    checksums: [String; 2],
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LayerSpec {
+    /// First position and end of a sliding window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window: Option<[i32; 2]>,
+    arrays: [Option<ArraySpec>; 2],
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ArraySpec {
+    shape: Vec<i32>,
+    dtype: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bits: Option<CacheBits>,
+}
+
+/// Bytes of the arrays before quantization, as sent to the writer's thread.
+#[derive(Default)]
+pub struct Payload {
+    pub span: Vec<Vec<u8>>,
+    pub snapshot: Vec<Vec<u8>>,
+}
+
+/// Bytes of an array, as sent from the reader's thread.
+pub struct RawArray {
+    shape: Vec<i32>,
+    dtype: Dtype,
+    bytes: Vec<u8>,
+}
+
+/// A layer of a section: first position and end of a window, and both arrays.
+pub type RawLayer = (Option<[i32; 2]>, [Option<RawArray>; 2]);
+
+/// A checked section of a file, in bytes.
+pub struct RawSection {
+    pub layers: Vec<RawLayer>,
+    /// Even a snapshot without keys may have been computed from quantized ones.
+    pub lossy: bool,
+}
+
+impl Segment {
+    /// Describes the state after `tokens`.
+    pub fn new(
+        [fingerprint, model]: [&str; 2],
+        bits: Option<CacheBits>,
+        tokens: &[u32],
+        from: usize,
+        span: Option<&KvSpan>,
+        snapshot: Option<&StateSnapshot>,
+    ) -> Segment {
+        let layer = |window, bits, arrays: [Option<&Array>; 2]| LayerSpec {
+            window,
+            arrays: arrays.map(|array| array.map(|array| ArraySpec::new(array, bits))),
+        };
+        let span = span.map_or(&[][..], |span| &span.layers[..]);
+        let snapshot_layer = |snapshot: &Snapshot| {
+            let (window, arrays) = snapshot.parts();
+            layer(window, bits.filter(|_| window.is_some()), arrays)
+        };
+        let metadata = Metadata {
+            fingerprint: fingerprint.into(),
+            model: model.into(),
+            from,
+            bits,
+            span: span.iter().map(|sides| layer(None, bits, sides.each_ref().map(Option::as_ref))).collect(),
+            snapshot: snapshot.map(|snapshot| snapshot.layers.iter().map(snapshot_layer).collect()),
+            checksums: [String::new(), String::new()],
+        };
+        Segment { tokens: tokens.to_vec(), metadata }
+    }
+
+    /// The file's name: a hash of everything that determines its state.
+    pub fn name(&self) -> String {
+        let Metadata { fingerprint, from, bits, snapshot, .. } = &self.metadata;
+        let mut hash = blake3::Hasher::new();
+        hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
+        hash.update(&[bits.map_or(0, u8::from)]);
+        hash.update(&(*from as u64).to_le_bytes()).update(&[u8::from(snapshot.is_some())]);
+        hash.update(&token_bytes(&self.tokens));
+        format!("{}.state", hash.finalize().to_hex())
+    }
+
+    pub fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub fn has_snapshot(&self) -> bool {
+        self.metadata.snapshot.is_some()
+    }
+
+    /// Bytes of the span and of the snapshot in the file.
+    pub fn bytes(&self) -> [usize; 2] {
+        let snapshot = self.metadata.snapshot.as_deref().unwrap_or_default();
+        [&self.metadata.span[..], snapshot].map(|layers| arrays(layers).map(ArraySpec::bytes).sum())
+    }
+
+    /// Bytes of the span and of the snapshot in memory.
+    pub fn memory_bytes(&self) -> [usize; 2] {
+        let snapshot = self.metadata.snapshot.as_deref().unwrap_or_default();
+        [&self.metadata.span[..], snapshot].map(|layers| arrays(layers).map(ArraySpec::memory_bytes).sum())
+    }
+
+    /// Maximum bytes of the header.
+    pub fn header_bytes(&self) -> u64 {
+        let metadata = serde_json::to_vec(&self.metadata).map_or(0, |json| json.len() + 2 * 64);
+        (FIXED + metadata + 4 * self.tokens.len()) as u64
+    }
+
+    /// Writes the whole file, as fast as the disk unless keys and values are quantized.
+    ///
+    /// # Errors
+    /// Those of `out`, or a value that cannot be quantized.
+    pub fn write(mut self, payload: Payload, out: &mut impl Write) -> io::Result<()> {
+        let payload = payload.quantized(&self.metadata)?;
+        self.metadata.checksums = [&payload.span, &payload.snapshot].map(|arrays| {
+            let mut hash = blake3::Hasher::new();
+            arrays.iter().for_each(|bytes| _ = hash.update(bytes));
+            hash.finalize().to_hex().to_string()
+        });
+        let metadata = serde_json::to_vec(&self.metadata)?;
+        let tokens = token_bytes(&self.tokens);
+        let mut fixed = MAGIC.to_vec();
+        for number in [VERSION, metadata.len() as u32, self.tokens.len() as u32] {
+            fixed.extend(number.to_le_bytes());
+        }
+        let checksum = header_checksum(&fixed, &metadata, &tokens);
+        for bytes in [&fixed[..], checksum.as_bytes(), &metadata, &tokens] {
+            out.write_all(bytes)?;
+        }
+        payload.span.iter().chain(&payload.snapshot).try_for_each(|bytes| out.write_all(bytes))
+    }
+
+    /// Opens a file and checks its header and length, but not its arrays.
+    ///
+    /// # Errors
+    /// The file is not a valid state file.
+    pub fn open(path: &Path) -> Result<(Segment, SegmentReader), String> {
+        let mut file = File::open(path).map_err(|e| e.to_string())?;
+        let length = file.metadata().map_err(|e| e.to_string())?.len();
+        let mut fixed = [0; FIXED];
+        file.read_exact(&mut fixed).map_err(|_| "it is cut short")?;
+        let number = |i: usize| u32::from_le_bytes([fixed[i], fixed[i + 1], fixed[i + 2], fixed[i + 3]]);
+        let [version, metadata, tokens] = [number(8), number(12), number(16)];
+        if &fixed[..8] != MAGIC {
+            return Err("it is not a state file".into());
+        }
+        if version != VERSION {
+            return Err(format!("it has format version {version}, not {VERSION}"));
+        }
+        let header = FIXED as u64 + u64::from(metadata) + 4 * u64::from(tokens);
+        if metadata > MAX_METADATA || tokens > MAX_TOKENS || header > length {
+            return Err("it is cut short, or its header is broken".into());
+        }
+        let mut read = |bytes: usize| {
+            let mut buffer = vec![0; bytes];
+            file.read_exact(&mut buffer).map(|_| buffer).map_err(|e| e.to_string())
+        };
+        let (metadata, tokens) = (read(metadata as usize)?, read(4 * tokens as usize)?);
+        if header_checksum(&fixed[..20], &metadata, &tokens).as_bytes() != &fixed[20..] {
+            return Err("its header is broken".into());
+        }
+        let metadata = serde_json::from_slice(&metadata).map_err(|e| format!("its header: {e}"))?;
+        let tokens = tokens.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let segment = Segment { tokens, metadata };
+        segment.check()?;
+        let arrays: usize = segment.bytes().iter().sum();
+        match header + arrays as u64 == length {
+            true => Ok((segment, SegmentReader { file, start: header })),
+            false => Err(format!("it has {length} bytes, not {}", header + arrays as u64)),
+        }
+    }
+
+    /// Checks that the shapes fit the tokens.
+    fn check(&self) -> Result<(), String> {
+        let Metadata { from, bits, span, snapshot, .. } = &self.metadata;
+        let tokens = self.tokens.len().checked_sub(*from).ok_or("it begins after its end")?;
+        let all = || arrays(span).chain(snapshot.iter().flat_map(|layers| arrays(layers)));
+        let valid = all().all(|array| {
+            let elements =
+                array.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+            // Quantization works on rows: an array without axes has none.
+            let has_rows = array.bits.is_none() || !array.shape.is_empty();
+            array.dtype().is_some() && has_rows && elements.is_some_and(|n| n <= MAX_ARRAYS)
+        });
+        let add =
+            |sum: usize, array: &ArraySpec| sum.checked_add(array.bytes()).filter(|&sum| sum <= MAX_ARRAYS);
+        let valid = valid && all().try_fold(0, add).is_some();
+        let lengths = arrays(span).all(|array| array.shape.len() == 3 && array.shape[1] as usize == tokens);
+        let ends = snapshot.iter().flatten().filter_map(|layer| layer.window);
+        let windows = ends.into_iter().all(|[start, end]| {
+            0 <= start && start <= end && end as usize == self.tokens.len() && start % nn::KEY_BLOCK == 0
+        });
+        let in_bits = |layer: &LayerSpec, bits| layer.arrays.iter().flatten().all(|array| array.bits == bits);
+        let ends = snapshot.iter().flatten();
+        let formats = span.iter().all(|layer| in_bits(layer, *bits))
+            && ends.into_iter().all(|layer| in_bits(layer, bits.filter(|_| layer.window.is_some())));
+        let has_state = tokens > 0 || self.has_snapshot();
+        if valid && lengths && windows && formats && has_state {
+            Ok(())
+        } else {
+            Err("its shapes are wrong".into())
+        }
+    }
+}
+
+/// Reads the sections after a checked header.
+pub struct SegmentReader {
+    file: File,
+    start: u64,
+}
+
+impl SegmentReader {
+    /// Reads and checks the span.
+    ///
+    /// # Errors
+    /// The section is invalid.
+    pub fn span(&mut self, segment: &Segment) -> Result<RawSection, String> {
+        let layers = self.section(&segment.metadata.span, 0, &segment.metadata.checksums[0])?;
+        Ok(RawSection { layers, lossy: segment.metadata.bits.is_some() })
+    }
+
+    /// Reads and checks the snapshot.
+    ///
+    /// # Errors
+    /// There is none, or the section is invalid.
+    pub fn snapshot(&mut self, segment: &Segment) -> Result<RawSection, String> {
+        let layers = segment.metadata.snapshot.as_deref().ok_or("it has no snapshot")?;
+        let layers = self.section(layers, segment.bytes()[0], &segment.metadata.checksums[1])?;
+        Ok(RawSection { layers, lossy: segment.metadata.bits.is_some() })
+    }
+
+    fn section(
+        &mut self,
+        layers: &[LayerSpec],
+        offset: usize,
+        checksum: &str,
+    ) -> Result<Vec<RawLayer>, String> {
+        self.file.seek(SeekFrom::Start(self.start + offset as u64)).map_err(|e| e.to_string())?;
+        let mut hash = blake3::Hasher::new();
+        let mut read = |length: usize| -> Result<Vec<u8>, String> {
+            let mut bytes = zeros(length)?;
+            for bytes in bytes.chunks_mut(READ) {
+                self.file.read_exact(bytes).map_err(|e| e.to_string())?;
+                hash.update(bytes);
+            }
+            Ok(bytes)
+        };
+        let mut array = |spec: &ArraySpec| -> Result<RawArray, String> {
+            let dtype = spec.dtype().ok_or("its types are wrong")?;
+            let stored = read(spec.bytes())?;
+            let bytes = match spec.bits {
+                None => stored,
+                Some(bits) => {
+                    let mut bytes = zeros(spec.memory_bytes())?;
+                    kv_quant::dequantize(&stored, spec.row(), bits, dtype, &mut bytes);
+                    bytes
+                }
+            };
+            Ok(RawArray { shape: spec.shape.clone(), dtype, bytes })
+        };
+        let mut all = vec![];
+        for layer in layers {
+            let [first, second] =
+                layer.arrays.each_ref().map(|spec| spec.as_ref().map(&mut array).transpose());
+            all.push((layer.window, [first?, second?]));
+        }
+        match hash.finalize().to_hex().as_str() == checksum {
+            true => Ok(all),
+            false => Err("its arrays are broken".into()),
+        }
+    }
+}
+
+impl RawArray {
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Reduces `[kv_heads, tokens, dim]` to tokens `from..to`.
+    pub fn slice_tokens(&mut self, from: usize, to: usize) {
+        let [heads, tokens, dim] = self.shape[..] else { return };
+        if from == 0 && to == tokens as usize {
+            return;
+        }
+        let row = dim as usize * self.dtype.size();
+        let length = (to - from) * row;
+        for head in 0..heads as usize {
+            let start = (head * tokens as usize + from) * row;
+            self.bytes.copy_within(start..start + length, head * length);
+        }
+        self.bytes.truncate(heads as usize * length);
+        self.shape[1] = (to - from) as i32;
+    }
+
+    /// # Errors
+    /// Out of memory.
+    pub fn into_array(self) -> mlx::Result<Array> {
+        Array::fill_with(&self.shape, self.dtype, |bytes| {
+            bytes.copy_from_slice(&self.bytes);
+            Ok(())
+        })
+    }
+}
+
+/// # Errors
+/// Out of memory.
+fn zeros(length: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![];
+    bytes.try_reserve_exact(length).map_err(|_| format!("{length} bytes of it do not fit into memory"))?;
+    bytes.resize(length, 0);
+    Ok(bytes)
+}
+
+impl Payload {
+    pub fn bytes(&self) -> usize {
+        self.span.iter().chain(&self.snapshot).map(Vec::len).sum()
+    }
+
+    /// Quantizes keys and values as the metadata says.
+    ///
+    /// # Errors
+    /// A value is not finite, or close to overflow.
+    fn quantized(self, metadata: &Metadata) -> io::Result<Payload> {
+        let quantize = |(bytes, spec): (Vec<u8>, &ArraySpec)| match (spec.bits, spec.dtype()) {
+            (Some(bits), Some(dtype)) => kv_quant::quantize(&bytes, spec.row(), bits, dtype)
+                .ok_or_else(|| io::Error::other("a key or value is too large to be compressed")),
+            _ => Ok(bytes),
+        };
+        let section = |bytes: Vec<Vec<u8>>, layers: &[LayerSpec]| -> io::Result<Vec<Vec<u8>>> {
+            bytes.into_iter().zip(arrays(layers)).map(quantize).collect()
+        };
+        let snapshot = metadata.snapshot.as_deref().unwrap_or_default();
+        Ok(Payload { span: section(self.span, &metadata.span)?, snapshot: section(self.snapshot, snapshot)? })
+    }
+}
+
+impl ArraySpec {
+    fn new(array: &Array, bits: Option<CacheBits>) -> ArraySpec {
+        ArraySpec { shape: array.shape().to_vec(), dtype: array.dtype().name().into(), bits }
+    }
+
+    fn dtype(&self) -> Option<Dtype> {
+        let all = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
+        all.into_iter().find(|dtype| dtype.name() == self.dtype)
+    }
+
+    /// Bytes in the file.
+    fn bytes(&self) -> usize {
+        match self.bits {
+            None => self.memory_bytes(),
+            Some(bits) => self.elements() / self.row().max(1) * kv_quant::row_bytes(self.row(), bits),
+        }
+    }
+
+    /// Bytes in memory.
+    fn memory_bytes(&self) -> usize {
+        self.elements() * self.dtype().map_or(0, Dtype::size)
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().map(|&d| d as usize).product()
+    }
+
+    /// Values per head and token.
+    fn row(&self) -> usize {
+        self.shape.last().map_or(0, |&dim| dim as usize)
+    }
+}
+
+fn arrays(layers: &[LayerSpec]) -> impl Iterator<Item = &ArraySpec> {
+    layers.iter().flat_map(|layer| &layer.arrays).flatten()
+}
+
+fn header_checksum(fixed: &[u8], metadata: &[u8], tokens: &[u8]) -> blake3::Hash {
+    let mut hash = blake3::Hasher::new();
+    hash.update(fixed).update(metadata).update(tokens);
+    hash.finalize()
+}
+
+fn token_bytes(tokens: &[u32]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A segment with one layer of keys for `tokens`.
+    pub fn segment(tokens: &[u32]) -> (Segment, Payload) {
+        let array = ArraySpec { shape: vec![2, tokens.len() as i32, 4], dtype: "float32".into(), bits: None };
+        let bytes = (0..array.bytes()).map(|i| i as u8).collect::<Vec<u8>>();
+        let metadata = Metadata {
+            fingerprint: "a".repeat(64),
+            model: "a model".into(),
+            from: 0,
+            bits: None,
+            span: vec![LayerSpec { window: None, arrays: [Some(array), None] }],
+            snapshot: None,
+            checksums: [String::new(), String::new()],
+        };
+        (Segment { tokens: tokens.to_vec(), metadata }, Payload { span: vec![bytes], snapshot: vec![] })
+    }
+
+    #[test]
+    fn raw_array_slice_tokens_keeps_range_of_each_head() {
+        let (segment, payload) = segment(&[5, 6, 7]);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        segment.write(payload, &mut file.as_file()).expect("writes");
+        let (segment, mut reader) = Segment::open(file.path()).expect("opens");
+        let mut span = reader.span(&segment).expect("reads");
+        let array = span.layers[0].1[0].as_mut().expect("an array");
+        array.slice_tokens(1, 3);
+        assert_eq!(array.shape, [2, 2, 4]);
+        // Each head without the 16 bytes of its first token.
+        assert_eq!(array.bytes, (16..48).chain(64..96).collect::<Vec<u8>>());
+    }
+}
