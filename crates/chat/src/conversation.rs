@@ -1,4 +1,5 @@
-//! OpenAI-style messages made into what chat templates expect. Checks shapes; leaves meaning to the template.
+//! Converts OpenAI messages to what chat templates expect. Checks types only; the template checks
+//! the rest.
 
 use serde_json::{Map, Value, json};
 
@@ -6,11 +7,15 @@ use crate::{Error, Result, Template};
 
 /// Prepares a request's messages for [`Template::render`]; unknown fields are kept.
 ///
-/// - Content given as parts becomes one string, the texts joined by a line feed. Other kinds of parts are an error.
-/// - `arguments` of tool calls given as a JSON string become the object, which is what templates are written for.
-/// - A message without content has `null`, which templates test for.
-/// - Reasoning of earlier turns has the names that templates use, `reasoning_content` and `thinking`, as in transformers.
-/// - The role `developer` becomes `system` when the template does not know it.
+/// - Content parts become one string, joined by line feeds. Parts other than text are an error.
+/// - `arguments` of tool calls become an object if they are a JSON string, as templates expect.
+/// - Missing content becomes `null`, which templates test for.
+/// - Reasoning of earlier turns gets both names that templates use, `reasoning_content` and
+///   `thinking`, as in transformers.
+/// - The role `developer` becomes `system` if the template does not mention it.
+///
+/// # Errors
+/// [`Error::Message`] for a malformed message.
 pub fn prepare(messages: &[Value], template: &Template) -> Result<Vec<Value>> {
     let prepared = messages.iter().enumerate().map(|(index, message)| {
         prepare_message(message, template).map_err(|message| Error::Message { index, message })
@@ -32,7 +37,7 @@ fn prepare_message(message: &Value, template: &Template) -> std::result::Result<
     Ok(Value::Object(alias_reasoning(message)))
 }
 
-/// Gives reasoning, whichever name the client used, both names that templates read.
+/// Stores reasoning, under any of its names, under both names that templates read.
 fn alias_reasoning(message: Map<String, Value>) -> Map<String, Value> {
     let given =
         ["reasoning_content", "thinking", "reasoning"].into_iter().filter_map(|name| message.get(name));
@@ -59,7 +64,7 @@ fn join_parts(content: &Value) -> std::result::Result<Value, String> {
     Ok(texts.collect::<std::result::Result<Vec<_>, _>>()?.join("\n").into())
 }
 
-/// Parses the arguments of one tool call; text that is not a JSON object stays for the template to judge.
+/// Parses the arguments of a tool call; text that is not a JSON object is left to the template.
 fn parse_arguments(call: &mut Value) {
     let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
     let Some(text) = arguments.as_str() else { return };

@@ -1,4 +1,4 @@
-//! Token ids in, deltas of a reply out: what streamed and whole answers are both made of.
+//! Decodes token ids into reasoning and content deltas, for streaming and complete answers.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use crate::{Delta, Detokenizer, Markers, Reasoning, Result, StopStrings, Tokeniz
 /// How a reply is decoded.
 #[derive(Debug, Clone)]
 pub struct DecodeOptions {
-    /// Control tokens give no text; markers of reasoning are seen even so.
+    /// Whether special tokens yield no text; reasoning markers are recognized anyway.
     pub skip_special_tokens: bool,
-    /// Texts that end the content, and are not part of it.
+    /// Stop strings; they end the content and are not part of it.
     pub stop: Vec<String>,
-    /// The markers of reasoning; `None` when the model has none and everything is content.
+    /// Reasoning markers; `None` if the model has none and everything is content.
     pub reasoning: Option<Markers>,
     /// Whether the prompt already opened the reasoning: see [`crate::starts_in_reasoning`].
     pub starts_in_reasoning: bool,
@@ -25,20 +25,23 @@ impl Default for DecodeOptions {
 
 /// Decodes one reply.
 ///
-/// Stop strings apply to content only: a stop such as a blank line must not end the model's reasoning. White space at the
-/// very start counts as content for them, or a model that writes nothing else would never be stopped.
+/// Stop strings apply to content only: a blank line must not end the model's reasoning. Leading
+/// whitespace counts as content, or a model that writes nothing else would never stop.
 #[derive(Debug)]
 pub struct Decoder {
     detokenizer: Detokenizer,
     reasoning: Option<Reasoning>,
     stop: StopStrings,
     reasoning_tokens: usize,
-    /// Tokens pushed while it is open whether they belong to reasoning.
+    /// Tokens that may still turn out to be reasoning.
     undecided_tokens: usize,
 }
 
 impl Decoder {
-    /// A decoder at the start of a reply. Fails on an empty stop string.
+    /// A decoder at the start of a reply.
+    ///
+    /// # Errors
+    /// [`Error::EmptyStop`](crate::Error::EmptyStop).
     pub fn new(tokenizer: Arc<Tokenizer>, options: DecodeOptions) -> Result<Self> {
         let stop = StopStrings::new(options.stop)?;
         let mut detokenizer = Detokenizer::new(tokenizer.clone(), options.skip_special_tokens);
@@ -49,42 +52,42 @@ impl Decoder {
         Ok(Self { detokenizer, reasoning, stop, reasoning_tokens: 0, undecided_tokens: 0 })
     }
 
-    /// What is certain now that `id` is known; nothing once a stop string was met.
+    /// Appends a token and returns the new deltas; none once a stop string matched.
     pub fn push(&mut self, id: u32) -> Vec<Delta> {
         if self.stopped().is_some() {
             return Vec::new();
         }
         let was_inside = self.is_inside();
         let text = self.detokenizer.push(id);
-        self.end_start(&text);
+        self.stop_in_leading_whitespace(&text);
         let deltas = self.split(&text);
         self.count(was_inside);
         self.stop_content(deltas)
     }
 
-    /// The text held back, now that no more will come.
+    /// Returns the pending text at the end of the reply.
     pub fn finish(&mut self) -> Vec<Delta> {
         if self.stopped().is_some() {
             return Vec::new();
         }
         let text = self.detokenizer.finish();
-        self.end_start(&text);
+        self.stop_in_leading_whitespace(&text);
         let mut deltas = self.split(&text);
         deltas.extend(self.reasoning.as_mut().map(Reasoning::finish).into_iter().flatten());
         let mut deltas = self.stop_content(deltas);
-        let held = self.stop.finish();
-        if !held.is_empty() {
-            deltas.push(Delta::Content(held));
+        let pending = self.stop.finish();
+        if !pending.is_empty() {
+            deltas.push(Delta::Content(pending));
         }
         deltas
     }
 
-    /// The stop string that ended the reply, if one did: the caller should stop generating.
+    /// The stop string that ended the reply; the caller should stop generating.
     pub fn stopped(&self) -> Option<&str> {
         self.stop.matched()
     }
 
-    /// How many of the tokens pushed were reasoning, those of its markers included.
+    /// Number of reasoning tokens, markers included.
     pub fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
     }
@@ -104,11 +107,11 @@ impl Decoder {
         }
     }
 
-    /// A stop string in the white space that a reply begins with ends it there, whether or not reasoning might follow.
-    fn end_start(&mut self, text: &str) {
+    /// A stop string in the leading whitespace ends the reply, even if reasoning could follow.
+    fn stop_in_leading_whitespace(&mut self, text: &str) {
         let Some(reasoning) = &mut self.reasoning else { return };
-        if reasoning.start_with(text).is_some_and(|white_space| self.stop.is_in(&white_space)) {
-            reasoning.give_up();
+        if reasoning.leading_whitespace(text).is_some_and(|space| self.stop.is_in(&space)) {
+            reasoning.end();
         }
     }
 

@@ -1,51 +1,52 @@
-//! Token ids to text, one at a time, never emitting part of a character. Stop strings are in `stop`.
+//! Incremental detokenization: never emits part of a character. Stop strings are in `stop`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::Tokenizer;
 
-/// Turns a stream of token ids into text as soon as it is certain.
+/// Turns a stream of token ids into text as soon as it cannot change any more.
 ///
-/// Invariant: the pieces from `push`, then `finish`, joined, are [`Tokenizer::decode`] of the ids. Each push costs the
-/// same, however long the text.
+/// Invariant: the results of all `push` calls and of `finish`, joined, equal [`Tokenizer::decode`].
+/// The cost of a push does not depend on the length of the text.
 ///
-/// Bytes that can never become a character turn into U+FFFD as [`String::from_utf8_lossy`] does it. (transformers, for
-/// SentencePiece models, replaces every byte of a run when one is wrong; here the good characters are kept.)
+/// Invalid bytes become U+FFFD as in [`String::from_utf8_lossy`]. (For SentencePiece models,
+/// transformers replaces all bytes of a run if one is invalid; here valid characters are kept.)
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
-    bytes: Bytes,
+    state: DecodeState,
 }
 
 impl Detokenizer {
-    /// A detokeniser at the start of a text. With `skip_special_tokens`, control tokens give no text.
+    /// A detokenizer at the start of a text. With `skip_special_tokens`, special tokens yield no
+    /// text.
     pub fn new(tokenizer: Arc<Tokenizer>, skip_special_tokens: bool) -> Self {
-        let bytes = Bytes::new(&tokenizer, skip_special_tokens);
-        Self { tokenizer, bytes }
+        let state = DecodeState::new(&tokenizer, skip_special_tokens);
+        Self { tokenizer, state }
     }
 
-    /// Gives this token's text even when special tokens are skipped.
+    /// Exempts a token from `skip_special_tokens`.
     pub fn keep(&mut self, id: u32) {
-        self.bytes.kept.insert(id);
+        self.state.shown.insert(id);
     }
 
-    /// The text that is certain now that `id` is known; often empty in the middle of a character.
+    /// Appends a token and returns the new text that is final; empty within a character.
     pub fn push(&mut self, id: u32) -> String {
-        self.bytes.push(&self.tokenizer, id)
+        self.state.push(&self.tokenizer, id)
     }
 
-    /// The rest: an incomplete character at the end becomes U+FFFD.
+    /// Returns the rest; an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
-        self.bytes.finish(&self.tokenizer)
+        self.state.finish(&self.tokenizer)
     }
 }
 
-/// Where the text of each token begins, in characters of the text that a [`Detokenizer`] gives for all of them.
+/// Offset of each token in the detokenized text, in characters.
 #[derive(Debug)]
 pub struct TextOffsets {
     tokenizer: Arc<Tokenizer>,
-    /// Whole characters so far.
+    /// Number of complete characters.
     characters: usize,
     /// The bytes of an incomplete character.
     pending: Vec<u8>,
@@ -53,14 +54,14 @@ pub struct TextOffsets {
 }
 
 impl TextOffsets {
-    /// At the start of a text that stands behind `characters` others.
+    /// Starts at an offset of `characters`.
     pub fn new(tokenizer: Arc<Tokenizer>, characters: usize) -> Self {
-        let strip_start = tokenizer.pieces().and_then(|p| p.strip_start);
+        let strip_start = tokenizer.token_bytes_rules().and_then(|p| p.strip_start);
         Self { tokenizer, characters, pending: Vec::new(), strip_start }
     }
 
-    /// Where the next token's text begins: one that goes on with a character stands behind that. `shown` says whether the text
-    /// holds it, if it is a control token.
+    /// The offset of the next token; one that continues a character starts after it. `shown` says
+    /// whether a special token appears in the text.
     pub fn push(&mut self, id: u32, shown: bool) -> usize {
         let offset = self.characters + usize::from(!self.pending.is_empty());
         if shown || !self.tokenizer.is_special(id) {
@@ -85,7 +86,8 @@ impl TextOffsets {
     }
 }
 
-/// The first character of some bytes, U+FFFD for hopeless ones, and its length; `None` if more bytes may complete it.
+/// The first character, U+FFFD if it is invalid, and its length; `None` if more bytes may complete
+/// it.
 fn first_character(bytes: &[u8]) -> Option<(char, usize)> {
     let start = &bytes[..bytes.len().min(4)];
     let valid = match std::str::from_utf8(start) {
@@ -98,25 +100,26 @@ fn first_character(bytes: &[u8]) -> Option<(char, usize)> {
     valid.chars().next().map(|character| (character, character.len_utf8()))
 }
 
-/// The state of a detokeniser, apart from its tokenizer.
+/// State of a detokenizer, without its tokenizer.
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct DecodeState {
     skip_special_tokens: bool,
-    kept: HashSet<u32>,
+    /// Special tokens that are not skipped.
+    shown: HashSet<u32>,
     /// The bytes of an incomplete character.
     pending: Vec<u8>,
-    /// What is still to be cut from the start of the text.
+    /// The prefix still to be stripped.
     strip_start: Option<(char, usize)>,
-    /// All ids, when the decoder works on whole texts only: then text comes at the end.
+    /// All ids, if the decoder works only on whole texts; then text is returned at the end.
     whole: Vec<u32>,
 }
 
-impl Bytes {
+impl DecodeState {
     pub fn new(tokenizer: &Tokenizer, skip_special_tokens: bool) -> Self {
-        let strip_start = tokenizer.pieces().and_then(|p| p.strip_start);
+        let strip_start = tokenizer.token_bytes_rules().and_then(|p| p.strip_start);
         Self {
             skip_special_tokens,
-            kept: HashSet::new(),
+            shown: HashSet::new(),
             pending: Vec::new(),
             strip_start,
             whole: Vec::new(),
@@ -124,10 +127,10 @@ impl Bytes {
     }
 
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
-        if self.skip_special_tokens && tokenizer.is_special(id) && !self.kept.contains(&id) {
+        if self.skip_special_tokens && tokenizer.is_special(id) && !self.shown.contains(&id) {
             return String::new();
         }
-        if tokenizer.pieces().is_none() {
+        if tokenizer.token_bytes_rules().is_none() {
             self.whole.push(id);
             return String::new();
         }
@@ -144,7 +147,7 @@ impl Bytes {
         self.strip(String::from_utf8_lossy(&rest).into_owned())
     }
 
-    /// Cuts what SentencePiece added at the start of the text.
+    /// Strips the prefix that SentencePiece adds.
     fn strip(&mut self, text: String) -> String {
         let Some((strip, mut left)) = self.strip_start else { return text };
         let mut rest = text.as_str();
@@ -160,7 +163,7 @@ impl Bytes {
     }
 }
 
-/// Takes everything from `bytes` that no later byte can change: whole characters, and U+FFFD for hopeless bytes.
+/// Removes all complete characters from `bytes`; invalid bytes become U+FFFD.
 fn take_characters(bytes: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut start = 0;
@@ -174,12 +177,12 @@ fn take_characters(bytes: &mut Vec<u8>) -> String {
             Err(error) => {
                 let valid = start + error.valid_up_to();
                 text.push_str(&String::from_utf8_lossy(&bytes[start..valid]));
-                let Some(broken) = error.error_len() else {
+                let Some(invalid) = error.error_len() else {
                     bytes.drain(..valid);
                     return text;
                 };
                 text.push(char::REPLACEMENT_CHARACTER);
-                start = valid + broken;
+                start = valid + invalid;
             }
         }
     }

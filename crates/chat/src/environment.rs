@@ -1,4 +1,5 @@
-//! Jinja as transformers sets it up for chat templates. Knows nothing of conversations.
+//! Jinja environment for chat templates, configured as in transformers. Knows nothing of
+//! conversations.
 
 use std::sync::Arc;
 
@@ -9,19 +10,19 @@ use minijinja::{
     functions,
 };
 
-use crate::clock::strftime;
 use crate::sandbox::budget::Budget;
+use crate::strftime::strftime;
 
-/// What a client is told of the words with which a template refuses.
-const LONGEST_REFUSAL: usize = 4096;
+/// Maximum bytes of a template's error message that are reported.
+const MAX_REFUSAL: usize = 4096;
 
-/// Jinja's delimiters and white space.
+/// Jinja's delimiters, and whitespace handling as in transformers.
 pub(crate) fn syntax() -> SyntaxConfig {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     syntax.expect("the default delimiters are valid")
 }
 
-/// Jinja as transformers sets it up; what templates use is taken from `budget`.
+/// The environment; everything that templates use is charged to `budget`.
 pub(crate) fn environment(budget: &Arc<Budget>) -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::None);
@@ -41,7 +42,7 @@ pub(crate) fn environment(budget: &Arc<Budget>) -> Environment<'static> {
 }
 
 fn register_functions(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
-    // It writes all that the template knows.
+    // It prints all variables.
     environment.remove_global("debug");
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
     let counted = budget.clone();
@@ -62,16 +63,16 @@ fn register_functions(environment: &mut Environment<'static>, budget: &Arc<Budge
     environment.add_function("namespace", move |defaults: Option<ValueOrKwargs>| {
         let namespace = functions::namespace(defaults)?;
         counted.entries(namespace.len().unwrap_or(0))?;
-        counted.remember(&namespace);
+        counted.register_namespace(&namespace);
         Ok::<_, Error>(namespace)
     });
 }
 
-/// Prints `{{ value }}`; minijinja never uses Python's exponents for floats.
+/// Prints `{{ value }}`; minijinja does not use Python's exponents for floats.
 fn print(budget: &Budget, out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) if matches!(state.auto_escape(), AutoEscape::None) => budget.output(text.len())?,
-        // Escapes have six characters at most.
+        // An escape has at most six characters.
         Some(text) => budget.output(6 * text.len())?,
         None => budget.display(value)?,
     }
@@ -83,7 +84,7 @@ fn print(budget: &Budget, out: &mut Output, state: &mut State, value: &Value) ->
     }
 }
 
-/// What a template said when it called `raise_exception`.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refusal(pub String);
@@ -91,16 +92,16 @@ pub(crate) struct Refusal(pub String);
 fn raise_exception(budget: &Budget, message: &Value) -> Result<(), Error> {
     budget.display(message)?;
     let mut message = message.to_string();
-    if message.len() > LONGEST_REFUSAL {
-        let end = (0..=LONGEST_REFUSAL).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+    if message.len() > MAX_REFUSAL {
+        let end = (0..=MAX_REFUSAL).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(end);
         message.push('…');
     }
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(message)))
 }
 
-/// Makes two things of transformers' Jinja known to minijinja: any line ending is a line feed, and `{% generation %}`
-/// blocks, which only mark the model's text for training, are plain scopes.
+/// Rewrites what minijinja lacks of transformers' Jinja: all line endings become line feeds, and
+/// `{% generation %}` blocks, which mark text for training, become scopes.
 pub(crate) fn jinja_source(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());

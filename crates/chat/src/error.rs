@@ -1,11 +1,11 @@
-//! The crate's errors: what failed, on what, and what to do.
+//! The crate's errors.
 
 use std::path::{Path, PathBuf};
 
-/// The result of everything fallible in this crate.
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why text could not become tokens, or tokens text.
+/// Why a conversation or text could not be converted.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the checkpoint could not be read.
@@ -13,21 +13,21 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file of the checkpoint is not the JSON it should be.
+    /// A file of the checkpoint is not valid JSON of the expected form.
     #[error("{file} cannot be used: {message}")]
     Json {
         /// The file's name.
         file: String,
-        /// What is wrong with it.
+        /// The cause.
         message: String,
     },
-    /// `tokenizer.json` is broken or of an unknown kind.
+    /// `tokenizer.json` is invalid or unsupported.
     #[error("tokenizer.json cannot be used: {0}")]
     Tokenizer(String),
-    /// The tokenizer could not encode a text.
+    /// The tokenizer cannot encode a text.
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),
     /// The checkpoint has no chat template.
@@ -41,24 +41,24 @@ pub enum Error {
     /// The chat template failed on this conversation.
     #[error("the chat template failed on this conversation: {0}")]
     TemplateRender(String),
-    /// The chat template called `raise_exception`: the conversation is not one the model accepts.
+    /// The chat template called `raise_exception`: it does not accept the conversation.
     #[error("the chat template refuses this conversation: {0}")]
     Refused(String),
-    /// The chat template ran for too many steps.
+    /// The chat template exceeded its steps.
     #[error("the chat template did not finish within {0} steps: it may be endless")]
     OutOfFuel(u64),
-    /// The chat template makes more of this conversation than it may: it is hostile, or the conversation is huge.
+    /// The chat template exceeded its memory or work: it is hostile, or the conversation is huge.
     #[error(
         "the chat template is too costly for this conversation: {0}; shorten the conversation or fix the template"
     )]
     TooCostly(&'static str),
-    /// The chat template wrote too much.
+    /// The chat template exceeded its output.
     #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
     PromptTooLong(usize),
-    /// A message of the request is malformed or of a kind this model does not take.
+    /// A message of the request is malformed or unsupported.
     #[error("messages[{index}]: {message}")]
     Message {
-        /// Its place in the request.
+        /// Its index in the request.
         index: usize,
         /// What is wrong with it.
         message: String,
@@ -69,7 +69,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the request is at fault, and not the checkpoint: a server answers 400 rather than 500.
+    /// Whether the request is at fault (400), not the checkpoint (500).
     pub fn is_request_error(&self) -> bool {
         !matches!(
             self,
@@ -82,12 +82,12 @@ impl Error {
     }
 }
 
-/// Reads a whole file of at most `most` bytes.
-pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    files::read(path, most).map_err(|source| Error::Read { path: path.to_owned(), source })
+/// Reads a file of at most `max_bytes`.
+pub(crate) fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
+    files::read(path, max_bytes).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
-/// Parses JSON; `file` is for the message.
+/// Parses JSON; `file` names it in the error.
 pub(crate) fn parse_json(file: &str, bytes: &[u8]) -> Result<serde_json::Value> {
     serde_json::from_slice(bytes).map_err(|e| Error::Json { file: file.to_owned(), message: e.to_string() })
 }

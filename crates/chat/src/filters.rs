@@ -1,4 +1,4 @@
-//! Jinja2's filters and tests, where minijinja's differ.
+//! Jinja2's filters and tests where minijinja's differ.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use minijinja::{Environment, Error, State, Value, filters, tests};
 use crate::sandbox::budget::Budget;
 use crate::sandbox::{costs, operators};
 
-/// Replaces the filters and tests of minijinja that differ from Jinja2, adds those it lacks, and counts what all of them use.
+/// Registers Jinja2's filters and tests where minijinja lacks them or differs, and charges all of
+/// them to `budget`.
 pub(crate) fn register(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
     environment.add_filter("default", default);
     environment.add_filter("d", default);
@@ -38,11 +39,11 @@ pub(crate) fn register(environment: &mut Environment<'static>, budget: &Arc<Budg
     }
     environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
     environment.add_test("iterable", is_iterable);
-    // What has a length and can be indexed. A slice of a list, a sequence in Python, is lazy here.
+    // Slices of lists are sequences in Python, but lazy in minijinja.
     environment.add_test("sequence", is_iterable);
 }
 
-/// Every filter whose cost depends on what it is given.
+/// Filters whose cost depends on their arguments.
 fn counted_filters() -> Vec<(&'static str, Value)> {
     vec![
         ("safe", Value::from_function(filters::safe)),
@@ -93,7 +94,7 @@ fn counted_filters() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Every test that looks into what it is given.
+/// Tests whose cost depends on their arguments.
 fn counted_tests() -> Vec<(&'static str, Value)> {
     let named = |names: &[&'static str], test: Value| {
         names.iter().map(|name| (*name, test.clone())).collect::<Vec<_>>()
@@ -115,13 +116,13 @@ fn counted_tests() -> Vec<(&'static str, Value)> {
     .concat()
 }
 
-/// Jinja2 also loops over undefined values, but not over `None`.
+/// Like Jinja2, treats undefined values as iterable, but not `None`.
 fn is_iterable(value: &Value) -> bool {
     use ValueKind::{Iterable, Map, Seq, String, Undefined};
     matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
 }
 
-/// `default(value, default_value="", boolean=False)`; minijinja takes no names.
+/// `default(value, default_value="", boolean=False)`; minijinja has no keyword arguments.
 fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let argument = |index: usize, name: &str| match args.get(index) {
         Some(value) => Ok(Some(value.clone())),
@@ -134,7 +135,7 @@ fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Er
     Ok(if value.is_undefined() || (falsy_too && !value.is_true()) { fallback } else { value.clone() })
 }
 
-/// Text that is no number gives the default, 0.
+/// Text that is not a number yields the default, 0.
 fn int(
     state: &State,
     value: &Value,
@@ -146,23 +147,23 @@ fn int(
     filters::int(state, &trimmed(value), Some(default), base, kwargs)
 }
 
-/// Text that is no number gives the default, 0.0.
+/// Text that is not a number yields the default, 0.0.
 fn float(state: &State, value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or(Value::from(0.0));
     filters::float(state, &trimmed(value), Some(default), kwargs)
 }
 
-/// Python reads numbers with white space around them.
+/// Python parses numbers with surrounding whitespace.
 fn trimmed(value: &Value) -> Value {
     value.as_str().map_or_else(|| value.clone(), |text| Value::from(text.trim()))
 }
 
-/// An undefined value has no items.
+/// The length of an undefined value is 0.
 fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// `replace(s, old, new, count=None)`; minijinja takes no count.
+/// `replace(s, old, new, count=None)`; minijinja has no count.
 fn replace(
     value: &Value,
     old: &Value,

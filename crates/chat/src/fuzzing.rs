@@ -1,5 +1,5 @@
-//! Entry points for fuzzing tokenizers and chat templates. Each takes a file's bytes and returns
-//! `Ok` or an error; none may panic, hang or allocate more than its input justifies.
+//! Entry points for fuzzing tokenizers and chat templates. They return `Ok` or an error for any
+//! bytes, and must not panic, hang, or allocate more than the input justifies.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{DecodeOptions, Decoder, RenderInput, Template, Tokenizer, conversati
 
 type Outcome = Result<(), String>;
 
-/// Short texts that every tokenizer encodes and decodes.
+/// Texts to encode and decode.
 const TEXTS: [&str; 6] = [
     "",
     "Hello, world! It's 1987.",
@@ -17,8 +17,8 @@ const TEXTS: [&str; 6] = [
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];
 
-/// Loads a tokenizer.json (after a zero byte: tokenizer_config.json), then encodes and decodes
-/// texts.
+/// Loads a tokenizer.json (followed by a zero byte and tokenizer_config.json), then encodes and
+/// decodes texts.
 pub fn tokenizer_json(bytes: &[u8]) -> Outcome {
     let (file, config) = halves(bytes);
     let tokenizer = Tokenizer::from_bytes(file, config).map_err(text)?;
@@ -38,7 +38,7 @@ pub fn tokenizer_json(bytes: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// Parses a chat template and renders messages (those after a zero byte, if they are JSON).
+/// Parses a chat template (followed by a zero byte and messages as JSON) and renders it.
 pub fn template(bytes: &[u8]) -> Outcome {
     let (source, messages) = halves(bytes);
     let source = String::from_utf8_lossy(source);
@@ -78,27 +78,27 @@ fn text(error: impl ToString) -> String {
 mod tests {
     use super::*;
 
-    /// Runs the committed seeds of a target; at least `least` of them must be accepted.
+    /// Runs the seeds of a target; at least `least` of them must be valid.
     fn check(target: &str, run: impl Fn(&[u8]) -> Outcome, least: usize) {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-        let (mut sound, mut errors) = (0, vec![]);
+        let (mut valid, mut errors) = (0, vec![]);
         for entry in std::fs::read_dir(folder).expect("seeds") {
             let path = entry.expect("an entry").path();
             match run(&std::fs::read(&path).expect("a seed")) {
-                Ok(()) => sound += 1,
+                Ok(()) => valid += 1,
                 Err(error) => errors.push(format!("{}: {error}", path.display())),
             }
         }
-        assert!(sound >= least, "{sound} of {target} are sound; others: {errors:#?}");
+        assert!(valid >= least, "{valid} seeds of {target} are valid; others: {errors:#?}");
     }
 
     #[test]
-    fn seeds_of_tokenizers_are_read_or_refused() {
+    fn tokenizer_seeds_load_or_fail() {
         check("tokenizer_json", tokenizer_json, 4);
     }
 
     #[test]
-    fn seeds_of_templates_are_rendered_or_refused() {
+    fn template_seeds_render_or_fail() {
         check("template", template, 8);
     }
 }

@@ -1,4 +1,5 @@
-//! `tojson` as transformers sets it up: Python's `json.dumps`, with `ensure_ascii=False` and no HTML escaping.
+//! `tojson` as in transformers: Python's `json.dumps` with `ensure_ascii=False` and no HTML
+//! escaping.
 
 use std::fmt::Write;
 
@@ -144,7 +145,7 @@ impl Dump {
 
     fn new_line(&mut self, depth: usize) {
         let Some(indent) = &self.indent else { return };
-        // Indentation grows faster than what is indented; too long a text is refused in the end.
+        // Indentation can outgrow the text; the caller rejects a text that is too long.
         if self.out.len() > MAX_TEXT {
             return;
         }
@@ -174,7 +175,8 @@ impl Dump {
     }
 }
 
-/// A float as Python prints it, `NaN` and infinities as in JSON: the shortest digits that read back, an exponent from 1e16 and below 1e-4.
+/// A float as Python prints it: shortest digits that round-trip, with an exponent from 1e16 and
+/// below 1e-4; `NaN` and infinities as in `json.dumps`.
 pub(crate) fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();

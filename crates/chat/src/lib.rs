@@ -1,26 +1,40 @@
-//! Text to tokens and back. No model, no HTTP: a conversation becomes a prompt, token ids become deltas of text.
+//! Converts conversations to token ids, and token ids back to text. Knows nothing of models or
+//! HTTP.
 //!
-//! In: [`conversation`] -> [`Template`] -> [`Tokenizer::encode`].
-//! Out: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
+//! Input: [`conversation`] -> [`Template`] -> [`Tokenizer::encode`].
+//! Output: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
+//!
+//! ```
+//! use chat::{RenderInput, Template};
+//! use serde_json::{Map, json};
+//!
+//! let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
+//! let template = Template::new(source, Map::new())?;
+//! let messages = [json!({ "role": "user", "content": [{ "type": "text", "text": "Hi" }] })];
+//! let messages = chat::conversation::prepare(&messages, &template)?;
+//! let prompt = template.render(&RenderInput { messages: &messages, ..RenderInput::default() })?;
+//! assert_eq!(prompt, "<user>Hi<assistant>");
+//! # Ok::<(), chat::Error>(())
+//! ```
 
-mod clock;
 pub mod conversation;
 mod decode;
 mod detokenize;
 mod environment;
 mod error;
+mod expansion;
 mod filters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod growth;
 mod json;
-mod memo;
-mod pieces;
 mod python;
 mod reasoning;
 mod sandbox;
 mod stop;
+mod strftime;
 mod template;
+mod token_bytes;
+mod token_cache;
 mod tokenizer;
 pub mod volatile_lines;
 

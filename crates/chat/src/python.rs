@@ -1,4 +1,4 @@
-//! Python's methods on strings, lists and dicts, where minijinja's pycompat lacks them or differs.
+//! Python's methods of strings, lists and dicts where minijinja's pycompat lacks them or differs.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -6,7 +6,7 @@ use minijinja::{Error, ErrorKind, State, Value};
 use crate::sandbox::budget::{Budget, MAX_WIDTH};
 use crate::sandbox::costs;
 
-/// Called for a method that minijinja does not know.
+/// Calls a method that minijinja does not have.
 pub(crate) fn method(
     budget: &Budget,
     state: &mut State,
@@ -78,7 +78,7 @@ fn triple(before: &str, separator: &str, after: &str) -> Value {
     Value::from(Tuple::from([before, separator, after].map(Value::from)))
 }
 
-/// Python strips the separators U+001C to U+001F too, which Rust does not count as white space.
+/// Python also strips the separators U+001C to U+001F, which are not whitespace in Rust.
 fn strip<'a>(text: &'a str, args: &[Value], start: bool, end: bool) -> Result<&'a str, Error> {
     let (characters,): (Option<&str>,) = from_args(args)?;
     let strips = |c: char| match characters {
@@ -104,14 +104,14 @@ fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
     let mut parts: Vec<&str> = match separator.as_deref() {
         Some("") => return Err(invalid("rsplit: empty separator".into())),
         Some(separator) => text.rsplitn(count, separator).collect(),
-        None => rsplit_white_space(text, count),
+        None => rsplit_whitespace(text, count),
     };
     parts.reverse();
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
 /// The last words, then the rest, from right to left.
-fn rsplit_white_space(text: &str, count: usize) -> Vec<&str> {
+fn rsplit_whitespace(text: &str, count: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end();
     while parts.len() + 1 < count {
@@ -123,7 +123,7 @@ fn rsplit_white_space(text: &str, count: usize) -> Vec<&str> {
     parts
 }
 
-/// The place of a substring, in characters, from an optional first place.
+/// Index of a substring in characters, searched from an optional start.
 fn find(text: &str, args: &[Value]) -> Result<Option<usize>, Error> {
     let (wanted, start): (&str, Option<usize>) = from_args(args)?;
     let start = start.unwrap_or(0);
@@ -132,7 +132,7 @@ fn find(text: &str, args: &[Value]) -> Result<Option<usize>, Error> {
     Ok(text[offset..].find(wanted).map(|at| start + text[offset..offset + at].chars().count()))
 }
 
-/// Every letter after something that is no letter is a capital, as in `They'Re`.
+/// Capitalizes every letter that follows a non-letter, as in `They'Re`.
 fn title(text: &str) -> String {
     let mut after_letter = false;
     let mut titled = String::new();

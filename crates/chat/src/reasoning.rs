@@ -1,17 +1,17 @@
-//! Splits a reply into reasoning and content by markers such as `<think>`. Works on text; knows nothing of tokens.
+//! Splits a reply into reasoning and content at markers such as `<think>`. Knows nothing of tokens.
 
 use crate::stop::overlap;
 
-/// A piece of a reply.
+/// A part of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delta {
-    /// What the model thinks: `reasoning_content`.
+    /// Reasoning: `reasoning_content`.
     Reasoning(String),
-    /// What the model answers: `content`.
+    /// Answer: `content`.
     Content(String),
 }
 
-/// The texts around a model's reasoning.
+/// Markers around a model's reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Markers {
     /// Before the reasoning, such as `<think>`.
@@ -20,7 +20,7 @@ pub struct Markers {
     pub close: String,
 }
 
-/// The markers in use, by family: most; Magistral; Kimi-VL; Seed-OSS.
+/// Known markers: most families; Magistral; Kimi-VL; Seed-OSS.
 const KNOWN: [(&str, &str); 4] = [
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
@@ -29,7 +29,7 @@ const KNOWN: [(&str, &str); 4] = [
 ];
 
 impl Markers {
-    /// The markers a chat template's source mentions, if it mentions any.
+    /// The known markers that a chat template's source mentions.
     pub fn detect(template: &str) -> Option<Self> {
         let (open, close) =
             KNOWN.iter().find(|(open, close)| template.contains(open) || template.contains(close))?;
@@ -43,32 +43,32 @@ impl Default for Markers {
     }
 }
 
-/// Whether a prompt ends inside the reasoning, that is with the opening marker (and white space).
+/// Whether a prompt ends with the opening marker, ignoring whitespace.
 ///
-/// Only the end counts: a user may write `<think>` in a question without turning the whole answer into reasoning.
+/// Only the end counts: a user's `<think>` in a question does not turn the answer into reasoning.
 pub fn starts_in_reasoning(prompt: &str, markers: &Markers) -> bool {
     prompt.trim_end().ends_with(&markers.open)
 }
 
-/// Separates reasoning from content, however the text is cut into pieces.
+/// Separates reasoning from content, independently of how the text is chunked.
 ///
-/// - Reasoning is one block at the start of the reply. A marker after the first word of content is content.
-/// - The opening marker is optional when the prompt already ended with it.
+/// - Reasoning is one block at the start of the reply. Markers within content are content.
+/// - The opening marker is optional if the prompt ended with it.
 /// - Without a closing marker, everything is reasoning.
-/// - Dropped: the markers; white space before the opening one; line feeds right after it, right before the closing one
-///   and right after that. Every other character is kept, in order.
+/// - Dropped: the markers; whitespace before the opening one; line feeds right after it, right
+///   before the closing one and right after that. All other characters are kept in order.
 #[derive(Debug)]
 pub struct Reasoning {
     markers: Markers,
     state: State,
-    /// Line feeds here belong to a marker.
+    /// Whether line feeds at the start of `pending` belong to a marker.
     skip_line_feeds: bool,
-    held: String,
+    pending: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
-    /// Nothing but white space so far.
+    /// Only whitespace so far.
     Start {
         inside: bool,
     },
@@ -77,12 +77,12 @@ enum State {
 }
 
 impl Reasoning {
-    /// A splitter at the start of a reply; `inside` when the prompt already opened the reasoning.
+    /// A splitter at the start of a reply; `inside` if the prompt already opened the reasoning.
     pub fn new(markers: Markers, inside: bool) -> Self {
-        Self { markers, state: State::Start { inside }, skip_line_feeds: false, held: String::new() }
+        Self { markers, state: State::Start { inside }, skip_line_feeds: false, pending: String::new() }
     }
 
-    /// Whether the text so far ends in reasoning; `None` while that is open.
+    /// Whether the text ends within reasoning; `None` while undecided.
     pub fn is_inside(&self) -> Option<bool> {
         match self.state {
             State::Start { inside: true } | State::Inside => Some(true),
@@ -91,24 +91,24 @@ impl Reasoning {
         }
     }
 
-    /// The white space that the reply begins with if `text` is what comes next, while reasoning may still follow it.
-    pub(crate) fn start_with(&self, text: &str) -> Option<String> {
+    /// The leading whitespace of the reply including `text`, while reasoning may still follow.
+    pub(crate) fn leading_whitespace(&self, text: &str) -> Option<String> {
         if self.state != (State::Start { inside: false }) {
             return None;
         }
-        let start = [&self.held, text].concat();
+        let start = [&self.pending, text].concat();
         let length = start.len() - start.trim_start().len();
         Some(start[..length].to_owned())
     }
 
-    /// Whatever comes is content, as is what was held back.
-    pub(crate) fn give_up(&mut self) {
+    /// Treats everything from the pending text on as content.
+    pub(crate) fn end(&mut self) {
         self.state = State::Outside;
     }
 
-    /// The pieces that are certain; none is empty.
+    /// Appends text and returns the new deltas, none of them empty.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
-        self.held.push_str(text);
+        self.pending.push_str(text);
         let mut deltas = Vec::new();
         while let Some(delta) = self.step() {
             deltas.extend(delta);
@@ -116,9 +116,9 @@ impl Reasoning {
         deltas
     }
 
-    /// The text held back, now that no more will come.
+    /// Returns the pending text at the end of the reply.
     pub fn finish(&mut self) -> Vec<Delta> {
-        let rest = std::mem::take(&mut self.held);
+        let rest = std::mem::take(&mut self.pending);
         let delta = match self.state {
             State::Start { inside: true } => Delta::Reasoning(rest.trim_start_matches('\n').to_owned()),
             State::Inside => Delta::Reasoning(rest),
@@ -127,27 +127,28 @@ impl Reasoning {
         non_empty(delta).into_iter().collect()
     }
 
-    /// One step on the held text: `None` when more text is needed, else perhaps a piece.
+    /// Consumes part of the pending text: `None` if more text is needed, else a delta if there is
+    /// one.
     fn step(&mut self) -> Option<Option<Delta>> {
         if self.skip_line_feeds {
-            let line_feeds = self.held.len() - self.held.trim_start_matches('\n').len();
-            self.held.drain(..line_feeds);
-            self.skip_line_feeds = self.held.is_empty();
+            let line_feeds = self.pending.len() - self.pending.trim_start_matches('\n').len();
+            self.pending.drain(..line_feeds);
+            self.skip_line_feeds = self.pending.is_empty();
         }
-        if self.held.is_empty() {
+        if self.pending.is_empty() {
             return None;
         }
         match self.state {
             State::Start { inside } => self.start(inside),
             State::Inside => self.inside(),
-            State::Outside => Some(Some(Delta::Content(std::mem::take(&mut self.held)))),
+            State::Outside => Some(Some(Delta::Content(std::mem::take(&mut self.pending)))),
         }
     }
 
     fn start(&mut self, inside: bool) -> Option<Option<Delta>> {
-        let text = self.held.trim_start();
+        let text = self.pending.trim_start();
         if let Some(rest) = text.strip_prefix(&self.markers.open) {
-            self.held = rest.to_owned();
+            self.pending = rest.to_owned();
             self.state = State::Inside;
         } else if self.markers.open.starts_with(text) {
             return None;
@@ -159,18 +160,18 @@ impl Reasoning {
     }
 
     fn inside(&mut self) -> Option<Option<Delta>> {
-        if let Some(at) = self.held.find(&self.markers.close) {
-            let rest = self.held.split_off(at + self.markers.close.len());
-            self.held.truncate(at);
-            let reasoning = std::mem::replace(&mut self.held, rest);
+        if let Some(at) = self.pending.find(&self.markers.close) {
+            let rest = self.pending.split_off(at + self.markers.close.len());
+            self.pending.truncate(at);
+            let reasoning = std::mem::replace(&mut self.pending, rest);
             self.state = State::Outside;
             self.skip_line_feeds = true;
             return Some(non_empty(Delta::Reasoning(reasoning.trim_end_matches('\n').to_owned())));
         }
-        // The start of a closing marker, and the line feeds before it, wait for what comes.
-        let certain = &self.held[..self.held.len() - overlap(&self.held, &self.markers.close)];
+        // A possible start of the closing marker and line feeds before it stay pending.
+        let certain = &self.pending[..self.pending.len() - overlap(&self.pending, &self.markers.close)];
         let certain = certain.trim_end_matches('\n').len();
-        let reasoning: String = self.held.drain(..certain).collect();
+        let reasoning: String = self.pending.drain(..certain).collect();
         if reasoning.is_empty() { None } else { Some(Some(Delta::Reasoning(reasoning))) }
     }
 }

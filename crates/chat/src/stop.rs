@@ -1,20 +1,21 @@
-//! Stop strings over a stream of text. Knows nothing of tokens.
+//! Stop strings in a stream of text. Knows nothing of tokens.
 
 use crate::{Error, Result};
 
-/// Ends a text at the first stop string, however the text is cut into pieces.
+/// Ends a text at the first stop string, independently of how the text is chunked.
 ///
-/// The stop string that is complete first wins (of two ending together, the longer), as if the text came character by
-/// character. It is not part of the output. Text that may be the start of a stop string is held back until it is known.
+/// The stop string that is complete first wins; of two ending together, the longer one. It is not
+/// part of the output. Text that may be the start of a stop string stays pending.
 #[derive(Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    held: String,
+    pending: String,
     matched: Option<usize>,
 }
 
 impl StopStrings {
-    /// Refuses an empty string, which would match everywhere.
+    /// # Errors
+    /// [`Error::EmptyStop`]: an empty string would match everywhere.
     pub fn new(stops: Vec<String>) -> Result<Self> {
         match stops.iter().position(String::is_empty) {
             Some(index) => Err(Error::EmptyStop(index)),
@@ -22,22 +23,23 @@ impl StopStrings {
         }
     }
 
-    /// The text that is certainly part of the output; nothing once a stop string was met.
+    /// Appends text and returns the new output; empty once a stop string matched.
     pub fn push(&mut self, text: &str) -> String {
         if self.matched.is_some() {
             return String::new();
         }
-        self.held.push_str(text);
+        self.pending.push_str(text);
         if let Some((start, stop)) = self.first_match() {
             self.matched = Some(stop);
-            self.held.truncate(start);
-            return std::mem::take(&mut self.held);
+            self.pending.truncate(start);
+            return std::mem::take(&mut self.pending);
         }
-        let certain = self.held.len() - self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
-        self.held.drain(..certain).collect()
+        let certain =
+            self.pending.len() - self.stops.iter().map(|s| overlap(&self.pending, s)).max().unwrap_or(0);
+        self.pending.drain(..certain).collect()
     }
 
-    /// Whether a text holds a whole stop string.
+    /// Whether a text contains a stop string.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         self.stops.iter().any(|stop| text.contains(stop))
     }
@@ -47,19 +49,19 @@ impl StopStrings {
         self.matched.map(|i| self.stops[i].as_str())
     }
 
-    /// The text held back, now that no more will come.
+    /// Returns the pending text at the end.
     pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 
-    /// Where the winning stop string starts in the held text, and which it is.
+    /// Start and index of the winning stop string in the pending text.
     fn first_match(&self) -> Option<(usize, usize)> {
-        let found = self.stops.iter().enumerate().filter_map(|(i, stop)| Some((self.held.find(stop)?, i)));
+        let found = self.stops.iter().enumerate().filter_map(|(i, stop)| Some((self.pending.find(stop)?, i)));
         found.min_by_key(|&(start, i)| (start + self.stops[i].len(), start))
     }
 }
 
-/// How many bytes at the end of `text` are the start, but not the whole, of `marker`.
+/// Length of the longest suffix of `text` that is a proper prefix of `marker`.
 pub(crate) fn overlap(text: &str, marker: &str) -> usize {
     let longest = text.len().min(marker.len().saturating_sub(1));
     let mut starts = (1..=longest).rev().filter(|&i| marker.is_char_boundary(i));

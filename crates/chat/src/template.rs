@@ -1,6 +1,6 @@
-//! Chat templates, rendered byte for byte as transformers renders them. Knows nothing of tokens.
+//! Chat templates, rendered byte for byte as in transformers. Knows nothing of tokens.
 //!
-//! A template is as hostile as whoever published the checkpoint, and a request says what it works on: see `sandbox`.
+//! Both templates and requests are untrusted: see `sandbox`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::sandbox::{Sandbox, budget::Allowance};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
 
-/// Marks, while rendering, where the message to continue ends; the space shows whether the template trims.
+/// Marks the end of the message to continue; its trailing space shows whether the template trims.
 const CONTINUE: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
-/// The template used when the checkpoint names several and nothing else fits.
+/// Name of the template used without tools.
 const DEFAULT: &str = "default";
-/// The template used, where there is one, for conversations with tools.
+/// Name of the template used with tools, if it exists.
 const TOOL_USE: &str = "tool_use";
 
-/// The chat template of a checkpoint.
+/// A checkpoint's chat template.
 #[derive(Debug)]
 pub struct Template {
     sandbox: Sandbox,
@@ -31,26 +31,30 @@ pub struct Template {
     now: Option<DateTime>,
 }
 
-/// What a template is given.
+/// Variables of a template.
 #[derive(Debug, Clone, Default)]
 pub struct RenderInput<'a> {
-    /// The conversation, as [`crate::conversation::prepare`] leaves it.
+    /// The conversation, as returned by [`crate::conversation::prepare`].
     pub messages: &'a [Value],
-    /// Definitions of tools, as in the OpenAI API.
+    /// Tool definitions as in the OpenAI API.
     pub tools: Option<&'a [Value]>,
     /// Documents for retrieval templates.
     pub documents: Option<&'a [Value]>,
-    /// Whether to end with the start of the model's reply.
+    /// Whether to append the start of the model's reply.
     pub add_generation_prompt: bool,
-    /// Whether to end inside the last message, so that the model goes on with it.
+    /// Whether to end within the last message, so that the model continues it.
     pub continue_final_message: bool,
-    /// Anything else the template reads, such as `enable_thinking`: `chat_template_kwargs` of a request.
+    /// Other variables, such as `enable_thinking`: `chat_template_kwargs` of a request.
     pub kwargs: Map<String, Value>,
 }
 
 impl Template {
-    /// Finds the template of a checkpoint: `chat_template.jinja` (with `additional_chat_templates/`), else
-    /// `chat_template.json`, else `chat_template` in `tokenizer_config.json`.
+    /// Loads the template of a checkpoint: `chat_template.jinja` (with
+    /// `additional_chat_templates/`), else `chat_template.json`, else `chat_template` in
+    /// `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// There is no template, or a file cannot be read or parsed.
     pub fn from_dir(dir: &Path) -> Result<Self> {
         let json = |name: &str| {
             let path = dir.join(name);
@@ -73,7 +77,10 @@ impl Template {
         Self::named(sources, special_tokens(&config))
     }
 
-    /// A template from its source; `special_tokens` are the variables `bos_token`, `eos_token` and their like.
+    /// Compiles a template; `special_tokens` are variables such as `bos_token` and `eos_token`.
+    ///
+    /// # Errors
+    /// [`Error::TemplateSyntax`].
     pub fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self> {
         Self::named(BTreeMap::from([(DEFAULT.to_owned(), source.to_owned())]), special_tokens)
     }
@@ -84,7 +91,7 @@ impl Template {
         Ok(Self { sandbox, sources, special_tokens, now: None })
     }
 
-    /// Fixes the time that `strftime_now` sees, for prompts that do not change with the date.
+    /// Fixes the time of `strftime_now`, for reproducible prompts.
     pub fn at(mut self, now: DateTime) -> Self {
         self.now = Some(now);
         self
@@ -95,10 +102,12 @@ impl Template {
         &self.sources[self.choose(false)]
     }
 
-    /// The prompt of a conversation.
+    /// Renders the prompt of a conversation.
     ///
-    /// Errors: [`Error::Refused`] when the template itself objects, [`Error::OutOfFuel`], [`Error::TooCostly`] and
-    /// [`Error::PromptTooLong`] when it does not end, [`Error::TemplateRender`] for the rest.
+    /// # Errors
+    /// [`Error::Refused`] if the template calls `raise_exception`; [`Error::OutOfFuel`],
+    /// [`Error::TooCostly`] or [`Error::PromptTooLong`] if it exceeds a limit; [`Error::Message`]
+    /// if there is no message to continue; [`Error::TemplateRender`] otherwise.
     pub fn render(&self, input: &RenderInput) -> Result<String> {
         if !input.continue_final_message {
             return self.run(input, input.messages);
@@ -126,7 +135,7 @@ impl Template {
         ];
         let given = self.special_tokens.iter().chain(&input.kwargs);
         let given = given.map(|(name, value)| (&name[..], minijinja::Value::from(Serde(value))));
-        // Later ones take the place of earlier ones with the same name.
+        // Later variables replace earlier ones of the same name.
         let variables = minijinja::Value::from_pairs(given.chain(own));
         let bytes = messages.iter().chain(input.tools.into_iter().flatten()).map(size).sum();
         let allowance = Allowance::new(messages.len(), bytes);
@@ -141,7 +150,7 @@ impl Template {
     }
 }
 
-/// `chat_template.jinja` and the named templates beside it.
+/// `chat_template.jinja` and the named templates next to it.
 fn jinja_files(dir: &Path) -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
     let path = dir.join("chat_template.jinja");
@@ -170,7 +179,7 @@ fn named_templates(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The bytes of a value's texts, about.
+/// Approximate bytes of a value's strings.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

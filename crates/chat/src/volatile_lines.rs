@@ -1,5 +1,5 @@
-//! Lines at the head of a system prompt that agent clients change from request to request, so that nothing behind them
-//! is the same prompt any more. Knows how such lines are written; what is cached, it does not know.
+//! Detects lines at the start of system prompts that agent clients change with every request, which
+//! breaks prefix caching. Knows nothing of the cache.
 
 #[cfg(test)]
 mod tests;
@@ -8,25 +8,27 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-/// Lines of the system messages that count as their head.
-const HEAD: usize = 32;
+/// Number of lines of the system messages that are searched.
+const MAX_LINES: usize = 32;
 const BILLING: &str = "x-anthropic-billing-header:";
 
-/// What a line says that changes.
+/// A kind of volatile line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolatileLine {
-    /// `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;`, which Claude Code writes at the
-    /// head of its system prompt: new in every request, and nothing that a model needs.
+    /// `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;`, the
+    /// first line of Claude Code's system prompt: new in every request and irrelevant to the model.
     Billing,
-    /// The day: `Today's date is 2026-03-01.`
+    /// Date: `Today's date is 2026-03-01.`
     Date,
-    /// The time of day, with or without the day: `Current time: 2026-03-01 10:32:05 CET`.
+    /// Time of day, with or without a date: `Current time: 2026-03-01 10:32:05 CET`.
     Time,
-    /// Tokens used or left: `<system_warning>Token usage: 35000/200000; 165000 remaining</system_warning>`.
+    /// Tokens used or left: `<system_warning>Token usage: 35000/200000; 165000
+    /// remaining</system_warning>`.
     Countdown,
 }
 
 impl VolatileLine {
+    /// Name in the API.
     pub fn name(self) -> &'static str {
         match self {
             VolatileLine::Billing => "billing",
@@ -36,42 +38,42 @@ impl VolatileLine {
         }
     }
 
-    /// What byte `at` of `text` belongs to, if that is one of these.
+    /// The volatile line that contains byte `at` of `text`.
     ///
     /// # Panics
-    /// If `at` is not between two characters.
+    /// If `at` is not a character boundary.
     pub fn at(text: &str, at: usize) -> Option<VolatileLine> {
         let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
         let end = text[at..].find('\n').map_or(text.len(), |length| at + length);
         let (kind, span) = find(&text[start..end])?;
-        // What takes a line's place begins where the line began.
+        // Text that replaces a whole line starts where the line started.
         (start + span.start <= at && at < (start + span.end).max(start + span.start + 1)).then_some(kind)
     }
 }
 
-/// The same conversation without what changes at the head of its system messages: billing lines are left out, times of day
-/// and countdowns go behind the text of the last user message. Days stay where they are: once a day costs little.
+/// Removes volatile lines from the start of the system messages: billing lines are dropped, times
+/// and token counts are appended to the last user message. Dates stay: they change once a day.
 pub fn normalize(messages: &[Value]) -> Vec<Value> {
     let role = |message: &Value, role: &str| message["role"] == role;
     let is_head = |message: &&Value| role(message, "system") || role(message, "developer");
     let heads = messages.iter().take_while(is_head).count();
     let last_user = messages.iter().rposition(|message| role(message, "user"));
-    let mut cut = Cut { lines: HEAD, moves: last_user.is_some(), moved: vec![] };
-    let mut kept = vec![];
+    let mut filter = LineFilter { lines_left: MAX_LINES, can_move: last_user.is_some(), moved: vec![] };
+    let mut normalized = vec![];
     for (i, mut message) in messages.iter().cloned().enumerate() {
-        if i < heads && cut.message(&mut message) {
+        if i < heads && filter.empties_message(&mut message) {
             continue;
         }
-        kept.push(message);
-        if Some(i) == last_user && !cut.moved.is_empty() {
-            append(&mut kept[..], &cut.moved.join("\n"));
+        normalized.push(message);
+        if Some(i) == last_user && !filter.moved.is_empty() {
+            append(&mut normalized[..], &filter.moved.join("\n"));
         }
     }
-    // A conversation of nothing else is left to the template.
-    if kept.is_empty() { messages.to_vec() } else { kept }
+    // An empty conversation would be an error of ours, not of the client.
+    if normalized.is_empty() { messages.to_vec() } else { normalized }
 }
 
-/// Puts a text behind that of the last message.
+/// Appends a text to the last message.
 fn append(messages: &mut [Value], text: &str) {
     let Some(content) = messages.last_mut().map(|message| &mut message["content"]) else { return };
     match content {
@@ -84,24 +86,24 @@ fn append(messages: &mut [Value], text: &str) {
     }
 }
 
-/// Takes lines out of texts.
-struct Cut {
-    /// Lines that may still be looked at.
-    lines: usize,
-    /// Whether there is a place to move lines to.
-    moves: bool,
+/// Removes volatile lines from texts.
+struct LineFilter {
+    /// Lines still to be searched.
+    lines_left: usize,
+    /// Whether there is a user message to move lines to.
+    can_move: bool,
     moved: Vec<String>,
 }
 
-impl Cut {
-    /// Whether nothing of the message is left.
-    fn message(&mut self, message: &mut Value) -> bool {
+impl LineFilter {
+    /// Filters a message; `true` if it becomes empty.
+    fn empties_message(&mut self, message: &mut Value) -> bool {
         match message.get_mut("content") {
-            Some(Value::String(text)) => self.empties(text),
+            Some(Value::String(text)) => self.empties_text(text),
             Some(Value::Array(parts)) => {
                 let before = parts.len();
                 parts.retain_mut(|part| match part.get_mut("text") {
-                    Some(Value::String(text)) => !self.empties(text),
+                    Some(Value::String(text)) => !self.empties_text(text),
                     _ => true,
                 });
                 parts.is_empty() && before > 0
@@ -110,25 +112,25 @@ impl Cut {
         }
     }
 
-    /// Whether nothing of the text is left.
-    fn empties(&mut self, text: &mut String) -> bool {
-        let was = std::mem::take(text);
-        *text = self.text(&was);
-        text.is_empty() && !was.is_empty()
+    /// Filters a text; `true` if it becomes empty.
+    fn empties_text(&mut self, text: &mut String) -> bool {
+        let original = std::mem::take(text);
+        *text = self.filter(&original);
+        text.is_empty() && !original.is_empty()
     }
 
-    fn text(&mut self, text: &str) -> String {
-        let mut kept = String::with_capacity(text.len());
+    fn filter(&mut self, text: &str) -> String {
+        let mut filtered = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
-            let found = if self.lines > 0 { find(line.trim_end_matches(['\n', '\r'])) } else { None };
-            self.lines = self.lines.saturating_sub(1);
-            let goes = |kind| match kind {
+            let found = if self.lines_left > 0 { find(line.trim_end_matches(['\n', '\r'])) } else { None };
+            self.lines_left = self.lines_left.saturating_sub(1);
+            let is_removed = |kind| match kind {
                 VolatileLine::Billing => true,
-                VolatileLine::Time | VolatileLine::Countdown => self.moves,
+                VolatileLine::Time | VolatileLine::Countdown => self.can_move,
                 VolatileLine::Date => false,
             };
-            let Some((kind, span)) = found.filter(|(kind, _)| goes(*kind)) else {
-                kept.push_str(line);
+            let Some((kind, span)) = found.filter(|(kind, _)| is_removed(*kind)) else {
+                filtered.push_str(line);
                 continue;
             };
             if kind != VolatileLine::Billing {
@@ -136,15 +138,15 @@ impl Cut {
             }
             let rest = [&line[..span.start], &line[span.end..]];
             if rest.iter().any(|rest| !rest.trim().is_empty()) {
-                kept.push_str(rest[0]);
-                kept.push_str(rest[1].trim_start_matches(' '));
+                filtered.push_str(rest[0]);
+                filtered.push_str(rest[1].trim_start_matches(' '));
             }
         }
-        kept
+        filtered
     }
 }
 
-/// The kind in a line, and its bytes.
+/// The kind of a volatile line, and its byte range.
 fn find(line: &str) -> Option<(VolatileLine, Range<usize>)> {
     if let Some(start) = line.find(BILLING) {
         return Some((VolatileLine::Billing, start..billing_end(line, start + BILLING.len())));
@@ -152,7 +154,7 @@ fn find(line: &str) -> Option<(VolatileLine, Range<usize>)> {
     if is_countdown(line) {
         return Some((VolatileLine::Countdown, 0..line.len()));
     }
-    // A template may put a marker in front of the text.
+    // A template may put a marker before the text.
     let starts = line.char_indices().filter(|(_, c)| matches!(c, '>' | ']')).map(|(at, _)| at + 1);
     [0].into_iter().chain(starts).find_map(|start| {
         let (kind, length) = date(&line[start..])?;
@@ -160,7 +162,7 @@ fn find(line: &str) -> Option<(VolatileLine, Range<usize>)> {
     })
 }
 
-/// Behind the last `key=value;`: clients have been seen that put the next text right there.
+/// End of the last `key=value;`; some clients append the next text without a line feed.
 fn billing_end(line: &str, from: usize) -> usize {
     let mut end = from;
     loop {
@@ -173,14 +175,14 @@ fn billing_end(line: &str, from: usize) -> usize {
             (Some(value), Some(stop)) if value[stop..].starts_with(';') => {
                 end = line.len() - value.len() + stop + 1;
             }
-            // The last one may lack its semicolon.
+            // The last field may lack its semicolon.
             (Some(_), None) => return line.len(),
             _ => return end,
         }
     }
 }
 
-/// Runs of digits and runs of letters, with where they begin.
+/// Maximal sequences of digits and of letters, with their offsets.
 fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let kind = |c: char| {
         if c.is_ascii_digit() { 1 } else { 2 * u8::from(c.is_alphabetic() || matches!(c, '\'' | '’')) }
@@ -219,7 +221,7 @@ const COUNTDOWN: &[&str] = &[
     "m",
 ];
 
-/// Whether a line says nothing but how many tokens were used or are left.
+/// Whether a line contains only a number of used or remaining tokens.
 fn is_countdown(line: &str) -> bool {
     let has = |wanted: &[&str]| words(line).any(|(_, word)| is_one_of(word, wanted));
     let number = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
@@ -310,7 +312,7 @@ const BESIDE_DATES: &[&str] = &[
     "gmt",
 ];
 
-/// A date or a time of day behind its name, at the start of a text, and where it ends.
+/// A labelled date or time of day at the start of a text, and its length.
 fn date(text: &str) -> Option<(VolatileLine, usize)> {
     let mut named = false;
     let (mut numbers, mut months, mut years, mut clock) = (0, 0, 0, false);
@@ -318,7 +320,7 @@ fn date(text: &str) -> Option<(VolatileLine, usize)> {
     for (at, word) in words(text) {
         let is_number = word.as_bytes()[0].is_ascii_digit();
         let between = &text[end..at];
-        // The end of a sentence, unless it is a point between digits.
+        // End of a sentence, unless it is a decimal point.
         if numbers + months > 0 && between.starts_with('.') && !(is_number && between == ".") {
             break;
         }
@@ -345,7 +347,7 @@ fn date(text: &str) -> Option<(VolatileLine, usize)> {
     Some((kind, end + trailing(&text[end..])))
 }
 
-/// Bytes of a closing bracket, full stop and closing tag.
+/// Bytes of closing brackets, full stop and closing tag.
 fn trailing(rest: &str) -> usize {
     let after = rest.trim_start_matches([')', ']', '.', '*', '`', '"']);
     let tag = after.strip_prefix("</").and_then(|tag| tag.find('>')).map_or(0, |length| length + 3);

@@ -1,7 +1,16 @@
-//! Opens the files of a checkpoint: regular ones only, and text only up to a size. Knows nothing of what is in them.
+//! Opens untrusted files of a checkpoint: regular files only, and text only up to a size. Knows nothing
+//! of their contents.
 //!
-//! A folder that somebody else filled may hold a pipe or a device where a file is expected: opening the one waits for ever,
-//! reading the other never ends.
+//! An untrusted folder may contain a pipe or a device instead of a file: opening a pipe can block
+//! forever, and reading a device may never end.
+//!
+//! ```
+//! let folder = tempfile::tempdir()?;
+//! std::fs::write(folder.path().join("config.json"), "{}")?;
+//! assert_eq!(files::read_text(&folder.path().join("config.json"), files::SETTINGS)?, "{}");
+//! assert!(files::open(folder.path()).is_err());
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,26 +18,26 @@ use std::{
     path::Path,
 };
 
-/// The most bytes of a file of settings: config.json, generation_config.json, tokenizer_config.json, a chat template.
+/// Maximum bytes of config.json, generation_config.json, tokenizer_config.json and chat templates.
 pub const SETTINGS: u64 = 16 << 20;
-/// The most bytes of an index of tensors; the largest published ones have some 20 MB.
+/// Maximum bytes of an index of tensors; the largest published ones have about 20 MB.
 pub const INDEX: u64 = 64 << 20;
-/// The most bytes of tokenizer.json; the largest published ones have some 35 MB.
+/// Maximum bytes of tokenizer.json; the largest published ones have about 35 MB.
 pub const TOKENIZER: u64 = 128 << 20;
 
-/// Opens a regular file for reading. Never waits.
+/// Opens a regular file for reading, without blocking.
 ///
 /// # Errors
-/// There is none, it cannot be read, or it is a folder, a pipe, a socket or a device.
+/// The file is missing or unreadable, or is a folder, pipe, socket or device.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Merely opening some devices does something.
+    // Opening some devices has side effects.
     check(&fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path)?;
-    // It may have been put in the other's place just now.
+    // The file may have been replaced since the first check.
     check(&file.metadata()?)?;
     Ok(file)
 }
@@ -43,32 +52,32 @@ fn check(metadata: &fs::Metadata) -> io::Result<()> {
     }
 }
 
-/// Reads a regular file of at most `most` bytes.
+/// Reads a regular file of at most `max_bytes`.
 ///
 /// # Errors
-/// As [`open`]; or it has more bytes than that.
-pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// Those of [`open`], or the file is larger.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
     let too_large = || {
-        let message = format!("the file has more than {most} bytes, which no such file needs");
+        let message = format!("the file has more than {max_bytes} bytes, which no such file needs");
         Err(io::Error::new(ErrorKind::FileTooLarge, message))
     };
-    if length > most {
+    if length > max_bytes {
         return too_large();
     }
     let mut bytes = Vec::with_capacity(length as usize);
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { too_large() } else { Ok(bytes) }
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes { too_large() } else { Ok(bytes) }
 }
 
-/// As [`read`], as text.
+/// Reads a regular UTF-8 file of at most `max_bytes`.
 ///
 /// # Errors
-/// As [`read`]; or it is not UTF-8.
-pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+/// Those of [`read`], or the file is not UTF-8.
+pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let not_text = |_| io::Error::new(ErrorKind::InvalidData, "the file is not UTF-8 text");
-    String::from_utf8(read(path, most)?).map_err(not_text)
+    String::from_utf8(read(path, max_bytes)?).map_err(not_text)
 }
 
 #[cfg(all(test, unix))]
@@ -78,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_up_to_its_limit() {
+    fn read_larger_file_than_limit_fails() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
         fs::write(&path, "12345").unwrap();
@@ -90,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_a_regular_file_is_refused_at_once() {
+    fn open_pipe_device_or_folder_fails_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! What one rendering may use: memory, work, nesting of values, output. Counts; knows no operator.
+//! Limits of one rendering: memory, work, nesting of values, output. Knows nothing of operators.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -7,36 +7,37 @@ use jiff::civil::DateTime;
 use minijinja::value::ObjectRepr;
 use minijinja::{Error, ErrorKind, Value};
 
-/// The longest prompt a template may write, and the longest string it may make, in bytes.
+/// Maximum bytes of a prompt, and of any string.
 pub(crate) const MAX_TEXT: usize = 64 << 20;
-/// The widest that padding may make a string.
+/// Maximum width to which a string can be padded.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
-/// Python's default recursion limit lets `json.dumps` go about this deep.
+/// Maximum nesting; about that of `json.dumps` under Python's default recursion limit.
 pub(crate) const MAX_DEPTH: usize = 900;
-/// What a value costs in a list, and in a map beside its key.
+/// Bytes charged for a value in a list, and for an entry of a map.
 const ITEM: u64 = 24;
 const ENTRY: u64 = 128;
-/// What looking at one value inside another costs, beside the bytes of a text: as long as comparing so many bytes.
+/// Work charged for visiting a nested value; it takes as long as comparing this number of bytes.
 const NODE: u64 = 1 << 10;
 
-/// How much a rendering may use.
+/// The limits of a rendering.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
-    /// Steps of the interpreter.
+    /// Interpreter steps.
     pub fuel: u64,
-    /// Bytes of all values made, also of those given up again.
+    /// Bytes of all values created, including freed ones.
     pub memory: u64,
-    /// Bytes looked at.
+    /// Bytes read.
     work: u64,
-    /// Lists, maps and namespaces made: no value is nested deeper than that.
+    /// Number of lists, maps and namespaces created, which bounds the nesting of values.
     nesting: u64,
 }
 
 impl Allowance {
-    /// For a conversation of so many messages of so many bytes in all.
+    /// For a conversation of `messages` messages with `bytes` bytes in total.
     ///
-    /// Several published templates look through all messages at every message, or append each to what came before, so the
-    /// limits grow with the square, up to an end. Twenty million steps take about a second.
+    /// Some published templates scan all messages for every message, or append each to the previous
+    /// ones, so the limits grow quadratically up to a maximum. Twenty million steps take about a
+    /// second.
     pub fn new(messages: usize, bytes: usize) -> Allowance {
         let (messages, bytes) = (messages as u64, bytes as u64);
         let fuel = messages.saturating_mul(messages).saturating_mul(64).saturating_add(20_000_000);
@@ -48,7 +49,7 @@ impl Allowance {
     }
 }
 
-/// What a template ran out of.
+/// A limit that a template exceeded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Exhausted(pub &'static str);
@@ -57,7 +58,7 @@ fn exhausted(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what).with_source(Exhausted(what))
 }
 
-/// What is left, and what must be known to tidy up. One rendering at a time uses it.
+/// The remaining budget and the values to clean up, for one rendering at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     memory: AtomicU64,
@@ -73,12 +74,12 @@ impl Budget {
         self.memory.store(allowance.memory, Relaxed);
         self.work.store(allowance.work, Relaxed);
         self.nesting.store(allowance.nesting, Relaxed);
-        // Text that is captured is written more than once.
+        // Captured text is written more than once.
         self.output.store(4 * MAX_TEXT as u64, Relaxed);
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// The time that templates see.
+    /// The time that templates observe.
     pub fn now(&self) -> DateTime {
         let fixed = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
         fixed.unwrap_or_else(|| jiff::Zoned::now().datetime())
@@ -96,7 +97,7 @@ impl Budget {
         take(&self.output, bytes as u64, OUTPUT)
     }
 
-    /// Before a string of this many bytes is made.
+    /// Charges for a string of this many bytes.
     pub fn string(&self, bytes: usize) -> Result<(), Error> {
         if bytes > MAX_TEXT {
             return Err(exhausted("it makes a string that is too long"));
@@ -104,19 +105,19 @@ impl Budget {
         self.memory(bytes as u64 + ITEM)
     }
 
-    /// Before a list of this many items is made.
+    /// Charges for a list of this many items.
     pub fn list(&self, items: usize) -> Result<(), Error> {
         take(&self.nesting, 1, "it nests its values too deeply")?;
         self.memory(items as u64 * ITEM + ENTRY)
     }
 
-    /// Before as many lists, maps or pairs as that are made, none inside another.
+    /// Charges for this many lists, maps or pairs, none nested in another.
     pub fn entries(&self, entries: usize) -> Result<(), Error> {
         take(&self.nesting, 1, "it nests its values too deeply")?;
         self.memory((entries as u64 + 1) * ENTRY)
     }
 
-    /// Before a value is written as text: quotes and escapes may make it eight times as long as it is.
+    /// Charges for printing a value: quotes and escapes can make it eight times as long.
     pub fn display(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.string(text.len()),
@@ -128,8 +129,9 @@ impl Budget {
         }
     }
 
-    /// The bytes of a value with all that it holds, each time that it holds it. Must come before whatever looks into a value:
-    /// such a value can be far larger than the memory it takes, can be deep, and a namespace can hold itself.
+    /// The bytes of a value, counting nested values as often as they occur. Must precede every
+    /// operation that visits nested values: a value can be larger than its memory, deeply nested,
+    /// or, for a namespace, contain itself.
     pub fn measure(&self, value: &Value) -> Result<u64, Error> {
         self.measure_at(value, 0)
     }
@@ -161,7 +163,7 @@ impl Budget {
         Ok(bytes)
     }
 
-    /// Before something is done with a value as it is: a string is looked at, a list or map is gone through.
+    /// Charges for reading a string, or iterating over a list or map.
     pub fn touch(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.work(text.len() as u64),
@@ -170,12 +172,12 @@ impl Budget {
         }
     }
 
-    /// Before a value's parts are looked at.
+    /// Charges for reading nested values.
     pub fn look_into(&self, value: &Value) -> Result<(), Error> {
         if value.as_object().is_some() { self.measure(value).map(drop) } else { self.touch(value) }
     }
 
-    /// Collects items that an iterator makes, counting them as they come.
+    /// Collects the items of an iterator, charging for each.
     pub fn collect(&self, value: &Value, into: &mut Vec<Value>) -> Result<(), Error> {
         for item in value.try_iter()?.checked() {
             self.memory(ITEM)?;
@@ -184,8 +186,8 @@ impl Budget {
         Ok(())
     }
 
-    /// A value that was just made, counted. Lists that are computed anew whenever they are read become plain lists: built on
-    /// each other they would be read one inside the other.
+    /// Charges for a new value and returns it. Lazy lists become plain ones: nested lazy lists
+    /// would be evaluated recursively.
     pub fn own(&self, value: Value) -> Result<Value, Error> {
         if let Some(text) = value.as_str() {
             self.string(text.len())?;
@@ -206,8 +208,9 @@ impl Budget {
         Ok(value)
     }
 
-    /// Remembers a namespace until the end of the rendering: it may come to hold itself, and would then never be freed.
-    pub fn remember(&self, namespace: &Value) {
+    /// Registers a namespace for clearing after the rendering: if it contains itself, it is never
+    /// freed.
+    pub fn register_namespace(&self, namespace: &Value) {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).push(namespace.clone());
     }
 
@@ -216,7 +219,7 @@ impl Budget {
     }
 }
 
-/// What a template that writes without end is told.
+/// Message for output that exceeds the limit.
 pub(crate) const OUTPUT: &str = "it writes too much";
 
 fn take(left: &AtomicU64, amount: u64, what: &'static str) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Template sources as instructions that count what they use. Knows no values.
+//! Compiles templates to instructions that charge the budget. Knows nothing of values.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,25 +9,25 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::operators as op;
 
-/// The longest source; published ones have 20 kB at most.
+/// Maximum bytes of a source; published ones have at most 20 kB.
 pub(crate) const MAX_SOURCE: usize = 256 << 10;
-/// The most tokens between `{%` and `%}`: an expression is not nested deeper than that.
+/// Maximum tokens between `{%` and `%}`, which bounds the nesting of expressions.
 const MAX_TOKENS: usize = 2048;
-/// The most bytes that the compiler may make by computing with constants.
+/// Maximum bytes that constant folding may create.
 const MAX_CONSTANTS: usize = 32 << 20;
-/// How many filters the interpreter remembers by number.
+/// Number of filters that the interpreter caches by index.
 const MAX_LOCALS: u8 = 50;
 
 /// A compiled template.
 pub(crate) struct Program<'s> {
     pub instructions: Instructions<'s>,
     pub blocks: BTreeMap<&'s str, Instructions<'s>>,
-    /// Sets every attribute that the template sets in a namespace called `ns` to none.
+    /// Sets every attribute that the template sets on a namespace `ns` to none.
     pub clear: Instructions<'s>,
 }
 
 /// # Errors
-/// The source is too large or too dense, or not Jinja.
+/// The source exceeds a limit or is not valid Jinja.
 pub(crate) fn compile<'s>(
     name: &'s str,
     source: &'s str,
@@ -38,7 +38,7 @@ pub(crate) fn compile<'s>(
     }
     check_tokens(source, syntax.clone())?;
     let ast = parse(source, name, syntax)?;
-    let mut constants = Constants { left: MAX_CONSTANTS };
+    let mut constants = ConstantBudget { left: MAX_CONSTANTS };
     constants.statement(&ast)?;
     let mut generator = CodeGenerator::new(name, source);
     generator.compile_stmt(&ast);
@@ -64,7 +64,7 @@ fn refusal(message: String) -> Error {
     Error::new(ErrorKind::SyntaxError, message)
 }
 
-/// Bounds how deep an expression can be nested before anything recurses into it.
+/// Bounds the nesting of expressions before any recursion.
 fn check_tokens(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let mut tokens = 0;
     for token in tokenize(source, false, syntax) {
@@ -89,7 +89,7 @@ fn listed<'a, 's>(instructions: &'a Instructions<'s>) -> Vec<Line<'a, 's>> {
     (0..).map_while(|at| Some((instructions.get(at)?, line(at)))).collect()
 }
 
-/// Where an instruction may go on other than at the next one.
+/// The jump target of an instruction.
 fn target<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     match instruction {
         Instruction::Jump(target)
@@ -102,7 +102,7 @@ fn target<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     }
 }
 
-/// The same instructions, with filters of `operators` in place of those that make or look into values of any size.
+/// Replaces instructions that create or read values of unbounded size by filters of `operators`.
 fn counted<'s>(instructions: &Instructions<'s>) -> Instructions<'s> {
     let lines = listed(instructions);
     let targets: HashSet<u32> =
@@ -139,7 +139,7 @@ fn counted<'s>(instructions: &Instructions<'s>) -> Instructions<'s> {
     new
 }
 
-/// The numbers of our filters, from the last one down, as far as the template's own leave room.
+/// Indices of our filters, assigned downwards until they meet the template's own.
 struct Filters {
     known: Vec<(&'static str, u8)>,
     next: u8,
@@ -160,7 +160,7 @@ impl Filters {
     }
 }
 
-/// What stands for an instruction whose last operand is this constant, if it is one.
+/// The replacement of an instruction; `constant` is its last operand if that is one.
 fn replacement<'s>(
     instruction: &Instruction<'s>,
     constant: Option<&Value>,
@@ -182,7 +182,7 @@ fn replacement<'s>(
         I::Lte if !is_scalar => filter(op::LE, 2),
         I::Gt if !is_scalar => filter(op::GT, 2),
         I::Gte if !is_scalar => filter(op::GE, 2),
-        // A constant list is short, and none of its items is a list.
+        // A constant list is short and contains no lists.
         I::In if !is_list => filter(op::IN, 2),
         I::CompareAndPreserve(_) => {
             let look = filters.apply(op::LOOK, 1);
@@ -201,12 +201,12 @@ fn replacement<'s>(
     }
 }
 
-/// Bounds what the compiler makes when it computes with constants.
-struct Constants {
+/// Bounds the memory of constant folding.
+struct ConstantBudget {
     left: usize,
 }
 
-impl Constants {
+impl ConstantBudget {
     fn statements(&mut self, statements: &[Stmt]) -> Result<(), Error> {
         statements.iter().try_for_each(|statement| self.statement(statement))
     }
@@ -280,7 +280,7 @@ impl Constants {
         all.into_iter().try_for_each(|expression| self.expression(expression))
     }
 
-    /// The compiler computes an expression at every level that it compiles.
+    /// The compiler folds an expression at every level.
     fn expression(&mut self, expression: &Expr) -> Result<(), Error> {
         if let Some(bytes) = self.size(expression)? {
             return self.take(bytes, expression);
@@ -324,7 +324,7 @@ impl Constants {
         Ok(())
     }
 
-    /// The most bytes that an expression has if the compiler computes it, as it does with those made of constants.
+    /// Maximum bytes of an expression if the compiler folds it, as it does with constant operands.
     fn size(&mut self, expression: &Expr) -> Result<Option<usize>, Error> {
         let size = match expression {
             Expr::Const(e) => Some(e.value.as_str().map_or(16, |text| text.len().max(1))),
@@ -339,7 +339,7 @@ impl Constants {
                 (Some(left), Some(right)) => {
                     let bytes = match e.op {
                         BinOpKind::Mul => repeated(&e.left, left, &e.right, right),
-                        // Lists are written out.
+                        // Lists are printed.
                         BinOpKind::Concat => (left + right).saturating_mul(8),
                         _ => left + right,
                     };
@@ -378,19 +378,19 @@ impl Constants {
     }
 }
 
-/// The size of a product: numbers stay numbers, anything else is repeated.
+/// The size of a product: numbers are multiplied, anything else is repeated.
 fn repeated(left: &Expr, left_size: usize, right: &Expr, right_size: usize) -> usize {
     let times = |factor: &Expr| factor.as_const().and_then(|value| value.as_usize()).unwrap_or(0);
     match (is_number(left), is_number(right)) {
         (true, true) => 16,
         (true, false) => right_size.saturating_mul(times(left)),
         (false, true) => left_size.saturating_mul(times(right)),
-        // A comparison, perhaps: true is 1.
+        // Possibly a comparison: true is 1.
         (false, false) => usize::MAX,
     }
 }
 
-/// Whether an expression computes with nothing but numbers, which costs nothing.
+/// Whether an expression consists only of numbers, whose folding is free.
 fn is_number(expression: &Expr) -> bool {
     match expression {
         Expr::Const(e) => e.value.is_number(),

@@ -1,33 +1,33 @@
-//! What filters and methods cost, before they are called.
+//! Charges the budget for filters and methods before they are called.
 
 use minijinja::{Error, ErrorKind, Value};
 
 use super::budget::{Budget, MAX_TEXT, MAX_WIDTH};
 
-/// Before a filter is called with these arguments, the value first.
+/// Charges for a filter call; the first argument is the value.
 pub(crate) fn filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), Error> {
     args.iter().try_for_each(|value| budget.touch(value))?;
     let (Some(value), rest) = (args.first(), args.get(1..).unwrap_or_default()) else { return Ok(()) };
     match name {
-        // Escaping makes six characters of one; nothing else makes more than three.
+        // Escaping turns a character into six; other filters into at most three.
         "safe" | "escape" | "e" | "lower" | "upper" | "title" | "capitalize" | "string" | "lines" => {
-            shown(budget, value)?;
+            printed(budget, value)?;
             budget.memory(6 * text_length(value))?;
-            pieces(budget, value, "\n")
+            parts(budget, value, "\n")
         }
         "trim" => {
-            shown(budget, value)?;
+            printed(budget, value)?;
             strip(budget, value, rest)
         }
         "int" | "float" | "bool" | "abs" | "round" | "length" | "count" | "first" | "last" => Ok(()),
         "attr" => args.iter().try_for_each(|value| budget.look_into(value)),
         "replace" => {
-            args.iter().try_for_each(|value| shown(budget, value))?;
+            args.iter().try_for_each(|value| printed(budget, value))?;
             replace(budget, value, rest)
         }
         "split" => split(budget, value, rest),
         "join" => {
-            args.iter().try_for_each(|value| shown(budget, value))?;
+            args.iter().try_for_each(|value| printed(budget, value))?;
             join(budget, rest.first(), value)
         }
         "indent" => indent(budget, value, rest),
@@ -41,12 +41,12 @@ pub(crate) fn filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), 
             items(budget, value)
         }
         "pprint" => {
-            // Indented by four for each level.
+            // Indented by four per level.
             let bytes = budget.measure(value)?.saturating_mul(256);
             budget.string(usize::try_from(bytes).unwrap_or(usize::MAX))
         }
         "sum" => {
-            // Lists are added one by one, each time to all that came before.
+            // Every addition copies all previous items.
             let bytes = budget.measure(value)?;
             budget.memory(bytes.saturating_mul(value.len().unwrap_or(0) as u64))
         }
@@ -60,7 +60,7 @@ pub(crate) fn filter(budget: &Budget, name: &str, args: &[Value]) -> Result<(), 
     }
 }
 
-/// Before a method of Python is called.
+/// Charges for a call of a Python method.
 pub(crate) fn method(budget: &Budget, value: &Value, name: &str, args: &[Value]) -> Result<(), Error> {
     budget.touch(value)?;
     args.iter().try_for_each(|value| budget.touch(value))?;
@@ -76,10 +76,10 @@ pub(crate) fn method(budget: &Budget, value: &Value, name: &str, args: &[Value])
         "strip" | "lstrip" | "rstrip" => strip(budget, value, args),
         "replace" => replace(budget, value, args),
         "split" | "rsplit" => split(budget, value, args),
-        "splitlines" => pieces(budget, value, "\n"),
+        "splitlines" => parts(budget, value, "\n"),
         "format" => format(budget, value, args),
         "join" => {
-            args.iter().try_for_each(|value| shown(budget, value))?;
+            args.iter().try_for_each(|value| printed(budget, value))?;
             args.first().map_or(Ok(()), |items| join(budget, Some(value), items))
         }
         "startswith" | "endswith" => args.iter().try_for_each(|value| budget.look_into(value)),
@@ -95,12 +95,12 @@ fn text_length(value: &Value) -> u64 {
     value.as_str().map_or(0, str::len) as u64
 }
 
-/// Before a value is taken as text: anything but a string is written out.
-fn shown(budget: &Budget, value: &Value) -> Result<(), Error> {
+/// Charges for a value used as text; anything but a string is printed.
+fn printed(budget: &Budget, value: &Value) -> Result<(), Error> {
     if value.as_str().is_some() { Ok(()) } else { budget.display(value) }
 }
 
-/// Before a list is made of a value's items; those of a string are its characters.
+/// Charges for a list of a value's items; those of a string are its characters.
 fn items(budget: &Budget, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => budget.list(text.len()),
@@ -108,19 +108,19 @@ fn items(budget: &Budget, value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Before a text is cut into pieces.
-fn pieces(budget: &Budget, value: &Value, separator: &str) -> Result<(), Error> {
+/// Charges for splitting a text.
+fn parts(budget: &Budget, value: &Value, separator: &str) -> Result<(), Error> {
     let text = value.as_str().unwrap_or_default();
-    let cuts = if separator.is_empty() { text.len() } else { text.matches(separator).count() };
+    let splits = if separator.is_empty() { text.len() } else { text.matches(separator).count() };
     budget.memory(text.len() as u64)?;
-    budget.list(cuts + 1)
+    budget.list(splits + 1)
 }
 
 fn split(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
-    shown(budget, value)?;
+    printed(budget, value)?;
     match args.iter().find_map(Value::as_str) {
-        Some(separator) => pieces(budget, value, separator),
-        // By white space, or by a name that is not looked up here: at most every other character cuts.
+        Some(separator) => parts(budget, value, separator),
+        // By whitespace, or by a keyword argument that is not resolved here.
         None => {
             let text = value.as_str().unwrap_or_default();
             budget.memory(text.len() as u64)?;
@@ -130,9 +130,9 @@ fn split(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// Each character that is cut off is looked for in the set.
+/// Every stripped character is searched for in the set.
 fn strip(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
-    args.iter().try_for_each(|value| shown(budget, value))?;
+    args.iter().try_for_each(|value| printed(budget, value))?;
     let set = args.iter().map(text_length).max().unwrap_or(1);
     budget.work(text_length(value).saturating_mul(set))
 }
@@ -141,7 +141,7 @@ fn replace(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> 
     let text = value.as_str().unwrap_or_default();
     let (Some(old), Some(new)) = (args.first().and_then(Value::as_str), args.get(1).and_then(Value::as_str))
     else {
-        // Of another type, or to be refused.
+        // Another type, or an error.
         let longest = args.iter().map(text_length).max().unwrap_or(0).max(48);
         return budget.string((text.len() + 1).saturating_mul(longest as usize));
     };
@@ -158,7 +158,7 @@ fn join(budget: &Budget, separator: Option<&Value>, list: &Value) -> Result<(), 
 }
 
 fn indent(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
-    shown(budget, value)?;
+    printed(budget, value)?;
     let widths = args.iter().filter_map(|arg| match arg.as_object() {
         Some(_) => arg.get_attr("width").ok()?.as_usize(),
         None => arg.as_usize(),
@@ -172,9 +172,10 @@ fn indent(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
     budget.string(text.len().saturating_add(lines.saturating_mul(width)))
 }
 
-/// Before a format, of either kind, is filled in: any number in it may be a width, any directive may take the largest argument.
+/// Charges for either kind of format: any number in it may be a width, and any directive may take
+/// the largest argument.
 fn format(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
-    shown(budget, value)?;
+    printed(budget, value)?;
     let format = value.as_str().unwrap_or_default();
     let mut widths: usize = 0;
     for number in format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
@@ -187,7 +188,7 @@ fn format(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
     for arg in args {
         largest = budget.measure(arg)?.saturating_mul(8).max(largest);
         if from_arguments {
-            widths = widths.saturating_add(given_widths(arg)?.saturating_mul(directives));
+            widths = widths.saturating_add(argument_widths(arg)?.saturating_mul(directives));
         }
     }
     let filled = directives.saturating_mul(usize::try_from(largest).unwrap_or(usize::MAX));
@@ -195,8 +196,8 @@ fn format(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {
     budget.string(bytes.min(MAX_TEXT + 1))
 }
 
-/// The widths that an argument, by position or by name, may be.
-fn given_widths(arg: &Value) -> Result<usize, Error> {
+/// Sum of the numbers in an argument, which may be widths.
+fn argument_widths(arg: &Value) -> Result<usize, Error> {
     let numbers: Vec<Value> = match arg.as_object() {
         Some(object) => object.try_iter_pairs().into_iter().flatten().map(|(_, value)| value).collect(),
         None => vec![arg.clone()],

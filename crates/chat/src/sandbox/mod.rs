@@ -1,5 +1,5 @@
-//! Templates run as if somebody hostile had written them: on threads with a stack of their own, as instructions that count what
-//! they use. Knows no conversation.
+//! Sandbox for untrusted templates: they run on threads with large stacks, as instructions that
+//! charge a budget. Knows nothing of conversations.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,12 +21,13 @@ mod compile;
 pub(crate) mod costs;
 pub(crate) mod operators;
 
-/// Enough for the deepest nesting that `budget` and `compile` let pass; only what is used of it is ever there.
+/// Stack bytes for the deepest nesting that `budget` and `compile` allow; unused pages take no
+/// memory.
 const STACK: usize = 256 << 20;
-/// Threads kept for the next rendering. More than that work at once when more are asked to.
+/// Maximum idle threads kept for later renderings; any number may run at once.
 const IDLE: usize = 2;
 
-/// The templates of a checkpoint, compiled and ready to run.
+/// The compiled templates of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     sources: Arc<BTreeMap<String, String>>,
@@ -42,10 +43,10 @@ impl Sandbox {
         Ok(Sandbox { sources, idle: Mutex::new(vec![first]) })
     }
 
-    /// What a template makes of its variables.
+    /// Renders a template.
     ///
     /// # Errors
-    /// It refuses them, fails, or asks for more than it is allowed.
+    /// The template raises an exception, fails, or exceeds a limit.
     pub fn render(
         &self,
         name: &str,
@@ -81,7 +82,7 @@ struct Job {
     answer: SyncSender<Result<String>>,
 }
 
-/// A thread that has compiled all templates; it ends when this is dropped.
+/// A thread with all templates compiled; it ends when this is dropped.
 #[derive(Debug)]
 struct Worker {
     jobs: Option<SyncSender<Job>>,
@@ -125,7 +126,7 @@ fn work(sources: &BTreeMap<String, String>, ready: &SyncSender<Result<()>>, jobs
             let _ = ready.send(Err(Error::TemplateSyntax(error.to_string())));
             return;
         }
-        // Whoever waits sees that nothing comes.
+        // The receiver sees that the channel is closed.
         Err(_) => return,
     };
     let _ = ready.send(Ok(()));
@@ -163,7 +164,7 @@ fn render(
     Ok(text)
 }
 
-/// Takes from namespaces what the template has set in them, which may be themselves.
+/// Clears the attributes of namespaces, which may contain themselves.
 fn clear(environment: &Environment, program: Option<&Program>, namespaces: Vec<Value>) {
     let Some(program) = program else { return };
     for namespace in namespaces {

@@ -1,4 +1,4 @@
-//! Jinja's operators as filters that count what they make and look at. Which operator becomes which is `compile`'s business.
+//! Jinja's operators as filters that charge the budget. `compile` maps operators to them.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, tests};
 
 use super::budget::Budget;
 
-// No template can write these names.
+// Names that no template can spell.
 pub(crate) const ADD: &str = "\0add";
 pub(crate) const MUL: &str = "\0mul";
 pub(crate) const CONCAT: &str = "\0concat";
@@ -28,7 +28,7 @@ pub(crate) const OWN: &str = "\0own";
 pub(crate) const TOUCH: &str = "\0touch";
 pub(crate) const LOOK: &str = "\0look";
 
-/// Makes the operators known as filters.
+/// Registers the operators as filters.
 pub(crate) fn register(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
     let mut binary = |name: &'static str, operator: fn(&Budget, &Value, &Value) -> Result<Value, Error>| {
         let budget = budget.clone();
@@ -62,7 +62,7 @@ pub(crate) fn register(environment: &mut Environment<'static>, budget: &Arc<Budg
     let counted = budget.clone();
     environment.add_filter(IN, move |state: &State, value: &Value, container: &Value| {
         may_contain(&counted, value, container)?;
-        // The test is false where the operator fails.
+        // The operator fails where the test is false.
         if matches!(container.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number) {
             let message = format!("a {} contains nothing", container.kind());
             return Err(Error::new(ErrorKind::InvalidOperation, message));
@@ -82,7 +82,7 @@ enum Numbers {
     Floats(f64, f64),
 }
 
-/// Two numbers as Python adds them: `True` is 1, an integer beside a float becomes one.
+/// Operands converted as in Python: `True` is 1, and one float makes both floats.
 fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
     let is_float = |value: &Value| value.is_number() && !value.is_integer();
     let integer = |value: &Value| i128::try_from(value.clone()).ok();
@@ -122,7 +122,7 @@ fn add(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Lists one after the other, a tuple if the first is one.
+/// Concatenates lists; a tuple if the first one is.
 fn joined(budget: &Budget, lists: &[&Value]) -> Result<Value, Error> {
     budget.list(0)?;
     let mut items = Vec::new();
@@ -155,7 +155,7 @@ fn mul(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
         return Ok(Value::from(text.repeat(times)));
     }
     let items = repeated.len().unwrap_or(0).saturating_mul(times);
-    // Counted at once: an empty list is repeated often without any item.
+    // An empty list may be repeated often without any item to charge for.
     budget.work(times as u64)?;
     budget.memory((items as u64).saturating_mul(24))?;
     joined(budget, &vec![repeated; if items == 0 { 1 } else { times }]).map(|list| match items {
@@ -179,7 +179,7 @@ fn compare(budget: &Budget, a: &Value, b: &Value, holds: fn(&Value, &Value) -> b
     Ok(Value::from(holds(a, b)))
 }
 
-/// Before two values are compared.
+/// Charges for comparing two values.
 pub(crate) fn comparable(budget: &Budget, a: &Value, b: &Value) -> Result<(), Error> {
     match (a.as_str(), b.as_str()) {
         (Some(a), Some(b)) => budget.work(a.len().min(b.len()) as u64),
@@ -191,14 +191,14 @@ pub(crate) fn comparable(budget: &Budget, a: &Value, b: &Value) -> Result<(), Er
     }
 }
 
-/// Before a value is looked for in another.
+/// Charges for searching a value in another.
 pub(crate) fn may_contain(budget: &Budget, value: &Value, container: &Value) -> Result<(), Error> {
     if let Some(text) = container.as_str() {
         budget.work(text.len() as u64)?;
         return if value.as_str().is_some() { Ok(()) } else { budget.display(value) };
     }
     match value.as_str() {
-        // Each item is compared, as far as the string goes.
+        // Every item is compared with the string.
         Some(text) => budget.work((container.len().unwrap_or(0) as u64 + 1) * (16 + text.len() as u64)),
         None if value.as_object().is_some() => {
             budget.measure(value)?;
@@ -258,13 +258,13 @@ fn slice(budget: &Budget, args: &[Value]) -> Result<Value, Error> {
     Ok(if value.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) })
 }
 
-/// The first index and the one to stop before, as Python's `slice.indices` gives them.
+/// First index and exclusive end, as in Python's `slice.indices`.
 fn bounds(start: Option<i64>, stop: Option<i64>, step: i64, length: usize) -> (i64, i64) {
     let length = length as i64;
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let place = |at: i64| if at < 0 { at.saturating_add(length).max(low) } else { at.min(high) };
+    let clamp = |at: i64| if at < 0 { at.saturating_add(length).max(low) } else { at.min(high) };
     let (first, last) = if step > 0 { (low, high) } else { (high, low) };
-    (start.map_or(first, place), stop.map_or(last, place))
+    (start.map_or(first, clamp), stop.map_or(last, clamp))
 }
 
 fn indices(start: Option<i64>, stop: Option<i64>, step: i64, length: usize) -> impl Iterator<Item = usize> {
@@ -274,7 +274,7 @@ fn indices(start: Option<i64>, stop: Option<i64>, step: i64, length: usize) -> i
     std::iter::successors(Some(from).filter(inside), next).map(|at| at as usize)
 }
 
-/// `{key: value, ..}` from keys and values by turns.
+/// `{key: value, ..}` from alternating keys and values.
 fn map(budget: &Budget, pairs: &[Value]) -> Result<Value, Error> {
     budget.entries(pairs.len() / 2)?;
     for pair in pairs.chunks_exact(2) {

@@ -9,7 +9,7 @@ fn check(line: &str, expected: Option<(VolatileLine, &str)>) {
 }
 
 #[test]
-fn lines_are_recognised_as_clients_write_them() {
+fn find_recognizes_volatile_lines_of_clients() {
     check(HEADER, Some((Billing, HEADER)));
     check(&format!("{HEADER}You are Claude Code; be=brief"), Some((Billing, HEADER)));
     check(
@@ -50,7 +50,7 @@ fn lines_are_recognised_as_clients_write_them() {
 }
 
 #[test]
-fn what_only_looks_alike_is_left_alone() {
+fn find_ignores_similar_lines() {
     for line in [
         "",
         "You are an owl.",
@@ -70,7 +70,7 @@ fn what_only_looks_alike_is_left_alone() {
 }
 
 #[test]
-fn a_place_in_a_prompt_is_named() {
+fn volatile_line_at_offset_names_its_kind() {
     let check = |text: &str, marker: &str, expected| {
         let at = text.find(marker).unwrap();
         assert_eq!(VolatileLine::at(text, at), expected, "{marker} in {text}");
@@ -96,11 +96,11 @@ fn text(text: &str) -> Value {
 }
 
 #[test]
-fn what_changes_leaves_the_head() {
+fn normalize_removes_or_moves_volatile_lines() {
     let check = |messages: Value, expected: Value| {
         let normal = normalize(messages.as_array().unwrap());
         assert_eq!(Value::from(normal.clone()), expected);
-        assert_eq!(normalize(&normal), normal, "twice is once");
+        assert_eq!(normalize(&normal), normal, "normalize is idempotent");
     };
     let user = || message("user", "hi");
     let system = format!("{HEADER}\nToday's date is 2026-03-01.\nCurrent time: 10:32\nYou are an owl.");
@@ -113,7 +113,7 @@ fn what_changes_leaves_the_head() {
             message("user", "hi\n\nCurrent time: 10:32")
         ]),
     );
-    // As parts, the first of which is nothing else; and as messages.
+    // A part or a message that has only a volatile line.
     check(
         json!([message("system", json!([text(HEADER), text("You are an owl.")])), user()]),
         json!([message("system", json!([text("You are an owl.")])), user()]),
@@ -133,8 +133,8 @@ fn what_changes_leaves_the_head() {
 }
 
 #[test]
-fn whatever_else_is_said_stays() {
-    let deep = format!("{}{HEADER}\n", "A rule.\n".repeat(HEAD));
+fn normalize_keeps_other_text() {
+    let deep = format!("{}{HEADER}\n", "A rule.\n".repeat(MAX_LINES));
     for messages in [
         json!([message("user", format!("Explain {HEADER}")), message("system", HEADER)]),
         json!([message("system", deep), message("user", "hi")]),

@@ -94,7 +94,7 @@ impl Drop for Reader {
     }
 }
 
-fn read_all(ReadJob { id, requests }: Job, events: &SyncSender<(u64, ReadEvent)>) {
+fn read_all(ReadJob { id, requests }: ReadJob, events: &SyncSender<(u64, ReadEvent)>) {
     for ReadRequest { path, from, section } in requests {
         let event = match read(&path, from, section) {
             Ok(raw) => ReadEvent::Section(section, raw),

@@ -1,32 +1,33 @@
-//! What bytes one token stands for, read from the `decoder` of tokenizer.json. Knows nothing of sequences.
+//! Bytes of single tokens, from the `decoder` of tokenizer.json. Knows nothing of sequences.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// The decoder of tokenizer.json as one rule per token, plus what is cut from the start of the whole text.
+/// The decoder of tokenizer.json as rules for single tokens, plus the prefix stripped from whole
+/// texts.
 ///
-/// Covers byte-level BPE and SentencePiece-style decoders, which is every family of language model served here.
+/// Covers byte-level BPE and SentencePiece decoders.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
-    /// GPT-2's printable stand-ins for bytes, present when the decoder is byte-level.
+pub(crate) struct TokenBytes {
+    /// GPT-2's characters for bytes, if the decoder is byte-level.
     byte_level: Option<HashMap<char, u8>>,
-    /// Tokens written `<0x0A>` are single bytes.
+    /// Whether tokens such as `<0x0A>` are single bytes.
     byte_fallback: bool,
-    /// Literal substitutions, such as `▁` to a space, in order.
+    /// Literal replacements in order, such as `▁` by a space.
     replacements: Vec<(String, String)>,
-    /// Up to this many of this character are cut from the start of a text.
+    /// Up to this number of this character are stripped from the start of a text.
     pub strip_start: Option<(char, usize)>,
 }
 
-impl Pieces {
-    /// Reads a decoder; `None` when it has a rule that cannot be applied token by token.
+impl TokenBytes {
+    /// Parses a decoder; `None` if it has a rule that needs whole texts.
     pub fn from_decoder(decoder: &Value) -> Option<Self> {
-        let mut pieces = Self::default();
-        pieces.add(decoder).then_some(pieces)
+        let mut rules = Self::default();
+        rules.add(decoder).then_some(rules)
     }
 
-    /// Adds one decoder of a sequence, or says that it is not understood.
+    /// Adds one decoder of a sequence; `false` if it is not supported.
     fn add(&mut self, decoder: &Value) -> bool {
         let text = |key: &str| decoder[key].as_str().unwrap_or_default();
         let count = |key: &str| decoder[key].as_u64().unwrap_or(0) as usize;
@@ -59,7 +60,7 @@ impl Pieces {
         }
     }
 
-    /// The bytes of a token, which need not be whole characters.
+    /// The bytes of a token, which may be partial characters.
     pub fn bytes(&self, token: &str) -> Vec<u8> {
         if let Some(alphabet) = &self.byte_level {
             let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
@@ -82,7 +83,8 @@ fn byte_token(token: &str) -> Option<u8> {
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
-/// GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others for characters from U+0100 on.
+/// GPT-2's alphabet: printable Latin-1 bytes map to themselves, the others to characters from
+/// U+0100.
 fn byte_level_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let others = (0..=255u8).filter(|&b| !printable(b)).zip('\u{100}'..).map(|(b, c)| (c, b));

@@ -1,14 +1,14 @@
-//! Python's `strftime` for chat templates, without a time zone and in the C locale.
+//! Python's `strftime` for chat templates, in the C locale and without time zones.
 
 use jiff::civil::DateTime;
 use minijinja::{Error, ErrorKind};
 
-/// The longest format; a directive with a width of 255 is written as so many characters.
-const LONGEST: usize = 1024;
+/// Maximum bytes of a format: a directive can expand to 255 characters.
+const MAX_FORMAT: usize = 1024;
 
 /// Formats a time as `datetime.now().strftime(format)` does.
 pub(crate) fn strftime(format: &str, now: DateTime) -> Result<String, Error> {
-    if format.len() > LONGEST {
+    if format.len() > MAX_FORMAT {
         return Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: the format is too long"));
     }
     let mut posix = String::new();
