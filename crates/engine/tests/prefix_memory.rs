@@ -1,4 +1,5 @@
-//! What the prefix cache holds is what it says it holds. A test binary of its own: memory is the process's.
+//! Memory of the prefix cache equals its own count. A separate binary: memory is measured per
+//! process.
 
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
@@ -13,9 +14,9 @@ fn finish(engine: &Engine, request: Request) {
     assert!(matches!(events.into_iter().last(), Some(Event::Finished { .. })));
 }
 
-/// Latents are what MLX would rather share than copy; the hybrid has checkpoints too.
+/// Includes latents, which MLX tends to share instead of copying, and a hybrid with snapshots.
 #[test]
-fn stored_state_takes_the_bytes_that_are_counted_and_pins_nothing_else() {
+fn memory_of_stored_state_equals_counted_bytes() {
     for golden in ["deepseek_v3-a", "qwen3_5-text-sharded", "gemma3_text-a", "qwen3-a"] {
         let folder = checkpoint::folder(golden);
         let budget = 6_000_000;
@@ -29,17 +30,17 @@ fn stored_state_takes_the_bytes_that_are_counted_and_pins_nothing_else() {
                 Request { cache_breakpoints: vec![middle], ignore_eos: true, ..Request::new(prompt, 3) },
             );
         };
-        // Tables that are made when first needed.
+        // Allocates lazily created tables.
         ask(1, 900);
         engine.clear_cache().expect("runs");
         let before = mlx::active_memory();
         let mut most = 0;
         for seed in 1..30 {
             ask(seed, 400 + 40 * (seed % 20));
-            let held = engine.cache_stats().expect("runs").bytes;
+            let counted = engine.cache_stats().expect("runs").bytes;
             let grown = mlx::active_memory().saturating_sub(before);
-            assert!(held <= budget);
-            // Small arrays are rounded up to whole pages by the allocator.
+            assert!(counted <= budget);
+            // The allocator rounds small arrays up to whole pages.
             assert!(
                 grown <= held + held / 8 + 200_000,
                 "{golden}: {grown} bytes for {held} that are counted"

@@ -1,4 +1,4 @@
-//! Broken checkpoints: each fails to load with one sentence that says what and where.
+//! Invalid checkpoints: each fails to load with a one-sentence error that names the file.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::checkpoint;
 
-/// Loads a copy of a golden checkpoint after `damage` was done to it.
+/// Loads a copy of a golden checkpoint changed by `damage`, and checks the error.
 fn check(golden: &str, damage: impl FnOnce(&Path), expected: &[&str]) {
     let folder = checkpoint::folder(golden);
     damage(folder.path());
@@ -27,13 +27,13 @@ fn edit_config(folder: &Path, edit: impl FnOnce(&mut Value)) {
     fs::write(path, config.to_string()).expect("written");
 }
 
-/// Another number of layers, in a config that does not list their types.
+/// Sets the number of layers, without a list of their types.
 fn layers(config: &mut Value, count: usize) {
     config["text_config"]["num_hidden_layers"] = json!(count);
     config["text_config"]["layer_types"] = Value::Null;
 }
 
-/// Replaces text in the header by text of the same length.
+/// Replaces text in the header by another of the same length.
 fn edit_header(folder: &Path, from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let path = folder.join("model.safetensors");
@@ -46,7 +46,7 @@ fn edit_header(folder: &Path, from: &str, to: &str) {
 const HUB: &str = "qwen3_5-hub";
 
 #[test]
-fn damaged_weight_files() {
+fn load_damaged_weight_file_fails() {
     let cut = |keep: usize| {
         move |folder: &Path| {
             let path = folder.join("model.safetensors");
@@ -85,7 +85,7 @@ fn damaged_weight_files() {
     );
 }
 
-/// Puts a pipe, which nobody writes to, in a file's place.
+/// Replaces a file by a pipe without a writer.
 #[cfg(unix)]
 fn pipe(folder: &Path, name: &str) {
     let _ = fs::remove_file(folder.join(name));
@@ -95,7 +95,7 @@ fn pipe(folder: &Path, name: &str) {
 
 #[cfg(unix)]
 #[test]
-fn pipe_or_device_in_place_of_a_file_fails_at_once() {
+fn load_pipe_or_device_fails_at_once() {
     for name in ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json"]
     {
         check(HUB, |f| pipe(f, name), &[name, "not a regular file"]);
@@ -108,7 +108,7 @@ fn pipe_or_device_in_place_of_a_file_fails_at_once() {
 }
 
 #[test]
-fn huge_text_file_is_refused_unread() {
+fn load_huge_text_file_fails_without_reading() {
     for name in ["config.json", "generation_config.json", "model.safetensors.index.json"] {
         let grow = |folder: &Path| {
             let file = fs::File::create(folder.join(name)).expect("created");
@@ -119,7 +119,7 @@ fn huge_text_file_is_refused_unread() {
 }
 
 #[test]
-fn an_index_that_names_no_file_of_its_folder_is_refused() {
+fn load_index_with_file_outside_folder_fails() {
     let sharded = "qwen3_5-text-sharded";
     let index = |text: &'static str| {
         move |f: &Path| fs::write(f.join("model.safetensors.index.json"), text).expect("written")
@@ -209,7 +209,7 @@ fn configs_that_do_not_fit() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there() {
+fn start_without_gpu_fails() {
     let options = Options { device: Some(Device::Gpu), ..Options::default() };
     let folder = checkpoint::folder(HUB);
     if let Err(error) = start(Checkpoint::Folder(folder.path().into()), options, |_| {}) {
@@ -218,8 +218,8 @@ fn a_gpu_that_is_not_there() {
 }
 
 #[test]
-fn tensors_that_no_layer_asks_for() {
-    // One layer fewer than the checkpoint has: its tensors would go unused.
+fn load_unused_tensors_fails() {
+    // One layer fewer than the checkpoint has.
     check(
         HUB,
         |f| edit_config(f, |c| layers(c, 3)),
@@ -228,7 +228,7 @@ fn tensors_that_no_layer_asks_for() {
 }
 
 #[test]
-fn quantisations_that_contradict_the_tensors() {
+fn load_quantization_that_contradicts_tensors_fails() {
     let quantization = |path: &'static str, value: Value| {
         move |f: &Path| edit_config(f, |c| c["quantization"][path] = value)
     };
@@ -252,7 +252,7 @@ fn quantisations_that_contradict_the_tensors() {
 }
 
 #[test]
-fn values_that_would_pass_for_left_out_ones() {
+fn load_invalid_optional_config_values_fails() {
     let set = |golden: &str, key: &'static str, value: Value, expected: &str| {
         check(golden, |f| edit_config(f, |c| c[key] = value), &["config.json", key, expected]);
     };
@@ -276,7 +276,7 @@ fn values_that_would_pass_for_left_out_ones() {
     set("gpt_oss-a", "attention_bias", json!(false), "must be true");
     let factor = |f: &Path| edit_config(f, |c| c["rope_scaling"]["factor"] = json!(0));
     check("llama-a", factor, &["factor is 0", "above 0"]);
-    // One layer fewer: not every tensor behind the last layer is a head that looks further ahead.
+    // One layer fewer: not every tensor after the last layer is an MTP head.
     let fewer = |f: &Path| edit_config(f, |c| c["num_hidden_layers"] = json!(2));
     check("deepseek_v3-a", fewer, &["does not compute with", "model.layers."]);
     let heads = |f: &Path| edit_config(f, |c| c["linear_attn_config"]["num_heads"] = json!(3));
@@ -284,7 +284,7 @@ fn values_that_would_pass_for_left_out_ones() {
 }
 
 #[test]
-fn generation_configs_that_make_no_sense() {
+fn load_invalid_generation_config_fails() {
     let set = |text: &'static str, expected: &[&str]| {
         let write = |f: &Path| fs::write(f.join("generation_config.json"), text).expect("written");
         check(HUB, write, &[&["generation_config.json"], expected].concat());
@@ -302,9 +302,9 @@ fn generation_configs_that_make_no_sense() {
     set("[]", &["must be an object"]);
 }
 
-/// As mlx-lm has it.
+/// As in mlx-lm.
 #[test]
-fn a_tokenizers_end_of_sequence_counts_where_the_model_names_none() {
+fn eos_of_tokenizer_is_used_if_model_has_none() {
     let eos = |config: Value, generation: Option<Value>| {
         let folder = checkpoint::folder(HUB);
         edit_config(folder.path(), |c| {
@@ -325,7 +325,7 @@ fn a_tokenizers_end_of_sequence_counts_where_the_model_names_none() {
 }
 
 #[test]
-fn weights_in_two_files() {
+fn load_tensors_in_two_files_fails_unless_one_is_whole() {
     let folder = checkpoint::folder(HUB);
     let path = |name: &str| folder.path().join(name);
     fs::rename(path("model.safetensors"), path("model-00001-of-00002.safetensors")).expect("renamed");
@@ -334,7 +334,7 @@ fn weights_in_two_files() {
     let load = || start(Checkpoint::Folder(folder.path().into()), Options::default(), |_| {});
     let message = load().err().expect("the same tensors twice").to_string();
     assert!(message.contains("it is there twice"), "{message}");
-    // A whole model wins over what else lies beside it.
+    // A complete model takes precedence over other files.
     fs::rename(path("model-00001-of-00002.safetensors"), path("model.safetensors")).expect("renamed");
     load().map(|engine| engine.stop()).expect("loads");
 }

@@ -1,6 +1,6 @@
-//! The prefix cache: it never changes a bit of any answer, it reuses what can be reused, and it says so.
+//! Prefix cache: it never changes an answer, reuses as much as possible, and reports it.
 //!
-//! LANNER_SCHEDULES asks for more random schedules per model than the few that CI runs.
+//! LANNER_SCHEDULES sets the number of random schedules per model.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,11 +11,12 @@ use crate::support::{
     requests::{Random, answer, any_request, request, submit},
 };
 
-/// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
+/// One model per kind of cache: keys and values, windows, recurrences and keys, convolutions,
+/// latents.
 const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
 
-/// Random schedules per model, if more are asked for than usual.
-fn asked() -> Option<u64> {
+/// LANNER_SCHEDULES, if it is set.
+fn schedules() -> Option<u64> {
     std::env::var("LANNER_SCHEDULES").ok().and_then(|n| n.parse().ok())
 }
 
@@ -29,7 +30,7 @@ fn cold() -> Options {
     Options { prefix_cache_bytes: 0, ..Options::default() }
 }
 
-/// A burst of requests at once, some of which are cancelled; then the next, which may go on from their answers.
+/// Bursts of concurrent requests, some of them cancelled; later ones may continue their answers.
 fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &Engine) -> CacheStats {
     let mut random = Random(seed);
     let options = Options {
@@ -82,8 +83,8 @@ fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &En
 }
 
 #[test]
-fn no_schedule_changes_a_bit() {
-    let count = asked().unwrap_or(16);
+fn random_schedules_do_not_change_answers() {
+    let count = schedules().unwrap_or(16);
     for golden in MODELS {
         let engine = load(golden, cold());
         let (mut reused, mut evictions) = (0, 0);
@@ -96,14 +97,14 @@ fn no_schedule_changes_a_bit() {
 }
 
 #[test]
-fn no_schedule_changes_a_bit_of_the_built_in_model() {
+fn random_schedules_do_not_change_answers_of_merlin() {
     let engine = merlin(cold());
-    for seed in 0..asked().map_or(1, |count| count / 6) {
+    for seed in 0..schedules().map_or(1, |count| count / 6) {
         schedule("merlin", merlin, seed, &engine);
     }
 }
 
-/// The built-in model, its context stretched for long prompts of tools.
+/// The built-in model with a longer context, for prompts with many tools.
 fn merlin(options: Options) -> Engine {
     let merlin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
     let folder = tempfile::tempdir().expect("a folder");
@@ -116,15 +117,15 @@ fn merlin(options: Options) -> Engine {
     start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
 }
 
-/// Two questions behind the same head: what the second one got, and whether that is what a cold engine gives.
-fn check_head(tokens: usize, compare: bool) {
+/// Two questions with a common prefix: checks the reuse of the second, and its answer if `compare`.
+fn check_shared_prefix(tokens: usize, compare: bool) {
     let mut random = Random(12);
     let head = random.tokens(tokens);
     let questions = [60, 70].map(|length| [&head[..], &random.tokens(length)].concat());
     let ask = |engine: &Engine, prompt: &[u32]| {
-        let asked = Request { cache_breakpoints: vec![tokens], ..request(prompt.to_vec(), 8) };
+        let request = Request { cache_breakpoints: vec![tokens], ..request(prompt.to_vec(), 8) };
         let started = Instant::now();
-        let mut running = submit(engine, asked);
+        let mut running = submit(engine, request);
         running.early.extend(running.events.recv());
         let first = started.elapsed();
         (answer(running), first)
@@ -141,13 +142,13 @@ fn check_head(tokens: usize, compare: bool) {
 }
 
 #[test]
-fn another_question_behind_a_long_head_computes_nothing_but_itself() {
-    check_head(1_500, true);
-    // 0.6 % of the prompt. Comparing this with a cold engine takes another half a minute.
-    check_head(12_000, asked().is_some());
+fn second_question_reuses_long_shared_prefix() {
+    check_shared_prefix(1_500, true);
+    // Comparing the long one with a cold engine takes half a minute.
+    check_shared_prefix(12_000, schedules().is_some());
 }
 
-/// What could be reused, by comparing token ids alone: it knows every sequence that was computed.
+/// Upper bound of the reuse: compares token ids with all computed sequences.
 #[derive(Default)]
 struct Oracle {
     sequences: Vec<Vec<u32>>,
@@ -168,7 +169,7 @@ impl Oracle {
     }
 }
 
-/// One agent's conversation, as token ids: what a template would make of it.
+/// One agent's conversation as token ids.
 #[derive(Clone)]
 struct Agent {
     head: usize,
@@ -181,12 +182,12 @@ const END_OF_THINKING: usize = 6;
 impl Agent {
     fn new(random: &mut Random, head: &[u32]) -> Agent {
         let mut agent = Agent { head: head.len(), history: head.to_vec() };
-        agent.says(random, 120);
+        agent.add_message(random, 120);
         agent
     }
 
     /// A user, or a tool.
-    fn says(&mut self, random: &mut Random, tokens: usize) {
+    fn add_message(&mut self, random: &mut Random, tokens: usize) {
         self.history.push(253);
         self.history.extend(random.tokens(tokens));
         self.history.push(254);
@@ -197,23 +198,23 @@ impl Agent {
         Request { cache_breakpoints: vec![self.head, self.history.len()], ..request(prompt, 24) }
     }
 
-    /// The next turn's template leaves out what the model thought.
-    fn heard(&mut self, output: &[u32]) {
+    /// The template drops the reasoning of earlier turns.
+    fn add_answer(&mut self, output: &[u32]) {
         self.history.extend([250, 251]);
         self.history.extend(&output[END_OF_THINKING..]);
         self.history.push(254);
     }
 
     fn turn(&mut self, engine: &Engine, oracle: &mut Oracle) {
-        let asked = self.request();
-        let got = answer(submit(engine, asked.clone()));
-        oracle.count(&asked.prompt, &got.ids(), got.usage.cached_tokens);
-        self.heard(&got.ids());
+        let request = self.request();
+        let got = answer(submit(engine, request.clone()));
+        oracle.count(&request.prompt, &got.ids(), got.usage.cached_tokens);
+        self.add_answer(&got.ids());
     }
 }
 
-/// The style of coding agents: a long head of instructions and tools, growing histories, thinking stripped, tool
-/// results, a head line that changes, a branch, two agents in turns.
+/// Traffic of coding agents: a long system prompt, growing histories without reasoning, tool
+/// results, a volatile line, a branch, two alternating agents.
 fn trace(golden: &str) -> Oracle {
     let options = Options { snapshot_interval: 512, prefill_chunk: 512, ..Options::default() };
     let engine = load(golden, options);
@@ -224,32 +225,33 @@ fn trace(golden: &str) -> Oracle {
     for turn in 0..10 {
         for agent in &mut agents {
             agent.turn(&engine, &mut oracle);
-            agent.says(&mut random, if turn % 3 == 0 { 300 } else { 40 });
+            agent.add_message(&mut random, if turn % 3 == 0 { 300 } else { 40 });
         }
         earlier.push(agents[0].clone());
     }
-    // Somebody goes back and tries another way, twice.
+    // A user goes back and branches off, twice.
     for turn in [4, 4, 7] {
         let mut branch = earlier[turn].clone();
         branch.history.truncate(branch.history.len() - 20);
-        branch.says(&mut random, 60);
+        branch.add_message(&mut random, 60);
         branch.turn(&engine, &mut oracle);
-        branch.says(&mut random, 30);
+        branch.add_message(&mut random, 30);
         branch.turn(&engine, &mut oracle);
     }
-    // A client that writes something new into its head: nothing behind it is the same, until it comes again.
+    // A client changes its system prompt, so that nothing after the change matches until it
+    // repeats.
     let mut changed = agents[1].clone();
     changed.history[40] = 3 + (changed.history[40] + 1) % 200;
     for _ in 0..3 {
         changed.turn(&engine, &mut oracle);
-        changed.says(&mut random, 50);
+        changed.add_message(&mut random, 50);
     }
     agents[0].turn(&engine, &mut oracle);
     oracle
 }
 
 #[test]
-fn agents_compute_again_less_than_one_percent_of_what_they_could_reuse() {
+fn agents_reuse_99_percent_of_reusable_tokens() {
     for golden in MODELS {
         let Oracle { reused, reusable, prompt, .. } = trace(golden);
         println!("{golden}: {reused} of {reusable} tokens reused, {prompt} sent");
@@ -267,14 +269,14 @@ fn miss(usage: &Usage) -> Option<(MissReason, usize)> {
 }
 
 #[test]
-fn requests_that_arrive_together_compute_what_they_share_once() {
+fn concurrent_requests_compute_shared_prefix_once() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
         let engine = load(golden, Options { prefill_chunk: 64, ..Options::default() });
         let mut random = Random(3);
         let head = random.tokens(600);
         let with = |tail: Vec<u32>| request([&head[..], &tail].concat(), 4);
         let tails: Vec<Vec<u32>> = (0..4).map(|i| random.tokens(10 + i)).collect();
-        // The same prompt twice among them, as with several choices of one answer.
+        // One prompt twice, as with `n: 2`.
         let prompts = [&tails[0], &tails[1], &tails[1], &tails[2], &tails[3]];
         let running: Vec<_> = prompts.iter().map(|tail| submit(&engine, with((*tail).clone()))).collect();
         let usages: Vec<Usage> = running.into_iter().map(|running| answer(running).usage).collect();
@@ -288,7 +290,7 @@ fn requests_that_arrive_together_compute_what_they_share_once() {
 }
 
 #[test]
-fn whoever_waits_for_one_that_is_cancelled_goes_on() {
+fn request_waiting_for_cancelled_one_continues() {
     let engine = load("qwen3_5-text-sharded", Options { prefill_chunk: 16, ..Options::default() });
     let prompt = Random(4).tokens(900);
     let with = |tail: &[u32]| request([&prompt[..], tail].concat(), 3);
@@ -302,7 +304,7 @@ fn whoever_waits_for_one_that_is_cancelled_goes_on() {
 }
 
 #[test]
-fn a_cancelled_request_leaves_what_it_computed() {
+fn cancelled_request_leaves_its_state() {
     let engine = load("qwen3_5-text-sharded", Options { prefill_chunk: 50, ..Options::default() });
     let prompt = Random(5).tokens(400);
     let mut running = submit(&engine, request(prompt.clone(), 1000));
@@ -312,12 +314,12 @@ fn a_cancelled_request_leaves_what_it_computed() {
     running.ticket.cancel();
     let got = answer(running);
     let next = [&prompt[..], &got.ids()[..2], &[7, 8]].concat();
-    // A snapshot lies before the prompt's last token.
+    // There is a snapshot before the prompt's last token.
     assert!(usage(&engine, request(next, 2)).cached_tokens >= 399);
 }
 
 #[test]
-fn a_miss_says_why() {
+fn miss_reports_reason_and_position() {
     let mut random = Random(6);
     let prompt = random.tokens(300);
     let mut other = prompt.clone();
@@ -326,11 +328,7 @@ fn a_miss_says_why() {
     assert_eq!(miss(&usage(&off, request(prompt.clone(), 2))), Some((MissReason::Disabled, 0)));
     let engine = load("qwen3-a", Options::default());
     let first = usage(&engine, request(prompt.clone(), 2));
-    assert_eq!(
-        (first.cached_tokens, first.cache),
-        (0, CacheReport::default()),
-        "nobody has sent anything before"
-    );
+    assert_eq!((first.cached_tokens, first.cache), (0, CacheReport::default()), "first request");
     let second = usage(&engine, request(prompt.clone(), 2));
     assert_eq!(
         (second.cached_tokens, second.cache.source, miss(&second)),
@@ -345,7 +343,7 @@ fn a_miss_says_why() {
     let stats = engine.cache_stats().expect("runs");
     assert_eq!((stats.bytes, stats.entries, stats.stored_tokens), (0, 0, 0));
     assert_eq!(usage(&engine, request(prompt.clone(), 2)).cache, CacheReport::default());
-    // A recurrence leaves nothing between its checkpoints, until it is known where others branch off.
+    // A recurrence has no state between snapshots, until a branch is known.
     let hybrid = load("qwen3_5-text-sharded", Options::default());
     usage(&hybrid, Request { cache_breakpoints: vec![40], ..request(prompt.clone(), 2) });
     other = prompt.clone();
@@ -358,7 +356,7 @@ fn a_miss_says_why() {
 }
 
 #[test]
-fn what_made_room_is_missed_by_name() {
+fn miss_after_eviction_reports_evicted() {
     let engine = load("qwen3-a", Options { prefix_cache_bytes: 700_000, ..Options::default() });
     let mut random = Random(8);
     let prompt = random.tokens(200);
@@ -373,33 +371,33 @@ fn what_made_room_is_missed_by_name() {
 }
 
 #[test]
-fn identical_prompt_resumes_before_its_last_token_in_no_step_more() {
+fn identical_prompt_resumes_before_last_token_without_extra_step() {
     for golden in MODELS {
         let metrics: Arc<Metrics> = Arc::default();
         let mut random = Random(11);
         for length in [2, 17, 300, 900] {
             let prompt = random.tokens(length);
-            let asked = |cache_breakpoints: Vec<usize>| Request {
+            let with_breakpoints = |cache_breakpoints: Vec<usize>| Request {
                 cache_breakpoints,
                 speculation: Some(Speculate::Off),
                 ..request(prompt.clone(), 20)
             };
-            let alone = answer(submit(&load(golden, cold()), asked(vec![])));
-            // As completions, and as a chat whose history ends some tokens before the prompt does.
+            let alone = answer(submit(&load(golden, cold()), with_breakpoints(vec![])));
+            // A completion, and a chat whose history ends before the prompt.
             for cache_breakpoints in [vec![], vec![length / 2]] {
                 let options = Options { metrics: metrics.clone(), prefill_chunk: 1000, ..Options::default() };
                 let engine = load(golden, options);
                 let before = metrics.prompt_steps.get();
-                let first = answer(submit(&engine, asked(cache_breakpoints.clone())));
+                let first = answer(submit(&engine, with_breakpoints(cache_breakpoints.clone())));
                 let steps = metrics.prompt_steps.get() - before;
                 assert!(
                     steps <= 1 + cache_breakpoints.len() as u64,
                     "{golden}: {length} tokens in {steps} steps"
                 );
-                let again = answer(submit(&engine, asked(cache_breakpoints)));
+                let again = answer(submit(&engine, with_breakpoints(cache_breakpoints)));
                 assert!(first.tokens == alone.tokens && again.tokens == alone.tokens, "{golden}, {length}");
                 assert_eq!((again.usage.cached_tokens, miss(&again.usage)), (length - 1, None), "{golden}");
-                // An answer whose prompt goes on where the first one ended.
+                // A prompt that continues the first one.
                 let longer = [&prompt[..], &[9, 8, 7]].concat();
                 let next = usage(&engine, request(longer, 2));
                 assert!(next.cached_tokens >= length - 1, "{golden}: {next:?}");

@@ -1,4 +1,4 @@
-//! State that is restored, resumed or stored does not hold up others' tokens: it is copied in slices between steps.
+//! Restoring and storing state does not delay other requests: it is copied in slices between steps.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::support::{
     requests::{Random, answer, request, submit},
 };
 
-/// A small model whose keys and values are large: 98 kB a token.
+/// A small model with large keys and values: 98 kB per token.
 fn wide() -> tempfile::TempDir {
     let recorded = checkpoint::recorded().join("qwen3-a");
     let read = |name: &str| -> Value {
@@ -47,72 +47,80 @@ fn load(model: &Path, disk: &Path) -> Engine {
     start(Checkpoint::Folder(model.into()), options, |_| {}).expect("loads")
 }
 
-/// What became of a request beside one that decodes all the time.
-struct Beside {
+/// Measurements of a request that runs beside a decoding one.
+struct Concurrent {
     usage: Usage,
-    /// Tokens of the other before this one's first, and the longest time between two of them until its end.
+    /// Tokens of the other request before this one's first, and the longest time between two of
+    /// them.
     others: usize,
     longest: Duration,
 }
 
-fn beside(engine: &Engine, prompt: &[u32]) -> Beside {
+fn run_concurrently(engine: &Engine, prompt: &[u32]) -> Concurrent {
     let (sender, events) = mpsc::channel();
-    let submit = |who: usize, request: Request| {
+    let submit = |id: usize, request: Request| {
         let sender = sender.clone();
-        engine.submit(request, move |event| drop(sender.send((who, Instant::now(), event)))).expect("valid")
+        engine.submit(request, move |event| drop(sender.send((id, Instant::now(), event)))).expect("valid")
     };
     let other = submit(0, request(vec![5, 6, 7], 4000));
-    let token = |who, event: &Event| who == 0 && matches!(event, Event::Token { .. });
-    // It runs.
-    while !events.recv().is_ok_and(|(who, _, event)| token(who, &event)) {}
+    let token = |id, event: &Event| id == 0 && matches!(event, Event::Token { .. });
+    // Wait until it decodes.
+    while !events.recv().is_ok_and(|(id, _, event)| token(id, &event)) {}
     let _own = submit(1, request(prompt.to_vec(), 2));
     let (mut others, mut first, mut longest) = (0, false, Duration::ZERO);
     let mut last: Option<Instant> = None;
-    for (who, at, event) in &events {
-        if token(who, &event) {
+    for (id, at, event) in &events {
+        if token(id, &event) {
             others += usize::from(!first);
             longest = last.replace(at).map_or(longest, |last| longest.max(at - last));
         }
         match event {
-            Event::Token { .. } if who == 1 => first = true,
-            Event::Finished { usage, .. } if who == 1 => {
+            Event::Token { .. } if id == 1 => first = true,
+            Event::Finished { usage, .. } if id == 1 => {
                 other.cancel();
-                return Beside { usage, others, longest };
+                return Concurrent { usage, others, longest };
             }
             Event::Failed(error) => panic!("{error}"),
             _ => {}
         }
     }
-    panic!("no end")
+    panic!("no final event")
 }
 
 #[test]
-fn others_go_on_while_a_long_prefix_is_restored_and_resumed() {
+fn other_requests_continue_while_long_prefix_is_restored() {
     let (model, disk) = (wide(), tempfile::tempdir().expect("a folder"));
     let prompt = Random(1).tokens(1300);
-    // 127 MB: at 32 MiB between two steps four of them to make arrays of what was read, and three to resume.
+    // 127 MB at 32 MiB between two steps: four slices to build arrays, and three to restore.
     answer(submit(&load(model.path(), disk.path()), request(prompt.clone(), 2)));
     let engine = load(model.path(), disk.path());
     for (source, least) in [(CacheSource::Disk, 6), (CacheSource::Ram, 3)] {
-        let beside = beside(&engine, &prompt);
-        let report = (beside.usage.cached_tokens, beside.usage.cache.source);
+        let concurrent = run_concurrently(&engine, &prompt);
+        let report = (concurrent.usage.cached_tokens, concurrent.usage.cache.source);
         assert_eq!(report, (1299, Some(source)));
-        assert!(beside.others >= least, "{source:?}: {} tokens of the other meanwhile", beside.others);
+        assert!(
+            concurrent.others >= least,
+            "{source:?}: {} tokens of the other meanwhile",
+            concurrent.others
+        );
     }
 }
 
-/// The longest time without a token for others, per way to come by a long prefix.
+/// The longest stall of another request, by source of the prefix.
 #[test]
 #[ignore = "measures time"]
 fn longest_stall_beside_a_long_prefix() {
     let (model, disk) = (wide(), tempfile::tempdir().expect("a folder"));
     let prompt = Random(1).tokens(4000);
     let cold = load(model.path(), disk.path());
-    println!("computed: {:?}", beside(&cold, &prompt).longest);
+    println!("computed: {:?}", run_concurrently(&cold, &prompt).longest);
     drop(cold);
     let engine = load(model.path(), disk.path());
     for _ in 0..3 {
-        let beside = beside(&engine, &prompt);
-        println!("{:?}: {:?}, {} tokens meanwhile", beside.usage.cache.source, beside.longest, beside.others);
+        let concurrent = run_concurrently(&engine, &prompt);
+        println!(
+            "{:?}: {:?}, {} tokens meanwhile",
+            concurrent.usage.cache.source, concurrent.longest, concurrent.others
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A prefix cache that is too small for a prompt: it keeps as much as fits, says what did not, and costs nothing.
+//! A prefix cache that is too small for a prompt: it keeps as much as fits, says what did not, and
+//! costs nothing.
 
 use std::{sync::Arc, time::Instant};
 
@@ -37,20 +38,20 @@ fn state_bytes(engine: &Engine, tokens: usize) -> usize {
 }
 
 #[test]
-fn growing_state_that_is_too_large_is_stored_as_far_as_it_fits() {
+fn full_attention_state_too_large_for_cache_is_stored_in_part() {
     for golden in ["qwen3-a", "deepseek_v3-a"] {
         let (cold, mut random) = (load(golden, with_budget(0)), Random(1));
         let prompt = random.tokens(1500);
         let budget = state_bytes(&cold, 700) + 3;
         let engine = load(golden, with_budget(budget));
         let first = ask(&engine, &prompt);
-        assert_eq!(miss(&first.usage), None, "{golden}: nobody has sent anything before");
+        assert_eq!(miss(&first.usage), None, "{golden}: first request");
         let again = ask(&engine, &prompt);
         assert_eq!(again.tokens, ask(&cold, &prompt).tokens, "{golden}");
         let report = (again.usage.cached_tokens, miss(&again.usage));
         assert_eq!(report, (700, Some((MissReason::TooLarge, 700))), "{golden}");
         assert_eq!(again.usage.cache.reusable, 1499, "{golden}");
-        // Another long prompt takes the place of its end first.
+        // Another long prompt evicts its end first.
         let mut branch = prompt.clone();
         branch[400] = 251;
         ask(&engine, &branch);
@@ -63,7 +64,7 @@ fn growing_state_that_is_too_large_is_stored_as_far_as_it_fits() {
 }
 
 #[test]
-fn hybrid_state_that_is_too_large_is_stored_at_a_checkpoint_that_fits() {
+fn hybrid_state_too_large_for_cache_is_stored_at_earlier_snapshot() {
     for golden in ["qwen3_5-text-sharded", "gemma3_text-a", "lfm2-a"] {
         let (cold, mut random) = (load(golden, with_budget(0)), Random(2));
         let prompt = random.tokens(1500);
@@ -78,7 +79,7 @@ fn hybrid_state_that_is_too_large_is_stored_at_a_checkpoint_that_fits() {
 }
 
 #[test]
-fn cache_smaller_than_a_snapshot_says_too_large() {
+fn cache_smaller_than_snapshot_reports_too_large() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded", "lfm2-a"] {
         let engine = load(golden, with_budget(1));
         let prompt = Random(3).tokens(300);
@@ -92,16 +93,16 @@ fn cache_smaller_than_a_snapshot_says_too_large() {
     }
 }
 
-/// Steps and tokens that prompts of one after another take, and bytes copied for the cache.
+/// Prompt steps, computed tokens and bytes copied for a sequence of prompts.
 fn work(golden: &str, budget: usize) -> [u64; 3] {
     let metrics: Arc<Metrics> = Arc::default();
     let engine = load(golden, Options { metrics: metrics.clone(), ..with_budget(budget) });
     let mut random = Random(4);
     let prompts: Vec<Vec<u32>> = (0..3).map(|_| random.tokens(1700)).collect();
     for i in [0, 1, 0, 2, 1] {
-        let marks = vec![500, 1690];
+        let breakpoints = vec![500, 1690];
         let asked = Request {
-            cache_breakpoints: marks,
+            cache_breakpoints: breakpoints,
             speculation: Some(Speculate::Off),
             ..request(prompts[i].clone(), 3)
         };
@@ -113,7 +114,7 @@ fn work(golden: &str, budget: usize) -> [u64; 3] {
 }
 
 #[test]
-fn too_small_cache_does_no_more_work_than_none() {
+fn too_small_cache_takes_no_more_steps_than_none() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded", "gemma3_text-a"] {
         let size = load(golden, with_budget(0)).info().memory.stored.clone().expect("known");
         let [steps, tokens, _] = work(golden, 0);
@@ -123,7 +124,7 @@ fn too_small_cache_does_no_more_work_than_none() {
                 own_steps <= steps && own_tokens <= tokens,
                 "{golden}, {budget}: {own_steps} of {steps} steps"
             );
-            // Each prompt at most once, and its end.
+            // Each prompt is copied at most once, and its end again.
             assert!(
                 copied <= 10 * budget as u64,
                 "{golden}: {copied} bytes copied, the cache holds {budget}"
@@ -134,7 +135,7 @@ fn too_small_cache_does_no_more_work_than_none() {
 
 #[test]
 fn requests_that_arrive_together_do_not_wait_for_state_that_will_not_fit() {
-    // Whoever waited would begin once the first has computed its prompt, so that they are never in a step together.
+    // A waiting request would start after the first one's prompt, and never share a step with it.
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {
         let metrics: Arc<Metrics> = Arc::default();
         let options = Options { prefill_chunk: 16, metrics: metrics.clone(), ..with_budget(1) };
@@ -144,12 +145,12 @@ fn requests_that_arrive_together_do_not_wait_for_state_that_will_not_fit() {
         let running = [0, 1].map(|_| submit(&engine, asked.clone()));
         running.into_iter().for_each(|running| drop(answer(running)));
         let (rows, steps) = (metrics.step_rows.get(), metrics.prompt_steps.get());
-        // Both rows are in most steps, however late the second came.
+        // Most steps have both rows, even if the second request came late.
         assert!(rows > steps + steps / 4, "{golden}: {rows} rows in {steps} steps");
     }
 }
 
-/// Seconds that a schedule takes with each budget.
+/// Seconds per schedule and budget.
 #[test]
 #[ignore = "measures time"]
 fn small_budget_time_beside_no_cache() {

@@ -1,5 +1,5 @@
-//! Writes the checkpoint that a golden describes: names, shapes and ranges are recorded, the values follow from
-//! them. tools/goldens/tensors.py is the same recipe in Python.
+//! Generates checkpoints of goldens: names, shapes and ranges are recorded, and the values follow
+//! from them. tools/goldens/tensors.py does the same in Python.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A recorded checkpoint, as a folder to load.
+/// A folder with a recorded checkpoint.
 pub fn folder(name: &str) -> TempDir {
     let recorded = recorded().join(name);
     let folder = tempfile::tempdir().expect("a folder");
@@ -22,12 +22,12 @@ pub fn folder(name: &str) -> TempDir {
     folder
 }
 
-/// Where the recordings lie.
+/// The folder of the goldens.
 pub fn recorded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens")
 }
 
-/// Writes model.safetensors into `folder`, or as many files as `golden` has shards, with their index.
+/// Writes model.safetensors into `folder`, or the shards of `golden` and their index.
 pub fn write(golden: &Value, folder: &Path) {
     let seed = golden["seed"].as_u64().expect("seed");
     let specs: BTreeMap<&str, &Value> = golden["tensors"]
@@ -61,8 +61,8 @@ fn write_file(seed: u64, specs: &BTreeMap<&str, &Value>, path: &Path) {
     safetensors::serialize_to_file(views, Some(metadata), path).expect("weights written");
 }
 
-/// The bytes of tensor `name`. Element i is made of output i of SplitMix64 started at the name's hash xor the
-/// seed; `spec` says how.
+/// The bytes of tensor `name`. Element i is derived from output i of SplitMix64, seeded with the
+/// name's hash xor `seed`, as `spec` says.
 pub fn values(name: &str, seed: u64, spec: &Value) -> Vec<u8> {
     let count = shape(spec).iter().product::<usize>() as u64;
     let start = fnv1a(name) ^ seed;
@@ -94,7 +94,8 @@ fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
+/// The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators).
 fn splitmix64(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -117,9 +118,8 @@ fn shape(spec: &Value) -> Vec<usize> {
     sides.iter().map(|side| side.as_u64().expect("a length") as usize).collect()
 }
 
-/// The bytes are what tools/goldens/tensors.py gives.
 #[test]
-fn values_equal_those_of_the_recorder() {
+fn values_equal_those_of_tensors_py() {
     let check = |name: &str, seed: u64, spec: Value, expected: &str| {
         let got: String = values(name, seed, &spec).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(got, expected, "{name}");

@@ -1,4 +1,4 @@
-//! A tiny model with a folder for its state, and engines on both.
+//! A tiny model with a disk cache, and engines on both.
 
 use std::{
     fs,
@@ -12,25 +12,27 @@ use super::{
     requests::{Answer, answer, request, submit},
 };
 
-/// One of each kind of cache: keys and values, windows, recurrences beside keys, convolutions, latents.
+/// One model per kind of cache: keys and values, windows, recurrences and keys, convolutions,
+/// latents.
 pub const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
 
-/// A model, and a folder for its state.
-pub struct Place {
-    pub model: tempfile::TempDir,
+/// A model and its disk cache.
+pub struct DiskModel {
+    pub folder: tempfile::TempDir,
     pub disk: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new(golden: &str) -> Place {
-        Place { model: checkpoint::folder(golden), disk: tempfile::tempdir().expect("a folder") }
+impl DiskModel {
+    pub fn new(golden: &str) -> DiskModel {
+        DiskModel { folder: checkpoint::folder(golden), disk: tempfile::tempdir().expect("a folder") }
     }
 
     pub fn start(&self, options: Options) -> Engine {
         let options = Options { device: Some(Device::Cpu), ..options };
-        start(Checkpoint::Folder(self.model.path().into()), options, |_| {}).expect("loads")
+        start(Checkpoint::Folder(self.folder.path().into()), options, |_| {}).expect("loads")
     }
 
+    /// An engine without a prefix cache.
     pub fn cold(&self) -> Engine {
         self.start(Options { prefix_cache_bytes: 0, ..Options::default() })
     }
@@ -44,11 +46,12 @@ impl Place {
         }
     }
 
+    /// An engine with a prefix cache and the disk cache.
     pub fn warm(&self) -> Engine {
         self.start(self.with_disk(1 << 30))
     }
 
-    /// Files of state.
+    /// State files.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = files(self.disk.path());
         files.retain(|path| path.extension().is_some_and(|extension| extension == "state"));
@@ -64,8 +67,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Bytes of files.
-pub fn held(files: &[PathBuf]) -> u64 {
+/// Total bytes of files.
+pub fn total_bytes(files: &[PathBuf]) -> u64 {
     files.iter().map(|path| fs::metadata(path).expect("a file").len()).sum()
 }
 

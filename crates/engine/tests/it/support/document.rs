@@ -1,8 +1,8 @@
-//! Generated parts of docs/models.md, between comments that name them.
+//! Generated sections of docs/models.md, between comments with their names.
 
 use std::{fs, path::Path};
 
-/// What stands in the part `name`; with UPDATE_DOCS set, `text` is put there first.
+/// Returns section `name`; with UPDATE_DOCS set, replaces it by `text` first.
 pub fn part(name: &str, text: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/models.md");
     let document = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

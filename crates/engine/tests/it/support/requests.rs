@@ -1,4 +1,4 @@
-//! Random requests, and what they are answered, to the bit.
+//! Random requests, and their answers bit by bit.
 
 use std::sync::mpsc::{self, Receiver};
 
@@ -9,7 +9,7 @@ const VOCABULARY: u64 = 250;
 pub struct Running {
     pub ticket: Ticket,
     pub events: Receiver<Event>,
-    /// Events read before the others.
+    /// Events that were already received.
     pub early: Vec<Event>,
 }
 
@@ -19,7 +19,7 @@ pub fn submit(engine: &Engine, request: Request) -> Running {
     Running { ticket, events, early: vec![] }
 }
 
-/// Tokens with their log-probabilities, as bits, and how it ended.
+/// Tokens with the bits of their log-probabilities, and the finish reason.
 #[derive(Debug)]
 pub struct Answer {
     pub tokens: Vec<(u32, Vec<u32>)>,
@@ -36,7 +36,7 @@ impl Answer {
 pub fn answer(Running { ticket, events, early }: Running) -> Answer {
     let mut tokens = vec![];
     let bits = |logprobs: Option<TokenLogprobs>| {
-        let logprobs = logprobs.expect("asked for");
+        let logprobs = logprobs.expect("requested");
         let top = logprobs.top.iter().flat_map(|(id, value)| [*id, value.to_bits()]);
         [logprobs.logprob.to_bits()].into_iter().chain(top).collect()
     };
@@ -49,7 +49,7 @@ pub fn answer(Running { ticket, events, early }: Running) -> Answer {
         }
     }
     drop(ticket);
-    panic!("no end");
+    panic!("no final event");
 }
 
 pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
@@ -84,7 +84,7 @@ impl Random {
     }
 }
 
-/// A prompt that begins like one of those before it, or not; some are long enough for windows to move.
+/// A prompt that may begin like an earlier one; some are long enough for windows to move.
 pub fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
     let mut prompt = vec![];
     if !before.is_empty() && !random.one_in(4) {
