@@ -42,10 +42,10 @@ fn memory_of_stored_state_equals_counted_bytes() {
             assert!(counted <= budget);
             // The allocator rounds small arrays up to whole pages.
             assert!(
-                grown <= held + held / 8 + 200_000,
-                "{golden}: {grown} bytes for {held} that are counted"
+                grown <= counted + counted / 8 + 200_000,
+                "{golden}: {grown} bytes for {counted} counted"
             );
-            most = most.max(held);
+            most = most.max(counted);
         }
         assert!(most > budget / 3, "{golden}: {most} bytes are enough to tell");
         engine.clear_cache().expect("runs");

@@ -1,5 +1,5 @@
-//! Opens untrusted files of a checkpoint: regular files only, and text only up to a size. Knows nothing
-//! of their contents.
+//! Opens untrusted files of a checkpoint: regular files only, and text only up to a size. Knows
+//! nothing of their contents.
 //!
 //! An untrusted folder may contain a pipe or a device instead of a file: opening a pipe can block
 //! forever, and reading a device may never end.

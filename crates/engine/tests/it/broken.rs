@@ -137,7 +137,7 @@ fn load_index_with_file_outside_folder_fails() {
 }
 
 #[test]
-fn configs_that_do_not_fit() {
+fn load_unsupported_config_fails() {
     check(
         HUB,
         |f| fs::write(f.join("config.json"), "{").expect("written"),
@@ -154,38 +154,23 @@ fn configs_that_do_not_fit() {
         |f| edit_config(f, |c| drop(c.as_object_mut().expect("an object").remove("model_type"))),
         &["model_type"],
     );
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["intermediate_size"] = json!(191)),
-        &["model.layers.0.mlp.gate_proj.weight", "[192, 128]", "[191, 128]"],
-    );
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["hidden_size"] = json!("big")),
-        &["config.json", "big"],
-    );
-    check(HUB, |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(0)), &["head_dim is 0"]);
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["num_attention_heads"] = json!(3)),
-        &["num_attention_heads is 3"],
-    );
     let rope = |key: &'static str, value: Value| {
         move |f: &Path| edit_config(f, |c| c["text_config"]["rope_parameters"][key] = value)
     };
     check(HUB, rope("rope_type", json!("longrope")), &["rope_type `longrope` is not supported"]);
     check(HUB, rope("partial_rotary_factor", json!(5.0)), &["partial_rotary_factor is 5"]);
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["hidden_act"] = json!("gelu")),
-        &["hidden_act `gelu`"],
-    );
-    check(HUB, |f| edit_config(f, |c| c["text_config"]["attention_bias"] = json!(true)), &["attention_bias"]);
-    check(
-        HUB,
-        |f| edit_config(f, |c| c["text_config"]["head_dim"] = json!(2147483647)),
-        &["head_dim is 2147483647"],
-    );
+    check_text_config("hidden_act", json!("gelu"), &["hidden_act `gelu`"]);
+    check_text_config("attention_bias", json!(true), &["attention_bias"]);
+}
+
+#[test]
+fn load_config_with_wrong_sizes_fails() {
+    let gate_proj = &["model.layers.0.mlp.gate_proj.weight", "[192, 128]", "[191, 128]"];
+    check_text_config("intermediate_size", json!(191), gate_proj);
+    check_text_config("hidden_size", json!("big"), &["config.json", "big"]);
+    check_text_config("head_dim", json!(0), &["head_dim is 0"]);
+    check_text_config("num_attention_heads", json!(3), &["num_attention_heads is 3"]);
+    check_text_config("head_dim", json!(2147483647), &["head_dim is 2147483647"]);
     let wide = |c: &mut Value| {
         c["text_config"]["linear_num_value_heads"] = json!(8192);
         c["text_config"]["linear_value_head_dim"] = json!(131072);
@@ -206,6 +191,11 @@ fn configs_that_do_not_fit() {
         |f| edit_config(f, |c| c["text_config"]["vocab_size"] = json!(10)),
         &["model.embed_tokens.weight", "[320,", "[10,"],
     );
+}
+
+/// Checks a copy of `HUB` with one value of text_config replaced.
+fn check_text_config(key: &str, value: Value, expected: &[&str]) {
+    check(HUB, |f| edit_config(f, |c| c["text_config"][key] = value), expected);
 }
 
 #[test]

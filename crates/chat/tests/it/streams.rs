@@ -1,4 +1,4 @@
-//! Stop strings and reasoning give the same result however the text is cut into pieces.
+//! Stop strings and reasoning do not depend on how the text is chunked.
 
 use chat::{Delta, Error, Markers, Reasoning, StopStrings, starts_in_reasoning};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn stop(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
 }
 
 #[test]
-fn a_stop_string_is_trimmed() {
+fn stop_string_is_removed() {
     let check = |stops: &[&str], pieces: &[&str], text: &str, matched: Option<&str>| {
         assert_eq!(stop(stops, pieces), (text.to_owned(), matched.map(str::to_owned)));
     };
@@ -25,7 +25,7 @@ fn a_stop_string_is_trimmed() {
 }
 
 #[test]
-fn text_is_not_held_longer_than_needed() {
+fn pending_text_is_emitted_as_soon_as_possible() {
     let mut stream = StopStrings::new(vec!["\nUser:".into()]).unwrap();
     assert_eq!(stream.push("hello\n"), "hello");
     assert_eq!(stream.push("Us"), "");
@@ -35,7 +35,7 @@ fn text_is_not_held_longer_than_needed() {
 }
 
 #[test]
-fn an_empty_stop_string_is_refused() {
+fn empty_stop_string_fails() {
     let error = StopStrings::new(vec!["a".into(), String::new()]).unwrap_err();
     assert!(matches!(error, Error::EmptyStop(1)));
     assert!(error.is_request_error());
@@ -62,7 +62,7 @@ fn split(inside: bool, pieces: &[&str]) -> (String, String) {
 }
 
 #[test]
-fn reasoning_is_separated() {
+fn reasoning_is_separated_from_content() {
     let check = |inside: bool, text: &str, reasoning: &str, content: &str| {
         assert_eq!(split(inside, &[text]), (reasoning.to_owned(), content.to_owned()), "{text:?}");
     };
@@ -82,7 +82,7 @@ fn reasoning_is_separated() {
 }
 
 #[test]
-fn only_the_end_of_a_prompt_opens_reasoning() {
+fn starts_in_reasoning_checks_end_of_prompt() {
     let check = |prompt: &str, expected: bool| {
         assert_eq!(starts_in_reasoning(prompt, &Markers::default()), expected, "{prompt:?}");
     };
@@ -93,13 +93,13 @@ fn only_the_end_of_a_prompt_opens_reasoning() {
 }
 
 #[test]
-fn markers_are_found_in_templates() {
+fn detect_finds_markers_in_template() {
     assert_eq!(Markers::detect("... '[THINK]' ...").unwrap().close, "[/THINK]");
     assert_eq!(Markers::detect("content.split('</think>')").unwrap(), Markers::default());
     assert_eq!(Markers::detect("{{ content }}"), None);
 }
 
-/// Cuts a text at random places, characters whole.
+/// Splits a text between characters at random places.
 fn cut(text: &str, cuts: &[usize]) -> Vec<String> {
     let mut pieces = vec![String::new()];
     for (index, c) in text.chars().enumerate() {
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn stopping_does_not_depend_on_splits(text in "[abä\n]{0,40}", stops in prop::collection::vec("[abä\n]{1,4}", 0..4), cuts in cuts()) {
+    fn stop_string_does_not_depend_on_chunks(text in "[abä\n]{0,40}", stops in prop::collection::vec("[abä\n]{1,4}", 0..4), cuts in cuts()) {
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
         let pieces = cut(&text, &cuts);
         let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn reasoning_does_not_depend_on_splits(text in "(<think>|</think>|<think|think>|</|[ab<>/ \n]){0,12}", inside: bool, cuts in cuts()) {
+    fn reasoning_does_not_depend_on_chunks(text in "(<think>|</think>|<think|think>|</|[ab<>/ \n]){0,12}", inside: bool, cuts in cuts()) {
         let pieces = cut(&text, &cuts);
         let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
         let whole = split(inside, &[&text]);

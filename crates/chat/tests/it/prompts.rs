@@ -1,7 +1,4 @@
-//! Prompts put together from remembered pieces: the ids of the whole, and the time they take.
-
-#[path = "../../engine/tests/it/support/skipped.rs"]
-mod skipped;
+//! Prompts encoded from cached parts: their ids and times.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -9,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use chat::{RenderInput, Template, Tokenizer, conversation};
 use proptest::prelude::*;
+
+use crate::skipped;
 use serde_json::{Value, json};
 
 fn merlin() -> PathBuf {
@@ -18,7 +17,7 @@ fn merlin() -> PathBuf {
 /// A tokenizer's name, itself, and its special tokens.
 type Named = (String, Arc<Tokenizer>, Vec<String>);
 
-/// merlin's tokenizer, and the published ones in `LANNER_SHARED`.
+/// merlin's tokenizer and the published ones in `LANNER_SHARED`.
 fn tokenizers() -> &'static [Named] {
     static ALL: OnceLock<Vec<Named>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -43,7 +42,7 @@ fn load(folder: &Path) -> Option<Named> {
     Some((folder.file_name()?.to_string_lossy().into_owned(), tokenizer, added))
 }
 
-/// Text with special tokens, halves of them, spaces where they matter, and what lies between.
+/// Texts with whole and partial special tokens, whitespace and other text.
 fn texts() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
     let between = prop_oneof![
         Just(" ".to_owned()),
@@ -59,7 +58,7 @@ fn texts() -> impl Strategy<Value = Vec<(usize, usize, String)>> {
     prop::collection::vec((0usize..60, 0usize..40, between), 1..14)
 }
 
-/// Joined, with a special token, a part of one or none between.
+/// Joins texts with a special token, a part of one, or nothing between them.
 fn join(parts: &[(usize, usize, String)], special: &[String]) -> String {
     let mut text = String::new();
     for (which, cut, between) in parts {
@@ -78,9 +77,9 @@ proptest! {
     ))]
 
     #[test]
-    fn remembered_pieces_make_the_ids_of_the_whole(parts in texts(), again in 0usize..14) {
+    fn encode_prompt_from_cached_parts_equals_encode(parts in texts(), again in 0usize..14) {
         for (name, tokenizer, special) in tokenizers() {
-            // The second text begins as the first one does.
+            // Both texts have a common prefix.
             for text in [join(&parts, special), join(&parts[..again.min(parts.len())], special) + "and more"] {
                 let whole = tokenizer.encode(&text, false).unwrap();
                 prop_assert_eq!(tokenizer.encode_prompt(&text).unwrap(), whole.clone(), "{}: {:?}", name, &text);
@@ -90,7 +89,7 @@ proptest! {
     }
 }
 
-/// Tools whose schemas take some 12,000 tokens.
+/// Tools whose schemas have about 12,000 tokens.
 fn tools() -> Vec<Value> {
     let tool = |i: usize| {
         let text = "Reads a file of the workspace and returns its lines; paths are relative to its root.";
@@ -107,7 +106,7 @@ fn tools() -> Vec<Value> {
 }
 
 #[test]
-fn a_warm_prompt_costs_little() {
+fn cached_prompt_encodes_faster() {
     let template = Template::from_dir(&merlin()).unwrap();
     let tools = tools();
     for (name, tokenizer, special) in tokenizers() {
@@ -130,19 +129,19 @@ fn a_warm_prompt_costs_little() {
             };
             template.render(&input).unwrap()
         };
-        // Every turn begins with a special token, as it would in the tokenizer's own chat format.
+        // Every turn starts with a special token, as in the tokenizer's own chat format.
         let prompt = |i| render(i).replace("<|im_start|>", &special[0]);
         let text = prompt(0);
         let tokens = tokenizer.encode_prompt(&text).unwrap().len();
         let rendering = fastest(&|i| _ = render(i));
         let cold = fastest(&|_| _ = tokenizer.encode(&text, false).unwrap());
-        // Each with another question.
+        // Each has another question.
         let texts: Vec<String> = (1..10).map(prompt).collect();
         let warm = fastest(&|i| _ = tokenizer.encode_prompt(&texts[i]).unwrap());
         println!(
             "{name}: {tokens} tokens, rendered in {rendering:?}, tokenised in {cold:?}, warm in {warm:?}"
         );
-        // llama2 looks for its special tokens in normalised text, where nothing can be cut.
+        // llama2 searches special tokens in normalized text, which cannot be split.
         assert!(warm < cold / 2 || name == "llama2", "{name}: {warm:?} against {cold:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Tokenizer, detokeniser and decoder, on a byte-level and a SentencePiece-style tokenizer trained for these tests.
+//! Tokenizer, detokenizer and decoder on a byte-level and a SentencePiece tokenizer trained for
+//! tests.
 
 use std::sync::Arc;
 
@@ -7,15 +8,15 @@ use proptest::prelude::*;
 
 fn byte_level() -> Arc<Tokenizer> {
     load(
-        include_bytes!("data/byte_level/tokenizer.json"),
-        include_bytes!("data/byte_level/tokenizer_config.json"),
+        include_bytes!("../data/byte_level/tokenizer.json"),
+        include_bytes!("../data/byte_level/tokenizer_config.json"),
     )
 }
 
 fn sentencepiece() -> Arc<Tokenizer> {
     load(
-        include_bytes!("data/sentencepiece/tokenizer.json"),
-        include_bytes!("data/sentencepiece/tokenizer_config.json"),
+        include_bytes!("../data/sentencepiece/tokenizer.json"),
+        include_bytes!("../data/sentencepiece/tokenizer_config.json"),
     )
 }
 
@@ -33,7 +34,7 @@ fn stream(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> String {
 const TEXT: &str = "The lanner déjà 😀🦅 隼 on  cliffs\n\n\tfly(bird)\u{7}";
 
 #[test]
-fn text_survives_the_round_trip() {
+fn text_round_trips() {
     for tokenizer in [byte_level(), sentencepiece()] {
         let ids = tokenizer.encode(TEXT, false).unwrap();
         assert_eq!(tokenizer.decode(&ids, true).unwrap(), TEXT);
@@ -41,7 +42,7 @@ fn text_survives_the_round_trip() {
 }
 
 #[test]
-fn special_tokens_are_known() {
+fn special_tokens_are_encoded_and_skipped() {
     for tokenizer in [byte_level(), sentencepiece()] {
         assert_eq!((tokenizer.bos_token(), tokenizer.eos_token()), (Some("<s>"), Some("</s>")));
         let eos = tokenizer.token_to_id("</s>").unwrap();
@@ -56,7 +57,7 @@ fn special_tokens_are_known() {
 }
 
 #[test]
-fn token_bytes_are_raw() {
+fn token_bytes_are_raw_bytes() {
     let tokenizer = byte_level();
     let bytes: Vec<u8> =
         tokenizer.encode(TEXT, false).unwrap().iter().flat_map(|&id| tokenizer.token_bytes(id)).collect();
@@ -69,7 +70,7 @@ fn token_bytes_are_raw() {
 }
 
 #[test]
-fn a_split_character_waits_for_its_last_token() {
+fn split_character_is_emitted_with_its_last_token() {
     for tokenizer in [byte_level(), sentencepiece()] {
         let ids = tokenizer.encode("ok 龘", false).unwrap();
         let mut detokenizer = Detokenizer::new(tokenizer, true);
@@ -90,7 +91,7 @@ fn decode_all(tokenizer: &Arc<Tokenizer>, text: &str, options: DecodeOptions) ->
     (deltas, decoder)
 }
 
-/// Joins deltas into the two texts of a whole answer.
+/// Joins deltas to reasoning and content.
 fn fold(deltas: &[Delta]) -> (String, String) {
     let mut texts = (String::new(), String::new());
     for delta in deltas {
@@ -103,13 +104,13 @@ fn fold(deltas: &[Delta]) -> (String, String) {
 }
 
 #[test]
-fn a_decoder_separates_reasoning_and_stops_in_content_only() {
+fn decoder_separates_reasoning_and_stops_in_content_only() {
     let options = DecodeOptions {
         stop: vec!["STOP".into(), "\n\n".into()],
         reasoning: Some(Markers::default()),
         ..DecodeOptions::default()
     };
-    // In the first the markers are tokens; in the second they are spelled out.
+    // Markers are tokens of the first tokenizer, and several tokens of the second.
     for (tokenizer, extra) in [(byte_level(), 2), (sentencepiece(), 0)] {
         let text = "<think>\nfly STOP\n\nhigh\n</think>\n\nlow STOPnever";
         let (deltas, decoder) = decode_all(&tokenizer, text, options.clone());
@@ -122,8 +123,8 @@ fn a_decoder_separates_reasoning_and_stops_in_content_only() {
 }
 
 #[test]
-fn markers_that_are_special_tokens_are_seen() {
-    let json = String::from_utf8_lossy(include_bytes!("data/byte_level/tokenizer.json"))
+fn markers_that_are_special_tokens_are_recognized() {
+    let json = String::from_utf8_lossy(include_bytes!("../data/byte_level/tokenizer.json"))
         .replace(r#""special":false"#, r#""special":true"#);
     let tokenizer = Arc::new(Tokenizer::from_bytes(json.as_bytes(), None).unwrap());
     assert!(tokenizer.is_special(tokenizer.token_to_id("<think>").unwrap()));
@@ -134,8 +135,8 @@ fn markers_that_are_special_tokens_are_seen() {
 }
 
 #[test]
-fn broken_tokenizers_are_errors() {
-    let whole = include_bytes!("data/sentencepiece/tokenizer.json");
+fn invalid_tokenizer_fails() {
+    let whole = include_bytes!("../data/sentencepiece/tokenizer.json");
     for cut in (0..whole.len() - 1).step_by(97) {
         Tokenizer::from_bytes(&whole[..cut], None).unwrap_err();
     }
@@ -145,7 +146,7 @@ fn broken_tokenizers_are_errors() {
 
 proptest! {
     #[test]
-    fn streaming_equals_decoding_at_once(ids in prop::collection::vec(0u32..560, 0..60)) {
+    fn streaming_equals_decode(ids in prop::collection::vec(0u32..560, 0..60)) {
         for tokenizer in [byte_level(), sentencepiece()] {
             prop_assert_eq!(stream(&tokenizer, &ids), tokenizer.decode(&ids, true).unwrap());
             let bytes: Vec<u8> =
@@ -158,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_survives_the_round_trip(text in "(\\PC|[ \\n\\t]|<think>|😀){0,60}") {
+    fn random_text_round_trips(text in "(\\PC|[ \\n\\t]|<think>|😀){0,60}") {
         for tokenizer in [byte_level(), sentencepiece()] {
             let ids = tokenizer.encode(&text, false).unwrap();
             prop_assert_eq!(&stream(&tokenizer, &ids), &text);
@@ -166,8 +167,8 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_tokenizer_never_panics(at in 0usize..8000, byte in any::<u8>(), text in "\\PC{0,20}") {
-        for json in [&include_bytes!("data/byte_level/tokenizer.json")[..], include_bytes!("data/sentencepiece/tokenizer.json")] {
+    fn damaged_tokenizer_does_not_panic(at in 0usize..8000, byte in any::<u8>(), text in "\\PC{0,20}") {
+        for json in [&include_bytes!("../data/byte_level/tokenizer.json")[..], include_bytes!("../data/sentencepiece/tokenizer.json")] {
             let mut damaged = json.to_vec();
             let at = at % damaged.len();
             damaged[at] = byte;

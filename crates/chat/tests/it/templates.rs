@@ -1,11 +1,11 @@
-//! Our own templates, one per group of Jinja features, against what transformers makes of them.
+//! Our own templates, one per group of Jinja features, compared with transformers.
 
 use chat::{Error, RenderInput, Template, conversation};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 fn goldens() -> Value {
-    serde_json::from_str(include_str!("data/goldens.json")).unwrap()
+    serde_json::from_str(include_str!("../data/goldens.json")).unwrap()
 }
 
 fn source(name: &str) -> String {
@@ -56,47 +56,47 @@ fn check(name: &str) {
 }
 
 #[test]
-fn white_space_control() {
+fn whitespace_control_equals_transformers() {
     check("whitespace.jinja");
 }
 
 #[test]
-fn tojson() {
+fn tojson_equals_transformers() {
     check("json.jinja");
 }
 
 #[test]
-fn python_methods_and_operators() {
+fn python_methods_and_operators_equal_transformers() {
     check("python.jinja");
 }
 
 #[test]
-fn printing() {
+fn printing_equals_transformers() {
     check("printing.jinja");
 }
 
 #[test]
-fn control_flow() {
+fn control_flow_equals_transformers() {
     check("control.jinja");
 }
 
 #[test]
-fn filters() {
+fn filters_equal_transformers() {
     check("filters.jinja");
 }
 
 #[test]
-fn refusal_is_a_request_error() {
+fn refusal_is_request_error() {
     check("refuse.jinja");
 }
 
 #[test]
-fn clock() {
+fn strftime_now_equals_transformers() {
     check("time.jinja");
 }
 
 #[test]
-fn a_whole_chat_template() {
+fn whole_chat_template_equals_transformers() {
     check("assistant.jinja");
 }
 
@@ -108,7 +108,7 @@ fn fails(source: &str) -> Error {
 }
 
 #[test]
-fn an_endless_template_runs_out_of_fuel() {
+fn endless_template_runs_out_of_fuel() {
     let nested = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
     assert!(matches!(fails(nested), Error::OutOfFuel(_)));
     let in_macro = format!("{{% macro f() %}}{nested}{{% endmacro %}}{{% set x = f() %}}");
@@ -116,24 +116,24 @@ fn an_endless_template_runs_out_of_fuel() {
 }
 
 #[test]
-fn an_endless_prompt_is_refused() {
+fn endless_prompt_is_too_long() {
     let big = "{% set big = 'x' * 1000000 %}{% for a in range(9999) %}{{ big }}{% endfor %}";
     assert!(matches!(fails(big), Error::PromptTooLong(_)));
 }
 
 #[test]
-fn endless_recursion_is_an_error() {
+fn endless_recursion_fails() {
     let recursion = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     assert!(matches!(fails(recursion), Error::TemplateRender(_)));
 }
 
 #[test]
-fn a_missing_method_is_named() {
+fn missing_method_is_named_in_error() {
     assert!(fails("{{ messages[0].role.nothing() }}").to_string().contains("nothing"));
 }
 
 #[test]
-fn templates_are_found_where_checkpoints_keep_them() {
+fn from_dir_finds_template_in_each_file() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     let render = |tools: Option<&[Value]>| {
@@ -154,7 +154,7 @@ fn templates_are_found_where_checkpoints_keep_them() {
 }
 
 #[test]
-fn messages_are_prepared_for_templates() {
+fn prepare_converts_messages() {
     let template = Template::new("{{ messages }}", Map::new()).unwrap();
     let prepare = |message: Value| conversation::prepare(&[message], &template);
     let check = |message: Value, expected: Value| assert_eq!(prepare(message).unwrap(), [expected]);
@@ -175,21 +175,21 @@ fn messages_are_prepared_for_templates() {
     let error = prepare(image).unwrap_err();
     assert!(error.is_request_error());
     assert_eq!(error.to_string(), "messages[0]: content of type image_url is not supported yet: send text");
-    for broken in [json!(1), json!({}), json!({"role": 1}), json!({"role": "user", "content": 1})] {
-        prepare(broken).unwrap_err();
+    for invalid in [json!(1), json!({}), json!({"role": 1}), json!({"role": "user", "content": 1})] {
+        prepare(invalid).unwrap_err();
     }
 }
 
 proptest! {
     #[test]
-    fn no_template_panics(source in "(\\{%|\\{\\{|\\{#|%\\}|\\}\\}|#\\}|for|if|set|in|x|generation|end|\\||'|\\(|\\)|[ -~\\n]|\\PC){0,40}") {
+    fn random_template_does_not_panic(source in "(\\{%|\\{\\{|\\{#|%\\}|\\}\\}|#\\}|for|if|set|in|x|generation|end|\\||'|\\(|\\)|[ -~\\n]|\\PC){0,40}") {
         if let Ok(template) = Template::new(&source, Map::new()) {
             let _ = template.render(&RenderInput::default());
         }
     }
 
     #[test]
-    fn any_text_passes_through_unchanged(text in "\\PC{0,60}") {
+    fn rendered_text_is_unchanged(text in "\\PC{0,60}") {
         let template = Template::new("{% for m in messages %}{{ m.content }}{% endfor %}", Map::new()).unwrap();
         let messages = [json!({"role": "user", "content": text})];
         let prompt = template.render(&RenderInput { messages: &messages, ..RenderInput::default() });

@@ -1,10 +1,7 @@
-//! Published tokenizers: ids and text as the tokenizers library and llama.cpp give them, and streaming on top.
+//! Published tokenizers, compared with the tokenizers library and llama.cpp, and streaming.
 //!
-//! The files belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
-//! `tokenizers/`, unpacked, or the tests are skipped.
-
-#[path = "../../engine/tests/it/support/skipped.rs"]
-mod skipped;
+//! The files are not in this repository: set `LANNER_SHARED` to a folder with an unpacked
+//! `tokenizers/`, or the tests are skipped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +11,9 @@ use chat::{Detokenizer, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// Folder and file of a tokenizer, and its name among llama.cpp's goldens.
+use crate::skipped;
+
+/// Folder and file of a tokenizer, and its name in llama.cpp's goldens.
 const PUBLISHED: [(&str, &str, Option<&str>); 5] = [
     ("qwen3", "tokenizer.rebuilt.json", Some("qwen2")),
     ("llama3", "tokenizer.rebuilt.json", Some("llama-bpe")),
@@ -50,7 +49,7 @@ fn stream(tokenizer: &Arc<Tokenizer>, ids: &[u32]) -> String {
 }
 
 #[test]
-fn ids_and_text_are_those_of_the_tokenizers_library() {
+fn ids_and_text_equal_tokenizers_library() {
     for (name, file, _) in PUBLISHED {
         let Some(tokenizer) = load(name, file) else { return };
         let goldens = folder().unwrap().join(format!("hf-goldens/{name}.jsonl"));
@@ -68,7 +67,7 @@ fn ids_and_text_are_those_of_the_tokenizers_library() {
 }
 
 #[test]
-fn ids_are_those_of_llama_cpp() {
+fn ids_equal_llama_cpp() {
     for (name, file, golden) in PUBLISHED {
         let Some(golden) = golden else { continue };
         let Some(tokenizer) = load(name, file) else { return };
@@ -76,7 +75,7 @@ fn ids_are_those_of_llama_cpp() {
             let path = format!("llama.cpp-goldens/ggml-vocab-{golden}.gguf.{kind}");
             std::fs::read_to_string(folder().unwrap().join(path)).unwrap()
         };
-        // Some copies of these files have gone through a checkout with Windows line endings.
+        // Some copies of these files have Windows line endings.
         let (texts, ids) = (read("inp").replace("\r\n", "\n"), read("out"));
         for (text, ids) in texts.split("\n__ggml_vocab_test__\n").zip(ids.lines()) {
             let ids: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
@@ -87,11 +86,11 @@ fn ids_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn streaming_equals_decoding_at_once_on_random_ids() {
+fn streaming_random_ids_equals_decode() {
     for (name, file, _) in PUBLISHED {
         let Some(tokenizer) = load(name, file) else { return };
         let last = tokenizer.vocab_size() as u32 + 8;
-        // Low ids are single bytes in every vocabulary: half of the draws are theirs.
+        // Half of the ids are low: single bytes in every vocabulary.
         let ids = prop::collection::vec(prop_oneof![0..300u32, 0..last], 0..80);
         proptest!(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() }, |(ids in ids)| {
             prop_assert_eq!(stream(&tokenizer, &ids), tokenizer.decode(&ids, true).unwrap());

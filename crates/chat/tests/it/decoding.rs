@@ -1,4 +1,4 @@
-//! The decoder finds the first stop string of a reply however the reply is cut into tokens.
+//! The decoder finds the first stop string of a reply, independently of its tokens.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use chat::{DecodeOptions, Decoder, Delta, Markers, TextOffsets, Tokenizer};
 use proptest::prelude::*;
 
 fn tokenizer() -> Arc<Tokenizer> {
-    let json = include_bytes!("data/byte_level/tokenizer.json");
+    let json = include_bytes!("../data/byte_level/tokenizer.json");
     Arc::new(
-        Tokenizer::from_bytes(json, Some(include_bytes!("data/byte_level/tokenizer_config.json"))).unwrap(),
+        Tokenizer::from_bytes(json, Some(include_bytes!("../data/byte_level/tokenizer_config.json")))
+            .unwrap(),
     )
 }
 
-/// Reasoning, content and stop string of a reply, and after how many tokens that was found.
+/// Reasoning, content and stop string of a reply, and the number of tokens before the stop.
 #[derive(Debug, PartialEq)]
 struct Decoded {
     reasoning: String,
@@ -42,7 +43,7 @@ fn decode(tokenizer: &Arc<Tokenizer>, ids: &[u32], stop: &[String], markers: boo
     decoded
 }
 
-/// A text up to the stop string that is complete first, the longer of two that end together.
+/// The text before the stop string that is complete first; of two ending together, the longer one.
 fn cut(text: &str, stop: &[String]) -> (String, Option<String>) {
     let ends = (0..=text.len()).filter(|&end| text.is_char_boundary(end));
     let mut found = ends.flat_map(|end| {
@@ -56,7 +57,7 @@ fn cut(text: &str, stop: &[String]) -> (String, Option<String>) {
     }
 }
 
-/// The content of a whole reply, by the rules of `Reasoning` and `Decoder`.
+/// The content of a reply by the rules of `Reasoning` and `Decoder`.
 fn content<'t>(text: &'t str, stop: &[String]) -> &'t str {
     let white_space = &text[..text.len() - text.trim_start().len()];
     let starts_with_stop = stop.iter().any(|stop| white_space.contains(stop));
@@ -69,7 +70,7 @@ fn content<'t>(text: &'t str, stop: &[String]) -> &'t str {
     }
 }
 
-/// Pieces that are tokens, or several, or parts of characters, of markers and of stop strings.
+/// Tokens and parts of characters, markers and stop strings.
 fn pieces() -> impl Strategy<Value = Vec<String>> {
     let piece = prop::sample::select(vec![
         "a", "b", "ab", " ", "\n", "\n\n", "<", "<th", "ink>", "é", "😀", "<think>", "</think>", "END", "E",
@@ -90,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn first_stop_string_ends_a_reply_however_it_is_cut(pieces in pieces(), stop in stops(), markers: bool) {
+    fn first_stop_string_ends_reply_for_any_tokens(pieces in pieces(), stop in stops(), markers: bool) {
         let tokenizer = tokenizer();
         let text = pieces.concat();
         let together = tokenizer.encode(&text, false).unwrap();
@@ -104,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn stop_string_is_found_with_the_token_that_completes_it(pieces in pieces(), stop in stops()) {
+    fn stop_string_matches_with_its_last_token(pieces in pieces(), stop in stops()) {
         let tokenizer = tokenizer();
         let ids: Vec<u32> = pieces.iter().flat_map(|piece| tokenizer.encode(piece, false).unwrap()).collect();
         let decoded = decode(&tokenizer, &ids, &stop, false);
@@ -117,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn offsets_are_those_of_the_text(ids in prop::collection::vec(0u32..300, 0..20)) {
+    fn text_offsets_equal_decoded_lengths(ids in prop::collection::vec(0u32..300, 0..20)) {
         let tokenizer = tokenizer();
         let mut offsets = TextOffsets::new(tokenizer.clone(), 7);
         for count in 0..ids.len() {
@@ -128,7 +129,7 @@ proptest! {
 }
 
 #[test]
-fn white_space_and_marker_starts_stop_a_reply_of_a_reasoning_model() {
+fn stop_string_in_leading_whitespace_ends_reasoning_reply() {
     let tokenizer = tokenizer();
     let check = |pieces: &[&str], stop: &str, content: &str, tokens: usize| {
         let ids: Vec<u32> = pieces.iter().flat_map(|piece| tokenizer.encode(piece, false).unwrap()).collect();
@@ -140,7 +141,7 @@ fn white_space_and_marker_starts_stop_a_reply_of_a_reasoning_model() {
     check(&["\n", "\n", "\n"], "\n", "", 0);
     check(&[" ", "\n", "\n"], "\n", " ", 1);
     check(&["\n", "<think>", "x"], "\n", "", 0);
-    // It may be the start of a marker until the next token.
+    // `<` may start a marker until the next token.
     check(&["<", "b"], "<", "", 1);
     check(&["<"], "<", "", 1);
     check(&["a", "\n", "b"], "\n", "a", 1);

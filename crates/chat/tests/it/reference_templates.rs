@@ -1,15 +1,14 @@
-//! Published chat templates, rendered and compared with transformers byte for byte.
+//! Published chat templates, compared byte for byte with transformers.
 //!
-//! The templates belong to their publishers and are not in this repository: set `LANNER_SHARED` to a folder that holds
-//! `templates/`, or the test is skipped.
-
-#[path = "../../engine/tests/it/support/skipped.rs"]
-mod skipped;
+//! The templates are not in this repository: set `LANNER_SHARED` to a folder with `templates/`, or
+//! the test is skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use chat::{RenderInput, Template};
+
+use crate::skipped;
 use serde_json::Value;
 
 fn shared() -> Option<PathBuf> {
@@ -49,9 +48,10 @@ fn render(template: &Template, case: &Value) -> chat::Result<String> {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Same,
-    /// Python fails with an error of its own, such as looping over `None`; minijinja goes on.
+    /// Python raises an error, such as for a loop over `None`; minijinja continues.
     Lenient,
-    /// `safe` makes Jinja2 escape HTML in strings joined to it; a slip of the template that minijinja does not repeat.
+    /// `safe` makes Jinja2 escape HTML in strings joined to it, a mistake of the template;
+    /// minijinja does not.
     Markup,
     Different(String),
 }

@@ -1,0 +1,14 @@
+//! Integration tests of chat. `template_memory`, which measures its process, is a binary of its
+//! own.
+
+mod decoding;
+mod hostile_templates;
+mod hostile_tokenizers;
+mod prompts;
+mod reference_templates;
+mod reference_tokenizers;
+#[path = "../../../engine/tests/it/support/skipped.rs"]
+mod skipped;
+mod streams;
+mod templates;
+mod tokens;
