@@ -12,6 +12,7 @@ mod folder;
 mod index;
 mod kv_quant;
 mod load;
+mod metadata;
 mod reader;
 mod segment;
 mod write_job;

@@ -16,13 +16,13 @@ use std::{
 };
 
 use mlx::{Array, Dtype};
-use serde::{Deserialize, Serialize};
 
 use super::{
     super::state::{KvSpan, StateSnapshot},
     kv_quant,
+    metadata::{ArraySpec, LayerSpec, Metadata, arrays},
 };
-use crate::{CacheBits, cache::Snapshot};
+use crate::CacheBits;
 
 const MAGIC: &[u8; 8] = b"LANSTATE";
 /// Incremented when the format or the meaning of stored state changes.
@@ -32,8 +32,6 @@ const FIXED: usize = 8 + 3 * 4 + 32;
 /// Headers that claim more are invalid.
 const MAX_METADATA: u32 = 16 << 20;
 const MAX_TOKENS: u32 = 16 << 20;
-/// Maximum bytes of all arrays; larger sums could overflow.
-const MAX_ARRAYS: usize = usize::MAX >> 16;
 /// Bytes read before they are hashed: few enough to stay in the processor's cache.
 const READ: usize = 128 << 10;
 
@@ -43,46 +41,6 @@ const READ: usize = 128 << 10;
 pub struct Segment {
     pub tokens: Vec<u32>,
     pub metadata: Metadata,
-}
-
-/// The JSON of the header; `rename` gives names that differ in the file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Metadata {
-    /// BLAKE3 of everything besides the tokens that determines the bits of the state.
-    pub fingerprint: String,
-    /// Readable name.
-    pub model: String,
-    pub from: usize,
-    /// Bits of quantized keys and values; absent if they are stored as computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bits: Option<CacheBits>,
-    /// Per full-attention layer.
-    #[serde(rename = "run")]
-    span: Vec<LayerSpec>,
-    /// Per other layer.
-    #[serde(rename = "checkpoint")]
-    snapshot: Option<Vec<LayerSpec>>,
-    /// BLAKE3 of the bytes of the span and of the snapshot.
-    checksums: [String; 2],
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LayerSpec {
-    /// First position and end of a sliding window.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    window: Option<[i32; 2]>,
-    arrays: [Option<ArraySpec>; 2],
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ArraySpec {
-    shape: Vec<i32>,
-    dtype: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    bits: Option<CacheBits>,
 }
 
 /// Bytes of the arrays before quantization, as sent to the writer's thread.
@@ -119,24 +77,7 @@ impl Segment {
         span: Option<&KvSpan>,
         snapshot: Option<&StateSnapshot>,
     ) -> Segment {
-        let layer = |window, bits, arrays: [Option<&Array>; 2]| LayerSpec {
-            window,
-            arrays: arrays.map(|array| array.map(|array| ArraySpec::new(array, bits))),
-        };
-        let span = span.map_or(&[][..], |span| &span.layers[..]);
-        let snapshot_layer = |snapshot: &Snapshot| {
-            let (window, arrays) = snapshot.parts();
-            layer(window, bits.filter(|_| window.is_some()), arrays)
-        };
-        let metadata = Metadata {
-            fingerprint: fingerprint.into(),
-            model: model.into(),
-            from,
-            bits,
-            span: span.iter().map(|sides| layer(None, bits, sides.each_ref().map(Option::as_ref))).collect(),
-            snapshot: snapshot.map(|snapshot| snapshot.layers.iter().map(snapshot_layer).collect()),
-            checksums: [String::new(), String::new()],
-        };
+        let metadata = Metadata::new([fingerprint, model], bits, from, span, snapshot);
         Segment { tokens: tokens.to_vec(), metadata }
     }
 
@@ -233,43 +174,11 @@ impl Segment {
         let metadata = serde_json::from_slice(&metadata).map_err(|e| format!("its header: {e}"))?;
         let tokens = tokens.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         let segment = Segment { tokens, metadata };
-        segment.check()?;
+        segment.metadata.check(segment.position())?;
         let arrays: usize = segment.bytes().iter().sum();
         match header + arrays as u64 == length {
             true => Ok((segment, SegmentReader { file, start: header })),
             false => Err(format!("it has {length} bytes, not {}", header + arrays as u64)),
-        }
-    }
-
-    /// Checks that the shapes fit the tokens.
-    fn check(&self) -> Result<(), String> {
-        let Metadata { from, bits, span, snapshot, .. } = &self.metadata;
-        let tokens = self.tokens.len().checked_sub(*from).ok_or("it begins after its end")?;
-        let all = || arrays(span).chain(snapshot.iter().flat_map(|layers| arrays(layers)));
-        let valid = all().all(|array| {
-            let elements =
-                array.shape.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
-            // Quantization works on rows: an array without axes has none.
-            let has_rows = array.bits.is_none() || !array.shape.is_empty();
-            array.dtype().is_some() && has_rows && elements.is_some_and(|n| n <= MAX_ARRAYS)
-        });
-        let add =
-            |sum: usize, array: &ArraySpec| sum.checked_add(array.bytes()).filter(|&sum| sum <= MAX_ARRAYS);
-        let valid = valid && all().try_fold(0, add).is_some();
-        let lengths = arrays(span).all(|array| array.shape.len() == 3 && array.shape[1] as usize == tokens);
-        let ends = snapshot.iter().flatten().filter_map(|layer| layer.window);
-        let windows = ends.into_iter().all(|[start, end]| {
-            0 <= start && start <= end && end as usize == self.tokens.len() && start % nn::KEY_BLOCK == 0
-        });
-        let in_bits = |layer: &LayerSpec, bits| layer.arrays.iter().flatten().all(|array| array.bits == bits);
-        let ends = snapshot.iter().flatten();
-        let formats = span.iter().all(|layer| in_bits(layer, *bits))
-            && ends.into_iter().all(|layer| in_bits(layer, bits.filter(|_| layer.window.is_some())));
-        let has_state = tokens > 0 || self.has_snapshot();
-        if valid && lengths && windows && formats && has_state {
-            Ok(())
-        } else {
-            Err("its shapes are wrong".into())
         }
     }
 }
@@ -403,43 +312,6 @@ impl Payload {
         let snapshot = metadata.snapshot.as_deref().unwrap_or_default();
         Ok(Payload { span: section(self.span, &metadata.span)?, snapshot: section(self.snapshot, snapshot)? })
     }
-}
-
-impl ArraySpec {
-    fn new(array: &Array, bits: Option<CacheBits>) -> ArraySpec {
-        ArraySpec { shape: array.shape().to_vec(), dtype: array.dtype().name().into(), bits }
-    }
-
-    fn dtype(&self) -> Option<Dtype> {
-        let all = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
-        all.into_iter().find(|dtype| dtype.name() == self.dtype)
-    }
-
-    /// Bytes in the file.
-    fn bytes(&self) -> usize {
-        match self.bits {
-            None => self.memory_bytes(),
-            Some(bits) => self.elements() / self.row().max(1) * kv_quant::row_bytes(self.row(), bits),
-        }
-    }
-
-    /// Bytes in memory.
-    fn memory_bytes(&self) -> usize {
-        self.elements() * self.dtype().map_or(0, Dtype::size)
-    }
-
-    fn elements(&self) -> usize {
-        self.shape.iter().map(|&d| d as usize).product()
-    }
-
-    /// Values per head and token.
-    fn row(&self) -> usize {
-        self.shape.last().map_or(0, |&dim| dim as usize)
-    }
-}
-
-fn arrays(layers: &[LayerSpec]) -> impl Iterator<Item = &ArraySpec> {
-    layers.iter().flat_map(|layer| &layer.arrays).flatten()
 }
 
 fn header_checksum(fixed: &[u8], metadata: &[u8], tokens: &[u8]) -> blake3::Hash {
