@@ -12,8 +12,8 @@ use crate::{
 
 /// An n-dimensional array of one [`Dtype`]; a node of MLX's lazy graph until it is evaluated.
 ///
-/// Handles are values: a clone is a second name for the same contents, not a copy. Not `Send`: one thread owns
-/// MLX.
+/// Handles are values: a clone is a second name for the same contents, not a copy. Not `Send`: one
+/// thread owns MLX.
 pub struct Array(pub(crate) UniquePtr<RawArray>);
 
 impl Clone for Array {
@@ -109,7 +109,8 @@ impl Array {
         bridge::dtype_of(&self.0).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Whether its contents are computed, on the CPU and row-major: kernels that take it may run at once.
+    /// Whether its contents are computed, on the CPU and row-major: kernels that take it may run at
+    /// once.
     pub fn is_ready(&self) -> bool {
         bridge::is_ready(&self.0)
     }

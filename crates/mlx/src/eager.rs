@@ -1,8 +1,8 @@
-//! Copies as kernels: on the CPU they run at once where their inputs are there, and so does what comes behind them.
+//! Copies as kernels: with evaluated inputs on the CPU they run at once, without the graph.
 
 use crate::{Array, Dtype, OutputSpec, kernel::apply_many};
 
-/// The arrays one behind the other along `axis`; `None` if that is MLX's to do.
+/// The concatenated arrays, or `None` if MLX has to do it.
 #[track_caller]
 pub(crate) fn concatenate(arrays: &[&Array], axis: i32) -> Option<Array> {
     let first = arrays.first()?;
@@ -33,10 +33,10 @@ pub(crate) fn concatenate(arrays: &[&Array], axis: i32) -> Option<Array> {
     out.pop()
 }
 
-/// Rows `indices`, uint32 or int32 `[n]`, of `x` `[rows, ..]`; `None` if that is MLX's to do.
+/// Rows `indices`, uint32 or int32 `[n]`, of `x` `[rows, ..]`, or `None` if MLX has to do it.
 ///
 /// # Panics
-/// When it runs, if there is no such row.
+/// When it runs, if an index is out of range.
 #[track_caller]
 pub(crate) fn rows(x: &Array, indices: &Array) -> Option<Array> {
     let integers = matches!(indices.dtype(), Dtype::Uint32 | Dtype::Int32);

@@ -1,4 +1,4 @@
-//! What can go wrong outside our own bugs.
+//! Errors other than our own bugs.
 
 /// MLX, a file or the memory failed.
 #[derive(Debug, thiserror::Error)]

@@ -29,19 +29,18 @@ pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     Ok(bridge::eval(&list(arrays))?)
 }
 
-/// Starts computing the arrays on a GPU; reading one later waits for it. On the CPU, whose cores have nothing else to do,
-/// as [`eval`].
+/// Starts computing the arrays on a GPU; a later read waits for them. On the CPU the same as
+/// [`eval`].
 ///
 /// # Errors
-/// As [`eval`]; an error on the device may appear only at the read.
+/// Those of [`eval`]; an error on the device may appear only at the read.
 pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     Ok(bridge::async_eval(&list(arrays))?)
 }
 
-/// Bounds how far this thread's evaluations on the CPU run ahead: outputs of at most `bytes` are allocated before what
-/// they are computed from is; one operation that takes more goes alone. Without a bound MLX lets a hundred operations
-/// wait for a busy processor, with their outputs, so that the memory of a graph depends on the machine's load. On a GPU
-/// MLX decides.
+/// Bounds the outputs of queued operations of this thread on the CPU to `bytes`; a larger operation
+/// is queued alone. Without a bound MLX queues a hundred operations and allocates their outputs, so
+/// that the memory of a graph would depend on the machine's load. On a GPU MLX decides.
 pub fn set_run_ahead(bytes: usize) {
     bridge::set_run_ahead(bytes);
 }
@@ -51,7 +50,7 @@ pub fn version() -> String {
     bridge::mlx_version()
 }
 
-/// The file of the MLX library that is loaded, if the loader tells.
+/// The path of the loaded MLX library, if the loader knows it.
 pub fn library_path() -> Option<std::path::PathBuf> {
     bridge::library_path().ok().filter(|path| !path.is_empty()).map(Into::into)
 }
@@ -68,7 +67,7 @@ pub fn gpu_available() -> bool {
     bridge::gpu_available()
 }
 
-/// Chooses the device for this thread's operations from here on.
+/// Sets the device of this thread's operations from here on.
 ///
 /// # Errors
 /// There is no GPU in this build of MLX or on this machine.
@@ -106,8 +105,9 @@ pub fn set_memory_limit(bytes: usize) -> Result<()> {
     Ok(bridge::set_memory_limit(bytes)?)
 }
 
-/// On Metal, keeps up to `bytes` of arrays resident (wired), at most what the device recommends: the system may else take
-/// their pages while nothing is computed, and the next step waits for them. Needs macOS 15; nothing happens elsewhere.
+/// On Metal, keeps up to `bytes` of arrays resident (wired), at most the device's recommended
+/// limit; otherwise the system may page them out while idle. Needs macOS 15; does nothing
+/// elsewhere.
 ///
 /// # Errors
 /// The system refuses.

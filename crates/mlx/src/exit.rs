@@ -1,4 +1,4 @@
-//! Leaving the program while MLX may still compute.
+//! Exit of the process while MLX may still compute.
 
 #[allow(unsafe_code, reason = "the standard library has no exit that runs nothing")]
 unsafe extern "C" {

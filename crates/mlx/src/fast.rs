@@ -13,8 +13,9 @@ pub fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Array {
     built(bridge::rms_norm(&x.0, &weight.0, eps))
 }
 
-/// Softmax attention of `q` `[batch, heads, tokens, dim]` over `k`, `v` `[batch, kv_heads, length, dim]`, causal or
-/// with a bool mask `[tokens, length]`; `sinks` is one logit per head.
+/// Softmax attention of `q` `[batch, heads, tokens, dim]` over `k`, `v`
+/// `[batch, kv_heads, length, dim]`, causal or with a bool mask `[tokens, length]`; `sinks` is one
+/// logit per head.
 #[track_caller]
 pub fn scaled_dot_product_attention(
     [q, k, v]: [&Array; 3],

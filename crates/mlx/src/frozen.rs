@@ -1,4 +1,4 @@
-//! Arrays that kernels read on MLX's stream thread without MLX's graph knowing of it.
+//! Evaluated arrays that kernels read on MLX's stream thread without being graph inputs.
 
 use std::slice;
 
@@ -12,15 +12,14 @@ use crate::{
 /// An evaluated, row-major array that never changes: a weight.
 pub struct FrozenArray {
     dtype: Dtype,
-    /// The array's contents.
     data: *const u8,
     bytes: usize,
     /// Keeps the contents alive.
     _array: cxx::UniquePtr<RawArray>,
 }
 
-// SAFETY: nobody writes the contents, and of the array itself nothing is used but its destructor: MLX counts
-// references atomically and frees buffers on whatever thread lets go of them last, as its own stream threads do.
+// SAFETY: the contents are never written, and of the array itself only the destructor is used: MLX
+// counts references atomically and may free a buffer on any thread, as its own streams do.
 #[allow(unsafe_code, reason = "raw pointers and MLX's arrays are not marked as safe to share")]
 unsafe impl Send for FrozenArray {}
 // SAFETY: as above.
@@ -45,10 +44,11 @@ impl FrozenArray {
 
     /// # Panics
     /// If its type is not `T`: a bug in the kernel's caller.
-    #[allow(unsafe_code, reason = "the array is asked once where its contents are, not in every kernel")]
+    #[allow(unsafe_code, reason = "kernels read the contents without calling MLX")]
     pub fn values<T: Element>(&self) -> &[T] {
         assert_eq!(self.dtype, T::DTYPE, "a frozen array has another type");
-        // SAFETY: the pointer and length are those of a slice that `_array` keeps alive and in place.
+        // SAFETY: the pointer and length are those of a slice that `_array` keeps alive and in
+        // place.
         bytemuck::cast_slice(unsafe { slice::from_raw_parts(self.data, self.bytes) })
     }
 }

@@ -1,6 +1,8 @@
-//! Rust functions as operations on arrays. One whose inputs are there runs at once, on the calling thread: what MLX asks for
-//! each node of its graph, in time and in hand-overs between threads, is more than many a kernel takes. Others become
-//! primitives of the graph and run on MLX's CPU stream, in order with every other operation.
+//! Rust functions as operations on arrays.
+//!
+//! Kernels with evaluated inputs run at once, on the calling thread: an MLX graph node costs more
+//! than a small kernel. Others become primitives of the graph and run on MLX's CPU stream, in order
+//! with every other operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,7 +19,7 @@ pub use crate::bridge::OutputSpec;
 
 type Body = dyn Fn(&[Input], &mut [Output]) + Send + Sync;
 
-/// A kernel on its way through the bridge.
+/// A kernel as the bridge passes it to MLX.
 pub struct Kernel {
     name: &'static str,
     body: Box<Body>,
@@ -35,7 +37,7 @@ impl Input<'_> {
         self.0.dtype
     }
 
-    /// Whatever its type.
+    /// The bytes of any type.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.bytes
     }
@@ -44,7 +46,7 @@ impl Input<'_> {
     /// If the input's type is not `T`: a bug in the kernel's caller.
     pub fn values<T: Element>(&self) -> &[T] {
         assert_eq!(self.0.dtype, T::DTYPE, "kernel input has another type");
-        // Nothing at all lies at no particular address.
+        // An empty buffer may be unaligned.
         if self.0.bytes.is_empty() { &[] } else { bytemuck::cast_slice(self.0.bytes) }
     }
 }
@@ -57,7 +59,7 @@ impl Output<'_> {
         self.1
     }
 
-    /// Whatever its type.
+    /// The bytes of any type.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         self.0
     }
@@ -75,10 +77,10 @@ impl Output<'_> {
     }
 }
 
-/// Runs `body` as one operation on the CPU, at once or as part of the graph; it gets row-major inputs and must write all
-/// outputs.
+/// Runs `body` as one operation on the CPU, at once or as part of the graph; it gets row-major
+/// inputs and must write all outputs.
 ///
-/// A panic in `body` becomes an error of the evaluation that needs what it computes.
+/// A panic in `body` becomes an error of the evaluation that needs its outputs.
 #[track_caller]
 pub fn apply<const N: usize>(
     name: &'static str,
@@ -89,10 +91,10 @@ pub fn apply<const N: usize>(
     apply_in_place(name, inputs, outputs, &[], body)
 }
 
-/// As [`apply`], where for each `(output, input)` of `shared` the output takes over the input's memory.
+/// [`apply`] where for each `(output, input)` of `shared` the output takes over the input's memory.
 ///
-/// `body` sees such memory through the output alone; that input is empty. The caller gives the input's handle
-/// up: an array read through it later shows what the kernel wrote.
+/// `body` sees such memory through the output alone; that input is empty. The caller must not use
+/// the input's handle again: it would read the kernel's output.
 #[track_caller]
 pub fn apply_in_place<const N: usize>(
     name: &'static str,
@@ -105,7 +107,7 @@ pub fn apply_in_place<const N: usize>(
     arrays.try_into().unwrap_or_else(|_| panic!("kernel {name} has {N} outputs"))
 }
 
-/// As [`apply_in_place`], with as many outputs as there are specifications.
+/// [`apply_in_place`] with any number of outputs.
 #[track_caller]
 pub fn apply_many(
     name: &'static str,
@@ -124,7 +126,7 @@ pub(crate) fn kernel_name(kernel: &Kernel) -> &str {
     kernel.name
 }
 
-/// Called by whoever runs an operation. No panic may reach C++: it would end the process.
+/// Called by MLX's stream or by [`apply`]. No panic may reach C++: it would end the process.
 pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<(), String> {
     let inputs: Vec<Input> = inputs.iter().map(Input).collect();
     let mut outputs: Vec<Output> = outputs.iter_mut().map(|o| Output(&mut *o.bytes, o.dtype)).collect();
@@ -132,8 +134,8 @@ pub(crate) fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMu
         catch_unwind(AssertUnwindSafe(|| (kernel.body)(&inputs, &mut outputs)))
     });
     result.map_err(|panic| {
-        // MLX's stream goes on with the operations behind this one before anybody sees the error; an index among
-        // them must not be whatever the memory held before.
+        // MLX's stream runs dependent operations before the error is reported: they must not read
+        // uninitialised memory as indices.
         outputs.iter_mut().for_each(|output| output.0.fill(0));
         format!("kernel {} panicked: {}", kernel.name, panic_message(&*panic))
     })

@@ -1,4 +1,4 @@
-//! Safetensors files: header checked first, then tensors streamed straight into arrays, no second copy.
+//! Safetensors files: the header is checked first, then tensors are read straight into arrays.
 
 use std::{
     io::{Cursor, Read, Seek, SeekFrom},
@@ -9,9 +9,9 @@ use safetensors::tensor::Metadata;
 
 use crate::{Array, Dtype, Error, Result};
 
-/// Headers beyond this are refused before they are read; real ones hold a few megabytes at most.
+/// Most bytes of a header, checked before it is read; real ones have a few megabytes.
 const MAX_HEADER: u64 = 100 << 20;
-/// Most tensors of a file; the largest published models have some 100,000 in all their files.
+/// Most tensors of a file; the largest published models have about 100,000 in all their files.
 const MAX_TENSORS: usize = 1 << 18;
 /// Most axes of a tensor.
 const MAX_AXES: usize = 16;
@@ -30,7 +30,7 @@ pub struct Safetensors {
 
 impl Safetensors {
     /// # Errors
-    /// The file cannot be read, is cut short, or its header lies about what the file holds.
+    /// The file cannot be read, is cut short, or its header does not fit its contents.
     pub fn open(path: &Path) -> Result<Safetensors> {
         let name = path.display().to_string();
         let file = files::open(path).map_err(|e| file_error(&name, e.to_string()))?;
@@ -40,7 +40,7 @@ impl Safetensors {
     /// A file in memory, such as one compiled into the program; `name` is for error messages.
     ///
     /// # Errors
-    /// As [`open`](Safetensors::open).
+    /// Those of [`open`](Safetensors::open).
     pub fn from_static(name: &str, bytes: impl AsRef<[u8]> + 'static) -> Result<Safetensors> {
         Safetensors::new(name.into(), Box::new(Cursor::new(bytes)))
     }
@@ -60,7 +60,7 @@ impl Safetensors {
         }
         let mut bytes = vec![0; header as usize];
         source.read_exact(&mut bytes).map_err(io)?;
-        // Each is an object: counted before any of them takes memory.
+        // Each tensor is an object: counted before parsing allocates memory for them.
         let tensors = bytes.iter().filter(|&&byte| byte == b'{').count();
         if tensors > MAX_TENSORS {
             return Err(fail(format!(
@@ -88,17 +88,17 @@ impl Safetensors {
         self.metadata.info(name).map(|info| &info.shape[..])
     }
 
-    /// Type of a tensor as MLX holds it; 8-bit floats, which it lacks, are uint8.
+    /// Type of a tensor as an array; 8-bit floats, which MLX lacks, are uint8.
     ///
     /// # Errors
-    /// There is no such tensor, or its type is one MLX cannot hold.
+    /// There is no such tensor, or MLX lacks its type.
     pub fn dtype(&self, tensor: &str) -> Result<Dtype> {
         let fail = |message: String| file_error(&self.name, message);
         let info = self.metadata.info(tensor).ok_or_else(|| fail(format!("no tensor {tensor}")))?;
         dtype(info.dtype).ok_or_else(|| fail(format!("{tensor} has type {:?}", info.dtype)))
     }
 
-    /// Reads one tensor's data into `bytes`, as many as it has.
+    /// Reads all of one tensor's data into `bytes`, which has its size.
     ///
     /// # Errors
     /// There is no such tensor, or reading fails.
@@ -133,7 +133,7 @@ impl Safetensors {
     /// Reads one tensor.
     ///
     /// # Errors
-    /// There is no such tensor, its type is one MLX lacks, or reading fails.
+    /// There is no such tensor, MLX lacks its type, or reading fails.
     pub fn read(&mut self, tensor: &str) -> Result<Array> {
         let dtype = self.dtype(tensor)?;
         let shape = self.shape(tensor).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Element-wise, shape, order and reduction operations, as methods and operators on [`Array`].
 //!
-//! Results have the operands' dtype; scalars are built in the operand's dtype. All panic at the caller's line
-//! on shapes that do not fit.
+//! Results have the operands' dtype; scalars are built in the operand's dtype. All panic at the
+//! caller's line on shapes that do not fit.
 
 use std::ops;
 
@@ -113,7 +113,7 @@ impl Array {
         if self.dtype() == dtype { self.clone() } else { built(bridge::astype(&self.0, dtype)) }
     }
 
-    /// One dimension may be -1: whatever is left.
+    /// One dimension may be -1: it is inferred.
     #[track_caller]
     pub fn reshape(&self, shape: &[i32]) -> Array {
         built(bridge::reshape(&self.0, shape))
@@ -129,7 +129,8 @@ impl Array {
         built(bridge::broadcast_to(&self.0, shape))
     }
 
-    /// Indices `start..stop` along `axis` (negative counts from the end), everything along the others.
+    /// Indices `start..stop` along `axis` (negative counts from the end), everything along the
+    /// others.
     #[track_caller]
     pub fn slice(&self, axis: i32, start: i32, stop: i32) -> Array {
         if start == 0 && stop == self.dim(axis) {
@@ -139,7 +140,8 @@ impl Array {
         built(bridge::slice(&self.0, &from, &to))
     }
 
-    /// `self` with `update` written at `start..` along `axis`; in place if nothing else holds `self`'s buffer.
+    /// `self` with `update` written at `start..` along `axis`; in place if nothing else holds
+    /// `self`'s buffer.
     #[track_caller]
     pub fn slice_update(&self, axis: i32, start: i32, update: &Array) -> Array {
         let (from, to) = self.span(axis, start, start + update.dim(axis));
@@ -186,8 +188,9 @@ impl Array {
         built(bridge::take_along_axis(&self.0, &indices.0, axis))
     }
 
-    /// One product per token and chosen matrix of a stack: `self` `[tokens, 1 or n, 1, in]`, `weight`
-    /// `[matrices, out, in]`, `indices` uint32 `[tokens, n]`; returns `[tokens, n, 1, out]`.
+    /// One product per token and chosen matrix of a stack: `self` `[tokens, 1 or n, 1, in]`,
+    /// `weight` `[matrices, out, in]`, `indices` uint32 `[tokens, n]`; returns
+    /// `[tokens, n, 1, out]`.
     #[track_caller]
     pub fn gather_mm(&self, weight: &Array, indices: &Array) -> Array {
         built(bridge::gather_mm(&self.0, &weight.0, &indices.0))
@@ -273,7 +276,8 @@ impl Array {
         built(bridge::softmax(&self.0, axis))
     }
 
-    /// Standard Gumbel noise (float32), a pure function of `shape` and `seed` (Threefry, counter-based).
+    /// Standard Gumbel noise (float32), a pure function of `shape` and `seed` (Threefry,
+    /// counter-based).
     #[track_caller]
     pub fn gumbel(shape: &[i32], seed: u64) -> Array {
         built(bridge::gumbel(shape, seed))

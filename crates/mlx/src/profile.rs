@@ -1,6 +1,6 @@
-//! Counters of what this process had MLX build and our kernels run: always on, for the whole process, no tracing.
+//! Counters of graph nodes built and kernels run, for the whole process; always on, no tracing.
 //!
-//! What MLX adds to a graph by itself (broadcasts, conversions inside an operation) is not seen here.
+//! Nodes that MLX adds to a graph by itself (broadcasts, conversions) are not counted.
 
 use std::{
     ops::Sub,
@@ -15,19 +15,19 @@ static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
-/// See [`kernels`]. One thread computes, so nobody waits for another.
+/// See [`kernels`]. One thread computes, so the lock is never contended.
 static BY_NAME: Mutex<Vec<KernelTime>> = Mutex::new(vec![]);
 
-/// What one kernel took.
+/// Runs and time of one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelTime {
-    /// `products` are the products of matrices within all the others.
+    /// `products` is the time of matrix products within all other kernels.
     pub name: &'static str,
     pub runs: u64,
     pub time: Duration,
 }
 
-/// What was counted since the program began or since [`reset`].
+/// Counts since the program began or since [`reset`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations built, each once however many outputs it has, and arrays made from numbers.
@@ -38,7 +38,7 @@ pub struct Counters {
     pub kernel_time: Duration,
 }
 
-/// What was counted so far. Of a graph that is being computed, the part that is done.
+/// The counts so far; a graph in evaluation counts as far as it is done.
 pub fn read() -> Counters {
     Counters {
         nodes: NODES.load(Relaxed),
@@ -47,12 +47,13 @@ pub fn read() -> Counters {
     }
 }
 
-/// Each kernel's part of that, in the order in which they first ran.
+/// Runs and time of each kernel, in the order of their first runs.
 pub fn kernels() -> Vec<KernelTime> {
     BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Counts from 0 again, for everybody in the process; whoever is not alone subtracts two [`read`]s instead.
+/// Sets all counts of the process to 0. Code that is not alone in its process subtracts two
+/// [`read`]s instead.
 pub fn reset() {
     [&NODES, &KERNELS, &KERNEL_NANOSECONDS].into_iter().for_each(|counter| counter.store(0, Relaxed));
     BY_NAME.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -61,7 +62,7 @@ pub fn reset() {
 impl Sub for Counters {
     type Output = Counters;
 
-    /// What was counted between `before` and `self`.
+    /// The counts between `before` and `self`.
     fn sub(self, before: Counters) -> Counters {
         Counters {
             nodes: self.nodes - before.nodes,
@@ -75,7 +76,7 @@ pub(crate) fn count_node() {
     NODES.fetch_add(1, Relaxed);
 }
 
-/// Runs a kernel's body and counts it.
+/// Runs and counts a kernel's body.
 pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     let (result, time) = part(name, body);
     KERNEL_NANOSECONDS.fetch_add(time.as_nanos() as u64, Relaxed);
@@ -83,7 +84,7 @@ pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs a part of a kernel, which counts under this name too.
+/// Runs a part of a kernel, which also counts under this name.
 pub fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let result = body();

@@ -1,4 +1,5 @@
-//! MLX's quantised formats: one matrix, or a stack of them, as codes with scales per group of inputs.
+//! MLX's quantised formats: a matrix, or a stack of them, as codes with a scale per group of
+//! inputs.
 
 use crate::{
     Array, Dtype,
@@ -7,7 +8,7 @@ use crate::{
     eval::{list, unlist},
 };
 
-/// What codes and scales mean.
+/// The meaning of codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Integer code * scale + bias.
@@ -20,7 +21,7 @@ pub enum Mode {
     Nvfp4,
 }
 
-/// How one matrix is quantised.
+/// The quantisation of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantization {
     pub mode: Mode,
@@ -75,8 +76,8 @@ impl Quantized {
         built(bridge::quantized_matmul(&x.0, &list(self.parts()), group_size, bits, mode.name()))
     }
 
-    /// One product per token and chosen matrix of a stack: `x` `[tokens, 1 or n, inputs]`, `indices` uint32
-    /// `[tokens, n]`; returns `[tokens, n, outputs]`.
+    /// One product per token and chosen matrix of a stack: `x` `[tokens, 1 or n, inputs]`,
+    /// `indices` uint32 `[tokens, n]`; returns `[tokens, n, outputs]`.
     #[track_caller]
     pub fn gather_matmul(&self, x: &Array, indices: &Array) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
@@ -98,7 +99,8 @@ impl Quantized {
     #[track_caller]
     pub fn dequantize(&self, dtype: Dtype) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
-        // MLX dequantises affine codes in the scales' type: converting afterwards would round twice.
+        // MLX dequantises affine codes in the scales' type: converting afterwards would round
+        // twice.
         let cast = |array: &Array| if array.dtype().is_float() { array.astype(dtype) } else { array.clone() };
         let parts: Vec<Array> = self.parts().map(cast).collect();
         built(bridge::dequantize(&list(&parts), group_size, bits, mode.name(), dtype))

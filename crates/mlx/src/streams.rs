@@ -1,21 +1,21 @@
-//! Streams for threads that come and go.
+//! Reuse of MLX streams by threads that start and end.
 
 use std::marker::PhantomData;
 
 use crate::{Result, bridge};
 
-/// The streams of the calling thread, handed on to a later one when this is dropped.
+/// The streams of the calling thread, which another thread may take over once this is dropped.
 ///
-/// MLX makes a stream for each thread that computes, run by a thread of its own that never ends. A thread that
-/// leases its streams before it computes takes those of one that has ended: there are only as many as compute at a time.
-#[must_use = "dropping it hands the streams to other threads"]
+/// MLX makes a stream for each thread that computes, run by a thread of its own that never ends.
+/// With leases, there are only as many streams as threads that compute at the same time.
+#[must_use = "dropping it returns the streams to other threads"]
 pub struct Streams(PhantomData<*const ()>);
 
 impl Streams {
-    /// For a thread that has not used MLX yet; one that has keeps what it has.
+    /// Leases streams for a thread that has not used MLX yet; one that has keeps its own.
     ///
     /// # Errors
-    /// MLX could not make one.
+    /// MLX could not make a stream.
     pub fn lease() -> Result<Streams> {
         bridge::lease_streams()?;
         Ok(Streams(PhantomData))
@@ -23,9 +23,9 @@ impl Streams {
 }
 
 impl Drop for Streams {
-    /// Arrays of this thread must not be computed any more.
+    /// No array of this thread may be evaluated afterwards.
     fn drop(&mut self) {
-        // Without memory for the list the next thread gets streams of its own.
+        // If the list cannot grow, the next thread gets new streams.
         let _ = bridge::return_streams();
     }
 }

@@ -1,4 +1,4 @@
-//! Arrays through the bridge: values, errors that stay errors, and our kernels against MLX's own operations.
+//! Arrays through the bridge: values, errors, kernels as operations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ fn noise(seed: u64, shape: &[i32]) -> Array {
     Array::gumbel(shape, seed)
 }
 
-/// Does not compile if arrays could cross threads: then it would not be clear which of the two is meant.
+/// Does not compile if arrays could cross threads: the call would be ambiguous.
 const _: fn() = || {
     trait Ambiguous<T> {
         fn none() {}
@@ -24,7 +24,7 @@ fn values(array: &Array) -> Vec<f32> {
 }
 
 #[test]
-fn values_survive_the_round_trip() {
+fn array_values_round_trip() {
     let a = Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3]);
     assert_eq!(values(&(&a * 2.0 + 1.0)), [3.0, 5.0, 7.0, 9.0, 11.0, 13.0]);
     assert_eq!(values(&a.transpose(&[1, 0])), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
@@ -34,7 +34,7 @@ fn values_survive_the_round_trip() {
 }
 
 #[test]
-fn scalars_do_not_widen() {
+fn scalar_operands_keep_the_dtype() {
     for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Float32] {
         let a = Array::full(&[3], 1.5, dtype);
         for result in [&a + 1.0, &a * 0.5, a.softplus(), a.softmax(-1)] {
@@ -44,15 +44,15 @@ fn scalars_do_not_widen() {
 }
 
 #[test]
-fn a_shape_bug_panics_at_the_callers_line() {
+fn shape_mismatch_panics_with_the_operation_name() {
     let (a, b) = (Array::zeros(&[2, 3], Dtype::Float32), Array::zeros(&[2], Dtype::Float32));
     let panic = catch_unwind(AssertUnwindSafe(|| a.matmul(&b))).expect_err("shapes do not fit");
     assert!(panic.downcast_ref::<String>().expect("a message").contains("matmul"));
-    assert_eq!(values(&(&a + 1.0)), [1.0; 6], "and nothing else is lost");
+    assert_eq!(values(&(&a + 1.0)), [1.0; 6], "other arrays still work");
 }
 
 #[test]
-fn too_much_memory_is_an_error_and_not_the_end() {
+fn allocation_beyond_memory_is_an_error() {
     let huge = || Array::full(&[1 << 20, 1 << 20, 1 << 10], 1.0, Dtype::Float32);
     let panic = catch_unwind(AssertUnwindSafe(huge)).expect_err("4 petabytes");
     assert!(panic.downcast_ref::<String>().expect("a message").contains("out of memory"));
@@ -61,10 +61,10 @@ fn too_much_memory_is_an_error_and_not_the_end() {
 }
 
 #[test]
-fn a_panic_in_a_kernel_is_an_error_of_the_evaluation() {
+fn kernel_panic_is_an_evaluation_error() {
     let a = Array::zeros(&[4], Dtype::Float32);
     let spec = || OutputSpec { shape: vec![4], dtype: Dtype::Float32 };
-    // One that runs at once, and one that waits for its input.
+    // A kernel that runs at once, and one that waits for its input.
     for a in [&a, &(&a + &a)] {
         let [bad] = apply("bad", &[a], [spec()], |_, _| panic!("on purpose"));
         let message = eval([&(&bad + &bad)]).expect_err("the kernel panics").to_string();
@@ -75,11 +75,11 @@ fn a_panic_in_a_kernel_is_an_error_of_the_evaluation() {
         let from: &[f32] = inputs[0].values();
         outputs[0].values::<f32>().iter_mut().zip(from).for_each(|(to, from)| *to = from + 1.0);
     });
-    assert_eq!(values(&good), [1.0; 4], "the stream goes on");
+    assert_eq!(values(&good), [1.0; 4], "the stream still works");
 }
 
 #[test]
-fn kernels_get_row_major_inputs() {
+fn kernel_inputs_are_row_major() {
     let a = noise(1, &[3, 5]).transpose(&[1, 0]);
     let spec = OutputSpec { shape: vec![5, 3], dtype: Dtype::Float32 };
     let [copy] = apply("copy", &[&a], [spec], |inputs, outputs| {
@@ -89,7 +89,7 @@ fn kernels_get_row_major_inputs() {
 }
 
 #[test]
-fn large_arrays_begin_on_a_line_of_the_cache() {
+fn large_arrays_are_aligned_to_cache_lines() {
     let numbers = Array::zeros(&[3, 5000], Dtype::Float32);
     let output = OutputSpec { shape: vec![3, 5000], dtype: Dtype::Float32 };
     let [copy] = apply("copy", &[&numbers], [output], |inputs, outputs| {
@@ -100,9 +100,9 @@ fn large_arrays_begin_on_a_line_of_the_cache() {
     assert_eq!(copy.to_bytes().expect("evaluates"), numbers.to_bytes().expect("evaluates"));
 }
 
-/// What is there already is cut, joined and gathered without MLX's graph.
+/// Slices, concatenations and takes of evaluated arrays run without MLX's graph.
 #[test]
-fn copies_made_at_once_are_those_of_the_graph() {
+fn eager_copies_equal_those_of_the_graph() {
     let x = noise(1, &[3, 4, 5]);
     eval([&x]).expect("evaluates");
     let later = || &x + &Array::zeros(&[1], Dtype::Float32);
@@ -110,7 +110,7 @@ fn copies_made_at_once_are_those_of_the_graph() {
         let (now, then) = (operation(&x), operation(&later()));
         assert_eq!(now.shape(), then.shape());
         assert_eq!(values(&now), values(&then));
-        // And what is made of it.
+        // And operations on the result.
         assert_eq!(values(&(&now + &now)), values(&(&then + &then)));
         assert_eq!(values(&doubled(&now)), values(&doubled(&then)));
     };
@@ -140,7 +140,7 @@ fn doubled(x: &Array) -> Array {
 }
 
 #[test]
-fn gumbel_noise_is_a_function_of_its_seed() {
+fn gumbel_noise_depends_on_its_seed_alone() {
     assert_eq!(values(&noise(1, &[100])), values(&noise(1, &[100])));
     assert_ne!(values(&noise(1, &[100])), values(&noise(2, &[100])));
 }

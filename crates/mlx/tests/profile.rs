@@ -1,4 +1,4 @@
-//! What is built and run is counted, in a process of its own: the counters are the process's.
+//! Counters of nodes and kernels. A test binary of its own: the counters are the process's.
 
 use std::{thread, time::Duration};
 
@@ -18,7 +18,7 @@ fn nodes_are_counted_when_built_and_kernels_when_run() {
             outputs.iter_mut().for_each(|output| output.values().copy_from_slice(inputs[0].values::<f32>()));
         })
     };
-    // Its input is there, so it runs at once.
+    // Its input is evaluated, so it runs at once.
     let [sum, difference] = both(&a);
     let at_once = profile::read();
     assert_eq!((at_once.nodes, at_once.kernels), (1, 1));

@@ -1,4 +1,4 @@
-//! Memory of a graph on a busy machine. A test binary of its own, with one test: the peak is the process's.
+//! Memory of a graph on a busy machine. A test binary of its own: the peak is the process's.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +8,7 @@ const COLUMNS: i32 = 1 << 18;
 const BYTES: usize = COLUMNS as usize * 4;
 const OPERATIONS: usize = 60;
 
-/// A chain of operations, each with an output of its own, after one during which the stream stands still.
+/// A chain of operations, each with its own output, after one that blocks the stream.
 fn chain() -> Array {
     let x = &Array::zeros(&[1, COLUMNS], Dtype::Float32) + 1.0;
     let output = OutputSpec { shape: vec![1, COLUMNS], dtype: Dtype::Float32 };
@@ -24,7 +24,7 @@ fn chain() -> Array {
 }
 
 #[test]
-fn evaluation_within_a_bound_takes_no_more_memory_when_the_stream_is_late() {
+fn set_run_ahead_bounds_memory_when_the_stream_is_slow() {
     mlx::use_gpu(false).expect("there is a CPU");
     let expected = chain().to_vec::<f32>().expect("evaluates");
     for pieces in [1, 4] {
@@ -33,7 +33,7 @@ fn evaluation_within_a_bound_takes_no_more_memory_when_the_stream_is_late() {
         mlx::reset_peak_memory();
         assert_eq!(chain().to_vec::<f32>().expect("evaluates"), expected);
         let taken = mlx::peak_memory() - held;
-        // What an operation reads is there beside what runs ahead.
+        // The inputs of one operation are live besides the queued outputs.
         let most = (pieces + 1) * BYTES + 10_000;
         assert!(taken <= most, "{taken} bytes, where {pieces} pieces of {BYTES} may run ahead");
     }

@@ -1,4 +1,4 @@
-//! Broken checkpoint files: each gives one sentence that names the file and the fault.
+//! Broken safetensors files: each error names the file and the fault.
 
 use std::{fs, path::Path};
 
@@ -23,7 +23,7 @@ fn check_refused(bytes: &[u8], expected: &str) {
 const GOOD: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
 #[test]
-fn a_good_file_is_read() {
+fn valid_file_is_read() {
     let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
     let mut file = open(&file(GOOD, &data)).expect("good");
     assert_eq!(file.read("a").expect("there").to_f32().expect("read"), [1.5, -2.0]);
@@ -31,7 +31,7 @@ fn a_good_file_is_read() {
 }
 
 #[test]
-fn million_empty_tensors_are_refused() {
+fn file_with_a_million_tensors_is_refused() {
     let tensors: Vec<String> = (0..1_000_000)
         .map(|n| format!(r#""{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#))
         .collect();
@@ -43,7 +43,7 @@ fn million_empty_tensors_are_refused() {
 
 #[cfg(unix)]
 #[test]
-fn pipe_in_place_of_weights_is_refused_at_once() {
+fn pipe_is_refused_without_blocking() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("run").success());
@@ -52,7 +52,7 @@ fn pipe_in_place_of_weights_is_refused_at_once() {
 }
 
 #[test]
-fn truncated_and_lying_files_are_refused() {
+fn truncated_or_inconsistent_files_are_refused() {
     check_refused(b"", "cut short");
     check_refused(b"1234567", "cut short");
     check_refused(&[0xff; 64], "not a safetensors file");
@@ -72,7 +72,7 @@ fn truncated_and_lying_files_are_refused() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn missing_file_error_names_the_file() {
     let message = Safetensors::open(Path::new("nowhere.safetensors")).err().expect("missing").to_string();
     assert!(message.contains("nowhere.safetensors"), "{message}");
 }

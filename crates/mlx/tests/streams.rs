@@ -1,4 +1,4 @@
-//! Threads that compute, one after another. A test binary of its own, with one test: threads are counted.
+//! Streams of consecutive threads. A test binary of its own: it counts the process's threads.
 
 use std::{fs, thread};
 
@@ -9,7 +9,7 @@ fn threads() -> usize {
     fs::read_dir("/proc/self/task").expect("Linux").count()
 }
 
-/// Computes on a thread of its own; with an error, if it is asked for.
+/// Computes on a new thread; with an error if `fails`.
 fn compute(fails: bool) {
     let work = move || {
         let _streams = Streams::lease().expect("streams");
@@ -28,12 +28,12 @@ fn compute(fails: bool) {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn threads_that_compute_one_after_another_share_a_stream() {
+fn consecutive_threads_share_a_leased_stream() {
     mlx::use_gpu(false).expect("there is a CPU");
     compute(false);
     let before = threads();
     for i in 0..50 {
-        // What one has failed at is not the next one's error.
+        // An error of one thread must not reach the next.
         compute(i % 3 == 0);
     }
     assert_eq!(threads(), before);

@@ -24,9 +24,9 @@ impl Softmax {
     }
 }
 
-/// Appends `k` and `v` `[tokens, kv_heads, dim]` after the `past` tokens of the buffers, then attends
-/// with `q` `[tokens, heads, head_dim]` over all of them, or over the last `window` of each query;
-/// returns `[tokens, heads, value_dim]`.
+/// Appends `k` and `v` `[tokens, kv_heads, dim]` after the `past` tokens of the buffers, then
+/// attends with `q` `[tokens, heads, head_dim]` over all of them, or over the last `window` of each
+/// query; returns `[tokens, heads, value_dim]`.
 ///
 /// On the CPU each row of the result depends on its own query and the keys before it alone, bit for
 /// bit.

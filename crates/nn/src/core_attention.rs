@@ -59,8 +59,8 @@ impl CoreAttention {
         CoreAttention { softmax, ..self }
     }
 
-    /// With a gate after each head's query, as wide as the query, whose sigmoid multiplies the head's
-    /// output.
+    /// With a gate after each head's query, as wide as the query, whose sigmoid multiplies the
+    /// head's output.
     pub fn with_output_gate(self) -> CoreAttention {
         CoreAttention { output_gate: true, ..self }
     }

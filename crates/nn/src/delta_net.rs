@@ -9,7 +9,8 @@ use crate::{
     backend::{cpu::PreparedDeltaNet, on_backend},
 };
 
-/// Convolution, norms, gates and delta rule of one layer (Yang et al., "Gated Delta Networks", 2024).
+/// Convolution, norms, gates and delta rule of one layer (Yang et al., "Gated Delta Networks",
+/// 2024).
 pub struct DeltaNet {
     pub(crate) heads: DeltaHeads,
     pub(crate) weights: DeltaWeights,

@@ -19,8 +19,8 @@ impl Embedding {
     /// Token ids `[tokens]` to `[tokens, hidden_size]`.
     ///
     /// # Panics
-    /// On the CPU, at once or when it is evaluated, if an id is outside the vocabulary: MLX would read
-    /// out of bounds.
+    /// On the CPU, at once or when it is evaluated, if an id is outside the vocabulary: MLX would
+    /// read out of bounds.
     #[track_caller]
     pub fn forward(&self, tokens: &Array) -> Array {
         let tokens = on_backend!(check_token_ids(tokens, self.vocab_size as u32));

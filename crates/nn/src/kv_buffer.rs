@@ -4,8 +4,8 @@ use mlx::{Array, Dtype};
 
 use crate::KEY_BLOCK;
 
-/// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place, hence
-/// not `Clone`. It takes its shape and type from the first tokens appended.
+/// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place,
+/// hence not `Clone`. It takes its shape and type from the first tokens appended.
 #[derive(Default)]
 pub struct KvBuffer(Option<Array>);
 
@@ -23,15 +23,15 @@ impl KvBuffer {
         self.0.as_ref().map_or(0, |array| array.dim(1))
     }
 
-    /// A [copy](copy_tokens) of tokens `from..to`, `[kv_heads, to - from, dim]`; `None` if nothing was
-    /// ever appended.
+    /// A [copy](copy_tokens) of tokens `from..to`, `[kv_heads, to - from, dim]`; `None` if nothing
+    /// was ever appended.
     #[track_caller]
     pub fn copy(&self, from: i32, to: i32) -> Option<Array> {
         self.0.as_ref().map(|array| copy_tokens(array, from, to))
     }
 
-    /// A buffer of copies of consecutive `parts`, each `[kv_heads, tokens, dim]`, with room for at least
-    /// `room` tokens more.
+    /// A buffer of copies of consecutive `parts`, each `[kv_heads, tokens, dim]`, with room for at
+    /// least `room` tokens more.
     #[track_caller]
     pub fn concatenate(parts: &[Array], room: i32) -> KvBuffer {
         let Some(first) = parts.first() else { return KvBuffer::default() };
@@ -50,8 +50,8 @@ impl KvBuffer {
         self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
     }
 
-    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`. It grows
-    /// by at least a quarter, so that copies stay rare.
+    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`. It
+    /// grows by at least a quarter, so that copies stay rare.
     #[track_caller]
     pub(crate) fn reserve(&mut self, length: i32, heads: i32, dim: i32, dtype: Dtype) -> Array {
         let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], dtype));
@@ -87,8 +87,8 @@ fn round_up(tokens: i32) -> i32 {
     (tokens + CAPACITY_STEP - 1) / CAPACITY_STEP * CAPACITY_STEP
 }
 
-/// Tokens `from..to` of `[kv_heads, tokens, dim]` in memory of their own: later writes to the buffer do
-/// not touch them.
+/// Tokens `from..to` of `[kv_heads, tokens, dim]` in memory of their own: later writes to the
+/// buffer do not touch them.
 #[track_caller]
 pub fn copy_tokens(array: &Array, from: i32, to: i32) -> Array {
     let part = array.slice(1, from, to);

@@ -31,9 +31,10 @@ impl Linear {
         Linear { unrounded: true, ..Linear::new(weight, bias) }
     }
 
-    /// A layer whose weight is rearranged into the order in which kernels read it, if it is affine and
-    /// the CPU computes: this makes products in [`Precision::Rounded`](crate::Precision::Rounded)
-    /// faster and others impossible. It takes no more memory, but for a moment twice as much.
+    /// A layer whose weight is rearranged into the order in which kernels read it, if it is affine
+    /// and the CPU computes: this makes products in
+    /// [`Precision::Rounded`](crate::Precision::Rounded) faster and others impossible. It takes no
+    /// more memory, but for a moment twice as much.
     ///
     /// # Errors
     /// The weight cannot be evaluated, or memory is exhausted.
@@ -45,8 +46,8 @@ impl Linear {
         Linear { weight, bias, unrounded: false, prepared: OnceCell::new() }
     }
 
-    /// `[.., inputs]` to `[.., outputs]`, in `x`'s type. On the CPU each output row depends on its input
-    /// row alone, bit for bit.
+    /// `[.., inputs]` to `[.., outputs]`, in `x`'s type. On the CPU each output row depends on its
+    /// input row alone, bit for bit.
     #[track_caller]
     pub fn forward(&self, x: &Array) -> Array {
         let [out] = project(x, None, [self]);

@@ -1,4 +1,5 @@
-//! Mixture of experts: a router that chooses experts for each token, and the experts as stacked layers.
+//! Mixture of experts: a router that chooses experts for each token, and the experts as stacked
+//! layers.
 
 use mlx::{Array, Dtype};
 
@@ -16,9 +17,9 @@ pub struct Routing {
 pub enum Router {
     /// Softmax over all experts, then the best `per_token`.
     Softmax { per_token: i32, normalize: bool },
-    /// Sigmoid scores; the choice, not the weights, adds a bias per expert. Only experts of the best
-    /// `topk_group` of `n_group` groups are chosen; a group's score is the sum of its two best experts'
-    /// (DeepSeek-V3, 2024).
+    /// Sigmoid scores; the choice, not the weights, adds a bias per expert. Only experts of the
+    /// best `topk_group` of `n_group` groups are chosen; a group's score is the sum of its two best
+    /// experts' (DeepSeek-V3, 2024).
     Sigmoid {
         per_token: i32,
         normalize: bool,
@@ -55,7 +56,8 @@ impl Router {
     }
 }
 
-/// Indices (uint32 `[rows, k]`) of the `k` largest scores of each row of `[rows, n]`, largest first.
+/// Indices (uint32 `[rows, k]`) of the `k` largest scores of each row of `[rows, n]`, largest
+/// first.
 #[track_caller]
 pub fn top_k(scores: &Array, k: i32) -> Array {
     on_backend!(top_k(scores, k))

@@ -24,8 +24,8 @@ impl RmsNorm {
         RmsNorm::new(Array::full(&[size], 1.0, Dtype::Float32), eps)
     }
 
-    /// `x * rsqrt(sum(x²) + eps)`, times `scale`: an RMS norm in which `size` moves from the mean into
-    /// the weight.
+    /// `x * rsqrt(sum(x²) + eps)`, times `scale`: an RMS norm in which `size` moves from the mean
+    /// into the weight.
     pub fn l2(size: i32, eps: f32, scale: f32) -> RmsNorm {
         let weight = scale * (size as f32).powf(-0.5);
         RmsNorm::new(Array::full(&[size], weight, Dtype::Float32), eps / size as f32)

@@ -23,7 +23,8 @@ mod tests {
 
     use super::*;
 
-    /// Our packing against MLX's operations: rows of all magnitudes, and every 16-bit number there is.
+    /// Our packing against MLX's operations: rows of all magnitudes, and every 16-bit number there
+    /// is.
     #[test]
     fn packed_bytes_are_mlx_own() {
         crate::use_gpu(false).unwrap();
@@ -37,14 +38,16 @@ mod tests {
         let values: Vec<f32> = (0..1 << 19).map(|i| if i < 64 { 0.0 } else { value(i) }).collect();
         let values = Array::from_slice(&values, &[1 << 12, 128]);
         [Dtype::Float32, Dtype::Bfloat16].into_iter().for_each(|dtype| check(&values.astype(dtype)));
-        // Scales of smaller numbers do not fit into a byte: there MLX's wrap around, ours are the smallest.
+        // Scales of smaller numbers do not fit into a byte: there MLX's wrap around, ours are the
+        // smallest.
         let all = (0..=u16::MAX).map(bf16::from_bits);
         check(&alone_and_among_others(all.filter(|v| (1e-35..1e37).contains(&v.to_f32().abs())).collect()));
         let all = (0..=u16::MAX).map(f16::from_bits);
         check(&alone_and_among_others(all.filter(|v| v.is_finite()).collect()));
     }
 
-    /// Each value as the largest of a group whose others are fractions of it, then groups of neighbours.
+    /// Each value as the largest of a group whose others are fractions of it, then groups of
+    /// neighbours.
     fn alone_and_among_others<T: mlx::Element>(values: Vec<T>) -> Array {
         let kept = values.len() / 64 * 64;
         let values = Array::from_slice(&values[..kept], &[kept as i32, 1]);

@@ -43,9 +43,9 @@ struct Uncommitted<T> {
     inputs: T,
 }
 
-/// Tokens of a step that are committed at once, for `tokens` of which the last `num_draft` are draft
-/// tokens. A few before a draft stay uncommitted with it: computing their state separately would
-/// cost more than computing it later.
+/// Tokens of a step that are committed at once, for `tokens` of which the last `num_draft` are
+/// draft tokens. A few before a draft stay uncommitted with it: computing their state separately
+/// would cost more than computing it later.
 fn committed_at_once(tokens: i32, num_draft: i32) -> i32 {
     const FEW: i32 = 16;
     if num_draft > 0 && tokens - num_draft > FEW { tokens - num_draft } else { 0 }
@@ -91,8 +91,8 @@ pub(crate) struct StateOut {
 
 impl Recurrence {
     /// The last inputs of the convolution `[width - 1, channels]` and the state
-    /// `[1, value_heads, value_dim, key_dim]`, to be evaluated with a step; they lack draft tokens until
-    /// these are [committed](Recurrence::committed).
+    /// `[1, value_heads, value_dim, key_dim]`, to be evaluated with a step; they lack draft tokens
+    /// until these are [committed](Recurrence::committed).
     pub fn arrays(&self) -> [Option<&Array>; 2] {
         [self.conv.as_ref(), self.state.as_deref()]
     }
@@ -141,8 +141,8 @@ impl Recurrence {
         committed
     }
 
-    /// Causal depthwise convolution of `x` `[tokens, channels]` with `weight` `[channels, width]`; the
-    /// last `num_draft` tokens may be rewound.
+    /// Causal depthwise convolution of `x` `[tokens, channels]` with `weight` `[channels, width]`;
+    /// the last `num_draft` tokens may be rewound.
     #[track_caller]
     pub fn causal_conv(&mut self, x: &Array, num_draft: i32, weight: &Array, silu: bool) -> Array {
         self.commit_conv();
@@ -173,7 +173,8 @@ impl Recurrence {
         let tokens = k.dim(1);
         let first = committed_at_once(tokens, num_draft);
         if first > 0 {
-            // The state is to be that before the draft; each token's own arithmetic is the same in two parts.
+            // The state is to be that before the draft; each token's own arithmetic is the same in
+            // two parts.
             let part = |from, to| [q, k, v, g, beta].map(|x| x.slice(1, from, to).contiguous());
             let [q, k, v, g, beta] = part(0, first);
             let (first_out, before_draft) = gated_delta([&q, &k, &v], &g, &beta, &past);
@@ -192,8 +193,8 @@ impl Recurrence {
         out
     }
 
-    /// Takes the state out, for an operation that computes convolution and delta rule of a row; `conv`
-    /// and `state` are the shapes of zeros where there is none.
+    /// Takes the state out, for an operation that computes convolution and delta rule of a row;
+    /// `conv` and `state` are the shapes of zeros where there is none.
     #[track_caller]
     pub(crate) fn take(&mut self, conv: &[i32], dtype: Dtype, state: &[i32]) -> StateIn {
         let other_kind = self.conv_uncommitted.is_some() || self.state_uncommitted.is_some();

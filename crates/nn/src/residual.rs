@@ -58,8 +58,8 @@ impl<'a> Residual<'a> {
         on_backend!(add_projected(self.to_add(), x, linear))
     }
 
-    /// The stream with `linear(silu(gate) * norm(x))` added; `x` and `gate` `[tokens, heads * dim]`,
-    /// the norm over each head.
+    /// The stream with `linear(silu(gate) * norm(x))` added; `x` and `gate`
+    /// `[tokens, heads * dim]`, the norm over each head.
     #[track_caller]
     pub fn add_gated(&self, linear: &Linear, norm: &RmsNorm, gate: &Array, x: &Array) -> Array {
         on_backend!(add_gated_norm(self.to_add(), x, gate, norm, linear))

@@ -16,8 +16,8 @@ pub struct Rope {
     pub scale: f32,
 }
 
-/// Rotates the first `2 * frequencies.len()` values of each head of `x` `[tokens, heads, head_dim]`,
-/// token `t` at `positions[t]` (int32).
+/// Rotates the first `2 * frequencies.len()` values of each head of `x`
+/// `[tokens, heads, head_dim]`, token `t` at `positions[t]` (int32).
 #[track_caller]
 pub fn rope(x: &Array, positions: &Array, rope: &Rope) -> Array {
     on_backend!(rope(x, positions, rope))

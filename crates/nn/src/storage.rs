@@ -21,8 +21,8 @@ pub(crate) struct PrepackedMatrix {
 }
 
 impl WeightStorage {
-    /// Rearranges `matrix` where the back end can: on the CPU if it is affine, unless in float32. Takes
-    /// no more memory than before, but for a moment twice as much of this matrix.
+    /// Rearranges `matrix` where the back end can: on the CPU if it is affine, unless in float32.
+    /// Takes no more memory than before, but for a moment twice as much of this matrix.
     ///
     /// # Errors
     /// The matrix cannot be evaluated, or memory is exhausted.

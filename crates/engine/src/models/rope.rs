@@ -106,7 +106,8 @@ impl RopeParameters {
                 self.yarn(dims, theta)?
             }
             "proportional" => {
-                // The share of pairs that turn, at the speeds they have in a whole head; the others stand still.
+                // The share of pairs that turn, at the speeds they have in a whole head; the others
+                // stand still.
                 let mut turning = frequencies((partial * head_dim as f32 / 2.0) as i32 * 2, head_dim, theta);
                 turning.iter_mut().for_each(|f| *f /= self.factor.unwrap_or(1.0));
                 turning.resize(head_dim as usize / 2, 0.0);

@@ -1,8 +1,9 @@
 //! Back ends: each implements every operation of this crate for one kind of device.
 //!
-//! `cpu` runs our kernels. `mlx` is made of MLX's own operations: it runs on every device that MLX has,
-//! and the kernels are tested against it. A back end with kernels of our own for CUDA or Metal is one
-//! more folder here with the same functions, one variant of [`Backend`] and one arm of [`on_backend`].
+//! `cpu` runs our kernels. `mlx` is made of MLX's own operations: it runs on every device that MLX
+//! has, and the kernels are tested against it. A back end with kernels of our own for CUDA or Metal
+//! is one more folder here with the same functions, one variant of [`Backend`] and one arm of
+//! [`on_backend`].
 
 pub(crate) mod cpu;
 pub(crate) mod mlx;
@@ -21,8 +22,8 @@ thread_local! {
 }
 
 impl Backend {
-    /// The calling thread's back end, which [`use_gpu`] chose; without a choice, that of MLX's default
-    /// device at first use.
+    /// The calling thread's back end, which [`use_gpu`] chose; without a choice, that of MLX's
+    /// default device at first use.
     pub fn current() -> Backend {
         CURRENT.get().unwrap_or_else(|| Backend::select(::mlx::on_gpu()))
     }
@@ -44,8 +45,8 @@ pub fn use_gpu(gpu: bool) -> ::mlx::Result<()> {
     Ok(())
 }
 
-/// Calls an operation of the thread's back end: `on_backend!(rope(x, positions, rope))`. A macro and not
-/// a trait, so that panics name the caller's line.
+/// Calls an operation of the thread's back end: `on_backend!(rope(x, positions, rope))`. A macro
+/// and not a trait, so that panics name the caller's line.
 macro_rules! on_backend {
     ($operation:ident($($argument:expr),* $(,)?)) => {
         match $crate::backend::Backend::current() {

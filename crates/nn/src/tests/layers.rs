@@ -182,8 +182,8 @@ fn feed_forward_agrees_with_mlx_and_rounds_only_its_output() {
 /// Tokens of each of three sequences in each of three steps.
 const STEPS: [[i32; 3]; 3] = [[3, 0, 300], [1, 5, 1], [1, 1, 2]];
 
-/// The outputs of each sequence from `step`, which is called with the rows of a step (sequence, its first
-/// token, tokens): all sequences together or one after another.
+/// The outputs of each sequence from `step`, which is called with the rows of a step (sequence, its
+/// first token, tokens): all sequences together or one after another.
 fn outputs(together: bool, step: impl Fn(&[(usize, i32, i32)]) -> Array) -> Vec<Vec<Array>> {
     let mut outs = vec![vec![], vec![], vec![]];
     let mut past = [0; 3];
@@ -214,7 +214,8 @@ fn sequences(seed: u64, width: i32) -> [Array; 3] {
     [0, 1, 2].map(|i| noise(seed + i, &[STEPS.iter().map(|step| step[i as usize]).sum(), width]))
 }
 
-/// `run(cpu, together)` agrees between back ends, and sequences together give the bits of each alone.
+/// `run(cpu, together)` agrees between back ends, and sequences together give the bits of each
+/// alone.
 fn check_rows(run: impl Fn(bool, bool) -> Vec<Vec<Array>>, bound: f32) {
     let (together, alone, expected) = (run(true, true), run(true, false), run(false, true));
     for i in 0..3 {

@@ -2,15 +2,15 @@
 
 use mlx::Array;
 
-/// Most rows of a batch in one node of MLX's graph. MLX ties all outputs of a node to each other, at a
-/// cost that grows with the square of their number.
+/// Most rows of a batch in one node of MLX's graph. MLX ties all outputs of a node to each other,
+/// at a cost that grows with the square of their number.
 const ROWS_PER_NODE: usize = 8;
 
 /// Tokens of a short row.
 const SHORT: usize = 8;
 
-/// The outputs of all rows, from those that `step` gives for groups of rows and the first token of each
-/// group. There is one group if operations on `x` run at once, without the graph.
+/// The outputs of all rows, from those that `step` gives for groups of rows and the first token of
+/// each group. There is one group if operations on `x` run at once, without the graph.
 #[track_caller]
 pub(super) fn in_groups<R>(
     x: &Array,

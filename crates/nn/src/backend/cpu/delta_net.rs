@@ -278,8 +278,8 @@ impl PreparedDeltaNet {
         });
     }
 
-    /// A row's inputs after convolution and SiLU, into `mixed`; `next` receives the last inputs up to
-    /// the first `committed` tokens.
+    /// A row's inputs after convolution and SiLU, into `mixed`; `next` receives the last inputs up
+    /// to the first `committed` tokens.
     fn convolve(
         &self,
         x: &[f32],

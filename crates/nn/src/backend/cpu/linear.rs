@@ -34,7 +34,8 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
     })
 }
 
-/// See [`Linear::rows`]; rows of microscaled weights, and rows in the stored type, are MLX's to compute.
+/// See [`Linear::rows`]; rows of microscaled weights, and rows in the stored type, are MLX's to
+/// compute.
 #[track_caller]
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<mlx::Dtype>) -> Array {
     let dtype = match &linear.weight {
@@ -137,8 +138,8 @@ fn prepacked(weight: &Quantized) -> mlx::Result<Option<PrepackedMatrix>> {
     Ok(Some(PrepackedMatrix { words, layout, outputs, inputs }))
 }
 
-/// A [`Linear`] as kernels take it. Its arrays are no inputs of operations: each would cost MLX as much
-/// as a small product.
+/// A [`Linear`] as kernels take it. Its arrays are no inputs of operations: each would cost MLX as
+/// much as a small product.
 pub(crate) struct PreparedLinear {
     pub weight: PreparedWeight,
     pub bias: Option<Vec<f32>>,

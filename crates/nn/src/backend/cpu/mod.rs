@@ -1,7 +1,7 @@
 //! The CPU back end: our kernels as operations of MLX's graph.
 //!
-//! Weights become `Prepared*` values on first use: frozen arrays, which operations read without taking
-//! them as inputs.
+//! Weights become `Prepared*` values on first use: frozen arrays, which operations read without
+//! taking them as inputs.
 
 mod attention;
 mod batch;

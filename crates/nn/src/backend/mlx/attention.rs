@@ -64,8 +64,8 @@ fn first_tokens(buffer: &KvBuffer, length: i32) -> Array {
     tokens.reshape(&[&[1], tokens.shape()].concat())
 }
 
-/// Attention of `q` `[tokens, heads, dim]` over `k`, `v` `[1, kv_heads, length, dim]`; the queries are
-/// the last tokens.
+/// Attention of `q` `[tokens, heads, dim]` over `k`, `v` `[1, kv_heads, length, dim]`; the queries
+/// are the last tokens.
 #[track_caller]
 pub(crate) fn attention(q: &Array, k: &Array, v: &Array, window: Option<i32>, softmax: &Softmax) -> Array {
     let (tokens, length) = (q.dim(0), k.dim(2));

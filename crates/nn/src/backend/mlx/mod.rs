@@ -1,5 +1,5 @@
-//! The MLX back end: operations made of MLX's own, for devices that we have no kernels for and as the
-//! reference that our kernels are tested against.
+//! The MLX back end: operations made of MLX's own, for devices that we have no kernels for and as
+//! the reference that our kernels are tested against.
 
 mod attention;
 mod batch;
