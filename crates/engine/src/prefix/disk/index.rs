@@ -9,10 +9,10 @@ use std::{
 };
 
 use super::{
-    super::tree::{HeapSize, Lookup, RadixTree, Span},
     reader::{ReadRequest, Section},
     segment::Segment,
 };
+use crate::prefix::tree::{HeapSize, Lookup, RadixTree, Span};
 
 pub struct Index {
     tree: RadixTree<FileSpan, FileSnapshot>,

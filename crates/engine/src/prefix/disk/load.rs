@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use mlx::Array;
 
 use super::{
-    super::state::{KvSpan, StateSnapshot},
     reader::Section,
     segment::{RawLayer, RawSection},
 };
-use crate::cache::Snapshot;
+use crate::{
+    cache::Snapshot,
+    prefix::state::{KvSpan, StateSnapshot},
+};
 
 /// State of tokens `from..end`, or a snapshot at `end`, to be stored in memory.
 pub struct LoadedState {

@@ -3,11 +3,12 @@
 use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    super::state::{KvSpan, StateSnapshot},
-    kv_quant,
+use super::kv_quant;
+use crate::{
+    CacheBits,
+    cache::Snapshot,
+    prefix::state::{KvSpan, StateSnapshot},
 };
-use crate::{CacheBits, cache::Snapshot};
 
 /// Maximum bytes of all arrays; larger sums could overflow.
 const MAX_ARRAYS: usize = usize::MAX >> 16;

@@ -18,11 +18,13 @@ use std::{
 use mlx::{Array, Dtype};
 
 use super::{
-    super::state::{KvSpan, StateSnapshot},
     kv_quant,
     metadata::{ArraySpec, LayerSpec, Metadata, arrays},
 };
-use crate::CacheBits;
+use crate::{
+    CacheBits,
+    prefix::state::{KvSpan, StateSnapshot},
+};
 
 const MAGIC: &[u8; 8] = b"LANSTATE";
 /// Incremented when the format or the meaning of stored state changes.

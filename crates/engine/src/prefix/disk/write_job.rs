@@ -2,10 +2,8 @@
 
 use mlx::Array;
 
-use super::{
-    super::state::{KvSpan, StateSnapshot},
-    segment::{Payload, Segment},
-};
+use super::segment::{Payload, Segment};
+use crate::prefix::state::{KvSpan, StateSnapshot};
 
 pub struct WriteJob {
     segment: Segment,
