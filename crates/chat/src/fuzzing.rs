@@ -75,30 +75,20 @@ fn text(error: impl ToString) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+#[path = "../../../fuzz/check_seeds.rs"]
+mod check_seeds;
 
-    /// Runs the seeds of a target; at least `least` of them must be valid.
-    fn check(target: &str, run: impl Fn(&[u8]) -> Outcome, least: usize) {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-        let (mut valid, mut errors) = (0, vec![]);
-        for entry in std::fs::read_dir(folder).expect("seeds") {
-            let path = entry.expect("an entry").path();
-            match run(&std::fs::read(&path).expect("a seed")) {
-                Ok(()) => valid += 1,
-                Err(error) => errors.push(format!("{}: {error}", path.display())),
-            }
-        }
-        assert!(valid >= least, "{valid} seeds of {target} are valid; others: {errors:#?}");
-    }
+#[cfg(test)]
+mod tests {
+    use super::{check_seeds::check_seeds, *};
 
     #[test]
     fn tokenizer_seeds_load_or_fail() {
-        check("tokenizer_json", tokenizer_json, 4);
+        check_seeds("tokenizer_json", tokenizer_json, 4);
     }
 
     #[test]
     fn template_seeds_render_or_fail() {
-        check("template", template, 8);
+        check_seeds("template", template, 8);
     }
 }

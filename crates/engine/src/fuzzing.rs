@@ -113,40 +113,30 @@ fn text(error: impl ToString) -> String {
 }
 
 #[cfg(test)]
+#[path = "../../../fuzz/check_seeds.rs"]
+mod check_seeds;
+
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::*;
-
-    /// Runs the committed seeds of a target; at least `least` of them must be accepted.
-    fn check(target: &str, run: impl Fn(&[u8]) -> Outcome, least: usize) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-        let (mut sound, mut errors) = (0, vec![]);
-        for entry in fs::read_dir(folder).expect("seeds") {
-            let path = entry.expect("an entry").path();
-            match run(&fs::read(&path).expect("a seed")) {
-                Ok(()) => sound += 1,
-                Err(error) => errors.push(format!("{}: {error}", path.display())),
-            }
-        }
-        assert!(sound >= least, "{sound} of {target} are sound; others: {errors:#?}");
-    }
+    use super::{check_seeds::check_seeds, *};
 
     #[test]
     fn seeds_of_safetensors_are_read_or_refused() {
-        check("safetensors_header", safetensors_header, 3);
-        check("safetensors_index", safetensors_index, 2);
+        check_seeds("safetensors_header", safetensors_header, 3);
+        check_seeds("safetensors_index", safetensors_index, 2);
     }
 
     #[test]
     fn seeds_of_configs_are_built_or_refused() {
-        check("config_json", config_json, 15);
+        check_seeds("config_json", config_json, 15);
     }
 
     #[test]
     fn seeds_of_state_are_read_or_refused() {
         let scratch = tempfile::NamedTempFile::new().expect("a file");
-        check("disk_state", |bytes| disk_state(bytes, scratch.path()), 5);
+        check_seeds("disk_state", |bytes| disk_state(bytes, scratch.path()), 5);
     }
 
     #[test]

@@ -68,31 +68,21 @@ fn check_error(error: &ApiError) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+#[path = "../../../fuzz/check_seeds.rs"]
+mod check_seeds;
 
-    /// Runs the committed seeds of a target; at least `least` of them must be accepted.
-    fn check(target: &str, run: impl Fn(&[u8]) -> Outcome, least: usize) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
-        let (mut sound, mut errors) = (0, vec![]);
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match run(&std::fs::read(&path).unwrap()) {
-                Ok(()) => sound += 1,
-                Err(error) => errors.push(format!("{}: {error}", path.display())),
-            }
-        }
-        assert!(sound >= least, "{sound} of {target} are sound; others: {errors:#?}");
-    }
+#[cfg(test)]
+mod tests {
+    use super::{check_seeds::check_seeds, *};
 
     #[test]
     fn seeds_of_requests_are_valid_or_refused() {
-        check("http_request", http_request, 8);
+        check_seeds("http_request", http_request, 8);
     }
 
     #[test]
     fn seeds_of_hub_files_are_read_or_refused() {
-        check("safetensors_index", hub_files, 3);
-        check("safetensors_header", hub_header, 3);
+        check_seeds("safetensors_index", hub_files, 3);
+        check_seeds("safetensors_header", hub_header, 3);
     }
 }
