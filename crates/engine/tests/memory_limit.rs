@@ -55,6 +55,7 @@ fn limit(memory: &Memory, state: usize) -> Option<usize> {
     Some(memory.weights + memory.step + state)
 }
 
+// Long: stages of one comparison.
 fn check(golden: &str) {
     let free = load(golden, Options { prefix_cache_bytes: 0, ..Options::default() }).expect("loads");
     assert_eq!(free.info().memory.limit, None);

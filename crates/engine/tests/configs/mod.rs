@@ -1,5 +1,5 @@
-//! Published checkpoints as recorded by tools/goldens/indexes.py: config.json, and the names, dtypes
-//! and shapes of their tensors, as patterns. No weights.
+//! Published checkpoints as recorded by tools/goldens/indexes.py: config.json, and the names,
+//! dtypes and shapes of their tensors, as patterns. No weights.
 
 /// Expands a pattern into names: `{0-3}` is an inclusive range of integers, `{q,k,5,7-9}` a list.
 pub fn expand(pattern: &str) -> Vec<String> {

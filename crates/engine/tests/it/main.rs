@@ -1,4 +1,5 @@
-//! Integration tests of the engine. Tests that need a process of their own are binaries beside this folder.
+//! Integration tests of the engine. Tests that need a process of their own are binaries beside this
+//! folder.
 
 mod broken;
 mod dflash;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Reports that the running test skips something. The test harness captures macros' output of passing
+/// Reports that the running test skips something. The harness hides output of macros in passing
 /// tests, but not writes to stderr itself.
 pub fn skipped(what: &str) {
     let test = std::thread::current().name().unwrap_or("main").to_owned();
