@@ -102,7 +102,7 @@ pub enum Message {
     /// Empty the prefix cache; answered with what it held.
     ClearCache(mpsc::Sender<CacheStats>),
     /// Tokens of a short text, for what has to be measured by one.
-    Text(Vec<u32>),
+    CalibrationText(Vec<u32>),
     /// What steps and drafts have taken.
     StepTimes(mpsc::Sender<StepTimes>),
     /// Another engine takes memory, or gives it back.
@@ -258,13 +258,13 @@ impl Engine {
         self.ask(Message::ClearCache)
     }
 
-    /// Gives the engine the tokens of a short text, to measure by which of its layers the model can draft without, if it is
-    /// asked to. Without one it guesses.
-    pub fn read(&self, mut text: Vec<u32>) {
+    /// Sets the tokens of a short text on which the least important layers are measured, if requests need
+    /// them. Without one, every second layer is skipped.
+    pub fn set_calibration_text(&self, mut text: Vec<u32>) {
         // A tokenizer may have more tokens than the model.
         text.retain(|&id| (id as usize) < self.info().vocab_size);
-        // One that has stopped has nothing to measure.
-        let _ = self.shared.messages.send(Message::Text(text));
+        // A stopped engine has nothing to measure.
+        let _ = self.shared.messages.send(Message::CalibrationText(text));
     }
 
     /// What steps and drafts have taken so far, as it decides whether to draft; waits for at most a step.

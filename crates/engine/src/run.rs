@@ -207,7 +207,7 @@ impl Runner {
                     let held = self.prefix.stats();
                     self.prefix.clear(move || _ = answer.send(held));
                 }
-                Message::Text(text) => self.speculator.set_calibration_text(&text),
+                Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
                 Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
                 // Rounds look at what there is room for.
                 Message::MemoryChanged => {}

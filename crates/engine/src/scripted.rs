@@ -46,7 +46,7 @@ pub fn scripted(
                     let _ = answer.send(CacheStats::default());
                     continue;
                 }
-                Message::Text(_) | Message::MemoryChanged => continue,
+                Message::CalibrationText(_) | Message::MemoryChanged => continue,
                 Message::StepTimes(answer) => {
                     let _ = answer.send(StepTimes::default());
                     continue;

@@ -64,7 +64,7 @@ pub fn open(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Opened, O
     let template = model_files::template(&source.location)?;
     let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
     let (engine, tokenizer) = loading.with_tokenizer(&source.location)?;
-    engine.read(tokenizer.encode(CALIBRATION_TEXT, true)?);
+    engine.set_calibration_text(tokenizer.encode(CALIBRATION_TEXT, true)?);
     Ok(Opened { source, engine, tokenizer, template })
 }
 

@@ -56,7 +56,7 @@ fn only_lossy_requests_wait_for_the_layer_profile() {
     let bench = || {
         let layer_skip = LayerSkip::new(model(GOLDEN).into(), None).expect("layers to spare");
         let bench = Bench::with(GOLDEN, Box::new(layer_skip));
-        bench.engine.read(text.clone());
+        bench.engine.set_calibration_text(text.clone());
         bench
     };
     let mut alone = bench();
@@ -80,7 +80,7 @@ fn only_lossy_requests_wait_for_the_layer_profile() {
 fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
     let layer_skip = LayerSkip::new(model(GOLDEN).into(), None).expect("layers to spare");
     let mut bench = Bench::with(GOLDEN, Box::new(layer_skip));
-    bench.engine.read((0..119).map(|t| 3 + (t * t) % 240).collect());
+    bench.engine.set_calibration_text((0..119).map(|t| 3 + (t * t) % 240).collect());
     let (ticket, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
     bench.turn();
     assert!(bench.runner.speculator.is_measuring());
