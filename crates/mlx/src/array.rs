@@ -6,8 +6,10 @@ use cxx::UniquePtr;
 
 use crate::{
     Error, Result,
-    bridge::{self, Dtype, RawArray},
-    eval, profile,
+    bridge::{self, RawArray},
+    dtype::{Dtype, Element},
+    eval::eval,
+    profile,
 };
 
 /// An n-dimensional array of one [`Dtype`]; a node of MLX's lazy graph until it is evaluated.
@@ -21,19 +23,6 @@ impl Clone for Array {
         Array(bridge::clone_array(&self.0))
     }
 }
-
-/// A Rust type that an array can be read into or made from.
-pub trait Element: bytemuck::Pod {
-    const DTYPE: Dtype;
-}
-
-macro_rules! element {
-    ($($rust:ty => $dtype:ident),*) => {
-        $(impl Element for $rust { const DTYPE: Dtype = Dtype::$dtype; })*
-    };
-}
-element!(u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64, i32 => Int32, i64 => Int64, f32 => Float32,
-    half::f16 => Float16, half::bf16 => Bfloat16);
 
 impl Array {
     /// Copies `values` into a new array.
@@ -149,41 +138,6 @@ impl Array {
     /// [`to_vec`](Array::to_vec) after conversion to float32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         self.astype(Dtype::Float32).to_vec()
-    }
-}
-
-impl Dtype {
-    /// The name that safetensors and config.json use in lower case, e.g. `bfloat16`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::Bool => "bool",
-            Dtype::Uint8 => "uint8",
-            Dtype::Uint16 => "uint16",
-            Dtype::Uint32 => "uint32",
-            Dtype::Uint64 => "uint64",
-            Dtype::Int8 => "int8",
-            Dtype::Int16 => "int16",
-            Dtype::Int32 => "int32",
-            Dtype::Int64 => "int64",
-            Dtype::Float16 => "float16",
-            Dtype::Bfloat16 => "bfloat16",
-            Dtype::Float32 => "float32",
-            _ => "unknown",
-        }
-    }
-
-    /// Bytes per element.
-    pub fn size(self) -> usize {
-        match self {
-            Dtype::Bool | Dtype::Uint8 | Dtype::Int8 => 1,
-            Dtype::Uint16 | Dtype::Int16 | Dtype::Float16 | Dtype::Bfloat16 => 2,
-            Dtype::Uint64 | Dtype::Int64 => 8,
-            _ => 4,
-        }
-    }
-
-    pub fn is_float(self) -> bool {
-        matches!(self, Dtype::Float16 | Dtype::Bfloat16 | Dtype::Float32)
     }
 }
 

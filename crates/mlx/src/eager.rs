@@ -1,6 +1,6 @@
 //! Copies as kernels: with evaluated inputs on the CPU they run at once, without the graph.
 
-use crate::{Array, Dtype, OutputSpec, kernel::apply_many};
+use crate::{Array, Dtype, OutputSpec, apply::apply_many};
 
 /// The concatenated arrays, or `None` if MLX has to do it.
 #[track_caller]

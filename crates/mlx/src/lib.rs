@@ -3,8 +3,10 @@
 //! Building an operation panics on a shape or type bug, at the caller's line; evaluation, read-back
 //! and loading return [`Result`], because memory, devices and files can fail at any time.
 
+mod apply;
 mod array;
 mod bridge;
+mod dtype;
 mod eager;
 mod error;
 mod eval;
@@ -18,13 +20,14 @@ pub mod profile;
 pub mod quant;
 mod streams;
 
-pub use array::{Array, Element};
-pub use bridge::Dtype;
+pub use apply::{OutputSpec, apply, apply_in_place, apply_many};
+pub use array::Array;
+pub use dtype::{Dtype, Element};
 pub use error::{Error, Result, panic_message};
 pub use eval::*;
 pub use exit::exit_now;
 pub use frozen::FrozenArray;
-pub use kernel::{Input, Output, OutputSpec, apply, apply_in_place, apply_many};
+pub use kernel::{Input, Output};
 pub use streams::Streams;
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ impl RopeParameters {
     fn yarn(&self, dims: i32, theta: f32) -> Result<Vec<f32>> {
         let factor = self.need("factor", self.factor)?;
         let trained = self.need("original_max_position_embeddings", self.original_max_position_embeddings)?;
-        // The pair that turns so many times over the trained context.
+        // The pair that makes this number of turns over the trained context.
         let pair = |turns: f32| dims as f32 * (trained / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln());
         let (mut low, mut high) = (pair(self.beta_fast.unwrap_or(32.0)), pair(self.beta_slow.unwrap_or(1.0)));
         if self.truncate.unwrap_or(true) {
