@@ -90,7 +90,6 @@ impl Limits {
 const CHAINS: usize = 16;
 
 /// `steps` times 16 multiply-adds of 16 lanes each, at the processor's peak.
-#[allow(unsafe_code, reason = "entering functions compiled for features that were just detected")]
 fn multiply_adds(steps: usize) {
     #[cfg(target_arch = "x86_64")]
     {

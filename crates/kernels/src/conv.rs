@@ -84,7 +84,6 @@ struct ConvChannels<'a, T> {
 
 impl<T: Scalar> WithSimd for ConvChannels<'_, T> {
     #[inline(always)]
-    #[allow(unsafe_code, reason = "tasks write disjoint channels")]
     fn run(self) {
         let ConvChannels { call, first, channels: count } = self;
         let mut sums = Aligned([0.0; TASK_CHANNELS]);

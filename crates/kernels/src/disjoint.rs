@@ -9,7 +9,6 @@ pub struct DisjointMut<'a, T> {
     output: PhantomData<&'a mut [T]>,
 }
 
-#[allow(unsafe_code, reason = "threads share the pointer and write disjoint parts")]
 // SAFETY: it stands for a `&mut [T]`, handed out in parts that do not overlap (see `part`).
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
@@ -25,7 +24,6 @@ impl<'a, T> DisjointMut<'a, T> {
     ///
     /// # Safety
     /// No two parts in use at a time may overlap.
-    #[allow(unsafe_code, reason = "the caller keeps parts disjoint")]
     #[allow(clippy::mut_from_ref, reason = "parts do not overlap")]
     #[inline(always)]
     pub unsafe fn part(&self, at: usize, length: usize) -> &mut [T] {

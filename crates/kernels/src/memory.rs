@@ -30,7 +30,6 @@ pub struct Aligned<const N: usize>(pub [f32; N]);
 /// Prefetches values that are needed soon, a few hundred bytes, into the second-level cache: the
 /// first level tracks few outstanding lines (ADR 22).
 #[inline(always)]
-#[allow(unsafe_code, reason = "a hint to the cache")]
 pub fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..values.len()).step_by((64 / size_of::<T>()).max(1)) {

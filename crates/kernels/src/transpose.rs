@@ -9,7 +9,6 @@ use crate::{
 
 /// Element `i` of row `j` becomes element `j` of column `i`.
 #[inline(always)]
-#[allow(unsafe_code, reason = "calls functions compiled for an instruction set")]
 pub fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     match simd_level() {
         SimdLevel::Portable => transpose_portable(rows, columns),

@@ -180,7 +180,6 @@ impl<T: Scalar> AttentionCall<'_, T> {
         }
     }
 
-    #[allow(unsafe_code, reason = "tiles write disjoint rows")]
     fn write(&self, tile: &QueryTile, kv_head: usize, means: &[f32], out: &DisjointMut<T>) {
         let value_dim = self.shape.value_dim;
         for (row, means) in means.chunks_exact(tile.value_stride()).enumerate() {

@@ -52,7 +52,6 @@ pub(super) struct StateSlice<'a, T> {
 
 impl<T: Scalar> WithSimd for StateSlice<'_, T> {
     #[inline(always)]
-    #[allow(unsafe_code, reason = "slices are disjoint parts of the state")]
     fn run(self) {
         let DeltaCall { shape, slice_rows, num_committed, by_channel, level, .. } = *self.call;
         let DeltaCall { uncommitted, ref state, ref final_state, .. } = *self.call;
@@ -85,7 +84,6 @@ impl<T: Scalar> DeltaCall<'_, T> {
     /// Updates the rows with some tokens and writes their outputs. Without `KEEP`, for a single
     /// token, the state is left unchanged.
     #[inline(always)]
-    #[allow(unsafe_code, reason = "slices write disjoint outputs")]
     fn update<const KEEP: bool>(&self, slice: HeadRows, range: Range<usize>, state: &mut [f32]) {
         let DeltaCall { tokens, ref out, .. } = *self;
         slice.walk::<true, KEEP>(range, tokens, state, |at: usize, values: &[f32]| {

@@ -9,7 +9,6 @@ use crate::{lanes::LANES, simd::SimdLevel};
 /// unspecified. Without `KEEP`, the state is left unchanged, which requires whole groups of rows of
 /// whole lanes.
 #[inline(always)]
-#[allow(unsafe_code, reason = "calls functions compiled for an instruction set")]
 pub(super) fn update_rows<const OUT: bool, const KEEP: bool>(
     token: &Token,
     state: &mut [f32],

@@ -7,7 +7,6 @@ use crate::lanes::{LANES, Lanes};
 /// Transposes 16 by 16 floats.
 #[target_feature(enable = "avx2")]
 #[inline]
-#[allow(unsafe_code, reason = "AVX2 intrinsics")]
 pub(crate) fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     // SAFETY: the feature is enabled.
     unsafe {
@@ -23,7 +22,6 @@ pub(crate) fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
-#[allow(unsafe_code, reason = "AVX2 intrinsics")]
 unsafe fn transpose_quarter<const TOP: usize, const LEFT: usize>(
     rows: &[Lanes; LANES],
     columns: &mut [Lanes; LANES],
@@ -47,7 +45,6 @@ unsafe fn transpose_quarter<const TOP: usize, const LEFT: usize>(
 /// # Safety
 /// The processor must have AVX2.
 #[inline(always)]
-#[allow(unsafe_code, reason = "AVX2 intrinsics")]
 pub(crate) unsafe fn transpose_8x8(r: [__m256i; 8]) -> [__m256i; 8] {
     // SAFETY: the caller has checked the features.
     unsafe {

@@ -10,7 +10,6 @@ use crate::{
 /// Transposes 16 by 16 floats.
 #[target_feature(enable = "avx512f")]
 #[inline]
-#[allow(unsafe_code, reason = "AVX-512 intrinsics")]
 pub(crate) fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     // SAFETY: rows are 16 floats; the feature is enabled.
     unsafe {
@@ -49,7 +48,6 @@ pub(crate) unsafe fn transpose_lines(rows: &[CacheLine; 16]) -> [CacheLine; 16] 
 /// # Safety
 /// The processor must have AVX-512 F.
 #[inline(always)]
-#[allow(unsafe_code, reason = "AVX-512 intrinsics")]
 pub(crate) unsafe fn transpose_16x16(mut r: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: the caller has checked the features.
     unsafe {
