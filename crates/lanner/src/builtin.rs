@@ -1,6 +1,6 @@
-//! The model compiled into the program, so that `lanner chat` works with nothing downloaded.
+//! The model compiled into the program, so that `lanner chat` works without a download.
 
-/// The files of a model folder, as they are on disk.
+/// The files of a model folder.
 pub struct Builtin {
     pub name: &'static str,
     pub config: &'static str,
@@ -11,7 +11,7 @@ pub struct Builtin {
     pub chat_template: &'static str,
 }
 
-// Not a `const`: each code generation unit that used it would carry its own weights.
+// Not a `const`: every codegen unit that uses one would hold a copy of the weights.
 pub static BUILTIN: Builtin = Builtin {
     name: "merlin",
     config: include_str!("../../../models/merlin/config.json"),

@@ -1,5 +1,6 @@
-//! Where later prompts are likely to leave a rendered one: behind the system message and the tools, and behind the
-//! conversation, before the start of the answer. Found by rendering variants and comparing; never by knowing a template.
+//! Cache breakpoints: positions at which later prompts are likely to differ from a rendered one,
+//! after the system message and the tools, and after the conversation. Found by rendering variants
+//! and comparing them; no template is known here.
 
 #[cfg(test)]
 mod tests;
@@ -9,33 +10,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use chat::{RenderInput, Template, Tokenizer};
 use serde_json::{Map, Value, json};
 
-/// Heads, and starts of answers, that are remembered.
-const REMEMBERED: usize = 8;
-/// Longer heads are found anew each time.
-const LONGEST_HEAD: usize = 1 << 20;
-/// Tokens in which the start of a message is looked for.
-const UNSETTLED: usize = 16;
-/// A first message as nobody begins one.
+/// Entries of each cache.
+const CACHED: usize = 8;
+/// Longer heads are not cached, in bytes.
+const MAX_HEAD: usize = 1 << 20;
+/// Tokens at the end of a head that are searched for a special token.
+const UNSTABLE: usize = 16;
+/// A first message unlike any real one.
 const PROBE: &str = "\u{1F989}?";
 
-/// What was found out about a model's template, the last used last. No lock is held while rendering
-/// or tokenising: one huge prompt would block all others.
+/// Caches of what was found for a model's template, least recently used first. No lock is held
+/// while rendering or tokenising: one huge prompt would block all others.
 #[derive(Default)]
 pub struct CacheBreakpoints {
     heads: Mutex<Vec<Head>>,
     openings: Mutex<Vec<Arc<Opening>>>,
 }
 
-/// The head of a prompt, and what is known of its tokens.
+/// A head, and the tokens of its start.
 #[derive(Clone)]
 struct Head {
     rendered: Arc<RenderedHead>,
-    /// Bytes of its text that a prompt had in common, and their tokens.
+    /// Bytes that it had in common with a prompt, and their tokens.
     shared: usize,
     ids: Arc<[u32]>,
 }
 
-/// System messages and tools, rendered with a made-up first message after them.
+/// System messages and tools, rendered with [`PROBE`] as the first message.
 struct RenderedHead {
     messages: Vec<Value>,
     tools: Option<Vec<Value>>,
@@ -43,13 +44,13 @@ struct RenderedHead {
     text: String,
 }
 
-/// How an answer starts.
+/// The text that opens an answer.
 struct Opening {
     kwargs: Map<String, Value>,
     text: Option<String>,
 }
 
-/// A prompt: `ids` are `text`, which `template` made of `input`.
+/// A prompt: `template` rendered `input` as `text`, whose tokens are `ids`.
 #[derive(Clone, Copy)]
 pub struct Rendered<'a> {
     pub template: &'a Template,
@@ -60,7 +61,7 @@ pub struct Rendered<'a> {
 }
 
 impl CacheBreakpoints {
-    /// Positions in the prompt's ids. What cannot be found is left out.
+    /// Breakpoints in the prompt's ids; one that cannot be found is omitted.
     pub fn find(&self, prompt: Rendered) -> Vec<usize> {
         let (head, history) = (self.head(prompt), self.history(prompt));
         head.into_iter().chain(history).filter(|&at| at > 0).collect()
@@ -72,19 +73,19 @@ impl CacheBreakpoints {
         if system.is_empty() && input.tools.is_none() {
             return None;
         }
-        let is_known = |head: &Head| head.is_of(&system, input);
+        let is_known = |head: &Head| head.matches(&system, input);
         let known = with(&self.heads, |heads| heads.iter().find(|head| is_known(head)).cloned());
         let mut head = match known {
             Some(head) => head,
             None => Head::render(template, input, system.clone())?,
         };
-        let shared = shared(&head.rendered.text, text);
+        let shared = common_prefix(&head.rendered.text, text);
         if head.shared != shared {
             head.ids = tokenizer.encode_prompt(&text[..shared]).ok()?.into();
             head.shared = shared;
         }
-        let at = settled(&ids[..common(&head.ids, ids)], tokenizer);
-        if head.rendered.text.len() <= LONGEST_HEAD {
+        let at = stable_tokens(&ids[..common_tokens(&head.ids, ids)], tokenizer);
+        if head.rendered.text.len() <= MAX_HEAD {
             with(&self.heads, |heads| remember(heads, head, is_known));
         }
         Some(at)
@@ -94,7 +95,7 @@ impl CacheBreakpoints {
         if !input.add_generation_prompt || input.continue_final_message {
             return None;
         }
-        // Most templates open every answer alike; then its tokens are the prompt's last.
+        // Most templates open every answer with the same text; then its tokens end the prompt.
         if let Some(opening) = self.opening(template, &input.kwargs).filter(|opening| text.ends_with(opening))
         {
             let opening = tokenizer.encode_prompt(&opening).ok()?;
@@ -103,11 +104,11 @@ impl CacheBreakpoints {
             }
         }
         let without = template.render(&RenderInput { add_generation_prompt: false, ..input.clone() }).ok()?;
-        let before = tokenizer.encode_prompt(&text[..shared(&without, text)]).ok()?;
-        Some(common(&before, ids))
+        let before = tokenizer.encode_prompt(&text[..common_prefix(&without, text)]).ok()?;
+        Some(common_tokens(&before, ids))
     }
 
-    /// What a template adds to a conversation to open the answer.
+    /// The text that a template adds to a conversation to open the answer.
     fn opening(&self, template: &Template, kwargs: &Map<String, Value>) -> Option<String> {
         let is_known = |opening: &Arc<Opening>| opening.kwargs == *kwargs;
         let known = with(&self.openings, |openings| openings.iter().find(|o| is_known(o)).cloned());
@@ -119,7 +120,7 @@ impl CacheBreakpoints {
 }
 
 impl Head {
-    fn is_of(&self, system: &[Value], input: &RenderInput) -> bool {
+    fn matches(&self, system: &[Value], input: &RenderInput) -> bool {
         let RenderedHead { messages, tools, kwargs, .. } = &*self.rendered;
         messages == system && tools.as_deref() == input.tools && *kwargs == input.kwargs
     }
@@ -166,28 +167,28 @@ fn with<T, R>(list: &Mutex<Vec<T>>, work: impl FnOnce(&mut Vec<T>) -> R) -> R {
     work(&mut list.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Replaces an entry for the same key, which another request may have added meanwhile.
+/// Replaces the entry of the same key, which another request may have added meanwhile.
 fn remember<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
     list.retain(|known| !is_same(known));
     list.push(new);
-    if list.len() > REMEMBERED {
+    if list.len() > CACHED {
         list.remove(0);
     }
 }
 
-/// Bytes that two texts have in common from their beginning, whole characters.
-fn shared(a: &str, b: &str) -> usize {
+/// Bytes of the common prefix of two texts, in whole characters.
+fn common_prefix(a: &str, b: &str) -> usize {
     let bytes = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     (0..=bytes).rev().find(|&at| a.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// How many tokens stay as they are whatever text comes behind them: a control token is never joined with what lies
-/// before it, any other may be with what comes next.
-fn settled(ids: &[u32], tokenizer: &Tokenizer) -> usize {
-    let last = ids.iter().rev().take(UNSETTLED).position(|&id| tokenizer.is_special(id));
+/// How many tokens stay the same whatever text follows: special tokens never merge, others may
+/// merge with the next text.
+fn stable_tokens(ids: &[u32], tokenizer: &Tokenizer) -> usize {
+    let last = ids.iter().rev().take(UNSTABLE).position(|&id| tokenizer.is_special(id));
     ids.len().saturating_sub(last.map_or(1, |back| back + 1))
 }
 
-fn common(a: &[u32], b: &[u32]) -> usize {
+fn common_tokens(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

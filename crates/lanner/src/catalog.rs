@@ -1,4 +1,4 @@
-//! Short names for models that many people try: a name to type, and the repository it stands for.
+//! Short names of popular models, and their repositories.
 
 use crate::hub::RepoName;
 
@@ -6,12 +6,11 @@ use crate::hub::RepoName;
 pub struct Entry {
     pub name: &'static str,
     pub repo: &'static str,
-    /// What a reader of the list wants to know.
-    pub what: &'static str,
+    pub description: &'static str,
 }
 
-const fn entry(name: &'static str, repo: &'static str, what: &'static str) -> Entry {
-    Entry { name, repo, what }
+const fn entry(name: &'static str, repo: &'static str, description: &'static str) -> Entry {
+    Entry { name, repo, description }
 }
 
 pub const CATALOG: &[Entry] = &[
@@ -52,7 +51,7 @@ pub const CATALOG: &[Entry] = &[
     ),
 ];
 
-/// The repository that a short name stands for, however it is capitalised.
+/// The repository of a short name, in any case.
 pub fn look_up(name: &str) -> Option<RepoName> {
     let entry = CATALOG.iter().find(|entry| entry.name.eq_ignore_ascii_case(name))?;
     RepoName::parse(entry.repo)
@@ -61,8 +60,8 @@ pub fn look_up(name: &str) -> Option<RepoName> {
 /// The short names as a Markdown table, for docs/models.md.
 pub fn catalog_table() -> String {
     let row = |entry: &Entry| {
-        let Entry { name, repo, what } = entry;
-        format!("| `{name}` | [{repo}](https://huggingface.co/{repo}) | {what} |\n")
+        let Entry { name, repo, description } = entry;
+        format!("| `{name}` | [{repo}](https://huggingface.co/{repo}) | {description} |\n")
     };
     let rows: String = CATALOG.iter().map(row).collect();
     format!("| short name | repository | what it is |\n|---|---|---|\n{rows}")
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_short_name_is_one_and_stands_for_a_repository() {
+    fn short_names_are_unique_and_name_a_repository() {
         for (index, entry) in CATALOG.iter().enumerate() {
             let repo = look_up(&entry.name.to_uppercase());
             assert_eq!(repo.map(|repo| repo.to_string()).as_deref(), Some(entry.repo));

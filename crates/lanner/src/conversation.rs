@@ -1,4 +1,4 @@
-//! Messages of the terminal's conversations, in the OpenAI form that templates take.
+//! Messages of conversations in the terminal, in OpenAI's format, which templates take.
 
 use serde_json::{Map, Value, json};
 
@@ -21,8 +21,8 @@ pub fn assistant(content: &str, reasoning: &str) -> Value {
     message
 }
 
-/// What the template is asked for; `think` is left to it if `None`.
-pub fn ask(messages: Vec<Value>, think: Option<bool>) -> Conversation {
+/// The input of the template; `think: None` leaves reasoning to it.
+pub fn prompt_for(messages: Vec<Value>, think: Option<bool>) -> Conversation {
     let kwargs: Map<String, Value> =
         think.map(|think| ("enable_thinking".to_owned(), think.into())).into_iter().collect();
     Conversation { messages, kwargs, add_generation_prompt: true, ..Conversation::default() }

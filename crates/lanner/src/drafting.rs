@@ -1,5 +1,5 @@
-//! What is loaded beside a model to draft for it: an n-gram table, a draft model. Token ids have a meaning under one
-//! tokenizer alone, so both must have the model's.
+//! What is loaded beside a model to draft for it: an n-gram table, a draft model. Token ids have a
+//! meaning under one tokenizer alone, so both must have the model's.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::{
     source::{Source, SourceError},
 };
 
-/// Texts that tell apart tokenizers with the same tokens but other merges or other rules for words, numbers and spaces.
+/// Texts that tell apart tokenizers with the same tokens but other merges or other rules for words,
+/// numbers and spaces.
 const PROBES: [&str; 6] = [
     "The quick brown fox, it's said, jumped over 12 lazy dogs in 1987.",
     "fn main() {\n    let total: u64 = xs.iter().map(|x| x * 2).sum();\n\n\t}\n",
@@ -40,7 +41,8 @@ pub enum DraftingError {
     TokenizersDiffer { model: String, draft: String, difference: String },
 }
 
-/// The options to load the model at `source` with: the configured ones, n-gram table and draft model included.
+/// The options to load the model at `source` with: the configured ones, n-gram table and draft
+/// model included.
 ///
 /// # Errors
 /// The table or the draft model cannot be read, or is for another tokenizer.

@@ -1,6 +1,5 @@
-//! Entry points for fuzzing the parsers of request bodies, of the hub's answers and of model files.
-//! Each takes bytes and returns `Ok` or an error; none may panic, hang or allocate more than its
-//! input justifies.
+//! Entry points for fuzzing the parsers of request bodies, hub responses and model files. Each
+//! takes bytes and returns `Ok` or an error; none may panic, hang or allocate out of proportion.
 
 use std::path::{Component, Path};
 
@@ -15,10 +14,8 @@ use crate::{
     },
 };
 
-type Outcome = Result<(), String>;
-
 /// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
-pub fn http_request(body: &[u8]) -> Outcome {
+pub fn http_request(body: &[u8]) -> Result<(), String> {
     let chat = openai::parse::<ChatRequest>(body).and_then(ValidRequest::<Conversation>::try_from);
     let completion =
         openai::parse::<CompletionRequest>(body).and_then(ValidRequest::<CompletionPrompts>::try_from);
@@ -37,9 +34,9 @@ pub fn http_request(body: &[u8]) -> Outcome {
     }
 }
 
-/// The hub's listing of a repository, and an index of shards in one: no file that they name lies
+/// Parses the hub's listing of a repository and an index of shards: no file that they name is
 /// outside its folder.
-pub fn hub_files(bytes: &[u8]) -> Outcome {
+pub fn hub_files(bytes: &[u8]) -> Result<(), String> {
     let names = hub::index(bytes);
     let listed = hub::listing(bytes);
     for name in names.iter().chain(&listed).flatten() {
@@ -50,8 +47,8 @@ pub fn hub_files(bytes: &[u8]) -> Outcome {
     names.map(drop).or(listed.map(drop))
 }
 
-/// Checks that a weight file is as long as its header says.
-pub fn hub_header(bytes: &[u8]) -> Outcome {
+/// Checks that a weight file has the length that its header states.
+pub fn hub_header(bytes: &[u8]) -> Result<(), String> {
     hub::header(bytes)
 }
 
@@ -76,12 +73,12 @@ mod tests {
     use super::{check_seeds::check_seeds, *};
 
     #[test]
-    fn seeds_of_requests_are_valid_or_refused() {
+    fn request_seeds_are_accepted_or_rejected() {
         check_seeds("http_request", http_request, 8);
     }
 
     #[test]
-    fn seeds_of_hub_files_are_read_or_refused() {
+    fn hub_file_seeds_are_accepted_or_rejected() {
         check_seeds("safetensors_index", hub_files, 3);
         check_seeds("safetensors_header", hub_header, 3);
     }

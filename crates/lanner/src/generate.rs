@@ -1,4 +1,4 @@
-//! Running generations: engine events in, steps of text out. The server, the chat and `run` all read from here.
+//! Generations: engine events in, text events out. The server, `chat` and `run` all use them.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use engine::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Some choices generating side by side. Dropping it cancels them.
+/// Choices generated at the same time. Dropping it cancels them.
 pub struct Generation {
     events: UnboundedReceiver<(usize, Vec<Event>)>,
     /// Bytes of events sent by the engine and not yet received.
@@ -25,16 +25,16 @@ pub struct Generation {
     ready: VecDeque<Result<(usize, ChoiceEvent), RequestError>>,
 }
 
-/// What happened to one choice.
+/// An event of one choice.
 #[derive(Clone, Debug)]
 pub enum ChoiceEvent {
-    /// The prompt's own log-probabilities, one per token, the first `None`.
+    /// Log-probabilities of the prompt's tokens; `None` for the first.
     Prompt(Vec<Option<TokenLogprobs>>),
-    /// Raw logits that follow `position`.
+    /// Raw logits after `position`.
     Logits { position: usize, values: Vec<f32> },
     /// Text, and the tokens that it completes.
     Text { delta: Delta, tokens: Vec<Token> },
-    /// The last step of a choice.
+    /// The last event of a choice.
     Finished(Finish),
 }
 
@@ -55,9 +55,9 @@ pub struct Finish {
     /// Every generated token, the end-of-sequence token included.
     pub completion_tokens: usize,
     pub cache: CacheReport,
-    /// By drafter, of those that drafted anything.
+    /// By drafter; only those that drafted.
     pub speculation: Vec<Drafted>,
-    /// Why the answer may be another than the model's own.
+    /// Why the answer may differ from the model's own.
     pub lossy: Vec<Lossy>,
     pub reasoning_tokens: usize,
 }
@@ -71,7 +71,7 @@ pub enum Reason {
 }
 
 impl Finish {
-    /// As if no token had been asked for.
+    /// Without the generated tokens.
     pub fn prompt_only(self) -> Finish {
         Finish {
             reason: Reason::Length,
@@ -86,8 +86,8 @@ impl Finish {
 struct ChoiceState {
     ticket: Arc<Ticket>,
     decoder: Decoder,
-    /// Tokens whose text is not certain yet.
-    held: Vec<Token>,
+    /// Tokens whose text is not decided yet.
+    pending: Vec<Token>,
     generated: usize,
 }
 
@@ -121,22 +121,22 @@ impl Generation {
                     ticket.cancel();
                     events = vec![Event::Failed(RequestError::Unread { bytes })];
                 }
-                // Nobody listens once the client has gone; the ticket went with it.
+                // Fails if the generation was dropped, and its ticket with it.
                 let _ = sender.send((index, events));
             };
             let ticket = Arc::new(engine.submit_in(place, request, sink)?);
             let _ = own.set(Arc::downgrade(&ticket));
-            Ok(ChoiceState { ticket, decoder, held: Vec::new(), generated: 0 })
+            Ok(ChoiceState { ticket, decoder, pending: Vec::new(), generated: 0 })
         };
         let choices: Vec<ChoiceState> =
             requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
         Ok(Generation { events, unread, unfinished: choices.len(), choices, ready: VecDeque::new() })
     }
 
-    /// The next step of any choice; `None` when all have finished.
+    /// The next event of any choice; `None` when all have finished.
     ///
     /// # Errors
-    /// A choice failed. The others are no use to the caller then: drop the generation.
+    /// A choice failed; drop the generation, which cancels the others.
     pub async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
         loop {
             if let Some(next) = self.ready.pop_front() {
@@ -151,21 +151,21 @@ impl Generation {
             };
             self.unread.fetch_sub(size(&events), Ordering::Relaxed);
             for event in events {
-                match self.choices[index].steps(event) {
-                    Ok(steps) => self.ready.extend(steps.into_iter().map(|step| Ok((index, step)))),
+                match self.choices[index].on_event(event) {
+                    Ok(events) => self.ready.extend(events.into_iter().map(|event| Ok((index, event)))),
                     Err(error) => self.ready.push_back(Err(error)),
                 }
             }
         }
     }
 
-    /// Ends all choices within one engine step; they still finish, as [`Reason::Cancelled`].
+    /// Cancels all choices within one engine step; they still finish, with [`Reason::Cancelled`].
     pub fn cancel(&self) {
         self.choices.iter().for_each(|choice| choice.ticket.cancel());
     }
 }
 
-/// Bytes in memory, without what allocators add.
+/// Bytes in memory, without allocator overhead.
 fn size(events: &[Event]) -> usize {
     let scores = |scores: &TokenLogprobs| size_of::<TokenLogprobs>() + size_of_val(&scores.top[..]);
     let own = |event: &Event| match event {
@@ -178,7 +178,7 @@ fn size(events: &[Event]) -> usize {
 }
 
 impl ChoiceState {
-    fn steps(&mut self, event: Event) -> Result<Vec<ChoiceEvent>, RequestError> {
+    fn on_event(&mut self, event: Event) -> Result<Vec<ChoiceEvent>, RequestError> {
         match event {
             Event::Prompt(logprobs) => Ok(vec![ChoiceEvent::Prompt(logprobs)]),
             Event::Logits { position, values } => Ok(vec![ChoiceEvent::Logits { position, values }]),
@@ -189,39 +189,39 @@ impl ChoiceState {
     }
 
     fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Vec<ChoiceEvent> {
-        // The engine may be a token ahead of the stop string that ended this choice.
+        // The engine may have generated tokens after the stop string.
         if self.decoder.stopped().is_some() {
             return Vec::new();
         }
         self.generated += 1;
         let before = self.decoder.reasoning_tokens();
-        self.held.push(Token { id, reasoning: false, logprobs });
+        self.pending.push(Token { id, reasoning: false, logprobs });
         let deltas = self.decoder.push(id);
-        // The decoder may decide late, and then for several tokens at once, that they were reasoning.
+        // The decoder may find out later that several tokens were reasoning.
         let reasoning = self.decoder.reasoning_tokens() - before;
-        self.held.iter_mut().rev().take(reasoning).for_each(|token| token.reasoning = true);
+        self.pending.iter_mut().rev().take(reasoning).for_each(|token| token.reasoning = true);
         if self.decoder.stopped().is_some() {
             self.ticket.cancel();
         }
         self.text(deltas)
     }
 
-    /// The first piece takes the tokens: a token that gives two pieces is one marker and its neighbours.
+    /// The first delta gets the tokens: a token with two deltas is a marker and its neighbours.
     fn text(&mut self, deltas: Vec<Delta>) -> Vec<ChoiceEvent> {
-        let step = |delta| ChoiceEvent::Text { delta, tokens: std::mem::take(&mut self.held) };
-        deltas.into_iter().map(step).collect()
+        let event = |delta| ChoiceEvent::Text { delta, tokens: std::mem::take(&mut self.pending) };
+        deltas.into_iter().map(event).collect()
     }
 
     fn finish(&mut self, reason: FinishReason, usage: engine::Usage) -> Vec<ChoiceEvent> {
         let deltas = self.decoder.finish();
-        // Text that was held back until now may end in a stop string too.
+        // Text that was pending may end in a stop string too.
         let stopped = self.decoder.stopped().is_some();
-        let mut steps = self.text(deltas);
-        let mut tokens = std::mem::take(&mut self.held);
+        let mut events = self.text(deltas);
+        let mut tokens = std::mem::take(&mut self.pending);
         if stopped {
             tokens.iter_mut().for_each(|token| token.logprobs = None);
         }
-        steps.push(ChoiceEvent::Finished(Finish {
+        events.push(ChoiceEvent::Finished(Finish {
             reason: match reason {
                 _ if stopped => Reason::Stop,
                 FinishReason::Eos(_) => Reason::Stop,
@@ -236,7 +236,7 @@ impl ChoiceState {
             lossy: usage.lossy,
             reasoning_tokens: self.decoder.reasoning_tokens(),
         }));
-        steps
+        events
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_nobody_reads_is_cancelled_before_it_fills_memory() {
+    fn unread_answer_is_cancelled_before_it_fills_memory() {
         let engine =
             scripted::scripted(info(), 8, Duration::ZERO, |_: &Request, _| scripted::Step::Token(65));
         let tokenizer = Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), None).unwrap();

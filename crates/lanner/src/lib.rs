@@ -1,5 +1,5 @@
-//! The parts of the `lanner` program: configuration, the model, and the commands that use it. The numbers are
-//! made in `engine`, the text in `chat`.
+//! The `lanner` program: configuration, commands, the server and the hub. Tokens are generated in
+//! `engine`, text is handled in `chat`.
 
 mod bench;
 mod builtin;

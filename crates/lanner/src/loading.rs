@@ -98,8 +98,8 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while. It is read before them if
-    /// only the tokenizer knows the end-of-sequence token.
+    /// Reads the tokenizer while the weights load: with a large vocabulary both take a while. It is
+    /// read before them if only the tokenizer knows the end-of-sequence token.
     fn with_tokenizer(mut self, location: &ModelLocation) -> Result<(Engine, Tokenizer), OpenError> {
         let checkpoint = model_files::checkpoint(location.clone());
         if !checkpoint.names_eos() {

@@ -37,7 +37,7 @@ fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         Command::NgramShow { table, json } => commands::ngram_show(&table, json),
     };
     match result {
-        // Whoever read stdout has seen enough.
+        // The reader of stdout has closed it.
         Err(CommandError::Io(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }

@@ -1,4 +1,5 @@
-//! An opened model: an engine with its tokenizer and chat template, which turn text into prompts and tokens into text.
+//! An opened model: an engine with its tokenizer and chat template, which turn text into prompts
+//! and tokens into text.
 
 use std::{
     borrow::Cow,
@@ -90,7 +91,8 @@ impl Model {
     }
 
     /// # Errors
-    /// The model has no template, or the template does not accept or does not finish this conversation.
+    /// The model has no template, or the template does not accept or does not finish this
+    /// conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
         let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
         let messages = match self.volatile_prefix {

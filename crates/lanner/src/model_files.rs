@@ -1,4 +1,5 @@
-//! The parts of a model on disk or built in, each opened by itself: weights, tokenizer, chat template.
+//! The parts of a model on disk or built in, each opened by itself: weights, tokenizer, chat
+//! template.
 
 use std::path::Path;
 

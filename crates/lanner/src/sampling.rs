@@ -1,4 +1,5 @@
-//! Sampling parameters as callers set them: flags and config keys, and overrides of the model's own.
+//! Sampling parameters as callers set them: flags and config keys, and overrides of the model's
+//! own.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! What `--model` names: a folder, a file, a downloaded model or the built-in one. Nothing is downloaded here.
+//! Finds the model that `--model` names: a folder, a file, a downloaded model or the built-in one.
+//! Downloads nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,11 @@ use crate::{
     hub::{self, HubConfig, HubError, LastUsed, Missing, RepoName},
 };
 
-/// A model that is there, and what to call it.
+/// A model on this machine, and its name.
 #[derive(Debug)]
 pub struct Source {
     pub name: String,
-    /// What it was asked for as, if that is not its name.
+    /// The name that the user typed, if it is another.
     pub alias: Option<String>,
     pub location: ModelLocation,
 }
@@ -21,7 +22,7 @@ pub struct Source {
 pub enum ModelLocation {
     Builtin,
     Folder(PathBuf),
-    /// The only weights; config.json and the tokenizer lie beside it.
+    /// A safetensors file; config.json and the tokenizer are in the same folder.
     File(PathBuf),
 }
 
@@ -30,7 +31,7 @@ pub enum SourceError {
     #[error("there is no model folder {}", .0.display())]
     NoFolder(PathBuf),
     #[error("{} is no safetensors file; --model takes a folder, a safetensors file, ORG/NAME or a short name", .0.display())]
-    OddFile(PathBuf),
+    NotSafetensors(PathBuf),
     #[error(
         "there is no model `{0}`: no folder or file has this name, it is not ORG/NAME, and no short name\n\
          hint: lanner models lists what is here, lanner models --catalog the short names"
@@ -45,11 +46,11 @@ pub enum SourceError {
 }
 
 impl Source {
-    /// Finds what `model` names, by these rules, the first that fits: a folder on disk; a safetensors file on disk; the
-    /// built-in model's name; a short name; ORG/NAME in the cache, where it must be complete.
+    /// The first of these that `model` names: a folder; a safetensors file; the built-in model; a
+    /// short name; ORG/NAME in the cache, where the model must be complete.
     ///
     /// # Errors
-    /// One sentence that says what was tried, or what is missing.
+    /// There is no such model, or it is not complete.
     pub fn find(model: Option<&str>, hub: &HubConfig) -> Result<Source, SourceError> {
         let Some(model) = model else { return Ok(Source::builtin()) };
         let path = Path::new(model);
@@ -71,39 +72,39 @@ impl Source {
     }
 }
 
-/// The repository that a short name or ORG/NAME means.
+/// The repository of a short name or of ORG/NAME.
 pub fn repo(model: &str) -> Option<RepoName> {
     catalog::look_up(model).or_else(|| RepoName::parse(model))
 }
 
-fn on_disk(asked: &Path, resolved: PathBuf) -> Result<Source, SourceError> {
+fn on_disk(path: &Path, resolved: PathBuf) -> Result<Source, SourceError> {
     let name = resolved.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
     if resolved.is_dir() {
         return Ok(Source { name, alias: None, location: ModelLocation::Folder(resolved) });
     }
-    // As it was asked for: a link's name says what the file is, what it links to may be a mere hash.
-    let name = asked.file_name().map_or(name, |name| name.to_string_lossy().into_owned());
+    // The typed name: a link's target may be called by its hash.
+    let name = path.file_name().map_or(name, |name| name.to_string_lossy().into_owned());
     match name.strip_suffix(".safetensors") {
         Some(stem) => {
-            let location = ModelLocation::File(std::path::absolute(asked).unwrap_or(resolved));
+            let location = ModelLocation::File(std::path::absolute(path).unwrap_or(resolved));
             Ok(Source { name: stem.into(), alias: None, location })
         }
-        None => Err(SourceError::OddFile(asked.into())),
+        None => Err(SourceError::NotSafetensors(path.into())),
     }
 }
 
-fn in_cache(asked: &str, repo: &RepoName, hub: &HubConfig) -> Result<Source, SourceError> {
+fn in_cache(name: &str, repo: &RepoName, hub: &HubConfig) -> Result<Source, SourceError> {
     let local = hub::check(&hub.cache()?, repo).map_err(|missing| match missing {
-        Missing::Everything => SourceError::NotPulled(asked.into()),
+        Missing::Everything => SourceError::NotPulled(name.into()),
         Missing::Choice(error) => SourceError::Hub(HubError::Choice(error)),
-        missing => SourceError::Incomplete { model: asked.into(), missing },
+        missing => SourceError::Incomplete { model: name.into(), missing },
     })?;
     LastUsed(hub.uses.clone()).record(&repo.folder(), &local.commit);
     let location =
         if local.path.is_dir() { ModelLocation::Folder(local.path) } else { ModelLocation::File(local.path) };
-    let name = repo.model();
-    let alias = (asked != name).then(|| asked.to_owned());
-    Ok(Source { name, alias, location })
+    let model = repo.model();
+    let alias = (name != model).then(|| name.to_owned());
+    Ok(Source { name: model, alias, location })
 }
 
 fn looks_like_path(model: &str) -> bool {

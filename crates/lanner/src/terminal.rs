@@ -1,4 +1,4 @@
-//! Answers on a terminal: content on stdout as it comes, reasoning dimmed on stderr; and tables.
+//! Output on a terminal: answers on stdout, reasoning dimmed on stderr, and tables.
 
 use std::{
     fmt::Display,
@@ -7,14 +7,14 @@ use std::{
 
 use chat::Delta;
 
-/// Tells the user something, on stderr. That nobody reads it must not end the program, as `eprintln!` would.
+/// Prints a line on stderr; unlike `eprintln!` it does not panic if stderr is closed.
 pub fn say(message: impl Display) {
     let _ = writeln!(io::stderr(), "{message}");
 }
 
 pub struct Printer {
     dim: bool,
-    /// A model must not move the cursor, or worse.
+    /// Hides control characters: a model must not move the cursor.
     hide_controls: bool,
     reasoning: bool,
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn table_columns_line_up() {
         let rows = [["a".to_owned(), "bb".to_owned()], ["ccc".to_owned(), "d".to_owned()]];
         assert_eq!(table(&rows), "a    bb\nccc  d\n");
     }

@@ -1,14 +1,15 @@
-//! A report as a picture: bars of prefill and decode speed, readable on light and on dark; SVG written by hand.
+//! A report as an SVG or HTML picture: bars of prefill and decode speed, for light and dark
+//! backgrounds.
 
 use super::{report::number, statistics::Spread};
 
 const WIDTH: usize = 760;
 const MARGIN: usize = 24;
-/// Where bars begin and how long the longest is.
+/// Left end of the bars, and length of the longest.
 const LEFT: usize = 210;
 const LONGEST: f64 = 430.0;
 const ROW: usize = 24;
-/// Height of what stands above all panels, and of one panel's title.
+/// Height of the heading, and of a panel's title.
 const HEADING: usize = 76;
 const TITLE: usize = 40;
 
@@ -16,9 +17,9 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.page{fill
 .name{text-anchor:end}.note{fill:#57606a}.prefill{fill:#3b78d8}.decode{fill:#c8691c}.spread{stroke:#1f2328}\
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.note{fill:#9aa4af}.spread{stroke:#e6edf3}}";
 
-/// What is drawn: bars in panels, one below the other, and the table that a page shows above them.
+/// Panels of bars, and the table that a page shows above them.
 pub struct Picture {
-    /// What was measured, and on what.
+    /// The model and the machine.
     pub heading: [String; 2],
     pub columns: Vec<String>,
     pub rows: Vec<Vec<String>>,
@@ -26,10 +27,10 @@ pub struct Picture {
 }
 
 pub struct Panel {
-    /// Chooses the colour.
+    /// CSS class, for the colour.
     pub class: &'static str,
     pub title: &'static str,
-    /// `None` was not measured.
+    /// `None`: not measured.
     pub bars: Vec<(String, Option<Spread>)>,
 }
 
@@ -58,7 +59,7 @@ pub fn svg(picture: &Picture) -> String {
     )
 }
 
-/// One page that holds the table and the picture, and needs nothing else.
+/// One self-contained page with the table and the picture.
 pub fn html(picture: &Picture) -> String {
     let [model, machine] = picture.heading.each_ref().map(|line| escape(line));
     let row = |tag: &str, cells: &[String]| {
@@ -113,7 +114,7 @@ fn bar(class: &str, y: usize, spread: Spread, longest: f64) -> String {
 }
 
 fn escape(text: &str) -> String {
-    // Names come from folders, which may be called anything.
+    // Names of folders may hold any character.
     let visible = text.chars().filter(|c| !c.is_control());
     visible.fold(String::new(), |escaped, c| match c {
         '&' => escaped + "&amp;",

@@ -1,25 +1,25 @@
-//! The machine that is measured on. What a platform does not say is `None`.
+//! The machine: processor, memory and memory bandwidth; `None` where the system does not report it.
 
 use std::{fs, process::Command, thread};
 
-/// Bytes: many times the size of any cache, where there is room for it, and enough to be read at all.
-const BUFFER: usize = 1 << 30;
-const LEAST: usize = 1 << 24;
+/// Bytes to read: many times the size of any cache if there is memory for it.
+const MAX_BUFFER: usize = 1 << 30;
+const MIN_BUFFER: usize = 1 << 24;
 
 pub struct Machine {
     pub cpu: Option<String>,
-    /// Physical ones that this program may use.
+    /// Physical cores that this process may use.
     pub cores: usize,
-    /// That compute.
+    /// Compute threads.
     pub threads: usize,
-    /// The family of vector instructions that kernels use.
+    /// The SIMD level of the kernels.
     pub vectors: &'static str,
-    /// Gigabytes (10^9 bytes) per second that all threads read together.
+    /// Read bandwidth of all threads, in gigabytes (10^9 bytes) per second.
     pub read_gb_s: Option<f64>,
 }
 
 impl Machine {
-    /// Of this computer, without its speed.
+    /// This machine, without its bandwidth.
     pub fn here() -> Machine {
         Machine {
             cpu: cpu(),
@@ -30,25 +30,25 @@ impl Machine {
         }
     }
 
-    /// Measures how fast memory is read; the best of all calls counts.
+    /// Measures the memory bandwidth; the best of all calls counts.
     pub fn measure_reading(&mut self) {
-        let bytes = (spare_memory() / 4).clamp(LEAST, BUFFER);
+        let bytes = (spare_memory() / 4).clamp(MIN_BUFFER, MAX_BUFFER);
         let measured = engine::read_bandwidth(bytes, self.threads) / 1e9;
         self.read_gb_s = Some(self.read_gb_s.map_or(measured, |best| best.max(measured)));
     }
 }
 
-/// Most memory that this process has held since it began or since [`reset_peak_memory`], in bytes.
+/// Peak memory of this process since its start or [`reset_peak_memory`], in bytes.
 pub fn peak_memory() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
-/// Forgets the peak, where the system can; MLX's own too.
+/// Resets the peak of MLX, and that of the process where the system can.
 pub fn reset_peak_memory() {
     engine::reset_peak_memory();
-    // Without the permission the peak stays that of the whole run.
+    // Without permission the peak remains that of the whole run.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -80,14 +80,14 @@ fn vectors() -> &'static str {
     }
 }
 
-/// Bytes of memory of the machine, if the system says.
+/// Bytes of memory of the machine.
 pub fn memory() -> Option<usize> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = field(&info, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<usize>().ok());
     kilobytes.map(|kilobytes| kilobytes * 1024).or_else(|| sysctl("hw.memsize")?.parse().ok())
 }
 
-/// Bytes of memory that nobody uses; plenty where the system does not say.
+/// Bytes of available memory; `usize::MAX` where the system does not report it.
 fn spare_memory() -> usize {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes =
@@ -108,7 +108,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(value).filter(|value| !value.is_empty())
 }
 
-/// What macOS says about itself.
+/// A value of macOS's sysctl.
 fn sysctl(name: &str) -> Option<String> {
     if !cfg!(target_os = "macos") {
         return None;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_of_one_core_count_once() {
+    fn physical_cores_counts_hyperthreads_once() {
         let processor =
             |core, socket| format!("processor : 0\nphysical id\t: {socket}\ncore id\t\t: {core}\n\n");
         let info: String = [(0, 0), (1, 0), (0, 0), (1, 0), (0, 1)].map(|(c, s)| processor(c, s)).concat();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_their_whole_name() {
+    fn field_matches_the_whole_name() {
         assert_eq!(field("MemFree: 1 kB\nMemAvailable:  22 kB\n", "MemAvailable"), Some("22 kB"));
         assert_eq!(field("cpu model name : x", "model name"), None);
     }

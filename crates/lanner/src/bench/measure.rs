@@ -1,4 +1,4 @@
-//! One run of one workload through the engine: every token with the time it came at.
+//! Runs one workload on the engine and measures it from the arrival times of its tokens.
 
 use std::{
     sync::mpsc,
@@ -10,7 +10,7 @@ use engine::{
     profile::{self, Counters, KernelTime},
 };
 
-/// So many requests at once, each of so many random prompt tokens and so many new ones.
+/// `batch` concurrent requests, each with `prompt` random prompt tokens and `generate` new tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     pub prompt: usize,
@@ -18,45 +18,45 @@ pub struct Workload {
     pub batch: usize,
 }
 
-/// What one run of a workload showed.
+/// Measurements of one run of a workload.
 #[derive(Debug)]
 pub struct Sample {
     /// Seconds from submitting to the first token, of each request.
     pub ttft: Vec<f64>,
-    /// Prompt tokens of all requests per second, until the last one had its first token.
+    /// Prompt tokens of all requests per second, until the last request has its first token.
     pub prefill: f64,
-    /// Tokens of all requests per second after that; `None` if there were none.
+    /// Tokens of all requests per second after that; `None`: no tokens.
     pub decode: Option<f64>,
-    /// Milliseconds between one token of a request and the next.
+    /// Milliseconds between two tokens of a request.
     pub gaps: Vec<f64>,
-    /// `None` if there were too few tokens to tell.
+    /// `None`: too few tokens.
     pub per_token: Option<PerToken>,
-    /// What each kernel took, of a prompt token and of a generated one.
+    /// Time of each kernel.
     pub kernels: Vec<Kernel>,
 }
 
-/// Milliseconds of one kernel.
+/// Milliseconds of one kernel per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     pub name: &'static str,
     pub prompt: f64,
-    /// `None` if there were too few tokens to tell.
+    /// `None`: too few tokens.
     pub generated: Option<f64>,
 }
 
-/// What a generated token costs, on average over the run. Of a batch, each token has its share.
+/// Mean cost of a generated token; the cost of a step is divided by its tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerToken {
     pub nodes: f64,
-    /// `None` on a GPU, where our kernels do not run.
+    /// `None` on a GPU, where Lanner's kernels do not run.
     pub kernels: Option<f64>,
-    /// Milliseconds inside our kernels.
+    /// Milliseconds in Lanner's kernels.
     pub kernel_ms: Option<f64>,
     /// Milliseconds of everything else.
     pub host_ms: Option<f64>,
 }
 
-/// A token on its way to a caller.
+/// The arrival of a token.
 struct Arrival {
     request: usize,
     at: Duration,
@@ -64,10 +64,11 @@ struct Arrival {
     kernels: Vec<KernelTime>,
 }
 
-/// Runs a workload greedily, all requests submitted together. `seed` chooses the prompts: no two seeds share one.
+/// Runs a workload greedily, all requests submitted together. Different seeds have different
+/// prompts.
 ///
 /// # Errors
-/// The engine refuses or fails a request.
+/// The engine rejects or fails a request.
 pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample, RequestError> {
     let vocab_size = engine.info().vocab_size;
     let prompts: Vec<Vec<u32>> =
@@ -90,15 +91,15 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
             // A closed channel means that another request has failed.
             drop(sender.send(arrived));
         };
-        let asked = Request { ignore_eos: true, ..Request::new(prompt, workload.generate) };
-        tickets.push(engine.submit(asked, sink)?);
+        let request = Request { ignore_eos: true, ..Request::new(prompt, workload.generate) };
+        tickets.push(engine.submit(request, sink)?);
     }
     drop(sender);
     let arrivals = arrivals.into_iter().collect::<Result<Vec<_>, _>>()?;
     sample(workload, &before, &arrivals).ok_or(RequestError::EngineStopped)
 }
 
-/// Token ids that no cache can have seen (SplitMix64).
+/// Random token ids (SplitMix64).
 pub fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
     let mut state = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mut next = || {
@@ -113,20 +114,21 @@ pub fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
 /// `None` if tokens are missing.
 fn sample(workload: Workload, before: &[KernelTime], arrivals: &[Arrival]) -> Option<Sample> {
     let Workload { prompt, generate, batch } = workload;
-    // Where each request's tokens stand among all.
+    // Indices of each request's tokens among all.
     let of = |request| (0..arrivals.len()).filter(move |&i| arrivals[i].request == request);
-    let places: Vec<Vec<usize>> = (0..batch).map(|request| of(request).collect()).collect();
-    if places.iter().any(|places| places.len() != generate) {
+    let indices: Vec<Vec<usize>> = (0..batch).map(|request| of(request).collect()).collect();
+    if indices.iter().any(|indices| indices.len() != generate) {
         return None;
     }
-    let first = places.iter().map(|places| places[0]).max()?;
+    let first = indices.iter().map(|indices| indices[0]).max()?;
     let last = arrivals.len() - 1;
     let at = |i: usize| arrivals[i].at.as_secs_f64();
     let decode = (last > first).then(|| (last - first) as f64 / (at(last) - at(first)));
     let gaps =
-        places.iter().flat_map(|places| places.windows(2)).map(|pair| 1e3 * (at(pair[1]) - at(pair[0])));
-    // When a token arrives, the step behind it is built already, except behind the last: so this ends one earlier.
-    let end = places.iter().filter_map(|places| places.len().checked_sub(2).map(|i| places[i])).max();
+        indices.iter().flat_map(|indices| indices.windows(2)).map(|pair| 1e3 * (at(pair[1]) - at(pair[0])));
+    // When a token arrives, the next step is built already, except after the last token: count
+    // until the one before.
+    let end = indices.iter().filter_map(|indices| indices.len().checked_sub(2).map(|i| indices[i])).max();
     let end = end.filter(|&end| end > first);
     let per_token = end.map(|end| per_token(&arrivals[first], &arrivals[end], end - first));
     let (prompts, prefilled) = (batch * prompt, &arrivals[first].kernels);
@@ -136,7 +138,7 @@ fn sample(workload: Workload, before: &[KernelTime], arrivals: &[Arrival]) -> Op
         generated: end.map(|end| ms_between(name, prefilled, &arrivals[end].kernels) / (end - first) as f64),
     });
     Some(Sample {
-        ttft: places.iter().map(|places| at(places[0])).collect(),
+        ttft: indices.iter().map(|indices| at(indices[0])).collect(),
         prefill: (batch * prompt) as f64 / at(first),
         decode,
         gaps: gaps.collect(),
@@ -145,7 +147,7 @@ fn sample(workload: Workload, before: &[KernelTime], arrivals: &[Arrival]) -> Op
     })
 }
 
-/// Milliseconds that a kernel ran between two looks at them.
+/// Milliseconds that a kernel ran between two readings.
 fn ms_between(name: &str, before: &[KernelTime], after: &[KernelTime]) -> f64 {
     let time = |kernels: &[KernelTime]| {
         let kernel = kernels.iter().find(|kernel| kernel.name == name);
@@ -171,7 +173,8 @@ fn per_token(from: &Arrival, to: &Arrival, tokens: usize) -> PerToken {
 mod tests {
     use super::*;
 
-    /// A token of `request` after `ms` milliseconds, when so many nodes were built; half of the time went to kernels.
+    /// A token of `request` after `ms` milliseconds and `nodes` nodes; kernels took half of the
+    /// time.
     fn arrival(request: usize, ms: u64, nodes: u64) -> Arrival {
         let at = Duration::from_millis(ms);
         let kernels = vec![KernelTime { name: "delta_net", runs: nodes / 2, time: at / 2 }];
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_is_its_prompt_and_its_tokens() {
+    fn sample_of_one_request_splits_prefill_and_decode() {
         let arrivals = [arrival(0, 100, 60), arrival(0, 110, 80), arrival(0, 130, 100), arrival(0, 140, 100)];
         let found = sample(Workload { prompt: 50, generate: 4, batch: 1 }, &[], &arrivals).unwrap();
         assert_eq!((&found.ttft[..], found.prefill), (&[0.1][..], 500.0));
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_decodes_once_all_prompts_are_in() {
+    fn sample_of_a_batch_decodes_after_all_first_tokens() {
         let times = [(0, 100), (0, 110), (1, 120), (0, 130), (1, 130), (1, 140)];
         let arrivals: Vec<Arrival> =
             times.into_iter().map(|(request, ms)| arrival(request, ms, ms)).collect();
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn one_new_token_is_no_decoding() {
+    fn sample_of_one_token_has_no_decode_speed() {
         let found = sample(Workload { prompt: 8, generate: 1, batch: 1 }, &[], &[arrival(0, 10, 5)]).unwrap();
         assert!(found.decode.is_none() && found.per_token.is_none() && found.gaps.is_empty());
         let two = [arrival(0, 10, 5), arrival(0, 20, 5)];
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_differ_and_stay_in_the_vocabulary() {
+    fn random_ids_differ_by_seed_and_stay_in_the_vocabulary() {
         let [a, b] = [1 << 16, 1 << 16 | 1].map(|seed| random_ids(seed, 1000, 300));
         assert_ne!(a, b);
         assert!(

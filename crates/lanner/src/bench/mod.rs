@@ -1,5 +1,4 @@
-//! Measuring a model: what is run, what is counted, and how it is shown. The numbers come from the engine as the server
-//! uses it.
+//! Benchmarks: workloads, measurements and reports. They use the engine as the server does.
 
 mod chart;
 pub mod machine;

@@ -1,4 +1,4 @@
-//! What a benchmark found, as JSON and as a table.
+//! The report of a benchmark, as JSON, table and picture.
 
 use engine::{ModelInfo, Precision, WeightReads};
 use serde_json::{Value, json};
@@ -19,13 +19,13 @@ pub struct BenchReport {
 
 pub struct ModelReport {
     pub name: String,
-    /// Set if the weights were made up.
+    /// Set if the weights are random.
     pub shape: Option<String>,
     pub parameters: usize,
     pub weight_bytes: usize,
     /// Of most weights.
     pub format: String,
-    /// In which products with them are computed; `None` on a GPU.
+    /// Precision of matrix products; `None` on a GPU.
     pub precision: Option<Precision>,
     pub reads: Option<WeightReads>,
 }
@@ -41,7 +41,7 @@ pub struct Run {
     pub decode: Option<Spread>,
     /// Milliseconds.
     pub token: Option<Percentiles>,
-    /// Of the repeat with the middle speed.
+    /// Of the repeat with the median speed.
     pub per_token: Option<PerToken>,
     /// Of the same repeat, what took longest first.
     pub kernels: Vec<Kernel>,
@@ -63,7 +63,7 @@ impl ModelReport {
         }
     }
 
-    /// Bytes of weights that one step reads; `None` if that depends on which experts its tokens share.
+    /// Bytes of weights that one step reads; `None` if that depends on the experts of its tokens.
     fn step_bytes(&self, batch: usize) -> Option<usize> {
         let WeightReads { every_step, per_token } = self.reads?;
         (batch == 1 || per_token == 0).then_some(every_step + per_token)
@@ -71,7 +71,7 @@ impl ModelReport {
 }
 
 impl Run {
-    /// `None` of no samples.
+    /// `None`: no samples.
     pub fn new(
         workload: Workload,
         samples: &[Sample],
@@ -98,13 +98,13 @@ impl Run {
         })
     }
 
-    /// Gigabytes of weights read per second while decoding: each step reads them once, whatever is in it.
+    /// Gigabytes of weights read per second while decoding; each step reads them once.
     fn weight_gb_s(&self, model: &ModelReport) -> Option<f64> {
         let steps = self.decode?.median / self.workload.batch as f64;
         Some(model.step_bytes(self.workload.batch)? as f64 * steps / 1e9)
     }
 
-    /// That as a part of what the machine can read; `None` where our kernels did not run, as on a GPU.
+    /// That as a share of the machine's bandwidth; `None` on a GPU.
     fn read_fraction(&self, report: &BenchReport) -> Option<f64> {
         self.per_token?.kernels?;
         Some(self.weight_gb_s(&report.model)? / report.machine.read_gb_s?)
@@ -221,7 +221,7 @@ impl BenchReport {
         }
     }
 
-    /// What each kernel took in each run, in milliseconds.
+    /// A table of the milliseconds of each kernel in each run.
     pub fn kernels(&self) -> String {
         let titles = ["prompt", "generate", "batch", "kernel", "per prompt token", "per generated token"];
         let mut rows = vec![titles.map(str::to_owned)];
@@ -243,7 +243,7 @@ impl BenchReport {
     }
 }
 
-/// The measured model and the machine, as JSON.
+/// The model and the machine, as JSON.
 pub fn about(machine: &Machine, model: &ModelReport) -> Value {
     json!({
         "lanner": env!("CARGO_PKG_VERSION"),
@@ -265,14 +265,14 @@ pub fn about(machine: &Machine, model: &ModelReport) -> Value {
     })
 }
 
-/// What was measured and on what, in two lines.
+/// The model and the machine, in two lines.
 pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
-    let made_up = if model.shape.is_some() { ", random weights" } else { "" };
+    let random = if model.shape.is_some() { ", random weights" } else { "" };
     let precision = model.precision.map_or(String::new(), |p| format!(", precision {}", p.name()));
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
     [
         format!(
-            "{}: {:.1} million parameters, {}, {:.1} MB{made_up}{precision}",
+            "{}: {:.1} million parameters, {}, {:.1} MB{random}{precision}",
             model.name,
             model.parameters as f64 / 1e6,
             model.format,
@@ -290,11 +290,11 @@ pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
 }
 
 fn label(Workload { prompt, generate, batch }: Workload) -> String {
-    let of = if batch == 1 { String::new() } else { format!("{batch} × ") };
-    format!("{of}{prompt} in, {generate} out")
+    let times = if batch == 1 { String::new() } else { format!("{batch} × ") };
+    format!("{times}{prompt} in, {generate} out")
 }
 
-/// Three digits, or as many as there are before the point.
+/// At least three significant digits.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),

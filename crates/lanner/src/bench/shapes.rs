@@ -1,4 +1,5 @@
-//! Shapes of well-known models: their config.json, as far as the size and the kind of every layer follow from it.
+//! Shapes of well-known models: the parts of their config.json that determine the size and kind of
+//! every layer.
 
 use std::path::Path;
 
@@ -7,22 +8,22 @@ use serde_json::Value;
 /// By name, as published.
 const SHAPES: &str = include_str!("shapes.json");
 
-/// What to make up weights for.
+/// A shape to make random weights for.
 pub struct Shape {
     pub name: String,
     pub config: Value,
 }
 
-/// The names of the shapes that are known, in order of size.
+/// Names of the known shapes, by size.
 fn names() -> Vec<String> {
     known().as_object().into_iter().flat_map(|shapes| shapes.keys().cloned()).collect()
 }
 
 impl Shape {
-    /// By its name, or else from a config.json.
+    /// The shape called `name`, else that of the config.json at that path.
     ///
     /// # Errors
-    /// One sentence that says what was looked for.
+    /// There is neither such a shape nor such a file.
     pub fn find(name: &str) -> Result<Shape, String> {
         if let Some(config) = known().get(name) {
             return Ok(Shape { name: name.into(), config: config.clone() });
@@ -45,7 +46,7 @@ fn known() -> Value {
 mod tests {
     use super::*;
 
-    /// Every key of a shape says what the recorded config.json of that model says.
+    /// Every key of a shape has the value of the model's recorded config.json.
     fn check(name: &str, recorded: &str) {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/configs");
         let text = std::fs::read_to_string(format!("{folder}/{recorded}.json")).unwrap();
@@ -53,13 +54,13 @@ mod tests {
         let config = &recorded["config"];
         let text = config.get("text_config").unwrap_or(config);
         for (key, value) in Shape::find(name).unwrap().config.as_object().unwrap() {
-            let said = text.get(key).or_else(|| config.get(key));
-            assert_eq!(said, Some(value), "{name}: {key}");
+            let recorded = text.get(key).or_else(|| config.get(key));
+            assert_eq!(recorded, Some(value), "{name}: {key}");
         }
     }
 
     #[test]
-    fn shapes_are_those_of_the_published_models() {
+    fn shapes_match_the_published_configs() {
         check("qwen3.5-0.8b", "Qwen3.5-0.8B");
         check("qwen3.5-4b", "Qwen3.5-4B");
         check("qwen3.5-9b", "Qwen3.5-9B");
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_shapes_are_told_what_there_is() {
+    fn unknown_shape_error_lists_the_known_ones() {
         let error = Shape::find("qwen9").map(|shape| shape.name).unwrap_err();
         assert!(error.contains("qwen3.5-0.8b") && error.contains("config.json"), "{error}");
     }

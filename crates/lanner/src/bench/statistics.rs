@@ -1,8 +1,8 @@
-//! What is told of repeated measurements.
+//! Statistics of repeated measurements.
 
 use serde_json::{Value, json};
 
-/// Median, least and largest.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// `None`: no values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let values = sorted(values);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -24,7 +24,7 @@ impl Spread {
     }
 }
 
-/// Values below which half, nine tenths, 99 of 100 and all measurements lie.
+/// Percentiles of all measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percentiles {
     pub p50: f64,
@@ -34,7 +34,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// `None` of nothing. Each is one of the values: the first with enough of them at or below it.
+    /// `None`: no values. Nearest rank: each percentile is one of the values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Percentiles> {
         let values = sorted(values);
         let max = *values.last()?;
@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_of_an_even_number_lies_between_two() {
+    fn spread_median_of_an_even_count_is_the_mean_of_two() {
         assert_eq!(Spread::of([3.0, 1.0, 10.0, 2.0]), Some(Spread { median: 2.5, min: 1.0, max: 10.0 }));
         assert_eq!(Spread::of([7.0]), Some(Spread { median: 7.0, min: 7.0, max: 7.0 }));
         assert_eq!(Spread::of([]), None);
     }
 
     #[test]
-    fn percentiles_are_measured_values() {
+    fn percentiles_are_nearest_rank() {
         let found = Percentiles::of((1..=200).rev().map(f64::from));
         assert_eq!(found, Some(Percentiles { p50: 100.0, p90: 180.0, p99: 198.0, max: 200.0 }));
         assert_eq!(Percentiles::of([4.0, 2.0]), Some(Percentiles { p50: 2.0, p90: 4.0, p99: 4.0, max: 4.0 }));

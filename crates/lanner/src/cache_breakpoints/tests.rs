@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Instant};
 use super::*;
 use crate::builtin::BUILTIN;
 
-/// Published templates and the tokenizers that go with them; LANNER_SHARED names the folder that holds them.
+/// Published templates and their tokenizers, in the folder LANNER_SHARED.
 const PUBLISHED: [(&str, &str, &str); 7] = [
     ("Qwen--Qwen3-14B-MLX-4bit.jinja", "qwen3", "tokenizer.rebuilt.json"),
     ("Qwen--Qwen3-nonthinking(QwenLM docs).jinja", "qwen3", "tokenizer.rebuilt.json"),
@@ -48,7 +48,7 @@ fn tool(i: usize) -> Value {
             { "name": format!("tool_{i}"), "description": description, "parameters": parameters } })
 }
 
-/// Ids of a conversation, and where state is kept.
+/// Ids of a conversation, and its cache breakpoints.
 fn ask(
     known: &CacheBreakpoints,
     template: &Template,
@@ -76,7 +76,7 @@ fn ask(
 }
 
 #[test]
-fn later_prompts_begin_with_what_lies_before_a_checkpoint() {
+fn later_prompts_share_the_tokens_before_a_cache_breakpoint() {
     for (name, template, tokenizer) in published().into_iter().chain([builtin()]) {
         for tools in [vec![], vec![tool(1), tool(2)]] {
             let known = CacheBreakpoints::default();
@@ -99,7 +99,7 @@ fn later_prompts_begin_with_what_lies_before_a_checkpoint() {
 }
 
 #[test]
-fn a_head_is_rendered_and_encoded_once() {
+fn head_is_rendered_and_encoded_once() {
     let (_, template, tokenizer) = builtin();
     let tools: Vec<Value> = (0..150).map(tool).collect();
     let known = CacheBreakpoints::default();

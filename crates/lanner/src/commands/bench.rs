@@ -1,4 +1,5 @@
-//! `lanner bench`: how fast a model runs here, or how well it predicts a text. Results on stdout, progress on stderr.
+//! `lanner bench`: measures a model's speed, or its perplexity on a text. Results on stdout,
+//! progress on stderr.
 
 use std::{io::Write, path::Path, sync::Arc};
 
@@ -17,7 +18,8 @@ use crate::{
 };
 
 /// # Errors
-/// The model does not load, does not hold what is to be run, or fails; or a file cannot be read or written.
+/// The model does not load or fails, a workload does not fit its context, or a file cannot be read
+/// or written.
 pub fn bench(model: &ModelConfig, config: &BenchConfig) -> Result<(), CommandError> {
     match config {
         BenchConfig::Perplexity { text, json } => measure_perplexity(model, text, *json),
@@ -76,7 +78,7 @@ pub fn draw(picture: &Picture, Chart { path, page }: &Chart) -> Result<(), Comma
     std::fs::write(path, text).map_err(|error| CommandError::Write { path: path.clone(), error })
 }
 
-/// Each round runs every workload once, so that what else the machine does falls on all alike.
+/// Runs every workload once per round, so that other load on the machine affects all alike.
 fn run_all(engine: &Engine, config: &SpeedConfig) -> Result<Vec<Run>, CommandError> {
     let context = engine.info().context_length;
     if let Some(&Workload { prompt, generate, .. }) =
@@ -91,7 +93,7 @@ fn run_all(engine: &Engine, config: &SpeedConfig) -> Result<Vec<Run>, CommandErr
             machine::reset_peak_memory();
             let seed = (round * config.workloads.len() + i) as u64;
             let sample = bench::measure(engine, workload, seed)?;
-            tell(round, config, workload, &sample);
+            report_progress(round, config, workload, &sample);
             if round >= config.warmup {
                 samples[i].push(sample);
                 let (process, mlx) = peaks[i];
@@ -105,7 +107,7 @@ fn run_all(engine: &Engine, config: &SpeedConfig) -> Result<Vec<Run>, CommandErr
         .collect())
 }
 
-fn tell(round: usize, config: &SpeedConfig, workload: Workload, sample: &Sample) {
+fn report_progress(round: usize, config: &SpeedConfig, workload: Workload, sample: &Sample) {
     let Workload { prompt, generate, batch } = workload;
     let round = match round.checked_sub(config.warmup) {
         Some(repeat) => format!("{} of {}", repeat + 1, config.repeats),

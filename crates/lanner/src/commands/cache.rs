@@ -1,4 +1,4 @@
-//! `lanner cache`: what of earlier requests is kept on the disk. Needs no server; one that runs may keep on writing.
+//! `lanner cache`: lists or clears the disk cache. A server that runs may go on writing to it.
 
 use std::{
     io::{self, Write},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// # Errors
-/// The folder cannot be read or a file not be removed, or stdout is closed.
+/// The folder cannot be read, a file cannot be removed, or stdout is closed.
 pub fn cache(config: &DiskCacheConfig) -> Result<(), CommandError> {
     let fail = |error: io::Error| CommandError::Cache { folder: config.folder.clone(), error };
     let mut stdout = io::stdout();
@@ -64,7 +64,7 @@ fn row(stored: &StoredModel) -> [String; 8] {
         megabytes(stored.bytes),
         stored.bits.map_or("exact".into(), |bits| u8::from(bits).to_string()),
         stored.used.map_or("never".into(), ago),
-        // One model has several if builds or options differ.
+        // One model has several fingerprints if builds or options differ.
         stored.fingerprint[..8].to_owned(),
     ]
 }
@@ -78,7 +78,7 @@ fn to_json(stored: &StoredModel) -> Value {
         "checkpoints": stored.snapshots,
         "files": stored.files,
         "bytes": stored.bytes,
-        // Of keys and values, where they are compressed.
+        // Of compressed keys and values; null: not compressed.
         "bits": stored.bits.map(u8::from),
         "used": used.map(|time| time.as_secs()),
     })

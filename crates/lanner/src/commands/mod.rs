@@ -1,4 +1,4 @@
-//! The commands; each takes its own configuration.
+//! The commands of the program, each with its own configuration.
 
 mod bench;
 mod cache;
@@ -25,19 +25,19 @@ pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
 
-/// Why a command ended early, as one sentence for stderr.
+/// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("cannot listen on {address}: {error}{}", port_hint(error))]
     Listen { address: std::net::SocketAddr, error: std::io::Error },
     #[error(transparent)]
     Hub(#[from] crate::hub::HubError),
-    #[error("{0} is built in; it takes no room in the cache")]
+    #[error("{0} is built in and not in the cache")]
     BuiltIn(&'static str),
-    #[error("nobody can be asked whether to remove {0}\nhint: add --yes")]
-    NotAsked(String),
+    #[error("cannot ask whether to remove {0}: stdin is not a terminal\nhint: add --yes")]
+    NoConfirmation(String),
     #[error("{0} was not removed")]
-    Kept(String),
+    NotRemoved(String),
     #[error(transparent)]
     Open(#[from] crate::loading::OpenError),
     #[error(transparent)]
@@ -55,8 +55,8 @@ pub enum CommandError {
     )]
     Context { prompt: usize, generate: usize, context: usize },
     #[error("answers differ from those of plain decoding: {0}")]
-    Different(String),
-    #[error("the cache in {} cannot be read or changed: {error}", folder.display())]
+    AnswersDiffer(String),
+    #[error("cannot read or change the disk cache in {}: {error}", folder.display())]
     Cache { folder: std::path::PathBuf, error: std::io::Error },
     #[error("{}, line {line}: {problem}", path.display())]
     Corpus { path: std::path::PathBuf, line: usize, problem: String },
@@ -64,7 +64,7 @@ pub enum CommandError {
     Table(#[from] engine::ngrams::NgramTableError),
     #[error("cannot write {}: {error}", path.display())]
     Write { path: std::path::PathBuf, error: std::io::Error },
-    #[error("the terminal cannot be read: {0}")]
+    #[error("cannot read the terminal: {0}")]
     Terminal(#[from] rustyline::error::ReadlineError),
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -1,4 +1,4 @@
-//! `lanner models`: what is on this machine.
+//! `lanner models`: lists the models on this machine.
 
 use std::{
     io::Write,
@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// # Errors
-/// There is no place for models, or stdout is closed.
+/// There is no folder for models, or stdout is closed.
 pub fn models(hub: &HubConfig, config: &ModelsConfig) -> Result<(), CommandError> {
     let text = match config {
         ModelsConfig::Catalog => table(
             &CATALOG
                 .iter()
-                .map(|entry| [entry.name, entry.repo, entry.what].map(str::to_owned))
+                .map(|entry| [entry.name, entry.repo, entry.description].map(str::to_owned))
                 .collect::<Vec<_>>(),
         ),
         ModelsConfig::Json => {
@@ -58,7 +58,7 @@ fn row(model: &CachedModel) -> [String; 7] {
         model.format.clone(),
         model.last_used.map_or("never".into(), ago),
         model.missing.as_ref().map_or("yes".into(), |missing| {
-            // A hint would need a line of its own.
+            // A hint does not fit into the table.
             format!("no: {}", missing.to_string().lines().next().unwrap_or_default())
         }),
     ]
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_people_say_them() {
+    fn ago_uses_the_largest_unit() {
         for (seconds, expected) in
             [(3, "just now"), (60, "1 minute ago"), (7200, "2 hours ago"), (86400 * 40, "40 days ago")]
         {

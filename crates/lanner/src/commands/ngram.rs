@@ -1,4 +1,5 @@
-//! `lanner ngram`: tables of what tends to follow, made of texts. What they hold goes to stdout, progress to stderr.
+//! `lanner ngram`: builds and shows n-gram tables. Their description goes to stdout, progress to
+//! stderr.
 
 use std::{
     fs::File,
@@ -23,11 +24,11 @@ use crate::{
     terminal::say,
 };
 
-/// Bytes of a text that are cut into tokens at once.
+/// Bytes of a text that are tokenised at a time.
 const PIECE: u64 = 1 << 16;
 
 /// # Errors
-/// A text cannot be read, or the table not be written.
+/// A text cannot be read, or the table cannot be written.
 pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandError> {
     let started = Instant::now();
     let source = Source::find(model.model.as_deref(), &model.hub).map_err(OpenError::from)?;
@@ -50,7 +51,7 @@ pub fn build(model: &ModelConfig, config: &NgramConfig) -> Result<(), CommandErr
 }
 
 /// # Errors
-/// The file is no table, or is damaged.
+/// The file is not a table, or is damaged.
 pub fn show(table: &Path, json: bool) -> Result<(), CommandError> {
     print(&NgramTable::read(table)?.info, json)
 }
@@ -66,7 +67,7 @@ fn print(info: &TableInfo, json: bool) -> Result<(), CommandError> {
     Ok(writeln!(stdout, "for the tokenizer of {model} ({})", &tokenizer[..tokenizer.len().min(8)])?)
 }
 
-/// Texts on their way into a table.
+/// Texts being added to a table.
 struct Corpus {
     tokenizer: Tokenizer,
     template: Option<Template>,
@@ -86,7 +87,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// A text for each line.
+    /// Each line is a text.
     fn add_records(&mut self, path: &Path) -> Result<(), CommandError> {
         let read = |error| CommandError::Read { path: path.into(), error };
         let file = BufReader::new(File::open(path).map_err(read)?);
@@ -103,7 +104,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// The text that a line stands for, or what is wrong with it.
+    /// The text of a line, or what is wrong with it.
     fn record(&self, line: &str) -> Result<String, String> {
         let record: Value = serde_json::from_str(line).map_err(|error| format!("not valid JSON: {error}"))?;
         if let Some(text) = record["text"].as_str() {
@@ -130,7 +131,8 @@ impl Corpus {
     }
 }
 
-/// The next lines of a text; `rest` is what was read and not given out. Only a line longer than a piece is cut.
+/// The next lines of a text; `rest` holds bytes that were read and not returned. Only a line longer
+/// than a piece is split.
 fn next_piece(file: &mut File, rest: &mut Vec<u8>) -> io::Result<Option<String>> {
     let read = (&mut *file).take(PIECE).read_to_end(rest)?;
     if rest.is_empty() {

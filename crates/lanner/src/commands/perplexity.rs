@@ -1,4 +1,4 @@
-//! Perplexity of a model on a text: how many tokens it wavers between, on average.
+//! Perplexity of a model on a text.
 
 use std::{
     path::Path,
@@ -20,18 +20,18 @@ use crate::{
     source::ModelLocation,
 };
 
-/// Tokens that are predicted from what stands before them in the same chunk.
+/// Tokens of a chunk; each is predicted from those before it in the chunk.
 const CHUNK: usize = 512;
-/// Fewer say nothing.
-const LEAST: usize = 32;
+/// Fewest tokens for a meaningful result.
+const MIN_TOKENS: usize = 32;
 
 pub struct Perplexity {
     pub value: f64,
-    /// That were predicted.
+    /// Predicted tokens.
     pub tokens: usize,
 }
 
-/// The text in a file, of which a perplexity can be told, by the tokenizer of the model at `location`.
+/// The text of a file, checked to be long enough with the tokenizer of the model at `location`.
 ///
 /// # Errors
 /// It cannot be read or encoded, or is too short.
@@ -40,10 +40,10 @@ pub fn read_text(location: &ModelLocation, path: &Path) -> Result<String, Comman
         std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
     let tokenizer = model_files::tokenizer(location).map_err(OpenError::from)?;
     let tokens = tokenizer.encode(&text, true).map_err(PromptError::from)?.len();
-    if tokens < LEAST { Err(CommandError::ShortText { tokens, least: LEAST }) } else { Ok(text) }
+    if tokens < MIN_TOKENS { Err(CommandError::ShortText { tokens, least: MIN_TOKENS }) } else { Ok(text) }
 }
 
-/// `exp` of the mean negative log-probability that the model gives the tokens of a text that was checked.
+/// `exp` of the mean negative log-probability of the tokens of a checked text.
 ///
 /// # Errors
 /// The model does not load, the engine fails, or `stopped` was set.
@@ -68,7 +68,7 @@ pub fn perplexity(
     })
 }
 
-/// Log-probabilities of all tokens but the first.
+/// Log-probabilities of all tokens except the first.
 fn logprobs(engine: &Engine, ids: &[u32]) -> Result<Vec<f32>, RequestError> {
     let (sender, events) = mpsc::channel();
     let request = Request { prompt_logprobs: true, ..Request::new(ids.to_vec(), 1) };

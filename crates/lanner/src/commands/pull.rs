@@ -1,4 +1,4 @@
-//! `lanner pull`: a model from the hub; its folder on stdout, progress on stderr.
+//! `lanner pull`: downloads a model; its folder on stdout, progress on stderr.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// # Errors
-/// The name is none, or the hub does not give the model, or it cannot be written.
+/// The name is not valid, the hub refuses or fails, or the model cannot be written.
 pub fn pull(config: &HubConfig, model: &str) -> Result<(), CommandError> {
     let repo = source::repo(model).ok_or_else(|| HubError::BadName(model.into()))?;
     let progress = PullProgress::new(&repo.to_string());
@@ -27,7 +27,7 @@ pub fn pull(config: &HubConfig, model: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// One bar for all files; where nobody watches, a line at the start.
+/// One bar for all files; without a terminal, a line at the start.
 struct PullProgress {
     model: String,
     bar: ProgressBar,
@@ -64,13 +64,16 @@ impl PullProgress {
     fn start(&self, files: usize, present: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(present);
-        // So that what lay there does not count as speed.
+        // Bytes that were in the cache do not count as speed.
         self.bar.reset_eta();
         if std::io::stderr().is_terminal() {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         } else if present < total {
             let (rest, all) = (megabytes(total - present), megabytes(total));
-            say(format_args!("lanner: downloading {} ({files} files, {rest} of {all} to come)", self.model));
+            say(format_args!(
+                "lanner: downloading {} ({files} files, {rest} of {all} to download)",
+                self.model
+            ));
         }
     }
 }

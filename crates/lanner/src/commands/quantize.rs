@@ -1,4 +1,5 @@
-//! `lanner quantize`: a smaller copy of a model; progress and summary on stderr, what was asked for on stdout.
+//! `lanner quantize`: writes a quantised copy of a model. Progress and summary on stderr, results
+//! on stdout.
 
 use std::{
     io::{IsTerminal, Write},
@@ -31,15 +32,16 @@ use crate::{
     terminal::say,
 };
 
-/// How many of the tensors that lost most are printed.
+/// Tensors with the largest error that are printed.
 const WORST: usize = 10;
 
 /// # Errors
-/// The source cannot be read or is quantised already, the result cannot be written, or Ctrl-C.
+/// The source cannot be read or is quantised already, the result cannot be written, or the user
+/// interrupts.
 pub fn quantize(model: &ModelConfig, config: &QuantizeConfig) -> Result<(), CommandError> {
     let mut plan = Plan::new(&find(model, &config.source)?, config.quantization)?;
     let Some(out) = &config.out else { return Ok(print_plan(&plan, config.json)?) };
-    // Whatever is wrong with it is better known before hours of quantising than after.
+    // Read first: an error is better known before hours of work than after.
     let text = config.text.as_deref().map(|path| read_text(model, &config.source, path)).transpose()?;
     let stopped = stop_on_ctrl_c()?;
     let started = Instant::now();
@@ -75,17 +77,17 @@ fn read_text(model: &ModelConfig, source: &str, path: &Path) -> Result<String, C
     perplexity::read_text(&location, path)
 }
 
-/// The files that a name stands for.
+/// The checkpoint that `source` names.
 fn find(model: &ModelConfig, source: &str) -> Result<Checkpoint, OpenError> {
     Ok(model_files::checkpoint(Source::find(Some(source), &model.hub)?.location))
 }
 
-/// Set once somebody presses Ctrl-C.
+/// A flag that Ctrl-C sets.
 fn stop_on_ctrl_c() -> std::io::Result<Arc<AtomicBool>> {
     let stopped = Arc::new(AtomicBool::new(false));
     let (runtime, set) =
         (tokio::runtime::Builder::new_current_thread().enable_io().build()?, stopped.clone());
-    // Before any work begins: left to the thread, it might come after the first Ctrl-C.
+    // Here and not on the thread, which may start after the first Ctrl-C.
     let mut interrupts = {
         let _inside = runtime.enter();
         signal(SignalKind::interrupt())?
@@ -104,27 +106,27 @@ fn perplexities(
     text: &str,
     stopped: &Arc<AtomicBool>,
 ) -> Result<[f64; 2], CommandError> {
-    let of = |name: &str| {
+    let measure = |name: &str| {
         let model = ModelConfig { model: Some(name.into()), ..model.clone() };
         perplexity(&model, text, stopped).map(|found| found.value)
     };
-    Ok([of(names[0])?, of(names[1])?])
+    Ok([measure(names[0])?, measure(names[1])?])
 }
 
-/// Progress on stderr: a bar, or now and then a line where there is no terminal.
+/// Progress on stderr: a bar, or a line every few seconds without a terminal.
 struct Bar {
-    what: &'static str,
+    verb: &'static str,
     bar: ProgressBar,
     stopped: Arc<AtomicBool>,
-    spoke: Instant,
+    last_line: Instant,
 }
 
 impl Bar {
-    fn new(what: &'static str, stopped: &Arc<AtomicBool>) -> Bar {
+    fn new(verb: &'static str, stopped: &Arc<AtomicBool>) -> Bar {
         let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}, {eta} left");
-        let bar = ProgressBar::new(0).with_message(what);
+        let bar = ProgressBar::new(0).with_message(verb);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Bar { what, bar, stopped: stopped.clone(), spoke: Instant::now() }
+        Bar { verb, bar, stopped: stopped.clone(), last_line: Instant::now() }
     }
 
     fn progress(mut self) -> impl FnMut(Progress) -> ControlFlow<()> {
@@ -132,13 +134,13 @@ impl Bar {
             self.bar.set_length(total_bytes as u64);
             self.bar.set_position(loaded_bytes as u64);
             let done = loaded_bytes == total_bytes;
-            let due = done || self.spoke.elapsed() > Duration::from_secs(5);
+            let due = done || self.last_line.elapsed() > Duration::from_secs(5);
             if due && !std::io::stderr().is_terminal() {
-                self.spoke = Instant::now();
+                self.last_line = Instant::now();
                 let percent = loaded_bytes as f64 / total_bytes as f64 * 100.0;
                 say(format_args!(
                     "lanner: {} {percent:.0} % of {:.2} GB",
-                    self.what,
+                    self.verb,
                     total_bytes as f64 / 1e9
                 ));
             }
@@ -179,7 +181,7 @@ fn counts(report: &Report) -> Value {
     json!({ "quantized": quantized, "kept": skipped, "source_bytes": source_bytes, "bytes": bytes, "files": files })
 }
 
-/// What becomes of each tensor.
+/// Prints what happens to each tensor.
 fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     let format = format(plan.quantization);
     let rows = plan.tensors.iter().map(|tensor| {
@@ -203,16 +205,16 @@ fn print_plan(plan: &Plan, json: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What --verify found.
+/// Results of --verify.
 #[derive(Default)]
 struct Verified {
     deviations: Vec<Deviation>,
-    /// Of source and result.
+    /// Of the source and the result.
     perplexities: Option<[f64; 2]>,
 }
 
 impl Verified {
-    /// The tensors that lost most, and the mean of all.
+    /// Prints the tensors with the largest error, and the mean of all.
     fn print(&self) -> std::io::Result<()> {
         let (mut quantized, kept): (Vec<&Deviation>, Vec<_>) =
             self.deviations.iter().partition(|deviation| deviation.quantized);

@@ -1,4 +1,4 @@
-//! `lanner rm`: a model out of the cache, after a question.
+//! `lanner rm`: removes a model from the cache after confirmation.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// # Errors
-/// The model is not there, is being downloaded, or was not to be removed after all.
+/// The model is not in the cache, is being downloaded, or the user declined.
 pub fn rm(hub: &HubConfig, config: &RmConfig) -> Result<(), CommandError> {
     let model = &config.model;
     if model == BUILTIN.name {
@@ -24,23 +24,23 @@ pub fn rm(hub: &HubConfig, config: &RmConfig) -> Result<(), CommandError> {
     }
     let removal = plan_removal(&hub.cache()?, &repo)?;
     if !config.yes {
-        ask(&repo.to_string(), removal.size)?;
+        confirm(&repo.to_string(), removal.size)?;
     }
     removal.carry_out(&LastUsed(hub.uses.clone()))?;
     say(format_args!("lanner: removed {repo}, {} freed", megabytes(removal.size)));
     Ok(())
 }
 
-fn ask(model: &str, size: u64) -> Result<(), CommandError> {
+fn confirm(model: &str, size: u64) -> Result<(), CommandError> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(CommandError::NotAsked(model.into()));
+        return Err(CommandError::NoConfirmation(model.into()));
     }
     write!(std::io::stderr(), "Remove {model} ({})? [y/N] ", megabytes(size))?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(CommandError::Kept(model.into())),
+        _ => Err(CommandError::NotRemoved(model.into())),
     }
 }

@@ -1,4 +1,4 @@
-//! `lanner run`: one prompt, one answer on stdout, as text, as JSON or as token ids.
+//! `lanner run`: answers one prompt on stdout, as text, JSON or token ids.
 
 use std::{
     io::{Read, Write},
@@ -28,9 +28,9 @@ use crate::{
 /// How the answer is printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
-    /// As it comes.
+    /// Streamed.
     Text,
-    /// One object once it is whole.
+    /// One object at the end.
     Json,
 }
 
@@ -70,7 +70,7 @@ fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) ->
     }
 }
 
-/// A prompt without a model yet: what is on standard input is read before a long load.
+/// A prompt before encoding: standard input is read before a long load.
 enum RunInput {
     Conversation(Conversation),
     Text(String),
@@ -83,7 +83,7 @@ impl RunInput {
             RunPrompt::Turn { text, conversation } => {
                 let mut messages = conversation::opening(conversation.system.as_deref());
                 messages.push(conversation::user(&read_text(text)?));
-                RunInput::Conversation(conversation::ask(messages, conversation.think))
+                RunInput::Conversation(conversation::prompt_for(messages, conversation.think))
             }
             RunPrompt::Raw(text) => RunInput::Text(read_text(text)?),
             RunPrompt::Ids(ids) => RunInput::Ids(ids.clone()),
@@ -110,7 +110,7 @@ fn read_text(text: &PromptText) -> std::io::Result<String> {
     }
 }
 
-/// Everything an answer brought.
+/// The collected answer.
 #[derive(Default)]
 struct RunOutput {
     text: String,
@@ -158,7 +158,7 @@ impl RunOutput {
     fn json(&self, finish: &Finish, prompt: &Prompt, started: Instant) -> Value {
         let mut speculation = SpeculationUsage::default();
         finish.speculation.iter().for_each(|drafted| speculation.add(drafted));
-        let mut answer = json!({
+        let mut object = json!({
             "text": self.text,
             "reasoning": self.reasoning,
             "prompt_ids": prompt.ids,
@@ -177,8 +177,8 @@ impl RunOutput {
             },
         });
         if !finish.lossy.is_empty() {
-            answer["usage"]["lossy"] = finish.lossy.iter().map(|why| usage::lossy(*why)).collect();
+            object["usage"]["lossy"] = finish.lossy.iter().map(|reason| usage::lossy(*reason)).collect();
         }
-        answer
+        object
     }
 }

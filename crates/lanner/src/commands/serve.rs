@@ -1,4 +1,4 @@
-//! `lanner serve`: listens first, so that a taken port is known before a long load.
+//! `lanner serve`: listens before it loads, so that a taken port is reported first.
 
 use std::{
     net::SocketAddr,
@@ -20,11 +20,11 @@ use crate::{
     terminal::say,
 };
 
-/// How long shutdown waits for engines and a running load before the process exits without them.
-const STOPPING: Duration = Duration::from_secs(5);
+/// How long shutdown waits for engines and a running load.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where memory goes and how much there is for requests, under the limit or else on the machine.
-fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
+/// Memory use and what is left for requests, under the limit or else on the machine.
+fn memory_summary(info: &ModelInfo, machine: Option<usize>) -> String {
     let memory = &info.memory;
     let human = |bytes: usize| hub::megabytes(bytes as u64);
     let parts = format!(
@@ -34,19 +34,19 @@ fn fits(info: &ModelInfo, machine: Option<usize>) -> String {
         human(memory.state(1000)),
         human(memory.prefix_cache)
     );
-    let (of, kept) = match memory.limit {
+    let (total, cached) = match memory.limit {
         Some(limit) => (Some((limit, "the limit")), 0),
-        // Without a limit nothing takes back what the cache has.
+        // Without a limit the prefix cache is not evicted for requests.
         None => (machine.map(|bytes| (bytes, "the machine")), memory.prefix_cache),
     };
-    let Some((all, whose)) = of else { return parts };
-    let under = Memory { limit: Some(all.saturating_sub(kept)), ..memory.clone() };
+    let Some((total, owner)) = total else { return parts };
+    let under = Memory { limit: Some(total.saturating_sub(cached)), ..memory.clone() };
     let most = under.most_tokens(info.context_length);
     let requests = under.room().unwrap_or(0) / memory.state(most.max(1));
-    let all = human(all);
+    let total = human(total);
     format!(
-        "{parts}; {whose} has {all}: the longest request that fits has {most} tokens, prompt and answer, and {requests} of \
-         them fit at a time"
+        "{parts}; {owner} has {total}: requests of up to {most} tokens fit, prompt and answer, {requests} of them at a \
+         time"
     )
 }
 
@@ -62,22 +62,22 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
     let server = Server::new(Model::open(model)?, config.name.clone());
-    // First, because whoever waits for the line that says where it serves need not read on.
-    say(format_args!("lanner: {}", fits(server.engine().info(), machine::memory())));
+    // Before the line with the address, after which callers may stop reading.
+    say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     warning(&config, address).into_iter().for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.name.clone());
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
-    // Drops the requests that still run; one whose template is still being rendered must not keep the program alive.
+    // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     let stop = move || {
         state.stop();
         drop(state);
     };
-    if !ends_within(STOPPING, stop) {
-        say("lanner: a load or a step has not ended; leaving without it");
-        // A normal exit runs MLX's destructors, which crash while it computes.
+    if !ends_within(STOP_TIMEOUT, stop) {
+        say("lanner: a load or a step has not ended; exiting without it");
+        // A normal exit runs MLX's destructors, which crash while MLX computes.
         engine::exit_now(0);
     }
     Ok(result?)
@@ -87,15 +87,14 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
 fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
     let is_open = !address.ip().is_loopback() && config.api_key.is_none();
     let admin = if config.admin {
-        ", and may load and pull models: set --api-key, or --no-admin"
+        ", and load and pull models; set --api-key or --no-admin"
     } else {
-        ": set --api-key"
+        "; set --api-key"
     };
-    is_open
-        .then(|| format!("lanner: warning: every client that reaches {address} may use this server{admin}"))
+    is_open.then(|| format!("lanner: warning: any client that reaches {address} can use this server{admin}"))
 }
 
-/// Runs work that may hang in a driver or on a device file; false if it has not ended in time.
+/// Runs work that may hang in a driver or on a device file; `false` if it has not ended in time.
 fn ends_within(most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, end) = mpsc::channel();
     thread::spawn(move || {

@@ -1,5 +1,6 @@
-//! The cache's layout on disk, as huggingface_hub has it: `models--ORG--NAME/` with `blobs/HASH`, `refs/REVISION` (a commit)
-//! and `snapshots/COMMIT/PATH`, relative links to the blobs; locks in `.locks/models--ORG--NAME/HASH.lock`.
+//! The cache's layout on disk, that of huggingface_hub: `models--ORG--NAME/` with `blobs/HASH`,
+//! `refs/REVISION` (a commit) and `snapshots/COMMIT/PATH` (relative links to blobs); locks in
+//! `.locks/models--ORG--NAME/HASH.lock`.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -15,7 +16,7 @@ use super::{
     name::{RepoName, is_commit},
 };
 
-/// How often a lock that somebody else holds is tried.
+/// Interval between attempts to take a lock that another process holds.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub struct HubCache {
     root: PathBuf,
 }
 
-/// One repository's place in the cache; nothing of it need exist.
+/// Paths of one repository in the cache; they need not exist.
 #[derive(Clone, Debug)]
 pub struct RepoCache {
     pub folder: PathBuf,
@@ -54,7 +55,7 @@ impl RepoCache {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// The commit that a branch, a tag or a commit named here last time, if its snapshot exists.
+    /// The commit of a revision when it was last downloaded, if the snapshot exists.
     pub fn commit(&self, revision: &str) -> Option<String> {
         let commit = if is_commit(revision) {
             revision.to_owned()
@@ -64,7 +65,7 @@ impl RepoCache {
         (is_commit(&commit) && self.snapshot(&commit).is_dir()).then_some(commit)
     }
 
-    /// Records which commit a branch or tag stands for; a commit stands for itself.
+    /// Records the commit of a branch or tag.
     pub fn write_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if revision == commit {
             return Ok(());
@@ -73,7 +74,7 @@ impl RepoCache {
         in_place(&path, |path| fs::write(path, commit))
     }
 
-    /// Makes the file part of the snapshot.
+    /// Links a file of the snapshot to its blob.
     pub fn link(&self, commit: &str, path: &str, etag: &str) -> Result<(), HubError> {
         let up = "../".repeat(2 + path.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{etag}"));
@@ -84,7 +85,8 @@ impl RepoCache {
         in_place(&link, |link| symlink(&target, link))
     }
 
-    /// Waits until nobody else writes this blob. The system frees the lock if we are killed.
+    /// Waits until no other process writes this blob. The system releases the lock of a killed
+    /// process.
     pub fn lock(&self, etag: &str, cancelled: impl Fn() -> bool) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
         let cannot = |error| HubError::Write { path: path.clone(), error };
@@ -95,8 +97,8 @@ impl RepoCache {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::WouldBlock) if cancelled() => return Err(HubError::Cancelled),
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_POLL),
-                // Some network file systems have no locks; a second download then wastes work, and verification
-                // catches what it breaks.
+                // Some network file systems have no locks. A second download then wastes work;
+                // verification catches what it breaks.
                 Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => return Ok(file),
                 Err(TryLockError::Error(error)) => return Err(cannot(error)),
             }
@@ -104,16 +106,16 @@ impl RepoCache {
     }
 }
 
-/// Makes a file under a name of its own and puts it in place in one step: readers see the old or the new.
+/// Makes a file under a temporary name and renames it: readers see the old file or the new one.
 fn in_place(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), HubError> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let write = || {
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Other threads may put the same file in place at the same time.
+        // Other threads may write the same file at the same time.
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let new = path.with_file_name(format!(".{name}.{}.{number}", std::process::id()));
-        // Left by a process of our number that was killed.
+        // Left by a killed process with this process id.
         let _ = fs::remove_file(&new);
         make(&new).and_then(|()| fs::rename(&new, path))
     };

@@ -1,7 +1,7 @@
-//! Whether a model in the cache is complete, and which of its files are the model. Looks at the disk, never at the hub.
+//! Checks whether a model in the cache is complete. Reads the disk only, never the hub.
 
 use std::{
-    fmt, fs,
+    fs,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -11,53 +11,26 @@ use safetensors::tensor::Metadata;
 use super::{
     cache::HubCache,
     choose::{ChooseError, ModelFiles, WeightFiles, choose},
+    index::shards,
+    missing::Missing,
     name::RepoName,
-    pull::shards,
 };
 
-/// Longest header in bytes; real ones have a few megabytes at most.
+/// Most bytes of a header; real ones have a few megabytes at most.
 const MAX_HEADER: u64 = 100 << 20;
 
 /// A complete model in the cache.
 #[derive(Debug)]
 pub struct LocalModel {
     pub commit: String,
-    /// Its folder, or its only safetensors file where the folder has others too.
+    /// Its folder, or its one safetensors file if the folder has others too.
     pub path: PathBuf,
 }
 
-/// Why the model cannot be loaded.
-#[derive(Debug)]
-pub enum Missing {
-    /// Nothing of this revision is there.
-    Everything,
-    Choice(ChooseError),
-    /// By its path in the repository.
-    File(String),
-    /// A weight file whose length is not what its header says.
-    Cut(String),
-    Index {
-        path: String,
-        reason: String,
-    },
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Missing::Everything => write!(f, "nothing of it is there"),
-            Missing::Choice(error) => write!(f, "{error}"),
-            Missing::File(path) => write!(f, "{path} is missing"),
-            Missing::Cut(path) => write!(f, "{path} is cut short or broken"),
-            Missing::Index { path, reason } => write!(f, "{path} cannot be used: {reason}"),
-        }
-    }
-}
-
-/// Finds the model in the cache and checks that all of it is there.
+/// Finds the model in the cache and checks that it is complete.
 ///
 /// # Errors
-/// What is missing, the first thing found.
+/// The first thing that is missing.
 pub fn check(cache: &HubCache, repo: &RepoName) -> Result<LocalModel, Missing> {
     let cache = cache.repo(repo);
     let commit = cache.commit(repo.revision()).ok_or(Missing::Everything)?;
@@ -97,7 +70,7 @@ pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result
     })
 }
 
-/// Paths of all files, links to nothing included, in order.
+/// Sorted paths of all files, broken links included.
 pub fn files(snapshot: &Path) -> Vec<String> {
     fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -126,7 +99,7 @@ fn weight_paths(snapshot: &Path, chosen: &ModelFiles) -> Result<Vec<String>, Mis
     Ok(names.iter().map(|name| format!("{}{name}", chosen.folder)).collect())
 }
 
-/// Whether the folder has more weights than those chosen, which the engine would then load too.
+/// Whether the folder has other weights too, which the engine would load with the chosen ones.
 fn has_others(paths: &[String], chosen: &ModelFiles) -> bool {
     let in_folder =
         |path: &&String| path.starts_with(&chosen.folder) && !path[chosen.folder.len()..].contains('/');
@@ -136,11 +109,11 @@ fn has_others(paths: &[String], chosen: &ModelFiles) -> bool {
 fn is_whole(path: &Path) -> io::Result<bool> {
     let file = ::files::open(path)?;
     let length = file.metadata()?.len();
-    is_as_long_as_it_says(file, length)
+    has_stated_length(file, length)
 }
 
-/// A safetensors file says in its header how long it is.
-pub fn is_as_long_as_it_says(mut file: impl Read, length: u64) -> io::Result<bool> {
+/// Whether a safetensors file has the length that its header states.
+pub fn has_stated_length(mut file: impl Read, length: u64) -> io::Result<bool> {
     let mut prefix = [0; 8];
     file.read_exact(&mut prefix)?;
     let header = u64::from_le_bytes(prefix);

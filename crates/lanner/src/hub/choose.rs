@@ -1,9 +1,9 @@
-//! Which files of a repository make a model. Works on names alone, so that the hub's listing and a folder on disk are
-//! judged by the same rules.
+//! Chooses the files of a repository that make a model. Works on names alone: the same rules apply
+//! to the hub's listing and to a folder on disk.
 
 use std::collections::BTreeSet;
 
-/// The engine's name for the list of shards.
+/// The index of shards.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder of the repository and the weights in it.
@@ -17,7 +17,7 @@ pub struct ModelFiles {
 /// Paths in the repository.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WeightFiles {
-    /// The shards are those that this file names.
+    /// The shards that this index names.
     Index(String),
     Files(Vec<String>),
 }
@@ -40,12 +40,12 @@ fn candidates_hint(candidates: &[String]) -> String {
     if candidates.is_empty() { String::new() } else { format!("; it has {}", candidates.join(", ")) }
 }
 
-/// Chooses by these rules, the first that fits: the part asked for; the root, if it has weights; the only folder that
-/// has config.json and weights. Within a folder: what the index names; model.safetensors; model-x-of-n.safetensors; the only
-/// safetensors file.
+/// The first of these: the requested part; the root, if it has weights; the only folder with
+/// config.json and weights. Within a folder: the shards of the index; model.safetensors;
+/// model-x-of-n.safetensors; the only safetensors file.
 ///
 /// # Errors
-/// There is nothing to choose, or too much; `repo` is how messages call it.
+/// There is no model, or more than one; `repo` is the name in messages.
 pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelFiles, ChooseError> {
     let folders = model_folders(paths);
     match part {
@@ -76,7 +76,7 @@ pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelF
     }
 }
 
-/// Whether a model needs this file beside its weights.
+/// Whether a model needs this file besides its weights.
 pub fn is_companion(name: &str) -> bool {
     matches!(
         name,
@@ -93,7 +93,7 @@ pub fn is_companion(name: &str) -> bool {
         || (name.ends_with(".model") && !name.contains('/'))
 }
 
-/// A path's name if it lies directly in the folder.
+/// The file name of a path directly in the folder.
 pub fn name_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     path.strip_prefix(folder).filter(|name| !name.contains('/'))
 }
@@ -115,7 +115,7 @@ fn weights_in(repo: &str, folder: &str, paths: &[String]) -> Result<Option<Model
     } else if files.contains(&"model.safetensors") {
         WeightFiles::Files(vec![full("model.safetensors")])
     } else if let Some(total) = files.iter().find_map(|name| shards(name)) {
-        // All of them, so that one that is not there is missed later.
+        // All shards, so that a missing one is reported later.
         WeightFiles::Files(
             (1..=total).map(|n| full(&format!("model-{n:05}-of-{total:05}.safetensors"))).collect(),
         )
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_wins_over_model_over_the_only_file() {
+    fn choose_prefers_index_then_model_then_only_file() {
         check(None, &["config.json", "model.safetensors"], "", &["model.safetensors"]);
         check(None, &["weird.safetensors"], "", &["weird.safetensors"]);
         check(None, &["model.safetensors", "consolidated.safetensors"], "", &["model.safetensors"]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_taken_where_the_root_has_nothing() {
+    fn choose_takes_a_folder_if_the_root_has_no_weights() {
         let folders =
             ["4bit/config.json", "4bit/model.safetensors", "8bit/config.json", "8bit/model.safetensors"];
         check(None, &folders[..2], "4bit/", &["4bit/model.safetensors"]);
@@ -229,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_named() {
+    fn choose_error_names_other_weight_formats() {
         check_error(None, &["x-q4.gguf", "README.md"], "has only GGUF weights");
         check_error(None, &["pytorch_model.bin", "x.gguf"], "has only GGUF and PyTorch weights");
         check_error(None, &["README.md"], "a/b has no weights");
     }
 
     #[test]
-    fn companions_are_what_text_needs() {
+    fn is_companion_accepts_config_tokenizer_and_template() {
         for name in [
             "config.json",
             "tokenizer.json",

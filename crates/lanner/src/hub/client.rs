@@ -1,4 +1,5 @@
-//! Questions to the hub over HTTP: which errors are final, which pass, and where the token may go.
+//! HTTP requests to the hub: which errors are permanent, which are transient, and which hosts get
+//! the token.
 
 use std::{
     io::{ErrorKind, Read},
@@ -17,7 +18,7 @@ use ureq::{
 use super::{HubConfig, error::HubError, listing::Listing, name::RepoName};
 
 const CONNECT: Duration = Duration::from_secs(15);
-/// A connection on which nothing comes for this long is dead.
+/// A connection without data for this long is dead.
 const STALLED: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: usize = 10;
 /// Listings of the largest repositories have a few megabytes.
@@ -29,11 +30,11 @@ pub struct Client {
     token: Option<String>,
 }
 
-/// Why a request brought nothing.
+/// Why a request failed.
 #[derive(Debug)]
 pub enum FetchError {
     Permanent(HubError),
-    /// Another try may do better, after `wait` if the hub asked for that.
+    /// Another attempt may succeed, after `wait` if the hub asked for one.
     Transient {
         error: HubError,
         wait: Option<Duration>,
@@ -53,11 +54,11 @@ impl Client {
             .tls_config(tls)
             .proxy(config.proxy.clone())
             .http_status_as_error(false)
-            // Followed here, where it is known who may see the token.
+            // `get` follows redirects and decides which hosts get the token.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("lanner/", env!("CARGO_PKG_VERSION")))
-            // Hashes and ranges are of the file itself.
+            // Hashes and ranges refer to the uncompressed file.
             .accept_encoding("identity")
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(STALLED))
@@ -67,10 +68,10 @@ impl Client {
         Client { agent, endpoint: config.endpoint.clone(), token: config.token.clone() }
     }
 
-    /// What the repository holds at its revision.
+    /// The files of the repository at its revision.
     ///
     /// # Errors
-    /// There is no such repository or revision, or it is not for us; or something that may pass.
+    /// There is no such repository or revision, access is denied, or the failure is transient.
     pub fn listing(&self, repo: &RepoName) -> Result<Listing, FetchError> {
         let revision = repo.revision().replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, repo.id());
@@ -81,7 +82,7 @@ impl Client {
         Ok(Listing::parse(repo, &body)?)
     }
 
-    /// A file's bytes from `from` on; the status says whether the hub heeded that.
+    /// A file's bytes from `from` on; the status says whether the hub started there.
     ///
     /// # Errors
     /// As [`listing`](Client::listing).
@@ -117,7 +118,7 @@ impl Client {
 
     fn send(&self, url: &str, from: u64) -> Result<Response<ureq::Body>, ureq::Error> {
         let mut request = self.agent.get(url);
-        // Files lie on other hosts, whose addresses are signed: they must not see the token.
+        // Files are on other hosts, with signed URLs: those must not get the token.
         if let Some(token) = self.token.as_ref().filter(|_| origin(url) == origin(&self.endpoint)) {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -160,14 +161,14 @@ impl Client {
     }
 }
 
-/// An older hub says only in its body that the revision is at fault.
+/// Whether the body of a 404 names the revision; older hubs send no error code.
 fn says_revision(response: Response<ureq::Body>) -> bool {
     let mut text = String::new();
     let read = response.into_body().into_reader().take(4096).read_to_string(&mut text);
     read.is_ok() && text.contains("Invalid rev")
 }
 
-/// A certificate that is not trusted now will not be in a second; a name or a connection may be back.
+/// TLS errors are permanent; name resolution and connections may recover.
 fn unsent(url: &str, error: &ureq::Error) -> FetchError {
     let reached = unreachable(url, error);
     match error {
@@ -187,7 +188,7 @@ fn unreachable(url: &str, error: &dyn std::fmt::Display) -> HubError {
     HubError::Unreachable { url: url.into(), reason: error.to_string() }
 }
 
-/// Where a redirect leads. An encrypted address leads to encrypted ones only.
+/// The target of a redirect; HTTPS never redirects to HTTP.
 fn redirected(url: &str, headers: &HeaderMap) -> Result<String, FetchError> {
     let to = headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let to = match to {
@@ -205,13 +206,13 @@ fn redirected(url: &str, headers: &HeaderMap) -> Result<String, FetchError> {
     Ok(to)
 }
 
-/// Whether an address begins with its scheme; one may also stand in the query of a relative address.
+/// Whether a URL begins with a scheme; the query of a relative URL may hold one too.
 fn is_absolute(address: &str) -> bool {
     let scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     address.split_once("://").is_some_and(|(start, _)| scheme(start))
 }
 
-/// The path and query that `to` means on a page at `url`.
+/// Path and query of the relative reference `to` at `url`.
 fn resolved(url: &str, to: &str) -> String {
     let base = url.parse::<Uri>().map(|uri| uri.path().to_owned()).unwrap_or_default();
     let (path, query) = to.split_at(to.find(['?', '#']).unwrap_or(to.len()));
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_have_scheme_host_and_port() {
+    fn origin_has_scheme_host_and_port() {
         assert_eq!(origin("https://Hub.example/a?b"), origin("https://hub.example:443"));
         for other in [
             "http://hub.example",
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn redirects_are_followed_where_they_may_lead() {
+    fn redirect_resolves_and_never_downgrades() {
         let check = |from: &str, to: &str| {
             let headers = HeaderMap::from_iter([(LOCATION, to.parse().unwrap())]);
             redirected(from, &headers).ok()
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_says_how_long_to_wait() {
+    fn requested_wait_reads_retry_after_and_ratelimit() {
         let check = |name: &'static str, value: &str| {
             let headers = HeaderMap::from_iter([(name.parse().unwrap(), value.parse().unwrap())]);
             requested_wait(&headers).map(|wait| wait.as_secs())
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_encoded_byte_by_byte() {
+    fn percent_encoded_encodes_each_byte() {
         assert_eq!(percent_encoded("a b/ü?.json"), "a%20b/%C3%BC%3F.json");
     }
 }

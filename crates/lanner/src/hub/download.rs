@@ -1,11 +1,12 @@
-//! One file from the hub into the cache: resumed, verified while it comes, put in place when it is whole.
+//! Downloads one file from the hub into the cache: resumed, verified while it arrives, moved into
+//! place when complete.
 
 use std::{
     fs::{self, File},
     io::{self, ErrorKind, Read, Write},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
@@ -18,21 +19,17 @@ use ureq::{
 };
 
 use super::{
+    backoff::Backoff,
     cache::RepoCache,
     client::{Client, FetchError},
     error::HubError,
+    job::{PullEvent, PullJob},
     listing::{Digest, RemoteFile},
     name::RepoName,
-    pull::{PullEvent, PullJob},
 };
 
 const CHUNK: usize = 256 << 10;
-/// Failures in a row, with nothing gained in between, before a download is given up.
-const MAX_FAILURES: u32 = 5;
-/// The longest that the hub may ask to wait.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// What the files of one snapshot have in common.
+/// What downloads of one snapshot's files share.
 pub struct Fetch<'a> {
     pub client: &'a Client,
     pub cache: &'a RepoCache,
@@ -40,20 +37,21 @@ pub struct Fetch<'a> {
     pub commit: &'a str,
     pub job: &'a PullJob<'a>,
     pub backoff: Duration,
-    /// Bytes of this pull still to come, for the message about a full disk.
+    /// Bytes of this pull still missing, for the error about a full disk.
     pub remaining: &'a AtomicU64,
 }
 
 impl Fetch<'_> {
-    /// Brings the file into the snapshot; one that is there already is not fetched again.
+    /// Adds the file to the snapshot, and downloads it if the cache does not have it.
     ///
     /// # Errors
-    /// The hub does not give it, it is not what was promised, or it cannot be written. What has come is kept.
+    /// The hub refuses or fails, the hash differs, or the file cannot be written. A partial file
+    /// stays.
     pub fn file(&self, file: &RemoteFile) -> Result<(), HubError> {
         let blob = self.cache.blobs().join(file.digest.etag());
         if !is_whole(&blob, file) {
             let _lock = self.cache.lock(file.digest.etag(), || self.job.is_cancelled())?;
-            // Whoever held the lock may have brought it.
+            // The previous holder of the lock may have downloaded it.
             if !is_whole(&blob, file) {
                 self.download(file, &blob)?;
             }
@@ -69,7 +67,7 @@ impl Fetch<'_> {
         self.fill(&mut partial, file)?;
         let mut found = partial.digest();
         if found != file.digest.etag() && resumed {
-            // What lay there was not the start of this file.
+            // The partial file was not the start of this one.
             self.remaining.fetch_add(file.size, Ordering::Relaxed);
             partial = Partial::create(path, file)?;
             self.fill(&mut partial, file)?;
@@ -86,7 +84,7 @@ impl Fetch<'_> {
     /// Fetches until the file has its full length.
     fn fill(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), HubError> {
         let mut backoff = Backoff::new(self.backoff);
-        // A try that begins anew gains nothing until it has brought more than any before it.
+        // A restarted attempt makes progress once it has more bytes than any before it.
         let mut longest = partial.length;
         while partial.length < file.size {
             match self.fetch(partial, file) {
@@ -102,13 +100,13 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Appends what one request brings.
+    /// Appends the bytes of one response.
     fn fetch(&self, partial: &mut Partial, file: &RemoteFile) -> Result<(), FetchError> {
         let response = self.client.file(self.repo, self.commit, &file.path, partial.length)?;
         if let Some(length) = whole_length(&response).filter(|&length| length != file.size) {
             return Err(self.wrong_length(file, partial, length));
         }
-        if !heeds(&response, partial.length) {
+        if !starts_at(&response, partial.length) {
             self.remaining.fetch_add(partial.length, Ordering::Relaxed);
             partial.restart(file).map_err(|error| self.write_error(&partial.path, error))?;
             if response.status() != 200 {
@@ -127,7 +125,7 @@ impl Fetch<'_> {
         partial: &mut Partial,
         file: &RemoteFile,
     ) -> Result<(), FetchError> {
-        // The last chunk says that nothing was cut off.
+        // A chunked body has an end marker, so nothing was cut off.
         let ends_cleanly = response.status() == 200 && response.headers().contains_key(TRANSFER_ENCODING);
         let mut body = response.into_body().into_reader();
         let mut chunk = vec![0; CHUNK];
@@ -137,7 +135,7 @@ impl Fetch<'_> {
             }
             let read = match body.read(&mut chunk) {
                 Ok(0) if partial.length == file.size => return Ok(()),
-                Ok(0) if ends_cleanly => return Err(self.useless(file, partial, partial.length)),
+                Ok(0) if ends_cleanly => return Err(self.unusable(file, partial, partial.length)),
                 Ok(0) => {
                     let reason =
                         format!("the connection ended after {} of {} bytes", partial.length, file.size);
@@ -148,7 +146,7 @@ impl Fetch<'_> {
                 Err(error) => return Err(cut(file, error.to_string())),
             };
             if partial.length + read as u64 > file.size {
-                return Err(self.useless(file, partial, format!("more than {}", file.size)));
+                return Err(self.unusable(file, partial, format!("more than {}", file.size)));
             }
             partial.append(&chunk[..read]).map_err(|error| self.write_error(&partial.path, error))?;
             self.remaining.fetch_sub(read as u64, Ordering::Relaxed);
@@ -156,13 +154,13 @@ impl Fetch<'_> {
         }
     }
 
-    /// What has come ends where the file should not: no later try can complete it.
-    fn useless(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> FetchError {
+    /// The file ended early or goes on too long: no later attempt can complete it.
+    fn unusable(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> FetchError {
         let _ = fs::remove_file(&partial.path);
         self.wrong_length(file, partial, found)
     }
 
-    /// What came before such an answer may still be right, and is kept; an empty file is not.
+    /// Keeps the partial file, whose bytes may be right, unless it is empty.
     fn wrong_length(&self, file: &RemoteFile, partial: &Partial, found: impl ToString) -> FetchError {
         if partial.length == 0 {
             let _ = fs::remove_file(&partial.path);
@@ -197,7 +195,7 @@ impl Fetch<'_> {
     }
 }
 
-/// How long the whole file is by this answer, if it says that.
+/// Length of the whole file as the response states it, if it does.
 fn whole_length(response: &Response<Body>) -> Option<u64> {
     let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     match response.status().as_u16() {
@@ -207,8 +205,8 @@ fn whole_length(response: &Response<Body>) -> Option<u64> {
     }
 }
 
-/// Whether the answer begins where it was asked to.
-fn heeds(response: &Response<Body>, from: u64) -> bool {
+/// Whether the response begins at the requested byte.
+fn starts_at(response: &Response<Body>, from: u64) -> bool {
     let range = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match response.status().as_u16() {
         206 => range.is_some_and(|range| range.starts_with(&format!("bytes {from}-"))),
@@ -220,60 +218,19 @@ fn cut(file: &RemoteFile, reason: String) -> FetchError {
     FetchError::Transient { error: HubError::Unreachable { url: file.path.clone(), reason }, wait: None }
 }
 
-/// Whether the blob is there in full. Its name is its hash, which was checked when it was put there.
+/// Whether the blob is complete. Its name is its hash, verified when it was moved there.
 pub fn is_whole(blob: &Path, file: &RemoteFile) -> bool {
     fs::metadata(blob).is_ok_and(|metadata| metadata.len() == file.size)
 }
 
-/// How much of the file lies in the cache.
-pub fn present(cache: &RepoCache, file: &RemoteFile) -> u64 {
+/// Bytes of the file that the cache has.
+pub fn present_bytes(cache: &RepoCache, file: &RemoteFile) -> u64 {
     let blob = cache.blobs().join(file.digest.etag());
     if is_whole(&blob, file) {
         return file.size;
     }
     let partial = blob.with_file_name(format!("{}.incomplete", file.digest.etag()));
     fs::metadata(partial).map_or(0, |metadata| metadata.len().min(file.size))
-}
-
-/// Waits between tries, until there have been too many.
-pub struct Backoff {
-    failures: u32,
-    backoff: Duration,
-}
-
-impl Backoff {
-    pub fn new(backoff: Duration) -> Backoff {
-        Backoff { failures: 0, backoff }
-    }
-
-    /// Waits as long as the hub asks, or longer each time; `gained` says that the last try was not in vain.
-    ///
-    /// # Errors
-    /// The failure itself if it was one too many or the hub asks for too long a wait; or the job was cancelled.
-    pub fn wait(
-        &mut self,
-        error: HubError,
-        wait: Option<Duration>,
-        gained: bool,
-        job: &PullJob,
-    ) -> Result<(), HubError> {
-        self.failures = if gained { 1 } else { self.failures + 1 };
-        let wait = wait.unwrap_or(self.backoff * 2u32.pow(self.failures - 1));
-        if self.failures >= MAX_FAILURES || wait > MAX_WAIT {
-            return Err(error);
-        }
-        tracing::info!("waiting {} s: {error}", wait.as_secs_f32());
-        job.report(PullEvent::Waiting { seconds: wait.as_secs_f64(), reason: error.to_string() });
-        let until = Instant::now() + wait;
-        while Instant::now() < until {
-            if job.is_cancelled() {
-                return Err(HubError::Cancelled);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            std::thread::sleep(left.min(Duration::from_millis(50)));
-        }
-        Ok(())
-    }
 }
 
 /// A file that is not whole yet, and the hash of what there is of it.
@@ -285,15 +242,15 @@ struct Partial {
 }
 
 impl Partial {
-    /// Takes up what an earlier download left.
+    /// Resumes an earlier download.
     fn open(path: PathBuf, file: &RemoteFile) -> Result<Partial, HubError> {
         let mut partial = Partial::at(path, file)?;
-        let read = partial.take_up(file.size);
+        let read = partial.resume(file.size);
         read.map_err(|error| HubError::Read { path: partial.path.clone(), error })?;
         Ok(partial)
     }
 
-    /// Begins anew.
+    /// Starts over.
     fn create(path: PathBuf, file: &RemoteFile) -> Result<Partial, HubError> {
         let mut partial = Partial::at(path, file)?;
         let emptied = partial.restart(file);
@@ -312,12 +269,12 @@ impl Partial {
         }
     }
 
-    fn take_up(&mut self, size: u64) -> io::Result<()> {
+    fn resume(&mut self, size: u64) -> io::Result<()> {
         if self.file.metadata()?.len() > size {
             return self.file.set_len(0);
         }
         let mut chunk = vec![0; CHUNK];
-        // Not beyond the length that it has now: not every file ends.
+        // No more than its current length: a device file may never end.
         let mut rest = (&self.file).take(self.file.metadata()?.len());
         loop {
             match rest.read(&mut chunk)? {

@@ -1,13 +1,13 @@
-//! Why a model could not be named, fetched, found or removed.
+//! Why a model cannot be found, downloaded or removed.
 
 use std::{io, path::PathBuf};
 
-use super::check::Missing;
+use super::missing::Missing;
 
-/// One sentence, and where something can be done about it one `hint:` line.
+/// One sentence, with a `hint:` line if the user can do something.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    #[error("there is no place for models: set HF_HUB_CACHE or HOME")]
+    #[error("there is no folder for models: set HF_HUB_CACHE or HOME")]
     NoCache,
     #[error(
         "{0} is not ORG/NAME[@REVISION][:PART], nor a short name\nhint: lanner models --catalog lists short names"
@@ -41,25 +41,27 @@ pub enum HubError {
     Traversal { repo: String, file: String },
     #[error("{0}")]
     Choice(#[from] super::choose::ChooseError),
-    #[error("{file} of {repo} is not what the hub promised: {found} instead of {expected}; it was removed")]
+    #[error(
+        "{file} of {repo} is not what the hub promised: its hash is {found} instead of {expected}; it was removed"
+    )]
     Mismatch { repo: String, file: String, expected: String, found: String },
-    #[error("{file} of {repo} has {found} bytes instead of {expected}, which the hub's listing says")]
+    #[error("{file} of {repo} has {found} bytes instead of {expected}, its length on the hub")]
     Length { repo: String, file: String, expected: u64, found: String },
-    #[error("no space left in {}: {} more are needed; what has come is kept\nhint: make room and run the same command again", path.display(), megabytes(*.needed))]
+    #[error("no space left in {}: {} more are needed; partial files are kept\nhint: free space and run the same command again", path.display(), megabytes(*.needed))]
     DiskFull { path: PathBuf, needed: u64 },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: PathBuf, error: io::Error },
     #[error("cannot read {}: {error}", path.display())]
     Read { path: PathBuf, error: io::Error },
-    #[error("the download was cancelled; what has come is kept")]
+    #[error("the download was cancelled; partial files are kept")]
     Cancelled,
     #[error("{0} is not in the cache")]
     NotCached(String),
-    #[error("parts of a repository cannot be removed alone; {0} can")]
+    #[error("parts of a repository cannot be removed alone; remove {0}")]
     PartOnly(String),
-    #[error("{} is a link; its target is not removed: delete the link or the files yourself", .0.display())]
+    #[error("{} is a link, and its target is not removed; delete the link or the files yourself", .0.display())]
     Linked(PathBuf),
-    #[error("{0} is being downloaded by another program; try again when it has ended")]
+    #[error("{0} is being downloaded by another process; try again later")]
     Busy(String),
 }
 
@@ -89,7 +91,7 @@ fn limit_hint(token: bool) -> &'static str {
     if token { "" } else { "\nhint: with HF_TOKEN the limits are higher" }
 }
 
-/// For people: `1.2 GB`.
+/// For people, such as `1.2 GB`.
 pub fn megabytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

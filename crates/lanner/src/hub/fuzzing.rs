@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{check::is_as_long_as_it_says, listing::Listing, name::RepoName, pull::shards};
+use super::{check::has_stated_length, index::shards, listing::Listing, name::RepoName};
 
 /// File names in an index.
 pub fn index(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
@@ -19,7 +19,7 @@ pub fn listing(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
 
 /// Checks that a weight file is as long as its header says.
 pub fn header(bytes: &[u8]) -> Result<(), String> {
-    match is_as_long_as_it_says(bytes, bytes.len() as u64) {
+    match has_stated_length(bytes, bytes.len() as u64) {
         Ok(true) => Ok(()),
         Ok(false) => Err("it is cut short".into()),
         Err(error) => Err(error.to_string()),

@@ -1,4 +1,5 @@
-//! When models were used: an empty file per snapshot, outside the cache, whose time of change says it.
+//! When models were last used: the modification time of an empty file per snapshot, outside the
+//! cache.
 
 use std::{
     fs::{self, File},
@@ -6,12 +7,12 @@ use std::{
     time::SystemTime,
 };
 
-/// A folder of such files; `None` if the system has no place for it.
+/// The folder of such files; `None`: there is no home folder, and nothing is recorded.
 #[derive(Clone, Debug)]
 pub struct LastUsed(pub Option<PathBuf>);
 
 impl LastUsed {
-    /// Records that the snapshot is used now. A record that cannot be written is no reason not to use the model.
+    /// Records that the snapshot is used now; a failure is logged only.
     pub fn record(&self, folder: &str, commit: &str) {
         let Some(path) = self.path(folder, commit) else { return };
         let touch = || {
@@ -19,19 +20,19 @@ impl LastUsed {
             File::create(&path)?.set_modified(SystemTime::now())
         };
         if let Err(error) = touch() {
-            tracing::debug!("the use of a model is not recorded in {}: {error}", path.display());
+            tracing::debug!("cannot record the use of a model in {}: {error}", path.display());
         }
     }
 
-    /// When the snapshot was used last: as recorded, or else when one of its files was last read, as far as the file
-    /// system keeps that.
+    /// The recorded time, else the latest access time of the snapshot's files, if the file system
+    /// has one.
     pub fn last(&self, folder: &str, commit: &str, files: &[PathBuf]) -> Option<SystemTime> {
         let recorded = self.path(folder, commit).and_then(|path| fs::metadata(path).ok()?.modified().ok());
         let read = |path: &Path| fs::metadata(path).ok()?.accessed().ok();
         recorded.or_else(|| files.iter().filter_map(|path| read(path)).max())
     }
 
-    /// Forgets a snapshot.
+    /// Removes the record of a snapshot.
     pub fn forget(&self, folder: &str, commit: &str) {
         let _ = self.path(folder, commit).map(fs::remove_file);
     }

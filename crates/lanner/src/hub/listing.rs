@@ -1,4 +1,4 @@
-//! What the hub says a revision holds.
+//! The files of a revision, as the hub lists them.
 
 use serde::Deserialize;
 
@@ -23,12 +23,12 @@ pub struct RemoteFile {
     pub digest: Digest,
 }
 
-/// The hash that a blob is named by, in hexadecimal.
+/// The hash that names a blob, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Digest {
-    /// Of large files.
+    /// Of large files (LFS).
     Sha256(String),
-    /// Git's hash of a file in the repository itself: SHA-1 of a header and the contents.
+    /// Of files in the Git repository itself: SHA-1 of a header and the contents.
     Git(String),
 }
 
@@ -63,10 +63,10 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Reads the answer to `/api/models/ORG/NAME/revision/REVISION?blobs=true`.
+    /// Parses the response to `/api/models/ORG/NAME/revision/REVISION?blobs=true`.
     ///
     /// # Errors
-    /// It is not such an answer, or names a file outside the repository.
+    /// It is not such a response, or names a file outside the repository.
     pub fn parse(repo: &RepoName, body: &[u8]) -> Result<Listing, HubError> {
         let wrong = |reason: String| HubError::Answer { repo: repo.id(), reason };
         let answer: RevisionInfo = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
@@ -84,7 +84,7 @@ impl Listing {
     }
 
     /// # Errors
-    /// There is no such file, or the hub does not say what would verify it.
+    /// There is no such file, or the hub gives no size and hash for it.
     pub fn file(&self, repo: &RepoName, path: &str) -> Result<RemoteFile, HubError> {
         let sibling = self.files.iter().find(|file| file.rfilename == path);
         let sibling = sibling.ok_or_else(|| HubError::NoFile { repo: repo.id(), file: path.into() })?;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_size_and_hash() {
+    fn listed_file_has_size_and_hash() {
         let listing = parse(json!([
             { "rfilename": "config.json", "size": 3, "blobId": "a".repeat(40) },
             { "rfilename": "model.safetensors", "size": 9, "blobId": "b".repeat(40),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_leave_the_folder_are_refused() {
+    fn listing_with_path_traversal_is_rejected() {
         for name in ["../x", "/etc/passwd", "a/../../x", "a\\..\\x", "\\x"] {
             let error = parse(json!([{ "rfilename": "config.json" }, { "rfilename": name }])).unwrap_err();
             assert!(matches!(error, HubError::Traversal { .. }), "{name}: {error}");

@@ -1,6 +1,7 @@
-//! Models of the Hugging Face hub: naming them, fetching them, and the cache that other tools share. Reads no
+//! Models on the Hugging Face hub, and the cache on disk that other tools share. Reads no
 //! environment, prints nothing, loads nothing.
 
+mod backoff;
 mod cache;
 mod check;
 mod choose;
@@ -9,8 +10,11 @@ mod download;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod index;
+mod job;
 mod last_used;
 mod listing;
+mod missing;
 mod name;
 mod pull;
 mod remove;
@@ -20,35 +24,37 @@ use std::{path::PathBuf, time::Duration};
 
 pub use self::{
     cache::HubCache,
-    check::{LocalModel, Missing, check},
+    check::{LocalModel, check},
     error::{HubError, megabytes},
+    job::{PullEvent, PullJob},
     last_used::LastUsed,
+    missing::Missing,
     name::RepoName,
-    pull::{PullEvent, PullJob, Pulled, pull},
+    pull::{Pulled, pull},
     remove::{Removal, plan_removal},
     scan::{CachedModel, describe_config, scan},
 };
 
-/// Where models come from and where they are kept.
+/// The hub, and the folder of the cache.
 #[derive(Clone, Debug)]
 pub struct HubConfig {
-    /// `None` if the system has no place for it.
+    /// Root of the cache; `None`: there is no home folder.
     pub cache: Option<PathBuf>,
     /// Without a slash at the end.
     pub endpoint: String,
     pub token: Option<String>,
-    /// Never touch the network.
+    /// Never use the network.
     pub offline: bool,
     pub proxy: Option<ureq::Proxy>,
-    /// Where it is recorded when models were used.
+    /// Folder of the records of when models were used.
     pub uses: Option<PathBuf>,
-    /// How long to wait after a first failure; twice as long after each further one.
+    /// Wait after a first transient failure; it doubles with each further one.
     pub backoff: Duration,
 }
 
 impl HubConfig {
     /// # Errors
-    /// The system has no home folder and the environment names no other place.
+    /// There is no home folder, and the environment names no other.
     pub fn cache(&self) -> Result<HubCache, HubError> {
         self.cache.clone().map(HubCache::new).ok_or(HubError::NoCache)
     }

@@ -1,13 +1,13 @@
-//! `ORG/NAME[@REVISION][:PART]`: a model on the hub, as users write it.
+//! `ORG/NAME[@REVISION][:PART]`, the name of a model on the hub.
 
 use std::fmt;
 
-/// A repository, and what of it is meant. Safe to build paths and URLs from.
+/// A repository, revision and part; safe in paths and URLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepoName {
     org: String,
     name: String,
-    /// A branch, a tag or a commit; `None` means `main`.
+    /// A branch, a tag or a commit; `None`: `main`.
     pub revision: Option<String>,
     /// A folder of the repository, or one of its safetensors files.
     pub part: Option<String>,
@@ -49,7 +49,7 @@ impl RepoName {
         format!("{}/{}", self.org, self.name)
     }
 
-    /// `ORG/NAME[:PART]`: what it is called wherever it comes from.
+    /// `ORG/NAME[:PART]`, the name without the revision.
     pub fn model(&self) -> String {
         RepoName { revision: None, ..self.clone() }.to_string()
     }
@@ -96,13 +96,13 @@ fn is_revision(revision: &str) -> bool {
     is_safe_path(revision) && revision.chars().all(plain)
 }
 
-/// A path of a repository's file that stays inside the folder it is joined to.
+/// Whether a path stays inside the folder that it is joined to.
 pub fn is_safe_path(path: &str) -> bool {
     let sound = |part: &str| !matches!(part, "" | "." | "..");
     !path.contains('\\') && !path.contains(char::is_control) && path.split('/').all(sound)
 }
 
-/// Whether a path is made to leave its folder: no honest repository has one.
+/// Whether a path was made to leave its folder.
 pub fn escapes(path: &str) -> bool {
     path.starts_with(['/', '\\']) || path.split(['/', '\\']).any(|part| part == "..")
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_repository_revision_and_part() {
+    fn repo_name_parses_repository_revision_and_part() {
         let check = |text: &str, id: &str, revision: &str, part: Option<&str>| {
             let name = RepoName::parse(text).unwrap();
             assert_eq!((name.id().as_str(), name.revision(), name.part.as_deref()), (id, revision, part));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_the_cache_is_no_name() {
+    fn repo_name_with_unsafe_path_is_rejected() {
         for text in [
             "", "a", "a/", "/b", "a/b/c", "../b", "a/..", "a/.b", "-a/b", "a--b/c", "a/b--c", "a b/c",
             "a/b@", "a/b:", "a/b@../x", "a/b@x//y", "a/b@/x", "a/b@x y", "a/b@x?y", "a/b:../c", "a/b:/c",

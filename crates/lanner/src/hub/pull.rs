@@ -1,7 +1,6 @@
-//! A whole model from the hub into the cache: what to fetch, several files at a time.
+//! Downloads a model from the hub into the cache, several files at a time.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::PathBuf,
     sync::{
@@ -11,48 +10,23 @@ use std::{
     thread,
 };
 
-use serde::Deserialize;
-
 use super::{
     HubConfig,
+    backoff::with_retries,
     cache::{HubCache, RepoCache},
     check::check,
     choose::{ModelFiles, WeightFiles, choose, is_companion, name_in},
-    client::{Client, FetchError},
-    download::{Backoff, Fetch, present},
+    client::Client,
+    download::{Fetch, present_bytes},
     error::HubError,
+    index::shards,
+    job::{PullEvent, PullJob},
     listing::{Listing, RemoteFile},
-    name::{RepoName, is_safe_path},
+    name::RepoName,
 };
 
 /// Files fetched at one time.
 const PARALLEL: usize = 4;
-
-/// What a pull tells while it runs, and whether it still should.
-pub struct PullJob<'a> {
-    pub report: &'a (dyn Fn(PullEvent) + Sync),
-    pub cancelled: &'a AtomicBool,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum PullEvent {
-    /// What is to come; `present` bytes of `total` lie in the cache.
-    Start {
-        files: usize,
-        present: u64,
-        total: u64,
-    },
-    File {
-        path: String,
-        completed: u64,
-        total: u64,
-    },
-    /// A failure that may pass is waited out.
-    Waiting {
-        seconds: f64,
-        reason: String,
-    },
-}
 
 /// A model that is complete in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,27 +36,17 @@ pub struct Pulled {
     pub path: PathBuf,
 }
 
-impl PullJob<'_> {
-    pub fn report(&self, event: PullEvent) {
-        (self.report)(event);
-    }
-
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-}
-
-/// Fetches what of the model is not in the cache yet.
+/// Downloads the files of the model that are not in the cache.
 ///
 /// # Errors
-/// The hub does not have it or does not give it, or it cannot be written. What has come is kept for the next time.
+/// The hub refuses or fails, or a file cannot be written. Partial files stay for the next attempt.
 pub fn pull(config: &HubConfig, repo: &RepoName, job: &PullJob) -> Result<Pulled, HubError> {
     let cache = config.cache()?;
     if config.offline {
         return offline(&cache, repo);
     }
     let client = Client::new(config);
-    let listing = with_retries(config, job, || client.listing(repo))?;
+    let listing = with_retries(config.backoff, job, || client.listing(repo))?;
     let chosen = choose(&repo.id(), repo.part.as_deref(), &listing.paths())?;
     let cache_of_repo = cache.repo(repo);
     let remaining = AtomicU64::new(0);
@@ -95,17 +59,23 @@ pub fn pull(config: &HubConfig, repo: &RepoName, job: &PullJob) -> Result<Pulled
         backoff: config.backoff,
         remaining: &remaining,
     };
-    // Small ones first: the index among them says which shards there are.
+    // Small files first: one of them is the index, which names the shards.
     let small = companions(repo, &listing, &chosen)?;
     remaining.store(small.iter().map(|file| file.size).sum(), Ordering::Relaxed);
     fetch_all(&fetch, &small)?;
     let weights = weights(repo, &listing, &chosen, &cache_of_repo)?;
-    let (total, held) =
-        (sum(&small) + sum(&weights), weights.iter().map(|file| present(&cache_of_repo, file)).sum::<u64>());
-    job.report(PullEvent::Start { files: small.len() + weights.len(), present: sum(&small) + held, total });
-    remaining.store(sum(&weights) - held, Ordering::Relaxed);
+    let (total, present) = (
+        sum(&small) + sum(&weights),
+        weights.iter().map(|file| present_bytes(&cache_of_repo, file)).sum::<u64>(),
+    );
+    job.report(PullEvent::Start {
+        files: small.len() + weights.len(),
+        present: sum(&small) + present,
+        total,
+    });
+    remaining.store(sum(&weights) - present, Ordering::Relaxed);
     fetch_all(&fetch, &weights)?;
-    // Last, so that until then the revision stands for what was whole before.
+    // Last: until then the revision keeps naming the previous, complete snapshot.
     cache_of_repo.write_ref(repo.revision(), &listing.commit)?;
     pulled(&cache, &repo.at(&listing.commit))
 }
@@ -116,7 +86,7 @@ fn offline(cache: &HubCache, repo: &RepoName) -> Result<Pulled, HubError> {
     Ok(Pulled { commit: local.commit, path: local.path })
 }
 
-/// What is whole now must pass the test that loading it makes.
+/// Checks the download as loading does.
 fn pulled(cache: &HubCache, repo: &RepoName) -> Result<Pulled, HubError> {
     let local = check(cache, repo);
     let local = local.map_err(|missing| HubError::Answer { repo: repo.id(), reason: missing.to_string() })?;
@@ -154,31 +124,11 @@ fn weights(
     paths.iter().map(|path| listing.file(repo, path)).collect()
 }
 
-/// File names in an index.
-///
-/// # Errors
-/// It is not an index, or names a file outside its folder.
-pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: std::collections::BTreeMap<String, String>,
-    }
-    let index: Index = serde_json::from_slice(index).map_err(|error| format!("its index: {error}"))?;
-    let names: BTreeSet<String> = index.weight_map.into_values().collect();
-    match names.iter().find(|name| !is_safe_path(name)) {
-        Some(name) => {
-            let name: String = name.chars().take(200).flat_map(char::escape_debug).collect();
-            Err(format!("its index names the file `{name}`, which is not in its folder"))
-        }
-        None => Ok(names),
-    }
-}
-
 fn sum(files: &[RemoteFile]) -> u64 {
     files.iter().map(|file| file.size).sum()
 }
 
-/// Fetches the files, some at a time; the first failure ends them all.
+/// Fetches files in parallel; the first failure stops all.
 fn fetch_all(fetch: &Fetch, files: &[RemoteFile]) -> Result<(), HubError> {
     let (next, failed) = (Mutex::new(files.iter()), AtomicBool::new(false));
     let work = || {
@@ -196,22 +146,4 @@ fn fetch_all(fetch: &Fetch, files: &[RemoteFile]) -> Result<(), HubError> {
         let results: Vec<_> = workers.into_iter().map(join).collect();
         results.into_iter().collect()
     })
-}
-
-fn with_retries<T>(
-    config: &HubConfig,
-    job: &PullJob,
-    ask: impl Fn() -> Result<T, FetchError>,
-) -> Result<T, HubError> {
-    let mut backoff = Backoff::new(config.backoff);
-    loop {
-        if job.is_cancelled() {
-            return Err(HubError::Cancelled);
-        }
-        match ask() {
-            Ok(answer) => return Ok(answer),
-            Err(FetchError::Permanent(error)) => return Err(error),
-            Err(FetchError::Transient { error, wait }) => backoff.wait(error, wait, false, job)?,
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Removing models from the cache, and the blobs that nothing needs any more. Targets of links are
+//! Removes models from the cache, with the blobs that no other snapshot needs. Targets of links are
 //! never removed.
 
 use std::{
@@ -16,12 +16,12 @@ use super::{
     name::{RepoName, is_commit},
 };
 
-/// What removing would do.
+/// What a removal deletes.
 #[derive(Debug)]
 pub struct Removal {
     cache: RepoCache,
     folder: String,
-    /// `None` removes the repository with all that is in it.
+    /// `None`: the whole repository.
     snapshot: Option<Snapshot>,
     commits: Vec<String>,
     /// Bytes on disk.
@@ -32,7 +32,7 @@ pub struct Removal {
 struct Snapshot {
     path: PathBuf,
     refs: Vec<PathBuf>,
-    /// What huggingface_hub notes about the commit beside it.
+    /// Files of huggingface_hub about the commit.
     notes: [PathBuf; 2],
     /// Blobs that no other snapshot links to.
     blobs: Vec<PathBuf>,
@@ -42,7 +42,7 @@ struct Snapshot {
 /// repository is a link, only the link is removed.
 ///
 /// # Errors
-/// It is not in the cache, is just being downloaded, or a folder on the way to the snapshot is a link.
+/// It is not in the cache, is being downloaded, or a folder on the way to the snapshot is a link.
 pub fn plan_removal(cache: &HubCache, repo: &RepoName) -> Result<Removal, HubError> {
     let (folder, cache) = (repo.folder(), cache.repo(repo));
     if !cache.folder.is_dir() {
@@ -77,7 +77,7 @@ pub fn plan_removal(cache: &HubCache, repo: &RepoName) -> Result<Removal, HubErr
 }
 
 impl Removal {
-    /// Removes names before contents: what is interrupted leaves nothing that looks whole.
+    /// Removes names before contents, so that an interrupted removal leaves no complete model.
     ///
     /// # Errors
     /// Something cannot be removed.
@@ -139,7 +139,7 @@ fn gone(path: &Path, remove: impl FnOnce(&Path) -> io::Result<()>) -> Result<(),
     }
 }
 
-/// The blobs that a snapshot links to, and no file outside the repository, whatever the links say.
+/// The blobs that a snapshot links to; never a file outside the repository.
 fn blobs(snapshot: &Path) -> BTreeSet<PathBuf> {
     let Some(blobs) = snapshot.parent().and_then(Path::parent).map(|repo| repo.join("blobs")) else {
         return BTreeSet::new();
@@ -157,7 +157,8 @@ fn refs_to(folder: &Path, commit: &str) -> Vec<PathBuf> {
     files(folder).iter().map(|name| folder.join(name)).filter(stands_for).collect()
 }
 
-/// Of the file itself: newer tools make blobs links into a store that several repositories share, which stays.
+/// Size of a file, 0 of a link: newer tools link blobs to a store that repositories share, which
+/// stays.
 fn own_size(path: &Path) -> u64 {
     path.symlink_metadata().map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 })
 }

@@ -1,4 +1,4 @@
-//! The models in the cache, whoever fetched them.
+//! Lists the models in the cache, also those that other tools downloaded.
 
 use std::{
     collections::BTreeMap,
@@ -11,32 +11,33 @@ use serde_json::Value;
 
 use super::{
     cache::HubCache,
-    check::{Missing, check_snapshot, files},
+    check::{check_snapshot, files},
     choose::ChooseError,
     last_used::LastUsed,
+    missing::Missing,
     name::{RepoName, is_commit},
 };
 
 /// One model of one snapshot.
 #[derive(Debug)]
 pub struct CachedModel {
-    /// With the part, where the repository's root is not the model.
+    /// With a part if the model is not at the repository's root.
     pub repo: RepoName,
     pub commit: String,
-    /// Branches and tags that stand for the commit here.
+    /// Branches and tags that name the commit.
     pub refs: Vec<String>,
     pub path: PathBuf,
-    /// Bytes on disk, of the whole snapshot.
+    /// Bytes on disk of the whole snapshot.
     pub size: u64,
     /// config.json's model_type.
     pub family: String,
     pub format: String,
     pub last_used: Option<SystemTime>,
-    /// `None` if it can be loaded.
+    /// `None`: the model is complete.
     pub missing: Option<Missing>,
 }
 
-/// Every snapshot that has a config.json with a model type, by name.
+/// Every snapshot whose config.json has a model type, sorted by name.
 pub fn scan(cache: &HubCache, uses: &LastUsed) -> Vec<CachedModel> {
     let mut models = Vec::new();
     for folder in names(cache.root()) {
@@ -144,7 +145,7 @@ fn quantized(quantization: &Value) -> String {
     }
 }
 
-/// Which branches and tags stand for each commit.
+/// Branches and tags by commit.
 fn refs(folder: &Path) -> BTreeMap<String, Vec<String>> {
     let mut refs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in files(folder) {
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_have_short_names() {
+    fn describe_config_names_the_weight_format() {
         let check = |config: Value, expected: &str| {
             assert_eq!(
                 describe_config(&config).map(|(_, format)| format).as_deref(),

@@ -1,4 +1,4 @@
-//! Routes that change what the server has: downloading a model, and serving another one.
+//! Routes that download a model or serve another one.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
-    app_state::{AppState, MAX_PULLS, PullRefused},
+    app_state::{AppState, MAX_PULLS, PullRejected},
     handlers::{self, JsonBody},
     openai::{
         self,
@@ -39,10 +39,10 @@ use crate::{
     source::{self, SourceError},
 };
 
-/// `Retry-After` when too many pulls run.
-const PULL_WAIT: Duration = Duration::from_secs(30);
-/// The least time between two lines about one file.
-const LINE_EVERY: Duration = Duration::from_millis(200);
+/// `Retry-After` if too many pulls run.
+const PULL_RETRY_AFTER: Duration = Duration::from_secs(30);
+/// Shortest time between two progress lines of one file.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Deserialize)]
 struct LoadRequest {
@@ -56,7 +56,7 @@ struct PullRequest {
     stream: Option<bool>,
 }
 
-/// Answers when the other model is served, or has failed.
+/// Responds once the other model is served or has failed to load.
 pub async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let request: LoadRequest = openai::parse(&body.0.bytes)?;
     let started = Instant::now();
@@ -69,7 +69,7 @@ pub async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<
     Ok(Json(answer))
 }
 
-/// Answers when the model is there; or with `stream` in lines of JSON as it comes.
+/// Responds once the model is downloaded, with `stream` in JSON lines of progress.
 pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
     let request: PullRequest = openai::parse(&body.0.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
@@ -93,8 +93,8 @@ pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Respo
     }
 }
 
-/// A download on a thread of its own. Dropping it, as happens when the client goes, cancels the download; what has come
-/// is kept.
+/// A download on a thread of its own. Dropping it, as happens when the client disconnects, cancels
+/// the download; partial files stay.
 struct PullStream {
     lines: UnboundedReceiver<PullLine>,
     cancelled: Arc<AtomicBool>,
@@ -110,7 +110,7 @@ enum PullLine {
 
 impl PullStream {
     fn start(state: &AppState, repo: RepoName) -> Result<PullStream, ApiError> {
-        let claim = state.begin_pull(repo.id()).map_err(|refused| pull_refused(&refused, &repo))?;
+        let guard = state.begin_pull(repo.id()).map_err(|rejected| pull_rejected(&rejected, &repo))?;
         let shutdown = state.current().shutdown.watch();
         let (sender, lines) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -119,13 +119,13 @@ impl PullStream {
             let progress = ProgressReporter { sender: sender.clone(), last: Mutex::default() };
             let job = PullJob { report: &|event| progress.report(event), cancelled: &stop };
             let result = hub::pull(state.hub(), &repo, &job);
-            // Free before the client knows, who may ask again at once.
-            drop(claim);
+            // Released before the client knows, which may send the next request at once.
+            drop(guard);
             let last = match result {
                 Ok(pulled) => PullLine::Done(done(&repo, &pulled)),
                 Err(error) => PullLine::Failed(hub_error(&error)),
             };
-            // Nobody listens once the client has gone.
+            // Fails if the client has disconnected.
             let _ = sender.send(last);
         });
         Ok(PullStream { lines, cancelled, shutdown, ended: false })
@@ -165,7 +165,7 @@ impl PullLine {
     }
 }
 
-/// Lines about files, not too many of them.
+/// Sends progress lines, at most one per file and interval.
 struct ProgressReporter {
     sender: UnboundedSender<PullLine>,
     last: Mutex<HashMap<String, Instant>>,
@@ -192,7 +192,7 @@ impl ProgressReporter {
 
     fn is_due(&self, path: &str) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.get(path).is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        let due = last.get(path).is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL);
         if due {
             last.insert(path.to_owned(), Instant::now());
         }
@@ -207,7 +207,7 @@ fn done(repo: &RepoName, pulled: &Pulled) -> Value {
 fn open_error(error: &OpenError) -> ApiError {
     let message = error.to_string();
     match error {
-        OpenError::Source(SourceError::Hub(HubError::Choice(_)) | SourceError::OddFile(_)) => {
+        OpenError::Source(SourceError::Hub(HubError::Choice(_)) | SourceError::NotSafetensors(_)) => {
             ApiError::invalid("model", message)
         }
         OpenError::Source(_) => {
@@ -222,7 +222,7 @@ fn open_error(error: &OpenError) -> ApiError {
     }
 }
 
-/// The hub's refusals are the client's to mend, its failures are not.
+/// Status and code of an error: 4xx if another request can succeed.
 fn hub_error(error: &HubError) -> ApiError {
     let message = error.to_string();
     let (status, code) = match error {
@@ -242,14 +242,14 @@ fn hub_error(error: &HubError) -> ApiError {
     ApiError::new(status, message).code(code)
 }
 
-fn pull_refused(refused: &PullRefused, repo: &RepoName) -> ApiError {
-    match refused {
-        PullRefused::Same => conflict(&format!("{} is being downloaded already", repo.id())),
-        PullRefused::TooMany => {
+fn pull_rejected(rejected: &PullRejected, repo: &RepoName) -> ApiError {
+    match rejected {
+        PullRejected::AlreadyRunning => conflict(&format!("{} is being downloaded already", repo.id())),
+        PullRejected::TooMany => {
             let message =
-                format!("{MAX_PULLS} models are being downloaded, and no more may be; try again later");
+                format!("{MAX_PULLS} models are being downloaded, the most allowed; try again later");
             let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_pulls");
-            ApiError { retry_after: Some(PULL_WAIT), ..error }
+            ApiError { retry_after: Some(PULL_RETRY_AFTER), ..error }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who serves which model: the one place where the served model changes, and where engines are kept track of.
+//! The state of all routes: the served model, which can be replaced, and the running engines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,21 +16,21 @@ use tokio::sync::oneshot;
 use super::Server;
 use crate::{config::ModelConfig, hub::HubConfig, loading::OpenError, model::Model};
 
-/// The routes' state; handlers see the [`Server`] that is current when their request comes.
+/// Handlers get the [`Server`] that is current when their request arrives.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
 struct Shared {
     current: RwLock<Arc<Server>>,
-    /// How models are loaded; which one, a request says.
+    /// How to load models; a request names the model.
     config: ModelConfig,
-    /// What the server calls any model it serves, beside the model's own name.
+    /// The name to serve any model under, besides its own.
     name: Option<String>,
     engines: Engines,
-    /// Whether a model is being loaded, and the thread that does it or did it last.
+    /// Whether a model is being loaded, and the thread of the last load.
     loading: AtomicBool,
     loader: Mutex<Option<JoinHandle<()>>>,
-    /// The program ends: no more loading.
+    /// Set when the program ends: no more loads.
     stopped: Arc<AtomicBool>,
     pulling: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -41,25 +41,25 @@ impl FromRef<AppState> for Arc<Server> {
     }
 }
 
-/// Another load is under way.
+/// Another model is being loaded.
 #[derive(Debug)]
 pub struct Busy;
 
-/// Most repositories pulled at one time: each pull has its own threads and connections.
+/// Most concurrent pulls: each has its own threads and connections.
 pub const MAX_PULLS: usize = 4;
 
 #[derive(Debug)]
-pub enum PullRefused {
-    Same,
+pub enum PullRejected {
+    AlreadyRunning,
     TooMany,
 }
 
 impl AppState {
     pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> AppState {
         let engines = Engines::default();
-        // Models that are loaded later count on.
+        // Counters continue across models.
         config.options.metrics = server.engine().metrics().clone();
-        server.engine = Some(engines.keep(&server.model.engine));
+        server.engine = Some(engines.register(&server.model.engine));
         AppState(Arc::new(Shared {
             current: RwLock::new(Arc::new(server)),
             config,
@@ -84,22 +84,22 @@ impl AppState {
         &self.0.config.hub
     }
 
-    /// Loads a model beside the one that is served, and serves it once it is ready. If it fails, nothing changes. The old
-    /// one goes when the last request that began with it has ended.
+    /// Loads a model next to the served one, and serves it once it is ready; a failure changes
+    /// nothing. The old model is dropped with its last request.
     ///
     /// # Errors
-    /// Another load is under way. What the receiver gets: the model cannot be loaded.
+    /// [`Busy`]: another model is being loaded. The receiver gets the errors of the load.
     pub fn load(&self, model: String) -> Result<oneshot::Receiver<Result<Arc<Server>, OpenError>>, Busy> {
         let mut loader = lock(&self.0.loader);
         if self.0.stopped.load(Ordering::Relaxed) || self.0.loading.swap(true, Ordering::AcqRel) {
             return Err(Busy);
         }
-        let (claim, (sender, receiver)) = (LoadGuard(self.clone()), oneshot::channel());
-        // Goes on if whoever asked has gone: half of a swap helps nobody.
+        let (guard, (sender, receiver)) = (LoadGuard(self.clone()), oneshot::channel());
+        // Continues if the client disconnects.
         *loader = Some(thread::spawn(move || {
-            let result = claim.0.swap(model);
-            // Free before the client knows, who may ask again at once.
-            drop(claim);
+            let result = guard.0.swap(model);
+            // Released before the client knows, which may send the next request at once.
+            drop(guard);
             let _ = sender.send(result);
         }));
         Ok(receiver)
@@ -109,7 +109,7 @@ impl AppState {
         let config = ModelConfig { model: Some(model), ..self.0.config.clone() };
         let model = Model::open_unless(&config, &self.0.stopped)?;
         let mut server = self.current().with_model(model, self.0.name.clone());
-        server.engine = Some(self.0.engines.keep(&server.model.engine));
+        server.engine = Some(self.0.engines.register(&server.model.engine));
         let server = Arc::new(server);
         let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, server.clone());
@@ -119,25 +119,25 @@ impl AppState {
         Ok(server)
     }
 
-    /// A claim to pull a repository.
+    /// Registers a pull of a repository, until the guard is dropped.
     ///
     /// # Errors
-    /// It is being pulled already, or [`MAX_PULLS`] others are.
-    pub fn begin_pull(&self, repo: String) -> Result<PullGuard, PullRefused> {
+    /// The repository is being pulled already, or [`MAX_PULLS`] others are.
+    pub fn begin_pull(&self, repo: String) -> Result<PullGuard, PullRejected> {
         let shared = self.0.pulling.clone();
         let mut pulling = lock(&shared);
         if pulling.contains(&repo) {
-            return Err(PullRefused::Same);
+            return Err(PullRejected::AlreadyRunning);
         }
         if pulling.len() >= MAX_PULLS {
-            return Err(PullRefused::TooMany);
+            return Err(PullRejected::TooMany);
         }
         pulling.insert(repo.clone());
         drop(pulling);
         Ok(PullGuard { pulling: shared, repo })
     }
 
-    /// Ends loading and every engine. MLX crashes if the program ends while it computes.
+    /// Stops loading and every engine: MLX crashes if the program ends while it computes.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Relaxed);
         let loader = lock(&self.0.loader).take();
@@ -148,7 +148,7 @@ impl AppState {
     }
 }
 
-/// Lets the next load begin when dropped.
+/// Allows the next load when dropped.
 struct LoadGuard(AppState);
 
 impl Drop for LoadGuard {
@@ -157,7 +157,7 @@ impl Drop for LoadGuard {
     }
 }
 
-/// Gives the repository free when dropped.
+/// Ends the registration of a pull when dropped.
 pub struct PullGuard {
     pulling: Arc<Mutex<BTreeSet<String>>>,
     repo: String,
@@ -169,7 +169,7 @@ impl Drop for PullGuard {
     }
 }
 
-/// Engines that may still compute: those of models that were replaced end in their own time.
+/// Engines that may still compute; those of replaced models end with their last requests.
 #[derive(Clone, Default)]
 struct Engines(Arc<EnginesShared>);
 
@@ -180,7 +180,7 @@ struct EnginesShared {
 }
 
 impl Engines {
-    fn keep(&self, engine: &Engine) -> EngineGuard {
+    fn register(&self, engine: &Engine) -> EngineGuard {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.0.running).insert(id, engine.clone());
         EngineGuard { engines: self.clone(), id }
@@ -201,11 +201,11 @@ pub struct EngineGuard {
 impl Drop for EngineGuard {
     fn drop(&mut self) {
         let (engines, id) = (self.engines.clone(), self.id);
-        // Waits for the step being computed, which is not for the thread that drops the last request.
+        // On another thread: stopping waits for the current step.
         thread::spawn(move || {
             let engine = lock(&engines.0.running).get(&id).cloned();
             engine.iter().for_each(Engine::stop);
-            // Only now, so that until then the program's end waits for it.
+            // Last: until then `Engines::stop` waits for it.
             lock(&engines.0.running).remove(&id);
         });
     }

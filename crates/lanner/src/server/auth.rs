@@ -1,5 +1,5 @@
-//! Who may ask: the Host header against DNS rebinding, the Origin header against other sites'
-//! pages, the API key, and panics turned into error objects.
+//! Which requests are allowed: the Host header against DNS rebinding, the Origin header against
+//! other sites' pages, and the API key. Also turns panics into error objects.
 
 use std::{any::Any, net::IpAddr, sync::Arc};
 
@@ -15,7 +15,7 @@ use axum::{
 
 use super::openai::error::ApiError;
 
-/// Suffixes that cannot be registered publicly: they name hosts of the local network.
+/// Suffixes of the local network, which cannot be registered publicly.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 
 pub struct Auth {
@@ -38,28 +38,28 @@ impl Auth {
         }
     }
 
-    /// DNS rebinding: a web page can point its own name at this machine; browsers then send that
-    /// name.
+    /// DNS rebinding: a web page can point its own host name at this machine; the browser then
+    /// sends that name.
     fn check_host(&self, request: &Request) -> Result<(), ApiError> {
-        // Browsers always send a Host, so what comes without one is no web page.
+        // Browsers always send a Host, so a request without one is not from a web page.
         let names = request.headers().get_all(HOST).into_iter();
         let mut names = names.map(|header| host_name(header.to_str().unwrap_or_default()));
         let Some(name) = names.find(|name| !self.is_own(name)) else { return Ok(()) };
-        let place = if self.on_loopback { "listens on loopback and" } else { "is of the local network and" };
+        let scope = if self.on_loopback { "listens on loopback" } else { "serves the local network" };
         let message = format!(
-            "this server {place} does not answer for the host `{name}`; start it with --allow-host {name} if that is wanted"
+            "this server {scope} and does not answer for the host `{name}`; to allow it, start with --allow-host {name}"
         );
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("host_not_allowed"))
     }
 
-    /// Browsers send the origin of a page that calls another site; other clients need not.
+    /// Browsers send the origin of a page that calls another site; other clients need not send one.
     fn check_origin(&self, request: &Request) -> Result<(), ApiError> {
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or("null");
         let is_allowed = match origin.split_once("://") {
-            // The server itself, or a page served beside it.
+            // The server itself, or a page on the same host.
             Some(("http" | "https", authority)) => self.is_own(host_name(authority)),
-            // An installed program or a browser extension.
+            // A desktop program or a browser extension.
             Some(_) => true,
             // A sandboxed frame of any site sends `null`.
             None => false,
@@ -68,13 +68,13 @@ impl Auth {
             return Ok(());
         }
         let message = format!(
-            "this server does not answer pages of `{origin}`; start it with --allow-host and its host if that is wanted"
+            "this server does not answer pages of `{origin}`; to allow them, start with --allow-host and their host"
         );
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("origin_not_allowed"))
     }
 
-    /// Whether a host name is safe from rebinding, or allowed. Beyond loopback that includes
-    /// addresses, which need no DNS lookup, and names that cannot be registered publicly.
+    /// Whether a host name is safe from rebinding, or allowed. Not on loopback, IP addresses are
+    /// safe, which need no DNS lookup, and names that cannot be registered publicly.
     fn is_own(&self, name: &str) -> bool {
         let address = name.parse::<IpAddr>().ok();
         let lower = name.to_ascii_lowercase();
@@ -94,7 +94,7 @@ impl Auth {
         let message = match given {
             Some(given) if constant_time_eq(given.as_bytes(), key.as_bytes()) => return Ok(()),
             Some(_) => "the API key is wrong",
-            None => "this server asks for an API key: send `Authorization: Bearer KEY`",
+            None => "this server requires an API key; send `Authorization: Bearer KEY`",
         };
         Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
     }
@@ -107,20 +107,18 @@ pub async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Ne
     }
 }
 
-/// Replaces the admin routes under --no-admin.
+/// Replaces the admin routes with --no-admin.
 pub async fn no_admin(request: Request, _: Next) -> ApiError {
-    let message = format!(
-        "this server was started with --no-admin, so {} is off: it loads and pulls nothing, and says nothing of its cache",
-        request.uri().path()
-    );
+    let message =
+        format!("{} is disabled, because this server was started with --no-admin", request.uri().path());
     ApiError::new(StatusCode::FORBIDDEN, message).code("admin_disabled")
 }
 
-/// A panic is our bug: the client learns that much, the log has the rest.
+/// The response after a panic; the log has the details.
 pub fn panicked(_: Box<dyn Any + Send>) -> Response {
     ApiError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
-        "the server hit a bug on this request; its log says more",
+        "the server hit a bug on this request; its log has the details",
     )
     .into_response()
 }
@@ -133,7 +131,7 @@ fn host_name(header: &str) -> &str {
     }
 }
 
-/// Takes as long for a wrong key as for a right one of the same length.
+/// Takes the same time for any two keys of the same length.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && std::hint::black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
 }
@@ -152,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panicking_handler_is_a_500() {
+    fn panic_in_a_handler_is_a_500() {
         async fn bug() -> StatusCode {
             panic!("a bug, on purpose")
         }
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_stranger_could_own_are_refused_on_every_bind() {
+    fn host_and_origin_that_could_be_rebound_are_rejected() {
         let check = |listens_on: &str, header: axum::http::HeaderName, value: &str| {
             let auth = Auth::new(listens_on.parse().unwrap(), vec!["owl.example".into()], None);
             let request = Request::builder().uri("/health").header(header, value);
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_lose_their_port() {
+    fn host_name_drops_the_port() {
         for (header, name) in [
             ("localhost", "localhost"),
             ("a.b:80", "a.b"),
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_match_only_themselves() {
+    fn constant_time_eq_compares_keys() {
         assert!(constant_time_eq(b"key", b"key"));
         assert!(!constant_time_eq(b"key", b"kez"));
         assert!(!constant_time_eq(b"key", b"keys"));

@@ -1,4 +1,4 @@
-//! One function per route: body in, response out.
+//! One function per route.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -22,7 +22,7 @@ use super::{
     preparation::{Lane, Preparation, Received},
 };
 
-/// 503 where the engine's thread does not do its work; what a monitor restarts a server by.
+/// 503 if the engine's thread is stuck or stopped, for monitors that restart the server.
 pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
     let health = server.engine().health();
     let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
@@ -31,7 +31,7 @@ pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Valu
         Health::Working(since) => ("ok", "step", Some(since), None),
         Health::Stuck { working, allowed } => {
             let reason = format!(
-                "the engine has computed one step for {:.0} s, where {:.0} s are allowed; restart the server",
+                "the engine has computed one step for {:.0} s, {:.0} s are allowed; restart the server",
                 working.as_secs_f64(),
                 allowed.as_secs_f64()
             );
@@ -39,7 +39,7 @@ pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Valu
         }
         Health::Ended => ("stopped", "ended", None, Some(RequestError::EngineStopped.to_string())),
     };
-    let mut answer = json!({
+    let mut body = json!({
         "status": status,
         "model": server.name(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -48,8 +48,8 @@ pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Valu
         "engine": { "activity": activity, "since_s": since.map(seconds) },
     });
     let code = if reason.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    reason.into_iter().for_each(|reason| answer["reason"] = reason.into());
-    (code, Json(answer))
+    reason.into_iter().for_each(|reason| body["reason"] = reason.into());
+    (code, Json(body))
 }
 
 pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
@@ -97,7 +97,7 @@ fn memory(engine: &Engine) -> Value {
     })
 }
 
-/// What the prefix cache holds and has done.
+/// Contents and counters of the prefix cache.
 pub async fn cache(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
@@ -105,7 +105,7 @@ pub async fn cache(
     cache_stats(server, &preparation, Engine::cache_stats).await
 }
 
-/// Empties the prefix cache; answers with what it held.
+/// Empties the prefix cache; responds with its contents before.
 pub async fn clear_cache(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
@@ -113,14 +113,14 @@ pub async fn clear_cache(
     cache_stats(server, &preparation, Engine::clear_cache).await
 }
 
-/// The engine answers between two steps: a wait, which does not belong on an async thread.
+/// The engine replies between two steps, so this blocks and does not belong on an async thread.
 async fn cache_stats(
     server: Arc<Server>,
     preparation: &Preparation,
-    ask: fn(&Engine) -> Result<CacheStats, RequestError>,
+    query: fn(&Engine) -> Result<CacheStats, RequestError>,
 ) -> Result<Json<Value>, ApiError> {
-    let ask = move || ask(&server.model.engine).map_err(|error| ApiError::from_engine(&error, "cache"));
-    let stats = preparation.run(Lane::Waiting, ask).await?;
+    let query = move || query(&server.model.engine).map_err(|error| ApiError::from_engine(&error, "cache"));
+    let stats = preparation.run(Lane::Waiting, query).await?;
     Ok(Json(json!({
         "budget_bytes": stats.budget_bytes,
         "bytes": stats.bytes,
@@ -160,7 +160,7 @@ pub async fn completions(
 }
 
 type Threads = Extension<Arc<Preparation>>;
-/// What cannot be read is counted with what cannot be answered.
+/// A `Result`, so that bodies that cannot be read are counted too.
 type Body = Result<JsonBody, ApiError>;
 
 async fn respond<F: ApiFormat>(
@@ -185,7 +185,7 @@ async fn answer<F: ApiFormat>(
     let request = preparation.run(lane, move || ParsedRequest::<F>::parse(server, &bytes, arrived)).await?;
     let claim = request.claim().await?;
     let begin = move || {
-        // Held until nothing of the preparation is.
+        // Until preparation has freed its memory.
         let _charge = charge;
         Completion::start(request, claim, outcome)
     };
@@ -203,9 +203,10 @@ pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 }
 
 impl Server {
-    /// Clients that name another model would otherwise take our answer for its.
-    pub fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        match asked {
+    /// Rejects another model's name: its client would take this model's answer for that of the
+    /// other.
+    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
             Some(name) if !self.names.iter().any(|known| known == name) => {
                 let message = format!("the model `{name}` does not exist; this server has `{}`", self.name());
                 Err(ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found"))
@@ -215,8 +216,8 @@ impl Server {
     }
 }
 
-/// A body that says it is JSON. A web page cannot send that type to another site without asking first, so
-/// insisting on it keeps pages from using a server on the reader's machine.
+/// A body of type JSON. A web page cannot send that type to another site without a preflight
+/// request, so requiring it keeps pages from using a server on the user's machine.
 pub struct JsonBody(pub Received);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
@@ -228,7 +229,7 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let Some(preparation) = request.extensions().get::<Arc<Preparation>>().cloned() else {
-            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "nothing here reads bodies"));
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this route has no body reader"));
         };
         preparation.read(request.into_body()).await.map(JsonBody)
     }

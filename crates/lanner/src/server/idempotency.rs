@@ -1,5 +1,5 @@
-//! Answers kept for a while under a key that the client chose, so that a request sent again is answered with what it was
-//! answered before. Knows nothing of what an answer means.
+//! Idempotency keys: answers stored for a while under a key of the client, so that a request sent
+//! again gets the same answer. Knows no request or response format.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,37 +11,37 @@ use tokio::sync::watch;
 
 use crate::generate::{ChoiceEvent, Reason, Token};
 
-/// What a key costs beside the steps kept under it.
+/// Bytes that a key costs besides its answer.
 const OVERHEAD: usize = 512;
-/// The part of the budget that one answer may take, as a divisor.
-const LARGEST: usize = 8;
+/// One answer may take this part of the budget, as a divisor.
+const MAX_SHARE: usize = 8;
 
-/// A whole answer: the steps of all its choices, in the order in which they came.
+/// A whole answer: the events of all choices in order.
 #[derive(Debug)]
 pub struct Recording {
     pub id: String,
     /// Seconds since the Unix epoch.
     pub created: u64,
-    pub steps: Vec<(usize, ChoiceEvent)>,
+    pub events: Vec<(usize, ChoiceEvent)>,
 }
 
-/// What a request is recognised by.
+/// Identifies a request by its content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint(pub [u8; 32]);
 
-/// What a request with a key is to do.
+/// What a request with a key does.
 #[derive(Debug)]
 pub enum Claim {
-    /// Generate, and record it for others.
+    /// Generates, and records the answer.
     New(Recorder),
     Replay(Arc<Recording>),
 }
 
-/// The key belongs to another request.
+/// The key was used for another request.
 #[derive(Debug)]
 pub struct KeyReused;
 
-/// All recordings; cheap to clone. They never take more than `budget` bytes, those being made included.
+/// All recordings, finished or not, within `budget` bytes; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct IdempotencyStore {
     budget: usize,
@@ -51,7 +51,7 @@ pub struct IdempotencyStore {
 #[derive(Debug, Default)]
 struct Entries {
     entries: HashMap<String, Entry>,
-    /// When what is kept ends, soonest first.
+    /// When stored answers expire, soonest first.
     ends: BTreeSet<(Instant, String)>,
     bytes: usize,
 }
@@ -64,7 +64,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum EntryState {
-    /// The receiver gets the recording, or sees the sender go without one.
+    /// The receiver gets the recording, or the sender is dropped without one.
     Running(watch::Receiver<Option<Arc<Recording>>>),
     Stored {
         recording: Arc<Recording>,
@@ -82,8 +82,8 @@ impl IdempotencyStore {
         IdempotencyStore { budget, state: Arc::default() }
     }
 
-    /// Waits while another request with the key is being answered. If that one fails or is cancelled, the next in its place
-    /// is first. `ttl` is how long the answer will be kept once it is whole.
+    /// Waits while another request with the key runs. If that fails or is cancelled, one of the
+    /// waiting requests gets [`Claim::New`]. `ttl` is how long the whole answer is stored.
     ///
     /// # Errors
     /// The key was used with another fingerprint.
@@ -127,7 +127,7 @@ impl IdempotencyStore {
                     Entry { fingerprint: fingerprint.clone(), state: EntryState::Running(receiver) };
                 state.entries.insert(key.to_owned(), running);
                 let recorder =
-                    Recorder { store: self.clone(), key: key.into(), ttl, sender, steps: vec![], bytes: 0 };
+                    Recorder { store: self.clone(), key: key.into(), ttl, sender, events: vec![], bytes: 0 };
                 Ok(Lookup::Claim(Claim::New(recorder)))
             }
         }
@@ -145,7 +145,7 @@ impl Entries {
         }
     }
 
-    /// Drops what would end soonest.
+    /// Drops the answer that expires soonest.
     fn drop_first(&mut self) {
         let Some((_, key)) = self.ends.pop_first() else { return };
         if let Some(Entry { state: EntryState::Stored { bytes, .. }, .. }) = self.entries.remove(&key) {
@@ -153,7 +153,7 @@ impl Entries {
         }
     }
 
-    /// Makes room for so many bytes more; `false` if there is none to be had.
+    /// Reserves bytes and drops answers for them; `false` if they do not fit.
     fn reserve(&mut self, bytes: usize, budget: usize) -> bool {
         while self.bytes + bytes > budget && !self.ends.is_empty() {
             self.drop_first();
@@ -164,40 +164,40 @@ impl Entries {
     }
 }
 
-/// Takes down an answer; dropped before the end, it leaves nothing behind.
+/// Records an answer; dropped before the end, it stores nothing.
 #[derive(Debug)]
 pub struct Recorder {
     store: IdempotencyStore,
     key: String,
     ttl: Duration,
     sender: watch::Sender<Option<Arc<Recording>>>,
-    steps: Vec<(usize, ChoiceEvent)>,
+    events: Vec<(usize, ChoiceEvent)>,
     /// Reserved so far.
     bytes: usize,
 }
 
 impl Recorder {
-    /// `None` if the answer is not to be kept: a choice was cancelled, or there is no room.
-    pub fn push(mut self, choice: usize, step: &ChoiceEvent) -> Option<Recorder> {
-        let bytes = size(step) + if self.steps.is_empty() { OVERHEAD + self.key.len() } else { 0 };
-        let cancelled = matches!(step, ChoiceEvent::Finished(finish) if finish.reason == Reason::Cancelled);
+    /// `None` if the answer will not be stored: a choice was cancelled, or it does not fit.
+    pub fn push(mut self, choice: usize, event: &ChoiceEvent) -> Option<Recorder> {
+        let bytes = size(event) + if self.events.is_empty() { OVERHEAD + self.key.len() } else { 0 };
+        let cancelled = matches!(event, ChoiceEvent::Finished(finish) if finish.reason == Reason::Cancelled);
         let budget = self.store.budget;
-        let large = self.bytes + bytes > budget / LARGEST;
-        if cancelled || large || !self.store.lock().reserve(bytes, budget) {
+        let too_large = self.bytes + bytes > budget / MAX_SHARE;
+        if cancelled || too_large || !self.store.lock().reserve(bytes, budget) {
             return None;
         }
         self.bytes += bytes;
-        self.steps.push((choice, step.clone()));
+        self.events.push((choice, event.clone()));
         Some(self)
     }
 
-    /// The answer is whole: keeps it, and hands it to those who wait.
+    /// Stores the whole answer, and passes it to the waiting requests.
     pub fn finish(self, id: String, created: u64) {
         self.store_at(Instant::now(), id, created);
     }
 
     fn store_at(mut self, now: Instant, id: String, created: u64) {
-        let recording = Arc::new(Recording { id, created, steps: std::mem::take(&mut self.steps) });
+        let recording = Arc::new(Recording { id, created, events: std::mem::take(&mut self.events) });
         let mut state = self.store.lock();
         let (end, bytes) = (now + self.ttl, self.bytes);
         if let Some(entry) = state.entries.get_mut(&self.key) {
@@ -220,14 +220,14 @@ impl Drop for Recorder {
     }
 }
 
-/// Bytes in memory, without what allocators add.
-fn size(step: &ChoiceEvent) -> usize {
+/// Bytes in memory, without allocator overhead.
+fn size(event: &ChoiceEvent) -> usize {
     let scores = |top: usize| top * size_of::<(u32, f32)>();
     let token = |token: &Token| {
         size_of::<Token>() + token.logprobs.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
     };
     let tokens = |tokens: &[Token]| tokens.iter().map(token).sum::<usize>();
-    let own = match step {
+    let own = match event {
         ChoiceEvent::Prompt(prompt) => {
             let score = |score: &Option<engine::TokenLogprobs>| {
                 size_of_val(score) + score.as_ref().map_or(0, |logprobs| scores(logprobs.top.len()))
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// The id of the answer kept under a key.
+    /// The id of the answer stored under a key.
     fn stored(store: &IdempotencyStore, key: &str, now: Instant) -> Option<String> {
         match store.find(key, &print(0), TTL, now).expect("the same request") {
             Lookup::Claim(Claim::Replay(recording)) => Some(recording.id.clone()),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_kept_until_its_time_is_over() {
+    fn stored_answer_expires_after_its_ttl() {
         let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
         keep(&store, "a", 5, now);
         let just = Duration::from_nanos(1);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_not_kept() {
+    fn incomplete_or_cancelled_answer_is_not_stored() {
         let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
         drop(first(&store, "a", now).push(0, &text("half")));
         assert!(first(&store, "a", now).push(0, &finished(Reason::Cancelled)).is_none());
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_ends_soonest_goes_first() {
+    fn budget_evicts_the_answer_that_expires_soonest() {
         let (store, now) = (IdempotencyStore::new(40_000), Instant::now());
         let at = |seconds| now + Duration::from_secs(seconds);
         for (key, second) in [("a", 4), ("b", 0), ("c", 5), ("d", 6), ("e", 1), ("f", 3), ("g", 2), ("h", 7)]
@@ -347,7 +347,11 @@ mod tests {
         keep(&store, "j", 4000, at(8));
         assert_eq!(there("abcdefghij"), [1, 0, 1, 1, 0, 1, 1, 1, 1, 1]);
         keep(&store, "k", 6000, at(8));
-        assert_eq!(there("acdfghijk"), [1, 1, 1, 1, 1, 1, 1, 1, 0], "what is too large costs nobody a place");
+        assert_eq!(
+            there("acdfghijk"),
+            [1, 1, 1, 1, 1, 1, 1, 1, 0],
+            "an answer that is too large evicts none"
+        );
         let state = store.lock();
         let bytes = |entry: &Entry| match entry.state {
             EntryState::Stored { bytes, .. } => bytes,
@@ -358,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_being_made_count_too() {
+    fn running_recordings_count_towards_the_budget() {
         let (store, now) = (IdempotencyStore::new(40_000), Instant::now());
         let begin = |i: usize| first(&store, &i.to_string(), now).push(0, &text(&"x".repeat(4000)));
         let running: Vec<_> = (0..12).map(begin).collect();
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_get_the_first_place_or_the_answer() {
+    fn waiting_request_gets_the_claim_or_the_answer() {
         let (store, now) = (IdempotencyStore::new(1 << 20), Instant::now());
         let failing = first(&store, "a", now);
         let mut waiting = [0; 3].map(|_| Box::pin(store.claim("a", print(0), TTL)));
@@ -384,12 +388,12 @@ mod tests {
         let Some(Ok(Claim::New(second))) = poll(waiting[1].as_mut()) else { panic!("it is first now") };
         assert!(poll(waiting[0].as_mut()).is_none() && poll(waiting[2].as_mut()).is_none());
         let second = second.push(0, &text("x")).and_then(|second| second.push(0, &finished(Reason::Stop)));
-        // Kept for no time at all: those who wait get it even so.
+        // It expires at once; waiting requests get it even so.
         second.expect("room").store_at(now - TTL, "id".into(), 7);
         for i in [0, 2] {
             match poll(waiting[i].as_mut()) {
                 Some(Ok(Claim::Replay(recording))) => {
-                    assert_eq!((&*recording.id, recording.steps.len()), ("id", 2))
+                    assert_eq!((&*recording.id, recording.events.len()), ("id", 2))
                 }
                 other => panic!("{other:?}"),
             }

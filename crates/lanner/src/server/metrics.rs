@@ -1,5 +1,5 @@
-//! `GET /metrics`: what was done and what is held, in the text format of Prometheus. Nothing is measured here, and nothing
-//! waits: the engine's numbers are read as they are.
+//! `GET /metrics` in Prometheus' text format. Reads the engine's counters; measures nothing and
+//! never blocks.
 //!
 //! Reference: Prometheus documentation, "Exposition formats", text-based format 0.0.4.
 
@@ -25,17 +25,17 @@ use super::{
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What became of a request for an answer.
+/// How a request for a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Answered,
-    /// By an earlier answer.
+    /// Answered with an earlier answer.
     Replayed,
-    /// The client left before the end.
+    /// The client disconnected before the end.
     Cancelled,
-    /// The request was at fault.
+    /// The request is not valid.
     Invalid,
-    /// There was no place in the queue, or no memory.
+    /// The queue or the memory was full.
     Full,
     Timeout,
     Failed,
@@ -75,11 +75,11 @@ impl Outcome {
     }
 }
 
-/// Requests for answers that have ended, by outcome; whatever model answered.
+/// Ended requests for completions by outcome, over all models.
 #[derive(Debug, Default)]
 pub struct OutcomeCounts([AtomicU64; Outcome::ALL.len()]);
 
-/// A request for an answer, which is counted once: with its end, or without one once all that work on it have dropped it.
+/// Counts a request once: with its outcome, or as cancelled when the last reference is dropped.
 pub struct OutcomeGuard {
     requests: Arc<OutcomeCounts>,
     ended: AtomicBool,
@@ -104,10 +104,10 @@ impl Drop for OutcomeGuard {
 }
 
 pub async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, FORMAT)], written(&server))
+    ([(CONTENT_TYPE, FORMAT)], render(&server))
 }
 
-fn written(server: &Server) -> String {
+fn render(server: &Server) -> String {
     let mut text = Text::default();
     about(&mut text, server);
     let metrics = server.engine().metrics();
@@ -121,9 +121,9 @@ fn written(server: &Server) -> String {
 
 fn about(text: &mut Text, server: &Server) {
     let version = env!("CARGO_PKG_VERSION");
-    text.family("lanner_build_info", Kind::Gauge, "The program that answers.")
+    text.family("lanner_build_info", Kind::Gauge, "Version of the server.")
         .labelled(&[("version", version)], 1);
-    text.family("lanner_model_info", Kind::Gauge, "The model that is served.")
+    text.family("lanner_model_info", Kind::Gauge, "The served model.")
         .labelled(&[("model", server.name())], 1);
     text.gauge(
         "process_start_time_seconds",
@@ -133,35 +133,35 @@ fn about(text: &mut Text, server: &Server) {
 }
 
 fn requests(text: &mut Text, metrics: &Metrics, requests: &OutcomeCounts) {
-    let help = "Requests for answers that have ended, by outcome.";
+    let help = "Ended requests for completions, by outcome.";
     let mut family = text.family("lanner_requests_total", Kind::Counter, help);
     for outcome in Outcome::ALL {
         let count = requests.0[outcome as usize].load(Relaxed);
         family = family.labelled(&[("outcome", outcome.name())], count);
     }
     let gauges = [
-        ("lanner_waiting_sequences", "Choices of answers that wait for their turn.", &metrics.waiting),
-        ("lanner_running_sequences", "Choices of answers that are being generated.", &metrics.running),
+        ("lanner_waiting_sequences", "Choices in the queue.", &metrics.waiting),
+        ("lanner_running_sequences", "Choices being generated.", &metrics.running),
     ];
     gauges.into_iter().for_each(|(name, help, gauge)| text.gauge(name, help, gauge.get()));
     let counters = [
-        ("lanner_prompt_tokens_total", "Tokens of prompts, for each choice.", &metrics.prompt_tokens),
+        ("lanner_prompt_tokens_total", "Prompt tokens, counted for each choice.", &metrics.prompt_tokens),
         (
             "lanner_cached_prompt_tokens_total",
-            "Tokens of prompts whose state was reused instead of computed.",
+            "Prompt tokens whose state was reused instead of computed.",
             &metrics.cached_tokens,
         ),
-        ("lanner_generated_tokens_total", "Tokens generated.", &metrics.generated_tokens),
+        ("lanner_generated_tokens_total", "Generated tokens.", &metrics.generated_tokens),
     ];
     counters.into_iter().for_each(|(name, help, counter)| text.counter(name, help, counter.get()));
     text.histogram(
         "lanner_time_to_first_token_seconds",
-        "Time from when the engine took a choice in, its wait included, to its first token.",
+        "Time from when a choice entered the engine's queue to its first token.",
         &metrics.first_token.read(),
     );
     text.histogram(
         "lanner_inter_token_latency_seconds",
-        "Time from one token of a choice to its next; near 0 between tokens of one step.",
+        "Time between two tokens of a choice; near 0 within a step.",
         &metrics.between_tokens.read(),
     );
 }
@@ -171,19 +171,19 @@ fn speculation(text: &mut Text, metrics: &Metrics) {
     let of = |count: fn(&engine::Drafts) -> u64| drafts.iter().map(move |of| (of.drafter, count(of)));
     text.by_label(
         "lanner_speculation_drafted_tokens_total",
-        "Tokens proposed before they were computed, by drafter.",
+        "Drafted tokens, by drafter.",
         "drafter",
         of(|of| of.drafted.get()),
     );
     text.by_label(
         "lanner_speculation_accepted_tokens_total",
-        "Proposed tokens that were right, each of which saved a step, by drafter.",
+        "Drafted tokens that were accepted, by drafter.",
         "drafter",
         of(|of| of.accepted.get()),
     );
     text.seconds(
         "lanner_speculation_seconds_total",
-        "Time in which tokens were proposed; a part of lanner_step_seconds_total.",
+        "Time spent drafting; a part of lanner_step_seconds_total.",
         metrics.draft_time.get(),
     );
 }
@@ -196,40 +196,40 @@ fn steps(text: &mut Text, metrics: &Metrics) {
     ];
     text.by_label(
         "lanner_steps_total",
-        "Steps computed: with a part of a prompt, with a token of each sequence, or with drafts to verify.",
+        "Steps by kind: with prompt tokens, with one token per sequence, or with drafts to verify.",
         "kind",
         kinds.into_iter(),
     );
     let counters = [
-        ("lanner_step_sequences_total", "Sequences in all steps.", &metrics.step_rows),
-        ("lanner_step_tokens_total", "Tokens computed in all steps, drafts included.", &metrics.step_tokens),
+        ("lanner_step_sequences_total", "Sequences, summed over steps.", &metrics.step_rows),
+        ("lanner_step_tokens_total", "Tokens, drafts included, summed over steps.", &metrics.step_tokens),
         ("lanner_step_failures_total", "Steps that failed.", &metrics.failed_steps),
         (
             "lanner_preemptions_total",
-            "Sequences whose state made room for others' and was computed again.",
+            "Sequences whose state was evicted for others and computed again.",
             &metrics.preemptions,
         ),
     ];
     counters.into_iter().for_each(|(name, help, counter)| text.counter(name, help, counter.get()));
     text.seconds(
         "lanner_step_seconds_total",
-        "Time from the end of each step to that of the next, without idle times.",
+        "Time from the end of a step to that of the next, without idle time.",
         metrics.step_time.get(),
     );
 }
 
 fn caches(text: &mut Text, metrics: &Metrics) {
     let gauges = [
-        ("lanner_prefix_cache_bytes", "State of past sequences in memory.", &metrics.cache_bytes),
-        ("lanner_prefix_cache_budget_bytes", "Most state kept in memory.", &metrics.cache_budget),
-        ("lanner_prefix_cache_entries", "Runs of tokens whose state is in memory.", &metrics.cache_entries),
-        ("lanner_disk_cache_bytes", "State of the served model on the disk.", &metrics.disk_bytes),
-        ("lanner_disk_cache_files", "Files of state of the served model.", &metrics.disk_files),
+        ("lanner_prefix_cache_bytes", "Bytes of the prefix cache in memory.", &metrics.cache_bytes),
+        ("lanner_prefix_cache_budget_bytes", "Limit of the prefix cache in memory.", &metrics.cache_budget),
+        ("lanner_prefix_cache_entries", "Entries of the prefix cache in memory.", &metrics.cache_entries),
+        ("lanner_disk_cache_bytes", "Bytes of the served model's disk cache.", &metrics.disk_bytes),
+        ("lanner_disk_cache_files", "Files of the served model's disk cache.", &metrics.disk_files),
     ];
     gauges.into_iter().for_each(|(name, help, gauge)| text.gauge(name, help, gauge.get()));
     text.by_label(
         "lanner_prefix_cache_hits_total",
-        "Choices that reused state of past sequences, by where it lay.",
+        "Choices that reused cached state, by source.",
         "source",
         metrics.hits().map(|(source, count)| (usage::source(source), count)),
     );
@@ -239,28 +239,32 @@ fn caches(text: &mut Text, metrics: &Metrics) {
         "reason",
         metrics.misses().map(|(reason, count)| (usage::reason(reason), count)),
     );
-    let help = "Runs of tokens and kept states that made room for others.";
+    let help = "Entries and state snapshots evicted from memory.";
     text.counter("lanner_prefix_cache_evictions_total", help, metrics.evictions.get());
 }
 
 fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
     let info = server.engine().info();
-    text.gauge("lanner_model_weight_bytes", "Weights of the served model.", info.weight_bytes);
-    text.gauge("lanner_memory_active_bytes", "What MLX holds, as of the last step.", metrics.memory.get());
-    text.gauge("lanner_memory_peak_bytes", "The most that MLX has held.", metrics.most_memory.get());
+    text.gauge("lanner_model_weight_bytes", "Bytes of the served model's weights.", info.weight_bytes);
+    text.gauge(
+        "lanner_memory_active_bytes",
+        "Bytes that MLX holds, after the last step.",
+        metrics.memory.get(),
+    );
+    text.gauge("lanner_memory_peak_bytes", "Most bytes that MLX has held.", metrics.most_memory.get());
     let promised = MemoryClass::ALL.map(|class| (memory_class(class), metrics.account.bytes(class) as u64));
     text.gauge_by_label(
         "lanner_memory_reserved_bytes",
-        "Reserved memory by purpose; the prefix cache makes room for the others.",
+        "Reserved memory by purpose; the prefix cache yields to the others.",
         "class",
         promised.into_iter(),
     );
     if let Some(limit) = info.memory.limit {
-        text.gauge("lanner_memory_limit_bytes", "The limit on what MLX holds.", limit);
+        text.gauge("lanner_memory_limit_bytes", "Limit of the bytes that MLX holds.", limit);
     }
 }
 
-/// As it is called in answers.
+/// The name in metrics and responses.
 pub fn memory_class(class: MemoryClass) -> &'static str {
     match class {
         MemoryClass::Weights => "weights",
@@ -279,11 +283,11 @@ enum Kind {
     Histogram,
 }
 
-/// Lines in the text format.
+/// A page in the text format.
 #[derive(Default)]
 struct Text(String);
 
-/// Samples of one metric follow.
+/// One metric, to which samples are added.
 struct Family<'a> {
     text: &'a mut String,
     name: &'a str,
@@ -297,7 +301,7 @@ impl Text {
             Kind::Histogram => "histogram",
         };
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        // Writing into a string does not fail.
+        // Writing to a string does not fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
         Family { text: &mut self.0, name }
     }

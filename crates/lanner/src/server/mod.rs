@@ -1,4 +1,5 @@
-//! The HTTP server: routes, limits and shutdown. What requests mean is in `wire`, how they run in `answer`.
+//! The HTTP server: routes, limits and shutdown. `openai` has the request and response bodies,
+//! `completion` runs them.
 
 mod admin;
 mod app_state;
@@ -36,20 +37,20 @@ use self::{
 };
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
-/// Most memory that answers kept for their idempotency keys take, in bytes.
+/// Most bytes of answers stored for their idempotency keys.
 const IDEMPOTENCY_BUDGET: usize = 64 << 20;
-/// How long running requests may go on after the first Ctrl-C.
+/// How long running requests may continue after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long responses may take to end with an error after that.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// What every handler sees: a model being served. A handler keeps the one that it began with.
+/// A served model. A request keeps the one with which it began, even if another is loaded.
 pub struct Server {
     model: Arc<Model>,
-    /// Names under which requests may ask for the model; the first is the one we answer with.
+    /// Names that requests may use for the model; responses have the first.
     names: Vec<String>,
     started: Instant,
-    /// The same in seconds since the Unix epoch.
+    /// `started` in seconds since the Unix epoch.
     started_at: u64,
     /// When this model was ready, in seconds since the Unix epoch.
     created: u64,
@@ -58,7 +59,7 @@ pub struct Server {
     requests: Arc<OutcomeCounts>,
     idempotency: IdempotencyStore,
     shutdown: Shutdown,
-    /// Keeps the engine until nobody needs this model.
+    /// Stops the engine once no request uses this model.
     engine: Option<EngineGuard>,
 }
 
@@ -79,7 +80,7 @@ impl Server {
         }
     }
 
-    /// Another model in the same place.
+    /// Another model of the same server.
     fn with_model(&self, model: Model, name: Option<String>) -> Server {
         Server {
             started: self.started,
@@ -131,7 +132,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .layer(CatchPanicLayer::custom(auth::panicked))
 }
 
-/// Answers until Ctrl-C (or SIGTERM); then takes no new connections and gives running requests
+/// Serves until Ctrl-C or SIGTERM; then accepts no new connections and gives running requests
 /// [`GRACE`]. Requests that run after that, or after a second Ctrl-C, end with an error.
 ///
 /// # Errors
@@ -147,17 +148,17 @@ pub async fn serve(listener: TcpListener, state: AppState, config: &ServeConfig)
     connections.close();
     tokio::select! {
         () = connections.ended() => {}
-        () = out_of_patience(&mut signals) => {
+        () = grace_period(&mut signals) => {
             shutdown.begin();
-            let _ = timeout(LAST_WORDS, connections.ended()).await;
+            let _ = timeout(ABORT_GRACE, connections.ended()).await;
         }
     }
     timeouts.abort();
     Ok(())
 }
 
-async fn out_of_patience(signals: &mut Signals) {
-    // Nothing to say when nothing runs.
+async fn grace_period(signals: &mut Signals) {
+    // Prints nothing if no request runs.
     tokio::time::sleep(Duration::from_millis(100)).await;
     say("lanner: finishing running requests; Ctrl-C again stops at once");
     let _ = timeout(GRACE, signals.next()).await;

@@ -19,33 +19,33 @@ use tokio::{
 
 use super::openai::{count::Count, error::ApiError};
 
-/// Larger bodies use the large lane.
+/// Largest body of the small lane, in bytes.
 const SMALL_BODY: usize = 256 << 10;
-/// So do bodies with more values.
+/// Most JSON values of the small lane.
 const SMALL_COUNT: usize = 10_000;
-/// Most bytes buffered at one time, for small bodies and for large ones.
+/// Most bytes buffered at a time, for small bodies and for large ones.
 const SMALL_BYTES: usize = 32 << 20;
 const LARGE_BYTES: usize = 64 << 20;
-/// Large bodies take at most this part of a memory limit, as a divisor.
-const OF_MEMORY: usize = 8;
-/// Small requests prepared at one time.
+/// Bodies take at most this part of a memory limit, as a divisor.
+const MEMORY_DIVISOR: usize = 8;
+/// Small requests prepared at a time.
 const SMALL_THREADS: usize = 4;
-/// Bytes of a large body per thread of its lane that it takes: tokenising needs about 115 bytes for
-/// each byte of text, so that the largest bodies are prepared alone.
+/// A large body takes one thread of its lane per this many bytes: tokenising needs about 115 bytes
+/// of memory per byte of text, so the largest bodies are prepared alone.
 const BYTES_PER_THREAD: usize = 4 << 20;
-/// Requests for cache statistics that block on the engine at one time.
+/// Requests for cache statistics that block on the engine at a time.
 const WAITING_THREADS: usize = 2;
-/// Least average upload rate, in bytes per second, after the body timeout.
-const SLOWEST: f64 = 65536.0;
+/// Lowest average upload rate after the body timeout, in bytes per second.
+const MIN_RATE: f64 = 65536.0;
 /// Bytes per semaphore permit.
 const UNIT: usize = 1024;
 
-/// Blocking threads that [`Preparation`] uses at most.
+/// Most blocking threads of [`Preparation`].
 pub fn threads() -> usize {
     SMALL_THREADS + large_threads() + WAITING_THREADS
 }
 
-/// A long prompt may keep a thread busy for seconds, beside those that compute.
+/// Few: a long prompt takes seconds of a core that the engine could use.
 fn large_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).div_ceil(4).min(4)
 }
@@ -66,7 +66,7 @@ pub struct Received {
     pub charge: Charge,
 }
 
-/// Permits that a request holds while it is prepared.
+/// Permits of a request while it is prepared.
 pub struct Charge {
     lane: Lane,
     _bytes: Option<OwnedSemaphorePermit>,
@@ -91,7 +91,7 @@ impl Charge {
 
 impl Preparation {
     pub fn new(body_limit: usize, body_timeout: Duration, memory_limit: Option<usize>) -> Preparation {
-        let share = memory_limit.map_or(usize::MAX, |limit| limit / OF_MEMORY);
+        let share = memory_limit.map_or(usize::MAX, |limit| limit / MEMORY_DIVISOR);
         let large = LARGE_BYTES.max(2 * body_limit).min(share).max(UNIT);
         let semaphore = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Preparation {
@@ -134,7 +134,7 @@ impl Preparation {
             count.feed(&chunk)?;
             if !is_large && total > SMALL_BODY {
                 is_large = true;
-                // Its final length is unknown.
+                // Its final length is unknown, so it is charged the largest.
                 charge = Some(self.charge(&self.large_bytes, units(self.body_limit)).await?);
             } else if !is_large && units(total) > units(bytes.len()) {
                 let more = self.charge(&self.small_bytes, units(total) - units(bytes.len())).await?;
@@ -179,32 +179,30 @@ impl Preparation {
         }
     }
 
-    async fn charge(&self, of: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    async fn charge(&self, bytes: &Arc<Semaphore>, units: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        match timeout(self.body_timeout, of.clone().acquire_many_owned(units)).await {
+        match timeout(self.body_timeout, bytes.clone().acquire_many_owned(units)).await {
             Ok(Ok(charge)) => Ok(charge),
             _ => Err(busy()),
         }
     }
 
     /// Deadline of the next bytes: no pause exceeds the timeout, and the average rate does not stay
-    /// below [`SLOWEST`] for longer than the timeout.
+    /// below [`MIN_RATE`] for longer than the timeout.
     fn latest(&self, start: Instant, last: Instant, received: usize) -> Instant {
-        let all = start + self.body_timeout + Duration::from_secs_f64(received as f64 / SLOWEST);
+        let all = start + self.body_timeout + Duration::from_secs_f64(received as f64 / MIN_RATE);
         all.min(last + self.body_timeout)
     }
 
     fn too_large(&self) -> ApiError {
-        let message = format!(
-            "the body is larger than the {} bytes that this server takes; see --body-limit",
-            self.body_limit
-        );
+        let message =
+            format!("the body is larger than the limit of {} bytes; see --body-limit", self.body_limit);
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("request_too_large")
     }
 
     fn too_slow(&self) -> ApiError {
         let message = format!(
-            "the body did not come within {} s, nor at 64 KiB a second; send it faster, or raise --body-timeout",
+            "the body paused for {0} s, or took longer than {0} s at less than 64 KiB/s; send it faster, or raise --body-timeout",
             self.body_timeout.as_secs_f64()
         );
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("request_timeout")
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_too_large_is_refused_by_its_length_or_where_it_becomes_so() {
+    fn body_over_the_limit_is_413_declared_or_chunked() {
         let preparation = Preparation::new(1 << 20, TIMEOUT, None);
         let read = |body| block_on(preparation.read(body)).map(|received| received.bytes.len());
         let status = |result: Result<usize, ApiError>| result.map_err(|error| error.status.as_u16());
@@ -248,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_messages_are_refused_before_most_of_them_were_read() {
+    fn body_with_too_many_messages_is_rejected_early() {
         let preparation = Preparation::new(1 << 30, TIMEOUT, None);
         let sent = Arc::new(AtomicUsize::new(0));
         let counted = sent.clone();
@@ -262,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_stops_coming_is_given_up() {
+    fn stalled_body_times_out() {
         let preparation = Preparation::new(1 << 20, TIMEOUT, None);
         let stopped = stream::iter([Ok::<_, std::io::Error>(vec![b'{'])]).chain(stream::pending());
         let error = block_on(preparation.read(Body::from_stream(stopped))).err().unwrap();
@@ -270,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn large_bodies_share_their_bytes_and_leave_small_ones_alone() {
-        let preparation = Preparation::new(1 << 20, TIMEOUT, Some((2 * OF_MEMORY) << 20));
+    fn large_bodies_are_limited_apart_from_small_ones() {
+        let preparation = Preparation::new(1 << 20, TIMEOUT, Some((2 * MEMORY_DIVISOR) << 20));
         block_on(async {
             let large = || Body::from(vec![b' '; 1 << 20]);
             let held = [preparation.read(large()).await.ok(), preparation.read(large()).await.ok()];
@@ -281,7 +279,7 @@ mod tests {
             let small = preparation.read(Body::from("{}")).now_or_never().unwrap().ok().unwrap();
             assert_eq!(small.charge.lane(), Lane::Small);
             drop(held);
-            // One of unknown length takes no more than it has in the end.
+            // A body of unknown length keeps only the permits of its final length.
             let pieces =
                 || stream::iter((0..20).map(|_| Ok::<_, std::io::Error>(vec![b' '; SMALL_BODY / 10])));
             let read = || preparation.read(Body::from_stream(pieces()));
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_memory_limit_bodies_take_a_part_of_it() {
+    fn body_limit_is_a_part_of_the_memory_limit() {
         let preparation = Preparation::new(16 << 20, TIMEOUT, Some(8 << 20));
         let status = |length: usize| {
             block_on(preparation.read(Body::from(vec![b' '; length])))
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_make_a_body_large() {
+    fn body_with_many_values_uses_the_large_lane() {
         let preparation = Preparation::new(64 << 20, TIMEOUT, None);
         let lane = |body: Body| block_on(preparation.read(body)).ok().map(|received| received.charge.lane());
         let values = |count: usize| Body::from(format!("{{\"a\": [{}]}}", vec!["0"; count].join(",")));
@@ -314,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn small_work_does_not_wait_for_large() {
+    fn small_lane_does_not_wait_for_large_lane() {
         let runtime =
             Builder::new_multi_thread().max_blocking_threads(threads()).enable_time().build().unwrap();
         let preparation = Arc::new(Preparation::new(1 << 20, TIMEOUT, None));
@@ -323,7 +321,7 @@ mod tests {
         for _ in 0..3 * large_threads() {
             let (preparation, wait) = (preparation.clone(), wait.clone());
             runtime.spawn(async move {
-                // Until the sender has gone.
+                // Until the sender is dropped.
                 let stuck = move || Ok(wait.lock().map(|wait| wait.recv().is_err()).unwrap_or(true));
                 preparation.run(Lane::Large { threads: 9 }, stuck).await
             });

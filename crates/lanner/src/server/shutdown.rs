@@ -1,4 +1,4 @@
-//! Signal that the server no longer waits for running requests.
+//! The signal that ends running requests.
 
 use std::sync::Arc;
 

@@ -139,7 +139,7 @@ fn unknown_model_name_is_explained() {
     };
     assert_eq!(
         (stdout.as_str(), stderr.as_str()),
-        ("", "lanner: there is no place for models: set HF_HUB_CACHE or HOME\n")
+        ("", "lanner: there is no folder for models: set HF_HUB_CACHE or HOME\n")
     );
 }
 
@@ -221,7 +221,7 @@ fn rm_removes_only_files_no_other_revision_needs() {
     world.hub.push(&"d1".repeat(20), "config.json", golden("qwen3_5-mlx-4bit", "config.json"));
     world.ok(&["pull", "org/tiny"]);
     assert_eq!(world.models().len(), 3);
-    world.fails(&["rm", "org/tiny"], &["nobody can be asked", "hint: add --yes"]);
+    world.fails(&["rm", "org/tiny"], &["cannot ask whether to remove org/tiny", "hint: add --yes"]);
     world.fails(&["rm", "org/other", "--yes"], &["org/other is not in the cache"]);
     world.fails(&["rm", "org/tiny@v9", "--yes"], &["org/tiny@v9 is not in the cache"]);
     world.fails(&["rm", "merlin", "--yes"], &["merlin is built in"]);

@@ -1,4 +1,4 @@
-//! Speculation beside plain decoding: what is asked, in which ways, and what it changed.
+//! Compares speculative decoding with plain decoding.
 
 mod measure;
 mod prompts;
@@ -12,17 +12,18 @@ pub use self::{
     report::{Comparison, ComparisonRow},
 };
 
-/// What is compared with plain decoding.
+/// The modes to compare with plain decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpeculationModes {
-    /// Each drafter that there is, at each of its depths, and `auto`.
+    /// Every drafter at each of its depths, and `auto`.
     All,
     Listed(Vec<Speculate>),
 }
 
 impl SpeculationModes {
-    /// With drafters of these names; plain decoding comes first. A name without a depth stands for its usual ones.
-    pub fn of(&self, drafters: &[&str]) -> Vec<Speculate> {
+    /// The modes with these drafters, plain decoding first and none twice. A name without a depth
+    /// gives several depths.
+    pub fn resolve(&self, drafters: &[&str]) -> Vec<Speculate> {
         let all;
         let listed = match self {
             SpeculationModes::Listed(listed) => listed,
@@ -32,48 +33,48 @@ impl SpeculationModes {
                 &all
             }
         };
-        let mut ways = vec![Speculate::Off];
-        for way in listed {
-            match way {
-                Speculate::Fixed { drafter, depth: None } => ways.extend(
+        let mut modes = vec![Speculate::Off];
+        for mode in listed {
+            match mode {
+                Speculate::Fixed { drafter, depth: None } => modes.extend(
                     depths(drafter)
                         .iter()
                         .map(|depth| Speculate::Fixed { drafter: drafter.clone(), depth: Some(*depth) }),
                 ),
-                way => ways.push(way.clone()),
+                mode => modes.push(mode.clone()),
             }
         }
-        let mut seen = vec![];
-        ways.retain(|way| {
-            let new = !seen.contains(way);
-            seen.push(way.clone());
-            new
-        });
-        ways
+        let mut unique: Vec<Speculate> = vec![];
+        for mode in modes {
+            if !unique.contains(&mode) {
+                unique.push(mode);
+            }
+        }
+        unique
     }
 }
 
-/// Lengths of drafts that tell most of a drafter.
+/// Draft lengths that show most about a drafter.
 fn depths(drafter: &str) -> &'static [usize] {
     match drafter {
-        // Costs nothing, and is right for long or not at all. With the known token: one or two times as many as products take at
-        // once.
+        // Drafting is free, and right for long or not at all. With the known token these fill one
+        // or two tiles of a matrix product.
         "ngram" => &[3, 7, 15],
         "mtp" => &[1, 2, 3, 5],
-        // Costs the same at any depth.
+        // The cost is the same at any depth.
         "block" => &[2, 4, 7],
-        // With the known token: steps of two, four and eight, which are measured when a model is loaded.
+        // With the known token: steps of 2, 4 and 8 tokens, which loading measures.
         "scripted" => &[1, 3, 7],
         _ => &[2, 4, 8],
     }
 }
 
-/// Lines of a case, a way after another; the first is plain decoding. `rounds` are by round, then by way.
-pub fn lines(case: &Case, ways: &[Speculate], rounds: &[Vec<Round>], load: &StepTimes) -> Vec<ComparisonRow> {
-    let of = |way: usize| rounds.iter().map(|round| round[way].clone()).collect::<Vec<Round>>();
+/// Rows of a case, one per mode; the first is plain decoding. `rounds` are by round, then by mode.
+pub fn rows(case: &Case, modes: &[Speculate], rounds: &[Vec<Round>], load: &StepTimes) -> Vec<ComparisonRow> {
+    let of = |mode: usize| rounds.iter().map(|round| round[mode].clone()).collect::<Vec<Round>>();
     let plain = of(0);
-    let each = ways.iter().enumerate();
-    each.filter_map(|(i, way)| ComparisonRow::of(case, way, &plain, &of(i), load)).collect()
+    let rows = modes.iter().enumerate();
+    rows.filter_map(|(i, mode)| ComparisonRow::of(case, mode, &plain, &of(i), load)).collect()
 }
 
 #[cfg(test)]
@@ -81,15 +82,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_decoding_comes_first_and_nothing_twice() {
-        let check = |ways: SpeculationModes, expected: &[&str]| {
-            let found: Vec<String> = ways.of(&["ngram", "mtp"]).iter().map(ToString::to_string).collect();
+    fn resolve_puts_plain_decoding_first_and_removes_duplicates() {
+        let check = |modes: SpeculationModes, expected: &[&str]| {
+            let found: Vec<String> =
+                modes.resolve(&["ngram", "mtp"]).iter().map(ToString::to_string).collect();
             assert_eq!(found, expected);
         };
         let all = ["off", "ngram:3", "ngram:7", "ngram:15", "mtp:1", "mtp:2", "mtp:3", "mtp:5", "auto"];
         check(SpeculationModes::All, &all);
-        let listed =
-            |text: &str| SpeculationModes::Listed(text.split(',').map(|way| way.parse().unwrap()).collect());
+        let listed = |text: &str| {
+            SpeculationModes::Listed(text.split(',').map(|mode| mode.parse().unwrap()).collect())
+        };
         check(listed("auto"), &["off", "auto"]);
         check(listed("off,mtp:3,mtp:4,mtp:3"), &["off", "mtp:3", "mtp:4"]);
         check(listed("block"), &["off", "block:2", "block:4", "block:7"]);

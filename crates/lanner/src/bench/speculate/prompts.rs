@@ -1,4 +1,4 @@
-//! Texts to be answered while speculation is measured, of kinds that drafts suit well and badly.
+//! Prompts for measuring speculative decoding, of kinds that suit drafting well and badly.
 
 /// Prompts of one kind.
 #[derive(Clone, Copy, Debug)]
@@ -9,8 +9,8 @@ pub struct PromptClass {
     text: &'static str,
 }
 
-/// What stands between two prompts of a file.
-const BETWEEN: &str = "\n%%\n";
+/// Separator of prompts in a file.
+const SEPARATOR: &str = "\n%%\n";
 
 pub const PROMPT_CLASSES: [PromptClass; 5] = [
     PromptClass { name: "prose", think: false, text: include_str!("../prompts/prose.txt") },
@@ -22,7 +22,7 @@ pub const PROMPT_CLASSES: [PromptClass; 5] = [
 
 impl PromptClass {
     pub fn prompts(&self) -> impl Iterator<Item = &'static str> {
-        self.text.trim_end().split(BETWEEN)
+        self.text.trim_end().split(SEPARATOR)
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_eight_prompts_of_its_own() {
+    fn every_class_has_eight_distinct_prompts() {
         let mut all: Vec<&str> = PROMPT_CLASSES.iter().flat_map(PromptClass::prompts).collect();
         assert!(all.iter().all(|prompt| prompt.len() > 10 && !prompt.contains("%%")), "{all:?}");
         assert!(PROMPT_CLASSES.iter().all(|class| class.prompts().count() == 8));

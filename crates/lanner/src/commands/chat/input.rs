@@ -1,4 +1,4 @@
-//! Where turns come from: a line editor with history, or the lines of a pipe.
+//! Input of the chat: a line editor with history, or the lines of a pipe.
 
 use std::{
     io::{self, BufRead, IsTerminal},
@@ -9,7 +9,7 @@ use rustyline::{Behavior, Config, DefaultEditor, error::ReadlineError};
 
 use super::CommandError;
 
-/// Lines kept for the next time.
+/// Most lines of the history file.
 const HISTORY_LINES: usize = 1000;
 
 pub enum Input {
@@ -22,11 +22,11 @@ impl Input {
         if !io::stdin().is_terminal() {
             return Ok(Input::Pipe);
         }
-        // On the terminal itself, so that stdout holds nothing but answers.
+        // Echoes on the terminal, so that stdout has answers only.
         let config = Config::builder().behavior(Behavior::PreferTerm).max_history_size(HISTORY_LINES)?;
         let mut editor = Box::new(DefaultEditor::with_config(config.build())?);
         if let Some(path) = &history {
-            // The first time there is none.
+            // Fails if there is none yet.
             let _ = editor.load_history(path);
         }
         Ok(Input::Terminal { editor, history })
@@ -71,7 +71,7 @@ impl Input {
         }
     }
 
-    /// At once, and not at the end, which may never come; without history there is still a chat.
+    /// Appends to the history at once: the program may be killed. Failures are logged only.
     fn remember(&mut self, turn: &str) {
         let Input::Terminal { editor, history: Some(path) } = self else { return };
         let _ = editor.add_history_entry(turn);

@@ -40,13 +40,13 @@ fn converse(model: &Model, config: ChatConfig, mut input: Input) -> Result<(), C
         system: config.conversation.system,
         think: config.conversation.think,
         turns: Vec::new(),
-        // In a pipe Ctrl-C keeps its usual meaning.
+        // In a pipe Ctrl-C ends the program.
         interruptible: input.is_terminal(),
     };
     while let Some(line) = input.next()? {
         let result = match Slash::parse(&line) {
             Some(Slash::Quit) => break,
-            Some(command) => session.obey(command),
+            Some(command) => session.run(command),
             None => session.turn(&line),
         };
         match result {
@@ -69,7 +69,7 @@ struct Session<'a> {
     color: bool,
     system: Option<String>,
     think: Option<bool>,
-    /// Messages of user and assistant, in turn.
+    /// Messages of the user and the assistant, alternating.
     turns: Vec<Value>,
     interruptible: bool,
 }
@@ -78,13 +78,13 @@ impl Session<'_> {
     fn turn(&mut self, text: &str) -> Result<(), CommandError> {
         self.turns.push(conversation::user(text));
         let answer = self.answer();
-        keep(&mut self.turns, answer.as_ref().ok().and_then(Option::as_ref));
+        finish_turn(&mut self.turns, answer.as_ref().ok().and_then(Option::as_ref));
         answer.map(drop)
     }
 
-    /// `None` if it was stopped before there was any.
+    /// `None`: stopped before any content.
     fn answer(&self) -> Result<Option<Value>, CommandError> {
-        let prompt = self.model.chat_prompt(&conversation::ask(self.messages(), self.think))?;
+        let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
         let decoder = self.model.decoder(&prompt, Vec::new())?;
@@ -92,7 +92,7 @@ impl Session<'_> {
         self.runtime.block_on(self.print(generation))
     }
 
-    /// Prints the answer as it comes and returns it as a message; Ctrl-C ends it where it is.
+    /// Streams the answer and returns it as a message; Ctrl-C stops it.
     async fn print(&self, mut generation: Generation) -> Result<Option<Value>, CommandError> {
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut stopped = false;
@@ -120,12 +120,8 @@ impl Session<'_> {
                         Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
                         Reason::Cancelled => {
                             stopped = true;
-                            let taken_back = is_unanswered(stopped, &content);
-                            say(if taken_back {
-                                "(stopped, and your message taken back)"
-                            } else {
-                                "(stopped)"
-                            });
+                            let removed = is_unanswered(stopped, &content);
+                            say(if removed { "(stopped; your message was removed)" } else { "(stopped)" });
                         }
                     }
                 }
@@ -138,20 +134,20 @@ impl Session<'_> {
         }
     }
 
-    fn obey(&mut self, command: Slash) -> Result<(), CommandError> {
+    fn run(&mut self, command: Slash) -> Result<(), CommandError> {
         match command {
             Slash::Help => say(slash::HELP),
             Slash::System(text) => self.system = (!text.is_empty()).then_some(text),
             Slash::Think(think) => self.think = Some(think),
             Slash::Clear => self.turns.clear(),
             Slash::Save(path) => self.save(Path::new(&path))?,
-            Slash::Wrong(message) => say(message),
+            Slash::Invalid(message) => say(message),
             Slash::Quit => {}
         }
         Ok(())
     }
 
-    /// Writes what `POST /v1/chat/completions` would take.
+    /// Writes the conversation as a body of `POST /v1/chat/completions`.
     fn save(&self, path: &Path) -> Result<(), CommandError> {
         let conversation = json!({ "model": self.model.name, "messages": self.messages() });
         std::fs::write(path, format!("{conversation:#}\n"))
@@ -163,14 +159,13 @@ impl Session<'_> {
     }
 }
 
-/// Whether a turn was stopped before a word of its answer; reasoning alone answers nothing.
+/// Whether a turn was stopped before any content; reasoning is not content.
 fn is_unanswered(stopped: bool, content: &str) -> bool {
     stopped && content.trim().is_empty()
 }
 
-/// Adds the answer to the user's message, or takes that back: a turn without an answer would confuse the template in the
-/// next one.
-fn keep(turns: &mut Vec<Value>, answer: Option<&Value>) {
+/// Adds the answer, or removes the user's message: templates expect an answer to every message.
+fn finish_turn(turns: &mut Vec<Value>, answer: Option<&Value>) {
     match answer {
         Some(message) => turns.push(message.clone()),
         None => drop(turns.pop()),
@@ -182,12 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_stopped_before_its_answer_is_taken_back() {
-        for (stopped, content, kept) in [(true, "", 0), (true, " \n", 0), (true, "So", 2), (false, "", 2)] {
+    fn message_stopped_before_its_answer_is_removed() {
+        for (stopped, content, messages) in [(true, "", 0), (true, " \n", 0), (true, "So", 2), (false, "", 2)]
+        {
             let mut turns = vec![conversation::user("why?")];
             let answer = conversation::assistant(content, "because");
-            keep(&mut turns, (!is_unanswered(stopped, content)).then_some(&answer));
-            assert_eq!(turns.len(), kept, "{stopped} {content:?}");
+            finish_turn(&mut turns, (!is_unanswered(stopped, content)).then_some(&answer));
+            assert_eq!(turns.len(), messages, "{stopped} {content:?}");
         }
     }
 }

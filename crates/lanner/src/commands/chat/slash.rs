@@ -1,25 +1,25 @@
-//! The chat's own commands, which start with a slash.
+//! Slash commands of the chat.
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Slash {
     Help,
-    /// Empty: none.
+    /// Empty: no system message.
     System(String),
     Think(bool),
     Clear,
     Save(String),
     Quit,
-    /// Not a command, and why.
-    Wrong(String),
+    /// An error message.
+    Invalid(String),
 }
 
 pub const HELP: &str = "\
 /system TEXT   set the system message; without TEXT, remove it
-/think on|off  ask for reasoning, or for none
-/clear         forget the conversation, keep the system message
+/think on|off  ask for reasoning or for none
+/clear         start over with the same system message
 /save FILE     write the conversation as JSON
 /quit          leave (also Ctrl-D)
-A line that ends with \\ goes on in the next. Ctrl-C stops an answer.";
+A line that ends with \\ continues in the next. Ctrl-C stops an answer.";
 
 impl Slash {
     /// `None` if the line is a message.
@@ -32,12 +32,12 @@ impl Slash {
             ("system", text) => Slash::System(text.to_owned()),
             ("think", "on") => Slash::Think(true),
             ("think", "off") => Slash::Think(false),
-            ("think", _) => Slash::Wrong("/think takes `on` or `off`".to_owned()),
+            ("think", _) => Slash::Invalid("/think takes `on` or `off`".to_owned()),
             ("clear", _) => Slash::Clear,
-            ("save", "") => Slash::Wrong("/save takes a file name".to_owned()),
+            ("save", "") => Slash::Invalid("/save takes a file name".to_owned()),
             ("save", path) => Slash::Save(path.to_owned()),
             ("quit" | "exit", _) => Slash::Quit,
-            (name, _) => Slash::Wrong(format!("there is no /{name}; /help lists the commands")),
+            (name, _) => Slash::Invalid(format!("there is no /{name}; /help lists the commands")),
         })
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_messages_or_commands() {
+    fn slash_parses_commands_and_leaves_messages() {
         for (line, expected) in [
             ("hello /quit", None),
             ("", None),
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(Slash::parse(line), expected, "{line}");
         }
         for line in ["/think maybe", "/save", "/etc/passwd is a file", "/"] {
-            assert!(matches!(Slash::parse(line), Some(Slash::Wrong(_))), "{line}");
+            assert!(matches!(Slash::parse(line), Some(Slash::Invalid(_))), "{line}");
         }
     }
 }

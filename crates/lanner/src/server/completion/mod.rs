@@ -57,7 +57,7 @@ const MISS_LINE_TOKENS: usize = 64;
 pub struct Completion<F: ApiFormat> {
     server: Arc<Server>,
     format: F,
-    steps: Steps,
+    source: Source,
     params: GenerateParams,
     prompts: Vec<Vec<u32>>,
     /// Choices of all prompts.
@@ -69,7 +69,7 @@ pub struct Completion<F: ApiFormat> {
 }
 
 /// Where the events of an answer come from.
-enum Steps {
+enum Source {
     Live {
         generation: Generation,
         recorder: Option<Recorder>,
@@ -128,7 +128,7 @@ impl<F: ApiFormat> Completion<F> {
         let running = RunningChoices::new(&server.running, choices);
         Ok(Completion {
             format,
-            steps: Steps::Live { generation, recorder, _running: running },
+            source: Source::Live { generation, recorder, _running: running },
             params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             choices,
@@ -149,7 +149,7 @@ impl<F: ApiFormat> Completion<F> {
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         Ok(Completion {
             format,
-            steps: Steps::Replayed(recording.steps.clone().into()),
+            source: Source::Replayed(recording.events.clone().into()),
             choices: prompts.len() * params.n,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             params,
@@ -164,7 +164,7 @@ impl<F: ApiFormat> Completion<F> {
     /// # Errors
     /// The engine fails before a whole response is complete.
     pub async fn respond(self) -> Result<Response, ApiError> {
-        let replayed = matches!(self.steps, Steps::Replayed(_)).then_some([(REPLAYED, "true")]);
+        let replayed = matches!(self.source, Source::Replayed(_)).then_some([(REPLAYED, "true")]);
         let info = self.server.model.engine.info();
         let lossy = info.is_lossy(self.params.speculation.as_ref());
         let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
@@ -177,9 +177,9 @@ impl<F: ApiFormat> Completion<F> {
 
     /// The next event of any choice; `None` when all have finished.
     async fn next(&mut self) -> Option<Result<(usize, ChoiceEvent), RequestError>> {
-        let (generation, recorder) = match &mut self.steps {
-            Steps::Replayed(steps) => return steps.pop_front().map(Ok),
-            Steps::Live { generation, recorder, .. } => (generation, recorder),
+        let (generation, recorder) = match &mut self.source {
+            Source::Replayed(events) => return events.pop_front().map(Ok),
+            Source::Live { generation, recorder, .. } => (generation, recorder),
         };
         let next = generation.next().await;
         *recorder = match (&next, recorder.take()) {
@@ -209,9 +209,9 @@ impl<F: ApiFormat> Completion<F> {
 
     /// The whole answer was sent.
     fn record_outcome(&self) {
-        self.outcome.record(match self.steps {
-            Steps::Live { .. } => Outcome::Answered,
-            Steps::Replayed(_) => Outcome::Replayed,
+        self.outcome.record(match self.source {
+            Source::Live { .. } => Outcome::Answered,
+            Source::Replayed(_) => Outcome::Replayed,
         });
     }
 

@@ -1,4 +1,4 @@
-//! State of a connection, as timeouts and eviction need it.
+//! The state of a connection for timeouts and eviction.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

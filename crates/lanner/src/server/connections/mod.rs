@@ -1,5 +1,4 @@
-//! HTTP/1 connections: their number, timeouts and orderly close. Requests are the router's
-//! business.
+//! HTTP/1 connections: their number, timeouts and orderly close. The router handles requests.
 
 mod activity;
 mod watched;
@@ -44,10 +43,10 @@ use crate::config::{ServeConfig, Timeouts};
 const BUFFER: usize = 64 << 10;
 /// How long the server keeps reading after a response that was sent before the whole request body.
 const LINGER: Duration = Duration::from_secs(5);
-/// Refused connections that get a 503 at one time; further ones are closed without a response.
+/// Rejected connections that get a 503 at a time; further ones are closed without a response.
 const REFUSALS: usize = 64;
 /// How long a new connection waits for the slot of an evicted idle one.
-const GIVE_WAY: Duration = Duration::from_secs(5);
+const EVICTION_WAIT: Duration = Duration::from_secs(5);
 
 /// All connections of a server.
 pub struct Connections {
@@ -82,12 +81,12 @@ impl Connections {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
-                    // Most likely out of file descriptors: some are free again soon.
+                    // Usually out of file descriptors, some of which are soon free again.
                     sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            // Tokens are small packets; waiting to fill bigger ones only delays them.
+            // Tokens are small packets; Nagle's algorithm would delay them.
             let _ = stream.set_nodelay(true);
             match self.slot().await {
                 Some(slot) => drop(tokio::spawn(self.clone().run(stream, slot))),
@@ -113,7 +112,7 @@ impl Connections {
         self.closing.send_replace(true);
     }
 
-    /// Waits until no connection is left.
+    /// Waits until all connections have ended.
     pub async fn ended(&self) {
         let _ = self.slots.acquire_many(self.most).await;
     }
@@ -132,19 +131,19 @@ impl Connections {
         let (since, activity) = idle?;
         tracing::debug!("closing a connection idle for {:?} to take another", now - since);
         activity.close();
-        timeout(GIVE_WAY, self.slots.clone().acquire_owned()).await.ok()?.ok()
+        timeout(EVICTION_WAIT, self.slots.clone().acquire_owned()).await.ok()?.ok()
     }
 
     fn refuse(&self, mut stream: TcpStream) {
         let Ok(refusal) = self.refusals.clone().try_acquire_owned() else { return };
         let message = format!(
-            "{} connections are open, and no more may be; try again later, or raise --max-connections",
+            "{} connections are open, the most allowed; try again later, or raise --max-connections",
             self.most
         );
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("too_many_connections");
         let error = ApiError { retry_after: Some(Duration::from_secs(1)), ..error };
         tokio::spawn(async move {
-            tell(&mut stream, &error).await;
+            send_error(&mut stream, &error).await;
             drop(refusal);
         });
     }
@@ -155,7 +154,7 @@ impl Connections {
         self.serve(&mut stream, &activity).await;
         self.open().remove(&id);
         match activity.overdue() {
-            Some(Overdue::Head) => tell(&mut stream, &slow_head(self.timeouts.head)).await,
+            Some(Overdue::Head) => send_error(&mut stream, &slow_head(self.timeouts.head)).await,
             // Closing with unread bytes resets the connection, and the client may lose the
             // response.
             None if activity.has_unread_body() => linger(&mut stream).await,
@@ -180,18 +179,18 @@ impl Connections {
         });
         let io = TokioIo::new(Watched { stream, activity: activity.clone() });
         let mut connection = pin!(http1::Builder::new().max_buf_size(BUFFER).serve_connection(io, service));
-        let (mut closing, mut told) = (self.closing.subscribe(), false);
+        let (mut closing, mut shutting_down) = (self.closing.subscribe(), false);
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
                     return ended.unwrap_or_else(|error| tracing::debug!("a connection ended: {error}"));
                 }
                 () = activity.closed() => return,
-                _ = closing.wait_for(|closing| *closing), if !told => {
+                _ = closing.wait_for(|closing| *closing), if !shutting_down => {
                     if !activity.has_request() {
                         return;
                     }
-                    told = true;
+                    shutting_down = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
@@ -204,19 +203,19 @@ impl Connections {
 }
 
 fn slow_head(limit: Duration) -> ApiError {
-    let message = format!("the request's head did not come within {} s", limit.as_secs_f64());
+    let message = format!("the request head did not arrive within {} s", limit.as_secs_f64());
     ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("request_timeout")
 }
 
-/// Sends an error outside of any request, and closes the connection.
-async fn tell(stream: &mut TcpStream, error: &ApiError) {
+/// Sends an error that belongs to no request, and closes the connection.
+async fn send_error(stream: &mut TcpStream, error: &ApiError) {
     let response = error.to_http();
     if let Ok(Ok(())) = timeout(LINGER, stream.write_all(response.as_bytes())).await {
         linger(stream).await;
     }
 }
 
-/// Lingering close: discards what the client still sends until it closes, for at most [`LINGER`].
+/// Lingering close: discards input until the client closes, for at most [`LINGER`].
 async fn linger(stream: &mut TcpStream) {
     // Already done where hyper ended the connection.
     let _ = stream.shutdown().await;

@@ -1,10 +1,10 @@
 //! Counts the values of a JSON body while it arrives, so that a body of a million messages is
-//! refused before it is parsed. Invalid JSON is not detected here.
+//! rejected before it is parsed. Does not detect invalid JSON.
 
 use super::error::ApiError;
 
-/// Values of a whole request without its prompt and biases: each takes most of a kilobyte while a
-/// template is rendered.
+/// Values of a request without its prompt and biases: each takes almost a kilobyte while a template
+/// is rendered.
 const MAX_VALUES: usize = 100_000;
 const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 1_000;
@@ -12,7 +12,7 @@ const MAX_TOOLS: usize = 1_000;
 const MAX_PROMPT_VALUES: usize = 2 << 20;
 /// The largest vocabularies have fewer tokens.
 const MAX_BIASES: usize = 300_000;
-/// Longer than every field name that matters here.
+/// Longer than the name of every counted field.
 const LONGEST_NAME: usize = 16;
 
 /// Takes the bytes of a body in order, in pieces of any size.
@@ -21,10 +21,10 @@ pub struct Count {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// The start of the last string in the outermost object.
+    /// Start of the last string in the outermost object.
     name: Vec<u8>,
     field: Field,
-    /// Values of the whole body, without fields that have their own limit.
+    /// Values of the body, without fields that have a limit of their own.
     values: usize,
     /// All values in the current field, and its direct elements.
     field_values: usize,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_outside_of_strings_and_prompts() {
+    fn count_ignores_strings_prompts_and_biases() {
         check("{}", Ok(0));
         check(r#"{"a": 1}"#, Ok(0));
         check(r#"{"a": [1, [2, {"b": 3}], "x,y[{\",,"]}"#, Ok(6));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_with_too_much_are_named() {
+    fn count_error_names_the_field() {
         let many = |field: &str, element: &str, count: usize| {
             format!("{{\"n\": 1, \"{field}\": [{}]}}", vec![element; count].join(","))
         };
@@ -177,7 +177,7 @@ mod tests {
         check(&many("tools", "0", MAX_TOOLS + 1), Err(Some("tools")));
         check(&many("prompt", "7", MAX_PROMPT_VALUES + 1), Err(Some("prompt")));
         check(&many("messages", &format!("[{}]", vec!["0"; 20].join(",")), 9_000), Err(None));
-        // An escaped name is held to the general limit.
+        // The general limit applies to an escaped name.
         check(&many("pr\\u006fmpt", "7", MAX_VALUES + 1), Err(None));
         check(&many("stop", "\"\"", MAX_VALUES + 1), Err(None));
     }

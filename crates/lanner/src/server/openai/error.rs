@@ -1,4 +1,4 @@
-//! Errors as OpenAI clients expect them: `{"error": {"message", "type", "param", "code"}}` and a status.
+//! Errors in OpenAI's format: a status and `{"error": {"message", "type", "param", "code"}}`.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use serde::Serialize;
 const LONGEST_MESSAGE: usize = 600;
 const LONGEST_PARAM: usize = 100;
 
-/// When to try again where there was no memory: requests that run end in seconds, not in milliseconds.
-const MEMORY_WAIT: Duration = Duration::from_secs(2);
+/// `Retry-After` if memory is full: running requests end in seconds, not in milliseconds.
+const MEMORY_RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a request was not answered; one sentence for a person, a `code` for a program.
+/// Why a request failed: a sentence for people, a `code` for programs.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     pub status: StatusCode,
     pub body: ErrorBody,
-    /// When the same request may do better.
+    /// When the same request may succeed.
     pub retry_after: Option<Duration>,
 }
 
@@ -41,22 +41,22 @@ pub struct ErrorObject<'a> {
 }
 
 impl ApiError {
-    /// The request is at fault, in a way that only another request can mend.
+    /// A field is not valid.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message).param(param)
     }
 
-    /// The body cannot be read at all, so no field is at fault.
+    /// The body cannot be read.
     pub fn invalid_body(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// A field that would change the answer in a way this server cannot.
+    /// The field would change the answer and is not supported.
     pub fn unsupported(param: &str) -> ApiError {
         ApiError::invalid(param, format!("{param} is not supported yet")).code("unsupported_parameter")
     }
 
-    /// As in Stripe's API, and no 409, which OpenAI's clients would send again.
+    /// 400 as in Stripe's API: OpenAI's clients retry a 409.
     pub fn key_reused() -> ApiError {
         let message = "another request had this idempotency_key; a new request needs a new key";
         let mut error = ApiError::invalid("idempotency_key", message).code("idempotency_key_reused");
@@ -81,7 +81,7 @@ impl ApiError {
         self
     }
 
-    /// What the engine refused or failed on; `prompt` is the field that held the prompt.
+    /// An error of the engine; `prompt` is the field that held the prompt.
     pub fn from_engine(error: &RequestError, prompt: &str) -> ApiError {
         let message = error.to_string();
         match error {
@@ -110,7 +110,7 @@ impl ApiError {
             RequestError::NeverFits { .. } => ApiError::invalid(prompt, message).code("memory_exceeded"),
             RequestError::MemoryFull { .. } | RequestError::OutOfMemory(_) => {
                 let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("out_of_memory");
-                ApiError { retry_after: Some(MEMORY_WAIT), ..error }
+                ApiError { retry_after: Some(MEMORY_RETRY_AFTER), ..error }
             }
             RequestError::Unread { .. } => {
                 ApiError::new(StatusCode::REQUEST_TIMEOUT, message).code("client_too_slow")
@@ -120,7 +120,7 @@ impl ApiError {
     }
 }
 
-/// Keeps the beginning and end of a text longer than `most` bytes.
+/// Keeps the beginning and the end of a text longer than `most` bytes.
 fn shortened(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_texts_keep_their_beginning_and_end() {
+    fn long_message_keeps_its_beginning_and_end() {
         assert_eq!(shortened("short".into(), 5), "short");
         assert_eq!(shortened("0123456789abcdef".into(), 9), "012345 [...] def");
         assert_eq!(shortened("\u{20ac}".repeat(9), 9), "\u{20ac}\u{20ac} [...] \u{20ac}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_outside_of_any_request_is_a_whole_response() {
+    fn to_http_is_a_complete_response() {
         let error = ApiError { retry_after: Some(Duration::from_millis(1)), ..ApiError::invalid("p", "m") };
         let text = error.to_http();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();

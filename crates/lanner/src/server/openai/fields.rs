@@ -1,4 +1,5 @@
-//! Fields of request bodies that need a type of their own, and the checks that each field must pass.
+//! Fields of request bodies that need a type of their own, and the checks that each field must
+//! pass.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 

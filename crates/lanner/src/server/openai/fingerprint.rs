@@ -1,4 +1,5 @@
-//! Which requests are the same, so that one with a known idempotency key is answered from the store.
+//! Which requests are the same, so that one with a known idempotency key is answered from the
+//! store.
 
 use ring::digest::{SHA256, digest};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What an answer cost, on the wire.
+//! `usage` of a response.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Usage {
     pub total_tokens: usize,
     pub prompt_tokens_details: PromptTokensDetails,
     pub completion_tokens_details: CompletionTokensDetails,
-    /// What OpenAI's API has no place for.
+    /// Fields that OpenAI's API does not have.
     pub lanner: LannerUsage,
 }
 
@@ -34,16 +34,15 @@ pub struct CompletionTokensDetails {
 pub struct LannerUsage {
     pub cache: CacheUsage,
     pub speculation: SpeculationUsage,
-    /// Why the answer may be another than the model's own, each reason once; left out if it is that.
+    /// Why the answer may differ from the model's own, each reason once; omitted if none applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lossy: Vec<&'static str>,
 }
 
-/// Tokens that were proposed before they were computed, and those of them that were right.
+/// Drafted and accepted tokens.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SpeculationUsage {
     pub drafted: usize,
-    /// Each saved a step.
     pub accepted: usize,
     pub by_drafter: BTreeMap<&'static str, DrafterUsage>,
 }
@@ -54,38 +53,38 @@ pub struct DrafterUsage {
     pub accepted: usize,
 }
 
-/// What the prefix cache gave, and why it gave no more.
+/// What was reused from the prefix cache, and why not more.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CacheUsage {
-    /// `ram`, or null.
+    /// `ram`, `disk` or null.
     pub source: Option<&'static str>,
     pub cached_tokens: usize,
-    /// Of the first prompt that missed something.
+    /// The first miss of all prompts.
     pub miss: Option<CacheMiss>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct CacheMiss {
     pub reason: &'static str,
-    /// Of a token in the prompt.
+    /// Token of the prompt.
     pub position: usize,
-    /// The prompt around it.
+    /// The prompt's text around it.
     pub text: String,
-    /// What agent clients are known to change there: `billing`, `date`, `time`, `token_countdown`, or null.
+    /// Kind of volatile line there: `billing`, `date`, `time`, `token_countdown`, or null.
     #[serde(rename = "spoiler")]
     pub volatile_line: Option<&'static str>,
 }
 
-/// What a prompt says at one of its tokens.
+/// The text of a prompt at a cache miss.
 pub struct MissContext {
-    /// With some tokens on either side.
+    /// Some tokens on either side.
     pub text: String,
     pub volatile_line: Option<VolatileLine>,
 }
 
 impl Usage {
-    /// Adds a finished choice; a prompt counts once, however many choices it has. `place` is what the prompt says
-    /// at a position.
+    /// Adds a finished choice; a prompt counts once for all its choices. `context` gives the
+    /// prompt's text at a position.
     pub fn add(&mut self, finish: &Finish, first_of_prompt: bool, context: impl Fn(usize) -> MissContext) {
         if first_of_prompt {
             self.prompt_tokens += finish.prompt_tokens;
@@ -99,15 +98,15 @@ impl Usage {
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
     }
 
-    /// The sum, which begins anew.
+    /// Returns the sum and resets it.
     pub fn take(&mut self) -> Usage {
         std::mem::take(self)
     }
 }
 
 impl LannerUsage {
-    fn add_lossy(&mut self, of_one: &[Lossy]) {
-        for name in of_one.iter().map(|why| lossy(*why)) {
+    fn add_lossy(&mut self, reasons: &[Lossy]) {
+        for name in reasons.iter().map(|reason| lossy(*reason)) {
             if !self.lossy.contains(&name) {
                 self.lossy.push(name);
             }
@@ -116,12 +115,12 @@ impl LannerUsage {
 }
 
 impl SpeculationUsage {
-    pub fn add(&mut self, of_one: &engine::Drafted) {
-        self.drafted += of_one.drafted;
-        self.accepted += of_one.accepted;
-        let own = self.by_drafter.entry(of_one.drafter).or_default();
-        own.drafted += of_one.drafted;
-        own.accepted += of_one.accepted;
+    pub fn add(&mut self, drafted: &engine::Drafted) {
+        self.drafted += drafted.drafted;
+        self.accepted += drafted.accepted;
+        let own = self.by_drafter.entry(drafted.drafter).or_default();
+        own.drafted += drafted.drafted;
+        own.accepted += drafted.accepted;
     }
 }
 
@@ -147,15 +146,15 @@ impl CacheMiss {
     }
 }
 
-/// How a reason for another answer than the model's is called.
-pub fn lossy(why: Lossy) -> &'static str {
-    match why {
+/// The name of a reason in responses.
+pub fn lossy(reason: Lossy) -> &'static str {
+    match reason {
         Lossy::CompressedCache => "compressed_cache",
         Lossy::SkippedLayers => "skipped_layers",
     }
 }
 
-/// How a place of reused state is called.
+/// The name of a cache in responses and metrics.
 pub fn source(source: CacheSource) -> &'static str {
     match source {
         CacheSource::Ram => "ram",
@@ -163,7 +162,7 @@ pub fn source(source: CacheSource) -> &'static str {
     }
 }
 
-/// How a reason not to reuse more is called.
+/// The name of a miss in responses and metrics.
 pub fn reason(reason: MissReason) -> &'static str {
     match reason {
         MissReason::Differs => "differs",

@@ -109,7 +109,8 @@ impl ChatRequest {
         }
     }
 
-    /// The more specific field wins: `enable_thinking`, then `chat_template_kwargs`, then `reasoning_effort`.
+    /// The more specific field wins: `enable_thinking`, then `chat_template_kwargs`, then
+    /// `reasoning_effort`.
     fn kwargs(&mut self) -> Map<String, Value> {
         let mut kwargs = Map::new();
         if let Some(effort) = self.reasoning_effort.take() {

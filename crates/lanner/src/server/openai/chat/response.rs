@@ -1,4 +1,5 @@
-//! Response bodies of `POST /v1/chat/completions`: chunks of a choice, and the choice folded from them.
+//! Response bodies of `POST /v1/chat/completions`: chunks of a choice, and the choice folded from
+//! them.
 
 use std::sync::Arc;
 
@@ -140,7 +141,8 @@ impl ApiFormat for ChatFormat {
 }
 
 impl ChatFormat {
-    /// Log-probabilities of the content's tokens, without reasoning: clients match them to the content.
+    /// Log-probabilities of the content's tokens, without reasoning: clients match them to the
+    /// content.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
         let content = content.map(|logprobs| self.token_logprob(logprobs));

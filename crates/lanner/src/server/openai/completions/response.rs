@@ -1,4 +1,5 @@
-//! Response bodies of `POST /v1/completions`: a chunk of a choice has the fields of the whole choice.
+//! Response bodies of `POST /v1/completions`: a chunk of a choice has the fields of the whole
+//! choice.
 
 use std::sync::Arc;
 
@@ -208,7 +209,8 @@ impl CompletionFormat {
         logprobs.top_logprobs.push(score.map(|score| self.top(&score)));
     }
 
-    /// The most likely tokens by text, and the chosen one; of tokens with the same text the first counts.
+    /// The most likely tokens by text, and the chosen one; of tokens with the same text the first
+    /// counts.
     fn top(&self, score: &TokenLogprobs) -> Map<String, Value> {
         let mut top = Map::new();
         for &(id, logprob) in score.top.iter().chain([&(score.id, score.logprob)]) {
