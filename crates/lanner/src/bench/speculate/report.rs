@@ -220,7 +220,7 @@ impl Comparison {
 
     pub fn picture(&self) -> Picture {
         let bars = |of: fn(&ComparisonRow) -> Spread| {
-            self.rows.iter().map(|row| (row.label(), Some(of(line)))).collect::<Vec<_>>()
+            self.rows.iter().map(|row| (row.label(), Some(of(row)))).collect::<Vec<_>>()
         };
         Picture {
             heading: heading(&self.machine, &self.model),
