@@ -103,11 +103,7 @@ fn block_drafter_that_does_not_fit_is_rejected() {
         json!({ "layer_types": ["full_attention", "sliding_attention"], "sliding_window": 9, "is_causal": false }),
         "bidirectional sliding-window layers are not supported",
     );
-    check(
-        "gemma4_e-a",
-        json!({}),
-        "models of this family do not give their hidden states to block drafters",
-    );
+    check("gemma4_e-a", json!({}), "models of this family do not give their hidden states to block drafters");
     let error = rejection("qwen3-a", json!({ "num_hidden_layers": 3, "layer_types": null }));
     assert!(error.contains("the checkpoint has no tensor layers.2."), "{error}");
     let error = rejection("qwen3-a", json!({ "num_hidden_layers": 1, "layer_types": null }));
