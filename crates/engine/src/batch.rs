@@ -1,4 +1,4 @@
-//! Rows of several sequences stepped together, packed one behind the other without padding.
+//! Rows of several sequences stepped together, packed one after the other without padding.
 //!
 //! A model calls this and never learns how many sequences there are, what caches they have, or where it runs.
 
@@ -9,22 +9,21 @@ use nn::{CoreAttention, DeltaNet, DeltaRow, KvRow, Rope, Softmax};
 
 use crate::cache::Cache;
 
-/// What a sequence has in a step.
-pub struct Part<'a> {
-    pub tokens: usize,
-    /// The last of them, which may have to be forgotten again.
-    pub ahead: usize,
-    /// Tokens before those.
-    pub past: usize,
+/// What a sequence computes in a step.
+pub struct BatchRow<'a> {
+    pub num_tokens: usize,
+    /// Of those, the last ones that may be [rewound](Cache::rewind).
+    pub num_draft: usize,
+    /// Tokens before those of the step.
+    pub num_computed: usize,
     pub caches: &'a mut [Cache],
 }
 
-/// One sequence's part of a step.
+/// A [`BatchRow`] at its place in the step.
 struct Row<'a> {
-    /// Tokens of the step that are this row's.
+    /// The row's tokens in the step.
     span: Range<i32>,
-    /// The last of those, which may have to be forgotten again.
-    ahead: i32,
+    num_draft: i32,
     caches: &'a mut [Cache],
 }
 
@@ -33,52 +32,52 @@ pub struct Batch<'a> {
     rows: Vec<Row<'a>>,
     /// Position of every token in its own sequence, int32 `[tokens]`.
     positions: Array,
-    /// Layers whose outputs are wanted, and those outputs as far as they have come.
-    watched: Vec<usize>,
-    seen: Vec<(usize, Array)>,
-    /// Layers that the residual stream goes past.
-    left_out: Vec<usize>,
+    /// Layers whose outputs are wanted, and the outputs so far.
+    capture: Vec<usize>,
+    captured: Vec<(usize, Array)>,
+    /// Layers that the residual stream bypasses.
+    skipped: Vec<usize>,
 }
 
 impl<'a> Batch<'a> {
-    pub fn new(parts: impl IntoIterator<Item = Part<'a>>) -> Batch<'a> {
-        let mut rows = vec![];
+    pub fn new(rows: impl IntoIterator<Item = BatchRow<'a>>) -> Batch<'a> {
+        let mut placed = vec![];
         let mut positions: Vec<i32> = vec![];
-        for Part { tokens, ahead, past, caches } in parts {
+        for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
             let start = positions.len() as i32;
-            positions.extend(past as i32..(past + tokens) as i32);
-            rows.push(Row { span: start..positions.len() as i32, ahead: ahead as i32, caches });
+            positions.extend(num_computed as i32..(num_computed + num_tokens) as i32);
+            placed.push(Row { span: start..positions.len() as i32, num_draft: num_draft as i32, caches });
         }
         let positions = Array::from_slice(&positions, &[positions.len() as i32]);
-        Batch { rows, positions, watched: vec![], seen: vec![], left_out: vec![] }
+        Batch { rows: placed, positions, capture: vec![], captured: vec![], skipped: vec![] }
     }
 
-    /// Also keeps what the residual stream is behind these layers.
-    pub fn watch(&mut self, layers: &[usize]) {
-        self.watched = layers.to_vec();
+    /// Captures the residual stream after these layers.
+    pub fn capture(&mut self, layers: &[usize]) {
+        self.capture = layers.to_vec();
     }
 
-    /// Takes the residual stream past these layers, whose caches stay as they are: for models that
-    /// [can](crate::models::Model::layers) do without some. What comes out is a guess.
-    pub fn leave_out(&mut self, layers: &[usize]) {
-        self.left_out = layers.to_vec();
+    /// Skips these layers, whose caches stay unchanged, in models that [support](crate::models::Model::layers) it. The
+    /// output is approximate.
+    pub fn skip_layers(&mut self, layers: &[usize]) {
+        self.skipped = layers.to_vec();
     }
 
-    /// Asked by a model before each layer.
-    pub fn computes(&self, layer: usize) -> bool {
-        !self.left_out.contains(&layer)
+    /// Whether a model is to run this layer.
+    pub fn runs_layer(&self, layer: usize) -> bool {
+        !self.skipped.contains(&layer)
     }
 
-    /// Told by a model behind each layer: `x` `[tokens, hidden_size]`.
-    pub fn passed(&mut self, layer: usize, x: &Array) {
-        if self.watched.contains(&layer) {
-            self.seen.push((layer, x.clone()));
+    /// Called by a model after each layer, with its output `x` `[tokens, hidden_size]`.
+    pub fn after_layer(&mut self, layer: usize, x: &Array) {
+        if self.capture.contains(&layer) {
+            self.captured.push((layer, x.clone()));
         }
     }
 
-    /// Layers that were watched, and the residual stream `[tokens, hidden_size]` behind each.
-    pub fn seen(&mut self) -> Vec<(usize, Array)> {
-        std::mem::take(&mut self.seen)
+    /// Captured layers and the residual stream `[tokens, hidden_size]` after each.
+    pub fn take_captured(&mut self) -> Vec<(usize, Array)> {
+        std::mem::take(&mut self.captured)
     }
 
     /// Position of every token in its own sequence, int32 `[tokens]`.
@@ -92,7 +91,7 @@ impl<'a> Batch<'a> {
         nn::rope(x, &self.positions, rope)
     }
 
-    /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` has them: `q`
+    /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` says: `q`
     /// `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads * head_dim]`.
     #[track_caller]
     pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
@@ -118,13 +117,13 @@ impl<'a> Batch<'a> {
         self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, [&k, &v], softmax))
     }
 
-    /// As [`attend`](Batch::attend), of tokens that see those behind them in the step as well.
+    /// Like [`attend`](Batch::attend), without a causal mask within the step.
     #[track_caller]
     pub fn attend_all(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, softmax: &Softmax) -> Array {
         self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend_all(&q, [&k, &v], softmax))
     }
 
-    /// Puts keys and values `[tokens, kv_heads, dim]` into each row's cache, for queries to come.
+    /// Appends keys and values `[tokens, kv_heads, dim]` to each row's cache.
     #[track_caller]
     pub fn append(&mut self, layer: usize, k: &Array, v: &Array) {
         for row in &mut self.rows {
@@ -141,7 +140,7 @@ impl<'a> Batch<'a> {
         self.append(layer, &k, &v);
     }
 
-    /// Attention over the keys and values that another layer has put in its cache in this step.
+    /// Attention over the keys and values that another layer appended in this step.
     #[track_caller]
     pub fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
         self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_over(&q, softmax))
@@ -166,7 +165,7 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
         self.per_row([x], |row, [x]| {
-            row.caches[layer].as_recurrent().causal_conv(&x, row.ahead, weight, false)
+            row.caches[layer].as_recurrent().causal_conv(&x, row.num_draft, weight, false)
         })
     }
 
@@ -174,7 +173,7 @@ impl<'a> Batch<'a> {
     #[track_caller]
     pub fn causal_conv_silu(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
         self.per_row([x], |row, [x]| {
-            row.caches[layer].as_recurrent().causal_conv(&x, row.ahead, weight, true)
+            row.caches[layer].as_recurrent().causal_conv(&x, row.num_draft, weight, true)
         })
     }
 
@@ -184,12 +183,12 @@ impl<'a> Batch<'a> {
     pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
         self.per_row([q, k, v, g, beta], |row, [q, k, v, g, beta]| {
             let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
-            let out = row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], row.ahead, &g, &beta);
+            let out = row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], row.num_draft, &g, &beta);
             out.reshape(&out.shape()[1..])
         })
     }
 
-    /// The caches' arrays after the step, to be evaluated with it.
+    /// Arrays of the caches after the step, to be evaluated with it.
     pub fn cache_arrays(&self) -> impl Iterator<Item = &Array> {
         self.rows.iter().flat_map(|row| row.caches.iter().flat_map(Cache::arrays))
     }
@@ -218,6 +217,6 @@ impl<'a> Batch<'a> {
 impl Row<'_> {
     fn delta(&mut self, layer: usize) -> DeltaRow<'_> {
         let past = self.caches[layer].as_recurrent();
-        DeltaRow { tokens: self.span.len() as i32, num_draft: self.ahead, state: past }
+        DeltaRow { tokens: self.span.len() as i32, num_draft: self.num_draft, state: past }
     }
 }

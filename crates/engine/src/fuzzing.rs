@@ -7,11 +7,11 @@ use mlx::{Dtype, load::Safetensors};
 use serde_json::Value;
 
 use crate::{
-    checkpoint::indexed_names,
+    checkpoint_files::indexed_names,
     error::LoadError,
+    load::with_top_level_keys,
     models,
     prefix::disk_cache::check_file,
-    start::with_top_level_keys,
     weights::{Layout, QuantizationConfig, Types, Weights},
 };
 

@@ -3,10 +3,9 @@
 
 use serde_json::Value;
 
-use crate::{
+use crate::api::{
+    Sampling, SamplingRange,
     error::{LoadError, Result},
-    request::Sampling,
-    sampling_range::SamplingRange,
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +25,7 @@ impl GenerationConfig {
         let Some(config) = config else {
             return Ok(GenerationConfig { eos_ids: vec![], sampling: defaults });
         };
-        let keys = ConfigKeys { name, config };
+        let keys = Keys { name, config };
         if !config.is_object() {
             return Err(keys.error("it must be an object".into()));
         }
@@ -44,13 +43,13 @@ impl GenerationConfig {
     }
 }
 
-struct ConfigKeys<'a> {
+struct Keys<'a> {
     /// Name of the file.
     name: &'a str,
     config: &'a Value,
 }
 
-impl ConfigKeys<'_> {
+impl Keys<'_> {
     fn get(&self, key: &str) -> Option<&Value> {
         self.config.get(key).filter(|value| !value.is_null())
     }

@@ -5,69 +5,48 @@
 #[cfg(not(panic = "unwind"))]
 compile_error!("build with panic = \"unwind\": a panic in a step must fail its requests, never the process");
 
-mod account;
+mod api;
 mod batch;
-mod begin;
 mod cache;
-mod checkpoint;
-mod constrain;
-mod error;
-mod fault;
+mod checkpoint_files;
+mod engine_loop;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod generation_config;
-mod handle;
-mod heartbeat;
-mod load_room;
-mod logprobs;
-mod memory;
-mod metrics;
+mod guard;
+mod load;
+mod memory_estimate;
 mod models;
-mod options;
-mod places;
 mod prefix;
 pub mod quantize;
-mod queue;
-mod request;
-mod room;
-mod row;
-mod run;
 mod sample;
-mod sampling_range;
-mod schedule;
-pub mod scripted;
-mod sequence;
 mod speculate;
-mod speculation;
-mod start;
-mod step;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-pub use account::{MemoryAccount, MemoryClass};
-pub use checkpoint::Checkpoint;
-pub use constrain::{Constraint, Next, TokenSet};
-pub use error::LoadError;
-pub use handle::{Engine, Ticket};
-pub use heartbeat::Health;
-pub use memory::Memory;
-pub use metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics};
+use api::error;
+/// Tables of what tends to follow, for drafts.
+pub use api::ngram_table as ngrams;
+pub use api::{
+    CacheBits, CacheReport, CacheSource, CacheStats, Checkpoint, Constraint, Counter, Device, DiskCache,
+    Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram, LoadError, Lossy, Memory,
+    MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo, Next, Options, Precision, Priority,
+    Progress, Request, RequestError, Sampling, SamplingRange, Speculate, StateSize, TokenLogprobs, TokenSet,
+    Usage, WeightReads, WeightSummary, WhenFull,
+};
+pub use engine_loop::{
+    admission::Permit,
+    handle::{Engine, RequestHandle},
+    heartbeat::Health,
+    scripted,
+    start::{start, start_scripted},
+};
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;
 pub use nn::{read_bandwidth, simd_level, threads};
-pub use options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull};
-pub use places::Place;
-pub use prefix::{StateSize, disk_cache};
-pub use request::{
-    CacheReport, CacheSource, CacheStats, Drafted, Event, FinishReason, Lossy, Miss, MissReason, ModelInfo,
-    Priority, Request, RequestError, Sampling, TokenLogprobs, Usage, WeightReads, WeightSummary,
-};
-pub use sampling_range::SamplingRange;
-/// Tables of what tends to follow, for drafts.
-pub use speculate::drafters::ngram_table as ngrams;
+pub use prefix::disk_cache;
 pub use speculate::{Script, StepTimes};
-pub use start::{start, start_scripted};

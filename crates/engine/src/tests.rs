@@ -19,15 +19,10 @@ use std::{
 use mlx::{Array, Dtype, OutputSpec};
 
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     cache::Cache,
-    handle::Engine,
-    heartbeat::Heartbeat,
+    engine_loop::{admission::Admission, handle::Engine, heartbeat::Heartbeat, run::run},
     models::{self, Model},
-    options::Options,
-    places::Places,
-    request::{Event, ModelInfo, Request, RequestError, Sampling},
-    run::run,
     speculate::{Speculator, step_costs::StepCosts},
     weights::{Layout, QuantizationConfig, Types, Weights},
     *,
@@ -155,7 +150,7 @@ fn engine_with(panics_at: Option<usize>, begin: impl FnOnce() + Send + 'static) 
         let speculator = Speculator::new(&options, vec![], StepCosts::new(vec![])).expect("off");
         run(model, given, options, None, speculator, &own, messages);
     });
-    Engine::new(info, Places::new(8, 100), Arc::default(), beats, sender, thread)
+    Engine::new(info, Admission::new(8, 100), Arc::default(), beats, sender, thread)
 }
 
 fn request(i: u32) -> Request {
@@ -167,13 +162,13 @@ fn request(i: u32) -> Request {
     Request { sampling, logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) }
 }
 
-fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {
+fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>) {
     let (sender, events) = mpsc::channel();
     (engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
 }
 
 /// Everything a request was told but what the cache did for it, as text: bit-exact for floats.
-fn told((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<String> {
+fn told((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<String> {
     let without_cache = |event| match event {
         Event::Finished { reason, usage } => {
             let usage = Usage { cached_tokens: 0, cache: CacheReport::default(), ..usage };
@@ -222,7 +217,7 @@ fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
 #[test]
 fn a_request_alone_in_a_failing_step_is_told_why() {
     let engine = engine(Some(4));
-    let (_ticket, events) = submit(&engine, request(0));
+    let (_handle, events) = submit(&engine, request(0));
     match events.into_iter().last() {
         Some(Event::Failed(RequestError::Step(message))) => {
             assert!(message.contains("on purpose"), "{message}")
@@ -238,7 +233,7 @@ fn logits_that_are_not_numbers_fail_the_request() {
     broken.sampling.logit_bias.clear();
     broken.prompt = vec![NAN_TOKEN; 3];
     let good = submit(&engine, request(1));
-    let (_ticket, events) = submit(&engine, broken);
+    let (_handle, events) = submit(&engine, broken);
     assert!(matches!(events.into_iter().last(), Some(Event::Failed(RequestError::NotFinite))));
     assert!(told(good).last().expect("an end").contains("Length"));
 }
@@ -302,7 +297,8 @@ fn state_that_is_not_numbers_is_never_stored() {
 
 /// Feeds tokens to a model, the last ones ahead, and returns the logits of the last one, as bits.
 fn feed(model: &dyn Model, tokens: &[u32], ahead: usize, past: usize, caches: &mut [Cache]) -> Vec<u32> {
-    let mut batch = Batch::new([Part { tokens: tokens.len(), ahead, past, caches }]);
+    let mut batch =
+        Batch::new([BatchRow { num_tokens: tokens.len(), num_draft: ahead, num_computed: past, caches }]);
     let n = tokens.len() as i32;
     let hidden = model.forward(&Array::from_slice(tokens, &[n]), &mut batch);
     let logits = model.logits(&hidden.slice(0, n - 1, n));
@@ -339,7 +335,8 @@ fn activations_keep_their_type_in_half_precision_in_every_family() {
             let types = Types { activations: Some(dtype), weights: Some(dtype) };
             let model = load_golden(&name, types);
             let mut caches = model.make_caches();
-            let mut batch = Batch::new([Part { tokens: 3, ahead: 0, past: 0, caches: &mut caches }]);
+            let mut batch =
+                Batch::new([BatchRow { num_tokens: 3, num_draft: 0, num_computed: 0, caches: &mut caches }]);
             let hidden = model.forward(&Array::from_slice(&[5u32, 6, 7], &[3]), &mut batch);
             assert_eq!((hidden.dtype(), model.logits(&hidden).dtype()), (dtype, dtype), "{name}");
             let kept: Vec<Dtype> = batch.cache_arrays().map(Array::dtype).collect();

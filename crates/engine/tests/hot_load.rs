@@ -15,14 +15,14 @@ fn load(options: &Options) -> Result<Engine, LoadError> {
     start(Checkpoint::Folder(folder.path().into()), options.clone(), |_| {})
 }
 
-fn submit(engine: &Engine, i: u32) -> (Ticket, Receiver<Event>) {
+fn submit(engine: &Engine, i: u32) -> (RequestHandle, Receiver<Event>) {
     let prompt = (0..40 + i).map(|t| 3 + (t * 7 + i) % 240).collect();
     let request = Request { ignore_eos: true, ..Request::new(prompt, 400) };
     let (sender, events) = mpsc::channel();
     (engine.submit(request, move |event| drop(sender.send(event))).expect("fits"), events)
 }
 
-fn answer((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<u32> {
+fn answer((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<u32> {
     let token = |event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Failed(error) => panic!("{error}"),

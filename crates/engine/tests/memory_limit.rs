@@ -23,13 +23,13 @@ fn request(seed: u32, tokens: u32) -> Request {
     Request { ignore_eos: true, ..Request::new(prompt, 24) }
 }
 
-fn submit(engine: &Engine, request: Request) -> Result<(Ticket, Receiver<Event>), RequestError> {
+fn submit(engine: &Engine, request: Request) -> Result<(RequestHandle, Receiver<Event>), RequestError> {
     let (sender, events) = mpsc::channel();
     Ok((engine.submit(request, move |event| drop(sender.send(event)))?, events))
 }
 
 /// The tokens, or the error.
-fn end((_ticket, events): (Ticket, Receiver<Event>)) -> Result<Vec<u32>, RequestError> {
+fn end((_handle, events): (RequestHandle, Receiver<Event>)) -> Result<Vec<u32>, RequestError> {
     let mut tokens = vec![];
     for event in events {
         match event {
@@ -135,7 +135,7 @@ fn refuses(engine: &Engine, golden: &str) {
     let long = || Request { max_tokens: 200, ..request(5, 100) };
     let (started, first) = mpsc::channel();
     let sink = move |event| drop(started.send(event));
-    let _ticket = engine.submit(long(), sink).expect("fits");
+    let _handle = engine.submit(long(), sink).expect("fits");
     assert!(matches!(first.recv().expect("runs"), Event::Token { .. }));
     let mut refused = 0;
     let others: Vec<_> = (0..4).map(|_| submit(engine, long()).expect("fits")).collect();

@@ -10,7 +10,7 @@ use engine::*;
 
 fn finish(engine: &Engine, request: Request) {
     let (sender, events) = mpsc::channel();
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+    let _handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
     assert!(matches!(events.into_iter().last(), Some(Event::Finished { .. })));
 }
 

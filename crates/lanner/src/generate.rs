@@ -10,7 +10,7 @@ use std::{
 
 use chat::{Decoder, Delta};
 use engine::{
-    CacheReport, Drafted, Engine, Event, FinishReason, Lossy, Place, Request, RequestError, Ticket,
+    CacheReport, Drafted, Engine, Event, FinishReason, Lossy, Permit, Request, RequestError, RequestHandle,
     TokenLogprobs,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -84,7 +84,7 @@ impl Finish {
 }
 
 struct ChoiceState {
-    ticket: Arc<Ticket>,
+    handle: Arc<RequestHandle>,
     decoder: Decoder,
     /// Tokens whose text is not decided yet.
     pending: Vec<Token>,
@@ -95,16 +95,16 @@ impl Generation {
     /// # Errors
     /// The engine is full, or refuses one of the requests; none of them runs then.
     pub fn start(engine: &Engine, requests: Vec<(Request, Decoder)>) -> Result<Generation, RequestError> {
-        Generation::start_in(&engine.enter()?, engine, requests, usize::MAX)
+        Generation::start_in(&engine.acquire()?, engine, requests, usize::MAX)
     }
 
-    /// As [`start`](Generation::start), in a place that was taken before. A choice fails if it
+    /// As [`start`](Generation::start), with a permit that was acquired before. A choice fails if it
     /// sends an event while `most_unread` bytes or more are unread.
     ///
     /// # Errors
     /// The first request that the engine refuses; none of them runs then.
     pub fn start_in(
-        place: &Arc<Place>,
+        permit: &Arc<Permit>,
         engine: &Engine,
         requests: Vec<(Request, Decoder)>,
         most_unread: usize,
@@ -113,20 +113,20 @@ impl Generation {
         let unread: Arc<AtomicUsize> = Arc::default();
         let submit = |(index, (request, decoder))| {
             let (sender, unread, own) = (sender.clone(), unread.clone(), Arc::new(OnceLock::new()));
-            let known: Arc<OnceLock<Weak<Ticket>>> = own.clone();
+            let known: Arc<OnceLock<Weak<RequestHandle>>> = own.clone();
             let sink = move |mut events: Vec<Event>| {
                 let bytes = unread.fetch_add(size(&events), Ordering::Relaxed);
-                let ticket = || known.get().and_then(Weak::upgrade);
-                if let Some(ticket) = (bytes >= most_unread).then(ticket).flatten() {
-                    ticket.cancel();
+                let handle = || known.get().and_then(Weak::upgrade);
+                if let Some(handle) = (bytes >= most_unread).then(handle).flatten() {
+                    handle.cancel();
                     events = vec![Event::Failed(RequestError::Unread { bytes })];
                 }
-                // Fails if the generation was dropped, and its ticket with it.
+                // Fails if the generation was dropped, and its handle with it.
                 let _ = sender.send((index, events));
             };
-            let ticket = Arc::new(engine.submit_in(place, request, sink)?);
-            let _ = own.set(Arc::downgrade(&ticket));
-            Ok(ChoiceState { ticket, decoder, pending: Vec::new(), generated: 0 })
+            let handle = Arc::new(engine.submit_with(permit, request, sink)?);
+            let _ = own.set(Arc::downgrade(&handle));
+            Ok(ChoiceState { handle, decoder, pending: Vec::new(), generated: 0 })
         };
         let choices: Vec<ChoiceState> =
             requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
@@ -161,7 +161,7 @@ impl Generation {
 
     /// Cancels all choices within one engine step; they still finish, with [`Reason::Cancelled`].
     pub fn cancel(&self) {
-        self.choices.iter().for_each(|choice| choice.ticket.cancel());
+        self.choices.iter().for_each(|choice| choice.handle.cancel());
     }
 }
 
@@ -201,7 +201,7 @@ impl ChoiceState {
         let reasoning = self.decoder.reasoning_tokens() - before;
         self.pending.iter_mut().rev().take(reasoning).for_each(|token| token.reasoning = true);
         if self.decoder.stopped().is_some() {
-            self.ticket.cancel();
+            self.handle.cancel();
         }
         self.text(deltas)
     }
@@ -275,8 +275,8 @@ mod tests {
         let tokenizer = Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), None).unwrap();
         let decoder = Decoder::new(Arc::new(tokenizer), DecodeOptions::default()).unwrap();
         let requests = vec![(Request::new(vec![1], 1 << 19), decoder)];
-        let mut generation = Generation::start_in(&engine.enter().unwrap(), &engine, requests, MOST).unwrap();
-        while engine.enter().is_ok_and(|_| generation.unread.load(Ordering::Relaxed) < MOST) {
+        let mut generation = Generation::start_in(&engine.acquire().unwrap(), &engine, requests, MOST).unwrap();
+        while engine.acquire().is_ok_and(|_| generation.unread.load(Ordering::Relaxed) < MOST) {
             thread::sleep(Duration::from_millis(1));
         }
         let runtime = Builder::new_current_thread().build().unwrap();

@@ -24,7 +24,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("lanner", &["engine", "chat", "vision", "files", "mlx"]),
 ];
 /// A file may import files of its own layer and lower ones.
-const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("loop", 2)], other: 1 }];
+const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("engine_loop", 2)], other: 1 }];
 /// Maximum number of files in an import circle.
 const CIRCLE: usize = 3;
 

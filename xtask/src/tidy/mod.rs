@@ -110,7 +110,10 @@ mod tests {
     fn clean_files_have_no_faults() {
         let files = [
             ("crates/engine/src/api/request.rs", "//! A request.\npub struct Request;\n"),
-            ("crates/engine/src/loop/step.rs", "use crate::api::request::Request;\nfn step(_: Request) {}\n"),
+            (
+                "crates/engine/src/engine_loop/step.rs",
+                "use crate::api::request::Request;\nfn step(_: Request) {}\n",
+            ),
             ("docs/adr/0001-a.md", "# 1. A\n\nStatus: accepted, 2026-11-20\n\nText.\n"),
         ];
         assert_eq!(faults(&files), Vec::<String>::new());
@@ -119,9 +122,12 @@ mod tests {
     #[test]
     fn import_of_a_higher_floor_is_a_fault() {
         let files = [
-            ("crates/engine/src/api/request.rs", "use crate::r#loop::step::Step;\nuse crate::cache::Kv;\n"),
-            ("crates/engine/src/loop/mod.rs", "pub mod step;\n"),
-            ("crates/engine/src/loop/step.rs", "pub struct Step;\n"),
+            (
+                "crates/engine/src/api/request.rs",
+                "use crate::engine_loop::step::Step;\nuse crate::cache::Kv;\n",
+            ),
+            ("crates/engine/src/engine_loop/mod.rs", "pub mod step;\n"),
+            ("crates/engine/src/engine_loop/step.rs", "pub struct Step;\n"),
             ("crates/engine/src/cache/mod.rs", "pub struct Kv;\n"),
         ];
         let expected = ["crates/engine/src/api/request.rs:1", "crates/engine/src/api/request.rs:2"];

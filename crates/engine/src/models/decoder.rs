@@ -61,10 +61,10 @@ pub fn run_layers<L>(
     forward: impl Fn(&L, &Array, usize, &mut Batch) -> Array,
 ) -> Array {
     for (i, layer) in layers.iter().enumerate() {
-        if batch.computes(i) {
+        if batch.runs_layer(i) {
             h = forward(layer, &h, i, batch);
         }
-        batch.passed(i, &h);
+        batch.after_layer(i, &h);
     }
     h
 }

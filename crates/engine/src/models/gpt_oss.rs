@@ -84,12 +84,12 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_window(slides[i].then_some(c.sliding_window))
             .with_softmax(softmax);
-        let mlp = GptOssMoe::load(&c, &w.sub("mlp"))?;
+        let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
         PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
-struct GptOssMoe {
+struct SparseMoe {
     router: Linear,
     gate_proj: StackedLinear,
     up_proj: StackedLinear,
@@ -98,8 +98,8 @@ struct GptOssMoe {
     limit: f32,
 }
 
-impl GptOssMoe {
-    fn load(c: &Config, w: &Weights) -> Result<GptOssMoe> {
+impl SparseMoe {
+    fn load(c: &Config, w: &Weights) -> Result<SparseMoe> {
         let (experts, hidden) = (c.num_local_experts, c.base.hidden_size);
         let size = c.intermediate_size;
         let stack = |name: &str, outputs, inputs| {
@@ -108,7 +108,7 @@ impl GptOssMoe {
                 w.stacked(&format!("experts.{name}"), experts, outputs, inputs)?.with_bias(bias),
             )
         };
-        Ok(GptOssMoe {
+        Ok(SparseMoe {
             router: w.router("router", experts, hidden, true)?,
             gate_proj: stack("gate_proj", size, hidden)?,
             up_proj: stack("up_proj", size, hidden)?,
@@ -119,7 +119,7 @@ impl GptOssMoe {
     }
 }
 
-impl FeedForward for GptOssMoe {
+impl FeedForward for SparseMoe {
     fn forward(&self, x: &Residual) -> Array {
         let normed = x.normed();
         let logits = self.router.forward(&normed).astype(mlx::Dtype::Float32);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{state::StateRestore, tree::Lookup};
-use crate::request::{CacheReport, Miss, MissReason};
+use crate::api::{CacheReport, Miss, MissReason};
 
 /// The cached state that a sequence resumes from.
 #[derive(Default)]

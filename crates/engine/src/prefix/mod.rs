@@ -27,7 +27,6 @@ pub use self::{
     copy::{CopiedState, CopyProgress, CopySource, StateCopy},
     disk::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, write_atomic},
     lookup::PrefixMatch,
-    size::StateSize,
     state::StateRestore,
     tree::common,
 };
@@ -38,9 +37,8 @@ use self::{
 };
 
 use crate::{
-    Options,
+    api::{CacheReport, CacheSource, CacheStats, Miss, MissReason, Options, Request, StateSize},
     cache::Cache,
-    request::{CacheReport, CacheSource, CacheStats, Miss, MissReason, Request},
 };
 
 /// A snapshot that costs a step of its own must save at least this many tokens.

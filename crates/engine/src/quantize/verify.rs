@@ -7,7 +7,10 @@ use mlx::{Array, Dtype, quant::Quantized};
 use super::{
     Action, ByteProgress, OnProgress, Plan, PlannedTensor, Quantization, QuantizeError, plan::StoredTensor,
 };
-use crate::{checkpoint::Checkpoint, error::LoadError, weights::WeightFiles};
+use crate::{
+    api::{Checkpoint, LoadError},
+    weights::Reader,
+};
 
 /// Difference of a tensor from its source.
 #[derive(Clone, Debug)]
@@ -27,7 +30,7 @@ impl Plan {
     /// A tensor is missing or unreadable, or `progress` cancelled.
     pub fn verify(&mut self, out: &Path, progress: OnProgress) -> Result<Vec<Deviation>, QuantizeError> {
         nn::use_gpu(false)?;
-        let mut result = WeightFiles::new(Checkpoint::Folder(out.into()).weight_files()?)?;
+        let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?)?;
         let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let mut deviations = Vec::new();
         for tensor in &self.tensors {
@@ -35,7 +38,7 @@ impl Plan {
             let mut row = 0;
             let stored = tensor.stored(self.quantization);
             check_header(&stored, &result)?;
-            self.files.chunks(&tensor.recipe, |values, _| {
+            self.reader.chunks(&tensor.recipe, |values, _| {
                 let rows = row..row + values.shape()[0] as usize;
                 row = rows.end;
                 let written = read_back(tensor, &stored, self.quantization, &mut result, rows)?;
@@ -48,7 +51,7 @@ impl Plan {
     }
 }
 
-fn check_header(stored: &[StoredTensor], result: &WeightFiles) -> Result<(), QuantizeError> {
+fn check_header(stored: &[StoredTensor], result: &Reader) -> Result<(), QuantizeError> {
     for tensor in stored {
         if result.shape(&tensor.name) != tensor.shape || result.dtype(&tensor.name)? != tensor.dtype {
             let message = "its shape or type is not what was written".into();
@@ -63,7 +66,7 @@ fn read_back(
     tensor: &PlannedTensor,
     stored: &[StoredTensor],
     quantization: Quantization,
-    result: &mut WeightFiles,
+    result: &mut Reader,
     rows: std::ops::Range<usize>,
 ) -> Result<Array, QuantizeError> {
     let mut part = |i: usize| {

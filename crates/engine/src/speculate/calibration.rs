@@ -10,7 +10,7 @@ use mlx::Array;
 
 use super::step_costs::StepCosts;
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     cache::Cache,
     models::Model,
 };
@@ -134,8 +134,13 @@ impl StepProfiler {
 fn compute(model: &dyn Model, width: usize, skipped: &[usize], logits: bool) -> mlx::Result<()> {
     let mut caches = model.make_caches();
     let tokens = Array::from_slice(&vec![0u32; width], &[width as i32]);
-    let mut batch = Batch::new([Part { tokens: width, ahead: width - 1, past: 0, caches: &mut caches }]);
-    batch.leave_out(skipped);
+    let mut batch = Batch::new([BatchRow {
+        num_tokens: width,
+        num_draft: width - 1,
+        num_computed: 0,
+        caches: &mut caches,
+    }]);
+    batch.skip_layers(skipped);
     let hidden = model.forward(&tokens, &mut batch);
     match logits {
         true => mlx::eval([&model.logits(&hidden).argmax(-1)]),
@@ -192,8 +197,13 @@ impl<'a> StepTimer<'a> {
         let started = Instant::now();
         let tokens = Array::from_slice(&vec![0u32; width], &[width as i32]);
         // A draft of all but the first token, like a verification step.
-        let part = Part { tokens: width, ahead: width - 1, past: self.past, caches: &mut self.caches };
-        let mut batch = Batch::new([part]);
+        let row = BatchRow {
+            num_tokens: width,
+            num_draft: width - 1,
+            num_computed: self.past,
+            caches: &mut self.caches,
+        };
+        let mut batch = Batch::new([row]);
         let chosen = self.model.logits(&self.model.forward(&tokens, &mut batch)).argmax(-1);
         mlx::eval([&chosen])?;
         self.caches.iter_mut().for_each(|cache| cache.rewind(width - 1).unwrap_or_else(|e| panic!("{e:?}")));

@@ -2,8 +2,8 @@
 
 use super::{controller::SequenceLength, drafter::DraftRequest, sequence_speculation::SequenceSpeculation};
 use crate::{
+    api::Request,
     cache::{Cache, CacheGuard},
-    request::Request,
 };
 
 pub trait DraftTarget {

@@ -5,7 +5,10 @@ use std::{any::Any, fmt};
 use mlx::Array;
 
 use super::acceptance::{AcceptanceByBin, CONFIDENCE_BINS};
-use crate::{cache::CacheGuard, constrain::Constraint, request::Sampling};
+use crate::{
+    api::{Constraint, Sampling},
+    cache::CacheGuard,
+};
 
 /// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
 pub trait Drafter {

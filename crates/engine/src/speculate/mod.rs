@@ -29,9 +29,10 @@ pub use self::{
     speculator::{HiddenCapture, Speculator},
     step_costs::StepTimes,
 };
-pub use crate::options::MAX_DEPTH;
 
+pub use crate::api::MAX_DEPTH;
 /// Most drafted tokens in a step, over all its rows.
 pub const MAX_STEP_DRAFT: usize = 32;
 
+// A window cache keeps at least a draft of tokens beyond its reach.
 const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);

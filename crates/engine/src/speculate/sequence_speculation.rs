@@ -7,7 +7,7 @@ use super::{
     controller::SequenceStats,
     drafter::{Draft, DrafterState},
 };
-use crate::{metrics::Drafts, request::Drafted};
+use crate::api::{Drafted, Drafts};
 
 #[derive(Debug)]
 pub struct SequenceSpeculation {

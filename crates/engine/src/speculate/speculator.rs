@@ -20,11 +20,8 @@ use super::{
     step_costs::{StepCosts, StepTimes},
 };
 use crate::{
-    Options,
-    metrics::Drafts,
+    api::{Drafted, Drafts, Options, Request, Speculate},
     models::Model,
-    options::Speculate,
-    request::{Drafted, Request},
 };
 
 pub struct Speculator {

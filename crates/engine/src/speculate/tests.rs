@@ -24,16 +24,16 @@ use super::{
     *,
 };
 use crate::{
-    Options,
-    batch::{Batch, Part},
+    api::{Event, ModelInfo, Options, Request, Sampling, Speculate, WeightSummary},
+    batch::{Batch, BatchRow},
     cache::{Cache, Snapshot},
-    handle::{Engine, Message, Ticket},
-    heartbeat::Heartbeat,
+    engine_loop::{
+        admission::Admission,
+        handle::{Engine, Message, RequestHandle},
+        heartbeat::Heartbeat,
+        run::EngineLoop,
+    },
     models::Model,
-    options::Speculate,
-    places::Places,
-    request::{Event, ModelInfo, Request, Sampling, WeightSummary},
-    run::Runner,
     tests::load_golden,
     weights::Types,
 };
@@ -60,7 +60,7 @@ fn script(acceptance_rate: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
 
 /// An engine without a thread: the test takes its steps.
 pub struct Bench {
-    runner: Runner,
+    engine_loop: EngineLoop,
     engine: Engine,
     heartbeat: Arc<Heartbeat>,
     messages: Receiver<Message>,
@@ -89,7 +89,7 @@ impl Bench {
         let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
         let engine = Engine::new(
             info.clone(),
-            Places::new(8, 100),
+            Admission::new(8, 100),
             Arc::default(),
             heartbeat.clone(),
             sender,
@@ -98,14 +98,14 @@ impl Bench {
         let options = Options { prefill_chunk: 16, speculate: Speculate::Off, ..Options::default() };
         let speculator = Speculator::new(&options, vec![drafter], StepCosts::new(vec![])).expect("off");
         Bench {
-            runner: Runner::new(model.into(), info, options, None, speculator),
+            engine_loop: EngineLoop::new(model.into(), info, options, None, speculator),
             engine,
             heartbeat,
             messages,
         }
     }
 
-    pub fn submit(&self, request: Request) -> (Ticket, Receiver<Event>) {
+    pub fn submit(&self, request: Request) -> (RequestHandle, Receiver<Event>) {
         let (sender, events) = mpsc::channel();
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
@@ -114,11 +114,15 @@ impl Bench {
     /// state of a fresh prefill of its tokens, bit for bit. Returns the number of comparisons.
     pub fn compare_states(&mut self, what: &str) -> usize {
         let mut compared = 0;
-        self.run(|runner| {
-            runner.collect_launched(&[]);
-            for s in runner.running.iter().filter(|s| s.generated() > 0) {
-                let expected = fresh(&*runner.model, &s.tokens[..s.computed]);
-                assert!(state(&s.caches, s.computed) == expected, "{what}, after {} tokens", s.computed);
+        self.run(|engine_loop| {
+            engine_loop.collect_launched(&[]);
+            for s in engine_loop.running.iter().filter(|s| s.generated() > 0) {
+                let expected = fresh(&*engine_loop.model, &s.tokens[..s.progress.num_computed_tokens]);
+                assert!(
+                    state(&s.caches, s.progress.num_computed_tokens) == expected,
+                    "{what}, after {} tokens",
+                    s.progress.num_computed_tokens
+                );
                 compared += 1;
             }
         });
@@ -127,16 +131,16 @@ impl Bench {
 
     /// One turn of the engine loop.
     pub fn turn(&mut self) {
-        assert!(self.runner.turn(&self.messages, &self.heartbeat));
+        assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
     /// Runs until nothing is left to do, and calls `look` after each step.
-    pub fn run(&mut self, mut look: impl FnMut(&mut Runner)) {
+    pub fn run(&mut self, mut look: impl FnMut(&mut EngineLoop)) {
         loop {
             self.turn();
-            look(&mut self.runner);
-            self.runner.keep_ended();
-            if self.runner.running.is_empty() && self.runner.launched.is_none() {
+            look(&mut self.engine_loop);
+            self.engine_loop.store_finished();
+            if self.engine_loop.running.is_empty() && self.engine_loop.launched.is_none() {
                 return;
             }
         }
@@ -164,8 +168,8 @@ pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
 /// The state of a sequence that has computed `tokens` and nothing else.
 pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     let mut caches = model.make_caches();
-    let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
-    let hidden = model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut Batch::new([part]));
+    let row = BatchRow { num_tokens: tokens.len(), num_draft: 0, num_computed: 0, caches: &mut caches };
+    let hidden = model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut Batch::new([row]));
     mlx::eval([&hidden]).expect("evaluates");
     state(&caches, tokens.len())
 }
@@ -195,7 +199,7 @@ pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let requests = (0..n).map(|i| request(i, "off", 0));
     let running: Vec<_> = requests.map(|request| (request.prompt.clone(), bench.submit(request))).collect();
     bench.run(|_| {});
-    running.into_iter().map(|(prompt, (_ticket, events))| (prompt, tokens(events))).collect()
+    running.into_iter().map(|(prompt, (_handle, events))| (prompt, tokens(events))).collect()
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn state_after_each_step_of_scripted_drafts_equals_a_fresh_prefill() {
             let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
             let compared = bench.compare_states(&format!("{golden}, acceptance rate {rate}"));
             assert!(compared > 20, "{golden}: {compared}");
-            for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+            for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
                 assert_eq!(tokens(events), *expected, "{golden}, acceptance rate {rate}");
             }
         }
@@ -276,19 +280,20 @@ fn observers_get_hidden_states_of_each_accepted_token_once() {
             let mut bench = Bench::with(golden, Box::new(recording));
             let running = [0, 1].map(|i| bench.submit(request(i, "recording", 4)));
             let mut tokens = vec![];
-            bench.run(|runner| {
-                if let Some(s) = runner.running.iter().find(|s| s.id == 0) {
+            bench.run(|engine_loop| {
+                if let Some(s) = engine_loop.running.iter().find(|s| s.id == 0) {
                     tokens = s.tokens.clone();
                 }
             });
             drop(running);
             let model = model(golden);
             let mut caches = model.make_caches();
-            let part = Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches };
-            let mut batch = Batch::new([part]);
-            batch.watch(&[1]);
+            let row =
+                BatchRow { num_tokens: tokens.len(), num_draft: 0, num_computed: 0, caches: &mut caches };
+            let mut batch = Batch::new([row]);
+            batch.capture(&[1]);
             let last = model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
-            let all = if source == HiddenSource::Final { last } else { batch.seen()[0].1.clone() };
+            let all = if source == HiddenSource::Final { last } else { batch.take_captured()[0].1.clone() };
             let all: Vec<u32> = all.to_f32().expect("evaluates").into_iter().map(f32::to_bits).collect();
             let width = all.len() / tokens.len();
             let observed = observed.borrow();

@@ -4,8 +4,8 @@ use mlx::Dtype;
 use serde_json::Value;
 
 use crate::{
+    load::with_top_level_keys,
     models,
-    start::with_top_level_keys,
     weights::{QuantizationConfig, Weights},
 };
 

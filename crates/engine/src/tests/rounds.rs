@@ -4,10 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::{
-    fault,
-    handle::Message,
-    request::Priority,
-    run::Runner,
+    api::Priority,
+    engine_loop::{fault, handle::Message, run::EngineLoop},
     speculate::{
         ScriptedDrafter,
         drafter::{
@@ -19,13 +17,13 @@ use crate::{
 
 /// An engine without a thread: the test runs its rounds.
 struct Rig {
-    runner: Runner,
+    engine_loop: EngineLoop,
     engine: Engine,
     heartbeat: Arc<Heartbeat>,
     messages: Receiver<Message>,
 }
 
-type Running = (Ticket, Receiver<Event>);
+type Running = (RequestHandle, Receiver<Event>);
 
 impl Rig {
     fn new(golden: &str, options: Options, memory: Memory, drafters: Vec<Box<dyn Drafter>>) -> Rig {
@@ -50,11 +48,11 @@ impl Rig {
         let info = ModelInfo { vocab_size: model.vocab_size(), context_length: 1000, memory, ..info() };
         let (sender, messages) = mpsc::channel();
         let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
-        let (places, thread) = (Places::new(8, 100), thread::spawn(|| {}));
-        let engine = Engine::new(info.clone(), places, Arc::default(), heartbeat.clone(), sender, thread);
+        let (admission, thread) = (Admission::new(8, 100), thread::spawn(|| {}));
+        let engine = Engine::new(info.clone(), admission, Arc::default(), heartbeat.clone(), sender, thread);
         let speculator = Speculator::new(&options, drafters, StepCosts::new(vec![])).expect("a drafter");
         Rig {
-            runner: Runner::new(Rc::new(model), info, options, None, speculator),
+            engine_loop: EngineLoop::new(Rc::new(model), info, options, None, speculator),
             engine,
             heartbeat,
             messages,
@@ -71,21 +69,21 @@ impl Rig {
     }
 
     fn round(&mut self) {
-        assert!(self.runner.turn(&self.messages, &self.heartbeat));
+        assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
     /// Rounds until nothing runs or waits.
     fn finish(&mut self) {
-        while !self.runner.running.is_empty()
-            || !self.runner.held.is_empty()
-            || self.runner.launched.is_some()
+        while !self.engine_loop.running.is_empty()
+            || !self.engine_loop.deferred.is_empty()
+            || self.engine_loop.launched.is_some()
         {
             self.round();
         }
     }
 
     fn runs(&self, length: usize) -> bool {
-        self.runner.running.iter().any(|s| s.request.prompt.len() == length)
+        self.engine_loop.running.iter().any(|s| s.request.prompt.len() == length)
     }
 }
 
@@ -104,7 +102,7 @@ fn plain(length: usize, max_tokens: usize, priority: Priority) -> Request {
     Request { ignore_eos: true, priority, sampling, ..Request::new(prompt(length), max_tokens) }
 }
 
-fn tokens((_ticket, events): &Running) -> Vec<u32> {
+fn tokens((_handle, events): &Running) -> Vec<u32> {
     let token = |event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Failed(error) => panic!("{error}"),
@@ -169,13 +167,13 @@ fn requests_that_may_take_the_whole_context_run_together_and_outgrow_the_limit()
     let mut rig = Rig::plain(room_for(2400));
     let running = requests().map(|request| rig.submit(request));
     rig.round();
-    assert_eq!(rig.runner.running.len(), 3);
+    assert_eq!(rig.engine_loop.running.len(), 3);
     rig.finish();
-    assert!(rig.runner.options.metrics.preemptions.get() > 0, "they had to make room");
+    assert!(rig.engine_loop.options.metrics.preemptions.get() > 0, "they had to make room");
     for (running, expected) in running.iter().zip(&expected) {
         assert_eq!(&tokens(running), expected, "answers do not change");
     }
-    assert_eq!(rig.runner.options.metrics.account.promised(), 0, "and all is given back");
+    assert_eq!(rig.engine_loop.options.metrics.account.promised(), 0, "and all is given back");
 }
 
 #[test]
@@ -184,8 +182,8 @@ fn background_sequence_makes_room_for_an_interactive_one_that_grows() {
     let urgent = rig.submit(plain(30, 900, Priority::Interactive));
     let background = rig.submit(plain(40, 900, Priority::Background));
     rig.round();
-    assert_eq!(rig.runner.running.len(), 2);
-    while rig.runner.options.metrics.preemptions.get() == 0 {
+    assert_eq!(rig.engine_loop.running.len(), 2);
+    while rig.engine_loop.options.metrics.preemptions.get() == 0 {
         assert!(!has_ended(&urgent), "it has outgrown what there is");
         rig.round();
     }
@@ -215,7 +213,7 @@ fn request_that_shares_an_answer_being_drafted_does_not_wait_for_its_end() {
     let options = Options { speculate, ..options };
     let mut rig = Rig::new("qwen3-a", options, Memory::default(), vec![Box::new(ScriptedDrafter(script))]);
     let first = rig.submit(request.clone());
-    while rig.runner.running.first().is_none_or(|s| s.generated() < 60) {
+    while rig.engine_loop.running.first().is_none_or(|s| s.generated() < 60) {
         rig.round();
     }
     let second = Request {
@@ -292,17 +290,17 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
         rig.finish();
         assert_eq!(drafter.0.get(), 0, "{what}");
     }
-    let (ticket, _events) = rig.submit(with(31));
+    let (handle, _events) = rig.submit(with(31));
     (0..5).for_each(|_| rig.round());
     assert_eq!(drafter.0.get(), 1, "it has observed something");
-    ticket.cancel();
+    handle.cancel();
     rig.finish();
     assert_eq!(drafter.0.get(), 0, "cancelled");
 }
 
 /// Three requests through an engine whose thread panics at a place: their ends, and what one more is told.
-fn panicking(place: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
-    let engine = engine_with(None, move || fault::panic_at(place, after, times));
+fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
+    let engine = engine_with(None, move || fault::panic_at(point, after, times));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
     let told_all = running.into_iter().map(told).collect();
     (told_all, told(submit(&engine, request(3))))
@@ -313,28 +311,28 @@ fn panics_anywhere_in_a_round_cost_at_most_the_guilty_request() {
     let good = engine(None);
     let alone: Vec<_> = (0..4).map(|i| told(submit(&good, request(i)))).collect();
     // How often it panics, and how many requests that may cost.
-    let places = [
+    let points = [
         ("receive", 1, 0),
         ("admit", 1, 1),
-        ("round", 1, 0),
-        ("round", 2, 1),
-        ("plan", 1, 0),
-        ("plan", 3, 2),
+        ("tick", 1, 0),
+        ("tick", 2, 1),
+        ("schedule", 1, 0),
+        ("schedule", 3, 2),
         ("attach", 1, 0),
         ("attach", 2, 1),
         ("store", 1, 0),
         ("end", 1, 1),
     ];
-    for (place, times, cost) in places {
+    for (point, times, cost) in points {
         for after in [0, 2] {
-            let (told, last) = panicking(place, after, times);
+            let (told, last) = panicking(point, after, times);
             let failed: Vec<usize> = (0..3).filter(|&i| told[i] != alone[i]).collect();
-            assert!(failed.len() <= cost, "{place} {after}: {failed:?} failed");
+            assert!(failed.len() <= cost, "{point} {after}: {failed:?} failed");
             for i in failed {
                 let end = told[i].last().expect("an end");
-                assert!(end.contains("Failed") && end.contains("on purpose"), "{place} {after}: {end}");
+                assert!(end.contains("Failed") && end.contains("on purpose"), "{point} {after}: {end}");
             }
-            assert_eq!(last, alone[3], "{place} {after}: the engine goes on");
+            assert_eq!(last, alone[3], "{point} {after}: the engine goes on");
         }
     }
 }
@@ -365,7 +363,7 @@ fn panic_while_sequences_restart_costs_one_of_them() {
 
 #[test]
 fn rounds_that_never_succeed_fail_what_waits_and_the_thread_lives() {
-    let engine = engine_with(None, || fault::panic_at("round", 0, 30));
+    let engine = engine_with(None, || fault::panic_at("tick", 0, 30));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
     for (i, told) in running.into_iter().map(told).enumerate() {
         assert!(told.last().expect("an end").contains("on purpose"), "request {i}");

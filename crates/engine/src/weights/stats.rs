@@ -8,7 +8,7 @@ use mlx::{
 };
 use serde_json::Value;
 
-use crate::request::{WeightReads, WeightSummary};
+use crate::api::{WeightReads, WeightSummary};
 
 /// Sums, in bytes unless stated otherwise.
 #[derive(Default)]

@@ -50,11 +50,11 @@ fn schedule(golden: &str, load: impl Fn(Options) -> Engine, seed: u64, cold: &En
             before.push(request.prompt.clone());
             let mut running = submit(&engine, request.clone());
             match random.below(8) {
-                0 => running.ticket.cancel(),
+                0 => running.handle.cancel(),
                 1 => running.early.extend(running.events.recv()),
                 2 => {
                     running.early.extend(running.events.recv());
-                    running.ticket.cancel();
+                    running.handle.cancel();
                 }
                 _ => {}
             }
@@ -298,7 +298,7 @@ fn request_waiting_for_cancelled_one_continues() {
         engine.clear_cache().expect("runs");
         let first = submit(&engine, with(&[5]));
         let second = submit(&engine, with(&[6]));
-        first.ticket.cancel();
+        first.handle.cancel();
         assert_eq!(answer(second).reason, FinishReason::Length);
     }
 }
@@ -311,7 +311,7 @@ fn cancelled_request_leaves_its_state() {
     for _ in 0..3 {
         running.early.extend(running.events.recv());
     }
-    running.ticket.cancel();
+    running.handle.cancel();
     let got = answer(running);
     let next = [&prompt[..], &got.ids()[..2], &[7, 8]].concat();
     // There is a snapshot before the prompt's last token.

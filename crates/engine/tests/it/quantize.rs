@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     Checkpoint, Device, Engine, Event, Options, Progress, Request,
-    quantize::{Action, Mode, Plan, Quantization, QuantizeError, QuantizeReport, SHARD_BYTES, quantization},
+    quantize::{Action, Mode, Plan, Quantization, QuantizeError, Report, SHARD_BYTES, quantization},
 };
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -32,7 +32,7 @@ fn plan(source: &Path, q: Quantization) -> Plan {
     Plan::new(&Checkpoint::Folder(source.into()), q).expect("planned")
 }
 
-fn quantize(source: &Path, out: &Path, q: Quantization) -> Result<QuantizeReport, QuantizeError> {
+fn quantize(source: &Path, out: &Path, q: Quantization) -> Result<Report, QuantizeError> {
     Plan::new(&Checkpoint::Folder(source.into()), q)?.write(out, SHARD_BYTES, &mut go_on)
 }
 
@@ -127,7 +127,7 @@ fn value(i: u64) -> f32 {
 fn logits(engine: &Engine, prompt: &[u32]) -> Vec<Vec<f32>> {
     let (sender, events) = mpsc::channel();
     let request = Request { logits: true, ..Request::new(prompt.to_vec(), 1) };
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
+    let _handle = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
     let values = events.into_iter().filter_map(|event| match event {
         Event::Logits { values, .. } => Some(values),
         Event::Failed(error) => panic!("{error}"),

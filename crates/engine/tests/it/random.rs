@@ -31,7 +31,7 @@ fn open(config: &Value, quantization: Option<Quantization>) -> Engine {
 fn logits(engine: &Engine) -> Vec<f32> {
     let (sender, events) = mpsc::channel();
     let request = Request { logits: true, ignore_eos: true, ..Request::new(vec![5, 9, 2, 33], 3) };
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+    let _handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
     let mut all = vec![];
     for event in events {
         match event {

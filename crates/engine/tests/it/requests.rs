@@ -15,13 +15,13 @@ fn model(options: Options) -> Engine {
     start(Checkpoint::Folder(folder.path().into()), options, |_| {}).expect("loads")
 }
 
-fn submit(engine: &Engine, request: Request) -> (Ticket, Receiver<Event>) {
+fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>) {
     let (sender, events) = mpsc::channel();
-    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
-    (ticket, events)
+    let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
+    (handle, events)
 }
 
-fn tokens((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<u32> {
+fn tokens((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<u32> {
     let id = |event| match event {
         Event::Token { id, .. } => Some(id),
         _ => None,
@@ -29,7 +29,7 @@ fn tokens((_ticket, events): (Ticket, Receiver<Event>)) -> Vec<u32> {
     events.into_iter().filter_map(id).collect()
 }
 
-fn end((_ticket, events): (Ticket, Receiver<Event>)) -> (FinishReason, Usage) {
+fn end((_handle, events): (RequestHandle, Receiver<Event>)) -> (FinishReason, Usage) {
     match events.into_iter().last() {
         Some(Event::Finished { reason, usage }) => (reason, usage),
         other => panic!("{other:?}"),
@@ -75,7 +75,7 @@ fn logprobs_match_the_logits() {
         ..Request::new(prompt(21), 5)
     };
     let (mut logits, mut scored): (Vec<Vec<f32>>, Vec<TokenLogprobs>) = (vec![], vec![]);
-    let (_ticket, events) = submit(&engine, request);
+    let (_handle, events) = submit(&engine, request);
     for event in events {
         match event {
             Event::Logits { values, .. } => logits.push(values),
@@ -214,7 +214,7 @@ fn request_without_a_candidate_fails_alone() {
     for presence_penalty in [0.0, 0.5] {
         let sampling = Sampling { presence_penalty, ..sampled(1, 5).sampling };
         let constraint: Option<std::sync::Arc<dyn Constraint>> = Some(std::sync::Arc::new(Beyond));
-        let (_ticket, events) = submit(&engine, Request { sampling, constraint, ..sampled(1, 5) });
+        let (_handle, events) = submit(&engine, Request { sampling, constraint, ..sampled(1, 5) });
         let all: Vec<Event> = events.into_iter().collect();
         assert!(matches!(all[..], [Event::Failed(RequestError::NoCandidate { generated: 0 })]), "{all:?}");
     }
@@ -235,17 +235,17 @@ fn penalised_request_draws_from_the_same_noise() {
 fn dropped_request_handle_stops_the_generation() {
     let engine = model(Options { max_batch: 1, ..Options::default() });
     for _ in 0..100 {
-        let (ticket, events) = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) });
+        let (handle, events) = submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) });
         assert!(matches!(events.recv(), Ok(Event::Token { .. })));
-        drop(ticket);
+        drop(handle);
         let generated = 1 + events.iter().filter(|e| matches!(e, Event::Token { .. })).count();
         assert!(generated < 200, "{generated} tokens");
     }
     let queued: Vec<_> = (0..3)
         .map(|_| submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(5), 1500) }))
         .collect();
-    for (ticket, events) in queued.into_iter().rev() {
-        drop(ticket);
+    for (handle, events) in queued.into_iter().rev() {
+        drop(handle);
         assert!(matches!(
             events.iter().last(),
             Some(Event::Finished { reason: FinishReason::Cancelled, .. })
@@ -286,15 +286,15 @@ fn long_prompt_delays_a_running_stream_by_one_chunk_at_a_time() {
 #[test]
 fn group_with_many_requests_does_not_delay_another() {
     let engine = model(Options { max_batch: 2, ..Options::default() });
-    let place = engine.enter().expect("a place");
+    let permit = engine.acquire().expect("a permit");
     let mut crowd: Vec<_> = (0..20)
         .map(|_| {
             let (sender, events) = mpsc::channel();
             let long = Request { ignore_eos: true, ..Request::new(prompt(5), 60) };
-            let ticket = engine.submit_in(&place, long, move |events| {
+            let handle = engine.submit_with(&permit, long, move |events| {
                 events.into_iter().for_each(|event| drop(sender.send(event)));
             });
-            (ticket.expect("a valid request"), events)
+            (handle.expect("a valid request"), events)
         })
         .collect();
     let (reason, _) = end(submit(&engine, Request { ignore_eos: true, ..Request::new(prompt(8), 3) }));
@@ -312,8 +312,8 @@ fn full_queue_refuses_requests_until_one_ends() {
     let refused = engine.submit(endless(), |_| {}).err();
     assert!(matches!(refused, Some(RequestError::QueueFull { waiting: 2, .. })), "{refused:?}");
     for leaves in [2, 0] {
-        let (ticket, events) = requests.remove(leaves);
-        drop(ticket);
+        let (handle, events) = requests.remove(leaves);
+        drop(handle);
         assert!(matches!(events.iter().last(), Some(Event::Finished { .. })));
         requests.push(submit(&engine, endless()));
         assert!(engine.submit(endless(), |_| {}).is_err());
@@ -332,7 +332,7 @@ fn request_past_its_deadline_fails_running_or_waiting() {
     assert!(matches!(running.1.recv(), Ok(Event::Token { .. })));
     let waiting = [submit(&engine, hurried(50)), submit(&engine, hurried(0))];
     let patient = submit(&engine, sampled(1, 20));
-    for (_ticket, events) in waiting {
+    for (_handle, events) in waiting {
         let all: Vec<Event> = events.into_iter().collect();
         assert!(matches!(all[..], [Event::Failed(RequestError::TimeIsUp)]), "{all:?}");
     }
@@ -362,9 +362,9 @@ fn urgent_requests_overtake_and_background_requests_leave_a_slot() {
 fn panicking_caller_loses_only_its_own_request() {
     let engine = model(Options::default());
     let good = submit(&engine, sampled(1, 20));
-    let ticket = engine.submit(sampled(2, 20), |_| panic!("on purpose")).expect("valid");
+    let handle = engine.submit(sampled(2, 20), |_| panic!("on purpose")).expect("valid");
     assert_eq!(tokens(good), tokens(submit(&engine, sampled(1, 20))));
-    drop(ticket);
+    drop(handle);
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn stopped_engine_ends_every_request_and_refuses_new_ones() {
     let requests: Vec<_> = (0..4).map(|_| submit(&engine, endless())).collect();
     assert!(matches!(requests[0].1.recv(), Ok(Event::Token { .. })));
     engine.stop();
-    for (_ticket, events) in requests {
+    for (_handle, events) in requests {
         assert!(matches!(
             events.iter().last(),
             Some(Event::Finished { reason: FinishReason::Cancelled, .. })

@@ -179,7 +179,7 @@ fn state_stored_after_drafts_equals_that_of_plain_decoding() {
             let mut running = submit(&engine, asked.clone());
             if random.one_in(4) {
                 running.early.extend(running.events.recv());
-                running.ticket.cancel();
+                running.handle.cancel();
             }
             let got = answer(running);
             match got.reason {
@@ -298,7 +298,7 @@ fn constraint_dead_end_fails_its_request_alone() {
         let stuck =
             Request { constraint: Some(Arc::new(DeadEnd)), speculation: Some(speculation), ..asked.clone() };
         let beside = submit(&engine, asked);
-        let Running { ticket: _ticket, events, .. } = submit(&engine, stuck);
+        let Running { handle: _handle, events, .. } = submit(&engine, stuck);
         let events: Vec<Event> = events.into_iter().collect();
         assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 5);
         let last = events.last().expect("an end");

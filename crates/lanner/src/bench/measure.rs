@@ -76,7 +76,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
     let (sender, arrivals) = mpsc::channel();
     let before = profile::kernels();
     let started = Instant::now();
-    let mut tickets = vec![];
+    let mut handles = vec![];
     for (request, prompt) in prompts.into_iter().enumerate() {
         let sender = sender.clone();
         let sink = move |event| {
@@ -92,7 +92,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
             drop(sender.send(arrived));
         };
         let request = Request { ignore_eos: true, ..Request::new(prompt, workload.generate) };
-        tickets.push(engine.submit(request, sink)?);
+        handles.push(engine.submit(request, sink)?);
     }
     drop(sender);
     let arrivals = arrivals.into_iter().collect::<Result<Vec<_>, _>>()?;

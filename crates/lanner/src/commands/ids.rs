@@ -19,7 +19,7 @@ pub fn continue_ids(engine: &Engine, prompt: Vec<u32>, config: &RunConfig) -> Re
     };
     let (sender, events) = mpsc::channel();
     // A closed channel means that this function has returned.
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event)))?;
+    let _handle = engine.submit(request, move |event| drop(sender.send(event)))?;
     let (mut ids, mut logits) = (vec![], vec![]);
     for event in events {
         match event {

@@ -72,7 +72,7 @@ pub fn perplexity(
 fn logprobs(engine: &Engine, ids: &[u32]) -> Result<Vec<f32>, RequestError> {
     let (sender, events) = mpsc::channel();
     let request = Request { prompt_logprobs: true, ..Request::new(ids.to_vec(), 1) };
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event)))?;
+    let _handle = engine.submit(request, move |event| drop(sender.send(event)))?;
     for event in events {
         match event {
             Event::Prompt(tokens) => {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::digests::Digests;
-use crate::{CacheBits, Checkpoint, DiskCache, Options};
+use crate::api::{CacheBits, Checkpoint, DiskCache, Options};
 
 /// A hash that is being computed on its own thread: all weights must be read, unless their digests
 /// are cached.

@@ -15,7 +15,7 @@ use super::{
     digests,
     segment::Segment,
 };
-use crate::CacheBits;
+use crate::api::CacheBits;
 
 /// File beside the state that stores which layers of the model can be skipped.
 pub const LAYER_PROFILE_FILE: &str = "layers.json";

@@ -9,7 +9,7 @@
 use half::{bf16, f16};
 use mlx::Dtype;
 
-use crate::CacheBits;
+use crate::api::CacheBits;
 
 const GROUP: usize = 32;
 /// Bytes of a group's minimum and scale.

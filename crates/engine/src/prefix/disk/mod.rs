@@ -42,7 +42,7 @@ use super::{
     state::{KvSpan, StateSnapshot},
     tree::{Lookup, RadixTree},
 };
-use crate::{CacheBits, DiskCache};
+use crate::api::{CacheBits, DiskCache};
 
 /// Files are read only if they store at least this many tokens more than memory does.
 const MIN_GAIN: usize = 32;

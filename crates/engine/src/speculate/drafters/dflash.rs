@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlx::{Array, Dtype};
 
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     cache::Cache,
     models::{DFlash, Model},
     sample::{Sampler, guess},
@@ -67,7 +67,7 @@ impl DFlashDrafter {
         let last: Vec<u32> = rows.iter().filter_map(|row| row.tokens.last().copied()).collect();
         let parts = rows.iter_mut().map(|row| {
             let DFlashContext { caches, to, .. } = &mut row.context;
-            Part { tokens: self.block.size, ahead: 0, past: *to, caches }
+            BatchRow { num_tokens: self.block.size, num_draft: 0, num_computed: *to, caches }
         });
         let embedded = embedding.forward(&self.block.tokens(&last));
         let hidden = self.block.forward(embedded, &mut Batch::new(parts));
@@ -170,7 +170,7 @@ fn catch_up(block: &DFlash, contexts: &mut [&mut DFlashContext]) {
         let DFlashContext { caches, pending, from, to } = &mut **context;
         pending.clear();
         let past = std::mem::replace(from, *to);
-        Part { tokens: *to - past, ahead: 0, past, caches }
+        BatchRow { num_tokens: *to - past, num_draft: 0, num_computed: past, caches }
     });
     block.observe(&hidden, &mut Batch::new(parts));
 }

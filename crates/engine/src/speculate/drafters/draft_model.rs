@@ -10,15 +10,13 @@ use super::{
     rows::{concatenated, pick},
 };
 use crate::{
-    Options,
-    batch::{Batch, Part},
+    api::{MAX_DEPTH, Options, Request, Sampling},
+    batch::{Batch, BatchRow},
+    guard::guarded,
     models::Model,
     prefix::{CopiedState, CopyProgress, CopySource, PrefixCache},
-    request::{Request, Sampling},
-    run::guarded,
     sample::{Sampler, guess},
     speculate::{
-        MAX_DEPTH,
         acceptance::CONFIDENCE_BINS,
         drafter::{Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, StateStore},
         step_costs::StepCosts,
@@ -153,7 +151,12 @@ impl DraftModel {
             }
             let parts = rows.iter_mut().enumerate().filter_map(|(i, DraftRow { context, .. })| {
                 let &(_, tokens) = shares.iter().find(|(shared, _)| *shared == i)?;
-                Some(Part { tokens, ahead: 0, past: context.num_known - tokens, caches: &mut context.caches })
+                Some(BatchRow {
+                    num_tokens: tokens,
+                    num_draft: 0,
+                    num_computed: context.num_known - tokens,
+                    caches: &mut context.caches,
+                })
             });
             let mut batch = Batch::new(parts);
             let hidden = self.model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
@@ -199,7 +202,7 @@ impl DraftModel {
             going = deeper.iter().map(|&i| going[i as usize]).collect();
             let parts = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i)).map(|(_, row)| {
                 let DraftContext { caches, num_known, .. } = &mut row.context;
-                Part { tokens: 1, ahead: 0, past: *num_known + step, caches }
+                BatchRow { num_tokens: 1, num_draft: 0, num_computed: *num_known + step, caches }
             });
             hidden = self.model.forward(&pick(&chosen, &deeper), &mut Batch::new(parts));
             going.iter().for_each(|&row| rows[row].context.add_rollback_point(step + 1));

@@ -1,7 +1,7 @@
 //! Drafts the tokens that a constraint leaves no choice about.
 
 use crate::{
-    constrain::Next,
+    api::Next,
     speculate::{
         acceptance::CONFIDENCE_BINS,
         drafter::{Draft, DraftRequest, Drafter, DrafterInfo},

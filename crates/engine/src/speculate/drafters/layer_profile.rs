@@ -7,7 +7,7 @@ use mlx::{Array, Dtype};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     cache::Cache,
     models::Model,
     prefix::write_atomic,
@@ -169,14 +169,14 @@ fn run(
     text: &[u32],
     skipped: &[usize],
 ) -> mlx::Result<(Vec<u32>, Vec<Vec<f32>>)> {
-    let mut batch = Batch::new([Part { tokens: text.len(), ahead: 0, past: at, caches }]);
-    batch.leave_out(skipped);
+    let mut batch = Batch::new([BatchRow { num_tokens: text.len(), num_draft: 0, num_computed: at, caches }]);
+    batch.skip_layers(skipped);
     if skipped.is_empty() {
-        batch.watch(&(0..model.layers()).collect::<Vec<usize>>());
+        batch.capture(&(0..model.layers()).collect::<Vec<usize>>());
     }
     let hidden = model.forward(&Array::from_slice(text, &[text.len() as i32]), &mut batch);
     let picked = model.logits(&hidden).astype(Dtype::Float32).argmax(-1).to_vec()?;
-    let streams = batch.seen().iter().map(|(_, x)| x.to_f32()).collect::<mlx::Result<_>>()?;
+    let streams = batch.take_captured().iter().map(|(_, x)| x.to_f32()).collect::<mlx::Result<_>>()?;
     Ok((picked, streams))
 }
 

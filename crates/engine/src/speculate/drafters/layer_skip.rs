@@ -13,7 +13,7 @@ use super::{
     rows::sampler,
 };
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     models::Model,
     sample::{Sampler, guess, probabilities},
     speculate::{
@@ -121,10 +121,15 @@ impl LayerSkip {
         let tokens: Vec<u32> = rows.iter().map(|row| row.last()).collect();
         let parts = rows.iter_mut().filter_map(|row| {
             let past = row.position() - 1;
-            Some(Part { tokens: 1, ahead: 0, past, caches: row.request.target_cache.as_deref_mut()? })
+            Some(BatchRow {
+                num_tokens: 1,
+                num_draft: 0,
+                num_computed: past,
+                caches: row.request.target_cache.as_deref_mut()?,
+            })
         });
         let mut batch = Batch::new(parts);
-        batch.leave_out(&self.skipped);
+        batch.skip_layers(&self.skipped);
         let hidden = self.model.forward(&Array::from_slice(&tokens, &[tokens.len() as i32]), &mut batch);
         drop(batch);
         let logits = self.model.logits(&hidden).astype(Dtype::Float32);

@@ -9,6 +9,5 @@ pub mod layer_skip;
 pub mod mtp;
 pub mod ngram;
 mod ngram_index;
-pub mod ngram_table;
 mod rows;
 pub mod scripted;

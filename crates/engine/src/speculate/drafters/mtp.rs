@@ -6,7 +6,7 @@ use std::{collections::VecDeque, rc::Rc, time::Instant};
 use mlx::{Array, Dtype};
 
 use crate::{
-    batch::{Batch, Part},
+    batch::{Batch, BatchRow},
     cache::Cache,
     models::{Model, Mtp},
     sample::guess,
@@ -376,7 +376,7 @@ fn batch<'a>(
     let chosen = rows.iter_mut().enumerate().filter(|(i, _)| going.contains(i));
     Batch::new(chosen.map(|(_, row)| {
         let (tokens, past) = part(row);
-        Part { tokens, ahead: 0, past, caches: &mut row.context.caches }
+        BatchRow { num_tokens: tokens, num_draft: 0, num_computed: past, caches: &mut row.context.caches }
     }))
 }
 

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::{ngram_index::NgramIndex, ngram_table::NgramTable};
+use super::ngram_index::NgramIndex;
+use crate::api::ngram_table::NgramTable;
 use crate::speculate::{
     acceptance::{AcceptanceByBin, CONFIDENCE_BINS},
     drafter::{Draft, DraftRequest, Drafter, DrafterInfo, DrafterState, PromptReplay},
@@ -84,7 +85,7 @@ mod tests {
     fn table_drafts_where_the_sequence_has_no_better_match() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("table");
-        let mut builder = super::super::ngram_table::Builder::new(&path, 2, 1).expect("begins");
+        let mut builder = crate::api::ngram_table::Builder::new(&path, 2, 1).expect("begins");
         for _ in 0..50 {
             builder.add(&[1, 2, 3, 4]).expect("added");
             builder.end_text();

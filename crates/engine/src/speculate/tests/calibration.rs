@@ -16,9 +16,9 @@ fn plain(tokens: usize) -> Request {
 /// Steps during a measurement, and how many of them gave the first sequence a token.
 fn steps_while_measuring(bench: &mut Bench) -> (usize, usize) {
     let (mut steps, mut tokens, mut before) = (0, 0, 0);
-    bench.run(|runner| {
-        let generated = runner.running.iter().find(|s| s.id == 0).map_or(before, |s| s.generated());
-        if runner.speculator.is_measuring() && generated > 0 {
+    bench.run(|engine_loop| {
+        let generated = engine_loop.running.iter().find(|s| s.id == 0).map_or(before, |s| s.generated());
+        if engine_loop.speculator.is_measuring() && generated > 0 {
             (steps, tokens) = (steps + 1, tokens + usize::from(generated > before));
         }
         before = generated;
@@ -33,12 +33,14 @@ fn first_auto_request_starts_measurements_between_steps() {
     for _ in 0..3 {
         bench.turn();
     }
-    assert!(!bench.runner.speculator.is_measuring() && !bench.runner.speculator.costs().are_measured());
+    assert!(
+        !bench.engine_loop.speculator.is_measuring() && !bench.engine_loop.speculator.costs().are_measured()
+    );
     let (_second, others) = bench.submit(Request { speculation: Some(Speculate::Auto), ..plain(20) });
     let (count, got) = steps_while_measuring(&mut bench);
     assert!(count >= MIN_STEPS, "one width after another: {count}");
     assert_eq!(got, count, "a token in every step");
-    let steps = bench.runner.speculator.times().steps;
+    let steps = bench.engine_loop.speculator.times().steps;
     assert!(
         [1, 4].iter().all(|width| steps.iter().any(|(known, ms)| known == width && *ms > 0.0)),
         "{steps:?}"
@@ -60,7 +62,7 @@ fn only_lossy_requests_wait_for_the_layer_profile() {
         bench
     };
     let mut alone = bench();
-    let (_ticket, events) = alone.submit(lossy.clone());
+    let (_handle, events) = alone.submit(lossy.clone());
     alone.run(|_| {});
     let expected = tokens(events);
     let mut beside = bench();
@@ -81,10 +83,10 @@ fn lossy_request_waiting_for_the_profile_can_be_cancelled() {
     let layer_skip = LayerSkip::new(model(GOLDEN).into(), None).expect("layers to spare");
     let mut bench = Bench::with(GOLDEN, Box::new(layer_skip));
     bench.engine.set_calibration_text((0..119).map(|t| 3 + (t * t) % 240).collect());
-    let (ticket, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
+    let (handle, events) = bench.submit(Request { speculation: Some(Speculate::Lossy), ..plain(12) });
     bench.turn();
-    assert!(bench.runner.speculator.is_measuring());
-    drop(ticket);
+    assert!(bench.engine_loop.speculator.is_measuring());
+    drop(handle);
     bench.run(|_| {});
     assert!(
         matches!(events.try_iter().last(), Some(Event::Finished { usage, .. }) if usage.completion_tokens == 0)

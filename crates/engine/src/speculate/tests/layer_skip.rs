@@ -20,8 +20,8 @@ fn ids(tokens: &[u32]) -> Array {
 /// Logits `[tokens, vocab_size]`, as bits, of further `tokens`, the last `ahead` of which may be
 /// rewound.
 fn extend(model: &dyn Model, caches: &mut [Cache], past: usize, tokens: &[u32], ahead: usize) -> Vec<u32> {
-    let part = Part { tokens: tokens.len(), ahead, past, caches };
-    let hidden = model.forward(&ids(tokens), &mut Batch::new([part]));
+    let row = BatchRow { num_tokens: tokens.len(), num_draft: ahead, num_computed: past, caches };
+    let hidden = model.forward(&ids(tokens), &mut Batch::new([row]));
     let logits = model.logits(&hidden).to_f32().expect("evaluates");
     logits.into_iter().map(f32::to_bits).collect()
 }
@@ -107,7 +107,7 @@ fn state_after_each_step_of_layer_skip_equals_a_fresh_prefill() {
             let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
             let compared = bench.compare_states(&format!("{golden} without {skipped:?}"));
             assert!(compared > 10, "{golden}: {compared}");
-            for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+            for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
                 let events: Vec<Event> = events.try_iter().collect();
                 if skipped.is_empty() {
                     assert!(all_accepted(&events), "{golden}: the whole model drafts what it picks");
@@ -141,12 +141,12 @@ fn panicking_drafter_changes_no_answer() {
         let mut bench = Bench::with(golden, Box::new(Panicking(model(golden).into())));
         let running = [0, 1, 2].map(|i| bench.submit(request(i, if i < 2 { "panicking" } else { "off" }, 4)));
         let mut restarted = 0;
-        bench.run(|runner| {
-            assert!(runner.running.iter().all(|s| !s.speculation.caches_in_use()));
-            restarted += runner.running.iter().filter(|s| s.suspect).count();
+        bench.run(|engine_loop| {
+            assert!(engine_loop.running.iter().all(|s| !s.speculation.caches_in_use()));
+            restarted += engine_loop.running.iter().filter(|s| s.quarantined).count();
         });
         assert!(restarted > 0, "the contents of its caches are uncertain");
-        for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+        for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{golden}");
         }
     }

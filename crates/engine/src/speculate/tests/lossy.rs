@@ -2,7 +2,7 @@
 //! state it stores.
 
 use super::{layer_skip::models, *};
-use crate::request::Lossy;
+use crate::api::Lossy;
 
 const SKIPPED: usize = 1;
 
@@ -20,9 +20,9 @@ fn expected_answer(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let mut caches = model.make_caches();
     let mut answer: Vec<u32> = vec![];
     let mut step = |new: &[u32], past: usize, skipped: &[usize]| {
-        let part = Part { tokens: new.len(), ahead: 0, past, caches: &mut caches };
-        let mut batch = Batch::new([part]);
-        batch.leave_out(skipped);
+        let row = BatchRow { num_tokens: new.len(), num_draft: 0, num_computed: past, caches: &mut caches };
+        let mut batch = Batch::new([row]);
+        batch.skip_layers(skipped);
         let n = new.len() as i32;
         let hidden = model.forward(&Array::from_slice(new, &[n]), &mut batch);
         let logits = model.logits(&hidden.slice(0, n - 1, n)).astype(mlx::Dtype::Float32);
@@ -39,7 +39,7 @@ fn expected_answer(golden: &str, prompt: &[u32], tokens: usize) -> Vec<u32> {
 fn answers_of(bench: &mut Bench, requests: &[Request]) -> Vec<(Vec<u32>, Vec<Lossy>)> {
     let running: Vec<_> = requests.iter().map(|request| bench.submit(request.clone())).collect();
     bench.run(|_| {});
-    running.into_iter().map(|(_ticket, events)| result(events)).collect()
+    running.into_iter().map(|(_handle, events)| result(events)).collect()
 }
 
 fn answer_of(bench: &mut Bench, request: &Request) -> (Vec<u32>, Vec<Lossy>) {
@@ -100,8 +100,8 @@ fn exact_requests_never_resume_from_lossy_state() {
         let (answer, _) = answer_of(&mut bench, &request);
         // Prompt and answer, and one more token.
         let all = [&request.prompt[..], &answer, &[3]].concat();
-        assert!(bench.runner.prefix.resumable(&all) <= request.prompt.len(), "{golden}");
-        assert!(bench.runner.prefix.stats().stored_tokens > 0, "{golden}: the prompt is reusable");
+        assert!(bench.engine_loop.prefix.resumable(&all) <= request.prompt.len(), "{golden}");
+        assert!(bench.engine_loop.prefix.stats().stored_tokens > 0, "{golden}: the prompt is reusable");
         let next = Request { prompt: all.clone(), speculation: None, ..request.clone() };
         let (warm, _) = answer_of(&mut bench, &next);
         let (cold, _) = answer_of(&mut self::bench(golden), &next);
@@ -120,24 +120,24 @@ fn exact_request_does_not_wait_for_lossy_state() {
         let all = [&request.prompt[..], &answer, &[3; 40]].concat();
         let next = Request { prompt: all, speculation: None, max_tokens: 6, ..request.clone() };
         let (cold, _) = answer_of(&mut self::bench(golden), &next);
-        let (_ticket, events) = bench.submit(request);
+        let (_handle, events) = bench.submit(request);
         let mut second = None;
         let mut steps = 0;
         // Late in its answer it restarts, together with the other.
         let (engine, next) = (bench.engine.clone(), &next);
-        bench.run(|runner| {
+        bench.run(|engine_loop| {
             steps += 1;
             if steps == 50 {
-                runner.collect_launched(&[]);
-                let (model, info) = (runner.model.clone(), &runner.info);
-                runner.running.iter_mut().for_each(|s| s.restart(&*model, info));
+                engine_loop.collect_launched(&[]);
+                let (model, info) = (engine_loop.model.clone(), &engine_loop.info);
+                engine_loop.running.iter_mut().for_each(|s| s.quarantine(&*model, info));
                 let (sender, events) = mpsc::channel();
                 let submitted = engine.submit(next.clone(), move |event| drop(sender.send(event)));
                 second = Some((submitted.expect("valid"), events));
             }
         });
         assert_eq!(result(events), (answer, vec![Lossy::SkippedLayers]), "{golden}");
-        let (_ticket, events) = second.expect("it was still running");
+        let (_handle, events) = second.expect("it was still running");
         assert_eq!(result(events).0, cold, "{golden}");
     }
 }
@@ -151,15 +151,15 @@ fn lossy_answers_are_the_same_after_a_restart() {
             let mut bench = bench(golden);
             let running: Vec<_> = requests.iter().map(|request| bench.submit(request.clone())).collect();
             let mut steps = 0;
-            bench.run(|runner| {
+            bench.run(|engine_loop| {
                 steps += 1;
                 if steps == at {
-                    runner.collect_launched(&[]);
-                    let (model, info) = (runner.model.clone(), &runner.info);
-                    runner.running.iter_mut().for_each(|s| s.restart(&*model, info));
+                    engine_loop.collect_launched(&[]);
+                    let (model, info) = (engine_loop.model.clone(), &engine_loop.info);
+                    engine_loop.running.iter_mut().for_each(|s| s.quarantine(&*model, info));
                 }
             });
-            let got: Vec<_> = running.into_iter().map(|(_ticket, events)| result(events)).collect();
+            let got: Vec<_> = running.into_iter().map(|(_handle, events)| result(events)).collect();
             assert_eq!(got, expected, "{golden}, restarted at step {at}");
         }
     }
@@ -171,7 +171,7 @@ fn failing_drafters_leave_a_request_lossy() {
     let request = lossy(0);
     let expected = expected_answer(golden, &request.prompt, request.max_tokens);
     let mut bench = bench(golden);
-    let (_ticket, events) = bench.submit(request);
-    bench.run(|runner| runner.running.iter_mut().for_each(|s| s.speculation.stop()));
+    let (_handle, events) = bench.submit(request);
+    bench.run(|engine_loop| engine_loop.running.iter_mut().for_each(|s| s.speculation.stop()));
     assert_eq!(result(events), (expected, vec![Lossy::SkippedLayers]));
 }

@@ -81,7 +81,7 @@ fn logprobs(folder: &Path, precision: Precision, chunks: &[Chunk]) -> Vec<f32> {
 fn prompt_logprobs(engine: &Engine, ids: &[u32]) -> Vec<f32> {
     let (sender, events) = mpsc::channel();
     let request = Request { prompt_logprobs: true, ..Request::new(ids.to_vec(), 1) };
-    let _ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+    let _handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
     for event in events {
         match event {
             Event::Prompt(tokens) => {

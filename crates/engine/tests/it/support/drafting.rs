@@ -27,7 +27,7 @@ pub fn check(
         for (request, mut running) in requests.into_iter().zip(running) {
             if random.one_in(cancel_one_of) {
                 running.early.extend(running.events.recv());
-                running.ticket.cancel();
+                running.handle.cancel();
             }
             let got = answer(running);
             let expected = answer(submit(plain, Request { speculation: None, ..request.clone() }));

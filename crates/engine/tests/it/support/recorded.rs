@@ -125,7 +125,7 @@ fn load(folder: &Path, with: Options) -> Result<Engine, String> {
 
 pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
     let (sender, events) = mpsc::channel();
-    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
+    let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
     move || {
         let (mut tokens, mut logits) = (vec![], vec![]);
         for event in events {
@@ -136,7 +136,7 @@ pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
                     logits.push(values);
                 }
                 Event::Finished { usage, .. } => {
-                    drop(ticket);
+                    drop(handle);
                     return Answer { tokens, logits, usage };
                 }
                 Event::Failed(error) => panic!("{error}"),

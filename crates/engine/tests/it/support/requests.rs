@@ -7,7 +7,7 @@ use engine::*;
 const VOCABULARY: u64 = 250;
 
 pub struct Running {
-    pub ticket: Ticket,
+    pub handle: RequestHandle,
     pub events: Receiver<Event>,
     /// Events that were already received.
     pub early: Vec<Event>,
@@ -15,8 +15,8 @@ pub struct Running {
 
 pub fn submit(engine: &Engine, request: Request) -> Running {
     let (sender, events) = mpsc::channel();
-    let ticket = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
-    Running { ticket, events, early: vec![] }
+    let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+    Running { handle, events, early: vec![] }
 }
 
 /// Tokens with the bits of their log-probabilities, and the finish reason.
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-pub fn answer(Running { ticket, events, early }: Running) -> Answer {
+pub fn answer(Running { handle, events, early }: Running) -> Answer {
     let mut tokens = vec![];
     let bits = |logprobs: Option<TokenLogprobs>| {
         let logprobs = logprobs.expect("requested");
@@ -48,7 +48,7 @@ pub fn answer(Running { ticket, events, early }: Running) -> Answer {
             Event::Logits { .. } | Event::Prompt(_) => {}
         }
     }
-    drop(ticket);
+    drop(handle);
     panic!("no final event");
 }
 

@@ -84,7 +84,7 @@ fn group(
 ) -> Result<(), RequestError> {
     let (sender, events) = mpsc::channel();
     let started = Instant::now();
-    let mut tickets = vec![];
+    let mut handles = vec![];
     for (request, prompt) in prompts.iter().enumerate() {
         let sender = sender.clone();
         let sink = move |events| {
@@ -99,7 +99,7 @@ fn group(
             speculation: Some(mode.clone()),
             ..Request::new(prompt.clone(), case.generate)
         };
-        tickets.push(engine.submit_in(&engine.enter()?, request, sink)?);
+        handles.push(engine.submit_with(&engine.acquire()?, request, sink)?);
     }
     drop(sender);
     let mut answers = vec![vec![]; prompts.len()];

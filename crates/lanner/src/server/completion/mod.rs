@@ -118,7 +118,7 @@ impl<F: ApiFormat> Completion<F> {
         let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, deadline, .. } = request;
         let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
         // Before any work: a full server has none to spare.
-        let place = server.model.engine.enter().map_err(engine_error)?;
+        let place = server.model.engine.acquire().map_err(engine_error)?;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         let requests = requests(&server.model, &prompts, &params, deadline)
             .map_err(|error| prompt_error(&error, F::PROMPT))?;

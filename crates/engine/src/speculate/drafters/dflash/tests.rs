@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::{
-    request::Sampling,
+    api::Sampling,
     speculate::tests::{Bench, answers, model, request, state, tokens},
     tests::{checkpoint, load_dflash},
 };
@@ -39,10 +39,15 @@ fn drafter(name: &str, hidden_size: i32) -> DFlashDrafter {
 fn hidden(drafter: &DFlashDrafter, tokens: &[u32]) -> Vec<Array> {
     let model = &drafter.model;
     let mut caches = model.make_caches();
-    let mut batch = Batch::new([Part { tokens: tokens.len(), ahead: 0, past: 0, caches: &mut caches }]);
-    batch.watch(&drafter.block.target_layers);
+    let mut batch = Batch::new([BatchRow {
+        num_tokens: tokens.len(),
+        num_draft: 0,
+        num_computed: 0,
+        caches: &mut caches,
+    }]);
+    batch.capture(&drafter.block.target_layers);
     model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut batch);
-    let captured = batch.seen();
+    let captured = batch.take_captured();
     let after = |layer: &usize| captured.iter().find(|(at, _)| at == layer).expect("captured").1.clone();
     drafter.block.target_layers.iter().map(after).collect()
 }
@@ -225,7 +230,7 @@ fn state_after_each_step_of_block_drafts_equals_a_fresh_prefill() {
         let running: Vec<_> = requests.map(|request| bench.submit(request)).collect();
         let compared = bench.compare_states(name);
         assert!(compared > 20, "{name}: {compared}");
-        for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+        for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{name}");
         }
     }
@@ -289,7 +294,7 @@ fn failing_block_drafter_changes_no_answer() {
         });
         assert!(at_panic > 0, "{name}: it has drafted");
         assert_eq!(calls.get(), at_panic + 1, "{name}: it is not called again");
-        for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+        for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{name}");
         }
     }

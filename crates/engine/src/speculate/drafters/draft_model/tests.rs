@@ -234,7 +234,7 @@ fn failing_draft_model_changes_no_answer() {
         assert!(at_panic > 60, "{golden}: it has drafted");
         // The step in which it failed is the last one.
         assert!((1..20).contains(&(counting.computed.get() - at_panic)), "{golden}");
-        for ((_ticket, events), (_, expected)) in running.into_iter().zip(&expected) {
+        for ((_handle, events), (_, expected)) in running.into_iter().zip(&expected) {
             assert_eq!(tokens(events), *expected, "{golden}");
         }
     }

@@ -8,11 +8,10 @@ use serde::Deserialize;
 
 use super::{DraftPosition, HeadContext, HeadRow, MtpDrafter, draft_rows};
 use crate::{
-    batch::{Batch, Part},
+    api::{Checkpoint, Sampling},
+    batch::{Batch, BatchRow},
     cache::Cache,
-    checkpoint::Checkpoint,
     models::{Model, Mtp},
-    request::Sampling,
     sample::Sampler,
     speculate::drafter::{DraftRequest, Drafter, DrafterState, HiddenObserver, HiddenStates},
     tests::{checkpoint, load_checkpoint, load_golden},
@@ -41,8 +40,8 @@ fn ids(tokens: &[u32]) -> Array {
     Array::from_slice(tokens, &[tokens.len() as i32])
 }
 
-fn part(tokens: usize, past: usize, caches: &mut [Cache]) -> Part<'_> {
-    Part { tokens, ahead: 0, past, caches }
+fn part(tokens: usize, past: usize, caches: &mut [Cache]) -> BatchRow<'_> {
+    BatchRow { num_tokens: tokens, num_draft: 0, num_computed: past, caches }
 }
 
 /// Hidden states `[tokens, hidden_size]` of a new sequence.

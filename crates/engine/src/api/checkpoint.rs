@@ -1,0 +1,23 @@
+//! Where a model's files come from.
+
+use std::path::PathBuf;
+
+use mlx::quant::Quantization;
+use serde_json::Value;
+
+/// Where a model's files come from.
+#[derive(Clone, Debug)]
+pub enum Checkpoint {
+    /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.
+    Folder(PathBuf),
+    /// One safetensors file with all weights; config.json and optionally generation_config.json lie beside it.
+    File(PathBuf),
+    /// Files compiled into the program.
+    Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
+    /// Weights made up for a config.json, in memory: the size and speed of a model without its files.
+    Random {
+        config: Value,
+        /// `None` leaves everything in bfloat16.
+        quantization: Option<Quantization>,
+    },
+}

@@ -1,0 +1,84 @@
+//! What callers get back: events, and what a request cost.
+
+use super::{cache::CacheReport, request_error::RequestError};
+
+/// What happens to a request, in order. `Finished` or `Failed` is the last one.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any token.
+    Prompt(Vec<Option<TokenLogprobs>>),
+    /// With `logits`: float32 logits `[vocab_size]` that follow position `position` of prompt plus output.
+    Logits {
+        position: usize,
+        values: Vec<f32>,
+    },
+    /// One new token. An end-of-sequence token is reported by `Finished` alone, unless `ignore_eos`.
+    Token {
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+    },
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+    },
+    Failed(RequestError),
+}
+
+/// Log-probabilities (natural log, of the distribution before temperature, filters and penalties).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    pub id: u32,
+    pub logprob: f32,
+    /// The likeliest tokens with their log-probabilities, likeliest first.
+    pub top: Vec<(u32, f32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its turn with this end-of-sequence token.
+    Eos(u32),
+    /// `max_tokens` or the context length was reached.
+    Length,
+    /// The [`RequestHandle`](crate::RequestHandle) was dropped or cancelled.
+    Cancelled,
+}
+
+/// What the request cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: usize,
+    /// Every generated token, the end-of-sequence token included.
+    pub completion_tokens: usize,
+    /// Prompt tokens whose state was reused instead of computed.
+    pub cached_tokens: usize,
+    pub cache: CacheReport,
+    /// By drafter, of those that drafted anything.
+    pub speculation: Vec<Drafted>,
+    /// Why the answer may be another than the model's own; empty unless somebody asked for that.
+    pub lossy: Vec<Lossy>,
+}
+
+/// What made an answer inexact, because somebody asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lossy {
+    /// It went on from state that was compressed on the disk, or computed behind such state.
+    CompressedCache,
+    /// Behind the prompt some layers were left out.
+    SkippedLayers,
+}
+
+/// What became of a drafter's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drafted {
+    pub drafter: &'static str,
+    pub drafted: usize,
+    /// Those that were right: each saved a step.
+    pub accepted: usize,
+}
+
+impl Drafted {
+    /// Nothing yet.
+    pub(crate) fn of(drafter: &'static str) -> Drafted {
+        Drafted { drafter, drafted: 0, accepted: 0 }
+    }
+}

@@ -1,0 +1,126 @@
+//! Where a model's memory goes, and which requests fit into a limit: sums of bytes.
+
+use super::{StateSize, request::Request, request_error::RequestError};
+
+/// Buffers of keys and values grow by this many tokens at least, and by a quarter.
+const STEP: usize = 256;
+
+/// Where a model's memory goes, in bytes, and what fits: upper bounds, but for what a step takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Most for everything together; `None`: whatever the machine has.
+    pub limit: Option<usize>,
+    pub weights: usize,
+    /// What computing a step takes beside weights and state: measured under a limit, else estimated.
+    pub step: usize,
+    /// State for each token of a sequence.
+    pub token: usize,
+    /// Of that, what may be there twice while buffers grow.
+    pub growing: usize,
+    /// Windows: state for each token in one, and most tokens that its buffer holds.
+    pub windows: Vec<(usize, usize)>,
+    /// State of a sequence whatever its length.
+    pub sequence: usize,
+    /// Logits of a step's prompt tokens, for requests that want them.
+    pub prompt_logits: usize,
+    /// What a sequence's state takes once it is stored; `None`: not known before one has run.
+    pub stored: Option<StateSize>,
+    /// Most for the state of past sequences, where running ones leave as much.
+    pub prefix_cache: usize,
+    /// Most for what a draft model keeps of past sequences.
+    pub draft_cache: usize,
+}
+
+impl Memory {
+    /// Most bytes of state of a sequence of `tokens`.
+    pub fn state(&self, tokens: usize) -> usize {
+        let room = |tokens: usize| (tokens + tokens / 4 + STEP).next_multiple_of(STEP);
+        let windows = self.windows.iter().map(|(token, most)| token * room(tokens.min(*most)));
+        self.sequence + (self.token + self.growing) * room(tokens) + windows.sum::<usize>()
+    }
+
+    /// Bytes for the state of sequences, running and past, under the limit.
+    pub fn room(&self) -> Option<usize> {
+        self.limit.map(|limit| limit.saturating_sub(self.weights + self.step))
+    }
+
+    /// The longest sequence that fits by itself, at most `context` tokens.
+    pub fn most_tokens(&self, context: usize) -> usize {
+        let Some(room) = self.room() else { return context };
+        let (mut fits, mut beyond) = (0, context + 1);
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            *(if self.state(middle) <= room { &mut fits } else { &mut beyond }) = middle;
+        }
+        fits
+    }
+
+    /// Most bytes that a request takes while it runs, in a context of `context` tokens.
+    pub(crate) fn needs(&self, request: &Request, context: usize) -> usize {
+        self.needs_of(request, request.prompt.len().saturating_add(request.max_tokens).min(context))
+    }
+
+    /// Most bytes that a request takes until its prompt and output have `tokens` tokens.
+    pub(crate) fn needs_of(&self, request: &Request, tokens: usize) -> usize {
+        self.state(tokens) + if request.wants_prompt_logits() { self.prompt_logits } else { 0 }
+    }
+
+    /// # Errors
+    /// [`RequestError::NeverFits`]: not even by itself.
+    pub(crate) fn check(&self, request: &Request, context: usize) -> Result<(), RequestError> {
+        let (needs, room) = (self.needs(request, context), self.room().unwrap_or(usize::MAX));
+        if needs <= room {
+            return Ok(());
+        }
+        Err(RequestError::NeverFits {
+            prompt: request.prompt.len(),
+            max_tokens: request.max_tokens,
+            needs,
+            room,
+            most: self.most_tokens(context),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(limit: usize) -> Memory {
+        Memory {
+            limit: Some(limit),
+            weights: 1000,
+            step: 500,
+            token: 3,
+            growing: 1,
+            sequence: 100,
+            ..Memory::default()
+        }
+    }
+
+    #[test]
+    fn state_is_rounded_up_as_buffers_are() {
+        let memory = memory(0);
+        assert_eq!(memory.state(0), 100 + 4 * 256);
+        assert_eq!(memory.state(1000), 100 + 4 * 1536);
+        let windows = Memory { windows: vec![(2, 1000)], ..memory };
+        assert_eq!(windows.state(1000) - 2 * 1536, 100 + 4 * 1536);
+        assert_eq!(windows.state(9000) - windows.state(8000), 4 * (11520 - 10496), "a window is full");
+    }
+
+    #[test]
+    fn what_fits_is_the_most_that_fits() {
+        let context = 5000;
+        for limit in [0, 1500, 2623, 2624, 5000, 9000, 100_000] {
+            let memory = memory(limit);
+            let (most, room) = (memory.most_tokens(context), memory.room().unwrap());
+            assert!(most == 0 || memory.state(most) <= room, "{limit}");
+            assert!(most == context || memory.state(most + 1) > room, "{limit}: {most} is not the most");
+            let request = |max_tokens| Request::new(vec![0; 10], max_tokens);
+            assert_eq!(memory.check(&request(1), context).is_ok(), most >= 11, "{limit}");
+            assert_eq!(memory.check(&request(usize::MAX), context).is_ok(), most == context, "{limit}");
+        }
+        let free = Memory { limit: None, ..memory(0) };
+        assert_eq!((free.most_tokens(context), free.room()), (context, None));
+    }
+}

@@ -1,0 +1,238 @@
+//! What engines have done and what they hold, as numbers that anyone may read at any time. They are kept where the facts
+//! arise, as atomics: nobody waits for a reader, and a reader for nobody. How they are written down is not known here.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use crate::api::{
+    cache::{CacheSource, MissReason},
+    memory_account::MemoryAccount,
+};
+
+/// Upper bounds of the time to a first token, in seconds.
+const FIRST_TOKEN: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
+/// Upper bounds of the time between two tokens, in seconds.
+const BETWEEN_TOKENS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
+
+/// Shared by the engines that one after another, or for a while beside each other, do the same work: what they have done
+/// is counted on, what they hold is summed.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Sequences that wait for their turn, and those that have been admitted.
+    pub waiting: Gauge,
+    pub running: Gauge,
+    /// Tokens of prompts that began, and those of them whose state was there.
+    pub prompt_tokens: Counter,
+    pub cached_tokens: Counter,
+    /// Those that ended an answer included.
+    pub generated_tokens: Counter,
+    /// From when a request was taken in.
+    pub first_token: Histogram,
+    /// 0 between tokens of one step.
+    pub between_tokens: Histogram,
+    pub(crate) hits: [Counter; CacheSource::ALL.len()],
+    pub(crate) misses: [Counter; MissReason::ALL.len()],
+    pub evictions: Counter,
+    pub cache_bytes: Gauge,
+    pub cache_entries: Gauge,
+    pub cache_budget: Gauge,
+    pub disk_bytes: Gauge,
+    pub disk_files: Gauge,
+    /// Steps with some of a prompt in them, steps that only decode, and those of them that verify drafts.
+    pub prompt_steps: Counter,
+    pub plain_steps: Counter,
+    pub verifying_steps: Counter,
+    pub failed_steps: Counter,
+    /// Sequences whose state made room for others', and was computed again.
+    pub preemptions: Counter,
+    /// Rows of all steps, and their tokens, drafted ones included.
+    pub step_rows: Counter,
+    pub step_tokens: Counter,
+    /// Nanoseconds from one step's end to that of the next, without times in which there was nothing to do.
+    pub step_time: Counter,
+    /// Nanoseconds of those that drafting took.
+    pub draft_time: Counter,
+    /// What MLX holds in this process, and the most it has held, in bytes.
+    pub memory: Gauge,
+    pub most_memory: Gauge,
+    /// What memory was promised to, by class.
+    pub account: Arc<MemoryAccount>,
+    drafts: Mutex<Vec<Arc<Drafts>>>,
+}
+
+/// Only ever grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+/// How often something took how long.
+#[derive(Debug)]
+pub struct Histogram {
+    /// Upper bounds, ascending, in seconds.
+    bounds: &'static [f64],
+    /// One for each bound, and one for all that took longer.
+    counts: Vec<Counter>,
+    nanoseconds: Counter,
+}
+
+/// What a [`Histogram`] held when it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    /// Upper bounds in seconds, and how many took at most so long; the last bound is infinite.
+    pub buckets: Vec<(f64, u64)>,
+    pub seconds: f64,
+}
+
+/// Tokens of one drafter.
+#[derive(Debug)]
+pub struct Drafts {
+    pub drafter: &'static str,
+    pub drafted: Counter,
+    pub accepted: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let (counter, gauge) = (Counter::default, Gauge::default);
+        Metrics {
+            waiting: gauge(),
+            running: gauge(),
+            prompt_tokens: counter(),
+            cached_tokens: counter(),
+            generated_tokens: counter(),
+            first_token: Histogram::new(FIRST_TOKEN),
+            between_tokens: Histogram::new(BETWEEN_TOKENS),
+            hits: Default::default(),
+            misses: Default::default(),
+            evictions: counter(),
+            cache_bytes: gauge(),
+            cache_entries: gauge(),
+            cache_budget: gauge(),
+            disk_bytes: gauge(),
+            disk_files: gauge(),
+            prompt_steps: counter(),
+            plain_steps: counter(),
+            verifying_steps: counter(),
+            failed_steps: counter(),
+            preemptions: counter(),
+            step_rows: counter(),
+            step_tokens: counter(),
+            step_time: counter(),
+            draft_time: counter(),
+            memory: gauge(),
+            most_memory: gauge(),
+            account: Arc::default(),
+            drafts: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Sequences that reused something, by where it lay.
+    pub fn hits(&self) -> impl Iterator<Item = (CacheSource, u64)> {
+        CacheSource::ALL.into_iter().zip(self.hits.iter().map(Counter::get))
+    }
+
+    /// Sequences that reused less than their prompt, by why.
+    pub fn misses(&self) -> impl Iterator<Item = (MissReason, u64)> {
+        MissReason::ALL.into_iter().zip(self.misses.iter().map(Counter::get))
+    }
+
+    /// What every drafter that there was has drafted.
+    pub fn drafts(&self) -> Vec<Arc<Drafts>> {
+        self.drafts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where a drafter's tokens are counted. Asked once for each drafter of an engine.
+    pub(crate) fn drafts_of(&self, drafter: &'static str) -> Arc<Drafts> {
+        let mut all = self.drafts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.iter().find(|of| of.drafter == drafter) {
+            return known.clone();
+        }
+        let own = Arc::new(Drafts { drafter, drafted: Counter::default(), accepted: Counter::default() });
+        all.push(own.clone());
+        own
+    }
+}
+
+impl Counter {
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: usize) {
+        self.0.fetch_add(more as u64, Relaxed);
+    }
+}
+
+impl Gauge {
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: usize) {
+        self.0.store(value as u64, Relaxed);
+    }
+
+    /// Moves one party's part of it, whatever the others' are.
+    pub(crate) fn shift(&self, before: usize, now: usize) {
+        self.0.fetch_add((now as u64).wrapping_sub(before as u64), Relaxed);
+    }
+}
+
+impl Histogram {
+    fn new(bounds: &'static [f64]) -> Histogram {
+        let counts = (0..=bounds.len()).map(|_| Counter::default()).collect();
+        Histogram { bounds, counts, nanoseconds: Counter::default() }
+    }
+
+    pub(crate) fn record(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        self.counts[self.bounds.partition_point(|bound| *bound < seconds)].add(1);
+        self.nanoseconds.add(time.as_nanos() as usize);
+    }
+
+    pub fn read(&self) -> Distribution {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let cumulative = self.counts.iter().scan(0, |sum, count| {
+            *sum += count.get();
+            Some(*sum)
+        });
+        let seconds = self.nanoseconds.get() as f64 / 1e9;
+        Distribution { buckets: bounds.zip(cumulative).collect(), seconds }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_counts_in_every_bucket_that_holds_it() {
+        let histogram = Histogram::new(&[0.1, 0.5, 1.0]);
+        for ms in [0, 100, 101, 500, 900, 4000] {
+            histogram.record(Duration::from_millis(ms));
+        }
+        let read = histogram.read();
+        assert_eq!(read.buckets, [(0.1, 2), (0.5, 4), (1.0, 5), (f64::INFINITY, 6)]);
+        assert!((read.seconds - 5.601).abs() < 1e-9, "{}", read.seconds);
+    }
+
+    #[test]
+    fn drafters_of_one_name_are_counted_together() {
+        let metrics = Metrics::default();
+        metrics.drafts_of("ngram").drafted.add(3);
+        metrics.drafts_of("mtp").drafted.add(4);
+        metrics.drafts_of("ngram").drafted.add(5);
+        let all: Vec<_> = metrics.drafts().iter().map(|of| (of.drafter, of.drafted.get())).collect();
+        assert_eq!(all, [("ngram", 8), ("mtp", 4)]);
+    }
+}

@@ -1,0 +1,94 @@
+//! The events of a sequence. After a restart it computes some results again; each is sent once.
+
+use super::submission::Submission;
+use crate::{
+    api::{CacheReport, Event, FinishReason, Lossy, RequestError, TokenLogprobs, Usage},
+    speculate::SequenceSpeculation,
+};
+
+/// How a sequence ends.
+pub enum End {
+    Finished(FinishReason),
+    Failed(RequestError),
+}
+
+pub struct Delivery {
+    submission: Submission,
+    /// What the prefix cache did for it when it first started.
+    cache_report: Option<CacheReport>,
+    /// Of the prompt tokens so far; the first has none.
+    prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    /// Positions whose logits were sent.
+    num_logits_sent: usize,
+}
+
+impl Delivery {
+    pub fn new(submission: Submission) -> Delivery {
+        Delivery { submission, cache_report: None, prompt_logprobs: vec![None], num_logits_sent: 0 }
+    }
+
+    pub fn submission(&self) -> &Submission {
+        &self.submission
+    }
+
+    /// Records what the prefix cache did; later reports, after restarts, are ignored.
+    pub fn report_cache(&mut self, report: CacheReport) {
+        if self.cache_report.is_none() {
+            self.cache_report = Some(report);
+            self.submission.meter.started(self.submission.request.prompt.len(), &report);
+        }
+    }
+
+    pub fn add_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
+        let known = self.prompt_logprobs.len() - at;
+        self.prompt_logprobs.extend(logprobs.into_iter().skip(known).map(Some));
+    }
+
+    /// Sends logits after positions `at..` at once: they are large.
+    pub fn send_logits(&mut self, at: usize, values: &[f32], vocab_size: usize) {
+        for (position, values) in (at..).zip(values.chunks(vocab_size)) {
+            if position == self.num_logits_sent {
+                self.num_logits_sent += 1;
+                self.submission.send(Event::Logits { position, values: values.to_vec() });
+            }
+        }
+    }
+
+    pub fn buffer_prompt(&mut self) {
+        self.submission.buffer(Event::Prompt(std::mem::take(&mut self.prompt_logprobs)));
+    }
+
+    pub fn buffer_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
+        self.submission.buffer(Event::Token { id, logprobs });
+    }
+
+    pub fn flush(&mut self) {
+        self.submission.flush();
+    }
+
+    /// Sends the final event; `lossy` if the sequence resumed from lossy state.
+    pub fn end(&mut self, end: End, generated: usize, speculation: &SequenceSpeculation, lossy: bool) {
+        let event = match end {
+            End::Failed(error) => Event::Failed(error),
+            End::Finished(reason) => {
+                let usage = self.usage(generated, speculation, lossy);
+                Event::Finished { reason, usage }
+            }
+        };
+        self.submission.send(event);
+    }
+
+    fn usage(&self, generated: usize, speculation: &SequenceSpeculation, lossy: bool) -> Usage {
+        let cache = self.cache_report.unwrap_or_default();
+        let compressed = lossy.then_some(Lossy::CompressedCache);
+        let skipped = speculation.is_lossy().then_some(Lossy::SkippedLayers);
+        Usage {
+            prompt_tokens: self.submission.request.prompt.len(),
+            completion_tokens: generated,
+            cached_tokens: cache.reused,
+            cache,
+            speculation: speculation.report(),
+            lossy: [compressed, skipped].into_iter().flatten().collect(),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The engine loop: receive, admit, attach prefixes, schedule, launch, finish. Its thread alone owns MLX.
+
+use std::{
+    rc::Rc,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+use super::{
+    deferred::Deferred, fault, handle::Message, heartbeat::Heartbeat, meter::CacheGauges, queue::Queue,
+    sequence::Sequence, step::Step, step_clock::StepClock, submission::Submission,
+};
+use crate::{
+    api::{MemoryClass, ModelInfo, Options, Reservation},
+    guard::{contained, guarded},
+    models::Model,
+    prefix::{DiskTier, PrefixCache},
+    speculate::{HiddenCapture, Speculator},
+};
+
+/// How often an otherwise idle loop looks for completed disk reads and writes.
+const DISK_POLL: Duration = Duration::from_millis(2);
+/// How often an idle loop retries deferred requests: another engine may have freed memory.
+const MEMORY_POLL: Duration = Duration::from_millis(10);
+
+/// Serves requests until it is told to stop. A panic in a tick costs the request that caused it, or one restart of those
+/// that run, never the thread.
+pub fn run(
+    model: Rc<dyn Model>,
+    info: ModelInfo,
+    options: Options,
+    disk: Option<DiskTier>,
+    speculator: Speculator,
+    heartbeat: &Heartbeat,
+    messages: Receiver<Message>,
+) {
+    let _ended = EndOnDrop(heartbeat);
+    let mut engine_loop = EngineLoop::new(model, info, options, disk, speculator);
+    engine_loop.report_memory();
+    while engine_loop.tick(&messages, heartbeat) {}
+    if let Err(error) = contained(|| engine_loop.cancel_all()) {
+        tracing::error!("the engine did not shut down cleanly: {error}");
+    }
+}
+
+/// Reports the end of the thread, whatever its cause.
+struct EndOnDrop<'a>(&'a Heartbeat);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.ended();
+    }
+}
+
+pub struct EngineLoop {
+    pub model: Rc<dyn Model>,
+    pub info: ModelInfo,
+    pub options: Options,
+    pub running: Vec<Sequence>,
+    /// Sequences that ended and whose state is not stored yet.
+    pub ended: Vec<Sequence>,
+    pub queue: Queue<Submission>,
+    pub deferred: Vec<Deferred>,
+    pub prefix: PrefixCache,
+    /// The step that the device computes while the next one is built.
+    pub launched: Option<Step>,
+    /// Id of the next sequence.
+    pub next_id: u64,
+    /// Ticks that failed in a row.
+    pub failed_ticks: usize,
+    pub speculator: Speculator,
+    pub hidden_capture: HiddenCapture,
+    pub clock: StepClock,
+    cache_gauges: CacheGauges,
+    /// The version of the prefix cache that the gauges show.
+    reported_version: Option<u64>,
+    /// Memory of the prefix cache, as other engines see it.
+    pub cache_memory: Option<Reservation>,
+}
+
+impl EngineLoop {
+    pub fn new(
+        model: Rc<dyn Model>,
+        info: ModelInfo,
+        options: Options,
+        disk: Option<DiskTier>,
+        mut speculator: Speculator,
+    ) -> EngineLoop {
+        EngineLoop {
+            prefix: PrefixCache::new(&options, &model.make_caches(), info.memory.stored.clone(), disk),
+            cache_gauges: CacheGauges::new(options.metrics.clone()),
+            reported_version: None,
+            cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
+            model,
+            info,
+            options,
+            running: vec![],
+            ended: vec![],
+            queue: Queue::new(),
+            deferred: vec![],
+            launched: None,
+            next_id: 0,
+            failed_ticks: 0,
+            hidden_capture: speculator.hidden_capture(),
+            speculator,
+            clock: StepClock::default(),
+        }
+    }
+
+    /// Receives messages and does everything else once; `false` at the end.
+    pub fn tick(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
+        let tick = || {
+            let goes_on = self.receive(messages, heartbeat);
+            if goes_on {
+                self.admit();
+                self.work();
+            }
+            Ok(goes_on)
+        };
+        match guarded(tick) {
+            Ok(goes_on) => {
+                self.failed_ticks = 0;
+                goes_on
+            }
+            Err(message) => {
+                self.failed_ticks += 1;
+                self.recover(&message);
+                true
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        fault::point("tick");
+        self.prefix.reset_copy_budget();
+        self.drop_cancelled();
+        self.expire(Instant::now());
+        self.grow_reservations();
+        self.step();
+        self.measure_slice();
+        self.store_finished();
+        self.run_disk_io();
+        self.report_memory();
+    }
+
+    /// Launches the next step, then reads the one before it: the device computes while tokens are delivered.
+    fn step(&mut self) {
+        let memory = self.check_memory();
+        self.attach_prefixes();
+        if self.must_read() {
+            // A failure restarts sequences.
+            self.collect_launched(&[]);
+            self.attach_prefixes();
+        }
+        self.fail_dead_ends();
+        self.draft();
+        let scheduled = self.schedule();
+        self.launch_and_collect(&scheduled, memory);
+    }
+
+    /// Receives what has come; waits if there is nothing else to do. `false` at the end.
+    fn receive(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
+        fault::point("receive");
+        let measures = self.speculator.is_measuring();
+        let runs = !self.running.is_empty() || !self.ended.is_empty() || self.launched.is_some();
+        let idle = !runs && !measures;
+        let first = match self.receive_mode(idle, measures) {
+            ReceiveMode::Poll => Err(RecvTimeoutError::Timeout),
+            ReceiveMode::Within(time) => {
+                heartbeat.idle();
+                messages.recv_timeout(time)
+            }
+            ReceiveMode::Block => {
+                heartbeat.idle();
+                messages.recv().map_err(RecvTimeoutError::from)
+            }
+        };
+        if idle {
+            self.clock.restart();
+        }
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return false;
+        }
+        heartbeat.working();
+        first.into_iter().chain(messages.try_iter()).all(|message| self.handle(message))
+    }
+
+    /// `false` if it is to stop.
+    fn handle(&mut self, message: Message) -> bool {
+        match message {
+            Message::Submit(submission) => {
+                self.queue.push(submission.request.priority, submission.group(), *submission);
+            }
+            // The caller may be gone.
+            Message::CacheStats(answer) => _ = answer.send(self.prefix.stats()),
+            Message::ClearCache(answer) => {
+                let before = self.prefix.stats();
+                self.prefix.clear(move || _ = answer.send(before));
+            }
+            Message::CalibrationText(text) => self.speculator.set_calibration_text(&text),
+            Message::StepTimes(answer) => _ = answer.send(self.speculator.times()),
+            // Every tick checks the memory anyway.
+            Message::MemoryChanged => {}
+            Message::Stop => return false,
+        }
+        true
+    }
+
+    /// How long it may wait for a message.
+    fn receive_mode(&self, idle: bool, measures: bool) -> ReceiveMode {
+        let on_disk = self.prefix.is_disk_busy() && !measures;
+        let has_waiting = !self.deferred.is_empty() || !self.queue.is_empty();
+        match idle {
+            _ if on_disk && (idle || self.only_waits_for_disk()) => ReceiveMode::Within(DISK_POLL),
+            true if has_waiting => ReceiveMode::Within(MEMORY_POLL),
+            true => ReceiveMode::Block,
+            false => ReceiveMode::Poll,
+        }
+    }
+
+    /// Whether no step can run before something was read from the disk.
+    fn only_waits_for_disk(&self) -> bool {
+        self.launched.is_none() && self.ended.is_empty() && self.running.iter().all(|s| s.phase.is_waiting())
+    }
+
+    /// Updates the gauges, and the memory that the prefix cache holds, if it changed.
+    fn report_memory(&mut self) {
+        self.options.metrics.record_memory();
+        let version = Some(self.prefix.version);
+        if self.reported_version != version {
+            self.reported_version = version;
+            let stats = self.prefix.stats();
+            // Without a limit: the cache shrinks for the other classes.
+            self.cache_memory.iter_mut().for_each(|memory| _ = memory.resize(stats.bytes, None));
+            self.cache_gauges.set(stats);
+        }
+    }
+}
+
+enum ReceiveMode {
+    Poll,
+    Within(Duration),
+    Block,
+}

@@ -1,0 +1,119 @@
+//! An engine without a model, for tests of what stands above it: a closure decides every token.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    admission::Admission,
+    handle::{Engine, Message},
+    heartbeat::Heartbeat,
+    submission::Submission,
+};
+use crate::{
+    api::{
+        CacheReport, CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage,
+    },
+    speculate::StepTimes,
+};
+
+/// What the script says at one step.
+pub enum Step {
+    Token(u32),
+    /// Fail the request as a panicking step would.
+    Fail(String),
+}
+
+/// Starts an engine whose `n`-th token of a request is `script(&request, n)`, one every `delay`.
+///
+/// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real engine; requests run one
+/// thread each, `permits` at most. Log-probabilities are fixed: -0.5 for the token, and its successors in `top`.
+pub fn scripted(
+    info: ModelInfo,
+    permits: usize,
+    delay: Duration,
+    script: impl Fn(&Request, usize) -> Step + Clone + Send + 'static,
+) -> Engine {
+    let (sender, messages) = mpsc::channel();
+    let given = info.clone();
+    let heartbeat = Arc::new(Heartbeat::new(Duration::from_secs(60)));
+    let beats = heartbeat.clone();
+    let thread = thread::spawn(move || {
+        for message in messages {
+            let submission = match message {
+                Message::Submit(submission) => *submission,
+                // Nobody may be waiting any more.
+                Message::CacheStats(answer) | Message::ClearCache(answer) => {
+                    let _ = answer.send(CacheStats::default());
+                    continue;
+                }
+                Message::CalibrationText(_) | Message::MemoryChanged => continue,
+                Message::StepTimes(answer) => {
+                    let _ = answer.send(StepTimes::default());
+                    continue;
+                }
+                Message::Stop => return beats.ended(),
+            };
+            let (info, script) = (given.clone(), script.clone());
+            thread::spawn(move || run(submission, &info, delay, script));
+        }
+    });
+    Engine::new(info, Admission::new(permits, 0), Arc::default(), heartbeat, sender, thread)
+}
+
+/// An engine whose thread hangs in its first step until the engine is dropped.
+pub fn stuck(info: ModelInfo) -> Engine {
+    let (sender, messages) = mpsc::channel();
+    let heartbeat = Arc::new(Heartbeat::new(Duration::ZERO));
+    heartbeat.working();
+    let stop = |message: &Message| matches!(message, Message::Stop);
+    // Requests are kept, as by one that hangs.
+    let thread =
+        thread::spawn(move || drop(messages.into_iter().take_while(|m| !stop(m)).collect::<Vec<_>>()));
+    Engine::new(info, Admission::new(1, 0), Arc::default(), heartbeat, sender, thread)
+}
+
+fn run(
+    mut submission: Submission,
+    info: &ModelInfo,
+    delay: Duration,
+    script: impl Fn(&Request, usize) -> Step,
+) {
+    let request = submission.request.clone();
+    submission.meter.admitted();
+    submission.meter.started(request.prompt.len(), &CacheReport::default());
+    let logprobs = |id: u32| {
+        let top = |n| (0..n as u32).map(|i| (id + i, -0.5 - i as f32)).collect();
+        request.logprobs.map(|n| TokenLogprobs { id, logprob: -0.5, top: top(n) })
+    };
+    if request.prompt_logprobs {
+        let rest = request.prompt.iter().skip(1).map(|&id| logprobs(id));
+        submission.send(Event::Prompt(std::iter::once(None).chain(rest).collect()));
+    }
+    let limit = request.max_tokens.min(info.context_length - request.prompt.len());
+    let mut usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };
+    let reason = loop {
+        if submission.is_cancelled() {
+            break FinishReason::Cancelled;
+        }
+        if request.is_late(Instant::now()) {
+            return submission.send(Event::Failed(RequestError::TimeIsUp));
+        }
+        if usage.completion_tokens == limit {
+            break FinishReason::Length;
+        }
+        thread::sleep(delay);
+        let id = match script(&request, usage.completion_tokens) {
+            Step::Token(id) => id,
+            Step::Fail(message) => return submission.send(Event::Failed(RequestError::Step(message))),
+        };
+        usage.completion_tokens += 1;
+        if info.eos_ids.contains(&id) && !request.ignore_eos {
+            break FinishReason::Eos(id);
+        }
+        submission.send(Event::Token { id, logprobs: logprobs(id) });
+    };
+    submission.send(Event::Finished { reason, usage });
+}

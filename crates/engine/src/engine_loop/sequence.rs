@@ -1,0 +1,458 @@
+//! An admitted request: its tokens, caches, sampler and draft, and what its next step may compute.
+
+use std::collections::BTreeSet;
+
+use super::{
+    delivery::{Delivery, End},
+    phase::Phase,
+    progress::Progress,
+    schedule::Demand,
+    submission::Submission,
+};
+use crate::{
+    api::{FinishReason, MissReason, ModelInfo, Request, Reservation, TokenLogprobs, TokenSet},
+    cache::{Cache, WindowEvicted},
+    models::Model,
+    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixMatch, StateCopy},
+    sample::Sampler,
+    speculate::SequenceSpeculation,
+};
+
+pub struct Sequence {
+    pub id: u64,
+    pub request: Request,
+    /// Prompt and output, as far as read back.
+    pub tokens: Vec<u32>,
+    pub progress: Progress,
+    pub phase: Phase,
+    pub caches: Vec<Cache>,
+    pub sampler: Sampler,
+    pub draft: DraftTokens,
+    /// Its drafter, and how often that was right.
+    pub speculation: SequenceSpeculation,
+    pub reuse: Reuse,
+    pub snapshots: Snapshots,
+    /// A step with this sequence failed; it runs alone until it has delivered a token.
+    pub quarantined: bool,
+    pub memory: TokenMemory,
+    delivery: Delivery,
+    max_new_tokens: usize,
+    vocab_size: usize,
+}
+
+/// Tokens proposed for the next step; only while no sampled token is unread.
+#[derive(Default)]
+pub struct DraftTokens {
+    pub tokens: Vec<u32>,
+    /// The constraint's answers after the known tokens and after each drafted one; empty without a constraint, or before
+    /// it was asked.
+    pub allowed: Vec<TokenSet>,
+}
+
+/// What a sequence takes from the prefix cache.
+#[derive(Default)]
+pub struct Reuse {
+    /// Never resume: it failed when it did.
+    pub bypass_cache: bool,
+    /// Set once it resumed from lossy state; all it computes afterwards is lossy too.
+    pub lossy: bool,
+    /// Sequences that it will not wait for again.
+    pub waited_for: Vec<u64>,
+}
+
+/// State that a sequence leaves in the prefix cache.
+pub struct Snapshots {
+    /// Positions at which to copy its state; no step crosses one.
+    pub due_at: BTreeSet<usize>,
+    /// Positions whose copies are being computed.
+    pub in_flight: Vec<usize>,
+    pub copied: CopyProgress,
+    /// Whether all its numbers have been finite; other state is never stored.
+    pub all_finite: bool,
+    /// The copy of all its state once it has ended.
+    copying: Option<StateCopy>,
+}
+
+impl Default for Snapshots {
+    fn default() -> Snapshots {
+        Snapshots {
+            due_at: BTreeSet::new(),
+            in_flight: vec![],
+            copied: CopyProgress::default(),
+            all_finite: true,
+            copying: None,
+        }
+    }
+}
+
+/// Reserved memory, and the number of tokens that it is enough for.
+pub struct TokenMemory {
+    pub reservation: Reservation,
+    pub tokens: usize,
+}
+
+/// What a sequence starts with; building it may panic.
+pub struct InitialState {
+    caches: Vec<Cache>,
+    sampler: Sampler,
+}
+
+impl InitialState {
+    #[track_caller]
+    pub fn new(request: &Request, model: &dyn Model, info: &ModelInfo) -> InitialState {
+        let sampler = Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]);
+        InitialState { caches: model.make_caches(), sampler }
+    }
+}
+
+impl Sequence {
+    pub fn new(
+        id: u64,
+        mut submission: Submission,
+        InitialState { caches, sampler }: InitialState,
+        info: &ModelInfo,
+        speculation: SequenceSpeculation,
+        memory: TokenMemory,
+    ) -> Sequence {
+        submission.meter.admitted();
+        let request = submission.request.clone();
+        let room = info.context_length - request.prompt.len();
+        Sequence {
+            id,
+            tokens: request.prompt.clone(),
+            progress: Progress::default(),
+            phase: Phase::waiting(),
+            caches,
+            sampler,
+            draft: DraftTokens::default(),
+            speculation,
+            reuse: Reuse::default(),
+            snapshots: Snapshots::default(),
+            quarantined: false,
+            memory,
+            delivery: Delivery::new(submission),
+            max_new_tokens: request.max_tokens.min(room),
+            vocab_size: info.vocab_size,
+            request,
+        }
+    }
+
+    /// Copies stored state into the caches, as far as the time between two steps allows; once all is there, it runs.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    #[track_caller]
+    pub fn attach_prefix(&mut self, prefix: &mut PrefixCache) -> mlx::Result<()> {
+        if self.phase.is_waiting() {
+            self.attach(prefix);
+        }
+        if let Phase::Resuming { resume, from } = &mut self.phase
+            && resume.advance(&mut self.caches, &mut prefix.copy_budget)?
+        {
+            self.phase = Phase::Running { resumed_from: *from };
+        }
+        Ok(())
+    }
+
+    /// Starts over without any stored state.
+    pub fn attach_nothing(&mut self, model: &dyn Model, prefix: &mut PrefixCache) {
+        self.reuse.bypass_cache = true;
+        self.caches = model.make_caches();
+        self.attach(prefix);
+    }
+
+    #[track_caller]
+    fn attach(&mut self, prefix: &mut PrefixCache) {
+        let exact = self.exact_tokens().len();
+        let hit = match self.reuse.bypass_cache {
+            true => PrefixMatch::none(MissReason::Disabled),
+            false => prefix.attach(&self.request, &self.tokens[..exact], &self.caches),
+        };
+        self.phase = match hit.restore {
+            Some(resume) => Phase::Resuming { resume, from: hit.position },
+            None => Phase::Running { resumed_from: hit.position },
+        };
+        self.progress.num_computed_tokens = hit.position;
+        self.snapshots.due_at = hit.snapshot_at;
+        self.snapshots.copied = CopyProgress { stored: hit.position, copied: hit.position };
+        self.reuse.lossy |= hit.lossy;
+        self.delivery.report_cache(hit.report);
+    }
+
+    /// Whether it waits for state that is read from the disk.
+    pub fn waits_for_disk(&mut self, prefix: &mut PrefixCache) -> bool {
+        let exact = self.exact_tokens().len();
+        let Phase::Waiting(wait) = &mut self.phase else { return false };
+        !self.reuse.bypass_cache
+            && prefix.should_wait_for_disk(&self.request, &self.tokens[..exact], &mut wait.fetch)
+    }
+
+    /// Forgets all state; prompt and output are computed again. The answer does not change: it depends on the request
+    /// alone.
+    pub fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
+        self.phase = Phase::waiting();
+        self.progress = Progress::default();
+        self.snapshots = Snapshots::default();
+        self.draft = DraftTokens::default();
+        self.speculation.on_restart();
+        self.caches = model.make_caches();
+        let (prompt, generated) = self.tokens.split_at(self.request.prompt.len());
+        self.sampler = Sampler::new(&self.request.sampling, info.vocab_size, prompt, generated);
+    }
+
+    /// Resets it after a failed step, which left its state undefined.
+    pub fn quarantine(&mut self, model: &dyn Model, info: &ModelInfo) {
+        self.quarantined = true;
+        self.reset(model, info);
+    }
+
+    pub fn submission(&self) -> &Submission {
+        self.delivery.submission()
+    }
+
+    pub fn cancel(&self) {
+        self.submission().cancel();
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.submission().is_cancelled()
+    }
+}
+
+/// Tokens.
+impl Sequence {
+    /// What it can compute in the next step.
+    pub fn demand(&self) -> Demand {
+        let computed = self.progress.num_computed_tokens;
+        if !self.phase.is_running() {
+            Demand::Nothing
+        } else if self.can_verify_draft() {
+            Demand::Decode(self.draft.tokens.len())
+        } else if computed < self.tokens.len() {
+            let ends = [self.exact_tokens().len(), self.tokens.len()].into_iter();
+            // The state before the prompt's last token is copied by a step across it.
+            let after = |at: usize| if at == self.before_last_prompt_token() { at + 1 } else { at };
+            let ends = ends.chain(self.snapshots.due_at.iter().map(|&at| after(at)));
+            let end = ends.filter(|&at| at > computed).min().unwrap_or(self.tokens.len());
+            Demand::Prefill(end.min(self.tokens.len()) - computed)
+        } else if self.generated() + self.progress.num_unread < self.max_new_tokens {
+            Demand::Decode(0)
+        } else {
+            Demand::Nothing
+        }
+    }
+
+    /// Tokens generated and read back.
+    pub fn generated(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Tokens of prompt and output when it ends, at most.
+    pub fn max_tokens(&self) -> usize {
+        self.request.prompt.len() + self.max_new_tokens
+    }
+
+    /// Whether its memory may be too small for `more` tokens.
+    pub fn outgrows_memory(&self, more: usize) -> bool {
+        let room = self.memory.tokens;
+        self.tokens.len() + self.progress.num_unread + more > room && room < self.max_tokens()
+    }
+
+    /// Tokens whose state is the whole model's, so that any sequence with this prefix can use it: all of them, or the
+    /// prompt's if layers are skipped after it.
+    pub fn exact_tokens(&self) -> &[u32] {
+        if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
+    }
+
+    /// Layers that its next step skips.
+    pub fn skipped_layers(&self) -> &[usize] {
+        let in_prompt = self.progress.num_computed_tokens < self.request.prompt.len();
+        if in_prompt { &[] } else { self.speculation.skipped_layers() }
+    }
+
+    /// Of `num_tokens` in its next step the last ones that may be rewound: its draft, or the prompt's last token if the
+    /// state before that is copied.
+    pub fn num_rewindable(&self, num_tokens: usize) -> usize {
+        let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
+        let across =
+            computed < last && computed + num_tokens == last + 1 && self.snapshots.due_at.contains(&last);
+        self.draft.tokens.len().max(usize::from(across))
+    }
+
+    fn before_last_prompt_token(&self) -> usize {
+        self.request.prompt.len() - 1
+    }
+
+    /// Forgets the last `tokens` computed, all of them drafted.
+    #[track_caller]
+    pub fn rewind(&mut self, tokens: usize) {
+        if tokens > 0 {
+            self.progress.num_computed_tokens -= tokens;
+            let rewound: Result<(), WindowEvicted> =
+                self.caches.iter_mut().try_for_each(|c| c.rewind(tokens));
+            rewound.unwrap_or_else(|WindowEvicted| {
+                panic!("a window has dropped tokens before a draft of {tokens}")
+            });
+        }
+    }
+}
+
+/// Drafts and constraints.
+impl Sequence {
+    /// Whether it decodes and all but its last token is computed: a draft can follow.
+    pub fn can_verify_draft(&self) -> bool {
+        self.phase.is_running()
+            && self.generated() > 0
+            && self.progress.num_computed_tokens + 1 == self.tokens.len()
+    }
+
+    /// Most tokens of a draft: each step generates one more than it accepts.
+    pub fn max_draft_tokens(&self) -> usize {
+        (self.max_new_tokens - self.generated()).saturating_sub(1)
+    }
+
+    /// Asks the constraint what may follow the known tokens; `false` if nothing may.
+    pub fn constrain(&mut self) -> bool {
+        if self.draft.allowed.is_empty() && self.progress.num_unread == 0 {
+            let allowed = self.allowed_after(&[]);
+            self.draft.allowed.extend(allowed);
+        }
+        self.draft.allowed.first().is_none_or(|allowed| !allowed.is_empty())
+    }
+
+    /// Sets the draft, up to the first token that cannot be right.
+    pub fn set_draft(&mut self, tokens: Vec<u32>) {
+        self.draft.tokens.clear();
+        for token in tokens {
+            let allowed = self.draft.allowed.last().is_none_or(|allowed| allowed.allows(token));
+            if !allowed || token as usize >= self.vocab_size {
+                break;
+            }
+            self.draft.tokens.push(token);
+            if let Some(after) = self.allowed_after(&self.draft.tokens) {
+                // The sequence fails only if it gets there.
+                if after.is_empty() {
+                    self.draft.tokens.pop();
+                    break;
+                }
+                self.draft.allowed.push(after);
+            }
+        }
+    }
+
+    /// Shortens the draft so that no step crosses a due snapshot.
+    pub fn truncate_draft(&mut self) {
+        let computed = self.progress.num_computed_tokens;
+        if let Some(&at) = self.snapshots.due_at.range(computed + 1..).next() {
+            self.draft.tokens.truncate(at.saturating_sub(computed + 2));
+            self.draft.allowed.truncate(self.draft.tokens.len() + 1);
+        }
+    }
+
+    /// What may follow the known tokens and `draft`.
+    fn allowed_after(&self, draft: &[u32]) -> Option<TokenSet> {
+        let constraint = self.request.constraint.as_ref()?;
+        let history = [&self.tokens[self.request.prompt.len()..], draft].concat();
+        Some(constraint.next(&history).set(self.vocab_size))
+    }
+
+    /// Rewinds the rejected tokens of a verified draft.
+    #[track_caller]
+    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
+        self.rewind(drafted - accepted);
+        self.speculation.on_verified(drafted, accepted);
+        let next = self.tokens[self.progress.num_computed_tokens.min(self.tokens.len() - 1)];
+        self.sampler.judged(accepted, next);
+    }
+}
+
+/// Snapshots.
+impl Sequence {
+    /// Takes the positions, ascending, whose state is to be copied now: the current one, and the one before it.
+    pub fn take_due(&mut self) -> Vec<usize> {
+        let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
+        let due_at = &mut self.snapshots.due_at;
+        let before = (computed == last + 1 && due_at.remove(&last)).then_some(last);
+        let here = due_at.remove(&computed).then_some(computed);
+        let due: Vec<usize> = before.into_iter().chain(here).collect();
+        self.snapshots.in_flight.extend(&due);
+        due
+    }
+
+    /// Whether state at `position` or later is on its way into the prefix cache.
+    pub fn will_snapshot(&self, position: usize) -> bool {
+        let due = position > self.progress.num_computed_tokens && self.snapshots.due_at.contains(&position);
+        due || self.snapshots.in_flight.contains(&position)
+    }
+
+    /// Copies its state once it has ended, as far as the time between two steps allows; `true` once all is copied.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    #[track_caller]
+    pub fn copy_all(&mut self, prefix: &mut PrefixCache) -> mlx::Result<bool> {
+        let (computed, exact) = (self.progress.num_computed_tokens, self.exact_tokens().len());
+        let usable = self.phase.is_running() && self.snapshots.all_finite;
+        if !usable || computed == 0 || computed > exact {
+            return Ok(true);
+        }
+        let copying = &mut self.snapshots.copying;
+        if copying.is_none() {
+            let (tokens, caches) = (&self.tokens[..computed], &self.caches[..]);
+            let source = CopySource { tokens, caches, ahead: 0, lossy: self.reuse.lossy };
+            *copying = prefix.start_copy(&source, CopyProgress::default());
+        }
+        match copying {
+            Some(copying) => copying.advance(&self.caches, &mut prefix.copy_budget),
+            None => Ok(true),
+        }
+    }
+
+    /// What [`copy_all`](Sequence::copy_all) has copied.
+    pub fn take_copied(&mut self) -> Option<CopiedState> {
+        self.snapshots.copying.take().map(StateCopy::into_state)
+    }
+}
+
+/// Results.
+impl Sequence {
+    /// Takes log-probabilities of prompt tokens `at..`.
+    pub fn deliver_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
+        self.delivery.add_prompt_logprobs(at, logprobs);
+    }
+
+    /// Sends logits after positions `at..`, `vocab_size` each.
+    pub fn deliver_logits(&mut self, at: usize, values: &[f32]) {
+        self.delivery.send_logits(at, values, self.vocab_size);
+    }
+
+    /// Takes a token read back; returns why the sequence ends with it, if it does.
+    pub fn deliver_token(
+        &mut self,
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+        info: &ModelInfo,
+    ) -> Option<FinishReason> {
+        if self.request.prompt_logprobs && self.generated() == 0 {
+            self.delivery.buffer_prompt();
+        }
+        self.tokens.push(id);
+        self.draft.allowed.clear();
+        if info.eos_ids.contains(&id) && !self.request.ignore_eos {
+            return Some(FinishReason::Eos(id));
+        }
+        self.delivery.buffer_token(id, logprobs);
+        (self.generated() == self.max_new_tokens).then_some(FinishReason::Length)
+    }
+
+    /// Hands the caller the events of a step.
+    pub fn flush(&mut self) {
+        self.delivery.flush();
+    }
+
+    /// Sends the final event.
+    pub fn end(&mut self, end: End) {
+        let lossy = self.reuse.lossy;
+        self.delivery.end(end, self.generated(), &self.speculation, lossy);
+    }
+}

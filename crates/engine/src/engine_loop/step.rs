@@ -1,0 +1,240 @@
+//! A step: launches the rows of several sequences, then reads their results.
+
+use std::rc::Rc;
+
+use kernels::SampleError;
+use mlx::{Array, Dtype};
+
+use super::{
+    delivery::End,
+    forward::{Forward, select},
+    progress::PendingToken,
+    row::{HiddenRow, StepRow},
+    schedule::Scheduled,
+    sequence::Sequence,
+    step_shape::StepShape,
+};
+use crate::{
+    api::ModelInfo,
+    models::Model,
+    prefix::{CopiedState, PrefixCache},
+    sample::{Chosen, choose, likeliest, logprobs::Logprobs, unchosen},
+    speculate::HiddenCapture,
+};
+
+/// A launched step, read by [`Step::collect`].
+pub struct Step {
+    rows: Vec<StepRow>,
+    decodes: bool,
+    lossy: bool,
+    sampled: Option<SampledTokens>,
+}
+
+/// Tokens of the rows that sample, in their order: one after the known tokens and one after each drafted token.
+struct SampledTokens {
+    /// Uint32 `[n]`.
+    tokens: Rc<Array>,
+    /// Float32 `[n]`, read by [`unchosen`].
+    faults: Array,
+    vocab_size: usize,
+}
+
+/// The results of a step that its sequences do not keep.
+#[derive(Default)]
+pub struct StepOutput {
+    /// Sequences that end with it; their final event is not sent yet.
+    pub ended: Vec<(Sequence, End)>,
+    /// For drafters, of sequences that go on.
+    pub hidden: Vec<(u64, HiddenRow)>,
+    /// State to store, with its tokens.
+    pub copied: Vec<(Vec<u32>, CopiedState)>,
+}
+
+impl Step {
+    /// Builds the graph for the scheduled tokens and starts computing it.
+    ///
+    /// # Errors
+    /// MLX could not start it: out of memory or a device error.
+    ///
+    /// # Panics
+    /// On a bug in a model. The sequences' caches are then half changed and must be dropped.
+    pub fn launch(
+        model: &dyn Model,
+        sequences: &mut [Sequence],
+        scheduled: &[Scheduled],
+        prefix: &PrefixCache,
+        hidden_capture: &HiddenCapture,
+    ) -> mlx::Result<Step> {
+        let (mut chosen, counts) = select(sequences, scheduled);
+        let lossy = chosen.iter().any(|s| !s.skipped_layers().is_empty());
+        let decodes = |s: &Sequence| {
+            let has_sampled = s.generated() + s.progress.num_unread > 0;
+            has_sampled && s.progress.num_computed_tokens + 1 >= s.tokens.len()
+        };
+        let decodes = chosen.iter().all(|s| decodes(s));
+        // Evaluating a sampled token evaluates all that it depends on; other state is evaluated explicitly.
+        let samples = |s: &Sequence, n: usize| s.progress.num_computed_tokens + n >= s.tokens.len();
+        let all_sample = chosen.iter().zip(&counts).all(|(s, n)| samples(s, *n));
+        let Forward { hidden, layers, cache_arrays } =
+            Forward::of(model, &mut chosen, &counts, hidden_capture, !all_sample);
+        let (mut rows, mut ends) = (vec![], vec![]);
+        let (mut start, mut room) = (0, prefix.budget_bytes());
+        for (sequence, &n) in chosen.iter_mut().zip(&counts) {
+            let mut row = StepRow::build(model, sequence, &hidden, start, n);
+            start += n as i32;
+            if prefix.is_enabled() {
+                room -= row.snapshot(sequence, &hidden.slice(0, start - 1, start), prefix, room);
+            }
+            row.capture(sequence, hidden_capture.last.then_some(&hidden), &layers, start);
+            ends.extend(start - row.num_sampled() as i32..start);
+            rows.push(row);
+        }
+        let sampled = (!ends.is_empty()).then(|| {
+            let logits = model.logits(&pick(&hidden, &ends)).astype(Dtype::Float32);
+            let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
+            SampledTokens::of(&logits, sampling.collect())
+        });
+        let step = Step { rows, decodes, lossy, sampled };
+        mlx::async_eval(step.arrays().chain(&cache_arrays))?;
+        Ok(step)
+    }
+
+    /// Whether the next step cannot be built before this one is read: the accepted tokens are not known before.
+    pub fn has_drafts(&self) -> bool {
+        self.rows.iter().any(|row| !row.draft.is_empty())
+    }
+
+    pub fn shape(&self) -> StepShape {
+        StepShape {
+            decodes: self.decodes,
+            rows: self.rows.len(),
+            width: self.rows.iter().map(|row| row.num_tokens).sum(),
+            drafted: self.has_drafts(),
+            lossy: self.lossy,
+        }
+    }
+
+    pub fn sequences(&self) -> impl Iterator<Item = u64> {
+        self.rows.iter().map(|row| row.sequence)
+    }
+
+    /// Waits for the step and hands its results to its sequences; those that end leave `sequences`. Sequences that had
+    /// `ended` before may still have state to store.
+    ///
+    /// # Errors
+    /// Computing the step failed.
+    pub fn collect(
+        self,
+        sequences: &mut Vec<Sequence>,
+        ended: &mut [Sequence],
+        info: &ModelInfo,
+    ) -> mlx::Result<StepOutput> {
+        // Everything is read before anything is delivered: a step counts whole or not at all.
+        let sampled = self.sampled.map(SampledTokens::read).transpose()?.unwrap_or_default();
+        let mut sampled = sampled.into_iter();
+        let read = |row: StepRow| {
+            let own = sampled.by_ref().take(row.num_sampled()).collect();
+            row.read(own)
+        };
+        let read = self.rows.into_iter().map(read).collect::<mlx::Result<Vec<_>>>()?;
+        let mut output = StepOutput::default();
+        for mut row in read {
+            let running = sequences.iter().position(|s| s.id == row.sequence);
+            let ended = ended.iter_mut().find(|s| s.id == row.sequence);
+            let Some(sequence) = running.map(|at| &mut sequences[at]).or(ended) else { continue };
+            output.copied.extend(row.take_copied(sequence));
+            let Some(at) = running else {
+                row.rewind_draft(sequence);
+                continue;
+            };
+            let hidden = row.hidden();
+            match row.deliver(sequence, info) {
+                Ok(None) => {
+                    sequence.flush();
+                    output.hidden.extend(hidden.map(|hidden| (sequence.id, hidden)));
+                }
+                Ok(Some(reason)) => output.ended.push((sequences.remove(at), End::Finished(reason))),
+                Err(error) => output.ended.push((sequences.remove(at), End::Failed(error))),
+            }
+        }
+        Ok(output)
+    }
+
+    /// Waits for the step and drops its results: an error in it would otherwise surface in the next step.
+    pub fn abandon(self) {
+        if let Err(error) = mlx::eval(self.arrays()) {
+            tracing::debug!("an abandoned step failed too: {error}");
+        }
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.faults]);
+        sampled.chain(self.rows.iter().flat_map(StepRow::arrays))
+    }
+}
+
+/// Rows `indices`, ascending, of `x`.
+fn pick(x: &Array, indices: &[i32]) -> Array {
+    match *indices {
+        [index] => x.slice(0, index, index + 1),
+        _ if indices.len() as i32 == x.dim(0) => x.clone(),
+        _ => x.take(&Array::from_slice(indices, &[indices.len() as i32]), 0),
+    }
+}
+
+impl SampledTokens {
+    /// Samples for the rows from float32 logits `[n, vocab_size]`.
+    fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut StepRow)>) -> SampledTokens {
+        let choices = rows
+            .iter()
+            .map(|(s, row)| s.sampler.choices(first_position(s, row), row.num_sampled(), &row.allowed));
+        let Chosen { tokens, faults } = match choices.collect::<Option<Vec<_>>>() {
+            Some(choices) => choose(logits, choices.concat()),
+            None => sample(logits, &mut rows),
+        };
+        let tokens = Rc::new(tokens);
+        let mut start = 0;
+        for (s, row) in rows {
+            let end = start + row.num_sampled() as i32;
+            if let Some(top) = s.request.logprobs {
+                let own = tokens.slice(0, start, end);
+                row.logprobs = Some(Logprobs::of(&logits.slice(0, start, end), own, top));
+            }
+            s.progress.pending =
+                row.draft.is_empty().then(|| PendingToken { tokens: tokens.clone(), index: start });
+            s.progress.num_unread += 1;
+            start = end;
+        }
+        SampledTokens { tokens, faults, vocab_size: logits.dim(1) as usize }
+    }
+
+    /// # Panics
+    /// If an id is outside the vocabulary: later code uses it as an index.
+    fn read(self) -> mlx::Result<Vec<Result<u32, SampleError>>> {
+        let (tokens, faults) = (self.tokens.to_vec::<u32>()?, self.faults.to_vec::<f32>()?);
+        let wrong = tokens.iter().find(|&&id| id as usize >= self.vocab_size);
+        assert!(wrong.is_none(), "token {wrong:?} was sampled of a vocabulary of {}", self.vocab_size);
+        let read = |(token, fault)| unchosen(fault).map_or(Ok(token), Err);
+        Ok(tokens.into_iter().zip(faults).map(read).collect())
+    }
+}
+
+/// The position of the first token that a row samples.
+fn first_position(s: &Sequence, row: &StepRow) -> usize {
+    s.progress.num_computed_tokens - row.draft.len()
+}
+
+/// Samples each row with its own sampler.
+fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut StepRow)]) -> Chosen {
+    if rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty()) {
+        return likeliest(logits);
+    }
+    let mut start = 0;
+    let own = |(s, row): &mut (&mut Sequence, &mut StepRow)| {
+        let end = start + row.num_sampled() as i32;
+        let logits = logits.slice(0, start, end);
+        start = end;
+        s.sampler.sample(&logits, first_position(s, row), &row.draft, &row.allowed)
+    };
+    Chosen::concatenate(rows.iter_mut().map(own).collect())
+}

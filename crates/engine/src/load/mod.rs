@@ -1,0 +1,215 @@
+//! Loads a model: its files, weights, drafters and disk cache.
+
+mod info;
+mod reservation;
+
+use std::{io, num::NonZeroUsize, rc::Rc};
+
+use serde_json::Value;
+
+use self::{info::model_info, reservation::LoadRoom};
+use crate::{
+    api::{
+        Checkpoint, Device, DiskCache, Dtype, ModelInfo, Options, Progress, Reservation, Speculate,
+        error::{LoadError, Result},
+    },
+    models::{self, DFlash, Model},
+    prefix::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, needs_snapshots},
+    speculate::{
+        COSTS_FILE, Drafter, LayerSkip, Script, ScriptedDrafter, Speculator,
+        drafters::{dflash::DFlashDrafter, draft_model::DraftModel, mtp::MtpDrafter},
+        load_or_measure_costs, measure_step_costs,
+    },
+    weights::{Layout, QuantizationConfig, Types, Weights},
+};
+
+/// Loads everything that the engine's thread needs, on that thread.
+///
+/// # Errors
+/// One sentence that names the file, tensor or key at fault.
+pub fn load(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    script: Option<Script>,
+    mut progress: impl FnMut(Progress) + 'static,
+) -> Result<Ready> {
+    choose_device(options.device)?;
+    nn::set_precision(options.precision);
+    options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
+    let generation = checkpoint.generation_config()?;
+    // Hashes the weights while they are loaded.
+    let fingerprint = start_fingerprint(checkpoint, options);
+    let report = move |loaded_bytes, total_bytes| progress(Progress { loaded_bytes, total_bytes });
+    let mut room = LoadRoom::new(options);
+    let Loaded { model, config, weights } = load_model(checkpoint, options, &mut room, Box::new(report))?;
+    let draft = options.draft_model.as_ref();
+    let draft = draft.map(|draft| load_draft(draft, options, &mut room, &*model, &config)).transpose();
+    let draft = draft.map_err(|error| match error {
+        full @ LoadError::MemoryFull { .. } => full,
+        error => LoadError::Options(format!("the draft model: {error}")),
+    })?;
+    let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
+    let memory = room.settle(&info.memory)?;
+    let mut more: Vec<Box<dyn Drafter>> = vec![];
+    if let Some(mtp) = MtpDrafter::new(model.clone()) {
+        more.push(Box::new(mtp));
+    }
+    let disk = fingerprint.and_then(|fingerprint| open_disk(fingerprint, options, &*model));
+    let profile = disk.as_ref().map(|disk| disk.folder().join(LAYER_PROFILE_FILE));
+    if let Some(layer_skip) = LayerSkip::new(model.clone(), profile) {
+        more.push(Box::new(layer_skip));
+    }
+    match draft {
+        Some(Draft::Model(Loaded { model, .. })) => {
+            let costs = measure_step_costs(&*model)?;
+            more.push(Box::new(DraftModel::new(model, costs, options, info.memory.draft_cache)));
+        }
+        Some(Draft::Block(block, _)) => more.push(Box::new(DFlashDrafter::new(model.clone(), block))),
+        None => {}
+    }
+    if let Some(script) = script {
+        more.push(Box::new(ScriptedDrafter(script)));
+    }
+    let file = disk.as_ref().map(|disk| disk.folder().join(COSTS_FILE));
+    let auto = options.speculate == Speculate::Auto;
+    let costs = load_or_measure_costs(&*model, &mut more, file.as_deref(), auto)?;
+    let mut speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
+    speculator.set_costs_file(file);
+    info.drafters = speculator.names();
+    Ok(Ready { model, info, disk, speculator, memory })
+}
+
+/// All that an engine's thread runs.
+pub struct Ready {
+    pub model: Rc<dyn Model>,
+    pub info: ModelInfo,
+    pub disk: Option<DiskTier>,
+    pub speculator: Speculator,
+    /// For weights, steps and drafters.
+    pub memory: Vec<Reservation>,
+}
+
+/// A model with what it was made of.
+struct Loaded {
+    model: Rc<dyn Model>,
+    /// The text part of config.json.
+    config: Value,
+    weights: Weights,
+}
+
+/// What the user gave the model to draft with.
+enum Draft {
+    Model(Loaded),
+    /// With the bytes of its weights.
+    Block(DFlash, usize),
+}
+
+fn load_model(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    room: &mut LoadRoom,
+    report: Box<dyn FnMut(usize, usize)>,
+) -> Result<Loaded> {
+    let config = checkpoint.config()?;
+    let family = models::family(&config)?;
+    let text = with_top_level_keys(models::text_config(&config), &config);
+    let weights = open_weights(checkpoint, options, &config, &family.layout(&text), report)?;
+    room.make(&weights, &text)?;
+    let model: Rc<dyn Model> = (family.load)(&text, &weights)?.into();
+    weights.all_used()?;
+    Ok(Loaded { model, config: text, weights })
+}
+
+/// A model that guesses blocks, if its config.json says so, or any other. `config` is the text part of the config.json of
+/// the model to draft for.
+fn load_draft(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    room: &mut LoadRoom,
+    target: &dyn Model,
+    config: &Value,
+) -> Result<Draft> {
+    let own = checkpoint.config()?;
+    if !models::is_dflash(&own) {
+        return Ok(Draft::Model(load_model(checkpoint, options, room, Box::new(|_, _| {}))?));
+    }
+    let hidden_size = config.get("hidden_size").and_then(Value::as_i64).unwrap_or(0) as i32;
+    let weights = open_weights(checkpoint, options, &own, &Layout::plain(&own), Box::new(|_, _| {}))?;
+    room.make(&weights, &own)?;
+    let block = DFlash::load(&own, &weights, target, hidden_size)?;
+    weights.all_used()?;
+    Ok(Draft::Block(block, weights.loaded_bytes()))
+}
+
+fn open_weights(
+    checkpoint: &Checkpoint,
+    options: &Options,
+    config: &Value,
+    layout: &Layout,
+    report: Box<dyn FnMut(usize, usize)>,
+) -> Result<Weights> {
+    let activations = activation_dtype(options.dtype);
+    // CPU kernels take weights of any type; MLX's own operations want the activations'.
+    let types = Types { activations, weights: activations.filter(|_| mlx::on_gpu()) };
+    match checkpoint.random() {
+        Some(random) => Ok(Weights::random(random, types, report)),
+        None => {
+            let declared = QuantizationConfig::from_config(config)?;
+            Weights::new(checkpoint.weight_files()?, layout, types, declared, report)
+        }
+    }
+}
+
+/// Which state on the disk would be this model's, if a disk tier of the prefix cache is wanted and can be had: an engine
+/// without is slower, not wrong.
+fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Fingerprint> {
+    let place = options.disk_cache.as_ref().filter(|_| options.prefix_cache_bytes > 0)?;
+    Fingerprint::start(place, checkpoint, options).unwrap_or_else(|error| no_disk(place, &error))
+}
+
+fn open_disk(fingerprint: Fingerprint, options: &Options, model: &dyn Model) -> Option<DiskTier> {
+    let place = options.disk_cache.as_ref()?;
+    let opened = DiskTier::open(place, fingerprint, needs_snapshots(&model.make_caches()));
+    opened.map(Some).unwrap_or_else(|error| no_disk(place, &error))
+}
+
+fn no_disk<T>(place: &DiskCache, error: &io::Error) -> Option<T> {
+    tracing::warn!("there is no disk cache in {}: {error}", place.folder.display());
+    None
+}
+
+fn choose_device(device: Option<Device>) -> Result<()> {
+    match device {
+        Some(Device::Gpu) if !mlx::gpu_available() => Err(LoadError::Options(format!(
+            "there is no GPU for MLX {} here; use the CPU, or a build of MLX with a GPU backend",
+            mlx::version()
+        ))),
+        Some(device) => Ok(nn::use_gpu(device == Device::Gpu)?),
+        None => Ok(nn::use_gpu(mlx::gpu_available())?),
+    }
+}
+
+/// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and the most exact.
+/// On a GPU they take the checkpoint's type.
+fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
+    match dtype {
+        Some(Dtype::Float32) => Some(mlx::Dtype::Float32),
+        Some(Dtype::Float16) => Some(mlx::Dtype::Float16),
+        Some(Dtype::Bfloat16) => Some(mlx::Dtype::Bfloat16),
+        None => (!mlx::on_gpu()).then_some(mlx::Dtype::Float32),
+    }
+}
+
+/// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in it.
+pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
+    let mut merged = text.clone();
+    if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
+        for key in ["tie_word_embeddings", "eos_token_id"] {
+            let lacks = merged.get(key).is_none_or(Value::is_null);
+            if let (true, Some(value)) = (lacks, config.get(key)) {
+                merged.insert(key.into(), value.clone());
+            }
+        }
+    }
+    merged
+}
