@@ -44,6 +44,8 @@ pub use engine_loop::{
 };
 /// Ends the process while an engine may still compute.
 pub use mlx::exit_now;
+/// Keeps freed memory from piling up in many heaps; for the start of a program.
+pub use mlx::limit_heaps;
 /// Counters, memory and speed of the process, for whoever measures an engine.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;

@@ -11,6 +11,7 @@ use lanner::{
 };
 
 fn main() -> ExitCode {
+    engine::limit_heaps();
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

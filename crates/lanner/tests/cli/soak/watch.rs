@@ -45,15 +45,6 @@ impl Sample {
         }
     }
 
-    pub fn least(&self, other: &Sample) -> Sample {
-        Sample {
-            resident: self.resident.min(other.resident),
-            threads: self.threads.min(other.threads),
-            descriptors: self.descriptors.min(other.descriptors),
-            arrays: self.arrays.min(other.arrays),
-        }
-    }
-
     /// Whether it holds no more than `before`.
     pub fn is_back_at(&self, before: &Sample) -> bool {
         self.threads <= before.threads

@@ -1,0 +1,35 @@
+//! Process-wide settings: exit while MLX may still compute, and heaps.
+
+use std::ffi::c_int;
+
+#[allow(unsafe_code, reason = "the standard library has no exit that runs nothing")]
+unsafe extern "C" {
+    // SAFETY: POSIX's `_exit` takes any status, reads no memory of ours and does not return.
+    safe fn _exit(status: c_int) -> !;
+}
+
+/// Ends the program at once: no destructors run, no thread is waited for and nothing buffered is
+/// written.
+///
+/// A normal exit runs MLX's static destructors, which crash while another thread computes. Call
+/// this only after a bounded wait for such a thread.
+pub fn exit_now(status: u8) -> ! {
+    _exit(status.into())
+}
+
+/// Makes all threads share two heaps, if called before they start. Does nothing without glibc.
+///
+/// By default glibc gives up to eight heaps to each processor. Memory that is freed in one serves no
+/// other: under mixed load the process keeps growing towards the sum of their peaks.
+pub fn limit_heaps() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[allow(unsafe_code, reason = "glibc's setting has no safe binding")]
+        unsafe extern "C" {
+            // SAFETY: glibc's `mallopt` takes any values and answers 0 for those it does not know.
+            safe fn mallopt(parameter: c_int, value: c_int) -> c_int;
+        }
+        const M_ARENA_MAX: c_int = -8;
+        mallopt(M_ARENA_MAX, 2);
+    }
+}
