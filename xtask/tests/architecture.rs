@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use toml::Table;
@@ -170,15 +171,53 @@ fn libraries_print_nothing() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Files in backticks, by path or the end of one.
+/// Documents whose words in backticks are checked against the tree.
+const DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "docs/glossary.md", "docs/notes/reading.md"];
+
+/// The text between backticks, and the text after each up to the next.
+fn code_spans(text: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<&str> = text.split('`').collect();
+    parts[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+/// Every Rust file of the repository's crates, tests included, by path from the root.
+fn rust_files() -> Vec<String> {
+    let output =
+        Command::new("git").arg("-C").arg(root()).args(["ls-files", "*.rs"]).output().expect("git runs");
+    String::from_utf8(output.stdout).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+/// Files by path, or by the end of one.
 #[test]
-fn files_named_by_architecture_exist() {
-    let text = read(&root().join("ARCHITECTURE.md"));
-    let all: Vec<String> = all_sources().into_iter().map(|(path, _)| path).collect();
-    let files = text.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs"));
-    let exists = |file: &str| {
-        root().join(file).is_file() || all.iter().any(|path| path.ends_with(&format!("/{file}")))
-    };
-    let missing: Vec<&str> = files.filter(|file| !exists(file)).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names missing files: {missing:?}");
+fn files_named_by_documents_exist() {
+    let all = rust_files();
+    for document in DOCUMENTS {
+        let text = read(&root().join(document));
+        let exists = |file: &str| all.iter().any(|path| path == file || path.ends_with(&format!("/{file}")));
+        let files = code_spans(&text).into_iter().map(|(span, _)| span).filter(|span| span.ends_with(".rs"));
+        let missing: Vec<&str> = files.filter(|file| !exists(file)).collect();
+        assert!(missing.is_empty(), "{document} names missing files: {missing:?}");
+    }
+}
+
+/// Where a document says that a name is in a file, the file contains it.
+#[test]
+fn names_in_documents_are_in_their_files() {
+    let all = rust_files();
+    let mut wrong = vec![];
+    for document in DOCUMENTS {
+        let text = read(&root().join(document));
+        for pair in code_spans(&text).windows(2) {
+            let [(name, between), (file, _)] = pair else { continue };
+            if between.split_whitespace().ne(["in"]) || !file.ends_with(".rs") {
+                continue;
+            }
+            let path = all.iter().find(|path| path.ends_with(file));
+            let contains = path.is_some_and(|path| read(&root().join(path)).contains(name));
+            if !contains {
+                wrong.push(format!("{document}: {name} is not in {file}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
