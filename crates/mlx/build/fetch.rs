@@ -1,4 +1,5 @@
-//! Puts a pinned MLX wheel, unpacked, into a cache folder: download once, verify, unpack, rename into place.
+//! Fetches a pinned MLX wheel into a cache folder: download once, verify, unpack, rename into
+//! place.
 
 use std::{
     env, fs,
@@ -10,7 +11,8 @@ use sha2::{Digest, Sha256};
 
 use crate::platform::{MLX_VERSION, Wheel, required_files};
 
-/// Returns the unpacked wheel's `mlx` folder (with `include/` and `lib/`), fetching it if `cache` lacks it.
+/// Returns the unpacked wheel's `mlx` folder (with `include/` and `lib/`); fetches it if `cache`
+/// lacks it.
 ///
 /// # Errors
 /// One sentence that says what failed and what to run.

@@ -1,4 +1,4 @@
-//! Which MLX wheel belongs to which target, pinned by version and sha256; pure, so that every choice is tested
+//! The MLX wheel of each target, pinned by version and sha256; pure, so that every choice is tested
 //! on any machine.
 
 /// The MLX release every wheel below belongs to.
@@ -63,7 +63,8 @@ pub const WHEELS: &[Wheel] = &[
 
 /// Picks the wheel for a target, as Cargo names its parts.
 ///
-/// `macos_major` is the macOS version of the building machine: newer wheels hold kernels for newer chips.
+/// `macos_major` is the macOS version of the building machine: newer wheels have kernels for newer
+/// chips.
 ///
 /// # Errors
 /// One sentence for a platform that MLX has no wheel for.

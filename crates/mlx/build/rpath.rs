@@ -1,7 +1,8 @@
-//! Build script of every package that links a program with MLX in it: tells the program where the library is.
+//! Build script of every package that links a program with MLX: sets the program's library path.
 //!
-//! Cargo does not pass a library's linker arguments on to its dependents, so each names this file as `build`. On
-//! Linux the path is a RUNPATH: LD_LIBRARY_PATH comes first, so another build of MLX (CUDA) can be chosen at start.
+//! Cargo does not pass a library's linker arguments on to its dependents, so each names this file
+//! as `build`. On Linux the path is a RUNPATH: LD_LIBRARY_PATH comes first, so another build of MLX
+//! (CUDA) can be chosen at start.
 
 fn main() {
     println!("cargo::rerun-if-changed=../mlx/build/rpath.rs");

@@ -14,13 +14,14 @@
 namespace lanner {
 
 namespace {
-// On CUDA MLX would round float32 products to 10 bits of mantissa (TF32) unless the environment says otherwise. Set
-// before `main`, while there is no other thread that could be reading the environment.
+// Without this variable MLX rounds float32 products on CUDA to 10 bits of mantissa (TF32). Set before
+// `main`, while no other thread can read the environment.
 [[maybe_unused]] const int no_tf32 = setenv("MLX_ENABLE_TF32", "0", 0);
 
 #ifdef __GLIBC__
-// A step's arrays are as large as the one's before: memory that goes back to the system in between is mapped, and filled
-// with zeros, again and again. The arenas of threads give theirs back whatever the thresholds are, so there is one arena.
+// Consecutive steps allocate arrays of the same sizes: memory returned to the system in between would
+// be mapped and zeroed again. Per-thread arenas return memory whatever the thresholds are, so there is
+// one arena.
 [[maybe_unused]] const int kept =
     mallopt(M_MMAP_THRESHOLD, 32 << 20) + mallopt(M_TRIM_THRESHOLD, 128 << 20) + mallopt(M_ARENA_MAX, 1);
 #endif
@@ -133,14 +134,14 @@ bool is_ready(const array& a) { return !on_gpu() && a.is_available() && a.flags(
 
 rust::String mlx_version() { return mx::version(); }
 
-// Empty if the loader does not tell.
+// Empty if the loader does not know.
 rust::String library_path() {
   Dl_info info;
   const bool found = dladdr(reinterpret_cast<const void*>(&mx::version), &info) != 0 && info.dli_fname != nullptr;
   return found ? rust::String::lossy(info.dli_fname) : rust::String();
 }
 
-// Of the default device, a GPU: its name, and its architecture where that is told apart.
+// Name of the default device, a GPU, and its architecture where MLX knows it.
 rust::String device_name() {
   std::string name = "gpu";
   const auto& info = mx::device_info();
@@ -172,7 +173,7 @@ void wire_memory(size_t bytes) {
   if (!on_gpu() || !mx::metal::is_available()) {
     return;
   }
-  // More than the device recommends would be an error.
+  // More than the recommended limit would be an error.
   const auto& info = mx::metal::device_info();
   auto most = info.find("max_recommended_working_set_size");
   if (most != info.end()) {

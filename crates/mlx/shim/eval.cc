@@ -1,4 +1,4 @@
-// Evaluation in pieces: how much memory a graph takes must not depend on how late MLX's stream is.
+// Evaluation in parts, so that the memory of a graph does not depend on the delay of MLX's stream.
 #include <optional>
 #include <stack>
 #include <string_view>
@@ -11,13 +11,12 @@ namespace lanner {
 
 namespace {
 
-// Of the calling thread.
 thread_local size_t run_ahead = SIZE_MAX;
 
 // An operation of a graph, by one of its outputs.
 struct Op {
   std::optional<array> output;
-  // The last operation that reads any of its outputs; SIZE_MAX for those that were asked for.
+  // The last operation that reads any of its outputs; SIZE_MAX for requested arrays.
   size_t last_use;
 };
 
@@ -27,8 +26,8 @@ bool is_view(const array& a) {
   return name == "Broadcast" || name == "Transpose" || name == "Slice" || name == "Squeeze" || name == "ExpandDims";
 }
 
-// Most bytes that computing an array and its siblings allocates: the outputs, and copies of what was just computed, for
-// operations that want their inputs row-major.
+// Most bytes that an operation allocates: its outputs, and row-major copies of inputs not yet
+// evaluated.
 size_t most_allocated(const array& a) {
   if (auto bytes = kernel_allocates(a)) return *bytes;
   if (is_view(a)) return 0;
@@ -38,10 +37,10 @@ size_t most_allocated(const array& a) {
   return bytes;
 }
 
-// The operations that are still to be computed, each after those it reads.
+// The operations still to be computed, in topological order.
 struct Order {
   std::vector<Op> ops;
-  // By the ids of their outputs.
+  // Operations by the ids of their outputs.
   std::unordered_map<std::uintptr_t, size_t> index;
 
   explicit Order(const std::vector<array>& asked) {
@@ -52,7 +51,7 @@ struct Order {
   }
 
   void visit(const array& asked) {
-    // Each with the input to look at next.
+    // Arrays, each with its next input to visit.
     std::stack<std::pair<array, size_t>> open;
     if (is_new(asked)) open.emplace(asked, 0);
     while (!open.empty()) {
@@ -80,7 +79,8 @@ struct Order {
     ops.push_back(Op{a, here});
   }
 
-  // Computes operations `from..to`. Only what is read later is asked for: memory of anything else may be taken over.
+  // Computes operations `from..to`. Only outputs read later are requested: MLX may reuse the memory of
+  // the others.
   void compute(size_t from, size_t to) {
     std::vector<array> needed;
     for (size_t i = from; i < to; ++i) {
@@ -108,7 +108,7 @@ void eval(const Arrays& list) {
       order.compute(from, i);
       from = i;
       bytes = 0;
-      // Its inputs are there now.
+      // Its inputs are evaluated now.
       more = most_allocated(*order.ops[i].output);
     }
     bytes += more;

@@ -1,5 +1,5 @@
-// Rust functions as operations: run at once where their inputs are there, else as primitives of MLX's graph, in order on
-// its CPU stream.
+// Rust functions as operations: run at once if their inputs are evaluated, else as primitives of MLX's
+// graph, in order on its CPU stream.
 #include <algorithm>
 
 #include "mlx/backend/cpu/encoder.h"
@@ -10,8 +10,8 @@ namespace lanner {
 
 namespace {
 
-// An array as a kernel sees it. Buffers are allocated before a kernel runs and live until it has run: MLX holds on to the
-// inputs and outputs of queued operations.
+// An array as a kernel sees it. Its buffer outlives the kernel's run: MLX keeps the inputs and outputs
+// of queued operations.
 struct Memory {
   Dtype dtype;
   mx::Shape shape;
@@ -27,7 +27,7 @@ struct Memory {
     if (bytes > 0 && data == nullptr) throw std::bad_alloc();
   }
 
-  // No memory: what a kernel sees of an input that an output has taken over.
+  // No memory: an input whose memory an output has taken over.
   explicit Memory(Dtype dtype) : dtype(dtype), shape{0}, data(nullptr), bytes(0) {}
 
   Ints dims() const { return {shape.data(), shape.size()}; }
@@ -54,7 +54,7 @@ void run(const Kernel& kernel, const std::vector<Memory>& ins, const std::vector
 
 class RustKernel : public mx::Primitive {
  public:
-  // One that has failed already says so when it is evaluated.
+  // `failure` is the error of a kernel that ran at once; evaluation reports it.
   RustKernel(mx::Stream stream, rust::Box<Kernel> kernel, Ints shared, std::string failure)
       : mx::Primitive(stream),
         kernel_(std::make_shared<rust::Box<Kernel>>(std::move(kernel))),
@@ -64,7 +64,7 @@ class RustKernel : public mx::Primitive {
 
   const char* name() const override { return name_.c_str(); }
 
-  // Outputs that take over an input's memory are none.
+  // Outputs that take over an input's memory do not count.
   size_t allocates(const std::vector<array>& outputs) const {
     size_t bytes = 0;
     for (size_t i = 0; i < outputs.size(); ++i) bytes += shared_.at(i) < 0 ? outputs[i].nbytes() : 0;
@@ -107,7 +107,7 @@ class RustKernel : public mx::Primitive {
   std::string failure_;
 };
 
-// Whether an array is, or will be, row-major in memory. Weights are evaluated already, and kernels write nothing else.
+// Whether an array is, or will be, row-major: evaluated arrays tell, and kernels write no other layout.
 bool is_row_major(const array& a) {
   if (a.is_available()) return a.flags().row_contiguous;
   return a.has_primitive() && dynamic_cast<const RustKernel*>(&a.primitive()) != nullptr;
@@ -154,7 +154,7 @@ std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared) {
   std::string failure;
   if (std::all_of(inputs.list.begin(), inputs.list.end(), is_ready)) {
-    // Its failure belongs to the step that evaluates it, like that of any other operation.
+    // A failure is reported by the evaluation, like that of any other operation.
     try {
       return run_now(*kernel, inputs.list, outputs, shared);
     } catch (const std::exception& e) {
@@ -163,7 +163,7 @@ std::unique_ptr<Arrays> apply_kernel(
   }
   std::vector<array> contiguous_inputs;
   for (const auto& in : inputs.list) {
-    // No node where none is needed.
+    // No copy where none is needed.
     contiguous_inputs.push_back(is_row_major(in) ? in : mx::contiguous(in));
   }
   std::vector<mx::Shape> shapes;

@@ -62,7 +62,7 @@ Out broadcast_to(const array& a, Ints shape) { return wrap(mx::broadcast_to(a, t
 
 Out slice(const array& a, Ints start, Ints stop) {
   if (is_ready(a) && a.size() > 0) {
-    // Of one piece: before the axis that is cut all others have one index, behind it all theirs.
+    // Contiguous if axes before `cut` are single indices and axes after it are whole.
     size_t cut = 0, inner = 1;
     while (cut < start.size() && stop[cut] - start[cut] == 1) ++cut;
     bool whole = true;

@@ -28,8 +28,8 @@ struct Arrays {
 using Out = std::unique_ptr<array>;
 using Ints = rust::Slice<const std::int32_t>;
 
-// Every result passes here. MLX's CPU allocator does not check for a failed allocation, so one that cannot
-// succeed is refused before it is tried.
+// Every result passes here. MLX's CPU allocator does not check for failed allocations, so those that
+// cannot succeed are refused beforehand.
 inline Out wrap(array a) {
   if (a.nbytes() > mx::get_memory_limit()) {
     throw std::runtime_error(
@@ -42,11 +42,11 @@ inline mx::Shape to_shape(Ints dims) { return mx::Shape(dims.begin(), dims.end()
 mx::Dtype to_mlx(Dtype dtype);
 Dtype from_mlx(mx::Dtype dtype);
 
-// Part of an array that is ready, from element `offset` on, without an operation: the same memory.
+// Part of a ready array from element `offset` on, in the same memory, without an operation.
 array view(const array& a, mx::Shape shape, size_t offset);
 
-// A new array of so many bytes. Large ones begin on a line of the processor's cache: kernels load and store whole lines,
-// and one that straddles two takes twice as long.
+// A new array of `bytes` bytes. Large ones are aligned to cache lines: kernels load and store whole
+// lines, and an access that straddles two takes twice as long.
 array allocate(mx::Shape shape, mx::Dtype dtype, size_t bytes);
 
 std::unique_ptr<Arrays> arrays();
@@ -147,7 +147,7 @@ Out dequantize(const Arrays& w, std::int32_t group_size, std::int32_t bits, rust
 std::unique_ptr<Arrays> quantize(const array& w, std::int32_t group_size, std::int32_t bits, rust::Str mode);
 
 // kernel.cc
-// Bytes that a kernel of ours allocates when it computes `a`; nothing of any other operation.
+// Bytes that a kernel of ours allocates to compute `a`; none for other operations.
 std::optional<size_t> kernel_allocates(const array& a);
 std::unique_ptr<Arrays> apply_kernel(
     rust::Box<Kernel> kernel, const Arrays& inputs, rust::Slice<const OutputSpec> outputs, Ints shared);

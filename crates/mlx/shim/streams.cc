@@ -1,5 +1,5 @@
-// Streams that outlive the threads that use them: MLX makes one for each thread and device, and never ends the thread
-// that runs it.
+// Streams that outlive the threads that use them: MLX makes one for each thread and device, and never
+// ends the thread that runs it.
 #include <mutex>
 #include <vector>
 
@@ -37,7 +37,7 @@ mx::Stream take(mx::Device device) {
 }
 
 void lease(mx::Device device) {
-  // A thread that computes already has one of its own.
+  // A thread that has computed already has its own stream.
   if (mx::peek_default_stream(device)) return;
   leased.push_back(take(device));
   mx::set_default_stream(leased.back());

@@ -1,8 +1,8 @@
-//! The one bridge to C++. Every function that can throw returns `Result`; no raw pointers, no model names.
+//! The only bridge to C++. Every function that can throw returns `Result`; no raw pointers.
 
 pub use ffi::*;
 
-#[allow(unsafe_code, reason = "what cxx generates")]
+#[allow(unsafe_code, reason = "cxx generates it")]
 #[cxx::bridge(namespace = "lanner")]
 mod ffi {
     /// Element type of an array.
@@ -70,7 +70,7 @@ mod ffi {
         fn bytes_mut(a: Pin<&mut RawArray>) -> Result<&mut [u8]>;
         fn bytes_of(a: &RawArray) -> Result<&[u8]>;
         fn scalar(value: f32, dtype: Dtype) -> Result<UniquePtr<RawArray>>;
-        /// Whether kernels that take it may run at once: its contents are there, on the CPU, row-major.
+        /// Whether the array is evaluated, on the CPU and row-major.
         fn is_ready(a: &RawArray) -> bool;
         fn mlx_version() -> String;
         fn library_path() -> Result<String>;
