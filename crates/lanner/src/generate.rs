@@ -275,7 +275,8 @@ mod tests {
         let tokenizer = Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), None).unwrap();
         let decoder = Decoder::new(Arc::new(tokenizer), DecodeOptions::default()).unwrap();
         let requests = vec![(Request::new(vec![1], 1 << 19), decoder)];
-        let mut generation = Generation::start_in(&engine.acquire().unwrap(), &engine, requests, MOST).unwrap();
+        let mut generation =
+            Generation::start_in(&engine.acquire().unwrap(), &engine, requests, MOST).unwrap();
         while engine.acquire().is_ok_and(|_| generation.unread.load(Ordering::Relaxed) < MOST) {
             thread::sleep(Duration::from_millis(1));
         }

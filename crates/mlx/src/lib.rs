@@ -10,12 +10,12 @@ mod dtype;
 mod eager;
 mod error;
 mod eval;
-mod process;
 pub mod fast;
 mod frozen;
 mod kernel;
 pub mod load;
 mod ops;
+mod process;
 pub mod profile;
 pub mod quant;
 mod streams;
@@ -25,9 +25,9 @@ pub use array::Array;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result, panic_message};
 pub use eval::*;
-pub use process::{exit_now, limit_heaps};
 pub use frozen::FrozenArray;
 pub use kernel::{Input, Output};
+pub use process::{exit_now, limit_heaps};
 pub use streams::Streams;
 
 #[cfg(test)]

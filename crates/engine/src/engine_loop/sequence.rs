@@ -361,8 +361,6 @@ impl Sequence {
     pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
         self.rewind(drafted - accepted);
         self.speculation.on_verified(drafted, accepted);
-        let next = self.tokens[self.progress.num_computed_tokens.min(self.tokens.len() - 1)];
-        self.sampler.judged(accepted, next);
     }
 }
 
@@ -437,6 +435,7 @@ impl Sequence {
             self.delivery.buffer_prompt();
         }
         self.tokens.push(id);
+        self.sampler.push(id);
         self.draft.allowed.clear();
         if info.eos_ids.contains(&id) && !self.request.ignore_eos {
             return Some(FinishReason::Eos(id));

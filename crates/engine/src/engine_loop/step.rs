@@ -18,7 +18,7 @@ use crate::{
     api::ModelInfo,
     models::Model,
     prefix::{CopiedState, PrefixCache},
-    sample::{Chosen, choose, likeliest, logprobs::Logprobs, unchosen},
+    sample::{SampleOutput, SampleRow, fault_of, logprobs::Logprobs, sample},
     speculate::HiddenCapture,
 };
 
@@ -34,7 +34,7 @@ pub struct Step {
 struct SampledTokens {
     /// Uint32 `[n]`.
     tokens: Rc<Array>,
-    /// Float32 `[n]`, read by [`unchosen`].
+    /// Float32 `[n]`, read by [`fault_of`].
     faults: Array,
     vocab_size: usize,
 }
@@ -185,13 +185,13 @@ fn pick(x: &Array, indices: &[i32]) -> Array {
 impl SampledTokens {
     /// Samples for the rows from float32 logits `[n, vocab_size]`.
     fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut StepRow)>) -> SampledTokens {
-        let choices = rows
-            .iter()
-            .map(|(s, row)| s.sampler.choices(first_position(s, row), row.num_sampled(), &row.allowed));
-        let Chosen { tokens, faults } = match choices.collect::<Option<Vec<_>>>() {
-            Some(choices) => choose(logits, choices.concat()),
-            None => sample(logits, &mut rows),
-        };
+        let sample_rows = rows.iter_mut().map(|(s, row)| SampleRow {
+            position: s.progress.num_computed_tokens - row.draft.len(),
+            sampler: &mut s.sampler,
+            draft: &row.draft,
+            allowed: &row.allowed,
+        });
+        let SampleOutput { tokens, faults } = sample(logits, sample_rows.collect());
         let tokens = Rc::new(tokens);
         let mut start = 0;
         for (s, row) in rows {
@@ -214,27 +214,7 @@ impl SampledTokens {
         let (tokens, faults) = (self.tokens.to_vec::<u32>()?, self.faults.to_vec::<f32>()?);
         let wrong = tokens.iter().find(|&&id| id as usize >= self.vocab_size);
         assert!(wrong.is_none(), "token {wrong:?} was sampled of a vocabulary of {}", self.vocab_size);
-        let read = |(token, fault)| unchosen(fault).map_or(Ok(token), Err);
+        let read = |(token, fault)| fault_of(fault).map_or(Ok(token), Err);
         Ok(tokens.into_iter().zip(faults).map(read).collect())
     }
-}
-
-/// The position of the first token that a row samples.
-fn first_position(s: &Sequence, row: &StepRow) -> usize {
-    s.progress.num_computed_tokens - row.draft.len()
-}
-
-/// Samples each row with its own sampler.
-fn sample(logits: &Array, rows: &mut [(&mut Sequence, &mut StepRow)]) -> Chosen {
-    if rows.iter().all(|(s, row)| s.sampler.is_argmax() && row.allowed.is_empty()) {
-        return likeliest(logits);
-    }
-    let mut start = 0;
-    let own = |(s, row): &mut (&mut Sequence, &mut StepRow)| {
-        let end = start + row.num_sampled() as i32;
-        let logits = logits.slice(0, start, end);
-        start = end;
-        s.sampler.sample(&logits, first_position(s, row), &row.draft, &row.allowed)
-    };
-    Chosen::concatenate(rows.iter_mut().map(own).collect())
 }

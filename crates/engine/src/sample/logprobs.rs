@@ -1,6 +1,7 @@
 //! Log-probabilities of tokens, from logits on the device to numbers.
 
 use mlx::Array;
+use nn::top_k;
 
 use crate::api::TokenLogprobs;
 
@@ -18,12 +19,12 @@ impl Logprobs {
     /// Of `chosen` `[n]` and the `top` likeliest tokens under float32 `logits` `[n, vocab_size]`.
     pub fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
         let n = logits.dim(0);
-        let all = logits - logits.logsumexp(-1).reshape(&[n, 1]);
-        let pick = |ids: &Array| all.take_along_axis(ids, 1);
+        let total = logits.logsumexp(-1).reshape(&[n, 1]);
+        let pick = |ids: &Array| logits.take_along_axis(ids, 1) - &total;
         let values = pick(&chosen.reshape(&[n, 1])).reshape(&[n]);
         let top = top.min(logits.dim(1) as usize) as i32;
         let top = (top > 0).then(|| {
-            let ids = (-&all).argsort(-1).slice(1, 0, top);
+            let ids = top_k(logits, top);
             (ids.clone(), pick(&ids))
         });
         Logprobs { chosen, values, top }

@@ -12,7 +12,7 @@ use crate::{
     batch::{Batch, BatchRow},
     cache::Cache,
     models::{Model, Mtp},
-    sample::Sampler,
+    sample::{SampleRow, Sampler, sample},
     speculate::drafter::{DraftRequest, Drafter, DrafterState, HiddenObserver, HiddenStates},
     tests::{checkpoint, load_checkpoint, load_golden},
     weights::Types,
@@ -167,8 +167,10 @@ fn answer(model: &dyn Model, prompt: &[u32], sampling: &Sampling, length: usize)
         if ended || computed == prompt.len() + length {
             return Answer { tokens, hidden: Array::concatenate(&hidden, 0), prompt: prompt.len() };
         }
-        let token = sampler.sample(&model.logits(&last), computed, &[], &[]).tokens;
-        tokens.extend(token.to_vec::<u32>().expect("a token"));
+        let row = SampleRow { sampler: &mut sampler, position: computed, draft: &[], allowed: &[] };
+        let token = sample(&model.logits(&last), vec![row]).tokens.to_vec::<u32>().expect("a token")[0];
+        sampler.push(token);
+        tokens.push(token);
     }
 }
 
