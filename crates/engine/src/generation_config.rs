@@ -25,7 +25,7 @@ impl GenerationConfig {
         let Some(config) = config else {
             return Ok(GenerationConfig { eos_ids: vec![], sampling: defaults });
         };
-        let keys = Keys { name, config };
+        let keys = ConfigKeys { name, config };
         if !config.is_object() {
             return Err(keys.error("it must be an object".into()));
         }
@@ -43,13 +43,13 @@ impl GenerationConfig {
     }
 }
 
-struct Keys<'a> {
+struct ConfigKeys<'a> {
     /// Name of the file.
     name: &'a str,
     config: &'a Value,
 }
 
-impl Keys<'_> {
+impl ConfigKeys<'_> {
     fn get(&self, key: &str) -> Option<&Value> {
         self.config.get(key).filter(|value| !value.is_null())
     }

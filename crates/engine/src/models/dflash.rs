@@ -32,7 +32,7 @@ pub struct DFlash {
     /// hidden_size]`.
     fc: Linear,
     hidden_norm: RmsNorm,
-    layers: Vec<Layer>,
+    layers: Vec<DFlashLayer>,
     norm: RmsNorm,
 }
 
@@ -85,7 +85,7 @@ impl DFlash {
         let rope = RopeParameters::of(config, None)?.whole_head().rope(c.head_dim, RopePairs::Halves)?;
         let slides = sliding_layers(config, c.base.num_hidden_layers, |_| false)?;
         let layers = w.sub("layers");
-        let layer = |(i, slides): (usize, bool)| Layer::load(&c, slides, rope.clone(), &layers.sub(i));
+        let layer = |(i, slides): (usize, bool)| DFlashLayer::load(&c, slides, rope.clone(), &layers.sub(i));
         Ok(DFlash {
             size: dflash.block_size,
             hidden_size: hidden,
@@ -100,7 +100,7 @@ impl DFlash {
 
     /// Empty caches for a new sequence.
     pub fn make_caches(&self) -> Vec<Cache> {
-        self.layers.iter().map(Layer::make_cache).collect()
+        self.layers.iter().map(DFlashLayer::make_cache).collect()
     }
 
     /// Caches after one token, to see their shapes.
@@ -137,7 +137,7 @@ impl DFlash {
     /// block's keys and values stay in the caches, after the observed ones.
     #[track_caller]
     pub fn forward(&self, embedded: Array, batch: &mut Batch) -> Array {
-        let through = |x: Array, (i, layer): (usize, &Layer)| layer.forward(&x, i, batch);
+        let through = |x: Array, (i, layer): (usize, &DFlashLayer)| layer.forward(&x, i, batch);
         self.norm.forward(&self.layers.iter().enumerate().fold(embedded, through))
     }
 }
@@ -214,7 +214,7 @@ fn check_target(c: &Config, dflash: &DFlashConfig, target: &dyn Model, hidden_si
     )
 }
 
-struct Layer {
+struct DFlashLayer {
     input_layernorm: RmsNorm,
     q_proj: Linear,
     k_proj: Linear,
@@ -231,12 +231,12 @@ struct Layer {
     mlp: Mlp,
 }
 
-impl Layer {
-    fn load(c: &Config, slides: bool, rope: Rope, w: &Weights) -> Result<Layer> {
+impl DFlashLayer {
+    fn load(c: &Config, slides: bool, rope: Rope, w: &Weights) -> Result<DFlashLayer> {
         let (hidden, eps, bias) = (c.base.hidden_size, c.base.rms_norm_eps, c.attention_bias);
         let a = w.sub("self_attn");
         let [q, kv] = [c.num_attention_heads, c.num_key_value_heads].map(|heads| heads * c.head_dim);
-        Ok(Layer {
+        Ok(DFlashLayer {
             input_layernorm: w.rms_norm("input_layernorm", hidden, eps)?,
             q_proj: a.linear_with("q_proj", q, hidden, bias)?,
             k_proj: a.linear_with("k_proj", kv, hidden, bias)?,

@@ -46,27 +46,27 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let rope = RopeParameters::of(config, None)?.or(10_000.0, 0.5).rope(head_dim, RopePairs::Adjacent)?;
     Ok(Box::new(Decoder::load(&c.base, w, |_, w| {
         let mixer = Attention::load(heads, rope.clone(), &w.sub("self_attn"))?;
-        let mlp = Mlp::load(&c, &w.sub("mlp"))?;
+        let mlp = FusedMlp::load(&c, &w.sub("mlp"))?;
         SandwichNorm::load(&c.base, w, NORMS, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
-struct Mlp {
+struct FusedMlp {
     /// Gates before values.
     gate_up_proj: Linear,
     down_proj: Linear,
 }
 
-impl Mlp {
-    fn load(c: &Config, w: &Weights) -> Result<Mlp> {
-        Ok(Mlp {
+impl FusedMlp {
+    fn load(c: &Config, w: &Weights) -> Result<FusedMlp> {
+        Ok(FusedMlp {
             gate_up_proj: w.linear("gate_up_proj", 2 * c.intermediate_size, c.base.hidden_size)?,
             down_proj: w.linear("down_proj", c.base.hidden_size, c.intermediate_size)?,
         })
     }
 }
 
-impl FeedForward for Mlp {
+impl FeedForward for FusedMlp {
     fn forward(&self, x: &Residual) -> Array {
         let [both] = x.project([&self.gate_up_proj]);
         let [gate, up] = halves(&both);

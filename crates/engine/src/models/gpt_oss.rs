@@ -84,12 +84,12 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         let mixer = Attention::load(heads, rope.clone(), &attention)?
             .with_window(slides[i].then_some(c.sliding_window))
             .with_softmax(softmax);
-        let mlp = SparseMoe::load(&c, &w.sub("mlp"))?;
+        let mlp = GptOssMoe::load(&c, &w.sub("mlp"))?;
         PreNorm::load(&c.base, w, Box::new(mixer), Box::new(mlp))
     })?))
 }
 
-struct SparseMoe {
+struct GptOssMoe {
     router: Linear,
     gate_proj: StackedLinear,
     up_proj: StackedLinear,
@@ -98,8 +98,8 @@ struct SparseMoe {
     limit: f32,
 }
 
-impl SparseMoe {
-    fn load(c: &Config, w: &Weights) -> Result<SparseMoe> {
+impl GptOssMoe {
+    fn load(c: &Config, w: &Weights) -> Result<GptOssMoe> {
         let (experts, hidden) = (c.num_local_experts, c.base.hidden_size);
         let size = c.intermediate_size;
         let stack = |name: &str, outputs, inputs| {
@@ -108,7 +108,7 @@ impl SparseMoe {
                 w.stacked(&format!("experts.{name}"), experts, outputs, inputs)?.with_bias(bias),
             )
         };
-        Ok(SparseMoe {
+        Ok(GptOssMoe {
             router: w.router("router", experts, hidden, true)?,
             gate_proj: stack("gate_proj", size, hidden)?,
             up_proj: stack("up_proj", size, hidden)?,
@@ -119,7 +119,7 @@ impl SparseMoe {
     }
 }
 
-impl FeedForward for SparseMoe {
+impl FeedForward for GptOssMoe {
     fn forward(&self, x: &Residual) -> Array {
         let normed = x.normed();
         let logits = self.router.forward(&normed).astype(mlx::Dtype::Float32);

@@ -97,7 +97,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     check(config, &c)?;
     let w = &w.with_norm_offset(norm_offset(&c, w)?);
     let rope = RopeParameters::of(config, None)?.or(1e7, 0.25);
-    let attention = |w: &Weights| Attention::load(&c, &rope, &w.sub("self_attn"));
+    let attention = |w: &Weights| GatedAttention::load(&c, &rope, &w.sub("self_attn"));
     let mut decoder = Decoder::load(&c.base, w, |i, w| {
         let mixer: Box<dyn Mixer> = match c.is_full_attention(i) {
             true => Box::new(attention(w)?),
@@ -139,7 +139,7 @@ fn norm_offset(c: &Config, w: &Weights) -> Result<f32> {
 fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn FeedForward>> {
     let hidden = c.base.hidden_size;
     Ok(match &c.moe {
-        Some(moe) if has_experts => Box::new(SparseMoe::load(moe, hidden, w)?),
+        Some(moe) if has_experts => Box::new(SharedExpertMoe::load(moe, hidden, w)?),
         _ => {
             let missing = || crate::LoadError::Config("there is no intermediate_size in it".into());
             Box::new(w.mlp(hidden, c.intermediate_size.ok_or_else(missing)?, Activation::Silu)?)
@@ -147,7 +147,7 @@ fn feed_forward(c: &Config, has_experts: bool, w: &Weights) -> Result<Box<dyn Fe
     })
 }
 
-struct Attention {
+struct GatedAttention {
     /// Each head's query, followed by its output gate.
     q_proj: Linear,
     k_proj: Linear,
@@ -156,12 +156,12 @@ struct Attention {
     heads: CoreAttention,
 }
 
-impl Attention {
-    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<Attention> {
+impl GatedAttention {
+    fn load(c: &Config, rope: &RopeParameters, w: &Weights) -> Result<GatedAttention> {
         let (heads, kv_heads, head_dim) = (c.num_attention_heads, c.num_key_value_heads, c.head_dim);
         let hidden = c.base.hidden_size;
         let norm = |name| w.rms_norm(name, head_dim, c.base.rms_norm_eps);
-        Ok(Attention {
+        Ok(GatedAttention {
             q_proj: w.linear("q_proj", 2 * heads * head_dim, hidden)?,
             k_proj: w.linear("k_proj", kv_heads * head_dim, hidden)?,
             v_proj: w.linear("v_proj", kv_heads * head_dim, hidden)?,
@@ -173,7 +173,7 @@ impl Attention {
     }
 }
 
-impl Mixer for Attention {
+impl Mixer for GatedAttention {
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array {
         let [q, k, v] = x.project([&self.q_proj, &self.k_proj, &self.v_proj]);
         let out = batch.attend_heads(layer, [&q, &k, &v], &self.heads);
@@ -191,16 +191,16 @@ impl Mixer for Attention {
 }
 
 /// Experts, and a shared expert with a gate of its own.
-struct SparseMoe {
+struct SharedExpertMoe {
     routed: qwen3::SparseMoe,
     shared_expert: Mlp,
     shared_expert_gate: Linear,
 }
 
-impl SparseMoe {
-    fn load(c: &MoeConfig, hidden: i32, w: &Weights) -> Result<SparseMoe> {
+impl SharedExpertMoe {
+    fn load(c: &MoeConfig, hidden: i32, w: &Weights) -> Result<SharedExpertMoe> {
         let (shared, silu) = (c.shared_expert_intermediate_size, Activation::Silu);
-        Ok(SparseMoe {
+        Ok(SharedExpertMoe {
             routed: qwen3::SparseMoe::load(&c.routed, hidden, true, w)?,
             shared_expert: w.sub("shared_expert").mlp(hidden, shared, silu)?,
             shared_expert_gate: w.linear("shared_expert_gate", 1, hidden)?,
@@ -208,7 +208,7 @@ impl SparseMoe {
     }
 }
 
-impl FeedForward for SparseMoe {
+impl FeedForward for SharedExpertMoe {
     fn forward(&self, x: &Residual) -> Array {
         let normed = &x.normed();
         let shared = self.shared_expert.forward(normed) * self.shared_expert_gate.forward(normed).sigmoid();

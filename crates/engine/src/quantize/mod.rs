@@ -27,7 +27,7 @@ pub const SHARD_BYTES: usize = 5 << 30;
 
 /// Counts and sizes of a finished run.
 #[derive(Clone, Copy, Debug)]
-pub struct Report {
+pub struct QuantizeReport {
     pub quantized: usize,
     pub skipped: usize,
     /// Bytes of all tensors, in the source and in the result.
@@ -52,16 +52,16 @@ impl Plan {
         out: &Path,
         shard_bytes: usize,
         progress: OnProgress,
-    ) -> Result<Report, QuantizeError> {
+    ) -> Result<QuantizeReport, QuantizeError> {
         nn::use_gpu(false)?;
         let partial = PartialFolder::create(out)?;
         let stored = self.tensors.iter().flat_map(|tensor| tensor.stored(self.quantization)).collect();
         let mut shards = Shards::create(&partial, stored, shard_bytes)?;
         let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
-        let (q, reader) = (self.quantization, &mut self.reader);
+        let (q, files) = (self.quantization, &mut self.files);
         for tensor in &self.tensors {
             let stored = tensor.stored(q);
-            reader.chunks(&tensor.recipe, |values, _| {
+            files.chunks(&tensor.recipe, |values, _| {
                 let bytes = values.size() * values.dtype().size();
                 write_chunk(&values, tensor.action, q, &stored, &mut shards)?;
                 steps.advance(bytes)
@@ -75,7 +75,7 @@ impl Plan {
         partial.finish()?;
         let quantized = self.tensors.iter().filter(|tensor| tensor.action == Action::Quantize).count();
         let skipped = self.tensors.len() - quantized;
-        Ok(Report { quantized, skipped, source_bytes: self.source_bytes(), bytes, files })
+        Ok(QuantizeReport { quantized, skipped, source_bytes: self.source_bytes(), bytes, files })
     }
 }
 

@@ -15,7 +15,7 @@ use super::error::QuantizeError;
 use crate::{
     api::Checkpoint,
     models,
-    weights::{Action, Reader, Recipe, action_for},
+    weights::{Action, Recipe, WeightFiles, action_for},
 };
 
 /// How a checkpoint is to be quantised.
@@ -28,7 +28,7 @@ pub struct Plan {
     pub(super) companions: Option<PathBuf>,
     pub(super) config: Value,
     pub(super) has_mtp: bool,
-    pub(super) reader: Reader,
+    pub(super) files: WeightFiles,
 }
 
 /// One tensor of the result.
@@ -57,15 +57,15 @@ impl Plan {
         let config = source.config()?;
         let family = models::family(&config)?;
         check_not_quantized(&config)?;
-        let reader = Reader::new(source.weight_files()?)?;
+        let files = WeightFiles::new(source.weight_files()?)?;
         let text = models::text_config(&config);
-        let (names, dropped) = split_dropped(&config, reader.names());
+        let (names, dropped) = split_dropped(&config, files.names());
         let is_mtp =
             |name: &str| name.split('.').any(|part| part == "mtp") || models::is_nextn_layer(text, name);
         let in_mtp_file = MTP_UNKNOWN_TO_MLX_LM.contains(&config["model_type"].as_str().unwrap_or_default());
         let mut tensors = Vec::new();
-        for (name, recipe) in family.layout(text).to_copy(&reader, &names, is_mtp)? {
-            let dtype = reader.dtype(&recipe.sources[0])?;
+        for (name, recipe) in family.layout(text).to_copy(&files, &names, is_mtp)? {
+            let dtype = files.dtype(&recipe.sources[0])?;
             if !dtype.is_float() && name.ends_with(".weight") {
                 return Err(QuantizeError::AlreadyQuantized(format!("{name} is {}", dtype.name())));
             }
@@ -77,7 +77,7 @@ impl Plan {
             tensors.push(PlannedTensor { name, shape, dtype, action, recipe, in_mtp_file });
         }
         let with_shape = |(name, reason): (String, _)| {
-            let shape = reader.shape(&name).to_vec();
+            let shape = files.shape(&name).to_vec();
             (name, shape, reason)
         };
         let dropped = dropped.into_iter().map(with_shape).collect();
@@ -87,7 +87,7 @@ impl Plan {
             Checkpoint::File(file) => file.parent().map(Path::to_path_buf),
             Checkpoint::Builtin { .. } | Checkpoint::Random { .. } => None,
         };
-        Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, reader })
+        Ok(Plan { companions, quantization, tensors, dropped, config, has_mtp, files })
     }
 
     /// Bytes of all source tensors that are read.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     api::{Checkpoint, LoadError},
-    weights::Reader,
+    weights::WeightFiles,
 };
 
 /// Difference of a tensor from its source.
@@ -30,7 +30,7 @@ impl Plan {
     /// A tensor is missing or unreadable, or `progress` cancelled.
     pub fn verify(&mut self, out: &Path, progress: OnProgress) -> Result<Vec<Deviation>, QuantizeError> {
         nn::use_gpu(false)?;
-        let mut result = Reader::new(Checkpoint::Folder(out.into()).weight_files()?)?;
+        let mut result = WeightFiles::new(Checkpoint::Folder(out.into()).weight_files()?)?;
         let mut steps = ByteProgress { done: 0, total: self.source_bytes(), progress };
         let mut deviations = Vec::new();
         for tensor in &self.tensors {
@@ -38,7 +38,7 @@ impl Plan {
             let mut row = 0;
             let stored = tensor.stored(self.quantization);
             check_header(&stored, &result)?;
-            self.reader.chunks(&tensor.recipe, |values, _| {
+            self.files.chunks(&tensor.recipe, |values, _| {
                 let rows = row..row + values.shape()[0] as usize;
                 row = rows.end;
                 let written = read_back(tensor, &stored, self.quantization, &mut result, rows)?;
@@ -51,7 +51,7 @@ impl Plan {
     }
 }
 
-fn check_header(stored: &[StoredTensor], result: &Reader) -> Result<(), QuantizeError> {
+fn check_header(stored: &[StoredTensor], result: &WeightFiles) -> Result<(), QuantizeError> {
     for tensor in stored {
         if result.shape(&tensor.name) != tensor.shape || result.dtype(&tensor.name)? != tensor.dtype {
             let message = "its shape or type is not what was written".into();
@@ -66,7 +66,7 @@ fn read_back(
     tensor: &PlannedTensor,
     stored: &[StoredTensor],
     quantization: Quantization,
-    result: &mut Reader,
+    result: &mut WeightFiles,
     rows: std::ops::Range<usize>,
 ) -> Result<Array, QuantizeError> {
     let mut part = |i: usize| {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use mlx::Array;
 use serde_json::Value;
 
-use super::reader::Reader;
+use super::files::WeightFiles;
 use crate::error::{LoadError, Result};
 
 /// Maps tensors of a checkpoint to MLX's layout.
@@ -144,8 +144,8 @@ impl Layout<'_> {
     ///
     /// # Errors
     /// A stack has gaps or parts of different shapes, or config.json lacks a size.
-    pub fn to_load(&self, reader: &Reader, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
-        self.recipes(reader, names, |rule, _| !rule.only_copies)
+    pub fn to_load(&self, files: &WeightFiles, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
+        self.recipes(files, names, |rule, _| !rule.only_copies)
     }
 
     /// Recipes to write copies of the tensors `names`, by name in MLX's layout. Tensors that
@@ -155,18 +155,18 @@ impl Layout<'_> {
     /// See [`to_load`](Layout::to_load).
     pub fn to_copy(
         &self,
-        reader: &Reader,
+        files: &WeightFiles,
         names: &[String],
         is_verbatim: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Recipe>> {
-        let is_hub = |name: &String| name.ends_with(".conv1d.weight") && is_hub_conv1d(reader.shape(name));
+        let is_hub = |name: &String| name.ends_with(".conv1d.weight") && is_hub_conv1d(files.shape(name));
         let from_hub = names.iter().any(is_hub);
-        self.recipes(reader, names, |rule, name| if rule.only_copies { from_hub } else { !is_verbatim(name) })
+        self.recipes(files, names, |rule, name| if rule.only_copies { from_hub } else { !is_verbatim(name) })
     }
 
     fn recipes(
         &self,
-        reader: &Reader,
+        files: &WeightFiles,
         names: &[String],
         applies: impl Fn(&Rule, &str) -> bool,
     ) -> Result<BTreeMap<String, Recipe>> {
@@ -185,7 +185,7 @@ impl Layout<'_> {
             }
         }
         let recipe = |(name, sources): (String, Sources)| {
-            let recipe = sources.recipe(self.config, reader, &name)?;
+            let recipe = sources.recipe(self.config, files, &name)?;
             Ok((name, recipe))
         };
         gathered.into_iter().map(recipe).collect()
@@ -239,21 +239,21 @@ fn strip_suffix<'a>(name: &'a str, suffix: &str) -> Option<(&'a str, Option<usiz
 }
 
 impl Sources {
-    fn recipe(self, config: &Value, reader: &Reader, name: &str) -> Result<Recipe> {
+    fn recipe(self, config: &Value, files: &WeightFiles, name: &str) -> Result<Recipe> {
         let stacked = !self.names.contains_key(&None);
         if stacked && self.names.keys().copied().ne((0..self.names.len()).map(Some)) {
             return Err(bad(name, "the experts it is stacked of are not numbered without holes"));
         }
         let sources: Vec<String> = self.names.into_values().collect();
-        let shape = reader.shape(&sources[0]).to_vec();
-        let dtype = reader.dtype(&sources[0])?;
+        let shape = files.shape(&sources[0]).to_vec();
+        let dtype = files.dtype(&sources[0])?;
         for source in &sources {
-            if reader.shape(source) != shape || reader.dtype(source)? != dtype {
+            if files.shape(source) != shape || files.dtype(source)? != dtype {
                 return Err(bad(source, "its shape or type is not that of the other experts"));
             }
         }
         // A quantised matrix is dequantised before slicing; config.json has its shape.
-        let packed = !dtype.is_float() && reader.scales_of(&sources[0]).is_some();
+        let packed = !dtype.is_float() && files.scales_of(&sources[0]).is_some();
         let mut recipe = Recipe::whole(sources, shape, stacked);
         recipe
             .apply_transform(self.transform, config, packed)

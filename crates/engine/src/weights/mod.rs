@@ -1,14 +1,16 @@
 //! Tensors by path, with checked shapes; no other module knows how weights are stored.
 
+mod files;
 mod layers;
 mod layout;
 mod matrix;
 mod quantization_config;
 mod random;
-mod reader;
 mod skip;
 mod stats;
 mod store;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -18,10 +20,10 @@ use serde_json::Value;
 
 use self::store::{Store, Tensor, to_i32};
 pub use self::{
+    files::WeightFiles,
     layout::{Layout, Recipe, Rule, Transform, is_hub_conv1d},
     quantization_config::QuantizationConfig,
     random::Random,
-    reader::Reader,
     skip::{Action, action_for},
     store::Types,
 };
@@ -50,7 +52,7 @@ impl Weights {
         quantization_config: QuantizationConfig,
         progress: Box<dyn FnMut(usize, usize)>,
     ) -> Result<Weights> {
-        let store = Store::new(Reader::new(files)?, types, progress);
+        let store = Store::new(WeightFiles::new(files)?, types, progress);
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 
@@ -66,7 +68,7 @@ impl Weights {
 
     /// Random weights, generated on demand.
     pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
-        let store = Store { random: Some(random), ..Store::new(Reader::default(), types, progress) };
+        let store = Store { random: Some(random), ..Store::new(WeightFiles::default(), types, progress) };
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
@@ -77,7 +79,7 @@ impl Weights {
         layout: &Layout,
         quantization_config: QuantizationConfig,
     ) -> Result<Weights> {
-        let store = Store::new(Reader::described(tensors), Types::default(), Box::new(|_, _| {}));
+        let store = Store::new(WeightFiles::described(tensors), Types::default(), Box::new(|_, _| {}));
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 

@@ -7,11 +7,11 @@ use std::{
 
 use mlx::{Array, Dtype};
 
-use super::{Layout, QuantizationConfig, Random, Reader, Recipe, stats::WeightStats};
+use super::{Layout, QuantizationConfig, Random, Recipe, WeightFiles, stats::WeightStats};
 use crate::error::{LoadError, Result};
 
 pub(super) struct Store {
-    pub reader: RefCell<Reader>,
+    pub files: RefCell<WeightFiles>,
     /// By canonical path.
     pub tensors: HashMap<String, Tensor>,
     /// Tensors of the checkpoint that others are cut from, by stored name.
@@ -20,7 +20,7 @@ pub(super) struct Store {
     pub quantization_config: QuantizationConfig,
     /// Generates the tensors instead of reading them.
     pub random: Option<Random>,
-    pub loaded: RefCell<Loaded>,
+    pub loaded: RefCell<LoadProgress>,
     pub stats: RefCell<WeightStats>,
 }
 
@@ -51,22 +51,22 @@ pub struct Types {
     pub weights: Option<Dtype>,
 }
 
-pub(super) struct Loaded {
+pub(super) struct LoadProgress {
     pub bytes: usize,
     pub total: usize,
     pub progress: Box<dyn FnMut(usize, usize)>,
 }
 
 impl Store {
-    pub fn new(reader: Reader, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
+    pub fn new(files: WeightFiles, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
         Store {
-            reader: RefCell::new(reader),
+            files: RefCell::new(files),
             tensors: HashMap::new(),
             cut: HashMap::new(),
             types,
             quantization_config: QuantizationConfig::default(),
             random: None,
-            loaded: RefCell::new(Loaded { bytes: 0, total: 0, progress }),
+            loaded: RefCell::new(LoadProgress { bytes: 0, total: 0, progress }),
             stats: RefCell::default(),
         }
     }
@@ -76,25 +76,25 @@ impl Store {
     /// # Errors
     /// One is duplicate, or does not fit MLX's layout.
     pub fn index(&mut self, layout: &Layout) -> Result<()> {
-        let reader = self.reader.borrow();
-        let mut names = reader.names();
+        let files = self.files.borrow();
+        let mut names = files.names();
         names.retain(|name| layout.canonical(name).is_some());
-        self.loaded.borrow_mut().total = names.iter().map(|name| reader.bytes_of(name)).sum();
-        for (name, recipe) in layout.to_load(&reader, &names)? {
+        self.loaded.borrow_mut().total = names.iter().map(|name| files.bytes_of(name)).sum();
+        for (name, recipe) in layout.to_load(&files, &names)? {
             let source = recipe.sources[0].clone();
             let mut packed = None;
             if !recipe.is_whole() {
                 let pending = &self.cut.entry(source.clone()).or_default().pending;
                 pending.set(pending.get() + 1);
-                packed = reader.scales_of(&source).and(layout.canonical(&source));
+                packed = files.scales_of(&source).and(layout.canonical(&source));
             }
             if let Some(path) = &packed {
-                let whole = Recipe::whole(vec![source.clone()], reader.shape(&source).to_vec(), false);
-                self.tensors.insert(path.clone(), Tensor::new(whole, reader.dtype(&source)?, None));
+                let whole = Recipe::whole(vec![source.clone()], files.shape(&source).to_vec(), false);
+                self.tensors.insert(path.clone(), Tensor::new(whole, files.dtype(&source)?, None));
             }
             let Some(path) = layout.canonical(&name) else { continue };
             let packed = packed.and_then(|path| Some(path.strip_suffix(".weight")?.to_string()));
-            let tensor = Tensor::new(recipe, reader.dtype(&source)?, packed);
+            let tensor = Tensor::new(recipe, files.dtype(&source)?, packed);
             if let Some(other) = self.tensors.insert(path.clone(), tensor) {
                 let message = format!("it is there twice, the other time as {}", other.recipe.sources[0]);
                 return Err(LoadError::BadTensor { name: path, message });
@@ -116,7 +116,7 @@ impl Store {
 
     /// Whether there is no data, only shapes.
     pub fn is_described(&self) -> bool {
-        self.random.is_none() && !self.reader.borrow().has_files()
+        self.random.is_none() && !self.files.borrow().has_files()
     }
 
     /// A new array filled by `read`; lazy zeros without data.
@@ -133,7 +133,7 @@ impl Store {
     }
 
     fn read(&self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
-        self.reader.borrow_mut().read(name, bytes)?;
+        self.files.borrow_mut().read(name, bytes)?;
         self.loaded.borrow_mut().advance(bytes.len());
         Ok(())
     }
@@ -158,7 +158,7 @@ pub fn to_i32(shape: &[usize]) -> Vec<i32> {
     shape.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)).collect()
 }
 
-impl Loaded {
+impl LoadProgress {
     fn advance(&mut self, bytes: usize) {
         self.bytes += bytes;
         // The total of random weights is not known in advance.

@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     Checkpoint, Device, Engine, Event, Options, Progress, Request,
-    quantize::{Action, Mode, Plan, Quantization, QuantizeError, Report, SHARD_BYTES, quantization},
+    quantize::{Action, Mode, Plan, Quantization, QuantizeError, QuantizeReport, SHARD_BYTES, quantization},
 };
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
@@ -32,7 +32,7 @@ fn plan(source: &Path, q: Quantization) -> Plan {
     Plan::new(&Checkpoint::Folder(source.into()), q).expect("planned")
 }
 
-fn quantize(source: &Path, out: &Path, q: Quantization) -> Result<Report, QuantizeError> {
+fn quantize(source: &Path, out: &Path, q: Quantization) -> Result<QuantizeReport, QuantizeError> {
     Plan::new(&Checkpoint::Folder(source.into()), q)?.write(out, SHARD_BYTES, &mut go_on)
 }
 

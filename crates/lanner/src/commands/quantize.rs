@@ -14,7 +14,7 @@ use std::{
 
 use engine::{
     Checkpoint, Progress,
-    quantize::{Action, Deviation, Mode, Plan, Quantization, Report, SHARD_BYTES},
+    quantize::{Action, Deviation, Mode, Plan, Quantization, QuantizeReport, SHARD_BYTES},
 };
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -156,8 +156,8 @@ impl Bar {
     }
 }
 
-fn summary(report: &Report, q: Quantization, out: &Path, started: Instant) -> String {
-    let Report { quantized, skipped, source_bytes, bytes, files } = report;
+fn summary(report: &QuantizeReport, q: Quantization, out: &Path, started: Instant) -> String {
+    let QuantizeReport { quantized, skipped, source_bytes, bytes, files } = report;
     format!(
         "lanner: {} holds {quantized} tensors as {} and {skipped} as they were: {} became {} in {files} file{}, in {:.1} s",
         out.display(),
@@ -176,8 +176,8 @@ fn format(q: Quantization) -> String {
     }
 }
 
-fn counts(report: &Report) -> Value {
-    let Report { quantized, skipped, source_bytes, bytes, files } = report;
+fn counts(report: &QuantizeReport) -> Value {
+    let QuantizeReport { quantized, skipped, source_bytes, bytes, files } = report;
     json!({ "quantized": quantized, "kept": skipped, "source_bytes": source_bytes, "bytes": bytes, "files": files })
 }
 

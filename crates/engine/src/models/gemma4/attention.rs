@@ -16,10 +16,10 @@ use crate::{
     weights::Weights,
 };
 
-pub struct Attention {
+pub struct Gemma4Attention {
     q_proj: Linear,
     q_norm: RmsNorm,
-    keys: Keys,
+    keys: KeyValueSource,
     o_proj: Linear,
     heads: i32,
     head_dim: i32,
@@ -29,7 +29,7 @@ pub struct Attention {
 }
 
 /// Where a layer's keys and values come from.
-enum Keys {
+enum KeyValueSource {
     Own {
         k_proj: Box<Linear>,
         /// Without it, values are the keys before their norm.
@@ -41,19 +41,19 @@ enum Keys {
     OfLayer(usize),
 }
 
-impl Attention {
-    pub fn load(c: &Config, kind: Kind, w: &Weights) -> Result<Attention> {
+impl Gemma4Attention {
+    pub fn load(c: &Config, kind: LayerAttention, w: &Weights) -> Result<Gemma4Attention> {
         let (hidden, heads, eps) = (c.base.hidden_size, c.num_attention_heads, c.base.rms_norm_eps);
-        let Kind { head_dim, kv_heads, sliding_window, rope, source } = kind;
+        let LayerAttention { head_dim, kv_heads, sliding_window, rope, source } = kind;
         let keys = match source {
             Some(layer) => {
                 // Published files hold unused projections for these layers.
                 for part in ["weight", "scales", "biases"] {
                     ["k_proj", "v_proj", "k_norm"].iter().for_each(|name| w.skip(&format!("{name}.{part}")));
                 }
-                Keys::OfLayer(layer)
+                KeyValueSource::OfLayer(layer)
             }
-            None => Keys::Own {
+            None => KeyValueSource::Own {
                 k_proj: Box::new(w.linear("k_proj", kv_heads * head_dim, hidden)?),
                 v_proj: match c.attention_k_eq_v && sliding_window.is_none() {
                     true => None,
@@ -64,7 +64,7 @@ impl Attention {
                 kv_heads,
             },
         };
-        Ok(Attention {
+        Ok(Gemma4Attention {
             q_proj: w.linear("q_proj", heads * head_dim, hidden)?,
             q_norm: w.rms_norm("q_norm", head_dim, eps)?,
             keys,
@@ -81,13 +81,13 @@ impl Attention {
         let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
         let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
         let out = match &self.keys {
-            Keys::Own { k_proj, v_proj, k_norm, v_norm, kv_heads } => {
+            KeyValueSource::Own { k_proj, v_proj, k_norm, v_norm, kv_heads } => {
                 let k = split(k_proj.forward(x), *kv_heads);
                 let v = v_proj.as_ref().map_or(k.clone(), |v_proj| split(v_proj.forward(x), *kv_heads));
                 let k = batch.rope(&k_norm.forward(&k), &self.rope);
                 batch.attend(layer, &q, &k, &v_norm.forward(&v), &self.softmax)
             }
-            Keys::OfLayer(layer) => batch.attend_over(*layer, &q, &self.softmax),
+            KeyValueSource::OfLayer(layer) => batch.attend_over(*layer, &q, &self.softmax),
         };
         self.o_proj.forward(&out.reshape(&[-1, self.heads * self.head_dim]))
     }
@@ -95,14 +95,14 @@ impl Attention {
     /// `None` if it uses another layer's cache.
     pub fn make_cache(&self) -> Option<Cache> {
         match self.keys {
-            Keys::Own { .. } => Some(self.sliding_window.map_or_else(Cache::kv, Cache::window)),
-            Keys::OfLayer(_) => None,
+            KeyValueSource::Own { .. } => Some(self.sliding_window.map_or_else(Cache::kv, Cache::window)),
+            KeyValueSource::OfLayer(_) => None,
         }
     }
 }
 
 /// The settings of one layer's attention.
-pub struct Kind {
+pub struct LayerAttention {
     head_dim: i32,
     kv_heads: i32,
     sliding_window: Option<i32>,
@@ -119,9 +119,9 @@ struct OwnHeads {
     num_key_value_heads: Option<i32>,
 }
 
-impl Kind {
+impl LayerAttention {
     /// The settings of layer `i`; `slides` lists which layers use a sliding window.
-    pub fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<Kind> {
+    pub fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<LayerAttention> {
         let own = match &c.per_layer_config {
             Some(layers) => layers.get(i.to_string()).map_or(Ok(OwnHeads::default()), parse)?,
             None if slides[i] => OwnHeads::default(),
@@ -137,7 +137,7 @@ impl Kind {
             format!("layer {i} has {heads} heads for {kv_heads} of keys and values; it must be a multiple"),
         )?;
         let head_dim = own.head_dim.unwrap_or(c.head_dim);
-        Ok(Kind {
+        Ok(LayerAttention {
             head_dim,
             kv_heads,
             sliding_window: slides[i].then_some(c.sliding_window),

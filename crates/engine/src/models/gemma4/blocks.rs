@@ -87,7 +87,7 @@ pub struct MoeConfig {
 }
 
 /// Experts in parallel with a dense block; each has norms of its own.
-pub struct SparseMoe {
+pub struct ParallelMoe {
     router: Router,
     /// Without a stored weight, but with the router's scale.
     router_norm: RmsNorm,
@@ -99,12 +99,12 @@ pub struct SparseMoe {
     post_feedforward_layernorm_2: RmsNorm,
 }
 
-impl SparseMoe {
-    pub fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<SparseMoe> {
+impl ParallelMoe {
+    pub fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<ParallelMoe> {
         let (hidden, eps, experts) = (base.hidden_size, base.rms_norm_eps, c.num_experts);
         let norm = |name| w.rms_norm(name, hidden, eps);
         let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
-        Ok(SparseMoe {
+        Ok(ParallelMoe {
             router: Router::Softmax { per_token: c.top_k_experts, normalize: true },
             router_norm: RmsNorm::new(scale, eps),
             router_proj: w.router("router.proj", experts, hidden, false)?,

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::{
-    attention::{Attention, Kind},
-    blocks::{MoeConfig, PerLayerInput, PerLayerInputs, SparseMoe},
+    attention::{Gemma4Attention, LayerAttention},
+    blocks::{MoeConfig, ParallelMoe, PerLayerInput, PerLayerInputs},
 };
 use super::{
     Model,
@@ -95,7 +95,8 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     if let Some(last) = slides.last_mut() {
         *last = false;
     }
-    let kinds = (0..slides.len()).map(|i| Kind::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
+    let kinds =
+        (0..slides.len()).map(|i| LayerAttention::of(config, &c, &slides, i)).collect::<Result<Vec<_>>>()?;
     let moe = if c.enable_moe_block { Some(parse::<MoeConfig>(config)?) } else { None };
     let (vocab, least) = (c.vocab_size_per_layer_input, base.vocab_size);
     ensure_supported(
@@ -103,8 +104,10 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
         format!("vocab_size_per_layer_input is {vocab}; it must be at least vocab_size, {least}"),
     )?;
     let layers = m.sub("layers");
-    let layers =
-        kinds.into_iter().enumerate().map(|(i, kind)| Layer::load(&c, kind, moe.as_ref(), &layers.sub(i)));
+    let layers = kinds
+        .into_iter()
+        .enumerate()
+        .map(|(i, kind)| Gemma4Layer::load(&c, kind, moe.as_ref(), &layers.sub(i)));
     let mut head = Head::load(base, w)?;
     head.softcap = c.final_logit_softcapping;
     Ok(Box::new(Gemma4 {
@@ -126,7 +129,7 @@ struct Gemma4 {
     embed_tokens: Embedding,
     embedding_scale: f32,
     per_layer_inputs: Option<PerLayerInputs>,
-    layers: Vec<Layer>,
+    layers: Vec<Gemma4Layer>,
     norm: RmsNorm,
     head: Head,
     vocab_size: usize,
@@ -137,7 +140,8 @@ impl Model for Gemma4 {
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array {
         let h = self.embed_tokens.forward(tokens) * self.embedding_scale;
         let inputs = self.per_layer_inputs.as_ref().map_or(vec![], |inputs| inputs.forward(tokens, &h));
-        let forward = |layer: &Layer, h: &Array, i, batch: &mut Batch| layer.forward(h, i, &inputs, batch);
+        let forward =
+            |layer: &Gemma4Layer, h: &Array, i, batch: &mut Batch| layer.forward(h, i, &inputs, batch);
         self.norm.forward(&run_layers(&self.layers, h, batch, forward))
     }
 
@@ -159,31 +163,31 @@ impl Model for Gemma4 {
     }
 }
 
-struct Layer {
+struct Gemma4Layer {
     input_layernorm: RmsNorm,
-    self_attn: Attention,
+    self_attn: Gemma4Attention,
     post_attention_layernorm: RmsNorm,
     pre_feedforward_layernorm: RmsNorm,
     mlp: Mlp,
-    moe: Option<SparseMoe>,
+    moe: Option<ParallelMoe>,
     post_feedforward_layernorm: RmsNorm,
     per_layer_input: Option<PerLayerInput>,
     layer_scalar: f32,
 }
 
-impl Layer {
-    fn load(c: &Config, kind: Kind, moe: Option<&MoeConfig>, w: &Weights) -> Result<Layer> {
+impl Gemma4Layer {
+    fn load(c: &Config, kind: LayerAttention, moe: Option<&MoeConfig>, w: &Weights) -> Result<Gemma4Layer> {
         let hidden = c.base.hidden_size;
         let norm = |name| w.rms_norm(name, hidden, c.base.rms_norm_eps);
         let wide = c.use_double_wide_mlp && kind.source.is_some();
         let intermediate = c.intermediate_size * if wide { 2 } else { 1 };
-        Ok(Layer {
+        Ok(Gemma4Layer {
             input_layernorm: norm("input_layernorm")?,
-            self_attn: Attention::load(c, kind, &w.sub("self_attn"))?,
+            self_attn: Gemma4Attention::load(c, kind, &w.sub("self_attn"))?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
             pre_feedforward_layernorm: norm("pre_feedforward_layernorm")?,
             mlp: w.sub("mlp").mlp(hidden, intermediate, Activation::GeluTanh)?,
-            moe: moe.map(|moe| SparseMoe::load(moe, &c.base, w)).transpose()?,
+            moe: moe.map(|moe| ParallelMoe::load(moe, &c.base, w)).transpose()?,
             post_feedforward_layernorm: norm("post_feedforward_layernorm")?,
             per_layer_input: match c.hidden_size_per_layer_input {
                 0 => None,

@@ -11,7 +11,7 @@ use crate::error::{LoadError, Result};
 const CHUNK_BYTES: usize = 32 << 20;
 
 #[derive(Default)]
-pub struct Reader {
+pub struct WeightFiles {
     files: Vec<Safetensors>,
     /// By name.
     headers: HashMap<String, Header>,
@@ -24,10 +24,10 @@ struct Header {
     shape: Vec<usize>,
 }
 
-impl Reader {
+impl WeightFiles {
     /// # Errors
     /// Two files hold the same tensor.
-    pub fn new(files: Vec<Safetensors>) -> Result<Reader> {
+    pub fn new(files: Vec<Safetensors>) -> Result<WeightFiles> {
         let mut headers = HashMap::new();
         for (i, file) in files.iter().enumerate() {
             for name in file.names() {
@@ -39,17 +39,17 @@ impl Reader {
                 }
             }
         }
-        Ok(Reader { files, headers })
+        Ok(WeightFiles { files, headers })
     }
 
     /// A checkpoint without data.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> Reader {
+    pub fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> WeightFiles {
         let header = |(name, dtype, shape): (String, Dtype, Vec<i32>)| {
             let shape = shape.into_iter().map(|dim| dim as usize).collect();
             (name, Header { file: 0, dtype: Some(dtype), shape })
         };
-        Reader { files: vec![], headers: tensors.into_iter().map(header).collect() }
+        WeightFiles { files: vec![], headers: tensors.into_iter().map(header).collect() }
     }
 
     /// Whether there is data, not only headers.
