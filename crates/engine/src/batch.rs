@@ -1,6 +1,7 @@
 //! Rows of several sequences stepped together, packed one after the other without padding.
 //!
-//! A model calls this and never learns how many sequences there are, what caches they have, or where it runs.
+//! A model calls this and never learns how many sequences there are, what caches they have, or
+//! where it runs.
 
 use std::ops::Range;
 
@@ -57,8 +58,8 @@ impl<'a> Batch<'a> {
         self.capture = layers.to_vec();
     }
 
-    /// Skips these layers, whose caches stay unchanged, in models that [support](crate::models::Model::layers) it. The
-    /// output is approximate.
+    /// Skips these layers, whose caches stay unchanged, in models that
+    /// [support](crate::models::Model::layers) it. The output is approximate.
     pub fn skip_layers(&mut self, layers: &[usize]) {
         self.skipped = layers.to_vec();
     }
@@ -91,8 +92,9 @@ impl<'a> Batch<'a> {
         nn::rope(x, &self.positions, rope)
     }
 
-    /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` says: `q`
-    /// `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads * head_dim]`.
+    /// Norms, rotation, causal attention of each row over its own past, and gates, as `heads` says:
+    /// `q` `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads *
+    /// head_dim]`.
     #[track_caller]
     pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
         let rows = self.rows.iter_mut();
@@ -101,8 +103,9 @@ impl<'a> Batch<'a> {
         heads.forward(qkv, &self.positions, &mut rows)
     }
 
-    /// Convolution, norms, gates and delta rule of a Gated DeltaNet, each row continuing its own past: `qkv`
-    /// `[tokens, channels]`, `b`, `a` `[tokens, value_heads]`; returns `[tokens, value_heads * value_dim]`.
+    /// Convolution, norms, gates and delta rule of a Gated DeltaNet, each row continuing its own
+    /// past: `qkv` `[tokens, channels]`, `b`, `a` `[tokens, value_heads]`; returns `[tokens,
+    /// value_heads * value_dim]`.
     #[track_caller]
     pub fn delta_net(&mut self, layer: usize, qkv: &Array, b: &Array, a: &Array, net: &DeltaNet) -> Array {
         let rows = self.rows.iter_mut();
@@ -132,8 +135,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Appends keys and values like [`attend_heads`](Batch::attend_heads), without attention: `k`, `v`
-    /// `[tokens, kv_heads * head_dim]`.
+    /// Appends keys and values like [`attend_heads`](Batch::attend_heads), without attention: `k`,
+    /// `v` `[tokens, kv_heads * head_dim]`.
     #[track_caller]
     pub fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
@@ -146,7 +149,8 @@ impl<'a> Batch<'a> {
         self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_over(&q, softmax))
     }
 
-    /// Causal attention over latents `[tokens, 1, dim]`: keys whose first `value_dim` numbers are the values.
+    /// Causal attention over latents `[tokens, 1, dim]`: keys whose first `value_dim` numbers are
+    /// the values.
     #[track_caller]
     pub fn attend_latent(
         &mut self,
@@ -177,8 +181,9 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads, value_dim]`, `beta`
-    /// `[tokens, value_heads]`, the decay `g` likewise, or per channel `[tokens, value_heads, key_dim]`.
+    /// Gated delta rule; `q`, `k` `[tokens, key_heads, key_dim]`, `v` `[tokens, value_heads,
+    /// value_dim]`, `beta` `[tokens, value_heads]`, the decay `g` likewise, or per channel
+    /// `[tokens, value_heads, key_dim]`.
     #[track_caller]
     pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
         self.per_row([q, k, v, g, beta], |row, [q, k, v, g, beta]| {

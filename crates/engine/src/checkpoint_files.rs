@@ -1,4 +1,5 @@
-//! The files of a model: where they lie and what config.json says; tensors themselves are [`Weights`]' business.
+//! The files of a model: where they lie and what config.json says; tensors themselves are
+//! [`Weights`]' business.
 //!
 //! [`Weights`]: crate::weights::Weights
 
@@ -36,7 +37,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether it is of a model that guesses blocks of tokens for another one, and has no tokens of its own.
+    /// Whether it is of a model that guesses blocks of tokens for another one, and has no tokens of
+    /// its own.
     pub fn is_block_drafter(&self) -> bool {
         self.config().is_ok_and(|config| models::is_dflash(&config))
     }
@@ -59,8 +61,9 @@ impl Checkpoint {
         }
     }
 
-    /// Whether config.json or generation_config.json names an end-of-sequence token. mlx-lm takes the
-    /// tokenizer's only where neither does. [`start`](crate::start) reports files that cannot be read.
+    /// Whether config.json or generation_config.json names an end-of-sequence token. mlx-lm takes
+    /// the tokenizer's only where neither does. [`start`](crate::start) reports files that cannot
+    /// be read.
     pub fn names_eos(&self) -> bool {
         let own = |config: &Value| {
             let known = |config: &Value| config.get("eos_token_id").is_some_and(|ids| !ids.is_null());
@@ -110,8 +113,8 @@ fn without_quantization(config: &Value) -> Value {
     config
 }
 
-/// The files the index names, or else model.safetensors, or else `model-x-of-n.safetensors`, or else the folder's only
-/// safetensors file.
+/// The files the index names, or else model.safetensors, or else `model-x-of-n.safetensors`, or
+/// else the folder's only safetensors file.
 fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let index = folder.join("model.safetensors.index.json");
     if index.exists() {

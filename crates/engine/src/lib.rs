@@ -1,5 +1,5 @@
-//! Tokens in, tokens out: one thread owns the model and steps many requests together. No HTTP, no text, no
-//! async.
+//! Tokens in, tokens out: one thread owns the model and steps many requests together. No HTTP, no
+//! text, no async.
 
 // Elsewhere a panic in a step would end the process instead of failing the requests in it.
 #[cfg(not(panic = "unwind"))]
@@ -26,7 +26,7 @@ mod tests;
 mod weights;
 
 use api::error;
-/// Tables of what tends to follow, for drafts.
+/// N-gram tables, for drafts.
 pub use api::ngram_table as ngrams;
 pub use api::{
     CacheBits, CacheReport, CacheSource, CacheStats, Checkpoint, Constraint, Counter, Device, DiskCache,
@@ -46,7 +46,7 @@ pub use engine_loop::{
 pub use mlx::exit_now;
 /// Keeps freed memory from piling up in many heaps; for the start of a program.
 pub use mlx::limit_heaps;
-/// Counters, memory and speed of the process, for whoever measures an engine.
+/// Counters, memory and speed of the process, for measurements.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;
 pub use nn::{read_bandwidth, simd_level, threads};

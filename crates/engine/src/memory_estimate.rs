@@ -1,4 +1,5 @@
-//! What a loaded model's memory will go into: estimated from its config.json, or measured by a step under a limit.
+//! What a loaded model's memory will go into: estimated from its config.json, or measured by a step
+//! under a limit.
 
 use mlx::Array;
 use serde_json::Value;
@@ -14,8 +15,8 @@ use crate::{
     },
 };
 
-/// Layers whose buffers may be copied at the same time: MLX lets 10 operations go ahead of what is computed, and growing
-/// takes two.
+/// Layers whose buffers may be copied at the same time: MLX lets 10 operations go ahead of what is
+/// computed, and growing takes two.
 const GROWING: usize = 6;
 /// Tokens beyond a window and a step that its buffer may hold before it moves.
 const BEHIND_WINDOW: usize = 1024;
@@ -25,8 +26,8 @@ const DRAFT_CACHE: usize = 8;
 const LOADING: usize = 10;
 /// Outputs run ahead by at most this part of a layer's activations.
 const AHEAD_PART: usize = 4;
-/// Bytes of outputs that may always run ahead: waiting for the stream after each operation of a tiny model would cost
-/// more time than it saves memory.
+/// Bytes of outputs that may always run ahead: waiting for the stream after each operation of a
+/// tiny model would cost more time than it saves memory.
 const LEAST_AHEAD: usize = 64 << 10;
 
 impl Memory {
@@ -86,8 +87,8 @@ impl Memory {
         self.growing += layers.iter().rev().take(GROWING).sum::<usize>();
     }
 
-    /// Counts in a drafter of blocks, whose weights take so many bytes: it has keys and values of every sequence, and
-    /// hidden states that wait.
+    /// Adds a block drafter with this many bytes of weights: it stores keys, values and pending
+    /// hidden states of every sequence.
     pub(crate) fn add_block(&mut self, block: &DFlash, weights: usize, options: &Options) {
         let chunk = options.prefill_chunk.max(1);
         self.weights += weights;
@@ -97,7 +98,8 @@ impl Memory {
         self.step += chunk * shown;
     }
 
-    /// Counts in a draft model as well, whose own needs are given: it has a state of every sequence too.
+    /// Counts in a draft model as well, whose own needs are given: it has a state of every sequence
+    /// too.
     pub(crate) fn add_draft(&mut self, draft: Memory) {
         let Memory { weights, step, token, growing, windows, sequence, .. } = draft;
         self.weights += weights;
@@ -109,7 +111,7 @@ impl Memory {
         self.sequence += sequence + sequence * ROLLBACK_POINTS / 3;
         let room = self.room().map_or(usize::MAX, |room| room / DRAFT_CACHE);
         self.draft_cache = (self.prefix_cache / DRAFT_CACHE).min(room);
-        // Always there, whoever runs.
+        // Reserved at all times.
         self.step += self.draft_cache;
     }
 
@@ -121,8 +123,8 @@ impl Memory {
     }
 }
 
-/// Caches as they are behind a first token, those of the head for tokens further ahead among them. Only their shapes
-/// are looked at, so nothing is computed.
+/// Caches after one token, those of the MTP head included. Only their shapes are read, so nothing
+/// is computed.
 fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     let mut caches = model.make_caches();
     let token = Array::from_slice(&[0u32], &[1]);
@@ -136,7 +138,8 @@ fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     caches
 }
 
-/// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and the chunk it ends in.
+/// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and
+/// the chunk it ends in.
 fn waiting_hidden(config: &Value, chunk: usize) -> usize {
     let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
     (mtp::MAX_PENDING + chunk) * hidden * size_of::<f32>()
@@ -152,8 +155,8 @@ fn step_tokens(options: &Options) -> usize {
     options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_STEP_DRAFT
 }
 
-/// What the activations of a step of `tokens` are likely to take: those of four layers, as operations are begun ahead of
-/// what is computed.
+/// What the activations of a step of `tokens` are likely to take: those of four layers, as
+/// operations are begun ahead of what is computed.
 fn estimated_step(config: &Value, tokens: usize) -> usize {
     4 * layer_activations(config, tokens)
 }
@@ -169,9 +172,9 @@ fn layer_activations(config: &Value, tokens: usize) -> usize {
     tokens * layer * size_of::<f32>()
 }
 
-/// What the widest steps take, of sequences without and with a past. How far operations run ahead of what is computed
-/// hangs on how busy the machine is, so that is bounded from here on, by a part of a layer's activations, and counted in full: a
-/// step on a busy machine takes no more than this.
+/// What the widest steps take, of sequences without and with a past. How far operations run ahead
+/// of what is computed hangs on how busy the machine is, so that is bounded from here on, by a part
+/// of a layer's activations, and counted in full: a step on a busy machine takes no more than this.
 fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::Result<usize> {
     let tokens = step_tokens(options);
     let ahead = (layer_activations(config, tokens) / AHEAD_PART).max(LEAST_AHEAD);

@@ -156,7 +156,7 @@ fn engine_with(panics_at: Option<usize>, begin: impl FnOnce() + Send + 'static) 
 fn request(i: u32) -> Request {
     let sampling =
         Sampling { temperature: 1.0, seed: i as u64, repetition_penalty: 1.2, ..Sampling::default() };
-    // Nobody may sample the poison: only prompts hold it.
+    // The poison must not be sampled: only prompts hold it.
     let sampling = Sampling { logit_bias: [(POISON, -1e4)].into(), ..sampling };
     let prompt = (0..20 + 11 * i).map(|t| 20 + (t * 7 + i) % 290).collect();
     Request { sampling, logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) }
@@ -204,7 +204,8 @@ fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
     let alone: Vec<_> = (0..3).map(|i| told(submit(&good, request(i)))).collect();
     for panics_at in [0, 1, 3, 5, 9, 20] {
         let engine = engine(Some(panics_at));
-        // Step 0 may hold one request alone, which is then rightly to blame; give it company to be safe from that.
+        // Step 0 may hold one request alone, which is then rightly to blame; give it company to be
+        // safe from that.
         let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
         let together: Vec<_> = running.into_iter().map(told).collect();
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {
@@ -246,10 +247,10 @@ fn a_failing_request_leaves_the_cache_as_good_as_it_was() {
     let with = |last: u32| plain([&head[..], &[last; 40]].concat());
     let alone = told(submit(&engine, with(30)));
     let stored = engine.cache_stats().expect("runs").stored_tokens;
-    // It resumes behind the head, fails, and fails again without the cache.
+    // It resumes after the head, fails, and fails again without the cache.
     let last = told(submit(&engine, with(POISON))).pop().expect("an end");
     assert!(last.contains("Failed") && last.contains("poison"), "{last}");
-    assert!(engine.cache_stats().expect("runs").stored_tokens >= stored, "nobody else lost anything");
+    assert!(engine.cache_stats().expect("runs").stored_tokens >= stored, "no other sequence lost anything");
     let running: Vec<_> = [30, POISON, 30].map(|token| submit(&engine, with(token))).into_iter().collect();
     let together: Vec<_> = running.into_iter().map(told).collect();
     assert_eq!((&together[0], &together[2]), (&alone, &alone));

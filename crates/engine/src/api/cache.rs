@@ -3,14 +3,15 @@
 /// What a request got from the prefix cache, and why it got no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheReport {
-    /// Where the reused state lay; `None` if none was.
+    /// Where the reused state was stored; `None` if none was reused.
     pub source: Option<CacheSource>,
     /// Prompt tokens whose state was reused.
     pub reused: usize,
-    /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was not long ago.
+    /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was
+    /// not long ago.
     pub reusable: usize,
-    /// Why not the whole prompt but its last token was reused, what cost most of it; `None` also if whatever was sent
-    /// before ends where the reuse ended.
+    /// Why not the whole prompt but its last token was reused, what cost most of it; `None` also if
+    /// whatever was sent before ends where the reuse ended.
     pub miss: Option<Miss>,
 }
 
@@ -36,13 +37,13 @@ pub struct Miss {
 pub enum MissReason {
     /// The closest stored sequence has another token at this position.
     Differs,
-    /// What lies behind this position was stored, and had to make room.
+    /// State after this position was stored and evicted.
     Evicted,
-    /// What lies behind this position was never stored: with all before it, it takes more than the cache may hold.
+    /// State after this position was never stored: the whole prefix exceeds the cache.
     TooLarge,
-    /// More is stored, but the model's state can only be resumed where it was kept: this is the last such position.
+    /// More is stored, but this is the last position with a snapshot to resume from.
     NoSnapshot,
-    /// All of the prompt's logits are wanted, so all of it is computed.
+    /// The request wants the prompt's logits, so all of it is computed.
     LogitsWanted,
     /// There is no prefix cache.
     Disabled,
@@ -74,7 +75,8 @@ pub struct CacheStats {
     /// Since the engine started: requests that began, and those that reused something.
     pub requests: usize,
     pub hits: usize,
-    /// Tokens of those requests, those they reused, and those they had in common with what was known.
+    /// Tokens of those requests, those they reused, and those they had in common with what was
+    /// known.
     pub prompt_tokens: usize,
     pub reused_tokens: usize,
     pub reusable_tokens: usize,

@@ -10,11 +10,13 @@ use serde_json::Value;
 pub enum Checkpoint {
     /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.
     Folder(PathBuf),
-    /// One safetensors file with all weights; config.json and optionally generation_config.json lie beside it.
+    /// One safetensors file with all weights; config.json and optionally generation_config.json lie
+    /// beside it.
     File(PathBuf),
     /// Files compiled into the program.
     Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
-    /// Weights made up for a config.json, in memory: the size and speed of a model without its files.
+    /// Weights made up for a config.json, in memory: the size and speed of a model without its
+    /// files.
     Random {
         config: Value,
         /// `None` leaves everything in bfloat16.

@@ -1,32 +1,32 @@
-//! What a request may say about each next token: which ones are allowed, or which one it is. For grammars and budgets.
+//! Constraints of a request on each next token, for grammars and budgets.
 
 use std::{fmt::Debug, sync::Arc};
 
 use mlx::{Array, Dtype};
 
-/// Decides what may come next, position by position, on the engine's thread.
+/// Decides which tokens may come next, position by position, on the engine's thread.
 ///
-/// It is asked about any history, in any order and any number of times: about what was generated, and about what would
-/// have been if a draft is right. The same history must get the same answer.
+/// It is called for any history, generated or drafted, in any order and any number of times. The
+/// same history must get the same answer.
 pub trait Constraint: Debug + Send + Sync {
-    /// What may follow the tokens `generated` behind the prompt.
+    /// What may follow the prompt and the tokens `generated`.
     fn next(&self, generated: &[u32]) -> Next;
 }
 
-/// What may come next.
+/// Which tokens may come next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     Any,
     OneOf(TokenSet),
-    /// From here on just these tokens, at least one, whatever the model thinks. Asked behind the first of them, a
-    /// constraint names the others.
+    /// Exactly these tokens, at least one, in this order. After the first of them the constraint
+    /// must return the rest.
     Exactly(Vec<u32>),
 }
 
 /// Tokens of a vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSet {
-    /// Bit `id % 32` of word `id / 32`, none behind the last word; `None`: all of them.
+    /// Bit `id % 32` of word `id / 32`, none past the last word; `None`: all of them.
     words: Option<Arc<[u32]>>,
 }
 
@@ -35,7 +35,7 @@ impl TokenSet {
         TokenSet { words: None }
     }
 
-    /// Some of `vocab_size` tokens; ids beyond are left out.
+    /// Some of `vocab_size` tokens; larger ids are ignored.
     pub fn of(vocab_size: usize, ids: impl IntoIterator<Item = u32>) -> TokenSet {
         let mut words = vec![0u32; vocab_size.div_ceil(32)];
         let known = ids.into_iter().filter(|&id| (id as usize) < vocab_size);
@@ -48,12 +48,11 @@ impl TokenSet {
         self.words.as_ref().is_none_or(|words| word(words) >> (id % 32) & 1 == 1)
     }
 
-    /// Whether there is none in it.
     pub fn is_empty(&self) -> bool {
         self.words.as_ref().is_some_and(|words| words.iter().all(|word| *word == 0))
     }
 
-    /// Its token, if it is one alone.
+    /// Its token, if it has exactly one.
     pub fn only(&self) -> Option<u32> {
         let words = self.words.as_ref()?;
         let mut ones = words.iter().enumerate().filter(|(_, word)| **word != 0);
@@ -91,10 +90,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_knows_its_tokens() {
+    fn token_set_contains_its_ids_alone() {
         let set = TokenSet::of(70, [3, 64, 69, 70, 900]);
-        let held: Vec<u32> = (0..200).filter(|&id| set.allows(id)).collect();
-        assert_eq!((held, set.only(), set.is_empty()), (vec![3, 64, 69], None, false));
+        let ids: Vec<u32> = (0..200).filter(|&id| set.allows(id)).collect();
+        assert_eq!((ids, set.only(), set.is_empty()), (vec![3, 64, 69], None, false));
         assert_eq!(TokenSet::of(70, [64]).only(), Some(64));
         assert!(TokenSet::of(70, []).is_empty() && !TokenSet::all().is_empty());
         assert!(TokenSet::all().allows(7) && TokenSet::all().only().is_none());

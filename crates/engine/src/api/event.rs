@@ -2,17 +2,20 @@
 
 use super::{cache::CacheReport, request_error::RequestError};
 
-/// What happens to a request, in order. `Finished` or `Failed` is the last one.
+/// The events of a request, in order. `Finished` or `Failed` is the last one.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any token.
+    /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any
+    /// token.
     Prompt(Vec<Option<TokenLogprobs>>),
-    /// With `logits`: float32 logits `[vocab_size]` that follow position `position` of prompt plus output.
+    /// With `logits`: float32 logits `[vocab_size]` that follow position `position` of prompt plus
+    /// output.
     Logits {
         position: usize,
         values: Vec<f32>,
     },
-    /// One new token. An end-of-sequence token is reported by `Finished` alone, unless `ignore_eos`.
+    /// One new token. An end-of-sequence token is reported by `Finished` alone, unless
+    /// `ignore_eos`.
     Token {
         id: u32,
         logprobs: Option<TokenLogprobs>,
@@ -54,20 +57,20 @@ pub struct Usage {
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
-    /// Why the answer may be another than the model's own; empty unless somebody asked for that.
+    /// Why the answer may differ from the model's own; empty unless an option allows that.
     pub lossy: Vec<Lossy>,
 }
 
-/// What made an answer inexact, because somebody asked for it.
+/// Why an answer is inexact. Options alone allow that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lossy {
-    /// It went on from state that was compressed on the disk, or computed behind such state.
+    /// It resumed from state that was compressed on the disk, or computed from such state.
     CompressedCache,
-    /// Behind the prompt some layers were left out.
+    /// Some layers were skipped after the prompt.
     SkippedLayers,
 }
 
-/// What became of a drafter's tokens.
+/// Tokens of one drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafted {
     pub drafter: &'static str,

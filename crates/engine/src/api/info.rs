@@ -20,7 +20,8 @@ pub struct ModelInfo {
     pub drafters: Vec<&'static str>,
     /// What requests get that do not say who drafts.
     pub speculate: Speculate,
-    /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample: false`.
+    /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample:
+    /// false`.
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
@@ -35,7 +36,7 @@ impl ModelInfo {
     }
 }
 
-/// What a model's weights are, for whoever measures it.
+/// A model's weights, for measurements.
 #[derive(Clone, Debug, Default)]
 pub struct WeightSummary {
     /// Numbers that the weights stand for, scales of quantised ones not among them.

@@ -11,7 +11,8 @@ pub struct Memory {
     /// Most for everything together; `None`: whatever the machine has.
     pub limit: Option<usize>,
     pub weights: usize,
-    /// What computing a step takes beside weights and state: measured under a limit, else estimated.
+    /// What computing a step takes beside weights and state: measured under a limit, else
+    /// estimated.
     pub step: usize,
     /// State for each token of a sequence.
     pub token: usize,

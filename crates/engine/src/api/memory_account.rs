@@ -1,5 +1,5 @@
-//! One account of memory for the engines that share a limit: what each class has been promised, in bytes. Pure
-//! bookkeeping; the prefix cache is told of here and makes room for all others.
+//! One account of memory for the engines that share a limit: what each class has been promised, in
+//! bytes. Pure bookkeeping; the prefix cache is told of here and makes room for all others.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! What engines have done and what they hold, as numbers that anyone may read at any time. They are kept where the facts
-//! arise, as atomics: nobody waits for a reader, and a reader for nobody. How they are written down is not known here.
+//! Counters, gauges and histograms of engines, as atomics: recording and reading never block. Their
+//! text format is the server's.
 
 use std::{
     sync::{
@@ -20,8 +20,8 @@ const FIRST_TOKEN: &[f64] =
 /// Upper bounds of the time between two tokens, in seconds.
 const BETWEEN_TOKENS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
-/// Shared by the engines that one after another, or for a while beside each other, do the same work: what they have done
-/// is counted on, what they hold is summed.
+/// Shared by the engines that one after another, or for a while beside each other, do the same
+/// work: what they have done is counted on, what they hold is summed.
 #[derive(Debug)]
 pub struct Metrics {
     /// Sequences that wait for their turn, and those that have been admitted.
@@ -44,7 +44,8 @@ pub struct Metrics {
     pub cache_budget: Gauge,
     pub disk_bytes: Gauge,
     pub disk_files: Gauge,
-    /// Steps with some of a prompt in them, steps that only decode, and those of them that verify drafts.
+    /// Steps with some of a prompt in them, steps that only decode, and those of them that verify
+    /// drafts.
     pub prompt_steps: Counter,
     pub plain_steps: Counter,
     pub verifying_steps: Counter,
@@ -54,7 +55,8 @@ pub struct Metrics {
     /// Rows of all steps, and their tokens, drafted ones included.
     pub step_rows: Counter,
     pub step_tokens: Counter,
-    /// Nanoseconds from one step's end to that of the next, without times in which there was nothing to do.
+    /// Nanoseconds from one step's end to that of the next, without times in which there was
+    /// nothing to do.
     pub step_time: Counter,
     /// Nanoseconds of those that drafting took.
     pub draft_time: Counter,

@@ -16,9 +16,11 @@ pub struct Options {
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
-    /// What matrix products on the CPU round their factors to, but for routers, which round nothing; on a GPU MLX decides.
+    /// What matrix products on the CPU round their factors to, but for routers, which round
+    /// nothing; on a GPU MLX decides.
     pub precision: Precision,
-    /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine of a process decides.
+    /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine
+    /// of a process decides.
     pub threads: Option<NonZeroUsize>,
     /// Most prompt tokens computed in one step.
     pub prefill_chunk: usize,
@@ -32,31 +34,35 @@ pub struct Options {
     pub prefix_cache_bytes: usize,
     /// Also keeps that state on a disk, where it outlives the engine; needs a prefix cache.
     pub disk_cache: Option<DiskCache>,
-    /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0 keeps none on the way.
+    /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0
+    /// keeps none on the way.
     pub snapshot_interval: usize,
-    /// Most bytes for weights, steps and state together; what is kept of past sequences makes room for running ones.
+    /// Most bytes for weights, steps and state together; what is kept of past sequences makes room
+    /// for running ones.
     pub memory_limit: Option<usize>,
-    /// The tokenizer's end-of-sequence tokens, for a model whose config.json and generation_config.json
-    /// name none.
+    /// The tokenizer's end-of-sequence tokens, for a model whose config.json and
+    /// generation_config.json name none.
     pub eos_ids: Vec<u32>,
-    /// What happens to a request that would fit under the memory limit, but not beside those that run.
+    /// What happens to a request that would fit under the memory limit, but not beside those that
+    /// run.
     pub when_full: WhenFull,
-    /// What tends to follow in texts like those that will be asked for: where drafts come from when a sequence itself
-    /// holds no example. Made with the model's tokenizer.
+    /// What tends to follow in texts like those that will be asked for: where drafts come from when
+    /// a sequence itself holds no example. Made with the model's tokenizer.
     pub ngram_table: Option<Arc<NgramTable>>,
-    /// A smaller model with the same tokens, to draft with. Whether they are the same is for the caller to know.
+    /// A smaller model with the same tokens, to draft with. Whether they are the same is for the
+    /// caller to know.
     pub draft_model: Option<Checkpoint>,
     /// Drafts for requests that do not say themselves.
     pub speculate: Speculate,
     /// No step counts as stuck earlier; one that takes ten times as long as any before it does.
     pub stuck_after: Duration,
-    /// Where the engine counts what it does; engines loaded with the same options count together, and share the memory
-    /// limit.
+    /// Where the engine counts what it does; engines loaded with the same options count together,
+    /// and share the memory limit.
     pub metrics: Arc<Metrics>,
 }
 
-/// Whether tokens are drafted before they are computed, several at a time: that changes how fast an answer comes, and
-/// nothing else. [`Lossy`](Speculate::Lossy) alone changes the answer.
+/// Whether tokens are drafted before they are computed, several at a time: that changes how fast an
+/// answer comes, and nothing else. [`Lossy`](Speculate::Lossy) alone changes the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
     Off,
@@ -69,8 +75,8 @@ pub enum Speculate {
         /// Most tokens of a draft; `None`: what is usual for it.
         depth: Option<usize>,
     },
-    /// Behind the prompt the model goes without the layers it can best spare, and nobody verifies what it says then. Never
-    /// chosen by measurements; [`Usage`](crate::Usage) tells of it.
+    /// After the prompt the model skips its least important layers, and nothing verifies the
+    /// output. Never chosen by measurements; [`Usage`](crate::Usage) tells of it.
     Lossy,
 }
 
@@ -112,7 +118,7 @@ impl FromStr for Speculate {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It waits, and those that come later wait behind it.
+    /// It waits, and later requests wait after it.
     #[default]
     Wait,
     /// It fails with [`RequestError::MemoryFull`](crate::RequestError::MemoryFull).
@@ -149,10 +155,10 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCache {
     pub folder: PathBuf,
-    /// Most bytes in the folder, whoever wrote them.
+    /// Most bytes in the folder, written by any engine.
     pub bytes: usize,
-    /// Compresses keys and values there. That is lossy: a request which goes on from them says so, and may get another
-    /// answer than without. `None` keeps their bits.
+    /// Compresses keys and values there. That is lossy: a request which goes on from them says so,
+    /// and may get another answer than without. `None` keeps their bits.
     pub bits: Option<CacheBits>,
 }
 

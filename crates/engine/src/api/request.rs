@@ -16,15 +16,18 @@ pub struct Request {
     pub ignore_eos: bool,
     /// `Some(n)`: report each token's log-probability and the `n` likeliest tokens beside it.
     pub logprobs: Option<usize>,
-    /// Report the prompt's own log-probabilities too, in one [`Event::Prompt`](crate::Event::Prompt).
+    /// Report the prompt's own log-probabilities too, in one
+    /// [`Event::Prompt`](crate::Event::Prompt).
     pub prompt_logprobs: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,
     pub priority: Priority,
-    /// When the request fails with [`RequestError::TimeIsUp`](crate::RequestError::TimeIsUp) if it has not ended, waiting or running.
+    /// When the request fails with [`RequestError::TimeIsUp`](crate::RequestError::TimeIsUp) if it
+    /// has not ended, waiting or running.
     pub deadline: Option<Instant>,
-    /// Positions in the prompt from which later requests are likely to go on another way (the end of a system message,
-    /// of a conversation before the start of the answer): state is kept there. At most the prompt's length, each.
+    /// Positions in the prompt from which later requests are likely to go on another way (the end
+    /// of a system message, of a conversation before the start of the answer): state is kept there.
+    /// At most the prompt's length, each.
     pub cache_breakpoints: Vec<usize>,
     /// Drafts; `None`: as the engine's options say.
     pub speculation: Option<Speculate>,
@@ -64,7 +67,7 @@ impl Request {
 /// How urgent a request is: when it is admitted, and how much of a step its prompt gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
-    /// Somebody watches.
+    /// A user watches the output.
     Interactive,
     #[default]
     Normal,
@@ -90,8 +93,9 @@ impl Priority {
 /// How a token is chosen from logits. The default is greedy, with every filter and penalty off.
 /// [`SamplingRange`](crate::SamplingRange) bounds the values.
 ///
-/// The choice is a pure function of the logits, the tokens so far and these values: random numbers are
-/// keyed by `(seed, position)`, so the same request gives the same text whatever else is running.
+/// The choice is a pure function of the logits, the tokens so far and these values: random numbers
+/// are keyed by `(seed, position)`, so the same request gives the same text whatever else is
+/// running.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 means greedy.
@@ -102,7 +106,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drop tokens less likely than `min_p` times the likeliest; 0 means none.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 means off.
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 means
+    /// off.
     pub repetition_penalty: f32,
     /// Subtracted once from the logit of every token already generated.
     pub presence_penalty: f32,

@@ -26,10 +26,10 @@ pub enum RequestError {
     UnknownDrafter { name: String, known: String },
     #[error("a draft of {depth} tokens is too long; it has at most {most}")]
     DraftTooLong { depth: usize, most: usize },
-    #[error("the constraint on the answer allows no token behind {generated} generated ones")]
+    #[error("the constraint on the answer allows no token after {generated} generated ones")]
     NothingAllowed { generated: usize },
     #[error(
-        "no token can be chosen behind {generated} generated ones: logit_bias, the penalties and the constraint on the \
+        "no token can be chosen after {generated} generated ones: logit_bias, the penalties and the constraint on the \
          answer leave none with a finite logit; change them"
     )]
     NoCandidate { generated: usize },

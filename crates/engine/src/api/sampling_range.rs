@@ -1,5 +1,5 @@
-//! Ranges of sampling parameters: wide enough for every use, and narrow enough that no arithmetic on
-//! the logits of a sound model overflows float32.
+//! Ranges of sampling parameters: wide enough for every use, and narrow enough that no arithmetic
+//! on the logits of a sound model overflows float32.
 
 use super::{request::Sampling, request_error::RequestError};
 

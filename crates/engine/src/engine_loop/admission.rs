@@ -7,7 +7,8 @@ use std::{
 
 use crate::api::RequestError;
 
-/// Bounds of `retry_after`: shorter waits are not worth a header, and OpenAI's clients ignore longer ones.
+/// Bounds of `retry_after`: shorter waits are not worth a header, and OpenAI's clients ignore
+/// longer ones.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// A semaphore with one permit for each request that runs or waits.
@@ -24,7 +25,8 @@ struct State {
     rate: CompletionRate,
 }
 
-/// The right to submit requests, returned on drop. Requests submitted with the same permit queue as one.
+/// The right to submit requests, returned on drop. Requests submitted with the same permit queue as
+/// one.
 pub struct Permit {
     pub(crate) id: u64,
     admission: Arc<Admission>,
@@ -90,8 +92,8 @@ impl CompletionRate {
         self.last = now;
     }
 
-    /// The time in which half of the waiting requests will have started, so that a refused one returns to a queue with
-    /// room, not to its last free permit.
+    /// The time in which half of the waiting requests will have started, so that a refused one
+    /// returns to a queue with room, not to its last free permit.
     fn retry_after(&self, waiting: usize, now: Instant) -> Duration {
         // Completions may have stalled.
         let interval = self.interval.max(now.saturating_duration_since(self.last));

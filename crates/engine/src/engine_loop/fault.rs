@@ -17,7 +17,8 @@ mod tests {
         static NEXT: Cell<Option<(&'static str, usize, usize)>> = const { Cell::new(None) };
     }
 
-    /// Has this thread panic when it comes to a place for the `after`-th time, counted from 0, and `times` in all.
+    /// Has this thread panic when it comes to a place for the `after`-th time, counted from 0, and
+    /// `times` in all.
     pub fn panic_at(name: &'static str, after: usize, times: usize) {
         NEXT.set(Some((name, after, times)));
     }

@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl EngineLoop {
-    /// Ends a sequence: its caller gets the final event and drafters forget it. Unless it failed, its state may still go
-    /// into the prefix cache; its memory is free after that.
+    /// Ends a sequence: its caller gets the final event and drafters forget it. Unless it failed,
+    /// its state may still go into the prefix cache; its memory is free after that.
     pub fn end(&mut self, mut sequence: Sequence, end: End) {
         let is_sound = !matches!(&end, End::Failed(error) if *error != RequestError::TimeIsUp);
         let finished = matches!(end, End::Finished(_));

@@ -97,10 +97,11 @@ impl Engine {
         }
     }
 
-    /// Cancels every request and waits until the engine's thread has ended and freed the model: at most as long as
-    /// the step takes that is being computed.
+    /// Cancels every request and waits until the engine's thread has ended and freed the model: at
+    /// most as long as the step takes that is being computed.
     ///
-    /// A program that exits while MLX computes crashes in MLX's destructors: call this, or drop every clone, first.
+    /// A program that exits while MLX computes crashes in MLX's destructors: call this, or drop
+    /// every clone, first.
     pub fn stop(&self) {
         self.shared.stop();
     }
@@ -109,7 +110,8 @@ impl Engine {
         &self.shared.info
     }
 
-    /// The counts of this engine and those that share its metrics. Never blocks, and stays valid after the engine stops.
+    /// The counts of this engine and those that share its metrics. Never blocks, and stays valid
+    /// after the engine stops.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
     }
@@ -119,7 +121,8 @@ impl Engine {
         self.shared.heartbeat.health()
     }
 
-    /// A permit for a request, or for several that belong together, such as the choices of one answer.
+    /// A permit for a request, or for several that belong together, such as the choices of one
+    /// answer.
     ///
     /// # Errors
     /// [`RequestError::QueueFull`].
@@ -127,7 +130,8 @@ impl Engine {
         self.shared.admission.acquire()
     }
 
-    /// [Acquires](Engine::acquire) a permit and [queues](Engine::submit_with) a request; events come one by one.
+    /// [Acquires](Engine::acquire) a permit and [queues](Engine::submit_with) a request; events
+    /// come one by one.
     ///
     /// # Errors
     /// Those of the two.
@@ -139,11 +143,12 @@ impl Engine {
         self.submit_with(&self.acquire()?, request, move |events| events.into_iter().for_each(&mut sink))
     }
 
-    /// Queues a request; its events, those of a step together, go to `sink` on the engine thread until `Finished` or `Failed`.
+    /// Queues a request; its events, those of a step together, go to `sink` on the engine thread
+    /// until `Finished` or `Failed`.
     ///
     /// # Errors
-    /// A request the model cannot run (empty, too long, unknown ids, parameters out of range), before
-    /// any event; or [`RequestError::EngineStopped`].
+    /// A request the model cannot run (empty, too long, unknown ids, parameters out of range),
+    /// before any event; or [`RequestError::EngineStopped`].
     pub fn submit_with(
         &self,
         permit: &Arc<Permit>,
@@ -174,7 +179,8 @@ impl Engine {
         self.ask(Message::CacheStats)
     }
 
-    /// Empties the prefix cache and returns its statistics before; running requests go on. Waits for at most a step.
+    /// Empties the prefix cache and returns its statistics before; running requests go on. Waits
+    /// for at most a step.
     ///
     /// # Errors
     /// [`RequestError::EngineStopped`].
@@ -182,7 +188,8 @@ impl Engine {
         self.ask(Message::ClearCache)
     }
 
-    /// Sets the tokens of a short text on which layer skipping is measured. Without one it takes a guess.
+    /// Sets the tokens of a short text on which layer skipping is measured. Without one it takes a
+    /// guess.
     pub fn set_calibration_text(&self, mut text: Vec<u32>) {
         // A tokenizer may have more tokens than the model.
         text.retain(|&id| (id as usize) < self.info().vocab_size);
@@ -190,7 +197,8 @@ impl Engine {
         let _ = self.shared.messages.send(Message::CalibrationText(text));
     }
 
-    /// Measured times of steps and drafts, by which it decides whether to draft; waits for at most a step.
+    /// Measured times of steps and drafts, by which it decides whether to draft; waits for at most
+    /// a step.
     ///
     /// # Errors
     /// [`RequestError::EngineStopped`].

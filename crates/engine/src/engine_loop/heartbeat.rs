@@ -1,4 +1,5 @@
-//! What an engine's thread does, as anyone may read at any time: a thread that is stuck cannot say so itself.
+//! What an engine's thread does, as anyone may read at any time: a thread that is stuck cannot say
+//! so itself.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

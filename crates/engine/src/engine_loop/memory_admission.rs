@@ -1,5 +1,5 @@
-//! Admission under a memory limit: the prefix cache is evicted before running sequences suffer, and the least urgent
-//! sequences are preempted before others.
+//! Admission under a memory limit: the prefix cache is evicted before running sequences suffer, and
+//! the least urgent sequences are preempted before others.
 
 use super::{
     deferred::{Candidate, Deferred},
@@ -53,8 +53,9 @@ impl EngineLoop {
         }
     }
 
-    /// The next request to admit, with memory for its prompt and the start of its output. One that does not fit is
-    /// deferred; then only more urgent ones are admitted before it, and only so often.
+    /// The next request to admit, with memory for its prompt and the start of its output. One that
+    /// does not fit is deferred; then only more urgent ones are admitted before it, and only so
+    /// often.
     fn next_candidate(&mut self, max_batch: usize) -> Option<(Candidate, TokenMemory)> {
         loop {
             let overdue = self.deferred.iter().position(Deferred::is_overdue);
@@ -154,8 +155,9 @@ impl EngineLoop {
         (tokens.len() + OUTPUT_SLICE).min(most)
     }
 
-    /// Reserves memory for what running sequences are about to compute. While there is none, the least urgent and
-    /// youngest sequence is preempted: its state is computed again later, and its answer is the same.
+    /// Reserves memory for what running sequences are about to compute. While there is none, the
+    /// least urgent and youngest sequence is preempted: its state is computed again later, and its
+    /// answer is the same.
     pub fn grow_reservations(&mut self) {
         let growing = self.running.iter().filter(|s| s.outgrows_memory(MAX_STEP_TOKENS));
         let mut order: Vec<(usize, u64)> = growing.map(|s| (s.request.priority as usize, s.id)).collect();
@@ -197,8 +199,8 @@ impl EngineLoop {
         }
     }
 
-    /// Gives the prefix cache half of what running sequences and other engines' caches leave: a state and its copy
-    /// exist at the same time.
+    /// Gives the prefix cache half of what running sequences and other engines' caches leave: a
+    /// state and its copy exist at the same time.
     pub fn resize_prefix_cache(&mut self) {
         let Some(limit) = self.info.memory.limit else { return };
         let account = &self.options.metrics.account;
@@ -207,7 +209,8 @@ impl EngineLoop {
         self.prefix.set_budget(limit.saturating_sub(others) / 2);
     }
 
-    /// Evicts from the prefix cache if estimates were wrong and more memory is in use than the limit.
+    /// Evicts from the prefix cache if estimates were wrong and more memory is in use than the
+    /// limit.
     ///
     /// # Errors
     /// Evicting all of it is not enough.

@@ -1,4 +1,5 @@
-//! The engine's thread: admits requests, schedules and runs steps, delivers events. Imported by nothing below it.
+//! The engine's thread: admits requests, schedules and runs steps, delivers events. Imported by
+//! nothing below it.
 
 pub mod admission;
 mod deferred;

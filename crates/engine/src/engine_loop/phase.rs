@@ -2,7 +2,8 @@
 
 use crate::prefix::{DiskFetch, StateRestore};
 
-/// Whether a sequence can be stepped. Prefill or decode follows from its [progress](super::sequence::Progress).
+/// Whether a sequence can be stepped. Prefill or decode follows from its
+/// [progress](super::sequence::Progress).
 pub enum Phase {
     /// Nothing is attached yet: another sequence or the disk may soon have more to resume from.
     Waiting(Wait),

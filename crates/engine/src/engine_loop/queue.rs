@@ -1,4 +1,5 @@
-//! Who is admitted next: classes take turns by weight, and within a class the lines of its groups. Pure bookkeeping.
+//! The queue of waiting requests: classes take turns by weight, and the groups of a class in
+//! rotation.
 
 use std::collections::VecDeque;
 
@@ -6,10 +7,11 @@ use crate::api::Priority;
 
 /// Requests that wait to be admitted.
 ///
-/// When all classes wait, 21 turns are 16 interactive, 4 normal and 1 background ones. Between two turns of a class that
-/// waits, each other one has at most one turn more than the ratio of their weights, so nobody starves. Within a class,
-/// requests of one group stand in one line; lines take turns, in the order in which they formed, so that a hundred
-/// requests of one client hold up another's first by one turn.
+/// When all classes wait, 21 turns are 16 interactive, 4 normal and 1 background ones. Between two
+/// turns of a class that waits, each other one has at most one turn more than the ratio of their
+/// weights, so none starves. Within a class, requests of one group stand in one line; lines take
+/// turns, in the order in which they formed, so that a hundred requests of one client hold up
+/// another's first by one turn.
 ///
 /// Start-time fair queueing (Goyal, Vin, Cheng 1996) with every request of the same length.
 pub struct Queue<T> {
@@ -33,7 +35,7 @@ impl<T> Queue<T> {
     pub fn push(&mut self, priority: Priority, group: u64, request: T) {
         let class = &mut self.classes[priority as usize];
         if class.lines.is_empty() {
-            // Nobody saves up turns while absent.
+            // An absent class saves up no turns.
             class.next = class.next.max(self.now);
         }
         match class.lines.iter_mut().find(|(line, _)| *line == group) {
@@ -48,7 +50,7 @@ impl<T> Queue<T> {
         // Of equals the first, which is the more urgent.
         let turn = Priority::ALL.into_iter().filter(waits).min_by_key(|p| self.classes[*p as usize].next)?;
         let class = &mut self.classes[turn as usize];
-        // One that was not let go earlier is behind the others, which does not turn time back.
+        // A class that was held up has an earlier turn; time does not run back.
         self.now = self.now.max(class.next);
         class.next += turn.stride() as u64;
         let (group, mut line) = class.lines.pop_front()?;
@@ -148,7 +150,7 @@ mod tests {
                 }
                 let total: usize = waiting.iter().sum();
                 let Some(turn) = queue.pop(|_| true) else {
-                    prop_assert_eq!(total, 0, "who waits is let in");
+                    prop_assert_eq!(total, 0, "a waiting request is admitted");
                     continue;
                 };
                 waiting[turn] -= 1;

@@ -10,9 +10,9 @@ use crate::{
 const MAX_FAILED_TICKS: usize = 8;
 
 impl EngineLoop {
-    /// A step failed while these sequences were on the device: MLX does not tell its failure from the next step's. One
-    /// sequence alone is to blame itself; several start over, one at a time, until the guilty one runs alone. After an
-    /// out-of-memory failure the prefix cache shrinks.
+    /// A step failed while these sequences were on the device: MLX does not tell its failure from
+    /// the next step's. One sequence alone is to blame itself; several start over, one at a time,
+    /// until the guilty one runs alone. After an out-of-memory failure the prefix cache shrinks.
     pub fn fail(&mut self, mut involved: Vec<u64>, message: String) {
         involved.sort_unstable();
         involved.dedup();
@@ -39,7 +39,8 @@ impl EngineLoop {
         self.restart_all();
     }
 
-    /// Restarts all running sequences: a later step may have been built on a failed one's state, for any of them.
+    /// Restarts all running sequences: a later step may have been built on a failed one's state,
+    /// for any of them.
     fn restart_all(&mut self) {
         for mut sequence in std::mem::take(&mut self.running) {
             self.release_drafts(&mut sequence.speculation);
@@ -56,7 +57,8 @@ impl EngineLoop {
         self.clock.restart();
     }
 
-    /// A tick panicked, for an unknown sequence. All restart, one at a time; if one ran alone already, it is to blame.
+    /// A tick panicked, for an unknown sequence. All restart, one at a time; if one ran alone
+    /// already, it is to blame.
     pub fn recover(&mut self, message: &str) {
         tracing::error!("a tick of the engine failed: {message}");
         self.options.metrics.failed_steps.add(1);

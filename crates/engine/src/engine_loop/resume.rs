@@ -1,4 +1,5 @@
-//! Sequences and the prefix cache: what an admitted one resumes from or waits for, and what an ended one leaves.
+//! Sequences and the prefix cache: what an admitted one resumes from or waits for, and what an
+//! ended one leaves.
 
 use super::{delivery::End, fault, phase::Phase, recovery::failure, run::EngineLoop, sequence::Sequence};
 use crate::{
@@ -10,11 +11,12 @@ use crate::{
 const WORTH_WAITING: usize = 32;
 
 impl EngineLoop {
-    /// Attaches prefixes to admitted sequences, except those that have more in common with a running sequence than with
-    /// what is stored: they wait for that one's snapshot. So do those whose state is being read from the disk.
+    /// Attaches prefixes to admitted sequences, except those that have more in common with a
+    /// running sequence than with what is stored: they wait for that one's snapshot. So do those
+    /// whose state is being read from the disk.
     ///
-    /// A wait is short: only for a running sequence, up to a position that it will reach, and once for each. If that
-    /// sequence ends, so does the wait.
+    /// A wait is short: only for a running sequence, up to a position that it will reach, and once
+    /// for each. If that sequence ends, so does the wait.
     pub fn attach_prefixes(&mut self) {
         let mut failed = vec![];
         for i in 0..self.running.len() {
@@ -51,7 +53,8 @@ impl EngineLoop {
         }
     }
 
-    /// Stores the state of ended sequences that no launched step computes on, as far as the time between two steps allows.
+    /// Stores the state of ended sequences that no launched step computes on, as far as the time
+    /// between two steps allows.
     pub fn store_finished(&mut self) {
         if !self.prefix.is_enabled() {
             self.ended.clear();
@@ -153,9 +156,9 @@ fn find_snapshot(sequence: &Sequence, before: &mut [Sequence], prefix: &PrefixCa
         .find_map(|(shared, other)| Some((other.id, expected_snapshot(other, shared, least, prefix)?)))
 }
 
-/// The position, `least` or later, of a snapshot that `other` will store and that a sequence with the same first
-/// `shared` tokens can resume from; `None` if there is none that fits into the cache. Requests one of `other` where that
-/// costs little.
+/// The position, `least` or later, of a snapshot that `other` will store and that a sequence with
+/// the same first `shared` tokens can resume from; `None` if there is none that fits into the
+/// cache. Requests one of `other` where that costs little.
 fn expected_snapshot(
     other: &mut Sequence,
     shared: usize,

@@ -17,17 +17,21 @@ pub struct StepRow {
     pub num_tokens: usize,
     /// The last of them.
     pub draft: Vec<u32>,
-    /// The constraint's answers after the known tokens and after each drafted one; empty: any token.
+    /// The constraint's answers after the known tokens and after each drafted one; empty: any
+    /// token.
     pub allowed: Vec<TokenSet>,
-    /// Whether it samples, after the known tokens and after each drafted one: `false` before the end of a prompt.
+    /// Whether it samples, after the known tokens and after each drafted one: `false` before the
+    /// end of a prompt.
     pub samples: bool,
-    /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if any number before it is not.
+    /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if any
+    /// number before it is not.
     sum: Option<Array>,
     /// Positions whose snapshots were due, whether or not there was anything to copy.
     snapshots: Vec<usize>,
     copied: Vec<CopiedState>,
     pub logprobs: Option<Logprobs>,
-    /// Position of the row's first token, and log-probabilities of the prompt tokens after its tokens.
+    /// Position of the row's first token, and log-probabilities of the prompt tokens after its
+    /// tokens.
     prompt_logprobs: Option<(usize, Logprobs)>,
     /// Position of the first, and float32 logits `[n, vocab_size]`.
     logits: Option<(usize, Array)>,
@@ -55,12 +59,14 @@ impl HiddenRow {
 }
 
 impl StepRow {
-    /// The row of `n` tokens that begin at `start` in `hidden`, with the logits of all of them if the request wants those.
+    /// The row of `n` tokens that begin at `start` in `hidden`, with the logits of all of them if
+    /// the request wants those.
     pub fn build(model: &dyn Model, s: &mut Sequence, hidden: &Array, start: i32, n: usize) -> StepRow {
         let (at, draft) = (s.progress.num_computed_tokens, std::mem::take(&mut s.draft.tokens));
         s.progress.num_computed_tokens += n;
         let prompt = s.request.prompt.len();
-        // Once a token is sent, so are the prompt's log-probabilities: a replay does not repeat them.
+        // Once a token is sent, so are the prompt's log-probabilities: a replay does not repeat
+        // them.
         let scores_prompt = s.request.prompt_logprobs && at + 1 < prompt && s.generated() == 0;
         let mut row = StepRow {
             sequence: s.id,
@@ -94,8 +100,8 @@ impl StepRow {
         row
     }
 
-    /// Copies the sequence's state where a snapshot is due, up to `room` bytes; returns the bytes copied. `last` is the
-    /// hidden state of its last token, `[1, hidden_size]`.
+    /// Copies the sequence's state where a snapshot is due, up to `room` bytes; returns the bytes
+    /// copied. `last` is the hidden state of its last token, `[1, hidden_size]`.
     pub fn snapshot(&mut self, s: &mut Sequence, last: &Array, prefix: &PrefixCache, room: usize) -> usize {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
@@ -146,8 +152,8 @@ impl StepRow {
         self.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
     }
 
-    /// Reads the results; `sampled` are the tokens sampled after the known ones and after each drafted one, or why there is
-    /// none.
+    /// Reads the results; `sampled` are the tokens sampled after the known ones and after each
+    /// drafted one, or why there is none.
     ///
     /// # Errors
     /// Computing the step failed.
@@ -251,7 +257,8 @@ impl RowOutput {
             }
         }
         if self.drafted > 0 {
-            // The last token may be a drafted one if it ended the sequence; else the model sampled it after the draft.
+            // The last token may be a drafted one if it ended the sequence; else the model sampled
+            // it after the draft.
             let accepted = delivered.min(self.right);
             s.on_verified(self.drafted, accepted);
         }

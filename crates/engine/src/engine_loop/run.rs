@@ -1,4 +1,5 @@
-//! The engine loop: receive, admit, attach prefixes, schedule, launch, finish. Its thread alone owns MLX.
+//! The engine loop: receive, admit, attach prefixes, schedule, launch, finish. Its thread alone
+//! owns MLX.
 
 use std::{
     rc::Rc,
@@ -23,8 +24,8 @@ const DISK_POLL: Duration = Duration::from_millis(2);
 /// How often an idle loop retries deferred requests: another engine may have freed memory.
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
-/// Serves requests until it is told to stop. A panic in a tick costs the request that caused it, or one restart of those
-/// that run, never the thread.
+/// Serves requests until it is told to stop. A panic in a tick costs the request that caused it, or
+/// one restart of those that run, never the thread.
 pub fn run(
     model: Rc<dyn Model>,
     info: ModelInfo,
@@ -143,7 +144,8 @@ impl EngineLoop {
         self.report_memory();
     }
 
-    /// Launches the next step, then reads the one before it: the device computes while tokens are delivered.
+    /// Launches the next step, then reads the one before it: the device computes while tokens are
+    /// delivered.
     fn step(&mut self) {
         let memory = self.check_memory();
         self.attach_prefixes();

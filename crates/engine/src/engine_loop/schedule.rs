@@ -22,8 +22,9 @@ pub struct Scheduled {
 
 /// Schedules the next step from each sequence's demand; the result is ascending.
 ///
-/// Every decoding sequence gets its token and its draft. Prefills share `chunk` tokens by their priorities' weights, so
-/// that a long prompt does not block a short one; each gets at least one token while `chunk` lasts.
+/// Every decoding sequence gets its token and its draft. Prefills share `chunk` tokens by their
+/// priorities' weights, so that a long prompt does not block a short one; each gets at least one
+/// token while `chunk` lasts.
 pub fn schedule(demands: &[(Demand, Priority)], chunk: usize) -> Vec<Scheduled> {
     let prefills = demands.iter().enumerate().filter_map(|(i, (demand, priority))| match demand {
         Demand::Prefill(tokens) => Some((i, *tokens, *priority)),

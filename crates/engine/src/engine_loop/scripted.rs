@@ -28,8 +28,9 @@ pub enum Step {
 
 /// Starts an engine whose `n`-th token of a request is `script(&request, n)`, one every `delay`.
 ///
-/// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real engine; requests run one
-/// thread each, `permits` at most. Log-probabilities are fixed: -0.5 for the token, and its successors in `top`.
+/// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real
+/// engine; requests run one thread each, `permits` at most. Log-probabilities are fixed: -0.5 for
+/// the token, and its successors in `top`.
 pub fn scripted(
     info: ModelInfo,
     permits: usize,
@@ -44,7 +45,7 @@ pub fn scripted(
         for message in messages {
             let submission = match message {
                 Message::Submit(submission) => *submission,
-                // Nobody may be waiting any more.
+                // The caller may be gone.
                 Message::CacheStats(answer) | Message::ClearCache(answer) => {
                     let _ = answer.send(CacheStats::default());
                     continue;

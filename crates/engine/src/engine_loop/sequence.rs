@@ -44,8 +44,8 @@ pub struct Sequence {
 #[derive(Default)]
 pub struct DraftTokens {
     pub tokens: Vec<u32>,
-    /// The constraint's answers after the known tokens and after each drafted one; empty without a constraint, or before
-    /// it was asked.
+    /// The constraint's answers after the known tokens and after each drafted one; empty without a
+    /// constraint, or before it was asked.
     pub allowed: Vec<TokenSet>,
 }
 
@@ -137,7 +137,8 @@ impl Sequence {
         }
     }
 
-    /// Copies stored state into the caches, as far as the time between two steps allows; once all is there, it runs.
+    /// Copies stored state into the caches, as far as the time between two steps allows; once all
+    /// is there, it runs.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -187,8 +188,8 @@ impl Sequence {
             && prefix.should_wait_for_disk(&self.request, &self.tokens[..exact], &mut wait.fetch)
     }
 
-    /// Forgets all state; prompt and output are computed again. The answer does not change: it depends on the request
-    /// alone.
+    /// Forgets all state; prompt and output are computed again. The answer does not change: it
+    /// depends on the request alone.
     pub fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
         self.phase = Phase::waiting();
         self.progress = Progress::default();
@@ -258,8 +259,8 @@ impl Sequence {
         self.tokens.len() + self.progress.num_unread + more > room && room < self.max_tokens()
     }
 
-    /// Tokens whose state is the whole model's, so that any sequence with this prefix can use it: all of them, or the
-    /// prompt's if layers are skipped after it.
+    /// Tokens whose state is the whole model's, so that any sequence with this prefix can use it:
+    /// all of them, or the prompt's if layers are skipped after it.
     pub fn exact_tokens(&self) -> &[u32] {
         if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
     }
@@ -270,8 +271,8 @@ impl Sequence {
         if in_prompt { &[] } else { self.speculation.skipped_layers() }
     }
 
-    /// Of `num_tokens` in its next step the last ones that may be rewound: its draft, or the prompt's last token if the
-    /// state before that is copied.
+    /// Of `num_tokens` in its next step the last ones that may be rewound: its draft, or the
+    /// prompt's last token if the state before that is copied.
     pub fn num_rewindable(&self, num_tokens: usize) -> usize {
         let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
         let across =
@@ -366,7 +367,8 @@ impl Sequence {
 
 /// Snapshots.
 impl Sequence {
-    /// Takes the positions, ascending, whose state is to be copied now: the current one, and the one before it.
+    /// Takes the positions, ascending, whose state is to be copied now: the current one, and the
+    /// one before it.
     pub fn take_due(&mut self) -> Vec<usize> {
         let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
         let due_at = &mut self.snapshots.due_at;
@@ -383,7 +385,8 @@ impl Sequence {
         due || self.snapshots.in_flight.contains(&position)
     }
 
-    /// Copies its state once it has ended, as far as the time between two steps allows; `true` once all is copied.
+    /// Copies its state once it has ended, as far as the time between two steps allows; `true` once
+    /// all is copied.
     ///
     /// # Errors
     /// There is no memory for it.

@@ -71,7 +71,7 @@ fn start_with(
             Ok(Ready { model, info, disk, speculator, memory }) => {
                 let account = options.metrics.account.clone();
                 let _registration = account.register(move || _ = waker.send(Message::MemoryChanged));
-                // The caller may have given up waiting; then there is nobody to serve.
+                // The caller may have given up waiting.
                 if ready.send(Ok(info.clone())).is_ok() {
                     run(model, info, options, disk, speculator, &beats, messages);
                 }

@@ -30,7 +30,8 @@ pub struct Step {
     sampled: Option<SampledTokens>,
 }
 
-/// Tokens of the rows that sample, in their order: one after the known tokens and one after each drafted token.
+/// Tokens of the rows that sample, in their order: one after the known tokens and one after each
+/// drafted token.
 struct SampledTokens {
     /// Uint32 `[n]`.
     tokens: Rc<Array>,
@@ -72,7 +73,8 @@ impl Step {
             has_sampled && s.progress.num_computed_tokens + 1 >= s.tokens.len()
         };
         let decodes = chosen.iter().all(|s| decodes(s));
-        // Evaluating a sampled token evaluates all that it depends on; other state is evaluated explicitly.
+        // Evaluating a sampled token evaluates all that it depends on; other state is evaluated
+        // explicitly.
         let samples = |s: &Sequence, n: usize| s.progress.num_computed_tokens + n >= s.tokens.len();
         let all_sample = chosen.iter().zip(&counts).all(|(s, n)| samples(s, *n));
         let Forward { hidden, layers, cache_arrays } =
@@ -99,7 +101,8 @@ impl Step {
         Ok(step)
     }
 
-    /// Whether the next step cannot be built before this one is read: the accepted tokens are not known before.
+    /// Whether the next step cannot be built before this one is read: the accepted tokens are not
+    /// known before.
     pub fn has_drafts(&self) -> bool {
         self.rows.iter().any(|row| !row.draft.is_empty())
     }
@@ -118,8 +121,8 @@ impl Step {
         self.rows.iter().map(|row| row.sequence)
     }
 
-    /// Waits for the step and hands its results to its sequences; those that end leave `sequences`. Sequences that had
-    /// `ended` before may still have state to store.
+    /// Waits for the step and hands its results to its sequences; those that end leave `sequences`.
+    /// Sequences that had `ended` before may still have state to store.
     ///
     /// # Errors
     /// Computing the step failed.
@@ -160,7 +163,8 @@ impl Step {
         Ok(output)
     }
 
-    /// Waits for the step and drops its results: an error in it would otherwise surface in the next step.
+    /// Waits for the step and drops its results: an error in it would otherwise surface in the next
+    /// step.
     pub fn abandon(self) {
         if let Err(error) = mlx::eval(self.arrays()) {
             tracing::debug!("an abandoned step failed too: {error}");

@@ -62,8 +62,8 @@ impl EngineLoop {
         guarded(|| Step::launch(model, running, scheduled, prefix, capture))
     }
 
-    /// Reads the launched step; another one with the sequences `next` may be on the device already. `false` if it failed:
-    /// then every sequence with state in flight starts over.
+    /// Reads the launched step; another one with the sequences `next` may be on the device already.
+    /// `false` if it failed: then every sequence with state in flight starts over.
     pub fn collect_launched(&mut self, next: &[u64]) -> bool {
         let Some(step) = self.launched.take() else { return true };
         let shape = step.shape();

@@ -64,7 +64,8 @@ impl Submission {
         self.ended = true;
     }
 
-    /// Keeps an event until [`flush`](Submission::flush): one call for all tokens of a step wakes the caller once.
+    /// Keeps an event until [`flush`](Submission::flush): one call for all tokens of a step wakes
+    /// the caller once.
     pub fn buffer(&mut self, event: Event) {
         self.meter.record(&event);
         self.pending_events.push(event);

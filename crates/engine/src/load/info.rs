@@ -79,7 +79,8 @@ fn memory(
     Ok(memory)
 }
 
-/// Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and mean the stretched length.
+/// Files that add YaRN to a shorter model leave `max_position_embeddings` as it was and mean the
+/// stretched length.
 fn stretched_context(config: &Value) -> Option<usize> {
     let rope = config.get("rope_parameters").or(config.get("rope_scaling"))?;
     let yarn = ["rope_type", "type"].iter().any(|key| rope.get(key) == Some(&Value::from("yarn")));

@@ -120,8 +120,8 @@ fn load_model(
     Ok(Loaded { model, config: text, weights })
 }
 
-/// A model that guesses blocks, if its config.json says so, or any other. `config` is the text part of the config.json of
-/// the model to draft for.
+/// A model that guesses blocks, if its config.json says so, or any other. `config` is the text part
+/// of the config.json of the model to draft for.
 fn load_draft(
     checkpoint: &Checkpoint,
     options: &Options,
@@ -160,8 +160,8 @@ fn open_weights(
     }
 }
 
-/// Which state on the disk would be this model's, if a disk tier of the prefix cache is wanted and can be had: an engine
-/// without is slower, not wrong.
+/// Which state on the disk would be this model's, if a disk tier of the prefix cache is wanted and
+/// can be had: an engine without is slower, not wrong.
 fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Fingerprint> {
     let place = options.disk_cache.as_ref().filter(|_| options.prefix_cache_bytes > 0)?;
     Fingerprint::start(place, checkpoint, options).unwrap_or_else(|error| no_disk(place, &error))
@@ -189,8 +189,8 @@ fn choose_device(device: Option<Device>) -> Result<()> {
     }
 }
 
-/// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and the most exact.
-/// On a GPU they take the checkpoint's type.
+/// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and
+/// the most exact. On a GPU they take the checkpoint's type.
 fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
     match dtype {
         Some(Dtype::Float32) => Some(mlx::Dtype::Float32),
@@ -200,7 +200,8 @@ fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
     }
 }
 
-/// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in it.
+/// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in
+/// it.
 pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {

@@ -1,5 +1,5 @@
-//! Memory for a model before it is loaded: engines that serve meanwhile keep what they were promised, and a model that does
-//! not fit beside them is refused before it takes anything.
+//! Memory for a model before it is loaded: engines that serve meanwhile keep what they were
+//! promised, and a model that does not fit beside them is refused before it takes anything.
 
 use std::{
     sync::Arc,
@@ -17,14 +17,16 @@ use crate::{
     weights::Weights,
 };
 
-/// How long a load waits until the caches of other engines have made room, which they do between two steps.
+/// How long a load waits until the caches of other engines have made room, which they do between
+/// two steps.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 pub struct LoadRoom<'a> {
     options: &'a Options,
     account: Arc<MemoryAccount>,
-    /// The memory limit, if other engines live under it; one that is alone learns by itself what it needs.
+    /// The memory limit, if other engines live under it; one that is alone learns by itself what it
+    /// needs.
     limit: Option<usize>,
     /// For what was loaded so far.
     held: Vec<Reservation>,

@@ -131,7 +131,8 @@ pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
     (own - logits.logsumexp(-1).reshape(&[n])).exp()
 }
 
-/// Each token's noise at `position`, float32 `[vocab_size]`: on the CPU the kernel's, on a GPU MLX's.
+/// Each token's noise at `position`, float32 `[vocab_size]`: on the CPU the kernel's, on a GPU
+/// MLX's.
 fn noise(vocab_size: i32, seed: u64, position: u64) -> Array {
     if mlx::on_gpu() {
         return Array::gumbel(&[vocab_size], mix(seed, position));

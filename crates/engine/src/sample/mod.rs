@@ -1,9 +1,9 @@
 //! Sampling: from logits to a token, as a pure function of the logits, the tokens so far, the
 //! parameters and the position. Knows nothing of sequences and steps.
 //!
-//! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters, which
-//! draws from the softmax (Gumbel-max trick). Noise is keyed by token id: the same seed and position
-//! give the same noise, whatever the other parameters are.
+//! A sampled token is `argmax(logits / temperature + gumbel(seed, position))` after the filters,
+//! which draws from the softmax (Gumbel-max trick). Noise is keyed by token id: the same seed and
+//! position give the same noise, whatever the other parameters are.
 
 mod cpu;
 mod history;
@@ -54,8 +54,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `prompt` and `generated` are the tokens before the first one to be sampled. Those outside the
-    /// vocabulary are ignored: a draft model may have a smaller one.
+    /// `prompt` and `generated` are the tokens before the first one to be sampled. Those outside
+    /// the vocabulary are ignored: a draft model may have a smaller one.
     pub fn new(sampling: &Sampling, vocab_size: usize, prompt: &[u32], generated: &[u32]) -> Sampler {
         let repeats = sampling.repetition_penalty != 1.0;
         let penalised = repeats || sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
@@ -79,8 +79,8 @@ impl Sampler {
         }
     }
 
-    /// The draws of `1 + draft` tokens, the first at `position` of prompt plus output, each with the
-    /// tokens after its history that were not read back yet.
+    /// The draws of `1 + draft` tokens, the first at `position` of prompt plus output, each with
+    /// the tokens after its history that were not read back yet.
     fn draws(&self, position: usize, draft: &[u32], allowed: &[TokenSet]) -> Vec<(Draw, Vec<Array>)> {
         let draw = |row: usize| Draw {
             sampling: self.sampling.clone(),
@@ -133,8 +133,8 @@ pub struct SampleRow<'a> {
     pub allowed: &'a [TokenSet],
 }
 
-/// Samples `1 + draft` tokens for each row, in order, from float32 logits `[n, vocab_size]`. Each is
-/// the token that would be sampled if the draft's tokens before it were the output.
+/// Samples `1 + draft` tokens for each row, in order, from float32 logits `[n, vocab_size]`. Each
+/// is the token that would be sampled if the draft's tokens before it were the output.
 ///
 /// The caller [pushes](Sampler::push) each token once it was read back and accepted.
 pub fn sample(logits: &Array, rows: Vec<SampleRow>) -> SampleOutput {
@@ -183,7 +183,8 @@ pub fn guess<'a>(
     Array::concatenate(&tokens, 0)
 }
 
-/// The softmax probabilities, float32 `[n]`, of `tokens` `[n]` under float32 logits `[n, vocab_size]`.
+/// The softmax probabilities, float32 `[n]`, of `tokens` `[n]` under float32 logits `[n,
+/// vocab_size]`.
 pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
     if mlx::on_gpu() { mlx_ops::probabilities(logits, tokens) } else { cpu::probabilities(logits, tokens) }
 }

@@ -1,4 +1,5 @@
-//! Published configurations: each finds its family, and the family asks for just the tensors that its checkpoint holds.
+//! Published configurations: each finds its family, and the family asks for just the tensors that
+//! its checkpoint holds.
 
 use mlx::Dtype;
 use serde_json::Value;

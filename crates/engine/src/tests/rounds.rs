@@ -1,4 +1,5 @@
-//! Rounds of the engine, one by one: who is let in, who makes room, how sequences end, and what becomes of panics.
+//! Rounds of the engine, one by one: who is let in, who makes room, how sequences end, and what
+//! becomes of panics.
 
 use std::time::{Duration, Instant};
 
@@ -298,7 +299,8 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
     assert_eq!(drafter.0.get(), 0, "cancelled");
 }
 
-/// Three requests through an engine whose thread panics at a place: their ends, and what one more is told.
+/// Three requests through an engine whose thread panics at a place: their ends, and what one more
+/// is told.
 fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
     let engine = engine_with(None, move || fault::panic_at(point, after, times));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
