@@ -66,7 +66,7 @@ impl Output<'_> {
     }
 
     /// Number of values.
-    pub fn len(&self) -> usize {
+    pub fn num_values(&self) -> usize {
         self.0.len() / self.1.size()
     }
 

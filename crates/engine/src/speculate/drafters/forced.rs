@@ -17,7 +17,7 @@ impl Drafter for ForcedDrafter {
 
     fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let draft = |request: &DraftRequest| Draft { tokens: forced(request), confidence_bin: 0 };
-        Ok(requests.iter().map(|request| draft(request)).collect())
+        Ok(requests.iter().map(draft).collect())
     }
 }
 

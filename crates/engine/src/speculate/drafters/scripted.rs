@@ -28,7 +28,7 @@ impl Drafter for ScriptedDrafter {
 
     fn propose(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
         let draft = |request: &DraftRequest| Draft { tokens: self.0.draft(request), confidence_bin: 0 };
-        Ok(requests.iter().map(|request| draft(request)).collect())
+        Ok(requests.iter().map(draft).collect())
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn write_rounded(outputs: &mut [Output], write: impl FnOnce(&mut [&mu
     if outputs.iter().all(|output| output.dtype() == Dtype::Float32) {
         return write(&mut outputs.iter_mut().map(Output::values).collect::<Vec<_>>());
     }
-    let mut wide: Vec<Vec<f32>> = outputs.iter().map(|output| vec![0.0; output.len()]).collect();
+    let mut wide: Vec<Vec<f32>> = outputs.iter().map(|output| vec![0.0; output.num_values()]).collect();
     write(&mut wide.iter_mut().map(|values| &mut values[..]).collect::<Vec<_>>());
     for (output, values) in outputs.iter_mut().zip(&wide) {
         dispatch!(output.dtype(), T => narrow::<T>(values, output.values()));
