@@ -397,11 +397,78 @@ static void prompts(int n, int k, int rows) {
     CHECK(cudaFree(d_steps));
 }
 
+// The products and delta rules of one decode step of the Qwen3.5-9B shape, in one captured graph, with
+// weights of their own: 4.8 GB. Norms, attention, convolutions and sampling are missing.
+static void step(int rows) {
+    struct Product {
+        int n, k;
+        unsigned char* weights;
+    };
+    std::vector<Product> chain;
+    Weight sample(4096, 4096);
+    unsigned char* pattern = upload(sample.blocks);
+    auto add = [&](int n, int k) {
+        const size_t bytes = (size_t)n / TILE * (k / SEGMENT) * BLOCK_BYTES;
+        unsigned char* weights;
+        CHECK(cudaMalloc(&weights, bytes));
+        for (size_t at = 0; at < bytes; at += sample.blocks.size())
+            CHECK(cudaMemcpy(weights + at, pattern, std::min(bytes - at, sample.blocks.size()), cudaMemcpyDeviceToDevice));
+        chain.push_back({n, k, weights});
+    };
+    size_t total = 0;
+    for (int layer = 0; layer < 32; layer++) {
+        const bool attention = layer % 4 == 3;
+        add(attention ? 10240 : 12352, 4096);
+        add(4096, 4096);
+        add(24576, 4096);
+        add(4096, 12288);
+    }
+    add(248320, 4096);
+    for (auto& p : chain) total += (size_t)p.n / TILE * (p.k / SEGMENT) * BLOCK_BYTES;
+    std::vector<float> x((size_t)rows * 12288);
+    std::normal_distribution<float> normal;
+    for (auto& v : x) v = normal(randomness);
+    Inputs inputs(x, rows, 12288);
+    auto* planes = (uint4*)upload(inputs.planes);
+    auto* steps = (float2*)upload(inputs.steps);
+    float* y = upload(std::vector<float>((size_t)rows * 248320));
+    float *state = upload(std::vector<float>((size_t)24 * 32 * DIM * DIM)), *qkv = upload(x);
+    float* out = upload(std::vector<float>((size_t)rows * 32 * DIM));
+    std::vector<float> g(32 * ((rows + 1) / 2 * 2) * 2, 0.5f);
+    auto* gates = (float2*)upload(g);
+    float* keys = upload(std::vector<float>((size_t)16 * rows * 2 * DIM, 0.01f));
+    float* values = upload(std::vector<float>((size_t)32 * rows * DIM, 0.01f));
+    CHECK(cudaFuncSetAttribute(delta_2_2, cudaFuncAttributeMaxDynamicSharedMemorySize, DELTA_SHARED));
+    Skinny narrow = rows > 4 ? skinny_16_1_2 : skinny_16_1_1, wide = rows > 4 ? skinny_16_1_2 : skinny_12_2_1;
+    for (Skinny kernel : {narrow, wide})
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
+    const float us = time_launches(1, [&](int, cudaStream_t stream) {
+        int layer = 0;
+        for (size_t i = 0; i < chain.size(); i++) {
+            const Product& p = chain[i];
+            const bool small = p.n * (size_t)p.k <= 4096 * 4096 || rows > 2;
+            const int warps = small ? 16 : 12, depth = small ? 1 : 2;
+            const int segments = p.k / SEGMENT, shared = skinny_shared(warps, depth, rows > 4 ? 2 : 1, segments, rows);
+            if (i % 4 == 1 && i / 4 % 4 != 3)
+                launch_dependent(stream, delta_2_2, 32 * DIM / 16, 64, DELTA_SHARED, (const float*)keys,
+                                 (const float*)values, (const float2*)gates, state + (size_t)layer++ * 32 * DIM * DIM,
+                                 out, rows, 16, 32);
+            launch_dependent(stream, small ? narrow : wide, std::min(sms, p.n / TILE), warps * 32, shared,
+                             (const unsigned char*)p.weights, (const uint4*)planes, (const float2*)steps, y, p.n / TILE,
+                             segments, rows, p.n);
+        }
+    });
+    printf("  step of %d rows: %.0f us, %.2f TB/s of weights, %.0f steps/s\n", rows, us, total / us / 1e6, 1e6 / us);
+    fflush(stdout);
+    for (auto& p : chain) CHECK(cudaFree(p.weights));
+}
+
 int main() {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     sms = device.multiProcessorCount;
     printf("%s, %d SMs\n", device.name, sms);
+    for (int rows : {1, 2, 4}) step(rows);
     delta(1, 16, 32);
     delta(37, 16, 32);
     delta(512, 16, 32);
