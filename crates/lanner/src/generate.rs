@@ -98,7 +98,7 @@ impl Generation {
         Generation::start_in(&engine.acquire()?, engine, requests, usize::MAX)
     }
 
-    /// As [`start`](Generation::start), with a permit that was acquired before. A choice fails if it
+    /// [`start`](Generation::start) with a permit that was acquired before. A choice fails if it
     /// sends an event while `most_unread` bytes or more are unread.
     ///
     /// # Errors

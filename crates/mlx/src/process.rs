@@ -19,8 +19,8 @@ pub fn exit_now(status: u8) -> ! {
 
 /// Makes all threads share two heaps, if called before they start. Does nothing without glibc.
 ///
-/// By default glibc gives up to eight heaps to each processor. Memory that is freed in one serves no
-/// other: under mixed load the process keeps growing towards the sum of their peaks.
+/// By default glibc gives up to eight heaps to each processor, and memory freed in one serves no
+/// other: under mixed load the process grows towards the sum of their peaks.
 pub fn limit_heaps() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

@@ -49,7 +49,7 @@ pub fn load(
         error => LoadError::Options(format!("the draft model: {error}")),
     })?;
     let mut info = model_info(&*model, &config, &generation, options, &weights, draft.as_ref())?;
-    let memory = room.settle(&info.memory)?;
+    let memory = room.keep_fixed(&info.memory)?;
     let mut more: Vec<Box<dyn Drafter>> = vec![];
     if let Some(mtp) = MtpDrafter::new(model.clone()) {
         more.push(Box::new(mtp));

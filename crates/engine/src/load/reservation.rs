@@ -66,7 +66,7 @@ impl LoadRoom<'_> {
     ///
     /// # Errors
     /// [`LoadError::MemoryFull`].
-    pub fn settle(mut self, memory: &Memory) -> Result<Vec<Reservation>> {
+    pub fn keep_fixed(mut self, memory: &Memory) -> Result<Vec<Reservation>> {
         let fixed = [
             (MemoryClass::Weights, memory.weights),
             (MemoryClass::Step, memory.step - memory.draft_cache),
@@ -81,9 +81,9 @@ impl LoadRoom<'_> {
         let resized = last.resize(more, self.limit);
         resized.map_err(|free| self.refused(needs, before + free))?;
         // Covered by the reservation for loading, which is dropped after these exist.
-        let settled = fixed.map(|(class, bytes)| self.account.reserve(class, bytes, None));
+        let reserved = fixed.map(|(class, bytes)| self.account.reserve(class, bytes, None));
         self.held.clear();
-        Ok(settled.into_iter().flatten().collect())
+        Ok(reserved.into_iter().flatten().collect())
     }
 
     fn refused(&self, needs: usize, free: usize) -> LoadError {
