@@ -5,16 +5,16 @@
 //! Output: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
 //!
 //! ```
-//! use chat::{RenderInput, Template};
+//! use lanner_chat::{RenderInput, Template};
 //! use serde_json::{Map, json};
 //!
 //! let source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
 //! let template = Template::new(source, Map::new())?;
 //! let messages = [json!({ "role": "user", "content": [{ "type": "text", "text": "Hi" }] })];
-//! let messages = chat::conversation::prepare(&messages, &template)?;
+//! let messages = lanner_chat::conversation::prepare(&messages, &template)?;
 //! let prompt = template.render(&RenderInput { messages: &messages, ..RenderInput::default() })?;
 //! assert_eq!(prompt, "<user>Hi<assistant>");
-//! # Ok::<(), chat::Error>(())
+//! # Ok::<(), lanner_chat::Error>(())
 //! ```
 
 pub mod conversation;

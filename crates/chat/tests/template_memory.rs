@@ -1,7 +1,7 @@
 //! Values of a template are freed after rendering. A separate binary: memory is measured per
 //! process.
 
-use chat::{RenderInput, Template};
+use lanner_chat::{RenderInput, Template};
 use serde_json::Map;
 
 #[test]

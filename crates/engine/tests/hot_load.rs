@@ -6,7 +6,7 @@ mod checkpoint;
 
 use std::sync::mpsc::{self, Receiver};
 
-use engine::*;
+use lanner_engine::*;
 
 const GOLDEN: &str = "qwen3-a";
 

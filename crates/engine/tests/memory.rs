@@ -4,7 +4,7 @@
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 
-use engine::{Checkpoint, Device, Options, Speculate, start};
+use lanner_engine::{Checkpoint, Device, Options, Speculate, start};
 use serde_json::{Map, Value, json};
 
 const LAYERS: usize = 12;

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::*;
+use lanner_engine::*;
 
 fn load(golden: &str, options: Options) -> Result<Engine, LoadError> {
     let folder = checkpoint::folder(golden);

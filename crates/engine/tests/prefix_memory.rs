@@ -6,7 +6,7 @@ mod checkpoint;
 
 use std::sync::mpsc;
 
-use engine::*;
+use lanner_engine::*;
 
 fn finish(engine: &Engine, request: Request) {
     let (sender, events) = mpsc::channel();

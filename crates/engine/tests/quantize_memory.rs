@@ -7,7 +7,7 @@ use std::{
     ops::ControlFlow,
 };
 
-use engine::{
+use lanner_engine::{
     Checkpoint,
     quantize::{Mode, Plan, SHARD_BYTES, quantization},
 };

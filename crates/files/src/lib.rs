@@ -6,9 +6,10 @@
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
-//! std::fs::write(folder.path().join("config.json"), "{}")?;
-//! assert_eq!(files::read_text(&folder.path().join("config.json"), files::SETTINGS)?, "{}");
-//! assert!(files::open(folder.path()).is_err());
+//! let config = folder.path().join("config.json");
+//! std::fs::write(&config, "{}")?;
+//! assert_eq!(lanner_files::read_text(&config, lanner_files::SETTINGS)?, "{}");
+//! assert!(lanner_files::open(folder.path()).is_err());
 //! # Ok::<(), std::io::Error>(())
 //! ```
 

@@ -1,11 +1,11 @@
 //! Speed of matrix products, relative to the memory bandwidth:
-//! `cargo run --release -p kernels --example speed [THREADS] [NAME]`, which prints the lines whose
+//! `cargo run --release -p lanner-kernels --example speed [THREADS] [NAME]`, which prints the lines whose
 //! names contain NAME; `NAME$` must be the whole name.
 
 use std::time::Instant;
 
 use half::bf16;
-use kernels::{Precision::*, *};
+use lanner_kernels::{Precision::*, *};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);

@@ -1,5 +1,5 @@
 //! Speed of attention, delta rules, element-wise kernels and sampling:
-//! `cargo run --release -p kernels --example speed_sequence [NAME]`.
+//! `cargo run --release -p lanner-kernels --example speed_sequence [NAME]`.
 //!
 //! Prints each with its share of the machine's limits, measured first: multiply-adds from
 //! registers, and memory reads.
@@ -7,7 +7,7 @@
 use std::{env, hint::black_box, thread, time::Instant};
 
 use half::{bf16, f16};
-use kernels::*;
+use lanner_kernels::*;
 
 fn main() {
     let only = env::args().nth(1).unwrap_or_default();

@@ -9,7 +9,7 @@
 #include <malloc.h>
 #endif
 
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

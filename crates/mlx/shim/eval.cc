@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "mlx/primitives.h"
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

@@ -1,5 +1,5 @@
 // MLX's fused operations and its quantised formats.
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

@@ -4,7 +4,7 @@
 
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/primitives.h"
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

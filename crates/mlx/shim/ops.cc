@@ -1,7 +1,7 @@
 // Element-wise, shape, order and reduction operations.
 #include <algorithm>
 
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "mlx/scheduler.h"
-#include "mlx/src/bridge.rs.h"
+#include "lanner-mlx/src/bridge.rs.h"
 
 namespace lanner {
 

@@ -49,7 +49,7 @@ mod ffi {
     }
 
     unsafe extern "C++" {
-        include!("mlx/shim/shim.h");
+        include!("lanner-mlx/shim/shim.h");
 
         #[namespace = "mlx::core"]
         #[cxx_name = "array"]

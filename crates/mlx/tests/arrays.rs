@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use mlx::{Array, Dtype, OutputSpec, apply, eval};
+use lanner_mlx::{Array, Dtype, OutputSpec, apply, eval};
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
     Array::gumbel(shape, seed)
@@ -131,7 +131,7 @@ fn eager_copies_equal_those_of_the_graph() {
 
 fn doubled(x: &Array) -> Array {
     let spec = OutputSpec { shape: x.shape().to_vec(), dtype: Dtype::Float32 };
-    let [out] = mlx::apply("doubled", &[x], [spec], |inputs, outputs| {
+    let [out] = lanner_mlx::apply("doubled", &[x], [spec], |inputs, outputs| {
         for (out, x) in outputs[0].values::<f32>().iter_mut().zip(inputs[0].values::<f32>()) {
             *out = 2.0 * x;
         }

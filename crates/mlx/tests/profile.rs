@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use mlx::{Array, Dtype, OutputSpec, apply, eval, profile};
+use lanner_mlx::{Array, Dtype, OutputSpec, apply, eval, profile};
 
 #[test]
 fn nodes_are_counted_when_built_and_kernels_when_run() {

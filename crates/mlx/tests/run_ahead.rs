@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use mlx::{Array, Dtype, OutputSpec, apply};
+use lanner_mlx::{Array, Dtype, OutputSpec, apply};
 
 const COLUMNS: i32 = 1 << 18;
 const BYTES: usize = COLUMNS as usize * 4;
@@ -25,14 +25,14 @@ fn chain() -> Array {
 
 #[test]
 fn set_run_ahead_bounds_memory_when_the_stream_is_slow() {
-    mlx::use_gpu(false).expect("there is a CPU");
+    lanner_mlx::use_gpu(false).expect("there is a CPU");
     let expected = chain().to_vec::<f32>().expect("evaluates");
     for pieces in [1, 4] {
-        mlx::set_run_ahead(pieces * BYTES);
-        let held = mlx::active_memory();
-        mlx::reset_peak_memory();
+        lanner_mlx::set_run_ahead(pieces * BYTES);
+        let held = lanner_mlx::active_memory();
+        lanner_mlx::reset_peak_memory();
         assert_eq!(chain().to_vec::<f32>().expect("evaluates"), expected);
-        let taken = mlx::peak_memory() - held;
+        let taken = lanner_mlx::peak_memory() - held;
         // The inputs of one operation are live besides the queued outputs.
         let most = (pieces + 1) * BYTES + 10_000;
         assert!(taken <= most, "{taken} bytes, where {pieces} pieces of {BYTES} may run ahead");

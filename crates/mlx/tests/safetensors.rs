@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use mlx::load::Safetensors;
+use lanner_mlx::load::Safetensors;
 
 fn file(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()

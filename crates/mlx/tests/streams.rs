@@ -2,7 +2,7 @@
 
 use std::{fs, thread};
 
-use mlx::{Array, Dtype, OutputSpec, Streams, apply};
+use lanner_mlx::{Array, Dtype, OutputSpec, Streams, apply};
 
 /// Threads of this process.
 fn threads() -> usize {
@@ -29,7 +29,7 @@ fn compute(fails: bool) {
 #[cfg(target_os = "linux")]
 #[test]
 fn consecutive_threads_share_a_leased_stream() {
-    mlx::use_gpu(false).expect("there is a CPU");
+    lanner_mlx::use_gpu(false).expect("there is a CPU");
     compute(false);
     let before = threads();
     for i in 0..50 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chat::{DecodeOptions, Decoder, Delta, Markers, TextOffsets, Tokenizer};
+use lanner_chat::{DecodeOptions, Decoder, Delta, Markers, TextOffsets, Tokenizer};
 use proptest::prelude::*;
 
 fn tokenizer() -> Arc<Tokenizer> {

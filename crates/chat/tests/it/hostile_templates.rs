@@ -1,10 +1,10 @@
 //! Templates that try to exhaust memory, time or the stack fail with an error, not the process.
 
-use chat::{Error, RenderInput, Template};
+use lanner_chat::{Error, RenderInput, Template};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-fn render(source: &str) -> chat::Result<String> {
+fn render(source: &str) -> lanner_chat::Result<String> {
     let messages = [json!({"role": "user", "content": "hello"})];
     let template = Template::new(source, Map::new())?;
     template.render(&RenderInput { messages: &messages, ..RenderInput::default() })

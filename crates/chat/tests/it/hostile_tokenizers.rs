@@ -1,9 +1,9 @@
 //! Tokenizers that try to exhaust memory fail to load or to encode, without ending the process.
 
-use chat::{Error, Tokenizer};
+use lanner_chat::{Error, Tokenizer};
 use serde_json::{Value, json};
 
-fn load(edit: impl FnOnce(&mut Value)) -> chat::Result<Tokenizer> {
+fn load(edit: impl FnOnce(&mut Value)) -> lanner_chat::Result<Tokenizer> {
     let mut json: Value =
         serde_json::from_slice(include_bytes!("../data/byte_level/tokenizer.json")).unwrap();
     edit(&mut json);

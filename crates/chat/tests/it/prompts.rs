@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use chat::{RenderInput, Template, Tokenizer, conversation};
+use lanner_chat::{RenderInput, Template, Tokenizer, conversation};
 use proptest::prelude::*;
 
 use crate::skipped;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use chat::{RenderInput, Template};
+use lanner_chat::{RenderInput, Template};
 
 use crate::skipped;
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn shared() -> Option<PathBuf> {
     shared
 }
 
-fn template(path: &Path, token_vars: &Value) -> chat::Result<Template> {
+fn template(path: &Path, token_vars: &Value) -> lanner_chat::Result<Template> {
     let source = std::fs::read_to_string(path).unwrap();
     let source = match path.extension().is_some_and(|e| e == "json") {
         true => serde_json::from_str::<Value>(&source).unwrap()["chat_template"].as_str().unwrap().to_owned(),
@@ -29,7 +29,7 @@ fn template(path: &Path, token_vars: &Value) -> chat::Result<Template> {
     Ok(Template::new(&source, token_vars.as_object().unwrap().clone())?.at(now))
 }
 
-fn render(template: &Template, case: &Value) -> chat::Result<String> {
+fn render(template: &Template, case: &Value) -> lanner_chat::Result<String> {
     let mut kwargs = case.as_object().unwrap().clone();
     for fixed in ["messages", "tools", "documents", "add_generation_prompt"] {
         kwargs.remove(fixed);
@@ -67,12 +67,12 @@ impl Outcome {
     }
 }
 
-fn compare(golden: &Value, actual: &chat::Result<String>) -> Outcome {
+fn compare(golden: &Value, actual: &lanner_chat::Result<String>) -> Outcome {
     let refusal = golden["error"].as_str().and_then(|e| e.strip_prefix("TemplateError: "));
     match (golden["expected"].as_str(), actual) {
         (Some(text), Ok(actual)) if text == actual => Outcome::Same,
         (Some(text), Ok(actual)) if text.replace("&#34;", "\"") == *actual => Outcome::Markup,
-        (None, Err(chat::Error::Refused(message))) if refusal == Some(message) => Outcome::Same,
+        (None, Err(lanner_chat::Error::Refused(message))) if refusal == Some(message) => Outcome::Same,
         (None, Err(_)) if refusal.is_none() => Outcome::Same,
         (None, Ok(_)) if refusal.is_none() => Outcome::Lenient,
         _ => Outcome::Different(format!("want {golden}\n got {actual:?}")),
@@ -85,7 +85,7 @@ fn published_templates_render_as_in_transformers() {
     let read = |name: &str| std::fs::read_to_string(folder.join("expected").join(name)).unwrap();
     let cases: Value = serde_json::from_str(&read("cases.json")).unwrap();
     let goldens = read("jinja2_goldens.jsonl");
-    let mut templates: BTreeMap<String, chat::Result<Template>> = BTreeMap::new();
+    let mut templates: BTreeMap<String, lanner_chat::Result<Template>> = BTreeMap::new();
     let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
     let mut exceptions: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for line in goldens.lines() {
@@ -97,7 +97,7 @@ fn published_templates_render_as_in_transformers() {
         let case = &cases["cases"][golden["case"].as_str().unwrap()];
         let actual = match loaded {
             Ok(template) => render(template, case),
-            Err(error) => Err(chat::Error::TemplateSyntax(error.to_string())),
+            Err(error) => Err(lanner_chat::Error::TemplateSyntax(error.to_string())),
         };
         let outcome = compare(&golden, &actual);
         if let Outcome::Lenient | Outcome::Markup = outcome {

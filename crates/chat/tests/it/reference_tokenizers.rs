@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use chat::{Detokenizer, Tokenizer};
+use lanner_chat::{Detokenizer, Tokenizer};
 use proptest::prelude::*;
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Stop strings and reasoning do not depend on how the text is chunked.
 
-use chat::{Delta, Error, Markers, Reasoning, StopStrings, starts_in_reasoning};
+use lanner_chat::{Delta, Error, Markers, Reasoning, StopStrings, starts_in_reasoning};
 use proptest::prelude::*;
 
 fn stop(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {

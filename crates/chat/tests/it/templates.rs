@@ -1,6 +1,6 @@
 //! Our own templates, one per group of Jinja features, compared with transformers.
 
-use chat::{Error, RenderInput, Template, conversation};
+use lanner_chat::{Error, RenderInput, Template, conversation};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ fn source(name: &str) -> String {
     std::fs::read_to_string(format!("{folder}{name}")).unwrap()
 }
 
-fn render(template: &Template, case: &Value) -> chat::Result<String> {
+fn render(template: &Template, case: &Value) -> lanner_chat::Result<String> {
     let mut kwargs = case.as_object().unwrap().clone();
     kwargs.retain(|name, _| {
         !["messages", "tools", "add_generation_prompt", "continue_final_message"].contains(&name.as_str())

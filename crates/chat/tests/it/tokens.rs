@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use chat::{DecodeOptions, Decoder, Delta, Detokenizer, Markers, Tokenizer};
+use lanner_chat::{DecodeOptions, Decoder, Delta, Detokenizer, Markers, Tokenizer};
 use proptest::prelude::*;
 
 fn byte_level() -> Arc<Tokenizer> {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use engine::*;
+use lanner_engine::*;
 use serde_json::{Value, json};
 
 use crate::support::checkpoint;

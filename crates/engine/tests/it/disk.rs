@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::support::{
     disk_model::{DiskModel, MODELS, ask, total_bytes},

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::support::{
     disk_model::{DiskModel, MODELS, ask, total_bytes},

@@ -1,6 +1,6 @@
 //! Draft models: with any of them, answers equal those of plain decoding to the bit.
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::{
     speculate::MODELS,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::*;
+use lanner_engine::*;
 use serde_json::{Value, json};
 
 use crate::support::{

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::support::{
     checkpoint,

@@ -8,11 +8,11 @@ use std::{
     sync::mpsc,
 };
 
-use engine::{
+use half::{bf16, f16};
+use lanner_engine::{
     Checkpoint, Device, Engine, Event, Options, Progress, Request,
     quantize::{Action, Mode, Plan, Quantization, QuantizeError, QuantizeReport, SHARD_BYTES, quantization},
 };
-use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -138,7 +138,7 @@ fn logits(engine: &Engine, prompt: &[u32]) -> Vec<Vec<f32>> {
 
 fn logits_of(folder: &Path) -> Vec<Vec<f32>> {
     let options = Options { device: Some(Device::Cpu), ..Options::default() };
-    let engine = engine::start(Checkpoint::Folder(folder.into()), options, |_| {});
+    let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), options, |_| {});
     let engine = engine.unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let logits = logits(&engine, &(3..40).collect::<Vec<u32>>());
     engine.stop();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, sync::mpsc};
 
-use engine::{
+use lanner_engine::{
     Checkpoint, Device, Engine, Event, ModelInfo, Options, Request,
     quantize::{Mode, Quantization},
     start,

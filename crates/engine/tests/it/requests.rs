@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::support::checkpoint;
 

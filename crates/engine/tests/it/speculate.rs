@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::*;
+use lanner_engine::*;
 
 use crate::support::{
     checkpoint,

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use half::{bf16, f16};
-use kernels::*;
+use lanner_kernels::*;
 use proptest::prelude::*;
 
 fn shapes() -> impl Strategy<Value = AttentionShape> {

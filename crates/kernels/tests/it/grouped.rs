@@ -5,7 +5,7 @@ use crate::support::{
     *,
 };
 use half::bf16;
-use kernels::{Precision::*, *};
+use lanner_kernels::{Precision::*, *};
 use proptest::prelude::*;
 
 /// Tokens, output rows per token, experts, groups, out.

@@ -6,7 +6,7 @@ use crate::support::{
     *,
 };
 use half::{bf16, f16};
-use kernels::{Precision::*, *};
+use lanner_kernels::{Precision::*, *};
 use proptest::prelude::*;
 
 fn exact_linear(x: &[f32], w: &[f32], k: usize) -> Vec<f64> {

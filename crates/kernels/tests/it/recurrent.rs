@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use half::{bf16, f16};
-use kernels::*;
+use lanner_kernels::*;
 use proptest::prelude::*;
 
 proptest! {

@@ -1,7 +1,7 @@
 //! Sampling, against a reference that sorts everything, and its draws against the softmax.
 
 use crate::support::*;
-use kernels::*;
+use lanner_kernels::*;
 use proptest::prelude::*;
 
 const PLAIN: Sampling = Sampling {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use engine::{Checkpoint, Options, Precision, Request, Script, Speculate, start_scripted};
+use lanner_engine::{Checkpoint, Options, Precision, Request, Script, Speculate, start_scripted};
 
 use super::ROUNDED;
 use crate::support::{
@@ -106,7 +106,7 @@ fn drafts_change_nothing(
 /// Compares the top token after each of the reference's tokens; returns the number compared and the
 /// total.
 fn tokens_where_clear(folder: &Path, golden: &Golden, answers: &[Answer]) -> Result<(usize, usize), String> {
-    let engine = engine::start(Checkpoint::Folder(folder.into()), options(Options::default()), |_| {})
+    let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), options(Options::default()), |_| {})
         .map_err(|e| e.to_string())?;
     let (mut compared, mut tokens, mut different) = (0, 0, vec![]);
     for (case, answer) in golden.cases.iter().zip(answers) {

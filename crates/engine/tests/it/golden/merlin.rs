@@ -4,11 +4,11 @@
 
 use std::{collections::HashMap, fs, ops::ControlFlow, path::Path, sync::mpsc};
 
-use engine::{
+use half::bf16;
+use lanner_engine::{
     Checkpoint, Engine, Event, Options, Precision, Request,
     quantize::{Mode, Plan, SHARD_BYTES, quantization},
 };
-use half::bf16;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::Value;
@@ -74,7 +74,7 @@ fn perplexity(logprobs: &[f32]) -> f64 {
 /// For all tokens of the chunks except the first of each.
 fn logprobs(folder: &Path, precision: Precision, chunks: &[Chunk]) -> Vec<f32> {
     let with = options(Options { precision, ..Options::default() });
-    let engine = engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
+    let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
     chunks.iter().flat_map(|chunk| prompt_logprobs(&engine, &chunk.ids)).collect()
 }
 

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use engine::Precision;
+use lanner_engine::Precision;
 
 use crate::support::{
     checkpoint, document,
@@ -59,7 +59,7 @@ impl Row {
         let config = std::fs::read_to_string(folder.join("config.json")).expect("config.json");
         let config: serde_json::Value = serde_json::from_str(&config).expect("JSON");
         let of = |(_, types): &(&str, &[&str])| types.iter().any(|&known| config["model_type"] == known);
-        let row = rows.entry(engine::families().find(of).expect("a family").0).or_default();
+        let row = rows.entry(lanner_engine::families().find(of).expect("a family").0).or_default();
         row.goldens.push(name.into());
         let reference = golden(folder).reference;
         row.references.insert(reference.split(' ').next().unwrap_or_default().into());
@@ -73,7 +73,7 @@ const LADDER: [f32; 6] = [1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4];
 fn check_document(rows: &BTreeMap<&'static str, Row>) {
     let mut text =
         String::from("| family | model_type | checkpoints | against | within |\n|---|---|---|---|---|\n");
-    for (family, types) in engine::families() {
+    for (family, types) in lanner_engine::families() {
         let row = rows.get(family).unwrap_or_else(|| panic!("{family} has no golden"));
         let within = LADDER.iter().find(|&&bound| row.worst <= bound).expect("below the bound");
         let references: Vec<&str> = row.references.iter().map(String::as_str).collect();

@@ -3,7 +3,7 @@
 
 use std::{ops::ControlFlow, path::Path};
 
-use engine::{
+use lanner_engine::{
     Checkpoint, Options, Precision, Request,
     quantize::{Mode, Plan, SHARD_BYTES, quantization},
 };
@@ -50,7 +50,7 @@ fn router_in_default_precision_chooses_the_experts_of_float32() {
 /// For every token of the prompts.
 fn logits(folder: &Path, precision: Precision, cases: &[Case]) -> Vec<f32> {
     let with = options(Options { precision, ..Options::default() });
-    let engine = engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
+    let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
     let of = |case: &Case| Request { logits: true, ..Request::new(case.prompt_ids.clone(), 1) };
     cases.iter().flat_map(|case| ask(&engine, of(case))().logits).flatten().collect()
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::*;
+use lanner_engine::*;
 
 use super::{
     checkpoint,

@@ -1,6 +1,6 @@
 //! Random requests to an engine with a drafter, compared with one without.
 
-use engine::*;
+use lanner_engine::*;
 
 use super::requests::{Random, answer, any_request, submit};
 

@@ -6,7 +6,9 @@ use std::{
     sync::mpsc,
 };
 
-use engine::{Checkpoint, Device, Dtype, Engine, Event, Options, Precision, Request, Speculate, Usage};
+use lanner_engine::{
+    Checkpoint, Device, Dtype, Engine, Event, Options, Precision, Request, Speculate, Usage,
+};
 use serde::Deserialize;
 
 use super::{checkpoint, skipped::skipped};
@@ -120,7 +122,7 @@ pub fn options(options: Options) -> Options {
 }
 
 fn load(folder: &Path, with: Options) -> Result<Engine, String> {
-    engine::start(Checkpoint::Folder(folder.into()), options(with), |_| {}).map_err(|e| e.to_string())
+    lanner_engine::start(Checkpoint::Folder(folder.into()), options(with), |_| {}).map_err(|e| e.to_string())
 }
 
 pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use engine::*;
+use lanner_engine::*;
 
 const VOCABULARY: u64 = 250;
 

@@ -4,7 +4,7 @@ pub mod order;
 pub mod weights;
 
 use half::{bf16, f16};
-use kernels::Scalar;
+use lanner_kernels::Scalar;
 
 /// A dtype under test.
 pub trait Float: Scalar {

@@ -1,7 +1,7 @@
 //! The documented orders of summation of rounded products, computed number by number.
 
 use half::bf16;
-use kernels::{SimdLevel, simd_level};
+use lanner_kernels::{SimdLevel, simd_level};
 
 use super::weights::Integers;
 

@@ -1,6 +1,6 @@
 //! Random weights in each format, and their values.
 
-use kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
+use lanner_kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
 
 use super::{noise, random_words};
 
