@@ -52,9 +52,9 @@ fn build(mlx: &Path) {
     let lib = mlx.join("lib");
     println!("cargo:rustc-link-search=native={}", lib.display());
     println!("cargo:rustc-link-lib=dylib=mlx");
-    // A packaged program carries MLX beside itself; one just built finds it in the cache. Build scripts
-    // of dependent packages read both folders as DEP_MLX_RPATHS. On Linux they become a RUNPATH, so
-    // LD_LIBRARY_PATH can still choose another build of MLX (CUDA).
+    // A packaged program carries MLX beside itself; one just built finds it in the cache. Build
+    // scripts of dependent packages read both folders as DEP_MLX_RPATHS. On Linux they become a
+    // RUNPATH, so LD_LIBRARY_PATH can still choose another build of MLX (CUDA).
     let macos = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "macos");
     let beside = if macos { "@loader_path/../lib/mlx/lib" } else { "$ORIGIN/../lib/mlx/lib" };
     println!("cargo:rpaths={beside}:{}", lib.display());

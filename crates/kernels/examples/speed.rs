@@ -1,6 +1,6 @@
 //! Speed of matrix products, relative to the memory bandwidth:
-//! `cargo run --release -p lanner-kernels --example speed [THREADS] [NAME]`, which prints the lines whose
-//! names contain NAME; `NAME$` must be the whole name.
+//! `cargo run --release -p lanner-kernels --example speed [THREADS] [NAME]`, which prints
+//! the lines whose names contain NAME; `NAME$` must be the whole name.
 
 use std::time::Instant;
 
