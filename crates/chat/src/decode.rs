@@ -1,8 +1,12 @@
-//! Decodes token ids into reasoning and content deltas, for streaming and complete answers.
+//! Decodes token ids into deltas of reasoning, content and tool calls, for streaming and complete
+//! answers.
 
 use std::sync::Arc;
 
-use crate::{Delta, Detokenizer, Markers, Reasoning, Result, StopStrings, Tokenizer};
+use crate::{
+    Delta, Detokenizer, Markers, Reasoning, Result, StopStrings, Tokenizer,
+    tools::{Dialect, ToolParser, ToolSet},
+};
 
 /// How a reply is decoded.
 #[derive(Debug, Clone)]
@@ -15,22 +19,43 @@ pub struct DecodeOptions {
     pub reasoning: Option<Markers>,
     /// Whether the prompt already opened the reasoning: see [`crate::starts_in_reasoning`].
     pub starts_in_reasoning: bool,
+    /// Tool calls to recognize; `None` if the request has no tools.
+    pub tools: Option<ToolOptions>,
+}
+
+/// How tool calls are recognized.
+#[derive(Debug, Clone)]
+pub struct ToolOptions {
+    /// The model's syntax.
+    pub dialect: Dialect,
+    /// The tools that may be called.
+    pub tools: Arc<ToolSet>,
+    /// Makes the ids of the calls; no two replies should share it.
+    pub id_seed: u64,
 }
 
 impl Default for DecodeOptions {
     fn default() -> Self {
-        Self { skip_special_tokens: true, stop: Vec::new(), reasoning: None, starts_in_reasoning: false }
+        Self {
+            skip_special_tokens: true,
+            stop: Vec::new(),
+            reasoning: None,
+            starts_in_reasoning: false,
+            tools: None,
+        }
     }
 }
 
 /// Decodes one reply.
 ///
 /// Stop strings apply to content only: a blank line must not end the model's reasoning. Leading
-/// whitespace counts as content, or a model that writes nothing else would never stop.
+/// whitespace counts as content, or a model that writes nothing else would never stop. A call
+/// within reasoning is reasoning.
 #[derive(Debug)]
 pub struct Decoder {
     detokenizer: Detokenizer,
     reasoning: Option<Reasoning>,
+    tools: Option<ToolParser>,
     stop: StopStrings,
     reasoning_tokens: usize,
     /// Tokens that may still turn out to be reasoning.
@@ -45,11 +70,14 @@ impl Decoder {
     pub fn new(tokenizer: Arc<Tokenizer>, options: DecodeOptions) -> Result<Self> {
         let stop = StopStrings::new(options.stop)?;
         let mut detokenizer = Detokenizer::new(tokenizer.clone(), options.skip_special_tokens);
-        for marker in options.reasoning.iter().flat_map(|m| [&m.open, &m.close]) {
+        let of_reasoning = options.reasoning.iter().flat_map(|m| [&*m.open, &*m.close]);
+        let of_tools = options.tools.iter().flat_map(|tools| tools.dialect.markers().iter().copied());
+        for marker in of_reasoning.chain(of_tools) {
             tokenizer.token_to_id(marker).into_iter().for_each(|id| detokenizer.keep(id));
         }
         let reasoning = options.reasoning.map(|m| Reasoning::new(m, options.starts_in_reasoning));
-        Ok(Self { detokenizer, reasoning, stop, reasoning_tokens: 0, undecided_tokens: 0 })
+        let tools = options.tools.map(|t| ToolParser::new(t.dialect, t.tools, t.id_seed));
+        Ok(Self { detokenizer, reasoning, tools, stop, reasoning_tokens: 0, undecided_tokens: 0 })
     }
 
     /// Appends a token and returns the new deltas; none once a stop string matched.
@@ -62,6 +90,7 @@ impl Decoder {
         self.stop_in_leading_whitespace(&text);
         let deltas = self.split(&text);
         self.count(was_inside);
+        let deltas = self.parse_calls(deltas);
         self.stop_content(deltas)
     }
 
@@ -74,6 +103,8 @@ impl Decoder {
         self.stop_in_leading_whitespace(&text);
         let mut deltas = self.split(&text);
         deltas.extend(self.reasoning.as_mut().map(Reasoning::finish).into_iter().flatten());
+        let mut deltas = self.parse_calls(deltas);
+        deltas.extend(self.tools.as_mut().map(ToolParser::finish).into_iter().flatten());
         let mut deltas = self.stop_content(deltas);
         let pending = self.stop.finish();
         if !pending.is_empty() {
@@ -85,6 +116,11 @@ impl Decoder {
     /// The stop string that ended the reply; the caller should stop generating.
     pub fn stopped(&self) -> Option<&str> {
         self.stop.matched()
+    }
+
+    /// Number of complete tool calls.
+    pub fn tool_calls(&self) -> usize {
+        self.tools.as_ref().map_or(0, ToolParser::complete_calls)
     }
 
     /// Number of reasoning tokens, markers included.
@@ -123,11 +159,34 @@ impl Decoder {
         }
     }
 
+    fn parse_calls(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
+        let Some(tools) = &mut self.tools else { return deltas };
+        let mut parsed = Vec::new();
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => parsed.extend(tools.push(&text)),
+                other => parsed.push(other),
+            }
+        }
+        parsed
+    }
+
+    /// Ends the content at a stop string; no string reaches over a tool call.
     fn stop_content(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
-        let stopped = deltas.into_iter().map(|delta| match delta {
-            Delta::Content(text) => Delta::Content(self.stop.push(&text)),
-            reasoning => reasoning,
-        });
-        stopped.filter(|delta| *delta != Delta::Content(String::new())).collect()
+        let mut output = Vec::new();
+        let held = self.tools.as_ref().map(ToolParser::pending_whitespace).unwrap_or_default();
+        for delta in deltas {
+            match delta {
+                _ if self.stop.matched().is_some() => {}
+                Delta::Content(text) => output.push(Delta::Content(self.stop.push(&text))),
+                Delta::ToolCall { .. } => output.extend([Delta::Content(self.stop.finish()), delta]),
+                other => output.push(other),
+            }
+        }
+        if !held.is_empty() && self.stop.would_match(&held) {
+            output.push(Delta::Content(self.stop.push(&held)));
+        }
+        output.retain(|delta| *delta != Delta::Content(String::new()));
+        output
     }
 }

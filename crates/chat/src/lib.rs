@@ -2,7 +2,7 @@
 //! HTTP.
 //!
 //! Input: [`conversation`] -> [`Template`] -> [`Tokenizer::encode`].
-//! Output: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`StopStrings`].
+//! Output: [`Decoder`] = [`Detokenizer`] -> [`Reasoning`] -> [`tools`] -> [`StopStrings`].
 //!
 //! ```
 //! use lanner_chat::{RenderInput, Template};
@@ -19,6 +19,7 @@
 
 pub mod conversation;
 mod decode;
+mod delta;
 mod detokenize;
 mod environment;
 mod error;
@@ -36,12 +37,14 @@ mod template;
 mod token_bytes;
 mod token_cache;
 mod tokenizer;
+pub mod tools;
 pub mod volatile_lines;
 
-pub use decode::{DecodeOptions, Decoder};
+pub use decode::{DecodeOptions, Decoder, ToolOptions};
+pub use delta::Delta;
 pub use detokenize::{Detokenizer, TextOffsets};
 pub use error::{Error, Result};
-pub use reasoning::{Delta, Markers, Reasoning, starts_in_reasoning};
+pub use reasoning::{Markers, Reasoning, starts_in_reasoning};
 pub use stop::StopStrings;
 pub use template::{DateTime, RenderInput, Template};
 pub use tokenizer::Tokenizer;

@@ -1,15 +1,6 @@
 //! Splits a reply into reasoning and content at markers such as `<think>`. Knows nothing of tokens.
 
-use crate::stop::overlap;
-
-/// A part of a reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Delta {
-    /// Reasoning: `reasoning_content`.
-    Reasoning(String),
-    /// Answer: `content`.
-    Content(String),
-}
+use crate::{Delta, stop::overlap};
 
 /// Markers around a model's reasoning.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,6 +168,5 @@ impl Reasoning {
 }
 
 fn non_empty(delta: Delta) -> Option<Delta> {
-    let (Delta::Reasoning(text) | Delta::Content(text)) = &delta;
-    if text.is_empty() { None } else { Some(delta) }
+    if delta.text().is_empty() { None } else { Some(delta) }
 }

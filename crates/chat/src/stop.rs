@@ -44,6 +44,11 @@ impl StopStrings {
         self.stops.iter().any(|stop| text.contains(stop))
     }
 
+    /// Whether `text` would complete a stop string.
+    pub(crate) fn would_match(&self, text: &str) -> bool {
+        self.is_in(&[&self.pending, text].concat())
+    }
+
     /// The stop string that ended the text, if one did.
     pub fn matched(&self) -> Option<&str> {
         self.matched.map(|i| self.stops[i].as_str())

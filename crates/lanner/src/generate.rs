@@ -66,6 +66,8 @@ pub struct Finish {
 pub enum Reason {
     /// The model ended its turn, or wrote a stop string.
     Stop,
+    /// The model ended its turn after at least one complete tool call.
+    ToolCalls,
     Length,
     Cancelled,
 }
@@ -216,6 +218,7 @@ impl ChoiceState {
         let deltas = self.decoder.finish();
         // Text that was pending may end in a stop string too.
         let stopped = self.decoder.stopped().is_some();
+        let ended = stopped || matches!(reason, FinishReason::Eos(_));
         let mut events = self.text(deltas);
         let mut tokens = std::mem::take(&mut self.pending);
         if stopped {
@@ -223,6 +226,7 @@ impl ChoiceState {
         }
         events.push(ChoiceEvent::Finished(Finish {
             reason: match reason {
+                _ if ended && self.decoder.tool_calls() > 0 => Reason::ToolCalls,
                 _ if stopped => Reason::Stop,
                 FinishReason::Eos(_) => Reason::Stop,
                 FinishReason::Length => Reason::Length,

@@ -6,7 +6,11 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use chat::{DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, volatile_lines};
+use chat::{
+    DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, ToolOptions,
+    tools::{Dialect, ToolSet},
+    volatile_lines,
+};
 use engine::{Engine, Request};
 use serde_json::{Map, Value};
 
@@ -15,7 +19,7 @@ use crate::{
     cli::VolatilePrefix,
     config::ModelConfig,
     loading::{self, OpenError, Opened},
-    sampling::Overrides,
+    sampling::{self, Overrides},
 };
 
 pub struct Model {
@@ -29,6 +33,8 @@ pub struct Model {
     template: Option<Template>,
     /// Where reasoning begins and ends; `None`: the model does not reason.
     markers: Option<Markers>,
+    /// How the model writes tool calls; `None`: it is not known to do so.
+    pub tool_dialect: Option<Dialect>,
     cache_breakpoints: CacheBreakpoints,
     pub volatile_prefix: VolatilePrefix,
 }
@@ -78,9 +84,20 @@ impl Model {
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
+        let tool_dialect = template.as_ref().and_then(|template| Dialect::detect(template.source()));
         let (tokenizer, cache_breakpoints) = (Arc::new(tokenizer), CacheBreakpoints::default());
         let volatile_prefix = VolatilePrefix::default();
-        Model { name, alias: None, engine, tokenizer, template, markers, cache_breakpoints, volatile_prefix }
+        Model {
+            name,
+            alias: None,
+            engine,
+            tokenizer,
+            template,
+            markers,
+            tool_dialect,
+            cache_breakpoints,
+            volatile_prefix,
+        }
     }
 
     /// Stops the engine after `work`, also if that fails.
@@ -149,12 +166,22 @@ impl Model {
     }
 
     /// # Errors
-    /// A stop string is empty.
-    pub fn decoder(&self, prompt: &Prompt, stop: Vec<String>) -> Result<Decoder, PromptError> {
+    /// A stop string is empty, or the model has no syntax for tool calls.
+    pub fn decoder(
+        &self,
+        prompt: &Prompt,
+        stop: Vec<String>,
+        tools: Option<&Arc<ToolSet>>,
+    ) -> Result<Decoder, PromptError> {
+        let tools = tools.map(|tools| {
+            let dialect = self.tool_dialect.ok_or_else(|| PromptError::NoToolDialect(self.name.clone()))?;
+            Ok::<_, PromptError>(ToolOptions { dialect, tools: tools.clone(), id_seed: sampling::random() })
+        });
         let options = DecodeOptions {
             stop,
             reasoning: prompt.reasoning.clone(),
             starts_in_reasoning: prompt.starts_in_reasoning,
+            tools: tools.transpose()?,
             ..DecodeOptions::default()
         };
         Ok(Decoder::new(self.tokenizer.clone(), options)?)
@@ -186,6 +213,8 @@ impl Model {
 pub enum PromptError {
     #[error("{0} has no chat template; send plain text to the completions endpoint, or use --raw")]
     NoTemplate(String),
+    #[error("the chat template of {0} has no syntax for tool calls that is known here")]
+    NoToolDialect(String),
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
     TooLong { bytes: usize, context: usize },
     #[error(transparent)]
@@ -196,7 +225,7 @@ impl PromptError {
     /// Whether the request is at fault.
     pub fn is_request_error(&self) -> bool {
         match self {
-            PromptError::NoTemplate(_) | PromptError::TooLong { .. } => true,
+            PromptError::NoTemplate(_) | PromptError::NoToolDialect(_) | PromptError::TooLong { .. } => true,
             PromptError::Text(error) => error.is_request_error(),
         }
     }

@@ -43,6 +43,7 @@ impl Printer {
                 self.reasoning = true;
                 io::stderr().write_all(self.visible(text).as_bytes())
             }
+            Delta::ToolCall { .. } | Delta::ToolArguments { .. } => Ok(()),
         }
     }
 

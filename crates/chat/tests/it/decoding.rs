@@ -37,6 +37,7 @@ fn decode(tokenizer: &Arc<Tokenizer>, ids: &[u32], stop: &[String], markers: boo
         match delta {
             Delta::Reasoning(text) => decoded.reasoning += &text,
             Delta::Content(text) => decoded.content += &text,
+            Delta::ToolCall { .. } | Delta::ToolArguments { .. } => panic!("{delta:?}"),
         }
     }
     decoded.stop = decoder.stopped().map(str::to_owned);

@@ -56,6 +56,7 @@ fn split(inside: bool, pieces: &[&str]) -> (String, String) {
                 assert!(!text.is_empty());
                 texts.1.push_str(&text);
             }
+            Delta::ToolCall { .. } | Delta::ToolArguments { .. } => panic!("{delta:?}"),
         }
     }
     texts

@@ -98,6 +98,7 @@ fn fold(deltas: &[Delta]) -> (String, String) {
         match delta {
             Delta::Reasoning(text) => texts.0.push_str(text),
             Delta::Content(text) => texts.1.push_str(text),
+            Delta::ToolCall { .. } | Delta::ToolArguments { .. } => panic!("{delta:?}"),
         }
     }
     texts

@@ -50,7 +50,7 @@ fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) ->
     let mut request = model.request(prompt.ids.clone(), &config.sampling);
     request.ignore_eos = config.ignore_eos;
     request.logits = config.dump_logits.is_some();
-    let decoder = model.decoder(&prompt, config.stop)?;
+    let decoder = model.decoder(&prompt, config.stop, None)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let started = Instant::now();
@@ -152,6 +152,8 @@ impl RunOutput {
         match delta {
             Delta::Content(text) => self.text.push_str(&text),
             Delta::Reasoning(text) => self.reasoning.push_str(&text),
+            // The prompt has no tools.
+            Delta::ToolCall { .. } | Delta::ToolArguments { .. } => {}
         }
     }
 

@@ -235,10 +235,13 @@ fn size(event: &ChoiceEvent) -> usize {
             prompt.iter().map(score).sum()
         }
         ChoiceEvent::Logits { values, .. } => size_of_val(&values[..]),
-        ChoiceEvent::Text {
-            delta: chat::Delta::Content(text) | chat::Delta::Reasoning(text),
-            tokens: all,
-        } => text.len() + tokens(all),
+        ChoiceEvent::Text { delta, tokens: all } => {
+            let name = match delta {
+                chat::Delta::ToolCall { id, name, .. } => id.len() + name.len(),
+                _ => 0,
+            };
+            delta.text().len() + name + tokens(all)
+        }
         ChoiceEvent::Finished(finish) => tokens(&finish.tokens),
     };
     size_of::<(usize, ChoiceEvent)>() + own

@@ -30,3 +30,4 @@ mod repeated_loads;
 mod soak;
 mod speculation;
 mod support;
+mod tools;

@@ -68,7 +68,9 @@ fn largest_accepted_bodies_stay_within_the_memory_bound() {
     let text = "x ".repeat(4 << 20);
     let ids = vec!["7"; 1_000_000].join(",");
     let objects = |count: usize| vec![r#"{"a":{}}"#; count].join(",");
-    let (tools, kwargs) = (format!("[{}]", objects(999)), format!("{{\"x\":[{}]}}", objects(31_000)));
+    let tool = |i: usize| format!(r#"{{"type":"function","function":{{"name":"f{i}"}}}}"#);
+    let tools = format!("[{}]", (0..999).map(tool).collect::<Vec<_>>().join(","));
+    let kwargs = format!("{{\"x\":[{}]}}", objects(30_000));
     let message = format!(r#"{{"role":"user","content":"{}"}}"#, "x ".repeat(50_000));
     for (path, body) in [
         ("/v1/chat/completions", messages(9_999)),

@@ -87,7 +87,7 @@ impl Session<'_> {
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        let decoder = self.model.decoder(&prompt, Vec::new())?;
+        let decoder = self.model.decoder(&prompt, Vec::new(), None)?;
         let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
         self.runtime.block_on(self.print(generation))
     }
@@ -111,12 +111,14 @@ impl Session<'_> {
                     match delta {
                         Delta::Content(text) => content.push_str(&text),
                         Delta::Reasoning(text) => reasoning.push_str(&text),
+                        // The conversation has no tools.
+                        Delta::ToolCall { .. } | Delta::ToolArguments { .. } => {}
                     }
                 }
                 Some((_, ChoiceEvent::Finished(finish))) => {
                     printer.end()?;
                     match finish.reason {
-                        Reason::Stop => {}
+                        Reason::Stop | Reason::ToolCalls => {}
                         Reason::Length => say("(cut off at --max-tokens, or because the context is full)"),
                         Reason::Cancelled => {
                             stopped = true;

@@ -271,7 +271,7 @@ fn requests(
         (request.priority, request.deadline) = (params.priority, deadline);
         request.speculation = params.speculation.clone();
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        Ok((request, model.decoder(prompt, params.stop.clone())?))
+        Ok((request, model.decoder(prompt, params.stop.clone(), params.tools.as_ref())?))
     };
     prompts.iter().flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }

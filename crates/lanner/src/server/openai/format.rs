@@ -53,6 +53,7 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
         PromptError::TooLong { .. } => {
             ApiError::invalid(param, error.to_string()).code("context_length_exceeded")
         }
+        PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),
         error if error.is_request_error() => ApiError::invalid(param, error.to_string()),
         error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
@@ -61,6 +62,7 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
 pub fn finish_reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Stop => "stop",
+        Reason::ToolCalls => "tool_calls",
         Reason::Length => "length",
         // vLLM's name; OpenAI has none for an answer that the server cancelled.
         Reason::Cancelled => "abort",
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn finish_reason_of_cancelled_is_abort() {
-        let reasons = [Reason::Stop, Reason::Length, Reason::Cancelled].map(finish_reason);
-        assert_eq!(reasons, ["stop", "length", "abort"]);
+        let reasons = [Reason::Stop, Reason::ToolCalls, Reason::Length, Reason::Cancelled].map(finish_reason);
+        assert_eq!(reasons, ["stop", "tool_calls", "length", "abort"]);
     }
 }

@@ -1,7 +1,8 @@
 //! A validated request: what to generate and how to respond.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use chat::tools::ToolSet;
 use engine::{ModelInfo, Priority, Speculate};
 
 use crate::sampling::Overrides;
@@ -39,6 +40,8 @@ pub struct GenerateParams {
     pub prompt_logprobs: bool,
     /// Report the prompt only; the one token that the engine must generate is dropped.
     pub prompt_only: bool,
+    /// The tools that the model may call.
+    pub tools: Option<Arc<ToolSet>>,
     pub priority: Priority,
     /// From the request's arrival to its end.
     pub timeout: Option<Duration>,

@@ -1,5 +1,8 @@
 //! Request bodies: reading JSON, and the fields that chat and text completions share.
 
+use std::sync::Arc;
+
+use chat::tools::ToolSet;
 use engine::SamplingRange;
 use serde::de::DeserializeOwned;
 
@@ -71,6 +74,7 @@ pub struct RouteParams {
     pub logprobs: Option<usize>,
     pub prompt_logprobs: bool,
     pub prompt_only: bool,
+    pub tools: Option<Arc<ToolSet>>,
 }
 
 impl SharedFields {
@@ -100,6 +104,7 @@ impl SharedFields {
                 logprobs: route.logprobs,
                 prompt_logprobs: route.prompt_logprobs,
                 prompt_only: route.prompt_only,
+                tools: route.tools,
                 priority: fields::priority(self.priority.as_deref())?,
                 timeout: fields::timeout(self.timeout)?,
                 speculation: fields::speculation(self.speculation)?,

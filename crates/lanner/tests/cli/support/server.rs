@@ -22,7 +22,7 @@ use super::client::{self, Reply};
 
 pub const CONTEXT: usize = 1000;
 pub const IM_END: u32 = 257;
-pub const TEMPLATE: &str = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+pub const TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {%- if tools %}tools={{ tools | tojson }}\n{% endif %}\
     {%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
 

@@ -2,6 +2,7 @@
 
 mod request;
 mod response;
+mod tool_calls;
 
 pub use request::ChatRequest;
 pub use response::ChatFormat;

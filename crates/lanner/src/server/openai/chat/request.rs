@@ -1,5 +1,8 @@
 //! Request bodies of `POST /v1/chat/completions`, and their validation.
 
+use std::sync::Arc;
+
+use chat::tools::ToolSet;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value};
 
@@ -18,6 +21,7 @@ request_body! {
         messages: Vec<Value>,
         tools: Option<Vec<Value>>,
         tool_choice: Option<Value>,
+        parallel_tool_calls: Option<bool>,
         enable_thinking: Option<bool>,
         reasoning_effort: Option<String>,
         chat_template_kwargs: Option<Map<String, Value>>,
@@ -47,14 +51,15 @@ impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
 
     fn try_from(mut request: ChatRequest) -> Result<ValidRequest<Conversation>, ApiError> {
         request.refuse_unsupported()?;
-        let conversation = request.conversation()?;
+        let tools = request.tools()?;
+        let conversation = request.conversation(tools.is_some())?;
         let logprobs = request.alternatives()?;
         let shared = request.take_shared();
         let max_tokens = request.max_completion_tokens.or(shared.max_tokens);
         if max_tokens == Some(0) {
             return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
         }
-        let route = RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false };
+        let route = RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools };
         shared.validate(conversation, route)
     }
 }
@@ -76,7 +81,7 @@ impl ChatRequest {
     }
 
     /// Takes the template's input out of the request.
-    fn conversation(&mut self) -> Result<Conversation, ApiError> {
+    fn conversation(&mut self, with_tools: bool) -> Result<Conversation, ApiError> {
         if self.messages.is_empty() {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
         }
@@ -91,22 +96,22 @@ impl ChatRequest {
         }
         Ok(Conversation {
             messages: std::mem::take(&mut self.messages),
-            tools: self.tools()?,
+            tools: if with_tools { self.tools.take().unwrap_or_default() } else { Vec::new() },
             add_generation_prompt,
             continue_final_message,
             kwargs: self.kwargs(),
         })
     }
 
-    fn tools(&mut self) -> Result<Vec<Value>, ApiError> {
-        match self.tool_choice.as_ref().map(|choice| choice.as_str().unwrap_or("named")) {
-            None | Some("auto") => Ok(self.tools.take().unwrap_or_default()),
-            Some("none") => Ok(Vec::new()),
-            Some(choice) => {
-                let message = format!("tool_choice `{choice}` is not supported yet; `auto` and `none` are");
-                Err(ApiError::invalid("tool_choice", message).code("unsupported_parameter"))
-            }
+    fn tools(&self) -> Result<Option<Arc<ToolSet>>, ApiError> {
+        let definitions = self.tools.as_deref().unwrap_or_default();
+        let tools = ToolSet::new(definitions, self.tool_choice.as_ref(), self.parallel_tool_calls);
+        let tools = tools.map_err(|error| ApiError::invalid(&error.field, error.message))?;
+        if tools.as_ref().is_some_and(|tools| tools.required) {
+            let message = "tool_choice cannot ask for a call yet; `auto` and `none` are supported";
+            return Err(ApiError::invalid("tool_choice", message).code("unsupported_parameter"));
         }
+        Ok(tools.map(Arc::new))
     }
 
     /// The more specific field wins: `enable_thinking`, then `chat_template_kwargs`, then

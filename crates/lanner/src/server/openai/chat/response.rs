@@ -7,7 +7,10 @@ use chat::Delta;
 use engine::TokenLogprobs;
 use serde::Serialize;
 
-use super::ChatRequest;
+use super::{
+    ChatRequest,
+    tool_calls::{ToolCall, ToolCallDelta},
+};
 use crate::{
     generate::{ChoiceEvent, Token},
     model::{Conversation, Model, Prompt},
@@ -40,6 +43,8 @@ struct MessageDelta {
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[ToolCallDelta; 1]>,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,9 +58,12 @@ pub struct ChatChoice {
 #[derive(Debug, Default, Serialize)]
 struct Message {
     role: &'static str,
-    content: String,
+    /// Null if there are only tool calls.
+    content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
     refusal: Option<()>,
 }
 
@@ -107,12 +115,7 @@ impl ApiFormat for ChatFormat {
 
     fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<ChatDelta> {
         let (delta, tokens, finish_reason) = match event {
-            ChoiceEvent::Text { delta: Delta::Content(text), tokens } => {
-                (MessageDelta { content: Some(text), ..Default::default() }, tokens, None)
-            }
-            ChoiceEvent::Text { delta: Delta::Reasoning(text), tokens } => {
-                (MessageDelta { reasoning_content: Some(text), ..Default::default() }, tokens, None)
-            }
+            ChoiceEvent::Text { delta, tokens } => (MessageDelta::from(delta), tokens, None),
             ChoiceEvent::Finished(finish) => {
                 (MessageDelta::default(), finish.tokens, Some(format::finish_reason(finish.reason)))
             }
@@ -128,7 +131,13 @@ impl ApiFormat for ChatFormat {
     fn append(choice: &mut ChatChoice, piece: ChatDelta) {
         let message = &mut choice.message;
         message.role = piece.delta.role.unwrap_or(message.role);
-        message.content.push_str(&piece.delta.content.unwrap_or_default());
+        if let Some(text) = piece.delta.content {
+            message.content.get_or_insert_default().push_str(&text);
+        }
+        for call in piece.delta.tool_calls.into_iter().flatten() {
+            message.content = message.content.take().filter(|content| !content.is_empty());
+            call.append_to(&mut message.tool_calls);
+        }
         if let Some(text) = piece.delta.reasoning_content {
             message.reasoning_content.get_or_insert_default().push_str(&text);
         }
@@ -137,6 +146,22 @@ impl ApiFormat for ChatFormat {
             (all, more) => *all = all.take().or(more),
         }
         choice.finish_reason = choice.finish_reason.or(piece.finish_reason);
+    }
+}
+
+impl From<Delta> for MessageDelta {
+    fn from(delta: Delta) -> MessageDelta {
+        let empty = MessageDelta::default();
+        match delta {
+            Delta::Content(text) => MessageDelta { content: Some(text), ..empty },
+            Delta::Reasoning(text) => MessageDelta { reasoning_content: Some(text), ..empty },
+            Delta::ToolCall { index, id, name } => {
+                MessageDelta { tool_calls: Some([ToolCallDelta::begin(index, id, name)]), ..empty }
+            }
+            Delta::ToolArguments { index, arguments } => {
+                MessageDelta { tool_calls: Some([ToolCallDelta::arguments(index, arguments)]), ..empty }
+            }
+        }
     }
 }
 

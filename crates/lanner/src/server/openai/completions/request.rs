@@ -60,6 +60,7 @@ impl TryFrom<CompletionRequest> for ValidRequest<CompletionPrompts> {
             logprobs,
             prompt_logprobs: echo && logprobs.is_some(),
             prompt_only: max_tokens == 0,
+            tools: None,
         };
         shared.validate(prompts, route)
     }

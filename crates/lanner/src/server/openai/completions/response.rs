@@ -114,6 +114,10 @@ impl ApiFormat for CompletionFormat {
             ChoiceEvent::Text { delta: Delta::Content(text) | Delta::Reasoning(text), tokens } => {
                 (text, tokens, None)
             }
+            // Text completions have no tools.
+            ChoiceEvent::Text { delta: Delta::ToolCall { .. } | Delta::ToolArguments { .. }, .. } => {
+                return None;
+            }
             ChoiceEvent::Finished(finish) => {
                 (String::new(), finish.tokens, Some(format::finish_reason(finish.reason)))
             }

@@ -1,0 +1,153 @@
+//! Text that arrives in pieces, read by straight-line parsers: `async` functions that are suspended
+//! until more text is there. Nothing but [`Reader`] and the parser that polls it knows of this.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
+};
+
+use super::call_id::CallIds;
+use crate::Delta;
+
+/// The text is not a tool call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+pub(super) type Result<T> = std::result::Result<T, Malformed>;
+
+/// What a parser and its reader share.
+#[derive(Debug)]
+pub(super) struct Tape {
+    /// Text that is not yet read.
+    pub text: String,
+    /// Text read since the last complete call.
+    pub read: String,
+    /// Whether no more text will come.
+    pub ended: bool,
+    /// Deltas of the current call, or of complete calls, in order.
+    pub deltas: Vec<Delta>,
+    /// Calls begun, and how many of them are complete.
+    pub begun: usize,
+    pub complete: usize,
+    pub ids: CallIds,
+}
+
+/// A cursor in text that arrives in pieces.
+#[derive(Debug, Clone)]
+pub(super) struct Reader(Arc<Mutex<Tape>>);
+
+impl Reader {
+    pub fn new(ids: CallIds) -> Self {
+        let tape = Tape {
+            text: String::new(),
+            read: String::new(),
+            ended: false,
+            deltas: Vec::new(),
+            begun: 0,
+            complete: 0,
+            ids,
+        };
+        Self(Arc::new(Mutex::new(tape)))
+    }
+
+    pub fn tape(&self) -> MutexGuard<'_, Tape> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `decide` has an answer; it sees the unread text and whether that is all.
+    async fn decide<T>(&self, mut decide: impl FnMut(&str, bool) -> Option<T>) -> T {
+        poll_fn(|_| {
+            let tape = self.tape();
+            decide(&tape.text, tape.ended).map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Takes the next `length` bytes.
+    pub fn take(&self, length: usize) -> String {
+        let mut tape = self.tape();
+        let taken: String = tape.text.drain(..length).collect();
+        tape.read.push_str(&taken);
+        taken
+    }
+
+    /// Waits for at least one byte; false at the end of the text.
+    pub async fn more(&self) -> bool {
+        self.decide(|text, ended| (!text.is_empty() || ended).then_some(!text.is_empty())).await
+    }
+
+    /// Takes the unread text, at least one character of it.
+    pub async fn some(&self) -> Result<String> {
+        match self.more().await {
+            true => Ok(self.tape().text.clone()),
+            false => Err(Malformed),
+        }
+    }
+
+    /// Whether the text continues with `literal`, which stays unread.
+    pub async fn sees(&self, literal: &str) -> bool {
+        self.decide(|text, ended| match text.starts_with(literal) {
+            true => Some(true),
+            false if literal.starts_with(text) && !ended => None,
+            false => Some(false),
+        })
+        .await
+    }
+
+    /// Takes `literal` if the text continues with it.
+    pub async fn accept(&self, literal: &str) -> bool {
+        let seen = self.sees(literal).await;
+        if seen {
+            self.take(literal.len());
+        }
+        seen
+    }
+
+    /// Takes `literal`.
+    pub async fn expect(&self, literal: &str) -> Result<()> {
+        if self.accept(literal).await { Ok(()) } else { Err(Malformed) }
+    }
+
+    /// Skips whitespace.
+    pub async fn spaces(&self) {
+        while self.more().await {
+            let spaces = {
+                let tape = self.tape();
+                tape.text.len() - tape.text.trim_start().len()
+            };
+            let all = spaces == self.tape().text.len();
+            self.take(spaces);
+            if !all {
+                return;
+            }
+        }
+    }
+
+    /// Begins a call; its id is made up if the model wrote none.
+    pub fn begin(&self, name: &str, id: Option<String>) {
+        let mut tape = self.tape();
+        let id = id.unwrap_or_else(|| format!("call_{}", tape.ids.next(24)));
+        let index = tape.begun;
+        tape.begun += 1;
+        tape.deltas.push(Delta::ToolCall { index, id, name: name.to_owned() });
+    }
+
+    /// Adds to the arguments of the call that was begun last.
+    pub fn arguments(&self, text: &str) {
+        let mut tape = self.tape();
+        let at = tape.begun.saturating_sub(1);
+        match tape.deltas.last_mut() {
+            Some(Delta::ToolArguments { index, arguments }) if *index == at => arguments.push_str(text),
+            _ if text.is_empty() => {}
+            _ => tape.deltas.push(Delta::ToolArguments { index: at, arguments: text.to_owned() }),
+        }
+    }
+
+    /// Completes the call that was begun last.
+    pub fn end(&self) {
+        let mut tape = self.tape();
+        tape.complete = tape.begun;
+        tape.read.clear();
+    }
+}

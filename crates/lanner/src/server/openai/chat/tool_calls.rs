@@ -1,0 +1,57 @@
+//! Tool calls in chunks, and in the message folded from them.
+
+use serde::Serialize;
+
+/// The part of a call in one chunk.
+#[derive(Debug, Serialize)]
+pub struct ToolCallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+/// A whole call.
+#[derive(Debug, Serialize)]
+pub struct ToolCall {
+    id: String,
+    r#type: &'static str,
+    function: Function,
+}
+
+#[derive(Debug, Serialize)]
+struct Function {
+    name: String,
+    arguments: String,
+}
+
+impl ToolCallDelta {
+    pub fn begin(index: usize, id: String, name: String) -> ToolCallDelta {
+        let function = FunctionDelta { name: Some(name), arguments: String::new() };
+        ToolCallDelta { index, id: Some(id), r#type: Some("function"), function }
+    }
+
+    pub fn arguments(index: usize, arguments: String) -> ToolCallDelta {
+        ToolCallDelta { index, id: None, r#type: None, function: FunctionDelta { name: None, arguments } }
+    }
+
+    pub fn append_to(self, calls: &mut Vec<ToolCall>) {
+        let FunctionDelta { name, arguments } = self.function;
+        match (self.id, name, calls.last_mut()) {
+            (Some(id), Some(name), _) => {
+                calls.push(ToolCall { id, r#type: "function", function: Function { name, arguments } });
+            }
+            (_, _, Some(call)) => call.function.arguments.push_str(&arguments),
+            _ => {}
+        }
+    }
+}
