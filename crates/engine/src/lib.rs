@@ -31,9 +31,9 @@ pub use api::ngram_table as ngrams;
 pub use api::{
     CacheBits, CacheReport, CacheSource, CacheStats, Checkpoint, Constraint, Counter, Device, DiskCache,
     Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram, LoadError, Lossy, Memory,
-    MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo, Next, Options, Precision, Priority,
-    Progress, Request, RequestError, Sampling, SamplingRange, Speculate, StateSize, TokenLogprobs, TokenSet,
-    Usage, WeightReads, WeightSummary, WhenFull,
+    MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo, Next, Options, Pooling, Precision,
+    Priority, Progress, Request, RequestError, Sampling, SamplingRange, Speculate, StateSize, TokenLogprobs,
+    TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,

@@ -173,7 +173,7 @@ fn size(events: &[Event]) -> usize {
     let own = |event: &Event| match event {
         Event::Token { logprobs, .. } => logprobs.as_ref().map_or(0, scores),
         Event::Prompt(prompt) => prompt.iter().flatten().map(scores).sum(),
-        Event::Logits { values, .. } => size_of_val(&values[..]),
+        Event::Logits { values, .. } | Event::Embedding(values) => size_of_val(&values[..]),
         Event::Finished { .. } | Event::Failed(_) => 0,
     };
     events.iter().map(|event| size_of::<Event>() + own(event)).sum()
@@ -185,6 +185,8 @@ impl ChoiceState {
             Event::Prompt(logprobs) => Ok(vec![ChoiceEvent::Prompt(logprobs)]),
             Event::Logits { position, values } => Ok(vec![ChoiceEvent::Logits { position, values }]),
             Event::Token { id, logprobs } => Ok(self.push(id, logprobs)),
+            // No generation asks for one.
+            Event::Embedding(_) => Ok(Vec::new()),
             Event::Finished { reason, usage } => Ok(self.finish(reason, usage)),
             Event::Failed(error) => Err(error),
         }

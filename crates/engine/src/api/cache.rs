@@ -43,7 +43,7 @@ pub enum MissReason {
     TooLarge,
     /// More is stored, but this is the last position with a snapshot to resume from.
     NoSnapshot,
-    /// The request wants the prompt's logits, so all of it is computed.
+    /// The request wants the prompt's logits or mean, so all of it is computed.
     LogitsWanted,
     /// There is no prefix cache.
     Disabled,

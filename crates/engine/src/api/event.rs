@@ -14,6 +14,9 @@ pub enum Event {
         position: usize,
         values: Vec<f32>,
     },
+    /// With `pooling`, before `Finished`: `[hidden_size]`, of hidden states after the final norm,
+    /// not normalised.
+    Embedding(Vec<f32>),
     /// One new token. An end-of-sequence token is reported by `Finished` alone, unless
     /// `ignore_eos`.
     Token {
@@ -40,7 +43,7 @@ pub struct TokenLogprobs {
 pub enum FinishReason {
     /// The model ended its turn with this end-of-sequence token.
     Eos(u32),
-    /// `max_tokens` or the context length was reached.
+    /// `max_tokens` or the context length was reached, or the prompt's end with `pooling`.
     Length,
     /// The [`RequestHandle`](crate::RequestHandle) was dropped or cancelled.
     Cancelled,

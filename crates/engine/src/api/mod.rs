@@ -31,7 +31,7 @@ pub use self::{
     options::{
         CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,
     },
-    request::{Priority, Request, Sampling},
+    request::{Pooling, Priority, Request, Sampling},
     request_error::RequestError,
     sampling_range::SamplingRange,
     state_size::StateSize,

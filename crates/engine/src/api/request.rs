@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use super::{constraint::Constraint, options::Speculate};
 
-/// One generation: prompt token ids in, [`Event`](crate::Event)s out.
+/// One generation or embedding: prompt token ids in, [`Event`](crate::Event)s out.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Prompt token ids; at least one, each below the model's vocabulary size.
     pub prompt: Vec<u32>,
-    /// Upper bound on new tokens; at least one.
+    /// Upper bound on new tokens; at least one. With `pooling` none is generated.
     pub max_tokens: usize,
     pub sampling: Sampling,
     /// Go on after an end-of-sequence token (parity checks, benchmarks).
@@ -33,6 +33,18 @@ pub struct Request {
     pub speculation: Option<Speculate>,
     /// Which tokens may come next, position by position; `None`: all.
     pub constraint: Option<Arc<dyn Constraint>>,
+    /// Report an embedding of the prompt, in one
+    /// [`Event::Embedding`](crate::Event::Embedding), instead of generating.
+    pub pooling: Option<Pooling>,
+}
+
+/// How the hidden states of a prompt become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// That of the last token. Stored prefixes are reused.
+    Last,
+    /// Their mean, so every token is computed.
+    Mean,
 }
 
 impl Request {
@@ -51,12 +63,23 @@ impl Request {
             cache_breakpoints: vec![],
             speculation: None,
             constraint: None,
+            pooling: None,
         }
     }
 
-    /// Whether every prompt token has to be computed, for its logits.
+    /// A request for the prompt's embedding.
+    pub fn embedding(prompt: Vec<u32>, pooling: Pooling) -> Request {
+        Request { speculation: Some(Speculate::Off), pooling: Some(pooling), ..Request::new(prompt, 0) }
+    }
+
+    /// Whether logits of every prompt token are reported.
     pub fn wants_prompt_logits(&self) -> bool {
         self.prompt_logprobs || self.logits
+    }
+
+    /// Whether every prompt token has to be computed, so that no stored prefix is of use.
+    pub fn computes_whole_prompt(&self) -> bool {
+        self.wants_prompt_logits() || self.pooling == Some(Pooling::Mean)
     }
 
     pub fn is_late(&self, now: Instant) -> bool {

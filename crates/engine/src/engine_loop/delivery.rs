@@ -58,6 +58,10 @@ impl Delivery {
         self.submission.buffer(Event::Prompt(std::mem::take(&mut self.prompt_logprobs)));
     }
 
+    pub fn buffer_embedding(&mut self, embedding: Vec<f32>) {
+        self.submission.buffer(Event::Embedding(embedding));
+    }
+
     pub fn buffer_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
         self.submission.buffer(Event::Token { id, logprobs });
     }

@@ -235,7 +235,7 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     if request.prompt.is_empty() {
         return Err(RequestError::EmptyPrompt);
     }
-    if request.max_tokens == 0 {
+    if request.max_tokens == 0 && request.pooling.is_none() {
         return Err(RequestError::NoTokensAsked);
     }
     if request.prompt.len() >= info.context_length {

@@ -13,6 +13,7 @@ pub mod heartbeat;
 mod memory_admission;
 mod meter;
 mod phase;
+mod pooled;
 mod progress;
 mod queue;
 mod recovery;

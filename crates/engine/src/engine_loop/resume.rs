@@ -119,7 +119,7 @@ fn should_wait(sequence: &mut Sequence, before: &mut [Sequence], prefix: &mut Pr
 }
 
 fn should_wait_for_snapshot(sequence: &mut Sequence, before: &mut [Sequence], prefix: &PrefixCache) -> bool {
-    if !prefix.is_enabled() || sequence.quarantined || sequence.request.wants_prompt_logits() {
+    if !prefix.is_enabled() || sequence.quarantined || sequence.request.computes_whole_prompt() {
         return false;
     }
     let Phase::Waiting(wait) = &mut sequence.phase else { return false };

@@ -1,11 +1,13 @@
 //! One sequence's row of a step, and its results.
 
+use std::ops::Range;
+
 use kernels::SampleError;
 use mlx::{Array, Dtype};
 
 use super::sequence::Sequence;
 use crate::{
-    api::{FinishReason, ModelInfo, RequestError, TokenLogprobs, TokenSet},
+    api::{FinishReason, ModelInfo, Pooling, RequestError, TokenLogprobs, TokenSet},
     models::Model,
     prefix::{CopiedState, CopySource, PrefixCache},
     sample::logprobs::Logprobs,
@@ -37,6 +39,16 @@ pub struct StepRow {
     logits: Option<(usize, Array)>,
     /// For drafters.
     hidden: Option<HiddenRow>,
+    /// Float32 `[n, hidden_size]` for an embedding, and whether the prompt ends with them.
+    pooled: Option<(Array, bool)>,
+}
+
+/// Hidden states of a row's prompt tokens, read back for an embedding.
+pub struct PromptStates {
+    pub num_tokens: usize,
+    /// One state after the other.
+    pub values: Vec<f32>,
+    pub ends_prompt: bool,
 }
 
 /// Hidden states of a row's tokens, `[n, hidden_size]` each.
@@ -71,7 +83,7 @@ impl StepRow {
         let mut row = StepRow {
             sequence: s.id,
             num_tokens: n,
-            samples: s.progress.num_computed_tokens >= s.tokens.len(),
+            samples: s.samples_after(0),
             draft,
             allowed: vec![],
             sum: None,
@@ -81,7 +93,12 @@ impl StepRow {
             prompt_logprobs: None,
             logits: None,
             hidden: None,
+            pooled: None,
         };
+        if let Some(pooling) = s.request.pooling {
+            row.pooled = pooled(pooling, hidden, start..start + n as i32, at + n >= prompt);
+            return row;
+        }
         if row.samples {
             row.allowed = std::mem::take(&mut s.draft.allowed);
         }
@@ -149,7 +166,9 @@ impl StepRow {
         let logprobs = [self.logprobs.as_ref(), self.prompt_logprobs.as_ref().map(|(_, l)| l)];
         let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
         let copied = self.copied.iter().flat_map(CopiedState::arrays).chain(&self.sum);
-        self.logits.as_ref().map(|(_, logits)| logits).into_iter().chain(logprobs).chain(copied)
+        let logits = self.logits.as_ref().map(|(_, logits)| logits);
+        let pooled = self.pooled.as_ref().map(|(states, _)| states);
+        logits.into_iter().chain(pooled).chain(logprobs).chain(copied)
     }
 
     /// Reads the results; `sampled` are the tokens sampled after the known ones and after each
@@ -179,7 +198,24 @@ impl StepRow {
                 .logits
                 .map(|(at, l)| Ok::<_, mlx::Error>((at, l.dim(1), l.to_vec()?)))
                 .transpose()?,
+            pooled: self.pooled.map(|(states, ends)| PromptStates::read(&states, ends)).transpose()?,
         })
+    }
+}
+
+/// The states `range` of a step's hidden states that an embedding needs.
+fn pooled(pooling: Pooling, hidden: &Array, range: Range<i32>, ends: bool) -> Option<(Array, bool)> {
+    let start = match pooling {
+        Pooling::Mean => range.start,
+        Pooling::Last if ends => range.end - 1,
+        Pooling::Last => return None,
+    };
+    Some((hidden.slice(0, start, range.end).astype(Dtype::Float32), ends))
+}
+
+impl PromptStates {
+    fn read(states: &Array, ends_prompt: bool) -> mlx::Result<PromptStates> {
+        Ok(PromptStates { num_tokens: states.dim(0) as usize, values: states.to_vec()?, ends_prompt })
     }
 }
 
@@ -198,6 +234,7 @@ pub struct RowOutput {
     logprobs: Option<Vec<TokenLogprobs>>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
     logits: Option<(usize, i32, Vec<f32>)>,
+    pooled: Option<PromptStates>,
 }
 
 impl RowOutput {
@@ -237,6 +274,9 @@ impl RowOutput {
         }
         if let Some((at, logprobs)) = self.prompt_logprobs {
             s.deliver_prompt_logprobs(at, logprobs);
+        }
+        if let Some(states) = self.pooled {
+            return s.deliver_hidden(&states);
         }
         if self.sampled.is_empty() {
             return Ok(None);

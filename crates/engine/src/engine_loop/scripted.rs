@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     api::{
-        CacheReport, CacheStats, Event, FinishReason, ModelInfo, Request, RequestError, TokenLogprobs, Usage,
+        CacheReport, CacheStats, Event, FinishReason, ModelInfo, Pooling, Request, RequestError,
+        TokenLogprobs, Usage,
     },
     speculate::StepTimes,
 };
@@ -30,7 +31,7 @@ pub enum Step {
 ///
 /// End-of-sequence ids, `max_tokens`, deadlines, cancellation and usage behave as in the real
 /// engine; requests run one thread each, `permits` at most. Log-probabilities are fixed: -0.5 for
-/// the token, and its successors in `top`.
+/// the token, and its successors in `top`. Embeddings have eight numbers.
 pub fn scripted(
     info: ModelInfo,
     permits: usize,
@@ -76,6 +77,20 @@ pub fn stuck(info: ModelInfo) -> Engine {
     Engine::new(info, Admission::new(1, 0), Arc::default(), heartbeat, sender, thread)
 }
 
+/// The hidden state of a token is a vector of eight numbers: 1 where the token's remainder is.
+fn embed(mut submission: Submission, pooling: Pooling) {
+    let prompt = submission.request.prompt.clone();
+    let tokens = match pooling {
+        Pooling::Last => &prompt[prompt.len() - 1..],
+        Pooling::Mean => &prompt[..],
+    };
+    let mut embedding = vec![0.0; 8];
+    tokens.iter().for_each(|&id| embedding[id as usize % 8] += 1.0 / tokens.len() as f32);
+    submission.send(Event::Embedding(embedding));
+    let usage = Usage { prompt_tokens: prompt.len(), ..Usage::default() };
+    submission.send(Event::Finished { reason: FinishReason::Length, usage });
+}
+
 fn run(
     mut submission: Submission,
     info: &ModelInfo,
@@ -92,6 +107,9 @@ fn run(
     if request.prompt_logprobs {
         let rest = request.prompt.iter().skip(1).map(|&id| logprobs(id));
         submission.send(Event::Prompt(std::iter::once(None).chain(rest).collect()));
+    }
+    if let Some(pooling) = request.pooling {
+        return embed(submission, pooling);
     }
     let limit = request.max_tokens.min(info.context_length - request.prompt.len());
     let mut usage = Usage { prompt_tokens: request.prompt.len(), ..Usage::default() };

@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use super::{
     delivery::{Delivery, End},
     phase::Phase,
+    pooled::PooledStates,
     progress::Progress,
+    row::PromptStates,
     schedule::Demand,
     submission::Submission,
 };
 use crate::{
-    api::{FinishReason, MissReason, ModelInfo, Request, Reservation, TokenLogprobs, TokenSet},
+    api::{FinishReason, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs, TokenSet},
     cache::{Cache, WindowEvicted},
     models::Model,
     prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixMatch, StateCopy},
@@ -35,6 +37,8 @@ pub struct Sequence {
     /// A step with this sequence failed; it runs alone until it has delivered a token.
     pub quarantined: bool,
     pub memory: TokenMemory,
+    /// Of the prompt tokens read back, if the request wants an embedding.
+    pooled: PooledStates,
     delivery: Delivery,
     max_new_tokens: usize,
     vocab_size: usize,
@@ -116,7 +120,10 @@ impl Sequence {
     ) -> Sequence {
         submission.meter.admitted();
         let request = submission.request.clone();
-        let room = info.context_length - request.prompt.len();
+        let room = match request.pooling {
+            Some(_) => 0,
+            None => info.context_length - request.prompt.len(),
+        };
         Sequence {
             id,
             tokens: request.prompt.clone(),
@@ -130,6 +137,7 @@ impl Sequence {
             snapshots: Snapshots::default(),
             quarantined: false,
             memory,
+            pooled: PooledStates::default(),
             delivery: Delivery::new(submission),
             max_new_tokens: request.max_tokens.min(room),
             vocab_size: info.vocab_size,
@@ -194,6 +202,7 @@ impl Sequence {
         self.phase = Phase::waiting();
         self.progress = Progress::default();
         self.snapshots = Snapshots::default();
+        self.pooled = PooledStates::default();
         self.draft = DraftTokens::default();
         self.speculation.on_restart();
         self.caches = model.make_caches();
@@ -241,6 +250,11 @@ impl Sequence {
         } else {
             Demand::Nothing
         }
+    }
+
+    /// Whether it samples once `more` tokens are computed.
+    pub fn samples_after(&self, more: usize) -> bool {
+        self.request.pooling.is_none() && self.progress.num_computed_tokens + more >= self.tokens.len()
     }
 
     /// Tokens generated and read back.
@@ -425,6 +439,20 @@ impl Sequence {
     /// Sends logits after positions `at..`, `vocab_size` each.
     pub fn deliver_logits(&mut self, at: usize, values: &[f32]) {
         self.delivery.send_logits(at, values, self.vocab_size);
+    }
+
+    /// Takes hidden states of prompt tokens; returns why the sequence ends with them, if it does.
+    ///
+    /// # Errors
+    /// A number is not finite.
+    pub fn deliver_hidden(&mut self, states: &PromptStates) -> Result<Option<FinishReason>, RequestError> {
+        self.pooled.add(states.num_tokens, &states.values);
+        if !states.ends_prompt {
+            return Ok(None);
+        }
+        let embedding = self.pooled.mean().ok_or(RequestError::NotFinite)?;
+        self.delivery.buffer_embedding(embedding);
+        Ok(Some(FinishReason::Length))
     }
 
     /// Takes a token read back; returns why the sequence ends with it, if it does.

@@ -75,8 +75,7 @@ impl Step {
         let decodes = chosen.iter().all(|s| decodes(s));
         // Evaluating a sampled token evaluates all that it depends on; other state is evaluated
         // explicitly.
-        let samples = |s: &Sequence, n: usize| s.progress.num_computed_tokens + n >= s.tokens.len();
-        let all_sample = chosen.iter().zip(&counts).all(|(s, n)| samples(s, *n));
+        let all_sample = chosen.iter().zip(&counts).all(|(s, n)| s.samples_after(*n));
         let Forward { hidden, layers, cache_arrays } =
             Forward::of(model, &mut chosen, &counts, hidden_capture, !all_sample);
         let (mut rows, mut ends) = (vec![], vec![]);

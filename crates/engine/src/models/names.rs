@@ -7,9 +7,12 @@ pub fn text_config(config: &Value) -> &Value {
     config.get("text_config").unwrap_or(config)
 }
 
-/// Names unchanged, without the RoPE buffers of old checkpoints.
+/// Names unchanged, without the RoPE buffers of old checkpoints. Embedding models are published
+/// without their head, and then without the prefix `model.`.
 pub fn plain_names(_: &Value, name: &str) -> Option<String> {
-    (!name.ends_with("rotary_emb.inv_freq")).then(|| name.to_string())
+    let is_bare = ["embed_tokens.", "layers.", "norm."].iter().any(|start| name.starts_with(start));
+    let prefix = if is_bare { "model." } else { "" };
+    (!name.ends_with("rotary_emb.inv_freq")).then(|| format!("{prefix}{name}"))
 }
 
 /// Strips the prefixes of multimodal checkpoints (`model.language_model.` in the hub,

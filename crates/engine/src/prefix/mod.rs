@@ -129,7 +129,7 @@ impl PrefixCache {
     /// Whether a sequence of `tokens` must wait for state that is read from the disk. Starts the
     /// read if there is none, once per sequence.
     pub fn should_wait_for_disk(&mut self, request: &Request, tokens: &[u32], fetch: &mut DiskFetch) -> bool {
-        if !self.is_enabled() || request.wants_prompt_logits() {
+        if !self.is_enabled() || request.computes_whole_prompt() {
             return false;
         }
         let limit = (tokens.len() - 1).min(self.max_tokens());
@@ -203,15 +203,15 @@ impl PrefixCache {
         if !self.is_enabled() {
             return PrefixMatch::none(MissReason::Disabled);
         }
-        let wants_logits = request.wants_prompt_logits();
+        let wants_all = request.computes_whole_prompt();
         let on_disk = self.disk.as_ref().map(|disk| disk.find(tokens, limit).0).unwrap_or_default();
         let found = self.tree.find(tokens);
         let known = found.merge(&on_disk);
         let reusable = known.known.min(limit);
-        let position = if wants_logits { 0 } else { self.tree.resumable(&found, limit) };
+        let position = if wants_all { 0 } else { self.tree.resumable(&found, limit) };
         let mut matched = self.restore(&found, position, caches, tokens.len());
         matched.report.reusable = reusable;
-        matched.report.miss = match wants_logits {
+        matched.report.miss = match wants_all {
             true => Some(Miss { reason: MissReason::LogitsWanted, position: 0 }),
             false => lookup::miss(&known, position, limit),
         };

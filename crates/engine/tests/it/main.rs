@@ -6,6 +6,7 @@ mod dflash;
 mod disk;
 mod disk_bits;
 mod draft_model;
+mod embeddings;
 mod golden;
 mod prefix;
 mod prefix_slices;
