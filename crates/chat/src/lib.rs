@@ -24,6 +24,7 @@ mod detokenize;
 mod environment;
 mod error;
 mod expansion;
+mod fill_in_middle;
 mod filters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -44,6 +45,7 @@ pub use decode::{DecodeOptions, Decoder, ToolOptions};
 pub use delta::Delta;
 pub use detokenize::{Detokenizer, TextOffsets};
 pub use error::{Error, Result};
+pub use fill_in_middle::FillInMiddle;
 pub use reasoning::{Markers, Reasoning, starts_in_reasoning};
 pub use stop::StopStrings;
 pub use template::{DateTime, RenderInput, Template};

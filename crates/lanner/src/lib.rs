@@ -17,6 +17,7 @@ pub mod hub;
 pub mod loading;
 pub mod model;
 mod model_files;
+mod pooling;
 pub mod sampling;
 pub mod server;
 pub mod source;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use chat::{Template, Tokenizer};
-use engine::{Checkpoint, Engine, LoadError, Options, Progress, Speculate};
+use engine::{Checkpoint, Engine, LoadError, Options, Pooling, Progress, Speculate};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
@@ -51,6 +51,8 @@ pub struct Opened {
     pub tokenizer: Tokenizer,
     /// `None`: the model has no chat template.
     pub template: Option<Template>,
+    /// How embeddings are pooled, or why there are none.
+    pub pooling: Result<Pooling, String>,
 }
 
 /// Opens the model that `config` names; once `stopped` is set, loading fails.
@@ -65,7 +67,8 @@ pub fn open(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Opened, O
     let loading = Loading { name: &source.name, options, stopped: stopped.clone() };
     let (engine, tokenizer) = loading.with_tokenizer(&source.location)?;
     engine.set_calibration_text(tokenizer.encode(CALIBRATION_TEXT, true)?);
-    Ok(Opened { source, engine, tokenizer, template })
+    let pooling = model_files::pooling(&source.location);
+    Ok(Opened { source, engine, tokenizer, template, pooling })
 }
 
 /// Opens the engine alone, for callers that bring token ids: a folder then needs no tokenizer.

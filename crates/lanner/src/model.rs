@@ -7,11 +7,12 @@ use std::{
 };
 
 use chat::{
-    DecodeOptions, Decoder, Markers, RenderInput, Template, TextOffsets, Tokenizer, ToolOptions,
+    DecodeOptions, Decoder, FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer,
+    ToolOptions,
     tools::{Dialect, ToolSet},
     volatile_lines,
 };
-use engine::{Engine, Request};
+use engine::{Engine, Pooling, Request};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -35,6 +36,8 @@ pub struct Model {
     markers: Option<Markers>,
     /// How the model writes tool calls; `None`: it is not known to do so.
     pub tool_dialect: Option<Dialect>,
+    /// How embeddings are pooled, or why there are none.
+    pub pooling: Result<Pooling, String>,
     cache_breakpoints: CacheBreakpoints,
     pub volatile_prefix: VolatilePrefix,
 }
@@ -77,9 +80,9 @@ impl Model {
     /// # Errors
     /// As [`open`](Model::open).
     pub fn open_unless(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Model, OpenError> {
-        let Opened { source, engine, tokenizer, template } = loading::open(config, stopped)?;
+        let Opened { source, engine, tokenizer, template, pooling } = loading::open(config, stopped)?;
         let model = Model::new(source.name, engine, tokenizer, template);
-        Ok(Model { alias: source.alias, volatile_prefix: config.volatile_prefix, ..model })
+        Ok(Model { alias: source.alias, pooling, volatile_prefix: config.volatile_prefix, ..model })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
@@ -95,6 +98,7 @@ impl Model {
             template,
             markers,
             tool_dialect,
+            pooling: Ok(Pooling::Mean),
             cache_breakpoints,
             volatile_prefix,
         }
@@ -142,6 +146,26 @@ impl Model {
     pub fn text_prompt(&self, text: &str) -> Result<Prompt, PromptError> {
         self.check_length(text)?;
         Ok(Prompt::from_ids(self.tokenizer.encode(text, true)?))
+    }
+
+    /// A part of a prompt of plain text, without special tokens around it.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode it.
+    pub fn text_part(&self, text: &str) -> Result<Prompt, PromptError> {
+        self.check_length(text)?;
+        Ok(Prompt::from_ids(self.tokenizer.encode(text, false)?))
+    }
+
+    /// A prompt whose answer stands between `prefix` and `suffix`.
+    ///
+    /// # Errors
+    /// The vocabulary has no tokens for that, or the tokenizer cannot encode the suffix.
+    pub fn fill_in_prompt(&self, prefix: &Prompt, suffix: &str) -> Result<Prompt, PromptError> {
+        let fill_in = FillInMiddle::detect(&self.tokenizer);
+        let fill_in = fill_in.ok_or_else(|| PromptError::NoFillInMiddle(self.name.clone()))?;
+        self.check_length(suffix)?;
+        Ok(Prompt::from_ids(fill_in.prompt(&self.tokenizer, &prefix.ids, suffix)?))
     }
 
     /// Tokens of a text of any length, special tokens included.
@@ -215,6 +239,8 @@ pub enum PromptError {
     NoTemplate(String),
     #[error("the chat template of {0} has no syntax for tool calls that is known here")]
     NoToolDialect(String),
+    #[error("{0} has no tokens to fill in the middle of a text; leave `suffix` out")]
+    NoFillInMiddle(String),
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
     TooLong { bytes: usize, context: usize },
     #[error(transparent)]
@@ -225,7 +251,10 @@ impl PromptError {
     /// Whether the request is at fault.
     pub fn is_request_error(&self) -> bool {
         match self {
-            PromptError::NoTemplate(_) | PromptError::NoToolDialect(_) | PromptError::TooLong { .. } => true,
+            PromptError::NoTemplate(_)
+            | PromptError::NoToolDialect(_)
+            | PromptError::NoFillInMiddle(_)
+            | PromptError::TooLong { .. } => true,
             PromptError::Text(error) => error.is_request_error(),
         }
     }

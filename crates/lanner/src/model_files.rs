@@ -4,11 +4,12 @@
 use std::path::Path;
 
 use chat::{Template, Tokenizer};
-use engine::Checkpoint;
+use engine::{Checkpoint, Pooling};
 use serde_json::Value;
 
 use crate::{
     builtin::{BUILTIN, Builtin},
+    pooling,
     source::ModelLocation,
 };
 
@@ -50,6 +51,14 @@ pub fn template(location: &ModelLocation) -> Result<Option<Template>, chat::Erro
         Err(chat::Error::NoTemplate(_)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// How its embeddings are pooled.
+///
+/// # Errors
+/// They are made in a way that is not supported.
+pub fn pooling(location: &ModelLocation) -> Result<Pooling, String> {
+    folder(location).map_or(Ok(Pooling::Mean), pooling::from_folder)
 }
 
 /// The end-of-sequence token that tokenizer_config.json names, if any.

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::mpsc};
 
-use engine::{
+use lanner_engine::{
     CacheReport, Checkpoint, Engine, Event, FinishReason, Miss, MissReason, Options, Pooling, Precision,
     Request, RequestError, Usage, start,
 };

@@ -87,6 +87,7 @@ pub fn is_companion(name: &str) -> bool {
             | "special_tokens_map.json"
             | "added_tokens.json"
             | "merges.txt"
+            | "modules.json"
             | "vocab.json"
             | "vocab.txt"
     ) || (name.starts_with("tokenizer") && name.ends_with(".json"))

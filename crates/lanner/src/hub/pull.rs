@@ -97,6 +97,7 @@ fn companions(repo: &RepoName, listing: &Listing, chosen: &ModelFiles) -> Result
     let config = format!("{}config.json", chosen.folder);
     let wanted = |path: &String| match &chosen.weights {
         WeightFiles::Index(index) if path == index => true,
+        _ if path.strip_prefix(&chosen.folder[..]) == Some("1_Pooling/config.json") => true,
         _ => name_in(path, &chosen.folder).is_some_and(is_companion),
     };
     let paths = listing.paths();

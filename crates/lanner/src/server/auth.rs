@@ -33,7 +33,9 @@ impl Auth {
         self.check_host(request)?;
         self.check_origin(request)?;
         match request.uri().path() {
-            path if path.starts_with("/v1/") || path == "/metrics" => self.check_key(request),
+            path if ["/v1/", "/v2/", "/metrics"].iter().any(|start| path.starts_with(start)) => {
+                self.check_key(request)
+            }
             _ => Ok(()),
         }
     }

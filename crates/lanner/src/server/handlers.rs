@@ -159,9 +159,9 @@ pub async fn completions(
     respond::<CompletionFormat>(server, &preparation, body).await
 }
 
-type Threads = Extension<Arc<Preparation>>;
+pub type Threads = Extension<Arc<Preparation>>;
 /// A `Result`, so that bodies that cannot be read are counted too.
-type Body = Result<JsonBody, ApiError>;
+pub type Body = Result<JsonBody, ApiError>;
 
 async fn respond<F: ApiFormat>(
     server: Arc<Server>,

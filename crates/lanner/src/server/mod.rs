@@ -6,6 +6,8 @@ mod app_state;
 mod auth;
 mod completion;
 mod connections;
+mod embedding;
+mod embedding_routes;
 mod handlers;
 mod idempotency;
 mod metrics;
@@ -122,6 +124,9 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/models/{*id}", get(handlers::model))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/v1/completions", post(handlers::completions))
+        .route("/v1/embeddings", post(embedding_routes::embeddings))
+        .route("/v1/rerank", post(embedding_routes::rerank))
+        .route("/v2/rerank", post(embedding_routes::rerank))
         .merge(admin)
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)

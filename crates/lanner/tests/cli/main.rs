@@ -12,6 +12,7 @@ mod connections;
 mod disconnects;
 mod disk;
 mod draft_model;
+mod embeddings;
 mod errors;
 mod flags;
 mod fuzzing;

@@ -276,14 +276,14 @@ fn requests(
     prompts.iter().flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }
 
-/// Counts choices while they are generated, for /health.
-struct RunningChoices {
+/// Counts choices while they are generated, and texts while they are embedded, for /health.
+pub struct RunningChoices {
     count: Arc<AtomicUsize>,
     choices: usize,
 }
 
 impl RunningChoices {
-    fn new(count: &Arc<AtomicUsize>, choices: usize) -> RunningChoices {
+    pub fn new(count: &Arc<AtomicUsize>, choices: usize) -> RunningChoices {
         count.fetch_add(choices, Ordering::Relaxed);
         RunningChoices { count: count.clone(), choices }
     }

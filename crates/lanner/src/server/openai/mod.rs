@@ -3,17 +3,21 @@
 pub mod chat;
 pub mod completions;
 pub mod count;
+pub mod embeddings;
 pub mod error;
 mod fields;
 mod fingerprint;
 mod format;
 mod params;
+mod prompt;
 mod request;
+pub mod rerank;
 pub mod usage;
 
 pub use self::{
     fingerprint::fingerprint,
     format::{ApiFormat, finish_reason, prompt_error},
     params::{GenerateParams, Reply, ValidRequest},
+    prompt::PromptInput,
     request::parse,
 };

@@ -39,6 +39,14 @@ pub struct LannerUsage {
     pub lossy: Vec<&'static str>,
 }
 
+/// `usage` of a response without generated tokens.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct InputUsage {
+    pub prompt_tokens: usize,
+    pub total_tokens: usize,
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
 /// Drafted and accepted tokens.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SpeculationUsage {

@@ -198,6 +198,30 @@ pub const COMPLETIONS: [Field; 6] = [
     ("logprobs", &["0", "2"], &["20", "21"]),
 ];
 
+pub const EMBEDDINGS: [Field; 8] = [
+    (
+        "input",
+        &[r#""The owl""#, "[5,6,7]", r#"["a","b"]"#, "[[1],[2,3]]"],
+        &["[8191]", "[8192]", "[[]]", r#"[1,"a"]"#, r#"[""]"#],
+    ),
+    ("model", &[r#""default""#, "null"], &[r#""gpt-4""#]),
+    ("encoding_format", &[r#""float""#, r#""base64""#], &[r#""int8""#]),
+    ("dimensions", &["1", "7"], &["0", "100000"]),
+    ("pooling", &[r#""last""#, r#""mean""#], &[r#""cls""#]),
+    ("priority", &[r#""background""#], &[r#""urgent""#]),
+    ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
+    ("truncate_prompt_tokens", &["null"], &["1"]),
+];
+
+pub const RERANK: [Field; 6] = [
+    ("query", &[r#""owls""#], &[r#""""#]),
+    ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
+    ("top_n", &["1", "9"], &["0"]),
+    ("return_documents", &["true", "false"], &[]),
+    ("max_tokens_per_doc", &["null"], &["5"]),
+    ("timeout", &["0.3"], &["1e-9"]),
+];
+
 /// Names of models, none of which exists locally; nothing is downloaded.
 pub const MODEL: [Field; 2] = [
     (
@@ -224,11 +248,13 @@ pub const MODEL: [Field; 2] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub fn posted() -> [Posted; 4] {
+pub fn posted() -> [Posted; 6] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     [
         ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
         ("/v1/completions", completions, &["prompt", "max_tokens", "timeout"]),
+        ("/v1/embeddings", EMBEDDINGS.to_vec(), &["input", "timeout"]),
+        ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/v1/models/load", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
     ]

@@ -1,6 +1,5 @@
 //! `POST /v1/completions`.
 
-mod prompt;
 mod request;
 mod response;
 

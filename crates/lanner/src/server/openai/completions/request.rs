@@ -2,22 +2,23 @@
 
 use serde::de::IgnoredAny;
 
-use super::prompt::{PromptField, PromptInput};
 use crate::server::openai::{
     error::ApiError,
     fields,
     params::ValidRequest,
+    prompt::{PromptField, PromptInput},
     request::{RouteParams, request_body},
 };
 
 /// OpenAI's default for text completions.
 const DEFAULT_MAX_TOKENS: usize = 16;
+const MAX_PROMPTS: usize = 128;
 
 request_body! {
     pub struct CompletionRequest {
         prompt: PromptField,
         echo: Option<bool>,
-        suffix: Option<IgnoredAny>,
+        suffix: Option<String>,
         best_of: Option<usize>,
         return_token_ids: Option<bool>,
         logprobs: Option<usize>,
@@ -30,6 +31,8 @@ request_body! {
 pub struct CompletionPrompts {
     /// At least one.
     pub prompts: Vec<PromptInput>,
+    /// The text after the completion.
+    pub suffix: Option<String>,
     pub echo: bool,
     pub return_token_ids: bool,
 }
@@ -40,18 +43,22 @@ impl TryFrom<CompletionRequest> for ValidRequest<CompletionPrompts> {
     fn try_from(mut request: CompletionRequest) -> Result<ValidRequest<CompletionPrompts>, ApiError> {
         let shared = request.take_shared();
         fields::refuse(&[
-            ("suffix", request.suffix.is_some()),
             ("best_of", request.best_of.is_some_and(|best_of| best_of != shared.n.unwrap_or(1))),
             ("response_format", request.response_format.is_some()),
         ])?;
         let echo = request.echo.unwrap_or(false);
+        let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
+        if echo && suffix.is_some() {
+            return Err(ApiError::invalid("suffix", "suffix and echo exclude each other"));
+        }
         let max_tokens = shared.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
         if max_tokens == 0 && !echo {
             return Err(ApiError::invalid("max_tokens", "max_tokens may be 0 only with `echo: true`"));
         }
         let logprobs = request.logprobs.map(|count| fields::top_logprobs("logprobs", count)).transpose()?;
         let prompts = CompletionPrompts {
-            prompts: request.prompt.split()?,
+            prompts: request.prompt.split("prompt", MAX_PROMPTS)?,
+            suffix,
             echo,
             return_token_ids: request.return_token_ids.unwrap_or(false),
         };

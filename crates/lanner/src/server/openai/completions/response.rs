@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use chat::{Delta, TextOffsets};
-use engine::{RequestError, TokenLogprobs};
+use engine::TokenLogprobs;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{CompletionRequest, prompt::PromptInput, request::CompletionPrompts};
+use super::{CompletionRequest, request::CompletionPrompts};
 use crate::{
     generate::{ChoiceEvent, Token},
     model::{Model, Prompt},
@@ -16,6 +16,7 @@ use crate::{
         error::ApiError,
         format::{self, ApiFormat, finite, prompt_error},
         params::GenerateParams,
+        prompt::PromptInput,
     },
 };
 
@@ -74,7 +75,10 @@ impl ApiFormat for CompletionFormat {
         completions: CompletionPrompts,
         params: &GenerateParams,
     ) -> Result<(CompletionFormat, Vec<Prompt>), ApiError> {
-        let prompts = completions.prompts.iter().map(|input| prompt(model, input));
+        let prompts = completions.prompts.iter().map(|input| match &completions.suffix {
+            None => input.encode(model, Self::PROMPT),
+            Some(suffix) => fill_in(model, input, suffix),
+        });
         let prompts: Vec<Prompt> = prompts.collect::<Result<_, _>>()?;
         let echoes = completions.prompts.into_iter().zip(&prompts).map(|(input, prompt)| Echo {
             text: match input {
@@ -154,19 +158,14 @@ impl ApiFormat for CompletionFormat {
     }
 }
 
-/// Rejects prompts longer than the context before their ids are copied or decoded.
-fn prompt(model: &Model, input: &PromptInput) -> Result<Prompt, ApiError> {
-    let context = model.engine.info().context_length;
-    match input {
-        PromptInput::Text(text) => {
-            model.text_prompt(text).map_err(|error| prompt_error(&error, CompletionFormat::PROMPT))
-        }
-        PromptInput::Ids(ids) if ids.len() >= context => {
-            let error = RequestError::PromptTooLong { prompt: ids.len(), context };
-            Err(ApiError::from_engine(&error, CompletionFormat::PROMPT))
-        }
+/// The prompt is what stands before the completion, without a token that begins a text.
+fn fill_in(model: &Model, prefix: &PromptInput, suffix: &str) -> Result<Prompt, ApiError> {
+    let prefix = match prefix {
+        PromptInput::Text(text) => model.text_part(text),
         PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
-    }
+    };
+    let prompt = prefix.and_then(|prefix| model.fill_in_prompt(&prefix, suffix));
+    prompt.map_err(|error| prompt_error(&error, "suffix").code("unsupported_parameter"))
 }
 
 impl CompletionFormat {

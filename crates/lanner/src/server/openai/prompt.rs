@@ -1,13 +1,17 @@
-//! The field `prompt` of text completions: texts or token ids, one prompt or several.
+//! The fields `prompt` of text completions and `input` of embeddings: texts or token ids, one or
+//! several.
 
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use crate::server::openai::error::ApiError;
+use engine::RequestError;
 
-const MAX_PROMPTS: usize = 128;
+use crate::{
+    model::{Model, Prompt},
+    server::openai::{error::ApiError, prompt_error},
+};
 
 #[derive(Debug)]
 pub enum PromptField {
@@ -129,11 +133,11 @@ pub enum PromptInput {
 }
 
 impl PromptField {
-    /// One input per prompt, at least one.
+    /// One input per prompt, at least one and at most `most`; `param` is the field's name.
     ///
     /// # Errors
     /// 400: there is no prompt, or there are too many.
-    pub fn split(self) -> Result<Vec<PromptInput>, ApiError> {
+    pub fn split(self, param: &str, most: usize) -> Result<Vec<PromptInput>, ApiError> {
         let prompts: Vec<PromptInput> = match self {
             PromptField::Text(text) => vec![PromptInput::Text(text)],
             PromptField::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
@@ -141,12 +145,31 @@ impl PromptField {
             PromptField::IdLists(lists) => lists.into_iter().map(PromptInput::Ids).collect(),
         };
         match prompts.len() {
-            0 => Err(ApiError::invalid("prompt", "the prompt is empty; send at least one token")),
-            1..=MAX_PROMPTS => Ok(prompts),
+            0 => Err(ApiError::invalid(param, format!("the {param} is empty; send at least one token"))),
+            count if count <= most => Ok(prompts),
             count => {
-                let message = format!("{count} prompts in one request; at most {MAX_PROMPTS}");
-                Err(ApiError::invalid("prompt", message))
+                let message = format!("{count} {param}s in one request; at most {most}");
+                Err(ApiError::invalid(param, message))
             }
+        }
+    }
+}
+
+impl PromptInput {
+    /// Its tokens. One longer than the context is refused before it is encoded or copied; `param`
+    /// is the field that held it.
+    ///
+    /// # Errors
+    /// 400: it is too long, or cannot be encoded.
+    pub fn encode(&self, model: &Model, param: &str) -> Result<Prompt, ApiError> {
+        let context = model.engine.info().context_length;
+        match self {
+            PromptInput::Text(text) => model.text_prompt(text).map_err(|error| prompt_error(&error, param)),
+            PromptInput::Ids(ids) if ids.len() >= context => {
+                let error = RequestError::PromptTooLong { prompt: ids.len(), context };
+                Err(ApiError::from_engine(&error, param))
+            }
+            PromptInput::Ids(ids) => Ok(Prompt::from_ids(ids.clone())),
         }
     }
 }

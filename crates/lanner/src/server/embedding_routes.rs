@@ -1,0 +1,59 @@
+//! Routes that answer with embeddings, or compare them.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+
+use super::{
+    Server,
+    embedding::embed,
+    handlers::{Body, Threads},
+    metrics::{Outcome, OutcomeGuard},
+    openai::{
+        embeddings::{ValidEmbeddingRequest, embedding_response},
+        error::ApiError,
+        rerank::ValidRerankRequest,
+    },
+};
+use crate::sampling;
+
+pub async fn embeddings(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Response, ApiError> {
+    counted(&server, async {
+        let (request, embeddings) = embed::<ValidEmbeddingRequest>(&server, &preparation, body).await?;
+        let response = embedding_response(server.name(), &embeddings, request.encoding, request.dimensions)?;
+        Ok(Json(response).into_response())
+    })
+    .await
+}
+
+pub async fn rerank(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Response, ApiError> {
+    counted(&server, async {
+        let (request, embeddings) = embed::<ValidRerankRequest>(&server, &preparation, body).await?;
+        let id = format!("rerank-{:016x}", sampling::random());
+        Ok(Json(request.response(id, server.name(), &embeddings)).into_response())
+    })
+    .await
+}
+
+/// Counts the request with the outcome of its answer.
+async fn counted(
+    server: &Server,
+    answer: impl Future<Output = Result<Response, ApiError>>,
+) -> Result<Response, ApiError> {
+    let outcome = OutcomeGuard::new(&server.requests);
+    let response = answer.await;
+    outcome.record(response.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered));
+    response
+}
