@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::ValueEnum;
 use engine::{
-    Engine, Event, Request, RequestError,
+    Engine, Event, Request, RequestError, Sampling,
     profile::{self, Counters, KernelTime},
 };
 
@@ -16,6 +17,49 @@ pub struct Workload {
     pub prompt: usize,
     pub generate: usize,
     pub batch: usize,
+    pub sampling: SamplingKind,
+}
+
+/// How a workload's tokens are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SamplingKind {
+    /// The likeliest token.
+    Greedy,
+    /// The likeliest token after presence and frequency penalties.
+    Penalty,
+    /// The likeliest token, and the log-probabilities of the 20 likeliest.
+    TopLogprobs,
+    /// Temperature 0.8 with `top_k` 40 and `top_p` 0.95.
+    Random,
+}
+
+impl SamplingKind {
+    /// The name of the flag's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            SamplingKind::Greedy => "greedy",
+            SamplingKind::Penalty => "penalty",
+            SamplingKind::TopLogprobs => "top-logprobs",
+            SamplingKind::Random => "random",
+        }
+    }
+
+    fn request(self, prompt: Vec<u32>, max_tokens: usize, seed: u64) -> Request {
+        let plain = Request { ignore_eos: true, ..Request::new(prompt, max_tokens) };
+        let off = Sampling::default();
+        match self {
+            SamplingKind::Greedy => plain,
+            SamplingKind::Penalty => Request {
+                sampling: Sampling { presence_penalty: 0.5, frequency_penalty: 0.5, ..off },
+                ..plain
+            },
+            SamplingKind::TopLogprobs => Request { logprobs: Some(20), ..plain },
+            SamplingKind::Random => Request {
+                sampling: Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed, ..off },
+                ..plain
+            },
+        }
+    }
 }
 
 /// Measurements of one run of a workload.
@@ -64,8 +108,7 @@ struct Arrival {
     kernels: Vec<KernelTime>,
 }
 
-/// Runs a workload greedily, all requests submitted together. Different seeds have different
-/// prompts.
+/// Runs a workload, all requests submitted together. Different seeds have different prompts.
 ///
 /// # Errors
 /// The engine rejects or fails a request.
@@ -91,7 +134,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
             // A closed channel means that another request has failed.
             drop(sender.send(arrived));
         };
-        let request = Request { ignore_eos: true, ..Request::new(prompt, workload.generate) };
+        let request = workload.sampling.request(prompt, workload.generate, seed);
         handles.push(engine.submit(request, sink)?);
     }
     drop(sender);
@@ -113,7 +156,7 @@ pub fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
 
 /// `None` if tokens are missing.
 fn sample(workload: Workload, before: &[KernelTime], arrivals: &[Arrival]) -> Option<Sample> {
-    let Workload { prompt, generate, batch } = workload;
+    let Workload { prompt, generate, batch, .. } = workload;
     // Indices of each request's tokens among all.
     let of = |request| (0..arrivals.len()).filter(move |&i| arrivals[i].request == request);
     let indices: Vec<Vec<usize>> = (0..batch).map(|request| of(request).collect()).collect();
@@ -186,10 +229,14 @@ mod tests {
         }
     }
 
+    fn greedy(prompt: usize, generate: usize, batch: usize) -> Workload {
+        Workload { prompt, generate, batch, sampling: SamplingKind::Greedy }
+    }
+
     #[test]
     fn sample_of_one_request_splits_prefill_and_decode() {
         let arrivals = [arrival(0, 100, 60), arrival(0, 110, 80), arrival(0, 130, 100), arrival(0, 140, 100)];
-        let found = sample(Workload { prompt: 50, generate: 4, batch: 1 }, &[], &arrivals).unwrap();
+        let found = sample(greedy(50, 4, 1), &[], &arrivals).unwrap();
         assert_eq!((&found.ttft[..], found.prefill), (&[0.1][..], 500.0));
         assert!((found.decode.unwrap() - 75.0).abs() < 1e-9, "three tokens in 40 ms");
         assert_eq!(found.gaps.iter().map(|gap| gap.round()).collect::<Vec<_>>(), [10.0, 20.0, 10.0]);
@@ -204,7 +251,7 @@ mod tests {
         let times = [(0, 100), (0, 110), (1, 120), (0, 130), (1, 130), (1, 140)];
         let arrivals: Vec<Arrival> =
             times.into_iter().map(|(request, ms)| arrival(request, ms, ms)).collect();
-        let found = sample(Workload { prompt: 60, generate: 3, batch: 2 }, &[], &arrivals).unwrap();
+        let found = sample(greedy(60, 3, 2), &[], &arrivals).unwrap();
         assert_eq!((&found.ttft[..], found.prefill), (&[0.1, 0.12][..], 1000.0));
         assert!((found.decode.unwrap() - 150.0).abs() < 1e-9, "three tokens in 20 ms");
         assert_eq!(found.gaps.len(), 4);
@@ -213,15 +260,12 @@ mod tests {
 
     #[test]
     fn sample_of_one_token_has_no_decode_speed() {
-        let found = sample(Workload { prompt: 8, generate: 1, batch: 1 }, &[], &[arrival(0, 10, 5)]).unwrap();
+        let found = sample(greedy(8, 1, 1), &[], &[arrival(0, 10, 5)]).unwrap();
         assert!(found.decode.is_none() && found.per_token.is_none() && found.gaps.is_empty());
         let two = [arrival(0, 10, 5), arrival(0, 20, 5)];
-        let found = sample(Workload { prompt: 8, generate: 2, batch: 1 }, &[], &two).unwrap();
+        let found = sample(greedy(8, 2, 1), &[], &two).unwrap();
         assert!(found.decode.is_some() && found.per_token.is_none());
-        assert!(
-            sample(Workload { prompt: 8, generate: 3, batch: 1 }, &[], &two).is_none(),
-            "a token is missing"
-        );
+        assert!(sample(greedy(8, 3, 1), &[], &two).is_none(), "a token is missing");
     }
 
     #[test]

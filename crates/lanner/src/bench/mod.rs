@@ -9,6 +9,6 @@ pub mod speculate;
 mod statistics;
 
 pub use chart::{Picture, html, svg};
-pub use measure::{Sample, Workload, measure, random_ids};
+pub use measure::{Sample, SamplingKind, Workload, measure, random_ids};
 pub use report::{BenchReport, ModelReport, Run};
 pub use shapes::Shape;

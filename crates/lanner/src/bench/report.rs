@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{
     chart::{Panel, Picture},
     machine::Machine,
-    measure::{Kernel, PerToken, Sample, Workload},
+    measure::{Kernel, PerToken, Sample, SamplingKind, Workload},
     statistics::{Percentiles, Spread},
 };
 use crate::terminal::table;
@@ -111,12 +111,13 @@ impl Run {
     }
 
     fn json(&self, report: &BenchReport) -> Value {
-        let Workload { prompt, generate, batch } = self.workload;
+        let Workload { prompt, generate, batch, sampling } = self.workload;
         let per_token = self.per_token;
         json!({
             "prompt": prompt,
             "generate": generate,
             "batch": batch,
+            "sampling": sampling.name(),
             "repeats": self.repeats,
             "ttft_s": self.ttft.json(),
             "prefill_tok_s": self.prefill.json(),
@@ -135,7 +136,7 @@ impl Run {
     }
 
     fn cells(&self, report: &BenchReport) -> [String; COLUMNS.len()] {
-        let Workload { prompt, generate, batch } = self.workload;
+        let Workload { prompt, generate, batch, sampling } = self.workload;
         let percentile = |of: fn(&Percentiles) -> f64| number(self.token.as_ref().map(of));
         let each = |of: fn(&PerToken) -> Option<f64>| number(self.per_token.as_ref().and_then(of));
         let percent = self.read_fraction(report).map(|part| format!("{:.0} %", part * 100.0));
@@ -144,6 +145,7 @@ impl Run {
             prompt.to_string(),
             generate.to_string(),
             batch.to_string(),
+            sampling.name().into(),
             number(Some(self.ttft.median * 1e3)),
             number(Some(self.prefill.median)),
             number(self.decode.map(|decode| decode.median)),
@@ -168,10 +170,11 @@ impl Kernel {
 }
 
 /// Times are in milliseconds, memory in megabytes.
-pub const COLUMNS: [&str; 16] = [
+pub const COLUMNS: [&str; 17] = [
     "prompt",
     "generate",
     "batch",
+    "sampling",
     "TTFT",
     "prefill tok/s",
     "decode tok/s",
@@ -223,9 +226,10 @@ impl BenchReport {
 
     /// A table of the milliseconds of each kernel in each run.
     pub fn kernels(&self) -> String {
-        let titles = ["prompt", "generate", "batch", "kernel", "per prompt token", "per generated token"];
+        let titles =
+            ["prompt", "generate", "batch", "sampling", "kernel", "per prompt token", "per generated token"];
         let mut rows = vec![titles.map(str::to_owned)];
-        for Run { workload: Workload { prompt, generate, batch }, kernels, .. } in &self.runs {
+        for Run { workload: Workload { prompt, generate, batch, sampling }, kernels, .. } in &self.runs {
             rows.extend(kernels.iter().map(|kernel| {
                 let [prompt, generate, batch] = [prompt, generate, batch].map(usize::to_string);
                 let time = |ms: Option<f64>| ms.map_or("-".into(), |ms| format!("{ms:.3}"));
@@ -233,6 +237,7 @@ impl BenchReport {
                     prompt,
                     generate,
                     batch,
+                    sampling.name().into(),
                     kernel.name.into(),
                     time(Some(kernel.prompt)),
                     time(kernel.generated),
@@ -289,9 +294,13 @@ pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
     ]
 }
 
-fn label(Workload { prompt, generate, batch }: Workload) -> String {
+fn label(Workload { prompt, generate, batch, sampling }: Workload) -> String {
     let times = if batch == 1 { String::new() } else { format!("{batch} × ") };
-    format!("{times}{prompt} in, {generate} out")
+    let sampled = match sampling {
+        SamplingKind::Greedy => String::new(),
+        other => format!(", {}", other.name()),
+    };
+    format!("{times}{prompt} in, {generate} out{sampled}")
 }
 
 /// At least three significant digits.

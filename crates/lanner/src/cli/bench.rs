@@ -8,6 +8,7 @@ use super::{
     model::ModelArgs,
     values::{QuantizationMode, SpeculateArg},
 };
+use crate::bench::SamplingKind;
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -21,6 +22,11 @@ pub struct BenchArgs {
     /// Concurrent requests [default: 1,4; with --speculate 1,8].
     #[arg(long, value_name = "REQUESTS", value_delimiter = ',')]
     pub batch: Vec<NonZeroUsize>,
+    /// How tokens are sampled: penalty has presence and frequency penalties, top-logprobs reports
+    /// 20 log-probabilities per token, random has a temperature, top-k and top-p.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "greedy",
+          conflicts_with_all = ["speculate", "perplexity"])]
+    pub sampling: Vec<SamplingKind>,
     /// Compare speculative decoding with plain decoding on several kinds of texts: `all` runs every
     /// drafter of the model at several depths and auto; a list takes auto, NAME, NAME:DEPTH and
     /// self:lossy. Fails if an answer differs from that of plain decoding, except for self:lossy.

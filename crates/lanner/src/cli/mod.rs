@@ -53,8 +53,8 @@ pub enum CliCommand {
     Run(RunArgs),
     /// Measure how fast a model runs on this machine.
     ///
-    /// Runs every combination of --prompt, --generate and --batch once per round: --batch
-    /// concurrent requests with random prompts of their own, greedy, end-of-sequence tokens
+    /// Runs every combination of --prompt, --generate, --batch and --sampling once per round:
+    /// --batch concurrent requests with random prompts of their own, end-of-sequence tokens
     /// ignored. The summary goes to stdout, progress to stderr. docs/benchmarks has the details.
     ///
     /// TTFT: time from submitting all requests to the first token of each, over all requests and

@@ -108,14 +108,16 @@ fn run_all(engine: &Engine, config: &SpeedConfig) -> Result<Vec<Run>, CommandErr
 }
 
 fn report_progress(round: usize, config: &SpeedConfig, workload: Workload, sample: &Sample) {
-    let Workload { prompt, generate, batch } = workload;
+    let Workload { prompt, generate, batch, sampling } = workload;
     let round = match round.checked_sub(config.warmup) {
         Some(repeat) => format!("{} of {}", repeat + 1, config.repeats),
         None => "warm-up".into(),
     };
     let decode = sample.decode.map_or(String::new(), |speed| format!(", decode {speed:.1} tok/s"));
     say(format_args!(
-        "lanner: {round}: prompt {prompt}, generate {generate}, batch {batch}: prefill {:.1} tok/s{decode}",
+        "lanner: {round}: prompt {prompt}, generate {generate}, batch {batch}, {}: \
+         prefill {:.1} tok/s{decode}",
+        sampling.name(),
         sample.prefill
     ));
 }

@@ -7,7 +7,7 @@ use engine::{Speculate, quantize::Quantization};
 use super::{error::ConfigError, tools::quantization};
 use crate::{
     bench::{
-        Shape, Workload,
+        SamplingKind, Shape, Workload,
         speculate::{PROMPT_CLASSES, PromptClass, SpeculationModes},
     },
     cli::{BenchArgs, ModelArgs, SpeculateArg},
@@ -78,7 +78,7 @@ pub fn resolve(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchCon
         return Ok((args.model, BenchConfig::Perplexity { text, json: args.json }));
     }
     let (weights, sizes) = (weights(&args)?, Sizes::new(&args));
-    let BenchArgs { mut model, json, warmup, kernels, .. } = args;
+    let BenchArgs { mut model, json, warmup, kernels, sampling, .. } = args;
     // All requests of a batch run together, unless --max-batch says otherwise.
     let batch = sizes.batches.iter().copied().max().unwrap_or(1);
     let max_batch = *model.max_batch.get_or_insert(file.max_batch.unwrap_or(batch));
@@ -89,7 +89,7 @@ pub fn resolve(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchCon
     let Some(modes) = args.speculate else {
         // Plain decoding is what is measured.
         model.speculate = Some(SpeculateArg(Speculate::Off));
-        let workloads = sizes.workloads();
+        let workloads = sizes.workloads(&sampling);
         let speed = SpeedConfig { weights, workloads, repeats, warmup, chart, kernels, json };
         return Ok((model, BenchConfig::Speed(speed)));
     };
@@ -137,11 +137,15 @@ impl Sizes {
         }
     }
 
-    fn workloads(&self) -> Vec<Workload> {
+    /// Every combination, the kinds of sampling innermost: they are compared with each other.
+    fn workloads(&self, sampling: &[SamplingKind]) -> Vec<Workload> {
         let mut workloads = vec![];
         for &prompt in &self.prompts {
             for &generate in &self.generate {
-                workloads.extend(self.batches.iter().map(|&batch| Workload { prompt, generate, batch }));
+                for &batch in &self.batches {
+                    let with = |&sampling| Workload { prompt, generate, batch, sampling };
+                    workloads.extend(sampling.iter().map(with));
+                }
             }
         }
         workloads

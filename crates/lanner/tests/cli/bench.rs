@@ -88,6 +88,16 @@ fn bench_figures_are_consistent() {
 }
 
 #[test]
+fn bench_with_several_samplings_measures_each() {
+    let sizes = ["--prompt", "8", "--generate", "6", "--batch", "2", "--repeats", "1", "--shape", &shape()];
+    let kinds = ["greedy", "penalty", "top-logprobs", "random"];
+    let report = json(&[&sizes[..], &["--group-size", "32", "--sampling", &kinds.join(",")]].concat(), &[]);
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| run["sampling"].as_str().unwrap()).collect::<Vec<_>>(), kinds);
+    runs.iter().for_each(|run| check_run(run, &report));
+}
+
+#[test]
 fn unknown_bench_figures_are_null() {
     let report = json(
         &["--shape", &shape(), "--unquantized", "--prompt", "8", "--generate", "1", "--batch", "1"],
@@ -108,7 +118,7 @@ fn bench_without_model_measures_the_built_in_one() {
     let (text, talk) = bench(&["--prompt", "8", "--generate", "4", "--batch", "2", "--repeats", "1"], &[]);
     assert!(text.starts_with("merlin: ") && text.contains("decode tok/s"), "{text}");
     let row: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
-    assert_eq!(row[..3], ["8", "4", "2"]);
+    assert_eq!(row[..4], ["8", "4", "2", "greedy"]);
     assert!(
         talk.contains("lanner: warm-up: prompt 8") && talk.contains("lanner: 1 of 1: prompt 8"),
         "{talk}"
@@ -225,6 +235,8 @@ fn wrong_bench_usage_fails_with_one_sentence() {
     check_failure(&["--chart", "speed.png"], "must end in .svg or .html");
     check_failure(&["--speculate", "ngram:99"], "a draft has 0 to 32 tokens");
     check_failure(&["--speculate", "--kernels"], "cannot be used with");
+    check_failure(&["--sampling", "mirostat"], "possible values: greedy, penalty, top-logprobs, random");
+    check_failure(&["--sampling", "penalty", "--speculate"], "cannot be used with");
     check_failure(&["--texts", "prose"], "--speculate");
     check_failure(
         &["--speculate", "--texts", "poems"],
