@@ -55,6 +55,9 @@ impl Memory {
             prefix_cache: options.prefix_cache_bytes,
             ..Memory::default()
         };
+        // Running sequences take as much again: see `resize_prefix_cache`.
+        let most = memory.room().map_or(usize::MAX, |room| room / 2);
+        memory.prefix_cache = memory.prefix_cache.min(most);
         let caches = caches_of_one_token(model);
         memory.add_caches(&caches, chunk);
         memory.stored = StateSize::of(&caches[..model.make_caches().len()]);

@@ -80,6 +80,7 @@ fn check(golden: &str) {
         |when_full| Options { memory_limit: limit(&memory, tight), when_full, ..Options::default() };
     let engine = load(golden, options(WhenFull::Wait)).expect("loads");
     let room = engine.info().memory.room().expect("a limit");
+    assert_eq!(engine.info().memory.prefix_cache, room / 2, "{golden}: what the cache can get");
     mlx::reset_peak_memory();
     assert_eq!(answers(&engine), expected, "{golden}: with a limit");
     assert_eq!(answers(&engine), expected, "{golden}: once more, from the cache");
