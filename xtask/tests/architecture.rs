@@ -231,3 +231,22 @@ fn names_in_documents_are_in_their_files() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A route that the request fuzzer never calls may crash the server on any input.
+#[test]
+fn every_route_is_fuzzed() {
+    let fuzzed = read(&root().join("crates/lanner/tests/cli/fuzzing/fields.rs"));
+    let mut paths = vec![];
+    for (_, text) in sources("crates/lanner/src/server") {
+        paths.extend(text.split(".route(").skip(1).filter_map(|rest| {
+            let path = rest.trim_start().strip_prefix('"')?.split('"').next()?;
+            // A parameter stands for anything.
+            Some(path.split_once('{').map_or(format!("{path}\""), |(start, _)| start.to_owned()))
+        }));
+    }
+    assert!(paths.len() > 8, "routes are found: {paths:?}");
+    // With a method before it, or as the path of `posted`.
+    let is_fuzzed = |path: &&String| [' ', '"'].iter().any(|from| fuzzed.contains(&format!("{from}{path}")));
+    let missing: Vec<_> = paths.iter().filter(|path| !is_fuzzed(path)).collect();
+    assert!(missing.is_empty(), "add {missing:?} to `posted` or `OTHERS` in tests/cli/fuzzing/fields.rs");
+}
