@@ -5,7 +5,7 @@ use mlx::{Array, Dtype};
 use crate::KEY_BLOCK;
 
 /// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place,
-/// hence not `Clone`. It takes its shape and type from the first tokens appended.
+/// hence not `Clone`. The first tokens appended determine its shape and type.
 #[derive(Default)]
 pub struct KvBuffer(Option<Array>);
 
@@ -50,8 +50,8 @@ impl KvBuffer {
         self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
     }
 
-    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`. It
-    /// grows by at least a quarter, so that copies stay rare.
+    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`; a new
+    /// one has type `dtype`. It grows by at least a quarter, so that copies stay rare.
     #[track_caller]
     pub(crate) fn reserve(&mut self, length: i32, heads: i32, dim: i32, dtype: Dtype) -> Array {
         let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], dtype));
@@ -66,8 +66,8 @@ impl KvBuffer {
 
     /// Takes the array out, with room for `new` `[tokens, kv_heads, dim]` after `past` tokens.
     #[track_caller]
-    pub(crate) fn reserve_for(&mut self, new: &Array, past: i32) -> Array {
-        self.reserve(past + new.dim(0), new.dim(1), new.dim(2), new.dtype())
+    pub(crate) fn reserve_for(&mut self, new: &Array, past: i32, dtype: Dtype) -> Array {
+        self.reserve(past + new.dim(0), new.dim(1), new.dim(2), dtype)
     }
 
     /// Puts the array back after an operation has written it.

@@ -34,7 +34,7 @@ pub use matrix::Matrix;
 pub use mlp::{Activation, Mlp, gated};
 pub use moe::{Experts, Router, Routing, top_k};
 pub use norm::RmsNorm;
-pub use precision::{Precision, precision, set_precision};
+pub use precision::{Precision, precision, set_kv_cache_dtype, set_precision};
 pub use quant::quantize;
 pub use recurrence::Recurrence;
 pub use residual::Residual;

@@ -1,11 +1,13 @@
-//! The type that matrix products on the CPU round their factors to.
+//! What operations on the CPU round to: the factors of matrix products, and stored keys and values.
 
 use std::cell::Cell;
 
 pub use kernels::Precision;
+use mlx::Dtype;
 
 thread_local! {
     static PRECISION: Cell<Precision> = const { Cell::new(Precision::Rounded) };
+    static KV_CACHE_DTYPE: Cell<Option<Dtype>> = const { Cell::new(None) };
 }
 
 /// Sets the precision of the CPU products that this thread builds from now on;
@@ -17,4 +19,15 @@ pub fn set_precision(precision: Precision) {
 /// The precision of the CPU products that this thread builds.
 pub fn precision() -> Precision {
     PRECISION.get()
+}
+
+/// Sets the type in which this thread's attention on the CPU stores keys and values from now on:
+/// their own (`None`), or bfloat16 for float32 ones.
+pub fn set_kv_cache_dtype(dtype: Option<Dtype>) {
+    KV_CACHE_DTYPE.set(dtype);
+}
+
+/// The type in which keys and values of `dtype` are stored.
+pub(crate) fn kv_cache_dtype(dtype: Dtype) -> Dtype {
+    KV_CACHE_DTYPE.get().unwrap_or(dtype)
 }

@@ -10,7 +10,7 @@ use mlx::{
 use crate::{
     Activation, KvBuffer, Linear, Matrix, Precision, RmsNorm, Rope, RopePairs, Softmax, StackedLinear,
     attend, attend_cached, attend_latent, backend::mlx as reference, conv::causal_conv,
-    delta_net::gated_delta, gated, rope, set_precision, top_k,
+    delta_net::gated_delta, gated, rope, set_kv_cache_dtype, set_precision, top_k,
 };
 
 fn noise(seed: u64, shape: &[i32]) -> Array {
@@ -196,38 +196,63 @@ fn softmaxes() -> Vec<(Option<i32>, Softmax)> {
 fn attention_in_chunks_gives_the_bits_of_one_call_and_agrees_with_mlx() {
     for (window, softmax) in softmaxes() {
         for value_dim in [20, 12] {
+            set_kv_cache_dtype(None);
+            check_attention(inputs(value_dim), window, &softmax);
+            // Keys and values that storing them in bfloat16 does not change.
+            set_kv_cache_dtype(Some(Dtype::Bfloat16));
             let Inputs { q, k, v } = inputs(value_dim);
-            let run = |cuts: &[i32]| {
-                let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
-                let mut past = 0;
-                let mut piece = |&n: &i32| {
-                    let piece = |x: &Array| x.slice(0, past, past + n);
-                    let kv = [&piece(&k), &piece(&v)];
-                    let out = attend(&piece(&q), kv, &mut keys, &mut values, past, window, &softmax);
-                    eval([&out]).expect("evaluates");
-                    past += n;
-                    let last = q.slice(0, past - n, past);
-                    let again = attend_cached(&last, &keys, &values, past, window, &softmax);
-                    assert_eq!(bits(&again), bits(&out), "cached keys give the same bits");
-                    out
-                };
-                let pieces: Vec<Array> = cuts.iter().map(&mut piece).collect();
-                Array::concatenate(&pieces, 0)
-            };
-            let whole = run(&[TOKENS]);
-            assert_eq!(bits(&run(&[1, 255, 1, 40, 3])), bits(&whole));
-            let batched = |x: &Array, dim| x.transpose(&[1, 0, 2]).reshape(&[1, -1, TOKENS, dim]);
-            let expected =
-                reference::attention(&q, &batched(&k, 20), &batched(&v, value_dim), window, &softmax);
-            close(&whole, &expected, 1e-5);
-            let last = reference::attention(
-                &q.slice(0, TOKENS - 1, TOKENS),
-                &batched(&k, 20),
-                &batched(&v, value_dim),
-                window,
-                &softmax,
-            );
-            close(&whole.slice(0, TOKENS - 1, TOKENS), &last, 1e-5);
+            let [k, v] = [k, v].map(|x| x.astype(Dtype::Bfloat16).astype(Dtype::Float32));
+            check_attention(Inputs { q, k, v }, window, &softmax);
+        }
+    }
+}
+
+fn check_attention(Inputs { q, k, v }: Inputs, window: Option<i32>, softmax: &Softmax) {
+    let run = |cuts: &[i32]| {
+        let (mut keys, mut values) = (KvBuffer::default(), KvBuffer::default());
+        let mut past = 0;
+        let mut piece = |&n: &i32| {
+            let piece = |x: &Array| x.slice(0, past, past + n);
+            let kv = [&piece(&k), &piece(&v)];
+            let out = attend(&piece(&q), kv, &mut keys, &mut values, past, window, softmax);
+            eval([&out]).expect("evaluates");
+            past += n;
+            let last = q.slice(0, past - n, past);
+            let again = attend_cached(&last, &keys, &values, past, window, softmax);
+            assert_eq!(bits(&again), bits(&out), "cached keys give the same bits");
+            out
+        };
+        let pieces: Vec<Array> = cuts.iter().map(&mut piece).collect();
+        Array::concatenate(&pieces, 0)
+    };
+    let whole = run(&[TOKENS]);
+    assert_eq!(bits(&run(&[1, 255, 1, 40, 3])), bits(&whole));
+    let batched = |x: &Array| x.transpose(&[1, 0, 2]).reshape(&[1, -1, TOKENS, x.dim(2)]);
+    let (keys, values) = (batched(&k), batched(&v));
+    close(&whole, &reference::attention(&q, &keys, &values, window, softmax), 1e-5);
+    let last = |x: &Array| x.slice(0, TOKENS - 1, TOKENS);
+    close(&last(&whole), &reference::attention(&last(&q), &keys, &values, window, softmax), 1e-5);
+}
+
+#[test]
+fn keys_and_values_are_stored_in_the_kv_cache_dtype() {
+    let Inputs { q, k, v } = inputs(20);
+    for (dtype, kv_cache, stored) in [
+        (Dtype::Float32, None, Dtype::Float32),
+        (Dtype::Float32, Some(Dtype::Bfloat16), Dtype::Bfloat16),
+        (Dtype::Float16, None, Dtype::Float16),
+    ] {
+        set_kv_cache_dtype(kv_cache);
+        let [q, k, v] = [&q, &k, &v].map(|x| x.astype(dtype));
+        let [mut keys, mut values, mut latents] = [(); 3].map(|()| KvBuffer::default());
+        let softmax = Softmax::scaled(0.2);
+        let outs = [
+            attend(&q, [&k, &v], &mut keys, &mut values, 0, None, &softmax),
+            attend_latent(&q, &k.slice(1, 0, 1), &mut latents, 12, 0, None, &softmax),
+        ];
+        assert!(outs.iter().all(|out| out.dtype() == dtype), "{dtype:?}");
+        for buffer in [&keys, &values, &latents] {
+            assert_eq!(buffer.array().expect("filled").dtype(), stored, "{dtype:?}");
         }
     }
 }

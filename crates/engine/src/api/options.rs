@@ -19,6 +19,9 @@ pub struct Options {
     /// What matrix products on the CPU round their factors to, but for routers, which round
     /// nothing; on a GPU MLX decides.
     pub precision: Precision,
+    /// Type of stored keys and values; `None` means the type of the activations. On the CPU it may
+    /// be bfloat16 while those are float32, which halves the memory.
+    pub kv_cache_dtype: Option<Dtype>,
     /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine
     /// of a process decides.
     pub threads: Option<NonZeroUsize>,
@@ -131,6 +134,7 @@ impl Default for Options {
             device: None,
             dtype: None,
             precision: Precision::Rounded,
+            kv_cache_dtype: None,
             threads: None,
             prefill_chunk: 512,
             max_batch: 64,

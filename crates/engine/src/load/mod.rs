@@ -35,6 +35,7 @@ pub fn load(
 ) -> Result<Ready> {
     choose_device(options.device)?;
     nn::set_precision(options.precision);
+    nn::set_kv_cache_dtype(kv_cache_dtype(options)?);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
     let generation = checkpoint.generation_config()?;
     // Hashes the weights while they are loaded.
@@ -193,10 +194,30 @@ fn choose_device(device: Option<Device>) -> Result<()> {
 /// the most exact. On a GPU they take the checkpoint's type.
 fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
     match dtype {
-        Some(Dtype::Float32) => Some(mlx::Dtype::Float32),
-        Some(Dtype::Float16) => Some(mlx::Dtype::Float16),
-        Some(Dtype::Bfloat16) => Some(mlx::Dtype::Bfloat16),
+        Some(dtype) => Some(mlx_dtype(dtype)),
         None => (!mlx::on_gpu()).then_some(mlx::Dtype::Float32),
+    }
+}
+
+/// The type of stored keys and values, if it is not that of the activations.
+fn kv_cache_dtype(options: &Options) -> Result<Option<mlx::Dtype>> {
+    let Some(dtype) = options.kv_cache_dtype.map(mlx_dtype) else { return Ok(None) };
+    match activation_dtype(options.dtype) {
+        Some(activations) if activations == dtype => Ok(None),
+        Some(mlx::Dtype::Float32) if dtype == mlx::Dtype::Bfloat16 && !mlx::on_gpu() => Ok(Some(dtype)),
+        _ => Err(LoadError::Options(format!(
+            "keys and values cannot be stored as {}: they have the type of the activations, or bfloat16 on the CPU \
+             where those are float32",
+            dtype.name()
+        ))),
+    }
+}
+
+fn mlx_dtype(dtype: Dtype) -> mlx::Dtype {
+    match dtype {
+        Dtype::Float32 => mlx::Dtype::Float32,
+        Dtype::Float16 => mlx::Dtype::Float16,
+        Dtype::Bfloat16 => mlx::Dtype::Bfloat16,
     }
 }
 

@@ -48,8 +48,8 @@ fn restored_values(
         slices += 1;
     }
     let numbers = |array: &Array| match array.ndim() {
-        3 => nn::copy_tokens(array, 0, array.dim(1).min(TOKENS)).to_vec::<f32>().expect("runs"),
-        _ => array.to_vec::<f32>().expect("runs"),
+        3 => nn::copy_tokens(array, 0, array.dim(1).min(TOKENS)).to_f32().expect("runs"),
+        _ => array.to_f32().expect("runs"),
     };
     (resumed.iter().flat_map(|cache| cache.arrays().map(numbers).collect::<Vec<_>>()).collect(), slices)
 }

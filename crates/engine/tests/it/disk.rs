@@ -139,10 +139,14 @@ fn state_of_other_precision_or_weights_is_not_used() {
     let model = DiskModel::new("qwen3-a");
     let prompt = Random(5).tokens(300);
     ask(&model.warm(), &prompt);
-    let exact = model.start(Options { precision: Precision::Float32, ..model.with_disk(1 << 30) });
-    assert_eq!(ask(&exact, &prompt).usage.cached_tokens, 0);
+    let others = [
+        Options { precision: Precision::Float32, ..model.with_disk(1 << 30) },
+        Options { kv_cache_dtype: Some(Dtype::Bfloat16), ..model.with_disk(1 << 30) },
+    ];
+    for other in others {
+        assert_eq!(ask(&model.start(other), &prompt).usage.cached_tokens, 0);
+    }
     let stored = disk_cache::list(model.disk.path()).expect("a folder");
-    drop(exact);
     // Other weights in a file of the same name, size and time.
     let weights = model.folder.path().join("model.safetensors");
     let mut bytes = fs::read(&weights).expect("a file");

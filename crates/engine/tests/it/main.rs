@@ -8,6 +8,7 @@ mod disk_bits;
 mod draft_model;
 mod embeddings;
 mod golden;
+mod kv_cache_dtype;
 mod prefix;
 mod prefix_slices;
 mod prefix_small;

@@ -35,12 +35,19 @@ const BLOCK_TASKS: usize = 32;
 const MAX_PARTIALS: usize = 1 << 23;
 
 /// Writes `new` `[tokens, kv_heads, head_dim]` at position `at` of `buffer`
-/// `[kv_heads, capacity, head_dim]`.
-pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: usize, head_dim: usize) {
+/// `[kv_heads, capacity, head_dim]`, rounded to its type.
+pub fn append_kv<T: Scalar, S: Scalar>(
+    buffer: &mut [S],
+    new: &[T],
+    at: usize,
+    kv_heads: usize,
+    head_dim: usize,
+) {
     let capacity = buffer.len() / (kv_heads * head_dim);
     for (t, token) in new.chunks_exact(kv_heads * head_dim).enumerate() {
         for (head, values) in token.chunks_exact(head_dim).enumerate() {
-            buffer[(head * capacity + at + t) * head_dim..][..head_dim].copy_from_slice(values);
+            let to = &mut buffer[(head * capacity + at + t) * head_dim..][..head_dim];
+            dispatch(RoundRow { from: values, to });
         }
     }
 }
@@ -50,12 +57,12 @@ pub fn append_kv<T: Scalar>(buffer: &mut [T], new: &[T], at: usize, kv_heads: us
 ///
 /// `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, value_dim]`; `k`
 /// `[kv_heads, capacity, head_dim]`, `v` `[kv_heads, capacity, value_dim]`. Query head `h` uses key
-/// head `h / (heads / kv_heads)`.
-pub fn attention<T: Scalar>(
+/// head `h / (heads / kv_heads)`. Keys and values may be stored in a smaller type than queries.
+pub fn attention<T: Scalar, S: Scalar>(
     shape: AttentionShape,
     q: &[T],
-    k: &[T],
-    v: &[T],
+    k: &[S],
+    v: &[S],
     softmax: Softmax,
     out: &mut [T],
 ) {
@@ -67,10 +74,10 @@ pub fn attention<T: Scalar>(
 /// [`attention`] in which the values of a key are its own first `value_dim` numbers: DeepSeek-V2's
 /// latent attention, with queries already projected into the latent space. `kv`
 /// `[kv_heads, capacity, head_dim]` holds both.
-pub fn latent_attention<T: Scalar>(
+pub fn latent_attention<T: Scalar, S: Scalar>(
     shape: AttentionShape,
     q: &[T],
-    kv: &[T],
+    kv: &[S],
     softmax: Softmax,
     out: &mut [T],
 ) {
@@ -79,11 +86,11 @@ pub fn latent_attention<T: Scalar>(
     attend(shape, q, kv, ValueRows { rows: kv, stride: head_dim, dim: value_dim }, softmax, out);
 }
 
-fn attend<T: Scalar>(
+fn attend<T: Scalar, S: Scalar>(
     shape: AttentionShape,
     q: &[T],
-    k: &[T],
-    v: ValueRows<T>,
+    k: &[S],
+    v: ValueRows<S>,
     softmax: Softmax,
     out: &mut [T],
 ) {
@@ -115,15 +122,15 @@ fn attend<T: Scalar>(
 }
 
 /// The arguments of one call.
-struct AttentionCall<'a, T> {
+struct AttentionCall<'a, T, S> {
     shape: AttentionShape,
     q: &'a [T],
-    k: &'a [T],
-    v: ValueRows<'a, T>,
+    k: &'a [S],
+    v: ValueRows<'a, S>,
     softmax: Softmax<'a>,
 }
 
-impl<T: Scalar> AttentionCall<'_, T> {
+impl<T: Scalar, S: Scalar> AttentionCall<'_, T, S> {
     /// Approximate multiply-adds.
     fn work(&self) -> usize {
         let AttentionShape { tokens, heads, head_dim, value_dim, length, window, .. } = self.shape;
@@ -151,7 +158,7 @@ impl<T: Scalar> AttentionCall<'_, T> {
         first / KEY_BLOCK..last.div_ceil(KEY_BLOCK)
     }
 
-    fn head(&self, kv_head: usize) -> KvHead<'_, T> {
+    fn head(&self, kv_head: usize) -> KvHead<'_, S> {
         let AttentionShape { capacity, head_dim, .. } = self.shape;
         let v = ValueRows {
             rows: &self.v.rows[kv_head * capacity * self.v.stride..][..capacity * self.v.stride],
@@ -264,16 +271,16 @@ impl<T: Scalar> AttentionCall<'_, T> {
     }
 }
 
-struct RoundRow<'a, T> {
-    from: &'a [f32],
-    to: &'a mut [T],
+struct RoundRow<'a, T, S> {
+    from: &'a [T],
+    to: &'a mut [S],
 }
 
-impl<T: Scalar> WithSimd for RoundRow<'_, T> {
+impl<T: Scalar, S: Scalar> WithSimd for RoundRow<'_, T, S> {
     #[inline(always)]
     fn run(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = T::from_f32(*from);
+            *to = S::from_f32(from.to_f32());
         }
     }
 }

@@ -32,20 +32,28 @@ proptest! {
 
     #[test]
     fn attention_matches_float64_and_is_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
-        check::<f32>(shape, extras, seed, false);
-        check::<f16>(shape, extras, seed, false);
-        check::<bf16>(shape, extras, seed, false);
+        check::<f32, f32>(shape, extras, seed, false);
+        check::<f16, f16>(shape, extras, seed, false);
+        check::<bf16, bf16>(shape, extras, seed, false);
+        check::<f32, bf16>(shape, extras, seed, false);
     }
 
     #[test]
     fn latent_attention_matches_float64_and_is_row_invariant(shape in shapes(), extras in extras(), seed in 0u64..1000) {
         let shape = AttentionShape { value_dim: shape.value_dim.min(shape.head_dim), ..shape };
-        check::<f32>(shape, extras, seed, true);
-        check::<bf16>(shape, extras, seed, true);
+        check::<f32, f32>(shape, extras, seed, true);
+        check::<bf16, bf16>(shape, extras, seed, true);
+        check::<f32, bf16>(shape, extras, seed, true);
     }
 }
 
-fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool), seed: u64, latent: bool) {
+/// Queries and outputs of type `T`, keys and values of type `S`.
+fn check<T: Float, S: Float>(
+    shape: AttentionShape,
+    (softcap, sinks): (Option<f32>, bool),
+    seed: u64,
+    latent: bool,
+) {
     let s = shape;
     let sinks = sinks.then(|| noise::<f32>(seed + 3, s.heads));
     let softmax = Softmax { scale: 0.8, softcap, sinks: sinks.as_deref() };
@@ -53,10 +61,10 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
     // Keys that no query attends to must not matter, not even times zero.
     let visible = (s.length - s.tokens + 1).saturating_sub(s.window)..s.length;
     let buffer = |seed: u64, dim: usize| {
-        let mut buffer = noise::<T>(seed, s.kv_heads * s.capacity * dim);
+        let mut buffer = noise::<S>(seed, s.kv_heads * s.capacity * dim);
         for (row, values) in buffer.chunks_mut(dim).enumerate() {
             if !visible.contains(&(row % s.capacity)) {
-                values.fill(T::from_f32(f32::NAN));
+                values.fill(S::from_f32(f32::NAN));
             }
         }
         buffer
@@ -66,7 +74,7 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
         true => k.chunks(s.head_dim).flat_map(|key| key[..s.value_dim].to_vec()).collect(),
         false => buffer(seed + 2, s.value_dim),
     };
-    let run = |shape: AttentionShape, q: &[T], k: &[T], v: &[T]| {
+    let run = |shape: AttentionShape, q: &[T], k: &[S], v: &[S]| {
         let mut out = unwritten(q.len() / s.head_dim * s.value_dim);
         match latent {
             true => latent_attention(shape, q, k, softmax, &mut out),
@@ -80,7 +88,7 @@ fn check<T: Float>(shape: AttentionShape, (softcap, sinks): (Option<f32>, bool),
         // Alone, in a buffer without the blocks that this query does not attend to.
         let end = s.length - s.tokens + t + 1;
         let start = end.saturating_sub(s.window) / KEY_BLOCK * KEY_BLOCK;
-        let slide = |buffer: &[T], dim: usize| -> Vec<T> {
+        let slide = |buffer: &[S], dim: usize| -> Vec<S> {
             buffer.chunks(s.capacity * dim).flat_map(|head| head[start * dim..].to_vec()).collect()
         };
         let one = AttentionShape { tokens: 1, length: end - start, capacity: s.capacity - start, ..s };
@@ -125,8 +133,8 @@ fn attention_of_many_heads_per_key_head_is_row_invariant() {
         capacity: 320,
         window: usize::MAX,
     };
-    check::<f32>(shape, (None, false), 5, true);
-    check::<f32>(shape, (Some(20.0), true), 6, false);
+    check::<f32, f32>(shape, (None, false), 5, true);
+    check::<f32, f32>(shape, (Some(20.0), true), 6, false);
 }
 
 /// Enough tiles for each to process all its blocks, while those of a single query are spread over
@@ -147,7 +155,7 @@ fn attention_of_many_tiles_is_row_invariant() {
             capacity: length,
             window,
         };
-        check::<f32>(shape, (None, true), 8, false);
+        check::<f32, f32>(shape, (None, true), 8, false);
     }
 }
 
@@ -155,13 +163,17 @@ fn attention_of_many_tiles_is_row_invariant() {
 fn append_kv_writes_after_previous_keys() {
     let (kv_heads, head_dim, capacity) = (2, 3, 5);
     let mut buffer = vec![0.0f32; kv_heads * capacity * head_dim];
-    let tokens = noise(7, 3 * kv_heads * head_dim);
+    let tokens = noise::<f32>(7, 3 * kv_heads * head_dim);
+    let mut rounded = vec![bf16::default(); buffer.len()];
+    append_kv(&mut rounded, &tokens, 0, kv_heads, head_dim);
     append_kv(&mut buffer, &tokens[..6], 0, kv_heads, head_dim);
     append_kv(&mut buffer, &tokens[6..], 1, kv_heads, head_dim);
     for t in 0..3 {
         for h in 0..kv_heads {
             let stored = &buffer[(h * capacity + t) * head_dim..][..head_dim];
             assert_eq!(stored, &tokens[(t * kv_heads + h) * head_dim..][..head_dim]);
+            let rounded = &rounded[(h * capacity + t) * head_dim..][..head_dim];
+            assert!(rounded.iter().zip(stored).all(|(&rounded, &exact)| rounded == bf16::from_f32(exact)));
         }
     }
 }

@@ -31,6 +31,10 @@ pub struct ModelArgs {
     /// VNNI, AMX). `float32`: none. Weights are never rounded [default: rounded].
     #[arg(long, env = "LANNER_PRECISION")]
     pub precision: Option<Precision>,
+    /// Type of stored keys and values; with float32 activations on the CPU, bfloat16 halves their
+    /// memory and rounds them [default: that of the activations].
+    #[arg(long, value_name = "DTYPE")]
+    pub kv_cache_dtype: Option<Dtype>,
     /// Compute threads on the CPU [default: one per physical core].
     #[arg(long, env = "LANNER_THREADS", value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,

@@ -42,6 +42,7 @@ impl ModelConfig {
             device: args.device.or(file.device).map(device),
             dtype: args.dtype.or(file.dtype).map(dtype),
             precision: args.precision.or(file.precision).map_or(defaults.precision, precision),
+            kv_cache_dtype: args.kv_cache_dtype.or(file.kv_cache_dtype).map(dtype),
             threads: args.threads.or(file.threads),
             prefill_chunk: args.prefill_chunk.or(file.prefill_chunk).unwrap_or(defaults.prefill_chunk),
             max_batch: args.max_batch.or(file.max_batch).unwrap_or(defaults.max_batch),

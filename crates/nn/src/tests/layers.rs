@@ -15,7 +15,7 @@ use crate::{
     linear::project,
     quantize,
     residual::ResidualAdd,
-    set_precision,
+    set_kv_cache_dtype, set_precision,
     storage::WeightStorage,
 };
 
@@ -237,9 +237,13 @@ fn core_attention(gated: bool, normed: bool, softmax: Softmax) -> CoreAttention 
 fn core_attention_of_a_batch_equals_single_rows() {
     let plain = Softmax::scaled(0.25);
     let sinks = Softmax { sinks: Some(noise(16, &[4])), ..plain.clone() };
-    for (gated, normed, softmax, window) in
-        [(true, true, plain.clone(), None), (false, true, sinks, Some(7)), (false, false, plain, None)]
+    let cases =
+        [(true, true, plain.clone(), None), (false, true, sinks, Some(7)), (false, false, plain, None)];
+    let bounds = [(None, 1e-4), (Some(Dtype::Bfloat16), 0.1)];
+    for ((gated, normed, softmax, window), (kv_cache, bound)) in
+        cases.into_iter().flat_map(|case| bounds.map(|bound| (case.clone(), bound)))
     {
+        set_kv_cache_dtype(kv_cache);
         let attention = core_attention(gated, normed, softmax);
         let [q, k, v] = [sequences(1, if gated { 128 } else { 64 }), sequences(4, 32), sequences(7, 32)];
         let run = |cpu: bool, together| {
@@ -263,7 +267,7 @@ fn core_attention_of_a_batch_equals_single_rows() {
                 }
             })
         };
-        check_rows(run, 1e-4);
+        check_rows(run, bound);
     }
 }
 

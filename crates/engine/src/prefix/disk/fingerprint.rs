@@ -55,9 +55,10 @@ impl Fingerprint {
 fn computation(config: &serde_json::Value, options: &Options) -> String {
     // Products of dense bfloat16 weights depend on the instruction set.
     format!(
-        "{config} {:?} {:?} {} {} {}",
+        "{config} {:?} {:?} {:?} {} {} {}",
         options.dtype,
         options.precision,
+        options.kv_cache_dtype,
         kernels::simd_level().name(),
         mlx::device_name(),
         mlx::version(),

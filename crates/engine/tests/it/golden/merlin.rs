@@ -6,10 +6,10 @@ use std::{collections::HashMap, fs, ops::ControlFlow, path::Path, sync::mpsc};
 
 use half::bf16;
 use lanner_engine::{
-    Checkpoint, Engine, Event, Options, Precision, Request,
+    Checkpoint, Dtype, Engine, Event, Options, Precision, Request,
     quantize::{Mode, Plan, SHARD_BYTES, quantization},
 };
-use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+use safetensors::{Dtype as Format, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,10 +40,10 @@ impl Recorded {
 fn merlin_in_bfloat16_has_the_perplexity_of_transformers() {
     let (recorded, folder) = (Recorded::read(), unquantized());
     let expected: Vec<f32> = recorded.chunks.iter().flat_map(|chunk| chunk.logprobs.clone()).collect();
-    let exact = logprobs(folder.path(), Precision::Float32, &recorded.chunks);
+    let exact = logprobs(folder.path(), in_float32(), &recorded.chunks);
     let worst = exact.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(worst < 1e-3, "a log-probability in float32 is off by {worst}");
-    let rounded = logprobs(folder.path(), Options::default().precision, &recorded.chunks);
+    let rounded = logprobs(folder.path(), Options::default(), &recorded.chunks);
     let (got, reference) = (perplexity(&rounded), perplexity(&expected));
     println!("in float32 within {worst:.1e}; perplexity {reference:.4}, rounded {got:.4}");
     assert!((got / reference - 1.0).abs() < COST, "perplexity {got}, by transformers {reference}");
@@ -60,11 +60,28 @@ fn default_precision_changes_perplexity_by_less_than_a_thousandth() {
         let copy = out.path().join("copy");
         let mut plan = Plan::new(&Checkpoint::Folder(source.path().into()), format).expect("planned");
         plan.write(&copy, SHARD_BYTES, &mut |_| ControlFlow::Continue(())).expect("written");
-        let of = |precision| perplexity(&logprobs(&copy, precision, &recorded.chunks[..1]));
-        let (exact, rounded) = (of(Precision::Float32), of(Options::default().precision));
+        let of = |options| perplexity(&logprobs(&copy, options, &recorded.chunks[..1]));
+        let (exact, rounded) = (of(in_float32()), of(Options::default()));
         println!("{format:?}: perplexity {exact:.4} in float32, {rounded:.4} by default");
         assert!((rounded / exact - 1.0).abs() < COST, "{format:?}: {rounded} for {exact}");
     }
+}
+
+#[test]
+fn keys_and_values_in_bfloat16_change_perplexity_by_less_than_a_thousandth() {
+    let merlin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin");
+    let recorded = Recorded::read();
+    let of = |kv_cache_dtype| {
+        let options = Options { kv_cache_dtype, ..Options::default() };
+        perplexity(&logprobs(&merlin, options, &recorded.chunks))
+    };
+    let (own, half) = (of(None), of(Some(Dtype::Bfloat16)));
+    println!("perplexity {own:.4}, with keys and values in bfloat16 {half:.4}");
+    assert!(own != half && (half / own - 1.0).abs() < COST, "{half} for {own}");
+}
+
+fn in_float32() -> Options {
+    Options { precision: Precision::Float32, ..Options::default() }
 }
 
 fn perplexity(logprobs: &[f32]) -> f64 {
@@ -72,9 +89,9 @@ fn perplexity(logprobs: &[f32]) -> f64 {
 }
 
 /// For all tokens of the chunks except the first of each.
-fn logprobs(folder: &Path, precision: Precision, chunks: &[Chunk]) -> Vec<f32> {
-    let with = options(Options { precision, ..Options::default() });
-    let engine = lanner_engine::start(Checkpoint::Folder(folder.into()), with, |_| {}).expect("loads");
+fn logprobs(folder: &Path, with: Options, chunks: &[Chunk]) -> Vec<f32> {
+    let engine =
+        lanner_engine::start(Checkpoint::Folder(folder.into()), options(with), |_| {}).expect("loads");
     chunks.iter().flat_map(|chunk| prompt_logprobs(&engine, &chunk.ids)).collect()
 }
 
@@ -114,7 +131,7 @@ fn unquantized() -> TempDir {
     folder
 }
 
-type Tensors = HashMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+type Tensors = HashMap<String, (Format, Vec<usize>, Vec<u8>)>;
 
 fn unpacked(tensors: &SafeTensors, quantized: &Value) -> Tensors {
     let mut out = Tensors::new();
@@ -130,7 +147,7 @@ fn unpacked(tensors: &SafeTensors, quantized: &Value) -> Tensors {
                 let bits = own["bits"].as_u64().expect("bits") as usize;
                 let biases = tensors.tensor(&format!("{path}.biases")).expect("biases");
                 let shape = vec![view.shape()[0], view.shape()[1] * 32 / bits];
-                (Dtype::BF16, shape, dequantized(view.data(), scales.data(), biases.data(), bits))
+                (Format::BF16, shape, dequantized(view.data(), scales.data(), biases.data(), bits))
             }
         };
         out.insert(name, tensor);

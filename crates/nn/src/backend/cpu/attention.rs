@@ -3,8 +3,8 @@
 use kernels::AttentionShape;
 use mlx::{Array, Input, apply, apply_in_place};
 
-use super::values::{dispatch, like};
-use crate::{KvBuffer, Softmax};
+use super::values::{dispatch_stored, like};
+use crate::{KvBuffer, Softmax, precision::kv_cache_dtype};
 
 #[track_caller]
 pub(crate) fn attend(
@@ -15,7 +15,7 @@ pub(crate) fn attend(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let [keys, values] = [key_buffer.reserve_for(k, past), value_buffer.reserve_for(v, past)];
+    let [keys, values] = reserve([k, v], [key_buffer, value_buffer], past);
     let shape = attention_shape(q, &keys, values.dim(2), past + q.dim(0), window);
     let outputs = [
         like(q, &[q.dim(0), q.dim(1), values.dim(2)]),
@@ -28,13 +28,12 @@ pub(crate) fn attend(
     let shared = [(1, 0), (2, 1)];
     let [out, keys, values] = apply_in_place("attend", &inputs, outputs, &shared, move |inputs, outputs| {
         let [out, keys, values] = outputs else { unreachable!("three outputs") };
-        dispatch!(inputs[2].dtype(), T => {
-            kernels::append_kv::<T>(keys.values(), inputs[3].values(), past, kv_heads, shape.head_dim);
-            kernels::append_kv::<T>(values.values(), inputs[4].values(), past, kv_heads, shape.value_dim);
+        dispatch_stored!(inputs[2].dtype(), inputs[0].dtype(), [T, S] => {
+            let [keys, values] = [keys.values::<S>(), values.values::<S>()];
+            kernels::append_kv::<T, S>(keys, inputs[3].values(), past, kv_heads, shape.head_dim);
+            kernels::append_kv::<T, S>(values, inputs[4].values(), past, kv_heads, shape.value_dim);
             let softmax = prepared.with_sinks(inputs.get(5));
-            kernels::attention::<T>(
-                shape, inputs[2].values(), keys.values(), values.values(), softmax, out.values(),
-            )
+            kernels::attention::<T, S>(shape, inputs[2].values(), keys, values, softmax, out.values())
         })
     });
     key_buffer.refill(Some(keys));
@@ -44,16 +43,16 @@ pub(crate) fn attend(
 
 #[track_caller]
 pub(crate) fn append_kv([k, v]: [&Array; 2], [key_buffer, value_buffer]: [&mut KvBuffer; 2], past: i32) {
-    let [keys, values] = [key_buffer.reserve_for(k, past), value_buffer.reserve_for(v, past)];
+    let [keys, values] = reserve([k, v], [key_buffer, value_buffer], past);
     let outputs = [like(&keys, keys.shape()), like(&values, values.shape())];
     let (past, kv_heads) = (past as usize, k.dim(1) as usize);
     let [key_dim, value_dim] = [k, v].map(|x| x.dim(2) as usize);
     let (inputs, shared) = ([&keys, &values, k, v], [(0, 0), (1, 1)]);
     let [keys, values] = apply_in_place("append", &inputs, outputs, &shared, move |inputs, outputs| {
         let [keys, values] = outputs else { unreachable!("two outputs") };
-        dispatch!(inputs[2].dtype(), T => {
-            kernels::append_kv::<T>(keys.values(), inputs[2].values(), past, kv_heads, key_dim);
-            kernels::append_kv::<T>(values.values(), inputs[3].values(), past, kv_heads, value_dim);
+        dispatch_stored!(inputs[2].dtype(), inputs[0].dtype(), [T, S] => {
+            kernels::append_kv::<T, S>(keys.values(), inputs[2].values(), past, kv_heads, key_dim);
+            kernels::append_kv::<T, S>(values.values(), inputs[3].values(), past, kv_heads, value_dim);
         })
     });
     key_buffer.refill(Some(keys));
@@ -74,7 +73,7 @@ pub(crate) fn attend_cached(
     let prepared = PreparedSoftmax::new(softmax);
     let inputs = with_sinks(&[keys, values, q], softmax);
     let [out] = apply("attend_over", &inputs, [output], move |inputs, outputs| {
-        dispatch!(inputs[2].dtype(), T => kernels::attention::<T>(
+        dispatch_stored!(inputs[2].dtype(), inputs[0].dtype(), [T, S] => kernels::attention::<T, S>(
             shape, inputs[2].values(), inputs[0].values(), inputs[1].values(), prepared.with_sinks(inputs.get(3)),
             outputs[0].values(),
         ))
@@ -92,7 +91,7 @@ pub(crate) fn attend_latent(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let buffer = latents.reserve_for(latent, past);
+    let buffer = latents.reserve_for(latent, past, kv_cache_dtype(latent.dtype()));
     let shape = attention_shape(q, &buffer, value_dim, past + q.dim(0), window);
     let outputs = [like(q, &[q.dim(0), q.dim(1), value_dim]), like(&buffer, buffer.shape())];
     let (prepared, past) = (PreparedSoftmax::new(softmax), past as usize);
@@ -100,14 +99,22 @@ pub(crate) fn attend_latent(
     let shared = [(1, 0)];
     let [out, buffer] = apply_in_place("attend_latent", &inputs, outputs, &shared, move |inputs, outputs| {
         let [out, buffer] = outputs else { unreachable!("two outputs") };
-        dispatch!(inputs[1].dtype(), T => {
-            kernels::append_kv::<T>(buffer.values(), inputs[2].values(), past, shape.kv_heads, shape.head_dim);
+        dispatch_stored!(inputs[1].dtype(), inputs[0].dtype(), [T, S] => {
+            let buffer = buffer.values::<S>();
+            kernels::append_kv::<T, S>(buffer, inputs[2].values(), past, shape.kv_heads, shape.head_dim);
             let softmax = prepared.with_sinks(inputs.get(3));
-            kernels::latent_attention::<T>(shape, inputs[1].values(), buffer.values(), softmax, out.values())
+            kernels::latent_attention::<T, S>(shape, inputs[1].values(), buffer, softmax, out.values())
         })
     });
     latents.refill(Some(buffer));
     out
+}
+
+/// Takes the buffers out, with room for `k` and `v` after `past` tokens.
+#[track_caller]
+fn reserve([k, v]: [&Array; 2], [keys, values]: [&mut KvBuffer; 2], past: i32) -> [Array; 2] {
+    let stored = kv_cache_dtype(k.dtype());
+    [keys.reserve_for(k, past, stored), values.reserve_for(v, past, stored)]
 }
 
 #[track_caller]

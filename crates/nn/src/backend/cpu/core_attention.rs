@@ -9,9 +9,9 @@ use super::{
     attention::PreparedSoftmax,
     batch::{for_each_row, in_groups},
     norm::{PreparedNorm, with_normed},
-    values::{Activations, dispatch, like, widened},
+    values::{Activations, dispatch_stored, like, widened},
 };
-use crate::{CoreAttention, KvRow};
+use crate::{CoreAttention, KvRow, precision::kv_cache_dtype};
 
 /// A [`CoreAttention`] as kernels take it; sinks are an input.
 pub(crate) struct PreparedAttention {
@@ -66,7 +66,7 @@ fn group(
     rows: &mut [KvRow],
 ) -> Array {
     let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
-    let reserve = |row: &mut KvRow| row.reserve(kv_heads, head_dim, k.dtype());
+    let reserve = |row: &mut KvRow| row.reserve(kv_heads, head_dim, kv_cache_dtype(k.dtype()));
     let buffers: Vec<Array> = rows.iter_mut().flat_map(reserve).collect();
     let mut inputs = vec![q, k, v, positions];
     inputs.extend(&attention.softmax.sinks);
@@ -82,14 +82,13 @@ fn group(
         let start = spans.last().map_or(start as usize, |last| last.start + last.tokens);
         spans.push(RowSpan::new(start, row, &pair[0]));
     }
+    let stored = buffers.first().map_or(q.dtype(), Array::dtype);
     let prepared = attention.prepared();
-    let results = apply_many(
-        "attend_heads",
-        &inputs,
-        &outputs,
-        &shared,
-        move |inputs, outputs| dispatch!(inputs[QUERIES].dtype(), T => prepared.run::<T>(&spans, inputs, outputs)),
-    );
+    let results = apply_many("attend_heads", &inputs, &outputs, &shared, move |inputs, outputs| {
+        dispatch_stored!(inputs[QUERIES].dtype(), stored, [T, S] => {
+            prepared.run::<T, S>(&spans, inputs, outputs)
+        })
+    });
     let mut results = results.into_iter();
     let out = results.next().unwrap_or_else(|| unreachable!("the first output"));
     for row in rows {
@@ -150,7 +149,12 @@ impl PreparedAttention {
         if self.output_gate { 2 * self.head_dim } else { self.head_dim }
     }
 
-    fn run<T: Activations>(&self, spans: &[RowSpan], inputs: &[Input], outputs: &mut [Output]) {
+    fn run<T: Activations, S: Activations>(
+        &self,
+        spans: &[RowSpan],
+        inputs: &[Input],
+        outputs: &mut [Output],
+    ) {
         let [out, buffers @ ..] = outputs else { unreachable!("an output") };
         let sinks = inputs.get(SINKS).filter(|_| inputs.len() > SINKS + buffers.len());
         let softmax = self.softmax.with_sinks(sinks);
@@ -180,8 +184,8 @@ impl PreparedAttention {
             let start = row.span.start - tokens.start;
             let of = |width: usize| start * width..(start + row.span.tokens) * width;
             let [all_keys, all_values] = &mut *row.buffers else { unreachable!("two buffers of a row") };
-            let (all_keys, all_values) = (all_keys.values::<T>(), all_values.values::<T>());
-            let append = |buffer: &mut [T], new: &[T]| {
+            let (all_keys, all_values) = (all_keys.values::<S>(), all_values.values::<S>());
+            let append = |buffer: &mut [S], new: &[T]| {
                 kernels::append_kv(buffer, new, row.span.past, self.kv_heads, self.head_dim);
             };
             append(all_keys, &k[of(keys)]);

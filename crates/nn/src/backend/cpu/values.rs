@@ -28,6 +28,28 @@ macro_rules! dispatch {
 }
 pub(super) use dispatch;
 
+/// Evaluates the expression with the Rust types of a dtype and of the one that keys and values are
+/// stored in: the same, or bfloat16 for float32.
+macro_rules! dispatch_stored {
+    ($dtype:expr, $stored_dtype:expr, [$type:ident, $stored:ident] => $body:expr) => {
+        match ($dtype, $stored_dtype) {
+            (::mlx::Dtype::Float32, ::mlx::Dtype::Bfloat16) => {
+                type $type = f32;
+                type $stored = half::bf16;
+                $body
+            }
+            (dtype, stored) => {
+                assert_eq!(dtype, stored, "keys and values have the type of queries or bfloat16");
+                $crate::backend::cpu::values::dispatch!(dtype, $type => {
+                    type $stored = $type;
+                    $body
+                })
+            }
+        }
+    };
+}
+pub(super) use dispatch_stored;
+
 /// [`Floats`](kernels::Floats) of an input or a frozen array.
 macro_rules! floats {
     ($values:expr) => {

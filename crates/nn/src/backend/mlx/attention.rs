@@ -19,7 +19,7 @@ pub(crate) fn attend(
 
 #[track_caller]
 pub(crate) fn append_kv([k, v]: [&Array; 2], [keys, values]: [&mut KvBuffer; 2], past: i32) {
-    let buffers = [keys.reserve_for(k, past), values.reserve_for(v, past)];
+    let buffers = [keys.reserve_for(k, past, k.dtype()), values.reserve_for(v, past, v.dtype())];
     keys.refill(Some(write_tokens(&buffers[0], k, past)));
     values.refill(Some(write_tokens(&buffers[1], v, past)));
 }
@@ -45,7 +45,7 @@ pub(crate) fn attend_latent(
     window: Option<i32>,
     softmax: &Softmax,
 ) -> Array {
-    let buffer = latents.reserve_for(latent, past);
+    let buffer = latents.reserve_for(latent, past, latent.dtype());
     latents.refill(Some(write_tokens(&buffer, latent, past)));
     let keys = first_tokens(latents, past + q.dim(0));
     attention(q, &keys, &keys.slice(-1, 0, value_dim), window, softmax)
