@@ -14,6 +14,8 @@ use serde_json::json;
 use super::Soak;
 use crate::support::{client, process::ServerProcess};
 
+/// Idle threads that the chat templates of one model keep, if that many rendered at once.
+const TEMPLATE_THREADS: usize = 2;
 /// A sleep this much too long counts as a pause of the machine.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Time without data after which a stream counts as dead.
@@ -24,6 +26,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 pub struct Sample {
     /// In megabytes.
     pub resident: f64,
+    /// Without the threads that chat templates may keep.
     pub threads: usize,
     pub descriptors: usize,
     /// MLX's active memory in megabytes.
@@ -33,14 +36,17 @@ pub struct Sample {
 impl Sample {
     pub fn of(server: &ServerProcess) -> Sample {
         let folder = format!("/proc/{}", server.child.id());
-        let entries =
-            |name: &str| fs::read_dir(format!("{folder}/{name}")).map_or(0, |entries| entries.count());
+        let entries = |name: &str| fs::read_dir(format!("{folder}/{name}")).into_iter().flatten().flatten();
+        let is_template = |task: &fs::DirEntry| {
+            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "template")
+        };
         // Before descriptors are counted: reading a metric opens a connection.
         let arrays = metric(server, "lanner_memory_active_bytes") / 1e6;
+        let templates = entries("task").filter(is_template).count();
         Sample {
             resident: server.memory().unwrap_or_default(),
-            threads: entries("task"),
-            descriptors: entries("fd"),
+            threads: entries("task").count() - templates.min(TEMPLATE_THREADS),
+            descriptors: entries("fd").count(),
             arrays,
         }
     }
