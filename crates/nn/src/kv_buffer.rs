@@ -50,8 +50,8 @@ impl KvBuffer {
         self.0 = self.0.as_ref().map(|array| array.slice(1, from, to).contiguous());
     }
 
-    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`; a new
-    /// one has type `dtype`. It grows by at least a quarter, so that copies stay rare.
+    /// Takes the array out, with room for `length` tokens of `dim` numbers in each of `heads`; a
+    /// new one has type `dtype`. It grows by at least a quarter, so that copies stay rare.
     #[track_caller]
     pub(crate) fn reserve(&mut self, length: i32, heads: i32, dim: i32, dtype: Dtype) -> Array {
         let array = self.0.take().unwrap_or_else(|| Array::zeros(&[heads, 0, dim], dtype));
