@@ -261,7 +261,8 @@ pub fn posted() -> [Posted; 6] {
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 16] = [
+pub const OTHERS: [&str; 17] = [
+    "POST /v2/rerank",
     "GET /health",
     "GET /metrics",
     "GET /v1/models",
