@@ -66,6 +66,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("stop[{0}] is empty: a stop string needs at least one character")]
     EmptyStop(usize),
+    /// A grammar cannot be compiled, or an answer cannot follow it.
+    #[error("the grammar cannot be used: {0}")]
+    Grammar(String),
 }
 
 impl Error {

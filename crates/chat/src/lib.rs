@@ -28,6 +28,7 @@ mod fill_in_middle;
 mod filters;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+pub mod grammar;
 mod json;
 mod python;
 mod reasoning;

@@ -2,6 +2,7 @@
 //! own.
 
 mod decoding;
+mod grammars;
 mod hostile_templates;
 mod hostile_tokenizers;
 mod prompts;

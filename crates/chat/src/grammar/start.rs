@@ -1,0 +1,32 @@
+//! When a grammar begins to constrain an answer.
+
+use crate::Markers;
+
+/// When the grammar begins. The default: with the first token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    /// Reasoning that may come first, and is free.
+    pub reasoning: Option<ReasoningStart>,
+    /// The grammar begins with the first of these in content, and matches from its first character
+    /// on; everything before it is free, and so is an answer without any. Empty: it begins with
+    /// the content, and the answer cannot end without it.
+    pub triggers: Vec<Trigger>,
+}
+
+/// Reasoning before the content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReasoningStart {
+    pub markers: Markers,
+    /// Whether the prompt already opened it: see [`crate::starts_in_reasoning`]. If not, the answer
+    /// may open it.
+    pub inside: bool,
+}
+
+/// What begins a grammar within free content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// Text, however it is split into tokens; a token may contain what follows it too.
+    Text(String),
+    /// A token, such as a special one.
+    Token(u32),
+}
