@@ -13,13 +13,15 @@ use llguidance::{
     earley::SlicedBiasComputer,
     toktrie::{InferenceCapabilities, TokEnv, TokenizerEnv},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Matcher, Source, Start, Trigger, limits, schema, token_env::TokenEnv, watch::Watches};
+use super::{Matcher, Source, Start, Trigger, gbnf, limits, schema, token_env::TokenEnv, watch::Watches};
 use crate::{Error, Result, Tokenizer};
 
 /// Compiled grammars that are kept for later requests.
 const CACHED: usize = 32;
+/// Classes that stand for ASCII alone, as in JSON Schema's regular expressions.
+const ASCII_CLASSES: &str = "dw";
 /// The parsers of grammars recurse.
 const STACK_BYTES: usize = 16 << 20;
 
@@ -131,16 +133,8 @@ impl Grammars {
         id.map_or_else(|| Trigger::Text(text.to_owned()), Trigger::Token)
     }
 
-    /// JSON that is valid against a schema, in a Lark rule.
-    ///
-    /// # Errors
-    /// The schema has a keyword that cannot be honoured.
-    pub fn json(schema: &Value) -> Result<String> {
-        Ok(format!("%json {}", schema::prepared(schema)?))
-    }
-
     fn parser(&self, source: &Source) -> Result<llguidance::Matcher> {
-        let grammar = top_level(source)?;
+        let grammar = source.top_level()?;
         let compile = || {
             let mut parser = llguidance::Matcher::new(self.factory.create_parser(grammar));
             // Computes the first mask, which fails if the grammar has no beginning.
@@ -188,31 +182,50 @@ impl fmt::Debug for Grammars {
     }
 }
 
-fn top_level(source: &Source) -> Result<TopLevelGrammar> {
-    Ok(match source {
-        Source::JsonSchema(schema) => {
-            limits::check_text(&schema.to_string())?;
-            TopLevelGrammar::from_json_schema(schema::prepared(schema)?)
-        }
-        Source::JsonObject => {
-            TopLevelGrammar::from_json_schema(schema::prepared(&json!({ "type": "object" }))?)
-        }
-        Source::Regex(regex) => {
-            limits::check_text(regex)?;
-            TopLevelGrammar::from_regex(unanchored(regex))
-        }
-        Source::Choice(choices) => {
-            limits::check_choices(choices)?;
-            let texts: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
-            let lark = format!("start: CHOICE\nCHOICE: {}", texts.join(" | "));
-            limits::check_text(&lark)?;
-            TopLevelGrammar::from_lark(lark)
-        }
-        Source::Lark(lark) => {
-            limits::check_text(lark)?;
-            TopLevelGrammar::from_lark(lark.clone())
-        }
-    })
+impl Source {
+    /// The source as an expression in a rule of a [`Source::Lark`] grammar.
+    ///
+    /// # Errors
+    /// It is too large, or a schema has a keyword that cannot be honoured.
+    pub fn expression(&self) -> Result<String> {
+        let expression = match self {
+            Source::JsonSchema(schema) => {
+                limits::check_text(&schema.to_string())?;
+                format!("%json {}", schema::prepared(schema)?)
+            }
+            Source::JsonObject => format!("%json {}", schema::prepared(&json!({ "type": "object" }))?),
+            Source::Regex(regex) => {
+                format!("/{}/", llguidance::regex_to_lark(unanchored(regex), ASCII_CLASSES))
+            }
+            Source::Choice(choices) => {
+                limits::check_choices(choices)?;
+                let texts: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
+                format!("({})", texts.join(" | "))
+            }
+            Source::Lark(lark) => format!("%lark {{\n{lark}\n}}"),
+            Source::Gbnf(gbnf) => format!("%lark {{\n{}\n}}", gbnf::to_lark(gbnf)?),
+        };
+        limits::check_text(&expression)?;
+        Ok(expression)
+    }
+
+    fn top_level(&self) -> Result<TopLevelGrammar> {
+        Ok(match self {
+            Source::Lark(lark) => {
+                limits::check_text(lark)?;
+                TopLevelGrammar::from_lark(lark.clone())
+            }
+            Source::Gbnf(gbnf) => {
+                limits::check_text(gbnf)?;
+                TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?)
+            }
+            // A terminal, so that one text may begin another.
+            Source::Choice(_) => {
+                TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", self.expression()?))
+            }
+            other => TopLevelGrammar::from_lark(format!("start: {}", other.expression()?)),
+        })
+    }
 }
 
 /// A regular expression without anchors at its ends: it matches the whole answer anyway.

@@ -1,5 +1,7 @@
 //! Follows one answer through a grammar, token by token, and back.
 
+use llguidance::toktrie::TokenizerEnv;
+
 use super::{
     Grammar, Mask,
     compile::failed,
@@ -209,8 +211,12 @@ impl Matcher {
     /// Goes on in the grammar.
     fn begin(&mut self, tokens: &[u32]) -> Result<Option<usize>> {
         self.state = State { phase: Phase::Following, tail: vec![] };
+        let shared = &self.grammar.0.shared;
+        if tokens.iter().any(|token| !shared.exists(*token)) {
+            return Ok(None);
+        }
         if self.parser.is_stopped() {
-            let ends = tokens.iter().all(|token| self.grammar.0.shared.eos_ids.contains(token));
+            let ends = tokens.iter().all(|token| shared.eos_ids.contains(token));
             return Ok(ends.then_some(0));
         }
         let valid = self.parser.validate_tokens(tokens).map_err(|error| failed(&error))?;
@@ -269,9 +275,12 @@ fn is_skipped(text: &[u8]) -> bool {
 }
 
 impl super::compile::Shared {
+    fn exists(&self, token: u32) -> bool {
+        (token as usize) < self.env.tok_trie().vocab_size()
+    }
+
     /// Tokens that spell a text.
     fn spelled(&self, text: &[u8]) -> Vec<u32> {
-        use llguidance::toktrie::TokenizerEnv;
         self.env.tokenize_bytes(text)
     }
 }

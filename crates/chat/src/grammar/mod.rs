@@ -6,9 +6,10 @@
 //!
 //! A [`Source::Lark`] grammar has the syntax of llguidance: a rule `start`, rules in lower case,
 //! terminals in upper case, `"text"`, `/regex/`, special tokens as `<[id]>`, JSON as `%json {..}`.
-//! [`Grammars::literal`] and [`Grammars::json`] write the last two.
+//! [`Grammars::literal`] writes a text with its special tokens, [`Source::expression`] a source.
 
 mod compile;
+mod gbnf;
 mod limits;
 mod matcher;
 mod schema;
@@ -31,12 +32,15 @@ pub enum Source {
     JsonSchema(Value),
     /// Any JSON object.
     JsonObject,
-    /// A regular expression in the syntax of Rust's regex crate, without look-around.
+    /// A regular expression in the syntax of Rust's regex crate, without look-around; `\d` and `\w`
+    /// are ASCII.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
     /// A Lark grammar in llguidance's syntax.
     Lark(String),
+    /// A grammar in llama.cpp's notation.
+    Gbnf(String),
 }
 
 /// Tokens that may come next: bit `id % 32` of word `id / 32`; `None`: all of them.
