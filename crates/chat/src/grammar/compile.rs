@@ -41,8 +41,11 @@ pub(super) struct Shared {
     /// Tokens of one or two line feeds, with their number.
     pub line_feeds: Vec<(u32, usize)>,
     /// Tokens that complete a text, by the texts and what came before.
-    pub completing: Mutex<HashMap<(Vec<Vec<u8>>, Vec<u8>), Arc<[u32]>>>,
+    pub completing: Mutex<HashMap<WatchedText, Arc<[u32]>>>,
 }
+
+/// Texts that are searched for, and the text before a token.
+type WatchedText = (Vec<Vec<u8>>, Vec<u8>);
 
 /// A compiled grammar. Cheap to clone.
 #[derive(Clone)]
