@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use chat::Markers;
-use chat::Tokenizer;
-use chat::grammar::{Grammar, Grammars, Mask, Matcher, ReasoningStart, Source, Start, Trigger};
+use lanner_chat::Markers;
+use lanner_chat::Tokenizer;
+use lanner_chat::grammar::{Grammar, Grammars, Mask, Matcher, ReasoningStart, Source, Start, Trigger};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
