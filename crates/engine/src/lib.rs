@@ -15,6 +15,7 @@ pub mod fuzzing;
 mod generation_config;
 mod guard;
 mod load;
+mod masks;
 mod memory_estimate;
 mod models;
 mod prefix;
@@ -29,11 +30,11 @@ use api::error;
 /// N-gram tables, for drafts.
 pub use api::ngram_table as ngrams;
 pub use api::{
-    CacheBits, CacheReport, CacheSource, CacheStats, Checkpoint, Constraint, Counter, Device, DiskCache,
-    Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram, LoadError, Lossy, Memory,
-    MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo, Next, Options, Pooling, Precision,
-    Priority, Progress, Request, RequestError, Sampling, SamplingRange, Speculate, StateSize, TokenLogprobs,
-    TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
+    CacheBits, CacheReport, CacheSource, CacheStats, Checkpoint, Constraint, ConstraintState, Counter,
+    Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram,
+    LoadError, Lossy, Memory, MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo, Options,
+    Pooling, Precision, Priority, Progress, Request, RequestError, Sampling, SamplingRange, Speculate,
+    StateSize, TokenLogprobs, TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,

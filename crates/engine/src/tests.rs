@@ -2,6 +2,8 @@
 
 #[path = "../tests/it/support/checkpoint.rs"]
 pub mod checkpoint;
+#[path = "../tests/it/support/constraints.rs"]
+mod constraints;
 mod real_configs;
 mod rounds;
 
@@ -159,7 +161,10 @@ fn request(i: u32) -> Request {
     // The poison must not be sampled: only prompts hold it.
     let sampling = Sampling { logit_bias: [(POISON, -1e4)].into(), ..sampling };
     let prompt = (0..20 + 11 * i).map(|t| 20 + (t * 7 + i) % 290).collect();
-    Request { sampling, logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) }
+    let constraint = if i == 1 { constraints::winding() } else { None };
+    let asked =
+        Request { logprobs: Some(1), prompt_logprobs: true, logits: true, ..Request::new(prompt, 25) };
+    Request { sampling, constraint, ..asked }
 }
 
 fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>) {

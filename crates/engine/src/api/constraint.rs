@@ -4,23 +4,41 @@ use std::{fmt::Debug, sync::Arc};
 
 use mlx::{Array, Dtype};
 
-/// Decides which tokens may come next, position by position, on the engine's thread.
+/// Decides which tokens may come next.
 ///
-/// It is called for any history, generated or drafted, in any order and any number of times. The
-/// same history must get the same answer.
+/// Everything it does runs on worker threads, beside the model's steps. The answer depends on what
+/// it allows, so that must depend on the tokens alone.
 pub trait Constraint: Debug + Send + Sync {
-    /// What may follow the prompt and the tokens `generated`.
-    fn next(&self, generated: &[u32]) -> Next;
+    /// The state before the first token of an answer.
+    fn start(&self) -> Box<dyn ConstraintState>;
 }
 
-/// Which tokens may come next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
-    Any,
-    OneOf(TokenSet),
-    /// Exactly these tokens, at least one, in this order. After the first of them the constraint
-    /// must return the rest.
-    Exactly(Vec<u32>),
+/// A constraint's state of one answer. An error fails the request, once the answer gets there.
+pub trait ConstraintState: Send {
+    /// Appends a token; `false`, and nothing changes, if it is not allowed.
+    ///
+    /// # Errors
+    /// The constraint cannot go on.
+    fn push(&mut self, token: u32) -> Result<bool, String>;
+
+    /// Removes the last `tokens` tokens.
+    ///
+    /// # Errors
+    /// The constraint cannot go on.
+    fn rewind(&mut self, tokens: usize) -> Result<(), String>;
+
+    /// The tokens that may come next; none: a dead end, which fails the request.
+    ///
+    /// # Errors
+    /// The constraint cannot go on.
+    fn allowed(&mut self) -> Result<TokenSet, String>;
+
+    /// At most `max` tokens that must come next, for drafts. Others than those that `allowed` allows
+    /// cost time, never the answer.
+    ///
+    /// # Errors
+    /// The constraint cannot go on.
+    fn forced(&mut self, max: usize) -> Result<Vec<u32>, String>;
 }
 
 /// Tokens of a vocabulary.
@@ -43,6 +61,11 @@ impl TokenSet {
         TokenSet { words: Some(words.into()) }
     }
 
+    /// Bit `id % 32` of word `id / 32` of each.
+    pub fn from_words(words: Arc<[u32]>) -> TokenSet {
+        TokenSet { words: Some(words) }
+    }
+
     pub fn allows(&self, id: u32) -> bool {
         let word = |words: &Arc<[u32]>| words.get(id as usize / 32).copied().unwrap_or(0);
         self.words.as_ref().is_none_or(|words| word(words) >> (id % 32) & 1 == 1)
@@ -50,14 +73,6 @@ impl TokenSet {
 
     pub fn is_empty(&self) -> bool {
         self.words.as_ref().is_some_and(|words| words.iter().all(|word| *word == 0))
-    }
-
-    /// Its token, if it has exactly one.
-    pub fn only(&self) -> Option<u32> {
-        let words = self.words.as_ref()?;
-        let mut ones = words.iter().enumerate().filter(|(_, word)| **word != 0);
-        let ((i, word), None) = (ones.next()?, ones.next()) else { return None };
-        word.is_power_of_two().then(|| i as u32 * 32 + word.trailing_zeros())
     }
 
     /// Bit `id % 32` of word `id / 32` of each; `None`: all of them.
@@ -74,17 +89,6 @@ impl TokenSet {
     }
 }
 
-impl Next {
-    /// As a set of some of `vocab_size` tokens.
-    pub(crate) fn set(self, vocab_size: usize) -> TokenSet {
-        match self {
-            Next::Any => TokenSet::all(),
-            Next::OneOf(set) => set,
-            Next::Exactly(tokens) => TokenSet::of(vocab_size, tokens.first().copied()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,9 +97,9 @@ mod tests {
     fn token_set_contains_its_ids_alone() {
         let set = TokenSet::of(70, [3, 64, 69, 70, 900]);
         let ids: Vec<u32> = (0..200).filter(|&id| set.allows(id)).collect();
-        assert_eq!((ids, set.only(), set.is_empty()), (vec![3, 64, 69], None, false));
-        assert_eq!(TokenSet::of(70, [64]).only(), Some(64));
+        assert_eq!((ids, set.is_empty()), (vec![3, 64, 69], false));
+        assert_eq!(TokenSet::from_words([0b1001, 1].into()), TokenSet::of(64, [0, 3, 32]));
         assert!(TokenSet::of(70, []).is_empty() && !TokenSet::all().is_empty());
-        assert!(TokenSet::all().allows(7) && TokenSet::all().only().is_none());
+        assert!(TokenSet::all().allows(7));
     }
 }

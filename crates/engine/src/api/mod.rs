@@ -21,7 +21,7 @@ pub use self::{
     bytes::megabytes,
     cache::{CacheReport, CacheSource, CacheStats, Miss, MissReason},
     checkpoint::Checkpoint,
-    constraint::{Constraint, Next, TokenSet},
+    constraint::{Constraint, ConstraintState, TokenSet},
     error::LoadError,
     event::{Drafted, Event, FinishReason, Lossy, TokenLogprobs, Usage},
     info::{ModelInfo, WeightReads, WeightSummary},

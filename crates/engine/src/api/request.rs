@@ -14,6 +14,8 @@ pub struct Request {
     pub sampling: Sampling,
     /// Go on after an end-of-sequence token (parity checks, benchmarks).
     pub ignore_eos: bool,
+    /// Tokens that end the answer as end-of-sequence tokens do, also with `ignore_eos`.
+    pub stop_token_ids: Vec<u32>,
     /// `Some(n)`: report each token's log-probability and the `n` likeliest tokens beside it.
     pub logprobs: Option<usize>,
     /// Report the prompt's own log-probabilities too, in one
@@ -31,7 +33,7 @@ pub struct Request {
     pub cache_breakpoints: Vec<usize>,
     /// Drafts; `None`: as the engine's options say.
     pub speculation: Option<Speculate>,
-    /// Which tokens may come next, position by position; `None`: all.
+    /// Which tokens may come next; `None`: all.
     pub constraint: Option<Arc<dyn Constraint>>,
     /// Report an embedding of the prompt, in one
     /// [`Event::Embedding`](crate::Event::Embedding), instead of generating.
@@ -55,6 +57,7 @@ impl Request {
             max_tokens,
             sampling: Sampling::default(),
             ignore_eos: false,
+            stop_token_ids: vec![],
             logprobs: None,
             prompt_logprobs: false,
             logits: false,

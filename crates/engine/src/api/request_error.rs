@@ -28,6 +28,8 @@ pub enum RequestError {
     DraftTooLong { depth: usize, most: usize },
     #[error("the constraint on the answer allows no token after {generated} generated ones")]
     NothingAllowed { generated: usize },
+    #[error("the constraint on the answer failed after {generated} generated tokens: {message}")]
+    Constraint { generated: usize, message: String },
     #[error(
         "no token can be chosen after {generated} generated ones: logit_bias, the penalties and the constraint on the \
          answer leave none with a finite logit; change them"

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use super::{delivery::End, row::HiddenRow, run::EngineLoop, sequence::Sequence, step_shape::StepShape};
+use super::{row::HiddenRow, run::EngineLoop, sequence::Sequence, step_shape::StepShape};
 use crate::{
-    api::{Request, RequestError},
+    api::Request,
     guard::{contained, guarded},
     speculate::{DraftTarget, SequenceSpeculation, TargetView},
 };
@@ -16,8 +16,8 @@ const MAX_SLOWDOWN: f64 = 1.5;
 impl DraftTarget for Sequence {
     fn view(&mut self) -> TargetView<'_> {
         let max_draft = self.max_draft_tokens();
-        let Sequence { request, tokens, caches, speculation, .. } = self;
-        TargetView { request, tokens, max_draft, caches, speculation }
+        let Sequence { request, tokens, draft, caches, speculation, .. } = self;
+        TargetView { request, tokens, forced: &draft.forced, max_draft, caches, speculation }
     }
 
     fn can_take_draft(&self) -> bool {
@@ -100,6 +100,7 @@ impl EngineLoop {
             return;
         }
         let started = Instant::now();
+        self.running.iter_mut().for_each(Sequence::force);
         let (running, speculator) = (&mut self.running[..], &mut self.speculator);
         let rows = running.iter().filter(|s| s.phase.is_running()).count();
         if let Err(error) = guarded(|| speculator.draft(running, rows)) {
@@ -110,22 +111,6 @@ impl EngineLoop {
         }
         self.running.iter_mut().for_each(Sequence::truncate_draft);
         self.clock.add_drafting(started.elapsed());
-    }
-
-    /// Fails sequences whose constraint allows no token; updates what the others allow.
-    pub fn fail_dead_ends(&mut self) {
-        let mut failed = vec![];
-        for (i, s) in self.running.iter_mut().enumerate().filter(|(_, s)| s.request.constraint.is_some()) {
-            match guarded(|| Ok(s.constrain())) {
-                Ok(true) => {}
-                Ok(false) => failed.push((i, RequestError::NothingAllowed { generated: s.generated() })),
-                Err(message) => failed.push((i, RequestError::Step(message))),
-            }
-        }
-        for (i, error) in failed.into_iter().rev() {
-            let sequence = self.running.remove(i);
-            self.end(sequence, End::Failed(error));
-        }
     }
 
     /// Passes the hidden states of a step to the drafters that read them. One that fails costs

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     api::{Event, MAX_DEPTH, MemoryClass, Priority, Request, RequestError, Reservation, WhenFull, megabytes},
     guard::{contained, guarded},
+    masks::{MaskWorkers, SequenceMasks},
 };
 
 /// Tokens of output reserved at a time: an answer may fill the context, and most are short.
@@ -47,10 +48,18 @@ impl EngineLoop {
             Ok((speculation, state)) => {
                 let id = self.next_id;
                 self.next_id += 1;
-                self.running.push(Sequence::new(id, submission, state, &self.info, speculation, memory));
+                let masks = self.new_masks(&submission.request);
+                let sequence = Sequence::new(id, submission, state, &self.info, speculation, masks, memory);
+                self.running.push(sequence);
             }
             Err(message) => submission.send(Event::Failed(failure(message))),
         }
+    }
+
+    fn new_masks(&mut self, request: &Request) -> Option<SequenceMasks> {
+        let constraint = request.constraint.clone()?;
+        let workers = self.mask_workers.get_or_insert_with(MaskWorkers::start);
+        Some(SequenceMasks::new(constraint, workers.clone()))
     }
 
     /// The next request to admit, with memory for its prompt and the start of its output. One that

@@ -8,6 +8,7 @@ use mlx::{Array, Dtype};
 use super::sequence::Sequence;
 use crate::{
     api::{FinishReason, ModelInfo, Pooling, RequestError, TokenLogprobs, TokenSet},
+    masks::Masks,
     models::Model,
     prefix::{CopiedState, CopySource, PrefixCache},
     sample::logprobs::Logprobs,
@@ -19,9 +20,9 @@ pub struct StepRow {
     pub num_tokens: usize,
     /// The last of them.
     pub draft: Vec<u32>,
-    /// The constraint's answers after the known tokens and after each drafted one; empty: any
+    /// What the constraint allows after the known tokens and after each drafted one; `None`: any
     /// token.
-    pub allowed: Vec<TokenSet>,
+    pub masks: Option<Masks>,
     /// Whether it samples, after the known tokens and after each drafted one: `false` before the
     /// end of a prompt.
     pub samples: bool,
@@ -85,7 +86,7 @@ impl StepRow {
             num_tokens: n,
             samples: s.samples_after(0),
             draft,
-            allowed: vec![],
+            masks: None,
             sum: None,
             snapshots: vec![],
             copied: vec![],
@@ -98,9 +99,6 @@ impl StepRow {
         if let Some(pooling) = s.request.pooling {
             row.pooled = pooled(pooling, hidden, start..start + n as i32, at + n >= prompt);
             return row;
-        }
-        if row.samples {
-            row.allowed = std::mem::take(&mut s.draft.allowed);
         }
         if !s.request.logits && !scores_prompt {
             return row;
@@ -191,6 +189,7 @@ impl StepRow {
             drafted: self.draft.len(),
             right,
             sampled,
+            masks: self.masks,
             hidden: self.hidden,
             logprobs: self.logprobs.map(Logprobs::read).transpose()?,
             prompt_logprobs: self.prompt_logprobs.map(prompt).transpose()?,
@@ -230,6 +229,7 @@ pub struct RowOutput {
     drafted: usize,
     right: usize,
     sampled: Vec<Result<u32, SampleError>>,
+    masks: Option<Masks>,
     hidden: Option<HiddenRow>,
     logprobs: Option<Vec<TokenLogprobs>>,
     prompt_logprobs: Option<(usize, Vec<TokenLogprobs>)>,
@@ -284,10 +284,10 @@ impl RowOutput {
         s.progress.num_unread -= 1;
         let mut logprobs = self.logprobs.unwrap_or_default().into_iter();
         let (mut delivered, mut reason) = (0, None);
-        for chosen in self.sampled.into_iter().take(1 + self.right) {
+        for (position, chosen) in self.sampled.into_iter().take(1 + self.right).enumerate() {
             let token = chosen.map_err(|unchosen| match unchosen {
                 SampleError::NonFinite => RequestError::NotFinite,
-                SampleError::NoCandidate => RequestError::NoCandidate { generated: s.generated() },
+                SampleError::NoCandidate => no_candidate(self.masks.as_ref(), position, s.generated()),
             })?;
             s.quarantined = false;
             delivered += 1;
@@ -303,5 +303,15 @@ impl RowOutput {
             s.on_verified(self.drafted, accepted);
         }
         Ok(reason)
+    }
+}
+
+/// Why no token could be sampled at this position of a row.
+fn no_candidate(masks: Option<&Masks>, position: usize, generated: usize) -> RequestError {
+    let is_empty = masks.and_then(|masks| masks.sets.get(position)).is_some_and(TokenSet::is_empty);
+    match masks.and_then(|masks| masks.error.clone()) {
+        Some(message) if is_empty => RequestError::Constraint { generated, message },
+        _ if is_empty => RequestError::NothingAllowed { generated },
+        _ => RequestError::NoCandidate { generated },
     }
 }

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     api::{MemoryClass, ModelInfo, Options, Reservation},
     guard::{contained, guarded},
+    masks::MaskWorkers,
     models::Model,
     prefix::{DiskTier, PrefixCache},
     speculate::{HiddenCapture, Speculator},
@@ -72,6 +73,8 @@ pub struct EngineLoop {
     pub speculator: Speculator,
     pub hidden_capture: HiddenCapture,
     pub clock: StepClock,
+    /// Started by the first request with a constraint.
+    pub mask_workers: Option<MaskWorkers>,
     cache_gauges: CacheGauges,
     /// The version of the prefix cache that the gauges show.
     reported_version: Option<u64>,
@@ -105,6 +108,7 @@ impl EngineLoop {
             hidden_capture: speculator.hidden_capture(),
             speculator,
             clock: StepClock::default(),
+            mask_workers: None,
         }
     }
 
@@ -154,8 +158,9 @@ impl EngineLoop {
             self.collect_launched(&[]);
             self.attach_prefixes();
         }
-        self.fail_dead_ends();
+        self.running.iter_mut().for_each(Sequence::follow_constraint);
         self.draft();
+        self.running.iter_mut().for_each(Sequence::order_masks);
         let scheduled = self.schedule();
         self.launch_and_collect(&scheduled, memory);
     }

@@ -129,7 +129,8 @@ fn run(
             Step::Fail(message) => return submission.send(Event::Failed(RequestError::Step(message))),
         };
         usage.completion_tokens += 1;
-        if info.eos_ids.contains(&id) && !request.ignore_eos {
+        let is_eos = info.eos_ids.contains(&id) && !request.ignore_eos;
+        if is_eos || request.stop_token_ids.contains(&id) {
             break FinishReason::Eos(id);
         }
         submission.send(Event::Token { id, logprobs: logprobs(id) });

@@ -12,8 +12,11 @@ use super::{
     submission::Submission,
 };
 use crate::{
-    api::{FinishReason, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs, TokenSet},
+    api::{
+        FinishReason, MAX_DEPTH, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs,
+    },
     cache::{Cache, WindowEvicted},
+    masks::{Masks, SequenceMasks},
     models::Model,
     prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixMatch, StateCopy},
     sample::Sampler,
@@ -30,6 +33,8 @@ pub struct Sequence {
     pub caches: Vec<Cache>,
     pub sampler: Sampler,
     pub draft: DraftTokens,
+    /// With a constraint alone.
+    pub masks: Option<SequenceMasks>,
     /// Its drafter, and how often that was right.
     pub speculation: SequenceSpeculation,
     pub reuse: Reuse,
@@ -48,9 +53,8 @@ pub struct Sequence {
 #[derive(Default)]
 pub struct DraftTokens {
     pub tokens: Vec<u32>,
-    /// The constraint's answers after the known tokens and after each drafted one; empty without a
-    /// constraint, or before it was asked.
-    pub allowed: Vec<TokenSet>,
+    /// Tokens that the constraint forces after the known ones.
+    pub forced: Vec<u32>,
 }
 
 /// What a sequence takes from the prefix cache.
@@ -116,6 +120,7 @@ impl Sequence {
         InitialState { caches, sampler }: InitialState,
         info: &ModelInfo,
         speculation: SequenceSpeculation,
+        masks: Option<SequenceMasks>,
         memory: TokenMemory,
     ) -> Sequence {
         submission.meter.admitted();
@@ -132,6 +137,7 @@ impl Sequence {
             caches,
             sampler,
             draft: DraftTokens::default(),
+            masks,
             speculation,
             reuse: Reuse::default(),
             snapshots: Snapshots::default(),
@@ -326,33 +332,50 @@ impl Sequence {
         (self.max_new_tokens - self.generated()).saturating_sub(1)
     }
 
-    /// Asks the constraint what may follow the known tokens; `false` if nothing may.
-    pub fn constrain(&mut self) -> bool {
-        if self.draft.allowed.is_empty() && self.progress.num_unread == 0 {
-            let allowed = self.allowed_after(&[]);
-            self.draft.allowed.extend(allowed);
+    /// Tells the constraint the known tokens, and asks for what it forces if a draft may follow.
+    pub fn follow_constraint(&mut self) {
+        let Some(masks) = &mut self.masks else { return };
+        if self.progress.num_unread > 0 {
+            return;
         }
-        self.draft.allowed.first().is_none_or(|allowed| !allowed.is_empty())
+        masks.follow(&self.tokens[self.request.prompt.len()..]);
+        self.draft.forced.clear();
+        if self.speculation.is_off() || !self.can_verify_draft() {
+            self.order_masks();
+        }
+    }
+
+    /// Waits for the tokens that the constraint forces, if a draft may follow.
+    pub fn force(&mut self) {
+        let depth = self.max_draft_tokens().min(MAX_DEPTH);
+        if depth == 0 || self.speculation.is_off() || !self.can_verify_draft() {
+            return;
+        }
+        if let Some(masks) = &mut self.masks {
+            self.draft.forced = masks.forced(depth);
+        }
+    }
+
+    /// Has the constraint compute what may follow the known tokens and the draft.
+    pub fn order_masks(&mut self) {
+        if let Some(masks) = self.masks.as_mut().filter(|_| self.progress.num_unread == 0) {
+            masks.order();
+        }
+    }
+
+    /// What may follow the known tokens and the draft; waits for it.
+    pub fn take_masks(&mut self) -> Option<Masks> {
+        self.masks.as_mut().map(SequenceMasks::get)
     }
 
     /// Sets the draft, up to the first token that cannot be right.
-    pub fn set_draft(&mut self, tokens: Vec<u32>) {
-        self.draft.tokens.clear();
-        for token in tokens {
-            let allowed = self.draft.allowed.last().is_none_or(|allowed| allowed.allows(token));
-            if !allowed || token as usize >= self.vocab_size {
-                break;
-            }
-            self.draft.tokens.push(token);
-            if let Some(after) = self.allowed_after(&self.draft.tokens) {
-                // The sequence fails only if it gets there.
-                if after.is_empty() {
-                    self.draft.tokens.pop();
-                    break;
-                }
-                self.draft.allowed.push(after);
-            }
+    pub fn set_draft(&mut self, mut tokens: Vec<u32>) {
+        let known = tokens.iter().position(|&token| token as usize >= self.vocab_size);
+        tokens.truncate(known.unwrap_or(tokens.len()));
+        if let Some(masks) = self.masks.as_mut().filter(|_| !tokens.is_empty()) {
+            tokens.truncate(masks.draft(&tokens));
         }
+        self.draft.tokens = tokens;
     }
 
     /// Shortens the draft so that no step crosses a due snapshot.
@@ -360,15 +383,7 @@ impl Sequence {
         let computed = self.progress.num_computed_tokens;
         if let Some(&at) = self.snapshots.due_at.range(computed + 1..).next() {
             self.draft.tokens.truncate(at.saturating_sub(computed + 2));
-            self.draft.allowed.truncate(self.draft.tokens.len() + 1);
         }
-    }
-
-    /// What may follow the known tokens and `draft`.
-    fn allowed_after(&self, draft: &[u32]) -> Option<TokenSet> {
-        let constraint = self.request.constraint.as_ref()?;
-        let history = [&self.tokens[self.request.prompt.len()..], draft].concat();
-        Some(constraint.next(&history).set(self.vocab_size))
     }
 
     /// Rewinds the rejected tokens of a verified draft.
@@ -467,8 +482,8 @@ impl Sequence {
         }
         self.tokens.push(id);
         self.sampler.push(id);
-        self.draft.allowed.clear();
-        if info.eos_ids.contains(&id) && !self.request.ignore_eos {
+        let is_eos = info.eos_ids.contains(&id) && !self.request.ignore_eos;
+        if is_eos || self.request.stop_token_ids.contains(&id) {
             return Some(FinishReason::Eos(id));
         }
         self.delivery.buffer_token(id, logprobs);

@@ -90,6 +90,14 @@ impl Step {
             ends.extend(start - row.num_sampled() as i32..start);
             rows.push(row);
         }
+        let constrained =
+            chosen.iter_mut().zip(&mut rows).filter(|(s, row)| row.samples && s.masks.is_some());
+        let mut constrained = constrained.peekable();
+        if constrained.peek().is_some() {
+            // The device computes while the masks are awaited.
+            mlx::async_eval([&hidden])?;
+        }
+        constrained.for_each(|(s, row)| row.masks = s.take_masks());
         let sampled = (!ends.is_empty()).then(|| {
             let logits = model.logits(&pick(&hidden, &ends)).astype(Dtype::Float32);
             let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
@@ -192,7 +200,7 @@ impl SampledTokens {
             position: s.progress.num_computed_tokens - row.draft.len(),
             sampler: &mut s.sampler,
             draft: &row.draft,
-            allowed: &row.allowed,
+            allowed: row.masks.as_ref().map_or(&[], |masks| &masks.sets),
         });
         let SampleOutput { tokens, faults } = sample(logits, sample_rows.collect());
         let tokens = Rc::new(tokens);

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     api::Priority,
     guard::{contained, guarded},
+    masks::SequenceMasks,
 };
 
 impl EngineLoop {
@@ -21,8 +22,21 @@ impl EngineLoop {
             Some(only) if only != i => (Demand::Nothing, s.request.priority),
             _ => (s.demand(), s.request.priority),
         };
-        let demands: Vec<(Demand, Priority)> = self.running.iter().enumerate().map(demand).collect();
+        let mut demands: Vec<(Demand, Priority)> = self.running.iter().enumerate().map(demand).collect();
+        self.skip_late(&mut demands);
         schedule(&demands, self.options.prefill_chunk.max(1))
+    }
+
+    /// Lets sequences whose masks take long miss the step, unless it has no other.
+    fn skip_late(&self, demands: &mut [(Demand, Priority)]) {
+        let is_late = |s: &Sequence| s.masks.as_ref().is_some_and(SequenceMasks::is_late);
+        let late: Vec<bool> = self.running.iter().map(is_late).collect();
+        let has_work =
+            |(late, (demand, _)): (&bool, &(Demand, Priority))| !late && *demand != Demand::Nothing;
+        if late.iter().zip(&*demands).any(has_work) {
+            let late = demands.iter_mut().zip(late).filter(|(_, late)| *late);
+            late.for_each(|((demand, _), _)| *demand = Demand::Nothing);
+        }
     }
 
     /// Launches the scheduled step unless `memory` is an error, then reads the step before it.

@@ -21,6 +21,8 @@ pub struct TargetView<'a> {
     pub request: &'a Request,
     /// Prompt and output, without unread tokens.
     pub tokens: &'a [u32],
+    /// Tokens that the request's constraint forces next.
+    pub forced: &'a [u32],
     /// Most tokens of a draft, so that the token after it still belongs to the answer.
     pub max_draft: usize,
     pub caches: &'a mut [Cache],
@@ -38,14 +40,14 @@ impl<'a> TargetView<'a> {
 
     /// A request to the drafter with this index; with the sequence's caches if it uses them.
     pub(super) fn draft_request(self, drafter: usize, depth: usize, with_caches: bool) -> DraftRequest<'a> {
-        let TargetView { request, tokens, caches, speculation, .. } = self;
+        let TargetView { request, tokens, forced, caches, speculation, .. } = self;
         speculation.caches_in_use |= with_caches;
         DraftRequest {
             tokens,
             prompt: request.prompt.len(),
             depth,
             sampling: &request.sampling,
-            constraint: request.constraint.as_deref(),
+            forced,
             state: &mut speculation.states[drafter],
             target_cache: with_caches.then(|| CacheGuard::new(caches)),
         }

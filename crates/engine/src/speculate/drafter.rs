@@ -5,10 +5,7 @@ use std::{any::Any, fmt};
 use mlx::Array;
 
 use super::acceptance::{AcceptanceByBin, CONFIDENCE_BINS};
-use crate::{
-    api::{Constraint, Sampling},
-    cache::CacheGuard,
-};
+use crate::{api::Sampling, cache::CacheGuard};
 
 /// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
 pub trait Drafter {
@@ -150,7 +147,8 @@ pub struct DraftRequest<'a> {
     pub depth: usize,
     /// Drafters sample as the model does, with the same noise at each position: more tokens match.
     pub sampling: &'a Sampling,
-    pub constraint: Option<&'a dyn Constraint>,
+    /// Tokens that the request's constraint forces next.
+    pub forced: &'a [u32],
     /// This drafter's state of the sequence.
     pub state: &'a mut DrafterState,
     /// The sequence's caches, with all tokens but the last; only for drafters that
@@ -160,7 +158,7 @@ pub struct DraftRequest<'a> {
 
 #[cfg(test)]
 impl<'a> DraftRequest<'a> {
-    /// Without constraint and caches.
+    /// Without forced tokens and caches.
     pub fn new(
         tokens: &'a [u32],
         prompt: usize,
@@ -168,7 +166,7 @@ impl<'a> DraftRequest<'a> {
         sampling: &'a Sampling,
         state: &'a mut DrafterState,
     ) -> DraftRequest<'a> {
-        DraftRequest { tokens, prompt, depth, sampling, constraint: None, state, target_cache: None }
+        DraftRequest { tokens, prompt, depth, sampling, forced: &[], state, target_cache: None }
     }
 }
 

@@ -157,7 +157,12 @@ fn held_request_is_not_overtaken_for_ever() {
 
 #[test]
 fn requests_that_may_take_the_whole_context_run_together_and_outgrow_the_limit() {
-    let requests = || [30, 40, 50].map(|length| plain(length, 1000 - length, Priority::Normal));
+    let requests = || {
+        [30, 40, 50].map(|length| {
+            let constraint = if length == 50 { constraints::winding() } else { None };
+            Request { constraint, ..plain(length, 1000 - length, Priority::Normal) }
+        })
+    };
     let mut free = Rig::plain(Memory::default());
     let running = requests().map(|request| free.submit(request));
     free.round();

@@ -202,8 +202,26 @@ fn sampling_at_the_ends_of_its_ranges_gives_tokens_of_the_vocabulary() {
 struct Beyond;
 
 impl Constraint for Beyond {
-    fn next(&self, _: &[u32]) -> Next {
-        Next::OneOf(TokenSet::of(400, [350]))
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Beyond)
+    }
+}
+
+impl ConstraintState for Beyond {
+    fn push(&mut self, _: u32) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    fn rewind(&mut self, _: usize) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn allowed(&mut self) -> Result<TokenSet, String> {
+        Ok(TokenSet::of(400, [350]))
+    }
+
+    fn forced(&mut self, _: usize) -> Result<Vec<u32>, String> {
+        Ok(vec![])
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! LANNER_SCHEDULES sets the number of rounds; one round is about two thousand generations.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lanner_engine::*;
 
@@ -215,23 +215,48 @@ fn right_draft_is_accepted_whole() {
 }
 
 /// Allows multiples of a number, then forces a few tokens, then allows any.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Rules {
     multiples_of: u32,
     until: usize,
     forced: Vec<u32>,
-    /// Number of calls.
-    calls: Mutex<usize>,
 }
 
 impl Constraint for Rules {
-    fn next(&self, generated: &[u32]) -> Next {
-        *self.calls.lock().expect("no panic") += 1;
-        match generated.len().checked_sub(self.until) {
-            None => Next::OneOf(TokenSet::of(250, (0..250).step_by(self.multiples_of as usize))),
-            Some(said) if said < self.forced.len() => Next::Exactly(self.forced[said..].to_vec()),
-            Some(_) => Next::Any,
-        }
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Following { rules: self.clone(), tokens: vec![] })
+    }
+}
+
+struct Following {
+    rules: Rules,
+    tokens: Vec<u32>,
+}
+
+impl ConstraintState for Following {
+    fn push(&mut self, token: u32) -> Result<bool, String> {
+        let allowed = self.allowed()?.allows(token);
+        self.tokens.extend(allowed.then_some(token));
+        Ok(allowed)
+    }
+
+    fn rewind(&mut self, tokens: usize) -> Result<(), String> {
+        self.tokens.truncate(self.tokens.len() - tokens);
+        Ok(())
+    }
+
+    fn allowed(&mut self) -> Result<TokenSet, String> {
+        let Some(said) = self.tokens.len().checked_sub(self.rules.until) else {
+            return Ok(TokenSet::of(250, (0..250).step_by(self.rules.multiples_of as usize)));
+        };
+        let forced = self.rules.forced.get(said);
+        Ok(forced.map_or_else(TokenSet::all, |token| TokenSet::of(250, [*token])))
+    }
+
+    fn forced(&mut self, max: usize) -> Result<Vec<u32>, String> {
+        let said = self.tokens.len().checked_sub(self.rules.until);
+        let forced = said.and_then(|said| self.rules.forced.get(said..)).unwrap_or_default();
+        Ok(forced[..forced.len().min(max)].to_vec())
     }
 }
 
@@ -241,7 +266,7 @@ fn constraints_hold_with_and_without_speculation() {
         let plain = load(golden, Speculate::Off);
         let mut random = Random(8);
         let with = |prompt: &[u32], sampling: &Sampling, forced: &[u32]| {
-            let rules = Rules { multiples_of: 7, until: 6, forced: forced.to_vec(), calls: Mutex::new(0) };
+            let rules = Rules { multiples_of: 7, until: 6, forced: forced.to_vec() };
             let constraint = Some(Arc::new(rules) as Arc<dyn Constraint>);
             Request { sampling: sampling.clone(), constraint, ..request(prompt.to_vec(), 20) }
         };
@@ -279,31 +304,71 @@ fn constraints_hold_with_and_without_speculation() {
     }
 }
 
-/// Allows no token after the fifth.
-#[derive(Debug)]
-struct DeadEnd;
+/// Ends in some way after five tokens.
+#[derive(Clone, Copy, Debug)]
+enum Dead {
+    End,
+    Error,
+    Panic,
+}
 
-impl Constraint for DeadEnd {
-    fn next(&self, generated: &[u32]) -> Next {
-        Next::OneOf(TokenSet::of(250, (0..250).take(if generated.len() < 5 { 250 } else { 0 })))
+struct Dying(Dead, usize);
+
+impl Constraint for Dead {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Dying(*self, 0))
+    }
+}
+
+impl ConstraintState for Dying {
+    fn push(&mut self, _: u32) -> Result<bool, String> {
+        let allowed = self.1 < 5 || !matches!(self.0, Dead::End);
+        self.1 += usize::from(allowed);
+        Ok(allowed)
+    }
+
+    fn rewind(&mut self, tokens: usize) -> Result<(), String> {
+        self.1 -= tokens;
+        Ok(())
+    }
+
+    fn allowed(&mut self) -> Result<TokenSet, String> {
+        match self.0 {
+            _ if self.1 < 5 => Ok(TokenSet::all()),
+            Dead::End => Ok(TokenSet::of(250, [])),
+            Dead::Error => Err("too complex".into()),
+            Dead::Panic => panic!("a bug"),
+        }
+    }
+
+    fn forced(&mut self, _: usize) -> Result<Vec<u32>, String> {
+        Ok(vec![])
     }
 }
 
 #[test]
-fn constraint_dead_end_fails_its_request_alone() {
-    for speculation in [Speculate::Off, fixed("scripted", 3)] {
-        let script = Script { answers: vec![], acceptance_rate: 0.0, vocab_size: 250, seed: 2 };
-        let engine = scripted("qwen3-a", script);
-        let asked = request(vec![5, 6, 7], 20);
-        let stuck =
-            Request { constraint: Some(Arc::new(DeadEnd)), speculation: Some(speculation), ..asked.clone() };
-        let beside = submit(&engine, asked);
-        let Running { handle: _handle, events, .. } = submit(&engine, stuck);
-        let events: Vec<Event> = events.into_iter().collect();
-        assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 5);
-        let last = events.last().expect("an end");
-        assert!(matches!(last, Event::Failed(RequestError::NothingAllowed { generated: 5 })), "{last:?}");
-        assert_eq!(answer(beside).tokens.len(), 20);
+fn constraint_that_cannot_go_on_fails_its_request_alone() {
+    let script = Script { answers: vec![], acceptance_rate: 0.0, vocab_size: 250, seed: 2 };
+    let engine = scripted("qwen3-a", script);
+    let asked = request(vec![5, 6, 7], 20);
+    let message = |message: &str| RequestError::Constraint { generated: 5, message: message.into() };
+    let ends = [
+        (Dead::End, RequestError::NothingAllowed { generated: 5 }),
+        (Dead::Error, message("too complex")),
+        (Dead::Panic, message("a bug")),
+    ];
+    for (dead, expected) in ends {
+        for speculation in [Speculate::Off, fixed("scripted", 3)] {
+            let constraint = Some(Arc::new(dead) as Arc<dyn Constraint>);
+            let stuck = Request { constraint, speculation: Some(speculation), ..asked.clone() };
+            let beside = submit(&engine, asked.clone());
+            let Running { handle: _handle, events, .. } = submit(&engine, stuck);
+            let events: Vec<Event> = events.into_iter().collect();
+            assert_eq!(events.iter().filter(|event| matches!(event, Event::Token { .. })).count(), 5);
+            let last = events.last().expect("an end");
+            assert!(matches!(last, Event::Failed(error) if *error == expected), "{dead:?}: {last:?}");
+            assert_eq!(answer(beside).tokens.len(), 20);
+        }
     }
 }
 

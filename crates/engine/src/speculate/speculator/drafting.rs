@@ -74,7 +74,7 @@ impl Speculator {
             if max_depth == 0 || view.speculation.is_off() {
                 continue;
             }
-            if view.request.constraint.is_some() {
+            if !view.forced.is_empty() {
                 let draft = self.propose(FORCED, view, max_depth)?;
                 let length = take_draft(target, FORCED, draft);
                 if length > 0 {

@@ -4,6 +4,8 @@ use std::sync::mpsc::{self, Receiver};
 
 use lanner_engine::*;
 
+use super::constraints::winding;
+
 const VOCABULARY: u64 = 250;
 
 pub struct Running {
@@ -114,5 +116,6 @@ pub fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
     // Tiny models repeat themselves, so that there is something to look up.
     let lookup = Speculate::Fixed { drafter: "ngram".into(), depth: Some(random.below(7) + 1) };
     let speculation = [None, Some(Speculate::Off), Some(lookup)][random.below(3)].clone();
-    Request { cache_breakpoints, sampling, logits, speculation, ..request(prompt, max_tokens) }
+    let constraint = if random.one_in(4) { winding() } else { None };
+    Request { cache_breakpoints, sampling, logits, speculation, constraint, ..request(prompt, max_tokens) }
 }

@@ -99,9 +99,9 @@ impl ApiError {
             RequestError::UnknownDrafter { .. } | RequestError::DraftTooLong { .. } => {
                 ApiError::invalid("speculation", message)
             }
-            RequestError::NothingAllowed { .. } | RequestError::NoCandidate { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, message)
-            }
+            RequestError::NothingAllowed { .. }
+            | RequestError::NoCandidate { .. }
+            | RequestError::Constraint { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::TimeIsUp => ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).code("timeout"),
             RequestError::QueueFull { retry_after, .. } => {
                 let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).code("queue_full");

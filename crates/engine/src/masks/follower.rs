@@ -1,0 +1,120 @@
+//! A constraint's state beside the tokens of its sequence: generated ones, and a draft that may be
+//! taken back.
+
+use std::sync::Arc;
+
+use super::Masks;
+use crate::api::{Constraint, ConstraintState, TokenSet};
+
+pub struct Follower {
+    constraint: Arc<dyn Constraint>,
+    /// With all of `generated` and `draft`; `None`: it is built when it is needed.
+    state: Option<Box<dyn ConstraintState>>,
+    generated: Vec<u32>,
+    draft: Vec<u32>,
+    /// Until more tokens are generated: a draft that fails may not be what is generated.
+    error: Option<String>,
+}
+
+impl Follower {
+    pub fn new(constraint: Arc<dyn Constraint>) -> Follower {
+        Follower { constraint, state: None, generated: vec![], draft: vec![], error: None }
+    }
+
+    /// Appends generated tokens, which replace the draft as far as they differ from it.
+    pub fn follow(&mut self, tokens: &[u32]) {
+        self.error = None;
+        let common = self.draft.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.truncate_draft(common);
+        self.draft.clear();
+        let current = self.state.is_some();
+        self.generated.extend(tokens);
+        if current {
+            self.with_state(|state| push_all(state, &tokens[common..]));
+        }
+    }
+
+    /// At most `max` tokens that must come next.
+    pub fn forced(&mut self, max: usize) -> Vec<u32> {
+        self.with_state(|state| state.forced(max)).unwrap_or_default()
+    }
+
+    /// Replaces the draft; returns how many of its tokens are allowed.
+    pub fn draft(&mut self, tokens: &[u32]) -> usize {
+        self.truncate_draft(0);
+        let allowed = tokens.iter().take_while(|token| self.push_draft(**token)).count();
+        debug_assert_eq!(allowed, self.draft.len());
+        allowed
+    }
+
+    /// What is allowed after the generated tokens and after each drafted one.
+    pub fn masks(&mut self) -> Masks {
+        let draft = self.draft.clone();
+        self.truncate_draft(0);
+        let mut sets: Vec<TokenSet> = self.with_state(|state| state.allowed()).into_iter().collect();
+        for &token in &draft {
+            if sets.is_empty() || !self.push_draft(token) {
+                break;
+            }
+            sets.extend(self.with_state(|state| state.allowed()));
+        }
+        sets.resize(1 + draft.len(), TokenSet::of(0, []));
+        Masks { sets, error: self.error.clone() }
+    }
+
+    /// Records that a call did not return.
+    pub fn fail(&mut self, message: String) {
+        (self.error, self.state) = (Some(message), None);
+    }
+
+    fn push_draft(&mut self, token: u32) -> bool {
+        let pushed = self.with_state(|state| state.push(token)) == Some(true);
+        self.draft.extend(pushed.then_some(token));
+        pushed
+    }
+
+    fn truncate_draft(&mut self, length: usize) {
+        let removed = self.draft.len() - length;
+        self.draft.truncate(length);
+        if removed > 0 && self.state.is_some() {
+            self.with_state(|state| state.rewind(removed));
+        }
+    }
+
+    /// `None` after an error.
+    fn with_state<T>(
+        &mut self,
+        work: impl FnOnce(&mut dyn ConstraintState) -> Result<T, String>,
+    ) -> Option<T> {
+        if self.error.is_some() {
+            return None;
+        }
+        let build = |follower: &Follower| {
+            let mut state = follower.constraint.start();
+            push_all(&mut *state, &follower.generated)?;
+            push_all(&mut *state, &follower.draft)?;
+            Ok(state)
+        };
+        let state = self.state.take().map_or_else(|| build(self), Ok);
+        let worked = state.and_then(|mut state| work(&mut *state).map(|result| (result, state)));
+        match worked {
+            Ok((result, state)) => {
+                self.state = Some(state);
+                Some(result)
+            }
+            Err(error) => {
+                self.error = Some(error);
+                None
+            }
+        }
+    }
+}
+
+fn push_all(state: &mut dyn ConstraintState, tokens: &[u32]) -> Result<(), String> {
+    for &token in tokens {
+        if !state.push(token)? {
+            return Err(format!("it does not allow token {token}, which was generated"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Token sets of constrained sequences, computed on worker threads while the model computes the
+//! step that samples with them. Knows nothing of models and steps.
+
+mod follower;
+mod strand;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use self::strand::{Answers, Command, Strand};
+pub use self::workers::MaskWorkers;
+use crate::api::{Constraint, TokenSet};
+
+/// A sequence for whose sets a step waited longer than this misses steps until they are there: the
+/// other sequences must not wait with it.
+const SLOW: Duration = Duration::from_millis(2);
+
+/// The engine thread's side of one sequence's constraint.
+pub struct SequenceMasks {
+    strand: Arc<Strand>,
+    workers: MaskWorkers,
+    /// Generated tokens that the constraint has been told of; `None` before the first call.
+    known: Option<usize>,
+    /// Whether the sets of this round are ordered.
+    ordered: bool,
+    /// Whether a step waited long for its sets, and they still take long.
+    slow: bool,
+}
+
+/// What the constraint allows after the known tokens and after each drafted one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Masks {
+    pub sets: Vec<TokenSet>,
+    /// Why it cannot go on after those; the sets after them are empty.
+    pub error: Option<String>,
+}
+
+impl SequenceMasks {
+    pub fn new(constraint: Arc<dyn Constraint>, workers: MaskWorkers) -> SequenceMasks {
+        let strand = Arc::new(Strand::new(constraint));
+        SequenceMasks { strand, workers, known: None, ordered: false, slow: false }
+    }
+
+    /// Tells the constraint the generated tokens so far.
+    pub fn follow(&mut self, generated: &[u32]) {
+        if self.known == Some(generated.len()) {
+            return;
+        }
+        let new = generated[self.known.unwrap_or(0)..].to_vec();
+        self.known = Some(generated.len());
+        self.begin_round(Command::Follow(new));
+    }
+
+    /// At most `max` tokens that must come next.
+    pub fn forced(&mut self, max: usize) -> Vec<u32> {
+        self.post(Command::Forced(max));
+        self.strand.wait(|answers| answers.forced.take())
+    }
+
+    /// Sets the draft after the known tokens; returns how many of its tokens are allowed.
+    pub fn draft(&mut self, tokens: &[u32]) -> usize {
+        self.begin_round(Command::Draft(tokens.to_vec()));
+        self.strand.wait(|answers| answers.drafted.take())
+    }
+
+    /// Orders the sets for the known tokens and the draft, once.
+    pub fn order(&mut self) {
+        if self.known.is_some() && !std::mem::replace(&mut self.ordered, true) {
+            self.post(Command::Masks);
+        }
+    }
+
+    /// Whether a step with this sequence would wait long.
+    pub fn is_late(&self) -> bool {
+        self.slow && !self.strand.has_masks()
+    }
+
+    /// The ordered sets; waits for them.
+    pub fn get(&mut self) -> Masks {
+        self.order();
+        let started = Instant::now();
+        let (masks, time) = self.strand.wait(|answers: &mut Answers| answers.masks.clone());
+        match started.elapsed() > SLOW {
+            true => self.slow = true,
+            false => self.slow &= time > SLOW,
+        }
+        masks
+    }
+
+    fn begin_round(&mut self, command: Command) {
+        self.strand.begin_round();
+        self.ordered = false;
+        self.post(command);
+    }
+
+    fn post(&self, command: Command) {
+        self.workers.post(&self.strand, command);
+    }
+}
