@@ -8,6 +8,7 @@ mod hostile_tokenizers;
 mod prompts;
 mod reference_templates;
 mod reference_tokenizers;
+mod schemas;
 #[path = "../../../engine/tests/it/support/skipped.rs"]
 mod skipped;
 mod streams;
