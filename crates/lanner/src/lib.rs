@@ -13,6 +13,7 @@ mod drafting;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod generate;
+mod grammar;
 pub mod hub;
 pub mod loading;
 pub mod model;

@@ -9,16 +9,18 @@ use std::{
 use chat::{
     DecodeOptions, Decoder, FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer,
     ToolOptions,
+    grammar::{Grammars, ReasoningStart, Source, Start, Trigger},
     tools::{Dialect, ToolSet},
     volatile_lines,
 };
-use engine::{Engine, Pooling, Request};
+use engine::{Constraint, Engine, Pooling, Request};
 use serde_json::{Map, Value};
 
 use crate::{
     cache_breakpoints::{CacheBreakpoints, Rendered},
     cli::VolatilePrefix,
     config::ModelConfig,
+    grammar::{self, ModelGrammars},
     loading::{self, OpenError, Opened},
     sampling::{self, Overrides},
 };
@@ -39,6 +41,7 @@ pub struct Model {
     /// How embeddings are pooled, or why there are none.
     pub pooling: Result<Pooling, String>,
     cache_breakpoints: CacheBreakpoints,
+    grammars: ModelGrammars,
     pub volatile_prefix: VolatilePrefix,
 }
 
@@ -64,6 +67,8 @@ pub struct Prompt {
     pub cache_breakpoints: Vec<usize>,
     reasoning: Option<Markers>,
     starts_in_reasoning: bool,
+    /// Whether the prompt has already closed the reasoning.
+    reasoning_ended: bool,
 }
 
 impl Model {
@@ -100,6 +105,7 @@ impl Model {
             tool_dialect,
             pooling: Ok(Pooling::Mean),
             cache_breakpoints,
+            grammars: ModelGrammars::default(),
             volatile_prefix,
         }
     }
@@ -136,7 +142,9 @@ impl Model {
         let rendered =
             Rendered { template, tokenizer: &self.tokenizer, input: &input, text: &text, ids: &ids };
         let cache_breakpoints = self.cache_breakpoints.find(rendered);
-        Ok(Prompt { ids, cache_breakpoints, reasoning: self.markers.clone(), starts_in_reasoning: inside })
+        let reasoning = self.markers.clone();
+        let ended = reasoning.as_ref().is_some_and(|markers| text.trim_end().ends_with(&markers.close));
+        Ok(Prompt { ids, cache_breakpoints, reasoning, starts_in_reasoning: inside, reasoning_ended: ended })
     }
 
     /// A prompt of plain text, to be continued.
@@ -211,6 +219,31 @@ impl Model {
         Ok(Decoder::new(self.tokenizer.clone(), options)?)
     }
 
+    /// What the content of an answer must match: from its start, or from the first of the triggers
+    /// on. Reasoning before it is free.
+    ///
+    /// # Errors
+    /// The grammar cannot be used.
+    pub fn constraint(
+        &self,
+        prompt: &Prompt,
+        source: &Source,
+        triggers: Vec<Trigger>,
+    ) -> Result<Arc<dyn Constraint>, PromptError> {
+        let reasoning = prompt.reasoning.clone().filter(|_| !prompt.reasoning_ended);
+        let inside = prompt.starts_in_reasoning;
+        let reasoning = reasoning.map(|markers| ReasoningStart { markers, inside });
+        Ok(grammar::constraint(&*self.grammars()?, source, &Start { reasoning, triggers })?)
+    }
+
+    /// The grammars of this model's tokens.
+    ///
+    /// # Errors
+    /// They cannot follow grammars.
+    pub fn grammars(&self) -> Result<Arc<Grammars>, PromptError> {
+        Ok(self.grammars.get(&self.tokenizer, self.engine.info())?)
+    }
+
     /// The text of some tokens, control tokens included.
     pub fn decode(&self, ids: &[u32]) -> String {
         self.tokenizer.decode(ids, false).unwrap_or_default()
@@ -262,6 +295,12 @@ impl PromptError {
 
 impl Prompt {
     pub fn from_ids(ids: Vec<u32>) -> Prompt {
-        Prompt { ids, cache_breakpoints: vec![], reasoning: None, starts_in_reasoning: false }
+        Prompt {
+            ids,
+            cache_breakpoints: vec![],
+            reasoning: None,
+            starts_in_reasoning: false,
+            reasoning_ended: false,
+        }
     }
 }

@@ -214,6 +214,10 @@ impl Source {
 
     fn top_level(&self) -> Result<TopLevelGrammar> {
         Ok(match self {
+            Source::JsonSchema(schema) => {
+                limits::check_text(&schema.to_string())?;
+                TopLevelGrammar::from_json_schema(schema::prepared(schema)?)
+            }
             Source::Lark(lark) => {
                 limits::check_text(lark)?;
                 TopLevelGrammar::from_lark(lark.clone())

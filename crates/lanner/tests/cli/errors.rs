@@ -76,8 +76,6 @@ fn invalid_chat_field_is_named() {
             "stream_options.include_usage",
             Value::Null,
         ),
-        (json!({ "response_format": { "type": "json_object" } }), "response_format", unsupported.clone()),
-        (json!({ "response_format": { "type": "json_schema" } }), "response_format", unsupported.clone()),
         (json!({ "functions": [] }), "functions", unsupported.clone()),
         (json!({ "function_call": "auto" }), "function_call", unsupported.clone()),
         (json!({ "audio": {} }), "audio", unsupported.clone()),
@@ -157,7 +155,6 @@ fn invalid_completion_field_is_named() {
     for (request, param) in [
         (json!({ "prompt": "a", "suffix": "b" }), "suffix"),
         (json!({ "prompt": "a", "best_of": 2 }), "best_of"),
-        (json!({ "prompt": "a", "response_format": { "type": "json_object" } }), "response_format"),
     ] {
         check(&server.complete(&request), 400, param.into(), "unsupported_parameter".into());
     }

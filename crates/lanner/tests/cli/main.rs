@@ -30,5 +30,6 @@ mod quantize;
 mod repeated_loads;
 mod soak;
 mod speculation;
+mod structured_output;
 mod support;
 mod tools;

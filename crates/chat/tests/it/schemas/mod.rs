@@ -178,7 +178,10 @@ fn check(case: &Case, grammars: &Grammars, tokenizer: &Tokenizer, report: &Mutex
                 if accepted && !is_valid {
                     own.faults.push(format!("{name}: accepts {instance}"));
                 }
-                if validator::is_valid(schema, instance, schema).is_some_and(|valid| valid != *is_valid) {
+                // The validator does not know formats.
+                let known = *is_valid || !schema.to_string().contains("\"format\"");
+                let found = validator::is_valid(schema, instance, schema).filter(|_| known);
+                if found.is_some_and(|valid| valid != *is_valid) {
                     own.faults.push(format!("{name}: the tests' validator is wrong about {instance}"));
                 }
             }
@@ -222,10 +225,13 @@ fn answer(matcher: &mut lanner_chat::grammar::Matcher, tokenizer: &Tokenizer, se
 /// The part of an error that names the keyword.
 fn reason(error: &str) -> String {
     let text = error.strip_prefix("the grammar cannot be used: ").unwrap_or(error);
-    let quoted: Vec<&str> = text.split('`').collect();
-    match quoted[..] {
-        [_, keyword, ..] => format!("`{keyword}`"),
-        _ => text.split([':', '(']).next().unwrap_or_default().trim().chars().take(70).collect(),
+    let keyword = text.strip_prefix("the keyword `").and_then(|text| text.split('`').next());
+    match keyword {
+        Some(keyword) => format!("`{keyword}`"),
+        None => {
+            let words = text.split([':', '(', '`', '"', '\'']).next().unwrap_or_default().trim();
+            words.chars().take(70).collect()
+        }
     }
 }
 

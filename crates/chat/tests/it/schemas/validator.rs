@@ -6,6 +6,11 @@ use serde_json::{Map, Value};
 /// Whether `value` is valid against `schema`, a part of `root`; `None` if a pattern is beyond the
 /// regex crate.
 pub fn is_valid(schema: &Value, value: &Value, root: &Value) -> Option<bool> {
+    // A vocabulary of its own may give keywords another meaning.
+    let draft = root.get("$schema").and_then(Value::as_str).unwrap_or("json-schema.org");
+    if !draft.contains("json-schema.org") {
+        return None;
+    }
     let schema = match schema {
         Value::Object(schema) => schema,
         other => return Some(other != &Value::Bool(false)),
@@ -50,7 +55,7 @@ fn keyword_holds(
 }
 
 fn resolve<'a>(reference: &str, root: &'a Value) -> Option<&'a Value> {
-    root.pointer(reference.strip_prefix('#')?.trim_end_matches('/'))
+    root.pointer(reference.strip_prefix('#')?)
 }
 
 /// Numbers are equal whatever their form.

@@ -19,7 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use chat::{Decoder, volatile_lines::VolatileLine};
-use engine::{Lossy, RequestError};
+use engine::{Constraint, Lossy, RequestError};
 use serde::Serialize;
 
 pub use self::request::ParsedRequest;
@@ -28,7 +28,7 @@ use super::{
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
     openai::{
-        ApiFormat, GenerateParams, Reply, ValidRequest,
+        AnswerFormat, ApiFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
         prompt_error,
         usage::{self, MissContext, Usage},
@@ -120,7 +120,8 @@ impl<F: ApiFormat> Completion<F> {
         // Before any work: a full server has none to spare.
         let place = server.model.engine.acquire().map_err(engine_error)?;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
-        let requests = requests(&server.model, &prompts, &params, deadline)
+        let constraints = constraints(&server.model, &prompts, &params)?;
+        let requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
             .map_err(|error| prompt_error(&error, F::PROMPT))?;
         let choices = requests.len();
         let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
@@ -254,18 +255,35 @@ fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
     }
 }
 
-/// Each prompt `n` times. Seeds count up over all choices, so that no two choices share one.
-fn requests(
+/// What the answers to each prompt must match.
+fn constraints(
     model: &Model,
     prompts: &[Prompt],
+    params: &GenerateParams,
+) -> Result<Vec<Option<Arc<dyn Constraint>>>, ApiError> {
+    let Some(AnswerFormat { source, field }) = &params.format else { return Ok(vec![None; prompts.len()]) };
+    let constraint = |prompt: &Prompt| {
+        let constraint = model.constraint(prompt, source, vec![]);
+        constraint.map(Some).map_err(|error| prompt_error(&error, field))
+    };
+    prompts.iter().map(constraint).collect()
+}
+
+/// Each prompt `n` times. Seeds count up over all choices, so that no two choices share one.
+fn requests<'a>(
+    model: &Model,
+    prompts: impl Iterator<Item = (&'a Prompt, &'a Option<Arc<dyn Constraint>>)>,
     params: &GenerateParams,
     deadline: Option<Instant>,
 ) -> Result<Vec<(engine::Request, Decoder)>, PromptError> {
     let first = model.request(Vec::new(), &params.overrides).sampling.seed;
-    let choice = |(index, prompt): (usize, &Prompt)| {
+    type Prepared<'a> = (&'a Prompt, &'a Option<Arc<dyn Constraint>>);
+    let choice = |(index, (prompt, constraint)): (usize, Prepared)| {
         let mut request = model.request(prompt.ids.clone(), &params.overrides);
         request.sampling.seed = first.wrapping_add(index as u64);
         request.ignore_eos = params.ignore_eos;
+        request.stop_token_ids = params.stop_token_ids.clone();
+        request.constraint = constraint.clone();
         request.logprobs = params.logprobs;
         request.prompt_logprobs = params.prompt_logprobs;
         (request.priority, request.deadline) = (params.priority, deadline);
@@ -273,7 +291,7 @@ fn requests(
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
         Ok((request, model.decoder(prompt, params.stop.clone(), params.tools.as_ref())?))
     };
-    prompts.iter().flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
+    prompts.flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }
 
 /// Counts choices while they are generated, and texts while they are embedded, for /health.

@@ -18,6 +18,7 @@ const MAX_CHOICES: usize = 16;
 const MAX_STOP_STRINGS: usize = 16;
 /// Matching costs time for every token generated.
 const MAX_STOP_BYTES: usize = 1024;
+const MAX_STOP_TOKENS: usize = 128;
 const MAX_TOP_LOGPROBS: usize = 20;
 const MAX_KEY_BYTES: usize = 128;
 /// In milliseconds.
@@ -162,6 +163,17 @@ pub fn stop_strings(stop: Option<StopField>) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::invalid("stop", format!("a stop string has at most {MAX_STOP_BYTES} bytes")));
     }
     Ok(strings)
+}
+
+pub fn stop_token_ids(ids: Option<Vec<u32>>) -> Result<Vec<u32>, ApiError> {
+    let ids = ids.unwrap_or_default();
+    match ids.len() {
+        0..=MAX_STOP_TOKENS => Ok(ids),
+        _ => {
+            let message = format!("stop_token_ids takes at most {MAX_STOP_TOKENS} ids");
+            Err(ApiError::invalid("stop_token_ids", message))
+        }
+    }
 }
 
 pub fn choices(n: Option<usize>) -> Result<usize, ApiError> {

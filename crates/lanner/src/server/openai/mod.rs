@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+mod constraint;
 pub mod count;
 pub mod embeddings;
 pub mod error;
@@ -15,6 +16,7 @@ pub mod rerank;
 pub mod usage;
 
 pub use self::{
+    constraint::AnswerFormat,
     fingerprint::fingerprint,
     format::{ApiFormat, finish_reason, prompt_error},
     params::{GenerateParams, Reply, ValidRequest},

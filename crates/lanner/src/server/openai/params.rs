@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use chat::tools::ToolSet;
 use engine::{ModelInfo, Priority, Speculate};
 
+use super::constraint::AnswerFormat;
 use crate::sampling::Overrides;
 
 /// A request in which every field is valid.
@@ -31,7 +32,11 @@ pub struct GenerateParams {
     pub overrides: Overrides,
     /// Non-empty strings.
     pub stop: Vec<String>,
+    /// Tokens that end the answer, besides the model's own.
+    pub stop_token_ids: Vec<u32>,
     pub ignore_eos: bool,
+    /// What the answer must match.
+    pub format: Option<AnswerFormat>,
     /// Choices per prompt.
     pub n: usize,
     /// Report log-probabilities, with this many alternatives.

@@ -7,6 +7,7 @@ use engine::SamplingRange;
 use serde::de::DeserializeOwned;
 
 use super::{
+    constraint::FormatFields,
     error::ApiError,
     fields,
     params::{GenerateParams, ValidRequest},
@@ -31,6 +32,17 @@ macro_rules! request_body {
             logit_bias: $crate::server::openai::fields::LogitBiasField,
             seed: i64,
             stop: $crate::server::openai::fields::StopField,
+            stop_token_ids: Vec<u32>,
+            response_format: $crate::server::openai::constraint::ResponseFormatField,
+            guided_json: serde_json::Value,
+            guided_regex: String,
+            guided_choice: Vec<String>,
+            guided_grammar: String,
+            guided_whitespace_pattern: String,
+            structured_outputs: $crate::server::openai::constraint::StructuredOutputsField,
+            grammar: String,
+            json_schema: serde_json::Value,
+            format: serde_json::Value,
             ignore_eos: bool,
             n: usize,
             stream: bool,
@@ -82,6 +94,24 @@ impl SharedFields {
     /// 400 that names the first field with an invalid value.
     pub fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
         let number = fields::number;
+        let ignore_eos = self.ignore_eos.unwrap_or(false);
+        let format = FormatFields {
+            response_format: self.response_format,
+            guided_json: self.guided_json,
+            guided_regex: self.guided_regex,
+            guided_choice: self.guided_choice,
+            guided_grammar: self.guided_grammar,
+            guided_whitespace_pattern: self.guided_whitespace_pattern,
+            structured_outputs: self.structured_outputs,
+            grammar: self.grammar,
+            json_schema: self.json_schema,
+            format: self.format,
+        };
+        let format = format.validate()?;
+        if let Some(format) = format.as_ref().filter(|_| ignore_eos) {
+            let message = format!("ignore_eos and {} exclude each other", format.field);
+            return Err(ApiError::invalid("ignore_eos", message));
+        }
         Ok(ValidRequest {
             model: self.model,
             prompts,
@@ -99,7 +129,9 @@ impl SharedFields {
                     seed: self.seed.map(i64::cast_unsigned),
                 },
                 stop: fields::stop_strings(self.stop)?,
-                ignore_eos: self.ignore_eos.unwrap_or(false),
+                stop_token_ids: fields::stop_token_ids(self.stop_token_ids)?,
+                ignore_eos,
+                format,
                 n: fields::choices(self.n)?,
                 logprobs: route.logprobs,
                 prompt_logprobs: route.prompt_logprobs,

@@ -84,7 +84,7 @@ pub const VALUES: [&str; 30] = [
 pub type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Fields of both completion routes.
-pub const COMMON: [Field; 23] = [
+pub const COMMON: [Field; 32] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -129,7 +129,25 @@ pub const COMMON: [Field; 23] = [
         &[r#""kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk""#],
     ),
     ("cache_ttl_ms", &["0", "10"], &["60001"]),
-    ("response_format", &["null"], &[r#"{"type":"text"}"#, r#"{"type":"json_object"}"#]),
+    ("stop_token_ids", &["[]", "[5,6]"], &["[-1]", "[4294967296]"]),
+    (
+        "response_format",
+        &["null", r#"{"type":"text"}"#],
+        &[
+            r#"{"type":"json_object"}"#,
+            r#"{"type":"json_schema","json_schema":{"schema":{"type":"string","maxLength":3}}}"#,
+            r##"{"type":"json_schema","json_schema":{"schema":{"$ref":"#"}}}"##,
+            r#"{"type":"json_schema","json_schema":{"schema":{"not":{}}}}"#,
+        ],
+    ),
+    ("guided_json", &["null"], &[r#"{"enum":[1,"a",null]}"#, r#""{}""#, r#"{"minimum":"x"}"#]),
+    ("guided_regex", &["null"], &[r#""[a-z]{1,3}""#, r#""((((""#, r#""(a|b){1,99999}""#, r#""(?=x)""#]),
+    ("guided_choice", &["null"], &[r#"["a","b"]"#, r#"[""]"#]),
+    ("guided_grammar", &["null"], &[r#""start: \"a\"""#, r#""root ::= root root | \"a\"""#]),
+    ("structured_outputs", &["null"], &[r#"{"choice":["a"]}"#, r#"{"regex":"a","json":{}}"#]),
+    ("grammar", &[r#""""#], &[r#""root ::= [a-z]+""#, r#""root ::= [""#]),
+    ("json_schema", &["null"], &["{}"]),
+    ("format", &[r#""""#], &[r#""json""#]),
     ("user", &[r#""someone""#], &[]),
 ];
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chat::tools::ToolSet;
-use serde::{Deserialize, de::IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -30,7 +30,6 @@ request_body! {
         max_completion_tokens: Option<usize>,
         logprobs: Option<bool>,
         top_logprobs: Option<usize>,
-        response_format: Option<ResponseFormat>,
         modalities: Option<Vec<String>>,
         verbosity: Option<String>,
         audio: Option<IgnoredAny>,
@@ -39,11 +38,6 @@ request_body! {
         web_search_options: Option<IgnoredAny>,
         moderation: Option<IgnoredAny>,
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    r#type: String,
 }
 
 impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
@@ -66,10 +60,8 @@ impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
 
 impl ChatRequest {
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let constrained = self.response_format.as_ref().is_some_and(|format| format.r#type != "text");
         let only_text = |modes: &Vec<String>| modes.iter().all(|mode| mode == "text");
         fields::refuse(&[
-            ("response_format", constrained),
             ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),
             ("verbosity", self.verbosity.as_ref().is_some_and(|level| level != "medium")),
             ("audio", self.audio.is_some()),

@@ -22,7 +22,6 @@ request_body! {
         best_of: Option<usize>,
         return_token_ids: Option<bool>,
         logprobs: Option<usize>,
-        response_format: Option<IgnoredAny>,
     }
 }
 
@@ -42,10 +41,10 @@ impl TryFrom<CompletionRequest> for ValidRequest<CompletionPrompts> {
 
     fn try_from(mut request: CompletionRequest) -> Result<ValidRequest<CompletionPrompts>, ApiError> {
         let shared = request.take_shared();
-        fields::refuse(&[
-            ("best_of", request.best_of.is_some_and(|best_of| best_of != shared.n.unwrap_or(1))),
-            ("response_format", request.response_format.is_some()),
-        ])?;
+        fields::refuse(&[(
+            "best_of",
+            request.best_of.is_some_and(|best_of| best_of != shared.n.unwrap_or(1)),
+        )])?;
         let echo = request.echo.unwrap_or(false);
         let suffix = request.suffix.filter(|suffix| !suffix.is_empty());
         if echo && suffix.is_some() {
