@@ -1,7 +1,5 @@
 //! Request bodies of `POST /v1/completions`, and their validation.
 
-use serde::de::IgnoredAny;
-
 use crate::server::openai::{
     error::ApiError,
     fields,
