@@ -32,6 +32,8 @@ pub struct ToolOptions {
     pub tools: Arc<ToolSet>,
     /// Makes the ids of the calls; no two replies should share it.
     pub id_seed: u64,
+    /// Whether a grammar keeps calls valid, so that arguments are passed on as they arrive.
+    pub stream: bool,
 }
 
 impl Default for DecodeOptions {
@@ -76,7 +78,7 @@ impl Decoder {
             tokenizer.token_to_id(marker).into_iter().for_each(|id| detokenizer.keep(id));
         }
         let reasoning = options.reasoning.map(|m| Reasoning::new(m, options.starts_in_reasoning));
-        let tools = options.tools.map(|t| ToolParser::new(t.dialect, t.tools, t.id_seed));
+        let tools = options.tools.map(|t| ToolParser::new(t.dialect, t.tools, t.id_seed, t.stream));
         Ok(Self { detokenizer, reasoning, tools, stop, reasoning_tokens: 0, undecided_tokens: 0 })
     }
 
@@ -89,8 +91,8 @@ impl Decoder {
         let text = self.detokenizer.push(id);
         self.stop_in_leading_whitespace(&text);
         let deltas = self.split(&text);
-        self.count(was_inside);
         let deltas = self.parse_calls(deltas);
+        self.count(was_inside);
         self.stop_content(deltas)
     }
 
@@ -129,7 +131,8 @@ impl Decoder {
     }
 
     fn is_inside(&self) -> Option<bool> {
-        self.reasoning.as_ref().map_or(Some(false), Reasoning::is_inside)
+        let own = self.tools.as_ref().and_then(ToolParser::in_reasoning);
+        own.or_else(|| self.reasoning.as_ref().map_or(Some(false), Reasoning::is_inside))
     }
 
     fn count(&mut self, was_inside: Option<bool>) {

@@ -5,10 +5,9 @@ use std::path::{Component, Path};
 
 use crate::{
     hub::fuzzing as hub,
-    model::Conversation,
     server::openai::{
         self, ValidRequest,
-        chat::ChatRequest,
+        chat::{ChatPrompt, ChatRequest},
         completions::{CompletionPrompts, CompletionRequest},
         error::ApiError,
     },
@@ -16,7 +15,7 @@ use crate::{
 
 /// Parses and validates a body of POST /v1/chat/completions and of POST /v1/completions.
 pub fn http_request(body: &[u8]) -> Result<(), String> {
-    let chat = openai::parse::<ChatRequest>(body).and_then(ValidRequest::<Conversation>::try_from);
+    let chat = openai::parse::<ChatRequest>(body).and_then(ValidRequest::<ChatPrompt>::try_from);
     let completion =
         openai::parse::<CompletionRequest>(body).and_then(ValidRequest::<CompletionPrompts>::try_from);
     let chat = chat.map(|valid| check(body, &valid));

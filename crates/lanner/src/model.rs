@@ -10,7 +10,7 @@ use chat::{
     DecodeOptions, Decoder, FillInMiddle, Markers, RenderInput, Template, TextOffsets, Tokenizer,
     ToolOptions,
     grammar::{Grammars, ReasoningStart, Source, Start, Trigger},
-    tools::{Dialect, ToolSet},
+    tools::{self, Dialect, InvalidTools, ToolSet},
     volatile_lines,
 };
 use engine::{Constraint, Engine, Pooling, Request};
@@ -87,12 +87,15 @@ impl Model {
     pub fn open_unless(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Model, OpenError> {
         let Opened { source, engine, tokenizer, template, pooling } = loading::open(config, stopped)?;
         let model = Model::new(source.name, engine, tokenizer, template);
-        Ok(Model { alias: source.alias, pooling, volatile_prefix: config.volatile_prefix, ..model })
+        let tool_dialect = config.tool_dialect.or(model.tool_dialect);
+        let volatile_prefix = config.volatile_prefix;
+        Ok(Model { alias: source.alias, pooling, volatile_prefix, tool_dialect, ..model })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
         let markers = template.as_ref().and_then(|template| Markers::detect(template.source()));
-        let tool_dialect = template.as_ref().and_then(|template| Dialect::detect(template.source()));
+        let tool_dialect =
+            template.as_ref().and_then(|template| Dialect::detect(template.source(), &tokenizer));
         let (tokenizer, cache_breakpoints) = (Arc::new(tokenizer), CacheBreakpoints::default());
         let volatile_prefix = VolatilePrefix::default();
         Model {
@@ -197,6 +200,9 @@ impl Model {
         overrides.request(ids, self.engine.info())
     }
 
+    /// A decoder of the answer; with a grammar, the arguments of tool calls are passed on as they
+    /// arrive.
+    ///
     /// # Errors
     /// A stop string is empty, or the model has no syntax for tool calls.
     pub fn decoder(
@@ -204,19 +210,65 @@ impl Model {
         prompt: &Prompt,
         stop: Vec<String>,
         tools: Option<&Arc<ToolSet>>,
+        with_grammar: bool,
     ) -> Result<Decoder, PromptError> {
-        let tools = tools.map(|tools| {
-            let dialect = self.tool_dialect.ok_or_else(|| PromptError::NoToolDialect(self.name.clone()))?;
-            Ok::<_, PromptError>(ToolOptions { dialect, tools: tools.clone(), id_seed: sampling::random() })
-        });
         let options = DecodeOptions {
             stop,
             reasoning: prompt.reasoning.clone(),
             starts_in_reasoning: prompt.starts_in_reasoning,
-            tools: tools.transpose()?,
+            tools: self.tool_options(tools, with_grammar)?,
             ..DecodeOptions::default()
         };
         Ok(Decoder::new(self.tokenizer.clone(), options)?)
+    }
+
+    fn tool_options(
+        &self,
+        tools: Option<&Arc<ToolSet>>,
+        stream: bool,
+    ) -> Result<Option<ToolOptions>, PromptError> {
+        let whole_reply = self.tool_dialect.filter(|dialect| dialect.is_whole_reply());
+        let options = |dialect, tools| ToolOptions { dialect, tools, id_seed: sampling::random(), stream };
+        match (tools, whole_reply) {
+            (Some(tools), _) => Ok(Some(options(self.dialect()?, tools.clone()))),
+            (None, Some(dialect)) => Ok(Some(options(dialect, Arc::new(ToolSet::none())))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What keeps the tool calls of an answer valid, and an answer without calls in `format`.
+    /// `None`: this tokenizer has no grammars, and nothing is required.
+    ///
+    /// # Errors
+    /// The model has no syntax for tool calls, or a schema cannot be honoured.
+    pub fn tool_constraint(
+        &self,
+        prompt: &Prompt,
+        tools: &ToolSet,
+        format: Option<&Source>,
+    ) -> Result<Option<Arc<dyn Constraint>>, PromptError> {
+        let dialect = self.dialect()?;
+        let grammars = match self.grammars() {
+            Ok(grammars) => grammars,
+            Err(error) if tools.required || format.is_some() => return Err(error),
+            Err(error) => {
+                tracing::warn!("tool calls are not constrained: {error}");
+                return Ok(None);
+            }
+        };
+        let at_once = tools.required || format.is_some();
+        let (mut source, triggers) = tools::grammar(dialect, tools, &grammars, at_once)?;
+        if let Some(format) = format.filter(|_| !tools.required) {
+            source = Source::Lark(format!("start: {} | {}", source.expression()?, format.expression()?));
+        }
+        let constraint = self
+            .constraint(prompt, &source, triggers)
+            .map_err(|error| InvalidTools { field: "tools".into(), message: error.to_string() });
+        Ok(constraint.map(Some)?)
+    }
+
+    fn dialect(&self) -> Result<Dialect, PromptError> {
+        self.tool_dialect.ok_or_else(|| PromptError::NoToolDialect(self.name.clone()))
     }
 
     /// What the content of an answer must match: from its start, or from the first of the triggers
@@ -270,10 +322,12 @@ impl Model {
 pub enum PromptError {
     #[error("{0} has no chat template; send plain text to the completions endpoint, or use --raw")]
     NoTemplate(String),
-    #[error("the chat template of {0} has no syntax for tool calls that is known here")]
+    #[error("how {0} writes tool calls is not known; name its syntax with --tool-dialect")]
     NoToolDialect(String),
     #[error("{0} has no tokens to fill in the middle of a text; leave `suffix` out")]
     NoFillInMiddle(String),
+    #[error(transparent)]
+    Tools(#[from] InvalidTools),
     #[error("the prompt has {bytes} bytes, far more than the model's context of {context} tokens holds")]
     TooLong { bytes: usize, context: usize },
     #[error(transparent)]
@@ -287,6 +341,7 @@ impl PromptError {
             PromptError::NoTemplate(_)
             | PromptError::NoToolDialect(_)
             | PromptError::NoFillInMiddle(_)
+            | PromptError::Tools(_)
             | PromptError::TooLong { .. } => true,
             PromptError::Text(error) => error.is_request_error(),
         }

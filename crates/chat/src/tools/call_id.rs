@@ -4,21 +4,28 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 
 /// Generates ids (SplitMix64, Steele, Lea and Flood 2014).
 #[derive(Debug)]
-pub(super) struct CallIds(u64);
+pub(super) struct CallIds {
+    state: u64,
+    prefix: &'static str,
+    length: usize,
+}
 
 impl CallIds {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
+    /// Ids of a prefix and this many alphanumerics.
+    pub fn new(state: u64, (prefix, length): (&'static str, usize)) -> Self {
+        Self { state, prefix, length }
     }
 
-    /// An id of `length` alphanumerics.
-    pub fn next(&mut self, length: usize) -> String {
-        (0..length).map(|_| char::from(ALPHABET[(self.random() % 62) as usize])).collect()
+    /// The next id.
+    pub fn next(&mut self) -> String {
+        let mut id = self.prefix.to_owned();
+        id.extend((0..self.length).map(|_| char::from(ALPHABET[(self.random() % 62) as usize])));
+        id
     }
 
     fn random(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^ (bits >> 31)

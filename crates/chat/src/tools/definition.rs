@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::reader::{self, Malformed};
+
 const MAX_TOOLS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 128;
 
@@ -64,7 +66,7 @@ impl ToolSet {
         set.choose(choice.unwrap_or(&Value::Null))
     }
 
-    /// All tools that may be called; never empty.
+    /// All tools that may be called.
     pub fn tools(&self) -> &[Tool] {
         &self.tools
     }
@@ -72,6 +74,19 @@ impl ToolSet {
     /// The tool of this name, if it may be called.
     pub fn get(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| tool.name == name)
+    }
+
+    /// No tools: a reply in a syntax of its own is still read.
+    pub fn none() -> Self {
+        Self { tools: Vec::new(), required: false, parallel: true }
+    }
+
+    pub(super) fn known_tool(&self, name: &str) -> reader::Result<&Tool> {
+        self.get(name).ok_or(Malformed)
+    }
+
+    pub(super) fn known(&self, name: &str) -> reader::Result<&str> {
+        self.known_tool(name).map(|tool| &*tool.name)
     }
 
     fn choose(self, choice: &Value) -> Result<Option<Self>, InvalidTools> {
@@ -164,11 +179,15 @@ impl Tool {
     }
 }
 
-/// A schema without `type` describes an object too.
+/// A schema without `type` describes an object too, one without any keyword an empty one.
 fn object_schema(schema: &Map<String, Value>) -> Value {
     let mut schema = schema.clone();
     if !schema.contains_key("type") {
         schema.insert("type".to_owned(), json!("object"));
+    }
+    let annotations = ["type", "description", "title", "$schema"];
+    if schema.keys().all(|key| annotations.contains(&key.as_str())) {
+        schema.insert("properties".to_owned(), json!({}));
     }
     Value::Object(schema)
 }
@@ -178,6 +197,6 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(valid)
 }
 
-fn invalid(field: &str, message: impl Into<String>) -> InvalidTools {
+pub(super) fn invalid(field: &str, message: impl Into<String>) -> InvalidTools {
     InvalidTools { field: field.to_owned(), message: message.into() }
 }

@@ -3,57 +3,153 @@
 use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc};
 
 use super::{
-    ToolSet, hermes,
+    ToolSet,
+    compile::CallGrammar,
+    deepseek,
+    definition::InvalidTools,
+    gemma4, glm, harmony, hermes, kimi, llama, mistral, pythonic, qwen_xml,
     reader::{Reader, Result},
 };
+use crate::Tokenizer;
 
 /// How a model family writes tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// `<tool_call>{"name": .., "arguments": {..}}</tool_call>`: Qwen 2.5, Qwen3, Hermes, merlin.
+    /// JSON in `<tool_call>` tags: Qwen 2.5, Qwen3, Hermes, merlin.
     Hermes,
+    /// `<function=NAME>` with `<parameter=KEY>` tags: Qwen3-Coder, Qwen3.5 and later.
+    QwenXml,
+    /// `NAME`, then `<arg_key>` and `<arg_value>` tags: GLM-4.5 and later.
+    Glm,
+    /// A JSON object with `name` and `parameters`: Llama 3.
+    LlamaJson,
+    /// `[f(a=1), g()]`: Llama 4.
+    LlamaPythonic,
+    /// `[f(a=1)]` between `<|tool_call_start|>` and `<|tool_call_end|>`: LFM2.
+    Lfm2,
+    /// `[TOOL_CALLS]NAME[ARGS]{..}`: Mistral, Devstral, Ministral since 2025.
+    Mistral,
+    /// `[TOOL_CALLS][{..}, ..]`: Mistral before 2025.
+    MistralList,
+    /// Calls with ids in a section: Kimi K2.
+    Kimi,
+    /// `NAME`, then JSON in a code block: DeepSeek V3 and R1.
+    DeepSeekV3,
+    /// `NAME`, then JSON: DeepSeek V3.1.
+    DeepSeekV31,
+    /// `call:NAME{key:value}`: Gemma 4.
+    Gemma4,
+    /// Messages with channels and recipients: gpt-oss.
+    Harmony,
 }
 
-impl Dialect {
-    /// All dialects.
-    pub const ALL: [Self; 1] = [Self::Hermes];
-
-    /// The name, as flags and `/v1/models` show it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hermes => "hermes",
-        }
-    }
-
-    /// The dialect that a chat template's source teaches.
-    pub fn detect(template: &str) -> Option<Self> {
-        template.contains(hermes::OPEN).then_some(Self::Hermes)
-    }
-
+/// What there is to know of a dialect.
+pub(super) struct Syntax {
+    pub name: &'static str,
+    /// Models that write it, for the documentation.
+    pub models: &'static str,
+    /// A call of `f` with `a` = 1.
+    pub example: &'static str,
     /// Tokens that a decoder must show although they are special.
-    pub(crate) fn markers(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes => &[hermes::OPEN, hermes::CLOSE],
-        }
-    }
-
-    /// The texts that begin a call.
-    pub(super) fn triggers(self) -> &'static [&'static str] {
-        match self {
-            Self::Hermes => &[hermes::OPEN],
-        }
-    }
-
-    /// Reads one call, or one section of calls, from its trigger on.
-    pub(super) fn read(self, reader: Reader, tools: Arc<ToolSet>) -> CallReading {
-        match self {
-            Self::Hermes => Box::pin(hermes::read(reader, tools)),
-        }
-    }
+    pub markers: &'static [&'static str],
+    /// What ids of calls begin with, and how many random characters follow.
+    pub id: (&'static str, usize),
+    /// The texts that begin a call or a section of calls.
+    pub triggers: fn(&ToolSet) -> Vec<String>,
+    /// Those that begin the grammar.
+    pub grammar_triggers: fn(&ToolSet) -> Vec<String>,
+    pub read: fn(Reader, Arc<ToolSet>) -> CallReading,
+    pub grammar: fn(&ToolSet) -> std::result::Result<CallGrammar, InvalidTools>,
 }
 
 /// A suspended parser of calls.
 pub(super) type CallReading = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// The usual ids, as OpenAI's.
+pub(super) const OPENAI_ID: (&str, usize) = ("call_", 24);
+
+impl Dialect {
+    /// All dialects.
+    pub const ALL: [Self; 13] = [
+        Self::Hermes,
+        Self::QwenXml,
+        Self::Glm,
+        Self::LlamaJson,
+        Self::LlamaPythonic,
+        Self::Lfm2,
+        Self::Mistral,
+        Self::MistralList,
+        Self::Kimi,
+        Self::DeepSeekV3,
+        Self::DeepSeekV31,
+        Self::Gemma4,
+        Self::Harmony,
+    ];
+
+    /// The name, as flags and `/v1/models` show it.
+    pub fn name(self) -> &'static str {
+        self.syntax().name
+    }
+
+    /// Models that write it.
+    pub fn models(self) -> &'static str {
+        self.syntax().models
+    }
+
+    /// A call of the tool `f` with `a` = 1.
+    pub fn example(self) -> &'static str {
+        self.syntax().example
+    }
+
+    /// The dialect of a chat template's source, or of the tokenizer's special tokens.
+    pub fn detect(template: &str, tokenizer: &Tokenizer) -> Option<Self> {
+        let has = |text: &str| template.contains(text);
+        let token = |text: &str| tokenizer.token_to_id(text).is_some();
+        let known = [
+            (has("<|start|>assistant") && has("<|channel|>"), Self::Harmony),
+            (has("<arg_key>"), Self::Glm),
+            (has("<function="), Self::QwenXml),
+            (has("<|tool_call>"), Self::Gemma4),
+            (has("<|tool_call_begin|>"), Self::Kimi),
+            (has("tool▁call▁begin") && has("```json"), Self::DeepSeekV3),
+            (has("tool▁call▁begin"), Self::DeepSeekV31),
+            (has("[TOOL_CALLS]") && has("[ARGS]"), Self::Mistral),
+            (has("[TOOL_CALLS]"), Self::MistralList),
+            (has("<tool_call>"), Self::Hermes),
+            (has("<|tool_list_start|>") || token("<|tool_call_start|>"), Self::Lfm2),
+            (has("<|python_start|>") || has("[func_name1("), Self::LlamaPythonic),
+            (has("\"parameters\": ") && has("tool_calls"), Self::LlamaJson),
+        ];
+        known.into_iter().find(|(matches, _)| *matches).map(|(_, dialect)| dialect)
+    }
+
+    /// Whether a reply is written in this syntax from its first character on, reasoning included.
+    pub fn is_whole_reply(self) -> bool {
+        self == Self::Harmony
+    }
+
+    pub(crate) fn markers(self) -> &'static [&'static str] {
+        self.syntax().markers
+    }
+
+    pub(super) fn syntax(self) -> &'static Syntax {
+        match self {
+            Self::Hermes => &hermes::SYNTAX,
+            Self::QwenXml => &qwen_xml::SYNTAX,
+            Self::Glm => &glm::SYNTAX,
+            Self::LlamaJson => &llama::SYNTAX,
+            Self::LlamaPythonic => &pythonic::LLAMA,
+            Self::Lfm2 => &pythonic::LFM2,
+            Self::Mistral => &mistral::SYNTAX,
+            Self::MistralList => &mistral::LIST,
+            Self::Kimi => &kimi::SYNTAX,
+            Self::DeepSeekV3 => &deepseek::V3,
+            Self::DeepSeekV31 => &deepseek::V31,
+            Self::Gemma4 => &gemma4::SYNTAX,
+            Self::Harmony => &harmony::SYNTAX,
+        }
+    }
+}
 
 impl fmt::Display for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

@@ -1,21 +1,35 @@
-//! Hermes: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`, as Qwen 2.5, Qwen3 and merlin
-//! write it.
+//! Hermes: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
 
 use std::sync::Arc;
 
 use super::{
-    ToolSet, json,
+    ToolSet,
+    compile::CallGrammar,
+    definition::InvalidTools,
+    dialect::{OPENAI_ID, Syntax},
+    json,
     reader::{Reader, Result},
 };
 
-pub(super) const OPEN: &str = "<tool_call>";
-pub(super) const CLOSE: &str = "</tool_call>";
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
 
-/// Reads one call.
-pub(super) async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
+pub(super) const SYNTAX: Syntax = Syntax {
+    name: "hermes",
+    models: "Qwen 2.5, Qwen3, QwQ, Hermes, SmolLM3, merlin",
+    example: "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+    markers: &[OPEN, CLOSE],
+    id: OPENAI_ID,
+    triggers: |_| vec![OPEN.to_owned()],
+    grammar_triggers: |_| vec![OPEN.to_owned()],
+    read: |reader, tools| Box::pin(read(reader, tools)),
+    grammar,
+};
+
+async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
     reader.expect(OPEN).await?;
     reader.spaces().await;
-    json::call(&reader, |name| tools.get(name).is_some()).await?;
+    json::call(&reader, &tools).await?;
     reader.spaces().await;
     // A model may end its turn in place of the closing tag.
     if reader.more().await {
@@ -23,4 +37,13 @@ pub(super) async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
     }
     reader.end();
     Ok(())
+}
+
+fn grammar(tools: &ToolSet) -> std::result::Result<CallGrammar, InvalidTools> {
+    let mut grammar = CallGrammar { separator: "\n".into(), ..CallGrammar::default() };
+    for tool in tools.tools() {
+        let head = format!("{OPEN}\n{{\"name\": \"{}\", \"arguments\": ", tool.name);
+        grammar.call().text(&head).json(&tool.parameters).text(&format!("}}\n{CLOSE}"));
+    }
+    Ok(grammar)
 }

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::reader::{Malformed, Reader, Result};
+use super::{
+    ToolSet,
+    reader::{Malformed, Reader, Result},
+};
 
 /// Finds the end of a JSON value.
 #[derive(Debug, Default)]
@@ -74,9 +77,8 @@ pub(super) async fn string(reader: &Reader) -> Result<String> {
     }
 }
 
-/// Reads a call that is one object with the tool's name and its arguments, in any order, and ends
-/// it.
-pub(super) async fn call(reader: &Reader, known: impl Fn(&str) -> bool) -> Result<()> {
+/// Reads a call that is one object with the tool's name and its arguments, in any order.
+pub(super) async fn call(reader: &Reader, tools: &ToolSet) -> Result<()> {
     reader.expect("{").await?;
     let (mut name, mut id, mut begun, mut held) = (None, None, false, Value::Object(Map::new()));
     loop {
@@ -86,7 +88,7 @@ pub(super) async fn call(reader: &Reader, known: impl Fn(&str) -> bool) -> Resul
         reader.expect(":").await?;
         reader.spaces().await;
         match (&*key, &name) {
-            ("name", None) => name = Some(string(reader).await?).filter(|name| known(name)),
+            ("name", None) => name = Some(tools.known(&string(reader).await?)?.to_owned()),
             ("id", _) => id = Some(string(reader).await?),
             ("arguments" | "parameters", Some(name)) if !begun && reader.sees("{").await => {
                 reader.begin(name, id.take());
@@ -102,7 +104,7 @@ pub(super) async fn call(reader: &Reader, known: impl Fn(&str) -> bool) -> Resul
         }
     }
     reader.expect("}").await?;
-    let name = name.ok_or(Malformed)?;
+    let name: String = name.ok_or(Malformed)?;
     if !begun {
         reader.begin(&name, id);
         reader.arguments(&object(held)?.to_string());

@@ -10,7 +10,7 @@ use super::{
     Dialect, ToolSet,
     call_id::CallIds,
     dialect::CallReading,
-    reader::{Reader, Result, Tape},
+    reader::{Malformed, Reader, Tape},
 };
 use crate::{Delta, stop::overlap};
 
@@ -22,6 +22,8 @@ use crate::{Delta, stop::overlap};
 pub(crate) struct ToolParser {
     dialect: Dialect,
     tools: Arc<ToolSet>,
+    triggers: Vec<String>,
+    stream: bool,
     reader: Reader,
     /// The call being read.
     call: Option<CallReading>,
@@ -30,9 +32,17 @@ pub(crate) struct ToolParser {
 }
 
 impl ToolParser {
-    pub fn new(dialect: Dialect, tools: Arc<ToolSet>, id_seed: u64) -> Self {
-        let reader = Reader::new(CallIds::new(id_seed));
-        Self { dialect, tools, reader, call: None, after_call: false }
+    /// With `stream`, arguments are passed on before their call is complete: for replies that a
+    /// grammar keeps valid.
+    pub fn new(dialect: Dialect, tools: Arc<ToolSet>, id_seed: u64, stream: bool) -> Self {
+        let syntax = dialect.syntax();
+        let reader = Reader::new(CallIds::new(id_seed, syntax.id));
+        let triggers = (syntax.triggers)(&tools);
+        let mut parser = Self { dialect, tools, triggers, stream, reader, call: None, after_call: false };
+        if dialect.is_whole_reply() {
+            parser.begin();
+        }
+        parser
     }
 
     /// Appends text and returns the new deltas.
@@ -52,11 +62,21 @@ impl ToolParser {
         self.reader.tape().complete
     }
 
+    /// Whether the text so far ends in reasoning; `None` if the dialect has none of its own.
+    pub fn in_reasoning(&self) -> Option<bool> {
+        self.dialect.is_whole_reply().then(|| self.reader.tape().in_reasoning)
+    }
+
     /// Whitespace that is content unless a call follows.
     pub fn pending_whitespace(&self) -> String {
         let tape = self.reader.tape();
         let pending = if self.call.is_none() && !self.after_call { &*tape.text } else { "" };
         pending[..pending.len() - pending.trim_start().len()].to_owned()
+    }
+
+    fn begin(&mut self) {
+        let read = self.dialect.syntax().read;
+        self.call = Some(read(self.reader.clone(), self.tools.clone()));
     }
 
     fn run(&mut self) -> Vec<Delta> {
@@ -68,36 +88,57 @@ impl ToolParser {
                     false => return deltas,
                 }
             };
-            match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            self.release(&mut deltas);
+            match polled {
                 Poll::Pending => return deltas,
-                Poll::Ready(result) => self.end_call(result, &mut deltas),
+                Poll::Ready(Ok(())) => (self.call, self.after_call) = (None, true),
+                Poll::Ready(Err(Malformed)) => self.give_up(&mut deltas),
             }
         }
     }
 
-    fn end_call(&mut self, result: Result<()>, deltas: &mut Vec<Delta>) {
-        self.call = None;
+    /// Passes on what is certain.
+    fn release(&self, deltas: &mut Vec<Delta>) {
         let tape = &mut *self.reader.tape();
-        let complete = tape.complete;
-        let of_complete = |delta: &Delta| match delta {
-            Delta::ToolCall { index, .. } | Delta::ToolArguments { index, .. } => *index < complete,
-            Delta::Content(_) | Delta::Reasoning(_) => true,
+        let certain = match self.stream || tape.begun == tape.complete {
+            true => tape.deltas.len(),
+            false => tape.deltas.iter().take_while(|delta| tape.is_certain(delta)).count(),
         };
-        deltas.extend(std::mem::take(&mut tape.deltas).into_iter().filter(of_complete));
-        tape.begun = complete;
-        let read = std::mem::take(&mut tape.read);
-        self.after_call = result.is_ok();
-        if result.is_err() {
-            deltas.push(Delta::Content(read));
+        deltas.extend(tape.deltas.drain(..certain));
+    }
+
+    /// Makes content of what was read since the last complete call.
+    fn give_up(&mut self, deltas: &mut Vec<Delta>) {
+        (self.call, self.after_call) = (None, false);
+        let mut tape = self.reader.tape();
+        tape.deltas.clear();
+        let mut text = std::mem::take(&mut tape.read);
+        // What was streamed is a call that remains incomplete.
+        if self.stream && tape.begun > tape.complete {
+            text.clear();
+        }
+        if !self.stream {
+            tape.begun = tape.complete;
+        }
+        let restarts = self.dialect.is_whole_reply() && !tape.ended;
+        if self.dialect.is_whole_reply() && tape.ended {
+            text += &std::mem::take(&mut tape.text);
+        }
+        drop(tape);
+        if !text.is_empty() {
+            deltas.push(Delta::Content(text));
+        }
+        if restarts {
+            self.begin();
         }
     }
 
     /// Emits content up to the next call; whether one begins.
     fn content(&mut self, deltas: &mut Vec<Delta>) -> bool {
         let tape = &mut *self.reader.tape();
-        let triggers = self.dialect.triggers();
-        let found = triggers.iter().filter_map(|trigger| tape.text.find(trigger)).min();
-        let end = found.unwrap_or_else(|| certain(tape, triggers));
+        let found = self.triggers.iter().filter_map(|trigger| tape.text.find(trigger)).min();
+        let end = found.unwrap_or_else(|| certain(tape, &self.triggers));
         let content = tape.text[..end].trim_end();
         let content =
             if tape.ended && found.is_none() && !self.after_call { &tape.text[..] } else { content };
@@ -108,16 +149,16 @@ impl ToolParser {
         }
         if found.is_some() {
             let spaces = tape.text.len() - tape.text.trim_start().len();
-            let spaces: String = tape.text.drain(..spaces).collect();
-            tape.read = spaces;
-            self.call = Some(self.dialect.read(self.reader.clone(), self.tools.clone()));
+            tape.read = tape.text.drain(..spaces).collect();
+            let read = self.dialect.syntax().read;
+            self.call = Some(read(self.reader.clone(), self.tools.clone()));
         }
         found.is_some()
     }
 }
 
 /// The length of the text that cannot be part of a trigger.
-fn certain(tape: &Tape, triggers: &[&str]) -> usize {
+fn certain(tape: &Tape, triggers: &[String]) -> usize {
     let held = || triggers.iter().map(|trigger| overlap(&tape.text, trigger)).max().unwrap_or(0);
     tape.text.len() - if tape.ended { 0 } else { held() }
 }

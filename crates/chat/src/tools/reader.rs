@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::call_id::CallIds;
-use crate::Delta;
+use crate::{Delta, stop::overlap};
 
 /// The text is not a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,18 @@ pub(super) struct Tape {
     pub begun: usize,
     pub complete: usize,
     pub ids: CallIds,
+    /// Whether the last delta is reasoning.
+    pub in_reasoning: bool,
+}
+
+impl Tape {
+    /// Whether a delta is not part of an incomplete call.
+    pub fn is_certain(&self, delta: &Delta) -> bool {
+        match delta {
+            Delta::ToolCall { index, .. } | Delta::ToolArguments { index, .. } => *index < self.complete,
+            Delta::Content(_) | Delta::Reasoning(_) => true,
+        }
+    }
 }
 
 /// A cursor in text that arrives in pieces.
@@ -47,6 +59,7 @@ impl Reader {
             begun: 0,
             complete: 0,
             ids,
+            in_reasoning: false,
         };
         Self(Arc::new(Mutex::new(tape)))
     }
@@ -124,10 +137,65 @@ impl Reader {
         }
     }
 
+    /// Takes the text before the first of `markers`, which stays unread.
+    pub async fn until(&self, markers: &[&str]) -> Result<String> {
+        let mut taken = String::new();
+        loop {
+            let (text, found) = self.piece_before(markers).await?;
+            taken.push_str(&text);
+            if found {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// Takes a piece of the text before the first of `markers`, and whether that follows now.
+    pub async fn piece_before(&self, markers: &[&str]) -> Result<(String, bool)> {
+        let piece = self.decide(|text, ended| {
+            let found = markers.iter().filter_map(|marker| text.find(marker)).min();
+            let held = || markers.iter().map(|marker| overlap(text, marker)).max().unwrap_or(0);
+            match found {
+                Some(at) => Some(Ok((at, true))),
+                None if ended => Some(Err(Malformed)),
+                None => {
+                    Some(text.len() - held()).filter(|&length| length > 0).map(|length| Ok((length, false)))
+                }
+            }
+        });
+        let (length, found) = piece.await?;
+        Ok((self.take(length), found))
+    }
+
+    /// Takes a piece of the text before the first of `markers`, and whether that or the end of the
+    /// text follows now; `None` at the end.
+    pub async fn piece_until(&self, markers: &[&str]) -> Option<(String, bool)> {
+        if !self.more().await {
+            return None;
+        }
+        match self.piece_before(markers).await {
+            Ok(piece) => Some(piece),
+            Err(Malformed) => {
+                let length = self.tape().text.len();
+                Some((self.take(length), true))
+            }
+        }
+    }
+
+    /// Adds a delta that is not part of a call.
+    pub fn delta(&self, delta: Delta) {
+        let mut tape = self.tape();
+        tape.read.clear();
+        tape.in_reasoning = matches!(delta, Delta::Reasoning(_));
+        if !delta.text().is_empty() {
+            tape.deltas.push(delta);
+        }
+    }
+
     /// Begins a call; its id is made up if the model wrote none.
     pub fn begin(&self, name: &str, id: Option<String>) {
         let mut tape = self.tape();
-        let id = id.unwrap_or_else(|| format!("call_{}", tape.ids.next(24)));
+        let id = id.unwrap_or_else(|| tape.ids.next());
+        tape.in_reasoning = false;
         let index = tape.begun;
         tape.begun += 1;
         tape.deltas.push(Delta::ToolCall { index, id, name: name.to_owned() });

@@ -61,7 +61,7 @@ impl TokenSet {
         TokenSet { words: Some(words.into()) }
     }
 
-    /// Bit `id % 32` of word `id / 32` of each.
+    /// Bit `id % 32` of word `id / 32` of each token, none past the last word.
     pub fn from_words(words: Arc<[u32]>) -> TokenSet {
         TokenSet { words: Some(words) }
     }

@@ -8,6 +8,8 @@ use std::{
 use clap::Args;
 use serde::Deserialize;
 
+use super::values::ToolDialect;
+
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -33,6 +35,10 @@ pub struct ServerArgs {
     /// Serve the model under this name [default: the folder's name].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// How the model writes tool calls; see docs/tools.md
+    /// [default: what its chat template and tokenizer show].
+    #[arg(long, env = "LANNER_TOOL_DIALECT", value_name = "NAME")]
+    pub tool_dialect: Option<ToolDialect>,
     /// Turn off the routes that load and pull models and those of the prefix cache.
     #[arg(long)]
     pub no_admin: bool,

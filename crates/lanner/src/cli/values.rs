@@ -26,6 +26,27 @@ impl FromStr for SpeculateArg {
     }
 }
 
+/// A syntax of tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ToolDialect(pub chat::tools::Dialect);
+
+impl TryFrom<String> for ToolDialect {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ToolDialect, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for ToolDialect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ToolDialect, String> {
+        text.parse().map(ToolDialect)
+    }
+}
+
 /// A number of bytes: a number, a number with K, M, G or T (powers of 1024), or `off` for 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "NumberOrText")]

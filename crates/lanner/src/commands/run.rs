@@ -50,7 +50,7 @@ fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) ->
     let mut request = model.request(prompt.ids.clone(), &config.sampling);
     request.ignore_eos = config.ignore_eos;
     request.logits = config.dump_logits.is_some();
-    let decoder = model.decoder(&prompt, config.stop, None)?;
+    let decoder = model.decoder(&prompt, config.stop, None, false)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let started = Instant::now();

@@ -80,7 +80,9 @@ impl Config {
                 args.model.speculate = args.speculate.speculate;
                 let default = Some(model::DISK_CACHE_BYTES);
                 let caches = model::caches(&args.cache, &file.cache, default)?;
-                let model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
+                let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
+                let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
+                model.tool_dialect = dialect.map(|dialect| dialect.0);
                 Command::Serve(model, ServeConfig::new(args.server, file.server))
             }
             CliCommand::Chat(mut args) => {

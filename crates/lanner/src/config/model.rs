@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use chat::tools::Dialect;
+
 use super::{dirs::user_folder, error::ConfigError};
 use crate::{
     bench::machine,
@@ -22,6 +24,8 @@ pub struct ModelConfig {
     pub options: engine::Options,
     pub hub: HubConfig,
     pub volatile_prefix: VolatilePrefix,
+    /// `None`: what the model's template and tokenizer show.
+    pub tool_dialect: Option<Dialect>,
     /// An n-gram table to draft from; [`crate::drafting`] opens it.
     pub ngram_table: Option<PathBuf>,
     /// A smaller model to draft with; [`crate::drafting`] finds it.
@@ -66,6 +70,7 @@ impl ModelConfig {
             options,
             hub,
             volatile_prefix: VolatilePrefix::default(),
+            tool_dialect: None,
             ngram_table: args.ngram_table.or(file.ngram_table),
             draft_model: args.draft_model.or(file.draft_model),
         }

@@ -11,6 +11,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
     response::Response,
 };
+use chat::tools::Dialect;
 use engine::{CacheStats, Engine, Health, MemoryClass, RequestError};
 use serde_json::{Map, Value, json};
 
@@ -72,6 +73,7 @@ pub fn describe(server: &Server) -> Value {
         "created": server.created,
         "owned_by": "lanner",
         "context_length": info.context_length,
+        "tool_dialect": server.model.tool_dialect.map(Dialect::name),
         "memory": memory(&server.model.engine),
     })
 }

@@ -90,3 +90,123 @@ fn invalid_tools_are_refused_by_field() {
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tools")), "{}", reply.body);
     assert_eq!(plain.num_requests() + server.num_requests(), 0);
 }
+
+/// Tools with strings, numbers and choices.
+fn many() -> Value {
+    let tool = |name: &str, properties: Value, required: Value| {
+        let parameters = json!({ "type": "object", "properties": properties, "required": required });
+        json!({ "type": "function", "function": { "name": name, "parameters": parameters } })
+    };
+    json!([
+        tool("get_weather", json!({ "city": { "type": "string", "maxLength": 20 } }), json!(["city"])),
+        tool(
+            "set_timer",
+            json!({ "minutes": { "type": "integer", "minimum": 1, "maximum": 90 }, "loud": { "type": "boolean" } }),
+            json!(["minutes"]),
+        ),
+        tool("paint", json!({ "color": { "enum": ["red", "green"] } }), json!(["color"])),
+    ])
+}
+
+/// Panics if the arguments of a call are not valid.
+fn check_arguments(call: &Value) {
+    let function = &call["function"];
+    let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
+    let known =
+        |names: &[&str]| arguments.as_object().unwrap().keys().all(|key| names.contains(&key.as_str()));
+    let valid = match function["name"].as_str().unwrap() {
+        "get_weather" => known(&["city"]) && arguments["city"].as_str().unwrap().chars().count() <= 20,
+        "set_timer" => {
+            let loud = arguments.get("loud").is_none_or(Value::is_boolean);
+            known(&["minutes", "loud"]) && loud && (1..=90).contains(&arguments["minutes"].as_i64().unwrap())
+        }
+        "paint" => known(&["color"]) && ["red", "green"].contains(&arguments["color"].as_str().unwrap()),
+        other => panic!("{other}"),
+    };
+    assert!(valid, "{call}");
+}
+
+#[test]
+fn merlin_at_temperature_two_writes_only_valid_calls() {
+    let requests: u64 = std::env::var("LANNER_TOOL_CALLS").map_or(8, |count| count.parse().unwrap());
+    let server = Setup::default().merlin();
+    let mut calls = 0;
+    for seed in 0..requests {
+        let body = json!({ "tools": many(), "tool_choice": "required", "temperature": 2, "seed": seed,
+                           "parallel_tool_calls": seed % 2 == 0 });
+        let reply = server.chat(&body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let choice = &reply.json()["choices"][0];
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null),
+            "{choice}"
+        );
+        let found = choice["message"]["tool_calls"].as_array().unwrap();
+        assert!(seed % 2 == 0 || found.len() == 1, "{choice}");
+        found.iter().for_each(check_arguments);
+        calls += found.len();
+    }
+    eprintln!("{calls} calls of {requests} requests are valid");
+}
+
+#[test]
+fn merlin_calls_the_tool_that_the_question_needs() {
+    let server = Setup::default().merlin();
+    let messages = json!([{ "role": "user", "content": "What is the weather in Oslo?" }]);
+    let named = json!({ "type": "function", "function": { "name": "paint" } });
+    for (choice, name) in [(json!("auto"), "get_weather"), (named, "paint")] {
+        for speculation in ["off", "auto"] {
+            let body = json!({ "tools": many(), "tool_choice": choice, "temperature": 0, "messages": messages,
+                               "speculation": speculation, "n": 2, "logprobs": true });
+            let answer = server.chat(&body).json();
+            for answer in answer["choices"].as_array().unwrap() {
+                assert_eq!(answer["finish_reason"], "tool_calls", "{answer}");
+                let call = &answer["message"]["tool_calls"][0];
+                assert_eq!(call["function"]["name"], name, "{answer}");
+                check_arguments(call);
+                assert!(!answer["logprobs"]["content"].as_array().unwrap().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn deprecated_functions_are_answered_in_kind() {
+    let server = Setup::default().merlin();
+    let functions: Vec<Value> =
+        many().as_array().unwrap().iter().map(|tool| tool["function"].clone()).collect();
+    let body = json!({ "functions": functions, "function_call": { "name": "set_timer" }, "temperature": 0 });
+    let answer = server.chat(&body).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "function_call", "{answer}");
+    check_arguments(&json!({ "function": choice["message"]["function_call"] }));
+    assert!(choice["message"].get("tool_calls").is_none());
+    let mut body = body;
+    body["stream"] = json!(true);
+    let events = server.chat(&body).events();
+    let streamed: String = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["function_call"]["arguments"].as_str())
+        .collect();
+    assert_eq!(streamed, choice["message"]["function_call"]["arguments"].as_str().unwrap());
+}
+
+#[test]
+fn answer_with_tools_and_format_is_a_call_or_in_the_format() {
+    let server = Setup::default().merlin();
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": {
+        "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"],
+        "additionalProperties": false } } });
+    for seed in 0..4 {
+        let body = json!({ "tools": many(), "response_format": format, "temperature": 2, "seed": seed });
+        let answer = server.chat(&body).json();
+        let choice = &answer["choices"][0];
+        match choice["message"]["content"].as_str() {
+            Some(text) => {
+                assert!(serde_json::from_str::<Value>(text).unwrap()["ok"].is_boolean(), "{answer}")
+            }
+            None => choice["message"]["tool_calls"].as_array().unwrap().iter().for_each(check_arguments),
+        }
+    }
+}

@@ -87,7 +87,7 @@ impl Session<'_> {
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        let decoder = self.model.decoder(&prompt, Vec::new(), None)?;
+        let decoder = self.model.decoder(&prompt, Vec::new(), None, false)?;
         let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
         self.runtime.block_on(self.print(generation))
     }

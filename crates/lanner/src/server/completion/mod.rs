@@ -261,10 +261,17 @@ fn constraints(
     prompts: &[Prompt],
     params: &GenerateParams,
 ) -> Result<Vec<Option<Arc<dyn Constraint>>>, ApiError> {
-    let Some(AnswerFormat { source, field }) = &params.format else { return Ok(vec![None; prompts.len()]) };
-    let constraint = |prompt: &Prompt| {
-        let constraint = model.constraint(prompt, source, vec![]);
-        constraint.map(Some).map_err(|error| prompt_error(&error, field))
+    let constraint = |prompt: &Prompt| match (&params.format, &params.tools) {
+        (Some(AnswerFormat { source, field }), None) => {
+            let constraint = model.constraint(prompt, source, vec![]);
+            constraint.map(Some).map_err(|error| prompt_error(&error, field))
+        }
+        (format, Some(tools)) => {
+            let format = format.as_ref().map(|format| &format.source);
+            let constraint = model.tool_constraint(prompt, tools, format);
+            constraint.map_err(|error| prompt_error(&error, "tools"))
+        }
+        (None, None) => Ok(None),
     };
     prompts.iter().map(constraint).collect()
 }
@@ -289,7 +296,9 @@ fn requests<'a>(
         (request.priority, request.deadline) = (params.priority, deadline);
         request.speculation = params.speculation.clone();
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
-        Ok((request, model.decoder(prompt, params.stop.clone(), params.tools.as_ref())?))
+        let tools = params.tools.as_ref();
+        let decoder = model.decoder(prompt, params.stop.clone(), tools, constraint.is_some())?;
+        Ok((request, decoder))
     };
     prompts.flat_map(|prompt| vec![prompt; params.n]).enumerate().map(choice).collect()
 }

@@ -53,6 +53,7 @@ pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
         PromptError::TooLong { .. } => {
             ApiError::invalid(param, error.to_string()).code("context_length_exceeded")
         }
+        PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
         PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),
         error if error.is_request_error() => ApiError::invalid(param, error.to_string()),
         error => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

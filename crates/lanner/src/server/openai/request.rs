@@ -112,6 +112,9 @@ impl SharedFields {
             let message = format!("ignore_eos and {} exclude each other", format.field);
             return Err(ApiError::invalid("ignore_eos", message));
         }
+        if ignore_eos && route.tools.is_some() {
+            return Err(ApiError::invalid("ignore_eos", "ignore_eos and tools exclude each other"));
+        }
         Ok(ValidRequest {
             model: self.model,
             prompts,

@@ -89,6 +89,7 @@ impl Setup {
         let template = Template::new(self.template, Map::new()).unwrap();
         let mut model = Model::new(self.name.into(), engine, tokenizer(), Some(template));
         model.volatile_prefix = self.models.volatile_prefix;
+        model.tool_dialect = self.models.tool_dialect.or(model.tool_dialect);
         self.over(model, requests)
     }
 
@@ -174,6 +175,7 @@ pub fn models(hub: HubConfig) -> ModelConfig {
         options: cpu,
         hub,
         volatile_prefix: VolatilePrefix::Keep,
+        tool_dialect: None,
         ngram_table: None,
         draft_model: None,
     }

@@ -1,8 +1,9 @@
 //! `POST /v1/chat/completions`.
 
+mod functions;
 mod request;
 mod response;
 mod tool_calls;
 
-pub use request::ChatRequest;
+pub use request::{ChatPrompt, ChatRequest};
 pub use response::ChatFormat;

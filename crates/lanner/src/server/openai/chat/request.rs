@@ -6,6 +6,7 @@ use chat::tools::ToolSet;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::functions;
 use crate::{
     model::Conversation,
     server::openai::{
@@ -33,18 +34,27 @@ request_body! {
         modalities: Option<Vec<String>>,
         verbosity: Option<String>,
         audio: Option<IgnoredAny>,
-        functions: Option<IgnoredAny>,
-        function_call: Option<IgnoredAny>,
+        functions: Option<Vec<Value>>,
+        function_call: Option<Value>,
         web_search_options: Option<IgnoredAny>,
         moderation: Option<IgnoredAny>,
     }
 }
 
-impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
+/// The conversation to continue, and how calls are to be reported.
+#[derive(Debug, PartialEq)]
+pub struct ChatPrompt {
+    pub conversation: Conversation,
+    /// As the deprecated `function_call`.
+    pub functions: bool,
+}
+
+impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
     type Error = ApiError;
 
-    fn try_from(mut request: ChatRequest) -> Result<ValidRequest<Conversation>, ApiError> {
+    fn try_from(mut request: ChatRequest) -> Result<ValidRequest<ChatPrompt>, ApiError> {
         request.refuse_unsupported()?;
+        let functions = request.replace_functions()?;
         let tools = request.tools()?;
         let conversation = request.conversation(tools.is_some())?;
         let logprobs = request.alternatives()?;
@@ -54,7 +64,7 @@ impl TryFrom<ChatRequest> for ValidRequest<Conversation> {
             return Err(ApiError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
         }
         let route = RouteParams { max_tokens, logprobs, prompt_logprobs: false, prompt_only: false, tools };
-        shared.validate(conversation, route)
+        shared.validate(ChatPrompt { conversation, functions }, route)
     }
 }
 
@@ -65,8 +75,6 @@ impl ChatRequest {
             ("modalities", self.modalities.as_ref().is_some_and(|modes| !only_text(modes))),
             ("verbosity", self.verbosity.as_ref().is_some_and(|level| level != "medium")),
             ("audio", self.audio.is_some()),
-            ("functions", self.functions.is_some()),
-            ("function_call", self.function_call.is_some()),
             ("web_search_options", self.web_search_options.is_some()),
             ("moderation", self.moderation.is_some()),
         ])
@@ -77,9 +85,7 @@ impl ChatRequest {
         if self.messages.is_empty() {
             return Err(ApiError::invalid("messages", "messages is empty; send at least one"));
         }
-        if let Some(index) = self.messages.iter().position(|message| message.get("function_call").is_some()) {
-            return Err(ApiError::unsupported(&format!("messages[{index}].function_call")));
-        }
+        functions::as_tool_messages(&mut self.messages);
         let continue_final_message = self.continue_final_message.unwrap_or(false);
         let add_generation_prompt = self.add_generation_prompt.unwrap_or(!continue_final_message);
         if continue_final_message && add_generation_prompt {
@@ -95,14 +101,27 @@ impl ChatRequest {
         })
     }
 
+    /// Turns the deprecated fields into their successors; whether there were any.
+    fn replace_functions(&mut self) -> Result<bool, ApiError> {
+        let functions = self.functions.take();
+        let choice = self.function_call.take();
+        let given = functions.is_some() || choice.is_some();
+        if given && (self.tools.is_some() || self.tool_choice.is_some()) {
+            let message = "functions and function_call exclude tools and tool_choice";
+            return Err(ApiError::invalid("functions", message));
+        }
+        if let Some(functions) = functions {
+            self.tools = Some(functions::as_tools(functions));
+            self.parallel_tool_calls = Some(false);
+        }
+        self.tool_choice = choice.map(functions::as_tool_choice).transpose()?.or(self.tool_choice.take());
+        Ok(given)
+    }
+
     fn tools(&self) -> Result<Option<Arc<ToolSet>>, ApiError> {
         let definitions = self.tools.as_deref().unwrap_or_default();
         let tools = ToolSet::new(definitions, self.tool_choice.as_ref(), self.parallel_tool_calls);
         let tools = tools.map_err(|error| ApiError::invalid(&error.field, error.message))?;
-        if tools.as_ref().is_some_and(|tools| tools.required) {
-            let message = "tool_choice cannot ask for a call yet; `auto` and `none` are supported";
-            return Err(ApiError::invalid("tool_choice", message).code("unsupported_parameter"));
-        }
         Ok(tools.map(Arc::new))
     }
 

@@ -8,12 +8,12 @@ use engine::TokenLogprobs;
 use serde::Serialize;
 
 use super::{
-    ChatRequest,
-    tool_calls::{ToolCall, ToolCallDelta},
+    ChatPrompt, ChatRequest,
+    tool_calls::{Function, FunctionDelta, ToolCall, ToolCallDelta},
 };
 use crate::{
-    generate::{ChoiceEvent, Token},
-    model::{Conversation, Model, Prompt},
+    generate::{ChoiceEvent, Reason, Token},
+    model::{Model, Prompt},
     server::openai::{
         error::ApiError,
         format::{self, ApiFormat, finite, prompt_error},
@@ -25,6 +25,8 @@ use crate::{
 pub struct ChatFormat {
     model: Arc<Model>,
     logprobs: bool,
+    /// Report calls as the deprecated `function_call`.
+    functions: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,6 +47,8 @@ struct MessageDelta {
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[ToolCallDelta; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<FunctionDelta>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,6 +68,8 @@ struct Message {
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCall>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<Function>,
     refusal: Option<()>,
 }
 
@@ -89,7 +95,7 @@ struct Scored {
 
 impl ApiFormat for ChatFormat {
     type Request = ChatRequest;
-    type Prompts = Conversation;
+    type Prompts = ChatPrompt;
     type Piece = ChatDelta;
     type Choice = ChatChoice;
 
@@ -100,11 +106,15 @@ impl ApiFormat for ChatFormat {
 
     fn prepare(
         model: &Arc<Model>,
-        conversation: Conversation,
+        prompt: ChatPrompt,
         params: &GenerateParams,
     ) -> Result<(ChatFormat, Vec<Prompt>), ApiError> {
+        let ChatPrompt { conversation, functions } = prompt;
         let prompt = model.chat_prompt(&conversation).map_err(|error| prompt_error(&error, Self::PROMPT))?;
-        Ok((ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some() }, vec![prompt]))
+        Ok((
+            ChatFormat { model: model.clone(), logprobs: params.logprobs.is_some(), functions },
+            vec![prompt],
+        ))
     }
 
     fn first_piece(&mut self, choice: usize) -> Option<ChatDelta> {
@@ -115,9 +125,13 @@ impl ApiFormat for ChatFormat {
 
     fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<ChatDelta> {
         let (delta, tokens, finish_reason) = match event {
-            ChoiceEvent::Text { delta, tokens } => (MessageDelta::from(delta), tokens, None),
+            ChoiceEvent::Text { delta, tokens } => (self.delta(delta), tokens, None),
             ChoiceEvent::Finished(finish) => {
-                (MessageDelta::default(), finish.tokens, Some(format::finish_reason(finish.reason)))
+                let reason = match finish.reason {
+                    Reason::ToolCalls if self.functions => "function_call",
+                    reason => format::finish_reason(reason),
+                };
+                (MessageDelta::default(), finish.tokens, Some(reason))
             }
             ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => return None,
         };
@@ -137,6 +151,10 @@ impl ApiFormat for ChatFormat {
         for call in piece.delta.tool_calls.into_iter().flatten() {
             message.content = message.content.take().filter(|content| !content.is_empty());
             call.append_to(&mut message.tool_calls);
+        }
+        if let Some(call) = piece.delta.function_call {
+            message.content = message.content.take().filter(|content| !content.is_empty());
+            call.append_to(&mut message.function_call);
         }
         if let Some(text) = piece.delta.reasoning_content {
             message.reasoning_content.get_or_insert_default().push_str(&text);
@@ -166,6 +184,16 @@ impl From<Delta> for MessageDelta {
 }
 
 impl ChatFormat {
+    fn delta(&self, delta: Delta) -> MessageDelta {
+        let delta = MessageDelta::from(delta);
+        match delta.tool_calls {
+            Some([call]) if self.functions => {
+                MessageDelta { tool_calls: None, function_call: Some(call.into_function()), ..delta }
+            }
+            tool_calls => MessageDelta { tool_calls, ..delta },
+        }
+    }
+
     /// Log-probabilities of the content's tokens, without reasoning: clients match them to the
     /// content.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {

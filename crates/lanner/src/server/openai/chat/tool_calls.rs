@@ -13,8 +13,9 @@ pub struct ToolCallDelta {
     function: FunctionDelta,
 }
 
+/// The part of a function call in one chunk.
 #[derive(Debug, Serialize)]
-struct FunctionDelta {
+pub struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     arguments: String,
@@ -28,8 +29,9 @@ pub struct ToolCall {
     function: Function,
 }
 
+/// The function and arguments of a call.
 #[derive(Debug, Serialize)]
-struct Function {
+pub struct Function {
     name: String,
     arguments: String,
 }
@@ -44,6 +46,10 @@ impl ToolCallDelta {
         ToolCallDelta { index, id: None, r#type: None, function: FunctionDelta { name: None, arguments } }
     }
 
+    pub fn into_function(self) -> FunctionDelta {
+        self.function
+    }
+
     pub fn append_to(self, calls: &mut Vec<ToolCall>) {
         let FunctionDelta { name, arguments } = self.function;
         match (self.id, name, calls.last_mut()) {
@@ -52,6 +58,16 @@ impl ToolCallDelta {
             }
             (_, _, Some(call)) => call.function.arguments.push_str(&arguments),
             _ => {}
+        }
+    }
+}
+
+impl FunctionDelta {
+    pub fn append_to(self, call: &mut Option<Function>) {
+        match (self.name, call) {
+            (Some(name), call) => *call = Some(Function { name, arguments: self.arguments }),
+            (None, Some(call)) => call.arguments.push_str(&self.arguments),
+            (None, None) => {}
         }
     }
 }

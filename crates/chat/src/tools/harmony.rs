@@ -1,0 +1,101 @@
+//! gpt-oss: a reply is a sequence of messages, each in a channel and perhaps to a tool.
+//!
+//! `analysis` is reasoning, `final` and `commentary` to nobody are content, a message to
+//! `functions.NAME` is a call.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{
+    ToolSet,
+    compile::{CallGrammar, Lark},
+    definition::InvalidTools,
+    dialect::{OPENAI_ID, Syntax},
+    json,
+    reader::{Reader, Result},
+};
+use crate::Delta;
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const CONSTRAIN: &str = "<|constrain|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|end|>";
+const CALL: &str = "<|call|>";
+const RETURN: &str = "<|return|>";
+/// Begins the address of a message to a tool.
+const RECIPIENT: &str = " to=functions.";
+const ENDS: [&str; 4] = [END, CALL, RETURN, START];
+
+pub(super) const SYNTAX: Syntax = Syntax {
+    name: "harmony",
+    models: "gpt-oss",
+    example: "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>",
+    markers: &[START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN],
+    id: OPENAI_ID,
+    triggers: |_| vec![],
+    grammar_triggers: |_| vec![RECIPIENT.to_owned()],
+    read: |reader, tools| Box::pin(read(reader, tools)),
+    grammar,
+};
+
+async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
+    while reader.more().await {
+        let mut header = String::new();
+        // Text without a header is content.
+        if reader.sees(CHANNEL).await || reader.sees(START).await || reader.sees(" to=").await {
+            header = reader.until(&[MESSAGE]).await?;
+            reader.expect(MESSAGE).await?;
+        }
+        let tool = header.split_once(RECIPIENT.trim_start()).map(|(_, rest)| recipient(rest));
+        match tool.and_then(|name| tools.get(name)) {
+            Some(tool) => {
+                reader.begin(&tool.name, None);
+                reader.spaces().await;
+                json::arguments(&reader).await?;
+                reader.spaces().await;
+                reader.end();
+            }
+            None => text(&reader, header.contains("<|channel|>analysis")).await,
+        }
+        for end in [END, CALL, RETURN] {
+            reader.accept(end).await;
+        }
+    }
+    Ok(())
+}
+
+/// The tool's name in what follows `to=functions.`.
+fn recipient(text: &str) -> &str {
+    text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default()
+}
+
+/// Passes on the text of a message.
+async fn text(reader: &Reader, reasoning: bool) {
+    while let Some((text, ended)) = reader.piece_until(&ENDS).await {
+        reader.delta(if reasoning { Delta::Reasoning(text) } else { Delta::Content(text) });
+        if ended {
+            return;
+        }
+    }
+}
+
+/// A call from its recipient on.
+fn grammar(tools: &ToolSet) -> std::result::Result<CallGrammar, InvalidTools> {
+    let mut grammar = CallGrammar { single: true, ..CallGrammar::default() };
+    for tool in tools.tools() {
+        let head = format!("{RECIPIENT}{} {CONSTRAIN}json{MESSAGE}", tool.name);
+        grammar.call().text(&head).json(&tool.parameters);
+    }
+    Ok(grammar)
+}
+
+/// What precedes the recipient in a reply that must be a call: reasoning, perhaps, and the channel.
+pub(super) fn preamble(lark: &mut Lark) -> std::result::Result<String, InvalidTools> {
+    let reasoning = lark.text(&json!({}), END)?;
+    let [analysis, next, commentary] =
+        [format!("{CHANNEL}analysis{MESSAGE}"), format!("{START}assistant"), format!("{CHANNEL}commentary")]
+            .map(|text| lark.literal(&text));
+    Ok(format!("({analysis} {reasoning} {next})? {commentary}"))
+}

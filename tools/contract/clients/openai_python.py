@@ -1,0 +1,147 @@
+"""The official openai package for Python: chat, streams and tools."""
+
+import json
+import os
+import traceback
+
+try:
+    import openai
+except ImportError:
+    print(json.dumps({"skip": "pip install openai"}))
+    raise SystemExit
+
+client = openai.OpenAI(base_url=os.environ["LANNER_URL"] + "/v1", api_key="none")
+MODEL = client.models.list().data[0].id
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather for a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+TIME = {
+    "type": "function",
+    "function": {
+        "name": "get_time",
+        "description": "Get the time in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "zone": {"enum": ["utc", "local"]}},
+            "required": ["city", "zone"],
+        },
+    },
+}
+ASK = [{"role": "user", "content": "What is the weather in Oslo?"}]
+
+
+def ask(**arguments):
+    return client.chat.completions.create(
+        **{"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 200, **arguments}
+    )
+
+
+def check_call(choice, name):
+    assert choice.finish_reason == "tool_calls", choice
+    (call,) = choice.message.tool_calls
+    assert call.type == "function" and call.function.name == name and call.id, call
+    return call, json.loads(call.function.arguments)
+
+
+def chat():
+    choice = ask(messages=[{"role": "user", "content": "Say hello."}]).choices[0]
+    assert choice.message.content and choice.finish_reason in ("stop", "length"), choice
+
+
+def tools_auto():
+    _, arguments = check_call(ask(tools=[WEATHER]).choices[0], "get_weather")
+    assert arguments["city"] == "Oslo", arguments
+
+
+def tools_required():
+    choice = ask(tools=[WEATHER, TIME], tool_choice="required", temperature=2, seed=3).choices[0]
+    assert choice.finish_reason in ("tool_calls", "length"), choice
+    if choice.finish_reason == "tool_calls":
+        for call in choice.message.tool_calls:
+            assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
+def tools_named():
+    named = {"type": "function", "function": {"name": "get_time"}}
+    _, arguments = check_call(ask(tools=[WEATHER, TIME], tool_choice=named).choices[0], "get_time")
+    assert arguments["zone"] in ("utc", "local"), arguments
+
+
+def tools_none():
+    choice = ask(tools=[WEATHER], tool_choice="none").choices[0]
+    assert not choice.message.tool_calls and choice.finish_reason != "tool_calls", choice
+
+
+def tools_not_parallel():
+    choice = ask(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False).choices[0]
+    check_call(choice, "get_weather")
+
+
+def tools_stream():
+    name, arguments, finish, pieces = "", "", None, 0
+    for chunk in ask(tools=[WEATHER], stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            finish = choice.finish_reason or finish
+            for call in choice.delta.tool_calls or []:
+                name += call.function.name or ""
+                arguments += call.function.arguments or ""
+                pieces += 1
+    assert finish == "tool_calls" and name == "get_weather", (finish, name)
+    assert json.loads(arguments)["city"] == "Oslo" and pieces > 2, (arguments, pieces)
+
+
+def tools_round_trip():
+    call, _ = check_call(ask(tools=[WEATHER]).choices[0], "get_weather")
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
+        {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 7}'},
+    ]
+    choice = ask(messages=turns, tools=[WEATHER]).choices[0]
+    assert choice.message.content, choice
+
+
+def functions_deprecated():
+    choice = ask(functions=[WEATHER["function"]], function_call={"name": "get_weather"}).choices[0]
+    assert choice.finish_reason == "function_call", choice
+    assert choice.message.function_call.name == "get_weather", choice
+    json.loads(choice.message.function_call.arguments)
+
+
+def tools_invalid():
+    try:
+        ask(tools=[WEATHER, WEATHER])
+    except openai.BadRequestError as error:
+        assert error.param == "tools[1].function.name", error
+    else:
+        raise AssertionError("two tools of one name were accepted")
+
+
+for check in (
+    chat,
+    tools_auto,
+    tools_required,
+    tools_named,
+    tools_none,
+    tools_not_parallel,
+    tools_stream,
+    tools_round_trip,
+    functions_deprecated,
+    tools_invalid,
+):
+    try:
+        check()
+        print(json.dumps({"check": check.__name__, "ok": True}))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        detail = f"line {where.lineno}: {error!r}"
+        print(json.dumps({"check": check.__name__, "ok": False, "detail": detail}))
