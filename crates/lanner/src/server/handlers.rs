@@ -18,8 +18,9 @@ use serde_json::{Map, Value, json};
 use super::{
     Server,
     completion::{Completion, ParsedRequest},
+    format::ApiFormat,
     metrics::{self, Outcome, OutcomeGuard},
-    openai::{ApiFormat, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
+    openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
 };
 
@@ -150,7 +151,7 @@ pub async fn chat_completions(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<ChatFormat>(server, &preparation, body).await
+    respond::<OpenAi<ChatFormat>>(server, &preparation, body).await
 }
 
 pub async fn completions(
@@ -158,7 +159,7 @@ pub async fn completions(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<CompletionFormat>(server, &preparation, body).await
+    respond::<OpenAi<CompletionFormat>>(server, &preparation, body).await
 }
 
 pub type Threads = Extension<Arc<Preparation>>;

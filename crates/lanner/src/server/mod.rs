@@ -8,12 +8,14 @@ mod completion;
 mod connections;
 mod embedding;
 mod embedding_routes;
+mod format;
 mod handlers;
 mod idempotency;
 mod metrics;
 pub mod openai;
 pub mod preparation;
 mod shutdown;
+mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicUsize},

@@ -20,15 +20,15 @@ use axum::{
 };
 use chat::{Decoder, volatile_lines::VolatileLine};
 use engine::{Constraint, Lossy, RequestError};
-use serde::Serialize;
 
 pub use self::request::ParsedRequest;
 use super::{
     Server,
+    format::{AnswerInfo, ApiFormat},
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
     openai::{
-        AnswerFormat, ApiFormat, GenerateParams, Reply, ValidRequest,
+        AnswerFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
         prompt_error,
         usage::{self, MissContext, Usage},
@@ -60,11 +60,8 @@ pub struct Completion<F: ApiFormat> {
     source: Source,
     params: GenerateParams,
     prompts: Vec<Vec<u32>>,
-    /// Choices of all prompts.
-    choices: usize,
+    answer: AnswerInfo,
     usage: Usage,
-    id: String,
-    created: u64,
     outcome: Arc<OutcomeGuard>,
 }
 
@@ -77,19 +74,6 @@ enum Source {
     },
     /// The stored answer of an earlier request.
     Replayed(VecDeque<(usize, ChoiceEvent)>),
-}
-
-/// A chunk, or a whole response.
-#[derive(Serialize)]
-struct Envelope<'a, C> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    choices: Vec<C>,
-    /// Omitted; or null in every chunk but the last; or the usage.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
 }
 
 impl<F: ApiFormat> Completion<F> {
@@ -124,6 +108,8 @@ impl<F: ApiFormat> Completion<F> {
         let requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
             .map_err(|error| prompt_error(&error, F::PROMPT))?;
         let choices = requests.len();
+        let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
+        let answer = answer_info(&server, &params, choices, id, unix_seconds());
         let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
         let running = RunningChoices::new(&server.running, choices);
@@ -132,10 +118,8 @@ impl<F: ApiFormat> Completion<F> {
             source: Source::Live { generation, recorder, _running: running },
             params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
-            choices,
+            answer,
             usage: Usage::default(),
-            id: format!("{}{:016x}", F::ID_PREFIX, sampling::random()),
-            created: unix_seconds(),
             outcome,
             server,
         })
@@ -148,15 +132,14 @@ impl<F: ApiFormat> Completion<F> {
     ) -> Result<Completion<F>, ApiError> {
         let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, .. } = request;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
+        let choices = prompts.len() * params.n;
         Ok(Completion {
             format,
             source: Source::Replayed(recording.events.clone().into()),
-            choices: prompts.len() * params.n,
+            answer: answer_info(&server, &params, choices, recording.id.clone(), recording.created),
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             params,
             usage: Usage::default(),
-            id: recording.id.clone(),
-            created: recording.created,
             outcome,
             server,
         })
@@ -171,7 +154,7 @@ impl<F: ApiFormat> Completion<F> {
         let lossy = lossy.then_some([(LOSSY, usage::lossy(Lossy::SkippedLayers))]);
         let response = match self.params.reply {
             Reply::Whole => self.whole().await?,
-            Reply::Stream { include_usage } => stream::respond(self, include_usage),
+            Reply::Stream { .. } => stream::respond(self),
         };
         Ok((replayed, lossy, response).into_response())
     }
@@ -186,7 +169,7 @@ impl<F: ApiFormat> Completion<F> {
         *recorder = match (&next, recorder.take()) {
             (Some(Ok((choice, event))), Some(recorder)) => recorder.push(*choice, event),
             (None, Some(recorder)) => {
-                recorder.finish(self.id.clone(), self.created);
+                recorder.finish(self.answer.id.clone(), self.answer.created);
                 None
             }
             _ => None,
@@ -195,17 +178,21 @@ impl<F: ApiFormat> Completion<F> {
     }
 
     async fn whole(mut self) -> Result<Response, ApiError> {
-        let mut choices: Vec<F::Choice> = (0..self.choices).map(F::empty_choice).collect();
-        for (index, choice) in choices.iter_mut().enumerate() {
-            self.format.first_piece(index).into_iter().for_each(|piece| F::append(choice, piece));
-        }
+        let mut whole = F::empty(&self.answer);
+        self.format.begin(&self.answer).into_iter().for_each(|piece| F::append(&mut whole, piece));
         while let Some(event) = self.next().await {
             let (index, event) = event.map_err(|error| ApiError::from_engine(&error, F::PROMPT))?;
-            self.piece(index, event).into_iter().for_each(|piece| F::append(&mut choices[index], piece));
+            self.pieces(index, event).into_iter().for_each(|piece| F::append(&mut whole, piece));
         }
-        let usage = self.usage.take();
+        self.end().into_iter().for_each(|piece| F::append(&mut whole, piece));
+        Ok(Json(whole).into_response())
+    }
+
+    /// The pieces after the last event.
+    fn end(&mut self) -> Vec<F::Piece> {
         self.record_outcome();
-        Ok(Json(self.envelope(F::WHOLE, choices, Some(Some(usage)))).into_response())
+        let usage = self.usage.take();
+        self.format.end(&self.answer, usage)
     }
 
     /// The whole answer was sent.
@@ -216,9 +203,9 @@ impl<F: ApiFormat> Completion<F> {
         });
     }
 
-    fn piece(&mut self, index: usize, event: ChoiceEvent) -> Option<F::Piece> {
+    fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
         let event = match event {
-            ChoiceEvent::Text { .. } if self.params.prompt_only => return None,
+            ChoiceEvent::Text { .. } if self.params.prompt_only => return vec![],
             ChoiceEvent::Finished(finish) if self.params.prompt_only => {
                 ChoiceEvent::Finished(finish.prompt_only())
             }
@@ -229,17 +216,19 @@ impl<F: ApiFormat> Completion<F> {
             let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
             self.usage.add(finish, choice == 0, context);
         }
-        self.format.piece(index, event)
+        self.format.on_event(&self.answer, index, event)
     }
+}
 
-    fn envelope<C>(
-        &self,
-        object: &'static str,
-        choices: Vec<C>,
-        usage: Option<Option<Usage>>,
-    ) -> Envelope<'_, C> {
-        Envelope { id: &self.id, object, created: self.created, model: self.server.name(), choices, usage }
-    }
+fn answer_info(
+    server: &Server,
+    params: &GenerateParams,
+    choices: usize,
+    id: String,
+    created: u64,
+) -> AnswerInfo {
+    let include_usage = matches!(params.reply, Reply::Stream { include_usage: true });
+    AnswerInfo { id, created, model: server.name().to_owned(), choices, include_usage }
 }
 
 /// The prompt's text around token `at`.

@@ -6,8 +6,9 @@ use engine::RequestError;
 
 use crate::server::{
     Server,
+    format::ApiFormat,
     idempotency::{Claim, Fingerprint, KeyReused},
-    openai::{self, ApiFormat, ValidRequest, error::ApiError},
+    openai::{self, ValidRequest, error::ApiError},
 };
 
 pub struct ParsedRequest<F: ApiFormat> {
@@ -31,7 +32,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
             return Err(ApiError::invalid("idempotency_key", message));
         }
         let lossy = info.is_lossy(valid.params.speculation.as_ref());
-        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::WHOLE, body, lossy));
+        let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
         Ok(ParsedRequest { server, valid, fingerprint, deadline })
     }

@@ -1,4 +1,4 @@
-//! Server-sent events of a completion.
+//! The stream of a completion: server-sent events, or lines of JSON.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -7,50 +7,46 @@ use axum::response::{
     sse::{Event, KeepAlive},
 };
 use futures_util::stream;
-use serde::Serialize;
 
 use super::Completion;
-use crate::{
-    generate::ChoiceEvent,
-    server::{
-        metrics::Outcome,
-        openai::{
-            ApiFormat,
-            error::{ApiError, ErrorObject},
-        },
-        shutdown::{self, ShutdownWatch},
-    },
+use crate::server::{
+    format::{ApiFormat, Frame},
+    metrics::Outcome,
+    openai::error::ApiError,
+    shutdown::{self, ShutdownWatch},
 };
 
 /// Keeps proxies from giving up on a request that waits or prefills a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-struct Events<F: ApiFormat> {
+struct Frames<F: ApiFormat> {
     completion: Completion<F>,
-    ready: VecDeque<Event>,
-    include_usage: bool,
+    ready: VecDeque<Frame>,
     ended: bool,
     shutdown: ShutdownWatch,
 }
 
-/// Streams the completion; `include_usage` adds a chunk with the usage at the end.
-pub fn respond<F: ApiFormat>(mut completion: Completion<F>, include_usage: bool) -> Response {
-    let first = (0..completion.choices).filter_map(|index| completion.format.first_piece(index));
-    let first = first.collect::<Vec<_>>().into_iter();
-    let chunk = |piece| json(&completion.envelope(F::CHUNK, vec![piece], include_usage.then_some(None)));
-    let (ready, shutdown) = (first.map(chunk).collect(), completion.server.shutdown.watch());
-    let events = Events { ready, include_usage, ended: false, shutdown, completion };
-    let events = stream::unfold(events, |mut events| async {
-        events.next().await.map(|event| (Ok::<_, Infallible>(event), events))
+pub fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
+    let first = completion.format.begin(&completion.answer);
+    let shutdown = completion.server.shutdown.watch();
+    let mut frames = Frames { completion, ready: VecDeque::new(), ended: false, shutdown };
+    frames.push(first);
+    let events = stream::unfold(frames, |mut frames| async {
+        frames.next().await.map(|frame| (Ok::<_, Infallible>(event(frame)), frames))
     });
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }
 
-impl<F: ApiFormat> Events<F> {
-    async fn next(&mut self) -> Option<Event> {
+fn event(frame: Frame) -> Event {
+    let event = Event::default().data(frame.data);
+    frame.event.into_iter().fold(event, Event::event)
+}
+
+impl<F: ApiFormat> Frames<F> {
+    async fn next(&mut self) -> Option<Frame> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Some(event);
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
             }
             if self.ended {
                 return None;
@@ -63,40 +59,30 @@ impl<F: ApiFormat> Events<F> {
                 }
             };
             match next {
-                Some(Ok((index, event))) => self.push(index, event),
+                Some(Ok((index, event))) => {
+                    let pieces = self.completion.pieces(index, event);
+                    self.push(pieces);
+                }
                 Some(Err(error)) => self.fail(&ApiError::from_engine(&error, F::PROMPT)),
-                None => self.end(),
+                None => {
+                    let last = self.completion.end();
+                    self.push(last);
+                    self.ended = true;
+                }
             }
         }
     }
 
-    fn push(&mut self, index: usize, event: ChoiceEvent) {
-        if let Some(piece) = self.completion.piece(index, event) {
-            let usage = self.include_usage.then_some(None);
-            self.ready.push_back(json(&self.completion.envelope(F::CHUNK, vec![piece], usage)));
-        }
+    fn push(&mut self, pieces: Vec<F::Piece>) {
+        let answer = &self.completion.answer;
+        self.ready.extend(pieces.into_iter().filter_map(|piece| F::frame(answer, piece)));
     }
 
-    /// The status was sent long ago, so the error is an event; no `[DONE]` follows it.
+    /// The status was sent long ago, so the error is the last event.
     fn fail(&mut self, error: &ApiError) {
         self.completion.outcome.record(Outcome::of(error));
         tracing::error!("{}", error.body.message);
-        self.ready.push_back(json(&ErrorObject { error: &error.body }));
+        self.ready.push_back(F::WIRE.error_frame(error));
         self.ended = true;
     }
-
-    fn end(&mut self) {
-        if self.include_usage {
-            let usage = Some(Some(self.completion.usage.take()));
-            self.ready.push_back(json(&self.completion.envelope(F::CHUNK, Vec::<F::Piece>::new(), usage)));
-        }
-        self.completion.record_outcome();
-        self.ready.push_back(Event::default().data("[DONE]"));
-        self.ended = true;
-    }
-}
-
-fn json(data: &impl Serialize) -> Event {
-    // Fails only for types that JSON cannot represent; these are plain structs.
-    Event::default().json_data(data).unwrap_or_default()
 }

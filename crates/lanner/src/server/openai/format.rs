@@ -1,4 +1,5 @@
-//! How a route writes its responses, and what both routes have in common.
+//! How both completion routes write their answers: chunks and whole responses in one envelope, over
+//! the choices of each route.
 
 use std::sync::Arc;
 
@@ -8,14 +9,19 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     error::ApiError,
     params::{GenerateParams, ValidRequest},
+    usage::Usage,
 };
 use crate::{
     generate::{ChoiceEvent, Reason},
     model::{Model, Prompt, PromptError},
+    server::{
+        format::{AnswerInfo, ApiFormat, Frame},
+        wire::Wire,
+    },
 };
 
-/// The request and response bodies of one route.
-pub trait ApiFormat: Sized + Send + 'static {
+/// The choices of one route.
+pub trait ChoiceFormat: Sized + Send + 'static {
     type Request: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
     type Prompts: Send + Sync;
     /// The part of a choice in one chunk of a stream.
@@ -45,6 +51,93 @@ pub trait ApiFormat: Sized + Send + 'static {
     fn piece(&mut self, choice: usize, event: ChoiceEvent) -> Option<Self::Piece>;
     fn empty_choice(index: usize) -> Self::Choice;
     fn append(choice: &mut Self::Choice, piece: Self::Piece);
+}
+
+/// Puts the choices of a route into OpenAI's envelope.
+pub struct OpenAi<F>(F);
+
+pub enum Chunk<P> {
+    /// The index of a choice, and a part of it.
+    Choice(usize, P),
+    Usage(Box<Usage>),
+    Done,
+}
+
+/// A chunk, or a whole response.
+#[derive(Serialize)]
+pub struct Envelope<C> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<C>,
+    /// Omitted; or null in every chunk but the last; or the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Box<Usage>>>,
+}
+
+impl<C> Envelope<C> {
+    fn new(answer: &AnswerInfo, object: &'static str, choices: Vec<C>) -> Envelope<C> {
+        let (id, created, model) = (answer.id.clone(), answer.created, answer.model.clone());
+        Envelope { id, object, created, model, choices, usage: None }
+    }
+}
+
+impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
+    type Request = F::Request;
+    type Prompts = F::Prompts;
+    type Piece = Chunk<F::Piece>;
+    type Whole = Envelope<F::Choice>;
+
+    const WIRE: Wire = Wire::OpenAi;
+    const ID_PREFIX: &'static str = F::ID_PREFIX;
+    const ROUTE: &'static str = F::WHOLE;
+    const PROMPT: &'static str = F::PROMPT;
+
+    fn prepare(
+        model: &Arc<Model>,
+        prompts: F::Prompts,
+        params: &GenerateParams,
+    ) -> Result<(OpenAi<F>, Vec<Prompt>), ApiError> {
+        let (format, prompts) = F::prepare(model, prompts, params)?;
+        Ok((OpenAi(format), prompts))
+    }
+
+    fn begin(&mut self, answer: &AnswerInfo) -> Vec<Chunk<F::Piece>> {
+        let first = |choice| Some(Chunk::Choice(choice, self.0.first_piece(choice)?));
+        (0..answer.choices).filter_map(first).collect()
+    }
+
+    fn on_event(&mut self, _: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Chunk<F::Piece>> {
+        self.0.piece(choice, event).map(|piece| Chunk::Choice(choice, piece)).into_iter().collect()
+    }
+
+    fn end(&mut self, _: &AnswerInfo, usage: Usage) -> Vec<Chunk<F::Piece>> {
+        vec![Chunk::Usage(Box::new(usage)), Chunk::Done]
+    }
+
+    fn frame(answer: &AnswerInfo, piece: Chunk<F::Piece>) -> Option<Frame> {
+        let (choices, usage) = match piece {
+            Chunk::Choice(_, piece) => (vec![piece], answer.include_usage.then_some(None)),
+            Chunk::Usage(_) if !answer.include_usage => return None,
+            Chunk::Usage(usage) => (vec![], Some(Some(usage))),
+            Chunk::Done => return Some(Frame { event: None, data: "[DONE]".into() }),
+        };
+        let envelope = Envelope { usage, ..Envelope::new(answer, F::CHUNK, choices) };
+        Some(Frame::json(None, &envelope))
+    }
+
+    fn empty(answer: &AnswerInfo) -> Envelope<F::Choice> {
+        Envelope::new(answer, F::WHOLE, (0..answer.choices).map(F::empty_choice).collect())
+    }
+
+    fn append(whole: &mut Envelope<F::Choice>, piece: Chunk<F::Piece>) {
+        match piece {
+            Chunk::Choice(index, piece) => F::append(&mut whole.choices[index], piece),
+            Chunk::Usage(usage) => whole.usage = Some(Some(usage)),
+            Chunk::Done => {}
+        }
+    }
 }
 
 /// The error of a prompt; `param` is the field that held it.

@@ -18,7 +18,7 @@ pub mod usage;
 pub use self::{
     constraint::AnswerFormat,
     fingerprint::fingerprint,
-    format::{ApiFormat, finish_reason, prompt_error},
+    format::{OpenAi, finish_reason, prompt_error},
     params::{GenerateParams, Reply, ValidRequest},
     prompt::PromptInput,
     request::parse,

@@ -16,7 +16,7 @@ use crate::{
     model::{Model, Prompt},
     server::openai::{
         error::ApiError,
-        format::{self, ApiFormat, finite, prompt_error},
+        format::{self, ChoiceFormat, finite, prompt_error},
         params::GenerateParams,
     },
 };
@@ -93,7 +93,7 @@ struct Scored {
     bytes: Vec<u8>,
 }
 
-impl ApiFormat for ChatFormat {
+impl ChoiceFormat for ChatFormat {
     type Request = ChatRequest;
     type Prompts = ChatPrompt;
     type Piece = ChatDelta;

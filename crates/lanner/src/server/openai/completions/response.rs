@@ -14,7 +14,7 @@ use crate::{
     model::{Model, Prompt},
     server::openai::{
         error::ApiError,
-        format::{self, ApiFormat, finite, prompt_error},
+        format::{self, ChoiceFormat, finite, prompt_error},
         params::GenerateParams,
         prompt::PromptInput,
     },
@@ -59,7 +59,7 @@ struct CompletionLogprobs {
     text_offset: Vec<usize>,
 }
 
-impl ApiFormat for CompletionFormat {
+impl ChoiceFormat for CompletionFormat {
     type Request = CompletionRequest;
     type Prompts = CompletionPrompts;
     type Piece = CompletionChoice;

@@ -1,0 +1,83 @@
+//! What the completion path needs of a route: its request body, and how it writes answers. A
+//! whole answer is the fold of the pieces that a stream sends.
+
+use std::sync::Arc;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    openai::{GenerateParams, ValidRequest, error::ApiError, usage::Usage},
+    wire::Wire,
+};
+use crate::{
+    generate::ChoiceEvent,
+    model::{Model, Prompt},
+};
+
+/// The request and response bodies of one route.
+pub trait ApiFormat: Sized + Send + 'static {
+    type Request: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
+    type Prompts: Send + Sync;
+    /// A part of the answer.
+    type Piece: Send;
+    /// The whole answer, folded from pieces.
+    type Whole: Serialize + Send;
+
+    const WIRE: Wire;
+    const ID_PREFIX: &'static str;
+    /// Distinguishes the route's idempotency keys from those of others.
+    const ROUTE: &'static str;
+    /// The request's field that holds the prompt.
+    const PROMPT: &'static str;
+
+    /// Encodes the prompts.
+    ///
+    /// # Errors
+    /// A prompt cannot be rendered or encoded, or is too long.
+    fn prepare(
+        model: &Arc<Model>,
+        prompts: Self::Prompts,
+        params: &GenerateParams,
+    ) -> Result<(Self, Vec<Prompt>), ApiError>;
+    /// The pieces before the first token.
+    fn begin(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
+    /// The pieces of one event of a choice.
+    fn on_event(&mut self, answer: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Self::Piece>;
+    /// The pieces after the last token of all choices.
+    fn end(&mut self, answer: &AnswerInfo, usage: Usage) -> Vec<Self::Piece>;
+    /// The piece as it is streamed, or `None` if only a whole answer has it.
+    fn frame(answer: &AnswerInfo, piece: Self::Piece) -> Option<Frame>;
+    /// A whole answer without any piece.
+    fn empty(answer: &AnswerInfo) -> Self::Whole;
+    fn append(whole: &mut Self::Whole, piece: Self::Piece);
+}
+
+/// What an answer has besides its choices.
+#[derive(Debug)]
+pub struct AnswerInfo {
+    pub id: String,
+    /// In seconds since the Unix epoch.
+    pub created: u64,
+    /// The served model's name.
+    pub model: String,
+    /// Choices of all prompts.
+    pub choices: usize,
+    /// Whether the client wants usage in the stream.
+    pub include_usage: bool,
+}
+
+/// One event of a stream: a server-sent event, or a line of JSON.
+#[derive(Debug)]
+pub struct Frame {
+    /// Name of the server-sent event.
+    pub event: Option<&'static str>,
+    /// One line.
+    pub data: String,
+}
+
+impl Frame {
+    pub fn json(event: Option<&'static str>, data: &impl Serialize) -> Frame {
+        // Fails only for types that JSON cannot represent; these are plain structs.
+        Frame { event, data: serde_json::to_string(data).unwrap_or_default() }
+    }
+}
