@@ -6,6 +6,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use chat::{Decoder, Delta};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Choices generated at the same time. Dropping it cancels them.
 pub struct Generation {
-    events: UnboundedReceiver<(usize, Vec<Event>)>,
+    events: UnboundedReceiver<(usize, Instant, Vec<Event>)>,
     /// Bytes of events sent by the engine and not yet received.
     unread: Arc<AtomicUsize>,
     choices: Vec<ChoiceState>,
@@ -28,6 +29,8 @@ pub struct Generation {
 /// An event of one choice.
 #[derive(Clone, Debug)]
 pub enum ChoiceEvent {
+    /// Tokens of the prompt whose state is there, and those of them that were reused.
+    PromptProgress { processed: usize, cached: usize },
     /// Log-probabilities of the prompt's tokens; `None` for the first.
     Prompt(Vec<Option<TokenLogprobs>>),
     /// Raw logits after `position`.
@@ -60,6 +63,20 @@ pub struct Finish {
     /// Why the answer may differ from the model's own.
     pub lossy: Vec<Lossy>,
     pub reasoning_tokens: usize,
+    /// The stop string that ended the answer.
+    pub stop_string: Option<String>,
+    pub timing: Timing,
+}
+
+/// The time that a choice took, as the engine's thread saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// In the queue.
+    pub waiting: Duration,
+    /// From the start to the first token.
+    pub prompt: Duration,
+    /// From the first token to the end.
+    pub decode: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +108,23 @@ struct ChoiceState {
     /// Tokens whose text is not decided yet.
     pending: Vec<Token>,
     generated: usize,
+    clock: ChoiceClock,
+}
+
+impl Timing {
+    /// Extends each time to the longer one.
+    pub fn extend(&mut self, other: &Timing) {
+        self.waiting = self.waiting.max(other.waiting);
+        self.prompt = self.prompt.max(other.prompt);
+        self.decode = self.decode.max(other.decode);
+    }
+}
+
+/// When a choice reached each stage.
+struct ChoiceClock {
+    submitted: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
 }
 
 impl Generation {
@@ -124,11 +158,11 @@ impl Generation {
                     events = vec![Event::Failed(RequestError::Unread { bytes })];
                 }
                 // Fails if the generation was dropped, and its handle with it.
-                let _ = sender.send((index, events));
+                let _ = sender.send((index, Instant::now(), events));
             };
             let handle = Arc::new(engine.submit_with(permit, request, sink)?);
             let _ = own.set(Arc::downgrade(&handle));
-            Ok(ChoiceState { handle, decoder, pending: Vec::new(), generated: 0 })
+            Ok(ChoiceState { handle, decoder, pending: Vec::new(), generated: 0, clock: ChoiceClock::new() })
         };
         let choices: Vec<ChoiceState> =
             requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
@@ -148,12 +182,12 @@ impl Generation {
             if self.unfinished == 0 {
                 return None;
             }
-            let Some((index, events)) = self.events.recv().await else {
+            let Some((index, at, events)) = self.events.recv().await else {
                 return Some(Err(RequestError::EngineStopped));
             };
             self.unread.fetch_sub(size(&events), Ordering::Relaxed);
             for event in events {
-                match self.choices[index].on_event(event) {
+                match self.choices[index].on_event(event, at) {
                     Ok(events) => self.ready.extend(events.into_iter().map(|event| Ok((index, event)))),
                     Err(error) => self.ready.push_back(Err(error)),
                 }
@@ -163,7 +197,45 @@ impl Generation {
 
     /// Cancels all choices within one engine step; they still finish, with [`Reason::Cancelled`].
     pub fn cancel(&self) {
-        self.choices.iter().for_each(|choice| choice.handle.cancel());
+        self.canceller().cancel();
+    }
+
+    /// Cancels the choices from elsewhere.
+    pub fn canceller(&self) -> Canceller {
+        Canceller(self.choices.iter().map(|choice| choice.handle.clone()).collect())
+    }
+}
+
+/// Cancels a generation, as [`Generation::cancel`] does.
+pub struct Canceller(Vec<Arc<RequestHandle>>);
+
+impl Canceller {
+    pub fn cancel(&self) {
+        self.0.iter().for_each(|handle| handle.cancel());
+    }
+}
+
+impl ChoiceClock {
+    fn new() -> ChoiceClock {
+        ChoiceClock { submitted: Instant::now(), started: None, first_token: None }
+    }
+
+    fn record(&mut self, event: &Event, at: Instant) {
+        match event {
+            Event::PromptProgress { .. } => self.started = self.started.or(Some(at)),
+            Event::Token { .. } => self.first_token = self.first_token.or(Some(at)),
+            _ => {}
+        }
+    }
+
+    fn timing(&self, ended: Instant) -> Timing {
+        let started = self.started.unwrap_or(self.submitted);
+        let first_token = self.first_token.unwrap_or(ended);
+        Timing {
+            waiting: started.saturating_duration_since(self.submitted),
+            prompt: first_token.saturating_duration_since(started),
+            decode: ended.saturating_duration_since(first_token),
+        }
     }
 }
 
@@ -174,20 +246,24 @@ fn size(events: &[Event]) -> usize {
         Event::Token { logprobs, .. } => logprobs.as_ref().map_or(0, scores),
         Event::Prompt(prompt) => prompt.iter().flatten().map(scores).sum(),
         Event::Logits { values, .. } | Event::Embedding(values) => size_of_val(&values[..]),
-        Event::Finished { .. } | Event::Failed(_) => 0,
+        Event::PromptProgress { .. } | Event::Finished { .. } | Event::Failed(_) => 0,
     };
     events.iter().map(|event| size_of::<Event>() + own(event)).sum()
 }
 
 impl ChoiceState {
-    fn on_event(&mut self, event: Event) -> Result<Vec<ChoiceEvent>, RequestError> {
+    fn on_event(&mut self, event: Event, at: Instant) -> Result<Vec<ChoiceEvent>, RequestError> {
+        self.clock.record(&event, at);
         match event {
+            Event::PromptProgress { processed, cached } => {
+                Ok(vec![ChoiceEvent::PromptProgress { processed, cached }])
+            }
             Event::Prompt(logprobs) => Ok(vec![ChoiceEvent::Prompt(logprobs)]),
             Event::Logits { position, values } => Ok(vec![ChoiceEvent::Logits { position, values }]),
             Event::Token { id, logprobs } => Ok(self.push(id, logprobs)),
             // No generation asks for one.
             Event::Embedding(_) => Ok(Vec::new()),
-            Event::Finished { reason, usage } => Ok(self.finish(reason, usage)),
+            Event::Finished { reason, usage } => Ok(self.finish(reason, usage, at)),
             Event::Failed(error) => Err(error),
         }
     }
@@ -216,7 +292,7 @@ impl ChoiceState {
         deltas.into_iter().map(event).collect()
     }
 
-    fn finish(&mut self, reason: FinishReason, usage: engine::Usage) -> Vec<ChoiceEvent> {
+    fn finish(&mut self, reason: FinishReason, usage: engine::Usage, at: Instant) -> Vec<ChoiceEvent> {
         let deltas = self.decoder.finish();
         // Text that was pending may end in a stop string too.
         let stopped = self.decoder.stopped().is_some();
@@ -241,6 +317,8 @@ impl ChoiceState {
             speculation: usage.speculation,
             lossy: usage.lossy,
             reasoning_tokens: self.decoder.reasoning_tokens(),
+            stop_string: self.decoder.stopped().map(str::to_owned),
+            timing: self.clock.timing(at),
         }));
         events
     }
@@ -248,7 +326,7 @@ impl ChoiceState {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Duration};
+    use std::thread;
 
     use chat::{DecodeOptions, Tokenizer};
     use engine::{Memory, ModelInfo, Sampling, WeightSummary, scripted};

@@ -5,6 +5,14 @@ use super::{cache::CacheReport, request_error::RequestError};
 /// The events of a request, in order. `Finished` or `Failed` is the last one.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// With `prompt_progress`: when the request starts, and after each step that computes a part of
+    /// the prompt and not its end.
+    PromptProgress {
+        /// Tokens of the prompt whose state is there.
+        processed: usize,
+        /// Those of them that were reused instead of computed.
+        cached: usize,
+    },
     /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any
     /// token.
     Prompt(Vec<Option<TokenLogprobs>>),

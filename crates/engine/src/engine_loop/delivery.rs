@@ -16,6 +16,8 @@ pub struct Delivery {
     submission: Submission,
     /// What the prefix cache did for it when it first started.
     cache_report: Option<CacheReport>,
+    /// Tokens of the prompt in the last report of progress.
+    num_processed_sent: Option<usize>,
     /// Of the prompt tokens so far; the first has none.
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Positions whose logits were sent.
@@ -24,7 +26,13 @@ pub struct Delivery {
 
 impl Delivery {
     pub fn new(submission: Submission) -> Delivery {
-        Delivery { submission, cache_report: None, prompt_logprobs: vec![None], num_logits_sent: 0 }
+        Delivery {
+            submission,
+            cache_report: None,
+            num_processed_sent: None,
+            prompt_logprobs: vec![None],
+            num_logits_sent: 0,
+        }
     }
 
     pub fn submission(&self) -> &Submission {
@@ -36,6 +44,17 @@ impl Delivery {
         if self.cache_report.is_none() {
             self.cache_report = Some(report);
             self.submission.meter.started(self.submission.request.prompt.len(), &report);
+            self.send_progress(report.reused);
+        }
+    }
+
+    /// Reports the progress of the prompt, if the request wants that; a replay repeats nothing.
+    pub fn send_progress(&mut self, processed: usize) {
+        let is_new = self.num_processed_sent.is_none_or(|sent| sent < processed);
+        if self.submission.request.prompt_progress && is_new {
+            self.num_processed_sent = Some(processed);
+            let cached = self.cache_report.map_or(0, |report| report.reused);
+            self.submission.send(Event::PromptProgress { processed, cached });
         }
     }
 

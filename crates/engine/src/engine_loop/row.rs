@@ -18,6 +18,8 @@ pub struct StepRow {
     pub sequence: u64,
     /// Tokens of the row, drafted ones included.
     pub num_tokens: usize,
+    /// Tokens computed with this row.
+    end: usize,
     /// The last of them.
     pub draft: Vec<u32>,
     /// What the constraint allows after the known tokens and after each drafted one; `None`: any
@@ -84,6 +86,7 @@ impl StepRow {
         let mut row = StepRow {
             sequence: s.id,
             num_tokens: n,
+            end: at + n,
             samples: s.samples_after(0),
             draft,
             masks: None,
@@ -183,6 +186,7 @@ impl StepRow {
         let finite = sampled.iter().take(1 + right).all(|chosen| *chosen != Err(SampleError::NonFinite));
         Ok(RowOutput {
             sequence: self.sequence,
+            end: self.end,
             finite: finite && sum.is_none_or(|sum| sum[0].is_finite()),
             snapshots: self.snapshots,
             copied: self.copied,
@@ -221,6 +225,8 @@ impl PromptStates {
 /// The results of a row, read back.
 pub struct RowOutput {
     pub sequence: u64,
+    /// Tokens computed with the row.
+    end: usize,
     /// Whether its numbers were finite.
     finite: bool,
     snapshots: Vec<usize>,
@@ -279,6 +285,7 @@ impl RowOutput {
             return s.deliver_hidden(&states);
         }
         if self.sampled.is_empty() {
+            s.deliver_progress(self.end);
             return Ok(None);
         }
         s.progress.num_unread -= 1;

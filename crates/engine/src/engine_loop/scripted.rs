@@ -100,6 +100,9 @@ fn run(
     let request = submission.request.clone();
     submission.meter.admitted();
     submission.meter.started(request.prompt.len(), &CacheReport::default());
+    if request.prompt_progress {
+        submission.send(Event::PromptProgress { processed: 0, cached: 0 });
+    }
     let logprobs = |id: u32| {
         let top = |n| (0..n as u32).map(|i| (id + i, -0.5 - i as f32)).collect();
         request.logprobs.map(|n| TokenLogprobs { id, logprob: -0.5, top: top(n) })

@@ -447,6 +447,12 @@ impl Sequence {
 /// Results.
 impl Sequence {
     /// Takes log-probabilities of prompt tokens `at..`.
+    pub fn deliver_progress(&mut self, computed: usize) {
+        if self.generated() == 0 {
+            self.delivery.send_progress(computed);
+        }
+    }
+
     pub fn deliver_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
         self.delivery.add_prompt_logprobs(at, logprobs);
     }

@@ -400,3 +400,19 @@ fn stopped_engine_ends_every_request_and_refuses_new_ones() {
     }
     assert_eq!(engine.submit(endless(), |_| {}).err(), Some(RequestError::EngineStopped));
 }
+
+#[test]
+fn prompt_progress_is_reported_when_it_starts_and_after_each_chunk() {
+    let engine = model(Options { prefill_chunk: 8, prefix_cache_bytes: 0, ..Options::default() });
+    let progress = |prompt_progress: bool| {
+        let request = Request { prompt_progress, ignore_eos: true, ..Request::new(prompt(21), 2) };
+        let (_handle, events) = submit(&engine, request);
+        let reported = events.into_iter().filter_map(|event| match event {
+            Event::PromptProgress { processed, cached } => Some((processed, cached)),
+            _ => None,
+        });
+        reported.collect::<Vec<_>>()
+    };
+    assert_eq!(progress(true), [(0, 0), (8, 0), (16, 0)]);
+    assert_eq!(progress(false), []);
+}

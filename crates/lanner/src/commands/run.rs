@@ -137,7 +137,7 @@ impl RunOutput {
                     answer.push(delta);
                 }
                 ChoiceEvent::Logits { values, .. } => answer.logits.push(values),
-                ChoiceEvent::Prompt(_) => {}
+                ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } => {}
                 ChoiceEvent::Finished(finish) => {
                     printer.map_or(Ok(()), Printer::end)?;
                     answer.ids.extend(finish.tokens.iter().map(|token| token.id));

@@ -6,7 +6,7 @@ use std::{any::Any, net::IpAddr, sync::Arc};
 use axum::{
     extract::{Request, State},
     http::{
-        StatusCode,
+        HeaderName, StatusCode,
         header::{AUTHORIZATION, HOST, ORIGIN},
     },
     middleware::Next,
@@ -15,6 +15,8 @@ use axum::{
 
 use super::openai::error::ApiError;
 
+/// The header in which Anthropic's clients send the key.
+const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Suffixes of the local network, which cannot be registered publicly.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 
@@ -33,10 +35,8 @@ impl Auth {
         self.check_host(request)?;
         self.check_origin(request)?;
         match request.uri().path() {
-            path if ["/v1/", "/v2/", "/metrics"].iter().any(|start| path.starts_with(start)) => {
-                self.check_key(request)
-            }
-            _ => Ok(()),
+            "/" | "/health" => Ok(()),
+            _ => self.check_key(request),
         }
     }
 
@@ -89,14 +89,15 @@ impl Auth {
 
     fn check_key(&self, request: &Request) -> Result<(), ApiError> {
         let Some(key) = &self.api_key else { return Ok(()) };
-        let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = header
+        let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let bearer = header(AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
+        let given = bearer.or_else(|| header(ANTHROPIC_KEY).map(str::trim));
         let message = match given {
             Some(given) if constant_time_eq(given.as_bytes(), key.as_bytes()) => return Ok(()),
             Some(_) => "the API key is wrong",
-            None => "this server requires an API key; send `Authorization: Bearer KEY`",
+            None => "this server requires an API key; send `Authorization: Bearer KEY` or `x-api-key: KEY`",
         };
         Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
     }

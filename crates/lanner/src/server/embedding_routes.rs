@@ -11,22 +11,24 @@ use axum::{
 use super::{
     Server,
     embedding::embed,
-    handlers::{Body, Threads},
+    handlers::{Body, Log, Threads},
     metrics::{Outcome, OutcomeGuard},
     openai::{
         embeddings::{ValidEmbeddingRequest, embedding_response},
         error::ApiError,
         rerank::ValidRerankRequest,
     },
+    request_log::RequestLog,
 };
 use crate::sampling;
 
 pub async fn embeddings(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
+    Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, async {
+    counted(&server, log, async {
         let (request, embeddings) = embed::<ValidEmbeddingRequest>(&server, &preparation, body).await?;
         let response = embedding_response(server.name(), &embeddings, request.encoding, request.dimensions)?;
         Ok(Json(response).into_response())
@@ -37,9 +39,10 @@ pub async fn embeddings(
 pub async fn rerank(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
+    Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, async {
+    counted(&server, log, async {
         let (request, embeddings) = embed::<ValidRerankRequest>(&server, &preparation, body).await?;
         let id = format!("rerank-{:016x}", sampling::random());
         Ok(Json(request.response(id, server.name(), &embeddings)).into_response())
@@ -50,9 +53,10 @@ pub async fn rerank(
 /// Counts the request with the outcome of its answer.
 async fn counted(
     server: &Server,
+    log: Arc<RequestLog>,
     answer: impl Future<Output = Result<Response, ApiError>>,
 ) -> Result<Response, ApiError> {
-    let outcome = OutcomeGuard::new(&server.requests);
+    let outcome = OutcomeGuard::new(&server.requests, log);
     let response = answer.await;
     outcome.record(response.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered));
     response

@@ -44,7 +44,7 @@ pub trait ApiFormat: Sized + Send + 'static {
     /// The pieces of one event of a choice.
     fn on_event(&mut self, answer: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Self::Piece>;
     /// The pieces after the last token of all choices.
-    fn end(&mut self, answer: &AnswerInfo, usage: Usage) -> Vec<Self::Piece>;
+    fn end(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
     /// The piece as it is streamed, or `None` if only a whole answer has it.
     fn frame(answer: &AnswerInfo, piece: Self::Piece) -> Option<Frame>;
     /// A whole answer without any piece.
@@ -60,8 +60,10 @@ pub struct AnswerInfo {
     pub created: u64,
     /// The served model's name.
     pub model: String,
-    /// Choices of all prompts.
-    pub choices: usize,
+    /// Tokens of each choice's prompt.
+    pub prompt_tokens: Vec<usize>,
+    /// Of the choices that have finished.
+    pub usage: Usage,
     /// Whether the client wants usage in the stream.
     pub include_usage: bool,
 }
@@ -79,5 +81,12 @@ impl Frame {
     pub fn json(event: Option<&'static str>, data: &impl Serialize) -> Frame {
         // Fails only for types that JSON cannot represent; these are plain structs.
         Frame { event, data: serde_json::to_string(data).unwrap_or_default() }
+    }
+}
+
+impl AnswerInfo {
+    /// The number of choices, over all prompts.
+    pub fn choices(&self) -> usize {
+        self.prompt_tokens.len()
     }
 }

@@ -22,6 +22,7 @@ use super::{
     metrics::{self, Outcome, OutcomeGuard},
     openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
+    request_log::RequestLog,
 };
 
 /// 503 if the engine's thread is stuck or stopped, for monitors that restart the server.
@@ -149,29 +150,33 @@ async fn cache_stats(
 pub async fn chat_completions(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
+    Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<OpenAi<ChatFormat>>(server, &preparation, body).await
+    respond::<OpenAi<ChatFormat>>(server, &preparation, log, body).await
 }
 
 pub async fn completions(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
+    Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<OpenAi<CompletionFormat>>(server, &preparation, body).await
+    respond::<OpenAi<CompletionFormat>>(server, &preparation, log, body).await
 }
 
 pub type Threads = Extension<Arc<Preparation>>;
+pub type Log = Extension<Arc<RequestLog>>;
 /// A `Result`, so that bodies that cannot be read are counted too.
 pub type Body = Result<JsonBody, ApiError>;
 
 async fn respond<F: ApiFormat>(
     server: Arc<Server>,
     preparation: &Preparation,
+    log: Arc<RequestLog>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let outcome = OutcomeGuard::new(&server.requests);
+    let outcome = OutcomeGuard::new(&server.requests, log);
     let response = answer::<F>(server, preparation, body, outcome.clone()).await;
     response.inspect_err(|error| outcome.record(Outcome::of(error)))
 }

@@ -179,6 +179,10 @@ pub struct Recorder {
 impl Recorder {
     /// `None` if the answer will not be stored: a choice was cancelled, or it does not fit.
     pub fn push(mut self, choice: usize, event: &ChoiceEvent) -> Option<Recorder> {
+        // A replay computes no prompt.
+        if matches!(event, ChoiceEvent::PromptProgress { .. }) {
+            return Some(self);
+        }
         let bytes = size(event) + if self.events.is_empty() { OVERHEAD + self.key.len() } else { 0 };
         let cancelled = matches!(event, ChoiceEvent::Finished(finish) if finish.reason == Reason::Cancelled);
         let budget = self.store.budget;
@@ -235,6 +239,7 @@ fn size(event: &ChoiceEvent) -> usize {
             prompt.iter().map(score).sum()
         }
         ChoiceEvent::Logits { values, .. } => size_of_val(&values[..]),
+        ChoiceEvent::PromptProgress { .. } => 0,
         ChoiceEvent::Text { delta, tokens: all } => {
             let name = match delta {
                 chat::Delta::ToolCall { id, name, .. } => id.len() + name.len(),
@@ -257,7 +262,7 @@ mod tests {
     use chat::Delta;
 
     use super::*;
-    use crate::generate::Finish;
+    use crate::generate::{Finish, Timing};
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -275,6 +280,8 @@ mod tests {
             speculation: vec![],
             lossy: vec![],
             reasoning_tokens: 0,
+            stop_string: None,
+            timing: Timing::default(),
         })
     }
 

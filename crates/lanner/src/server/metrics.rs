@@ -21,6 +21,7 @@ use engine::{Distribution, MemoryClass, Metrics};
 use super::{
     Server,
     openai::{error::ApiError, usage},
+    request_log::RequestLog,
 };
 
 const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -42,7 +43,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Outcome; 7] = [
+    pub const ALL: [Outcome; 7] = [
         Outcome::Answered,
         Outcome::Replayed,
         Outcome::Cancelled,
@@ -52,7 +53,8 @@ impl Outcome {
         Outcome::Failed,
     ];
 
-    fn name(self) -> &'static str {
+    /// The name in metrics and statistics.
+    pub fn name(self) -> &'static str {
         match self {
             Outcome::Answered => "answered",
             Outcome::Replayed => "replayed",
@@ -79,20 +81,32 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub struct OutcomeCounts([AtomicU64; Outcome::ALL.len()]);
 
+impl OutcomeCounts {
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize].load(Relaxed)
+    }
+}
+
 /// Counts a request once: with its outcome, or as cancelled when the last reference is dropped.
 pub struct OutcomeGuard {
     requests: Arc<OutcomeCounts>,
+    log: Arc<RequestLog>,
     ended: AtomicBool,
 }
 
 impl OutcomeGuard {
-    pub fn new(requests: &Arc<OutcomeCounts>) -> Arc<OutcomeGuard> {
-        Arc::new(OutcomeGuard { requests: requests.clone(), ended: AtomicBool::new(false) })
+    pub fn new(requests: &Arc<OutcomeCounts>, log: Arc<RequestLog>) -> Arc<OutcomeGuard> {
+        Arc::new(OutcomeGuard { requests: requests.clone(), log, ended: AtomicBool::new(false) })
+    }
+
+    pub fn log(&self) -> &RequestLog {
+        &self.log
     }
 
     pub fn record(&self, outcome: Outcome) {
         if !self.ended.swap(true, Relaxed) {
             self.requests.0[outcome as usize].fetch_add(1, Relaxed);
+            self.log.set_outcome(outcome.name());
         }
     }
 }
@@ -136,7 +150,7 @@ fn requests(text: &mut Text, metrics: &Metrics, requests: &OutcomeCounts) {
     let help = "Ended requests for completions, by outcome.";
     let mut family = text.family("lanner_requests_total", Kind::Counter, help);
     for outcome in Outcome::ALL {
-        let count = requests.0[outcome as usize].load(Relaxed);
+        let count = requests.count(outcome);
         family = family.labelled(&[("outcome", outcome.name())], count);
     }
     let gauges = [

@@ -1,6 +1,7 @@
 //! The HTTP server: routes, limits and shutdown. `openai` has the request and response bodies,
 //! `completion` runs them.
 
+mod active_requests;
 mod admin;
 mod app_state;
 mod auth;
@@ -11,10 +12,14 @@ mod embedding_routes;
 mod format;
 mod handlers;
 mod idempotency;
+mod ingress;
 mod metrics;
 pub mod openai;
+mod paths;
 pub mod preparation;
+mod request_log;
 mod shutdown;
+mod utility;
 mod wire;
 
 use std::{
@@ -24,7 +29,7 @@ use std::{
 
 use axum::{
     Extension, Router, middleware,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use engine::Engine;
 use tokio::{
@@ -36,8 +41,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 pub use self::app_state::AppState;
 use self::{
-    app_state::EngineGuard, auth::Auth, connections::Connections, idempotency::IdempotencyStore,
-    metrics::OutcomeCounts, preparation::Preparation, shutdown::Shutdown,
+    active_requests::ActiveRequests, app_state::EngineGuard, auth::Auth, connections::Connections,
+    idempotency::IdempotencyStore, metrics::OutcomeCounts, preparation::Preparation, shutdown::Shutdown,
 };
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
@@ -60,6 +65,7 @@ pub struct Server {
     created: u64,
     /// Choices being generated now.
     running: Arc<AtomicUsize>,
+    active: ActiveRequests,
     requests: Arc<OutcomeCounts>,
     idempotency: IdempotencyStore,
     shutdown: Shutdown,
@@ -77,6 +83,7 @@ impl Server {
             started_at: unix_seconds(),
             created: unix_seconds(),
             running: Arc::default(),
+            active: ActiveRequests::default(),
             requests: Arc::default(),
             idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
             shutdown: Shutdown::default(),
@@ -90,6 +97,7 @@ impl Server {
             started: self.started,
             started_at: self.started_at,
             running: self.running.clone(),
+            active: self.active.clone(),
             requests: self.requests.clone(),
             shutdown: self.shutdown.clone(),
             ..Server::new(model, name)
@@ -119,7 +127,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/models/pull", post(admin::pull))
         .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache));
     let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(auth::no_admin)) };
-    Router::new()
+    let routes = Router::new()
         .route("/health", get(handlers::health))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(handlers::models))
@@ -129,6 +137,10 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/embeddings", post(embedding_routes::embeddings))
         .route("/v1/rerank", post(embedding_routes::rerank))
         .route("/v2/rerank", post(embedding_routes::rerank))
+        .route("/v1/requests/{id}", delete(utility::cancel))
+        .route("/v1/stats", get(utility::stats))
+        .route("/version", get(utility::version))
+        .route("/", get(utility::greeting))
         .merge(admin)
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)
@@ -136,7 +148,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .layer(Extension(Arc::new(preparation)))
         .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
         .layer(middleware::from_fn_with_state(Arc::new(auth), auth::authorize))
-        .layer(CatchPanicLayer::custom(auth::panicked))
+        .layer(CatchPanicLayer::custom(auth::panicked));
+    ingress::around(routes)
 }
 
 /// Serves until Ctrl-C or SIGTERM; then accepts no new connections and gives running requests

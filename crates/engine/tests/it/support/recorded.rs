@@ -142,7 +142,9 @@ pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
                     return Answer { tokens, logits, usage };
                 }
                 Event::Failed(error) => panic!("{error}"),
-                Event::Prompt(_) | Event::Embedding(_) => unreachable!("not requested"),
+                Event::Prompt(_) | Event::PromptProgress { .. } | Event::Embedding(_) => {
+                    unreachable!("not requested")
+                }
             }
         }
         panic!("no end");

@@ -47,7 +47,7 @@ pub fn answer(Running { handle, events, early }: Running) -> Answer {
             Event::Token { id, logprobs } => tokens.push((id, bits(logprobs))),
             Event::Finished { reason, usage } => return Answer { tokens, reason, usage },
             Event::Failed(error) => panic!("{error}"),
-            Event::Logits { .. } | Event::Prompt(_) | Event::Embedding(_) => {}
+            Event::Logits { .. } | Event::Prompt(_) | Event::Embedding(_) | Event::PromptProgress { .. } => {}
         }
     }
     drop(handle);

@@ -127,7 +127,10 @@ impl Session<'_> {
                         }
                     }
                 }
-                Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. })) => {}
+                Some((
+                    _,
+                    ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Logits { .. },
+                )) => {}
                 None => {
                     let answer = || conversation::assistant(&content, &reasoning);
                     return Ok((!is_unanswered(stopped, &content)).then(answer));

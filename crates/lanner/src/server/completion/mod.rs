@@ -24,6 +24,7 @@ use engine::{Constraint, Lossy, RequestError};
 pub use self::request::ParsedRequest;
 use super::{
     Server,
+    active_requests::ActiveGuard,
     format::{AnswerInfo, ApiFormat},
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
@@ -61,7 +62,6 @@ pub struct Completion<F: ApiFormat> {
     params: GenerateParams,
     prompts: Vec<Vec<u32>>,
     answer: AnswerInfo,
-    usage: Usage,
     outcome: Arc<OutcomeGuard>,
 }
 
@@ -71,6 +71,7 @@ enum Source {
         generation: Generation,
         recorder: Option<Recorder>,
         _running: RunningChoices,
+        _active: ActiveGuard,
     },
     /// The stored answer of an earlier request.
     Replayed(VecDeque<(usize, ChoiceEvent)>),
@@ -107,19 +108,19 @@ impl<F: ApiFormat> Completion<F> {
         let constraints = constraints(&server.model, &prompts, &params)?;
         let requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
             .map_err(|error| prompt_error(&error, F::PROMPT))?;
-        let choices = requests.len();
         let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
-        let answer = answer_info(&server, &params, choices, id, unix_seconds());
+        let answer = answer_info(&server, &params, &prompts, id, unix_seconds());
         let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
-        let running = RunningChoices::new(&server.running, choices);
+        let running = RunningChoices::new(&server.running, answer.choices());
+        let ids = [outcome.log().id().to_owned(), answer.id.clone()];
+        let active = server.active.insert(ids, generation.canceller());
         Ok(Completion {
             format,
-            source: Source::Live { generation, recorder, _running: running },
+            source: Source::Live { generation, recorder, _running: running, _active: active },
             params,
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             answer,
-            usage: Usage::default(),
             outcome,
             server,
         })
@@ -132,14 +133,12 @@ impl<F: ApiFormat> Completion<F> {
     ) -> Result<Completion<F>, ApiError> {
         let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, .. } = request;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
-        let choices = prompts.len() * params.n;
         Ok(Completion {
             format,
             source: Source::Replayed(recording.events.clone().into()),
-            answer: answer_info(&server, &params, choices, recording.id.clone(), recording.created),
+            answer: answer_info(&server, &params, &prompts, recording.id.clone(), recording.created),
             prompts: prompts.into_iter().map(|prompt| prompt.ids).collect(),
             params,
-            usage: Usage::default(),
             outcome,
             server,
         })
@@ -191,8 +190,7 @@ impl<F: ApiFormat> Completion<F> {
     /// The pieces after the last event.
     fn end(&mut self) -> Vec<F::Piece> {
         self.record_outcome();
-        let usage = self.usage.take();
-        self.format.end(&self.answer, usage)
+        self.format.end(&self.answer)
     }
 
     /// The whole answer was sent.
@@ -204,6 +202,9 @@ impl<F: ApiFormat> Completion<F> {
     }
 
     fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
+        if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
+            self.outcome.log().set_first_token();
+        }
         let event = match event {
             ChoiceEvent::Text { .. } if self.params.prompt_only => return vec![],
             ChoiceEvent::Finished(finish) if self.params.prompt_only => {
@@ -214,7 +215,8 @@ impl<F: ApiFormat> Completion<F> {
         if let ChoiceEvent::Finished(finish) = &event {
             let (prompt, choice) = (index / self.params.n, index % self.params.n);
             let context = |at: usize| miss_context(&self.server.model, &self.prompts[prompt], at);
-            self.usage.add(finish, choice == 0, context);
+            self.answer.usage.add(finish, choice == 0, context);
+            self.outcome.log().set_usage(&self.answer.usage);
         }
         self.format.on_event(&self.answer, index, event)
     }
@@ -223,12 +225,19 @@ impl<F: ApiFormat> Completion<F> {
 fn answer_info(
     server: &Server,
     params: &GenerateParams,
-    choices: usize,
+    prompts: &[Prompt],
     id: String,
     created: u64,
 ) -> AnswerInfo {
-    let include_usage = matches!(params.reply, Reply::Stream { include_usage: true });
-    AnswerInfo { id, created, model: server.name().to_owned(), choices, include_usage }
+    let lengths = prompts.iter().flat_map(|prompt| vec![prompt.ids.len(); params.n]);
+    AnswerInfo {
+        id,
+        created,
+        model: server.name().to_owned(),
+        prompt_tokens: lengths.collect(),
+        usage: Usage::default(),
+        include_usage: matches!(params.reply, Reply::Stream { include_usage: true }),
+    }
 }
 
 /// The prompt's text around token `at`.
@@ -282,6 +291,7 @@ fn requests<'a>(
         request.constraint = constraint.clone();
         request.logprobs = params.logprobs;
         request.prompt_logprobs = params.prompt_logprobs;
+        request.prompt_progress = true;
         (request.priority, request.deadline) = (params.priority, deadline);
         request.speculation = params.speculation.clone();
         request.cache_breakpoints = prompt.cache_breakpoints.clone();

@@ -82,7 +82,7 @@ impl<F: ApiFormat> Frames<F> {
     fn fail(&mut self, error: &ApiError) {
         self.completion.outcome.record(Outcome::of(error));
         tracing::error!("{}", error.body.message);
-        self.ready.push_back(F::WIRE.error_frame(error));
+        self.ready.push_back(F::WIRE.error_frame(error, self.completion.outcome.log().id()));
         self.ended = true;
     }
 }

@@ -154,7 +154,11 @@ impl IntoResponse for ApiError {
         }
         let seconds = self.retry_after.map(|wait| wait.as_secs_f64().ceil().to_string());
         let retry_after = seconds.map(|seconds| [(RETRY_AFTER, seconds)]);
-        (self.status, retry_after, Json(ErrorObject { error: &self.body })).into_response()
+        let mut response =
+            (self.status, retry_after, Json(ErrorObject { error: &self.body })).into_response();
+        // For the layer that writes it in the format of another wire.
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

@@ -147,6 +147,16 @@ pub fn reply(stream: Option<bool>, options: Option<StreamOptions>) -> Result<Rep
     }
 }
 
+/// As in llama-server, for streams only.
+pub fn return_progress(wanted: Option<bool>, stream: Option<bool>) -> Result<bool, ApiError> {
+    match wanted.unwrap_or(false) {
+        true if !stream.unwrap_or(false) => {
+            Err(ApiError::invalid("return_progress", "return_progress only goes with `stream: true`"))
+        }
+        wanted => Ok(wanted),
+    }
+}
+
 pub fn stop_strings(stop: Option<StopField>) -> Result<Vec<String>, ApiError> {
     let strings = match stop {
         None => Vec::new(),

@@ -8,8 +8,16 @@ use crate::server::idempotency::Fingerprint;
 
 /// Fields that may differ when a request is sent again: they change how it is run and sent, not
 /// what is generated.
-const INCIDENTAL: [&str; 7] =
-    ["idempotency_key", "cache_ttl_ms", "stream", "stream_options", "priority", "timeout", "speculation"];
+const INCIDENTAL: [&str; 8] = [
+    "idempotency_key",
+    "cache_ttl_ms",
+    "stream",
+    "stream_options",
+    "return_progress",
+    "priority",
+    "timeout",
+    "speculation",
+];
 
 /// A hash of everything in a valid request of one route that its answer depends on. The order of
 /// fields does not matter, and a null field counts as missing. Speculation changes no answer unless

@@ -1,7 +1,7 @@
 //! How both completion routes write their answers: chunks and whole responses in one envelope, over
 //! the choices of each route.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use axum::http::StatusCode;
 use serde::{Serialize, de::DeserializeOwned};
@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     error::ApiError,
     params::{GenerateParams, ValidRequest},
-    usage::Usage,
+    usage::{Timings, Usage},
 };
 use crate::{
     generate::{ChoiceEvent, Reason},
@@ -54,13 +54,30 @@ pub trait ChoiceFormat: Sized + Send + 'static {
 }
 
 /// Puts the choices of a route into OpenAI's envelope.
-pub struct OpenAi<F>(F);
+pub struct OpenAi<F> {
+    format: F,
+    unfinished: usize,
+    return_progress: bool,
+    /// When the first prompt was begun.
+    started: Option<Instant>,
+}
 
 pub enum Chunk<P> {
-    /// The index of a choice, and a part of it.
-    Choice(usize, P),
+    /// The index of a choice, a part of it, and after the last token of all choices the timings.
+    Choice(usize, P, Option<Box<Timings>>),
+    Progress(PromptProgress),
     Usage(Box<Usage>),
     Done,
+}
+
+/// llama-server's progress of a prompt, and the choice that has it.
+#[derive(Serialize)]
+pub struct PromptProgress {
+    index: usize,
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
 }
 
 /// A chunk, or a whole response.
@@ -74,12 +91,16 @@ pub struct Envelope<C> {
     /// Omitted; or null in every chunk but the last; or the usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<Box<Usage>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Box<Timings>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<PromptProgress>,
 }
 
 impl<C> Envelope<C> {
     fn new(answer: &AnswerInfo, object: &'static str, choices: Vec<C>) -> Envelope<C> {
         let (id, created, model) = (answer.id.clone(), answer.created, answer.model.clone());
-        Envelope { id, object, created, model, choices, usage: None }
+        Envelope { id, object, created, model, choices, usage: None, timings: None, prompt_progress: None }
     }
 }
 
@@ -100,43 +121,79 @@ impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
         params: &GenerateParams,
     ) -> Result<(OpenAi<F>, Vec<Prompt>), ApiError> {
         let (format, prompts) = F::prepare(model, prompts, params)?;
-        Ok((OpenAi(format), prompts))
+        let (unfinished, return_progress) = (prompts.len() * params.n, params.return_progress);
+        Ok((OpenAi { format, unfinished, return_progress, started: None }, prompts))
     }
 
     fn begin(&mut self, answer: &AnswerInfo) -> Vec<Chunk<F::Piece>> {
-        let first = |choice| Some(Chunk::Choice(choice, self.0.first_piece(choice)?));
-        (0..answer.choices).filter_map(first).collect()
+        let first = |choice| Some(Chunk::Choice(choice, self.format.first_piece(choice)?, None));
+        (0..answer.choices()).filter_map(first).collect()
     }
 
-    fn on_event(&mut self, _: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Chunk<F::Piece>> {
-        self.0.piece(choice, event).map(|piece| Chunk::Choice(choice, piece)).into_iter().collect()
+    fn on_event(&mut self, answer: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Chunk<F::Piece>> {
+        if let ChoiceEvent::PromptProgress { processed, cached } = event {
+            return self.progress(answer, choice, processed, cached).into_iter().collect();
+        }
+        self.unfinished -= usize::from(matches!(event, ChoiceEvent::Finished(_)));
+        let timings = (self.unfinished == 0).then(|| Box::new(answer.usage.timings()));
+        let piece = self.format.piece(choice, event);
+        piece.map(|piece| Chunk::Choice(choice, piece, timings)).into_iter().collect()
     }
 
-    fn end(&mut self, _: &AnswerInfo, usage: Usage) -> Vec<Chunk<F::Piece>> {
-        vec![Chunk::Usage(Box::new(usage)), Chunk::Done]
+    fn end(&mut self, answer: &AnswerInfo) -> Vec<Chunk<F::Piece>> {
+        vec![Chunk::Usage(Box::new(answer.usage.clone())), Chunk::Done]
     }
 
     fn frame(answer: &AnswerInfo, piece: Chunk<F::Piece>) -> Option<Frame> {
-        let (choices, usage) = match piece {
-            Chunk::Choice(_, piece) => (vec![piece], answer.include_usage.then_some(None)),
+        let mut envelope = Envelope::new(answer, F::CHUNK, vec![]);
+        envelope.usage = answer.include_usage.then_some(None);
+        match piece {
+            Chunk::Choice(_, piece, timings) => {
+                envelope.choices.push(piece);
+                envelope.timings = timings;
+            }
+            Chunk::Progress(progress) => envelope.prompt_progress = Some(progress),
             Chunk::Usage(_) if !answer.include_usage => return None,
-            Chunk::Usage(usage) => (vec![], Some(Some(usage))),
+            Chunk::Usage(usage) => envelope.usage = Some(Some(usage)),
             Chunk::Done => return Some(Frame { event: None, data: "[DONE]".into() }),
-        };
-        let envelope = Envelope { usage, ..Envelope::new(answer, F::CHUNK, choices) };
+        }
         Some(Frame::json(None, &envelope))
     }
 
     fn empty(answer: &AnswerInfo) -> Envelope<F::Choice> {
-        Envelope::new(answer, F::WHOLE, (0..answer.choices).map(F::empty_choice).collect())
+        Envelope::new(answer, F::WHOLE, (0..answer.choices()).map(F::empty_choice).collect())
     }
 
     fn append(whole: &mut Envelope<F::Choice>, piece: Chunk<F::Piece>) {
         match piece {
-            Chunk::Choice(index, piece) => F::append(&mut whole.choices[index], piece),
+            Chunk::Choice(index, piece, timings) => {
+                F::append(&mut whole.choices[index], piece);
+                whole.timings = timings.or(whole.timings.take());
+            }
             Chunk::Usage(usage) => whole.usage = Some(Some(usage)),
-            Chunk::Done => {}
+            Chunk::Progress(_) | Chunk::Done => {}
         }
+    }
+}
+
+impl<F: ChoiceFormat> OpenAi<F> {
+    fn progress(
+        &mut self,
+        answer: &AnswerInfo,
+        choice: usize,
+        processed: usize,
+        cached: usize,
+    ) -> Option<Chunk<F::Piece>> {
+        let started = *self.started.get_or_insert_with(Instant::now);
+        self.return_progress.then(|| {
+            Chunk::Progress(PromptProgress {
+                index: choice,
+                total: answer.prompt_tokens[choice],
+                cache: cached,
+                processed,
+                time_ms: started.elapsed().as_millis() as u64,
+            })
+        })
     }
 }
 

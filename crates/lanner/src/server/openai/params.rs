@@ -53,6 +53,8 @@ pub struct GenerateParams {
     /// `None`: the server's default.
     pub speculation: Option<Speculate>,
     pub reply: Reply,
+    /// Report the prompt's progress in the stream.
+    pub return_progress: bool,
 }
 
 impl GenerateParams {

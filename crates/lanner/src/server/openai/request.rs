@@ -52,6 +52,7 @@ macro_rules! request_body {
             speculation: $crate::server::openai::fields::SpeculationField,
             idempotency_key: String,
             cache_ttl_ms: u64,
+            return_progress: bool,
         }
     };
     (
@@ -144,6 +145,7 @@ impl SharedFields {
                 timeout: fields::timeout(self.timeout)?,
                 speculation: fields::speculation(self.speculation)?,
                 reply: fields::reply(self.stream, self.stream_options)?,
+                return_progress: fields::return_progress(self.return_progress, self.stream)?,
             },
             idempotency: fields::idempotency(self.idempotency_key, self.cache_ttl_ms)?,
         })

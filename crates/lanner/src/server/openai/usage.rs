@@ -1,12 +1,12 @@
 //! `usage` of a response.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use chat::volatile_lines::VolatileLine;
 use engine::{CacheReport, CacheSource, Lossy, MissReason};
 use serde::Serialize;
 
-use crate::generate::Finish;
+use crate::generate::{Finish, Timing};
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
@@ -18,6 +18,32 @@ pub struct Usage {
     pub completion_tokens_details: CompletionTokensDetails,
     /// Fields that OpenAI's API does not have.
     pub lanner: LannerUsage,
+    /// Of the slowest choice.
+    #[serde(skip)]
+    pub timing: Timing,
+    #[serde(skip)]
+    choices: usize,
+}
+
+/// llama-server's `timings`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timings {
+    pub cache_n: usize,
+    pub prompt_n: usize,
+    pub prompt_ms: f64,
+    pub prompt_per_token_ms: Option<f64>,
+    pub prompt_per_second: Option<f64>,
+    pub predicted_n: usize,
+    /// From the first token to the end.
+    pub predicted_ms: f64,
+    /// Of the tokens after the first.
+    pub predicted_per_token_ms: Option<f64>,
+    pub predicted_per_second: Option<f64>,
+    /// Omitted if nothing was drafted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_n: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_n_accepted: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -101,14 +127,36 @@ impl Usage {
         }
         finish.speculation.iter().for_each(|drafted| self.lanner.speculation.add(drafted));
         self.lanner.add_lossy(&finish.lossy);
+        self.timing.extend(&finish.timing);
+        self.choices += 1;
         self.completion_tokens += finish.completion_tokens;
         self.completion_tokens_details.reasoning_tokens += finish.reasoning_tokens;
         self.total_tokens = self.prompt_tokens + self.completion_tokens;
     }
 
-    /// Returns the sum and resets it.
-    pub fn take(&mut self) -> Usage {
-        std::mem::take(self)
+    pub fn timings(&self) -> Timings {
+        let cache_n = self.prompt_tokens_details.cached_tokens;
+        let prompt_n = self.prompt_tokens - cache_n;
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let [prompt_ms, predicted_ms] = [self.timing.prompt, self.timing.decode].map(milliseconds);
+        let per_token = |ms: f64, tokens: usize| (tokens > 0 && ms > 0.0).then(|| ms / tokens as f64);
+        let per_second = |ms: f64, tokens: usize| per_token(ms, tokens).map(|ms| 1e3 / ms);
+        let intervals = self.completion_tokens.saturating_sub(self.choices);
+        let speculation = &self.lanner.speculation;
+        let drafts = speculation.drafted > 0;
+        Timings {
+            cache_n,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms: per_token(prompt_ms, prompt_n),
+            prompt_per_second: per_second(prompt_ms, prompt_n),
+            predicted_n: self.completion_tokens,
+            predicted_ms,
+            predicted_per_token_ms: per_token(predicted_ms, intervals),
+            predicted_per_second: per_second(predicted_ms, intervals),
+            draft_n: drafts.then_some(speculation.drafted),
+            draft_n_accepted: drafts.then_some(speculation.accepted),
+        }
     }
 }
 

@@ -133,7 +133,9 @@ impl ChoiceFormat for ChatFormat {
                 };
                 (MessageDelta::default(), finish.tokens, Some(reason))
             }
-            ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => return None,
+            ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Logits { .. } => {
+                return None;
+            }
         };
         Some(ChatDelta { index: choice, delta, logprobs: self.logprobs(tokens), finish_reason })
     }

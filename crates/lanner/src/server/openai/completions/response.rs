@@ -126,7 +126,7 @@ impl ChoiceFormat for CompletionFormat {
                 (String::new(), finish.tokens, Some(format::finish_reason(finish.reason)))
             }
             ChoiceEvent::Prompt(logprobs) => return Some(self.prompt_logprobs(choice, logprobs)),
-            ChoiceEvent::Logits { .. } => return None,
+            ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Logits { .. } => return None,
         };
         let token_ids = self.return_token_ids.then(|| tokens.iter().map(|token| token.id).collect());
         let logprobs = self.logprobs.then(|| self.logprobs(choice, tokens));

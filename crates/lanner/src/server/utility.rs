@@ -1,0 +1,76 @@
+//! Small routes about the server: its version, its counters, and the end of a request.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use axum::{
+    Json,
+    extract::{Path, State, rejection::PathRejection},
+    http::StatusCode,
+};
+use engine::{Distribution, Histogram};
+use serde_json::{Map, Value, json};
+
+use super::{Server, metrics::Outcome, openai::error::ApiError};
+
+/// Programs that look for a server at its address read any text.
+pub async fn greeting() -> &'static str {
+    "Lanner is running"
+}
+
+pub async fn version() -> Json<Value> {
+    Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// Cancels a request by the id of its header or of its answer; it ends with `abort`.
+pub async fn cancel(
+    State(server): State<Arc<Server>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(id) = id.map_err(|rejection| ApiError::invalid("id", rejection.body_text()))?;
+    match server.active.cancel(&id) {
+        0 => {
+            let message = format!("no request `{id}` is being answered");
+            Err(ApiError::new(StatusCode::NOT_FOUND, message).param("id").code("request_not_found"))
+        }
+        cancelled => Ok(Json(json!({ "id": id, "object": "request", "cancelled": cancelled }))),
+    }
+}
+
+/// The main counters as JSON; `/metrics` has all of them.
+pub async fn stats(State(server): State<Arc<Server>>) -> Json<Value> {
+    let metrics = server.engine().metrics();
+    let outcomes =
+        Outcome::ALL.map(|outcome| (outcome.name().to_owned(), server.requests.count(outcome).into()));
+    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+    Json(json!({
+        "object": "stats",
+        "model": server.name(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_s": server.started.elapsed().as_secs(),
+        "running": server.running.load(Ordering::Relaxed),
+        "waiting": metrics.waiting.get(),
+        "requests": Map::from_iter(outcomes),
+        "tokens": {
+            "prompt": metrics.prompt_tokens.get(),
+            "cached": metrics.cached_tokens.get(),
+            "generated": metrics.generated_tokens.get(),
+        },
+        "mean_time_to_first_token_s": mean(&metrics.first_token),
+        "mean_time_per_token_s": mean(&metrics.between_tokens),
+        "step_s": seconds(metrics.step_time.get()),
+        "prefix_cache": {
+            "bytes": metrics.cache_bytes.get(),
+            "budget_bytes": metrics.cache_budget.get(),
+            "entries": metrics.cache_entries.get(),
+            "disk_bytes": metrics.disk_bytes.get(),
+        },
+        "memory": { "active_bytes": metrics.memory.get(), "peak_bytes": metrics.most_memory.get() },
+    }))
+}
+
+/// `None` before the first value.
+fn mean(histogram: &Histogram) -> Option<f64> {
+    let Distribution { buckets, seconds } = histogram.read();
+    let count = buckets.last().map_or(0, |(_, count)| *count);
+    (count > 0).then(|| seconds / count as f64)
+}
