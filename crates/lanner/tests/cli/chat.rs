@@ -15,6 +15,12 @@ fn chat_completion_has_openai_shape() {
     assert!(answer["id"].take().as_str().unwrap().starts_with("chatcmpl-"));
     assert!(answer["created"].take().as_u64().unwrap() > 1_700_000_000);
     let prompt_tokens = server.last_request().prompt.len();
+    let timings = answer.as_object_mut().unwrap().remove("timings").unwrap();
+    assert_eq!(
+        (&timings["cache_n"], &timings["prompt_n"], &timings["predicted_n"]),
+        (&json!(0), &json!(prompt_tokens), &json!(6))
+    );
+    assert!(timings["prompt_ms"].as_f64().unwrap() >= 0.0 && timings["predicted_per_second"].is_number());
     assert_eq!(
         answer,
         json!({

@@ -14,6 +14,7 @@ fn completion_has_openai_shape() {
     let mut answer = server.complete(&json!({ "prompt": "ab" })).json();
     assert!(answer["id"].take().as_str().unwrap().starts_with("cmpl-"));
     answer["created"].take();
+    assert_eq!(answer.as_object_mut().unwrap().remove("timings").unwrap()["predicted_n"], 6);
     assert_eq!(
         answer,
         json!({

@@ -198,7 +198,7 @@ fn unknown_model_route_or_method_is_refused() {
     check(&client::get(server.address, "/v1/models/a/b"), 404, "model".into(), "model_not_found".into());
     check(&client::get(server.address, "/v1/models/%ff"), 400, "model".into(), Value::Null);
     check(&client::get(server.address, "/v1/nothing"), 404, Value::Null, "unknown_url".into());
-    check(&client::get(server.address, "/"), 404, Value::Null, "unknown_url".into());
+    check(&client::get(server.address, "/nothing"), 404, Value::Null, "unknown_url".into());
     check(&client::get(server.address, "/v1/completions"), 405, Value::Null, "method_not_allowed".into());
 
     let list = client::get(server.address, "/v1/models").json();

@@ -71,7 +71,7 @@ fn check(ask: &Ask, reply: &Reply) -> Result<(), String> {
         return Ok(());
     }
     let is_json = |text| serde_json::from_str::<Value>(text).is_ok();
-    if is_json(body) || body.lines().all(is_json) || ask.line.contains("/metrics") {
+    if is_json(body) || body.lines().all(is_json) || ask.line.contains("/metrics") || ask.line == "GET /" {
         Ok(())
     } else {
         Err("no JSON".into())

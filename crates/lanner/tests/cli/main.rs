@@ -28,6 +28,7 @@ mod oversized_requests;
 mod pull;
 mod quantize;
 mod repeated_loads;
+mod requests;
 mod soak;
 mod speculation;
 mod structured_output;

@@ -279,7 +279,7 @@ pub fn posted() -> [Posted; 6] {
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 17] = [
+pub const OTHERS: [&str; 22] = [
     "POST /v2/rerank",
     "GET /health",
     "GET /metrics",
@@ -296,5 +296,10 @@ pub const OTHERS: [&str; 17] = [
     "PATCH /v1/models/load",
     "HEAD /v1/models",
     "GET /",
+    "GET /version",
+    "GET /v1/stats",
+    "DELETE /v1/requests/req_1",
+    "DELETE /v1/requests/%ff",
+    "GET //v1//models/",
     "OPTIONS /v1/chat/completions",
 ];
