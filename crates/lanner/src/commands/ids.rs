@@ -26,7 +26,10 @@ pub fn continue_ids(engine: &Engine, prompt: Vec<u32>, config: &RunConfig) -> Re
             Event::Token { id, .. } => ids.push(id),
             Event::Logits { values, .. } => logits.push(values),
             Event::Failed(error) => return Err(error.into()),
-            Event::Prompt(_) | Event::Embedding(_) | Event::PromptProgress { .. } | Event::Finished { .. } => {}
+            Event::Prompt(_)
+            | Event::Embedding(_)
+            | Event::PromptProgress { .. }
+            | Event::Finished { .. } => {}
         }
     }
     writeln!(std::io::stdout(), "{}", ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "))?;
