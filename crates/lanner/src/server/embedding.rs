@@ -140,7 +140,13 @@ impl EmbeddingBatch {
                     unfinished -= 1;
                 }
                 (_, Event::Failed(error)) => return Err(failed(error)),
-                (_, Event::Prompt(_) | Event::Logits { .. } | Event::Token { .. }) => {}
+                (
+                    _,
+                    Event::Prompt(_)
+                    | Event::PromptProgress { .. }
+                    | Event::Logits { .. }
+                    | Event::Token { .. },
+                ) => {}
             }
         }
         // A stopping engine ends requests without an embedding.
