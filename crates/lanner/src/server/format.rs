@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
+    Server,
     openai::{GenerateParams, ValidRequest, error::ApiError, usage::Usage},
     wire::Wire,
 };
@@ -30,6 +31,13 @@ pub trait ApiFormat: Sized + Send + 'static {
     /// The request's field that holds the prompt.
     const PROMPT: &'static str;
 
+    /// Adds what the server has stored to the prompts.
+    ///
+    /// # Errors
+    /// 400: it is not stored.
+    fn attach(_: &mut Self::Prompts, _: &Server) -> Result<(), ApiError> {
+        Ok(())
+    }
     /// Encodes the prompts.
     ///
     /// # Errors
@@ -45,6 +53,10 @@ pub trait ApiFormat: Sized + Send + 'static {
     fn on_event(&mut self, answer: &AnswerInfo, choice: usize, event: ChoiceEvent) -> Vec<Self::Piece>;
     /// The pieces after the last token of all choices.
     fn end(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
+    /// The event that ends a stream with an error; `id` is the request's.
+    fn fail(&mut self, error: &ApiError, id: &str) -> Frame {
+        Self::WIRE.error_frame(error, id)
+    }
     /// The piece as it is streamed, or `None` if only a whole answer has it.
     fn frame(answer: &AnswerInfo, piece: Self::Piece) -> Option<Frame>;
     /// A whole answer without any piece.

@@ -170,7 +170,7 @@ pub type Log = Extension<Arc<RequestLog>>;
 /// A `Result`, so that bodies that cannot be read are counted too.
 pub type Body = Result<JsonBody, ApiError>;
 
-async fn respond<F: ApiFormat>(
+pub async fn respond<F: ApiFormat>(
     server: Arc<Server>,
     preparation: &Preparation,
     log: Arc<RequestLog>,

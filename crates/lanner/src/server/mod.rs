@@ -18,6 +18,7 @@ pub mod openai;
 mod paths;
 pub mod preparation;
 mod request_log;
+mod responses;
 mod shutdown;
 mod utility;
 mod wire;
@@ -42,7 +43,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 pub use self::app_state::AppState;
 use self::{
     active_requests::ActiveRequests, app_state::EngineGuard, auth::Auth, connections::Connections,
-    idempotency::IdempotencyStore, metrics::OutcomeCounts, preparation::Preparation, shutdown::Shutdown,
+    idempotency::IdempotencyStore, metrics::OutcomeCounts, openai::responses::store::ResponseStore,
+    preparation::Preparation, shutdown::Shutdown,
 };
 use crate::{config::ServeConfig, model::Model, terminal::say};
 
@@ -68,6 +70,7 @@ pub struct Server {
     active: ActiveRequests,
     requests: Arc<OutcomeCounts>,
     idempotency: IdempotencyStore,
+    responses: Arc<ResponseStore>,
     shutdown: Shutdown,
     /// Stops the engine once no request uses this model.
     engine: Option<EngineGuard>,
@@ -86,6 +89,7 @@ impl Server {
             active: ActiveRequests::default(),
             requests: Arc::default(),
             idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
+            responses: Arc::default(),
             shutdown: Shutdown::default(),
             engine: None,
         }
@@ -99,6 +103,7 @@ impl Server {
             running: self.running.clone(),
             active: self.active.clone(),
             requests: self.requests.clone(),
+            responses: self.responses.clone(),
             shutdown: self.shutdown.clone(),
             ..Server::new(model, name)
         }
@@ -137,6 +142,10 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/embeddings", post(embedding_routes::embeddings))
         .route("/v1/rerank", post(embedding_routes::rerank))
         .route("/v2/rerank", post(embedding_routes::rerank))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::read).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/requests/{id}", delete(utility::cancel))
         .route("/v1/stats", get(utility::stats))
         .route("/version", get(utility::version))

@@ -29,6 +29,7 @@ mod pull;
 mod quantize;
 mod repeated_loads;
 mod requests;
+mod responses;
 mod soak;
 mod speculation;
 mod structured_output;

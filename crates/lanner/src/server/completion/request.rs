@@ -24,8 +24,9 @@ impl<F: ApiFormat> ParsedRequest<F> {
     /// 400: the body is not valid for this route. 404: it names another model.
     pub fn parse(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<ParsedRequest<F>, ApiError> {
         let request: F::Request = openai::parse(body)?;
-        let valid: ValidRequest<F::Prompts> = request.try_into()?;
+        let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         server.check_model(valid.model.as_deref())?;
+        F::attach(&mut valid.prompts, &server)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";

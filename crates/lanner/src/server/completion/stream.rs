@@ -82,7 +82,8 @@ impl<F: ApiFormat> Frames<F> {
     fn fail(&mut self, error: &ApiError) {
         self.completion.outcome.record(Outcome::of(error));
         tracing::error!("{}", error.body.message);
-        self.ready.push_back(F::WIRE.error_frame(error, self.completion.outcome.log().id()));
+        let Completion { format, outcome, .. } = &mut self.completion;
+        self.ready.push_back(format.fail(error, outcome.log().id()));
         self.ended = true;
     }
 }

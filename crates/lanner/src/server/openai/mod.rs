@@ -13,6 +13,7 @@ mod params;
 mod prompt;
 mod request;
 pub mod rerank;
+pub mod responses;
 pub mod usage;
 
 pub use self::{

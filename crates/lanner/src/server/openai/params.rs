@@ -18,6 +18,13 @@ pub struct ValidRequest<P> {
     pub idempotency: Option<Idempotency>,
 }
 
+impl<P> ValidRequest<P> {
+    pub fn map<Q>(self, prompts: impl FnOnce(P) -> Q) -> ValidRequest<Q> {
+        let ValidRequest { model, prompts: from, params, idempotency } = self;
+        ValidRequest { model, prompts: prompts(from), params, idempotency }
+    }
+}
+
 /// An idempotency key: the same request with the same key gets the same answer.
 #[derive(Debug, PartialEq)]
 pub struct Idempotency {

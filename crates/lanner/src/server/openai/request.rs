@@ -71,6 +71,11 @@ macro_rules! request_body {
             pub(in crate::server::openai) fn take_shared(&mut self) -> $crate::server::openai::request::SharedFields {
                 $crate::server::openai::request::SharedFields { $($field: self.$field.take(),)* }
             }
+
+            #[allow(dead_code)]
+            pub(in crate::server::openai) fn put_shared(&mut self, fields: $crate::server::openai::request::SharedFields) {
+                $(self.$field = fields.$field;)*
+            }
         }
     };
 }

@@ -231,6 +231,45 @@ pub const EMBEDDINGS: [Field; 8] = [
     ("truncate_prompt_tokens", &["null"], &["1"]),
 ];
 
+pub const RESPONSES: [Field; 16] = [
+    (
+        "input",
+        &[r#""hi""#, r#"[{"role":"user","content":"hi"}]"#],
+        &[
+            "[]",
+            "[7]",
+            r#"[{"type":"item_reference","id":"x"}]"#,
+            r#"[{"type":"function_call_output","call_id":"c","output":"x"}]"#,
+            r#"[{"type":"reasoning","summary":[{}],"content":7,"encrypted_content":"AAAA"},{"role":"user","content":"x"}]"#,
+            r#"[{"role":"user","content":[{"type":"input_image"}]}]"#,
+            r#"[{"type":[],"role":{}}]"#,
+        ],
+    ),
+    ("instructions", &[r#""Be brief.""#, "null"], &[]),
+    ("max_output_tokens", &["1", "2"], &["0", "8192"]),
+    ("previous_response_id", &["null"], &[r#""resp_0""#]),
+    ("store", &["true", "false"], &[]),
+    ("stream", &["true", "false"], &[]),
+    ("include", &["[]", r#"["reasoning.encrypted_content"]"#], &[r#"["x"]"#]),
+    ("metadata", &["{}", r#"{"a":"b"}"#], &[r#"{"a":[]}"#]),
+    (
+        "text",
+        &["{}", r#"{"format":{"type":"text"}}"#],
+        &[r#"{"format":{"type":"json_schema"}}"#, r#"{"format":7}"#],
+    ),
+    ("reasoning", &["{}", r#"{"effort":"low","summary":"auto"}"#], &[r#"{"effort":7}"#]),
+    (
+        "tools",
+        &["[]", r#"[{"type":"function","name":"f","parameters":{}}]"#],
+        &["[7]", r#"[{"type":"custom"}]"#, r#"[{"type":"mcp"}]"#],
+    ),
+    ("tool_choice", &[r#""auto""#, r#""none""#], &[r#""required""#, r#"{"type":"allowed_tools"}"#]),
+    ("temperature", &["0", "1"], &["100.1"]),
+    ("top_logprobs", &["0", "2"], &["21"]),
+    ("truncation", &[r#""disabled""#], &[r#""auto""#]),
+    ("timeout", &["0.3"], &["1e-9"]),
+];
+
 pub const RERANK: [Field; 6] = [
     ("query", &[r#""owls""#], &[r#""""#]),
     ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
@@ -266,12 +305,13 @@ pub const MODEL: [Field; 2] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub fn posted() -> [Posted; 6] {
+pub fn posted() -> [Posted; 7] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     [
         ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
         ("/v1/completions", completions, &["prompt", "max_tokens", "timeout"]),
         ("/v1/embeddings", EMBEDDINGS.to_vec(), &["input", "timeout"]),
+        ("/v1/responses", RESPONSES.to_vec(), &["input", "max_output_tokens", "timeout"]),
         ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/v1/models/load", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
@@ -279,8 +319,12 @@ pub fn posted() -> [Posted; 6] {
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 22] = [
+pub const OTHERS: [&str; 26] = [
     "POST /v2/rerank",
+    "GET /v1/responses/resp_0",
+    "DELETE /v1/responses/resp_0",
+    "POST /v1/responses/resp_0/cancel",
+    "GET /v1/responses/%ff/input_items?limit=%00",
     "GET /health",
     "GET /metrics",
     "GET /v1/models",

@@ -82,7 +82,7 @@ pub fn object(fields: &[(String, String)]) -> Vec<u8> {
 /// A valid body with up to three changes. Its answer is short: few tokens, or a short timeout.
 pub fn ask(random: &mut Random) -> Ask {
     let routes = posted();
-    let (path, fields, always) = &routes[[0, 0, 0, 1, 1, 1, 2, 3, 4, 5][random.below(10)]];
+    let (path, fields, always) = &routes[[0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 5, 6][random.below(12)]];
     if random.one_in(8) {
         return Ask { line: random.pick(&OTHERS).into(), headers: "", body: vec![] };
     }
@@ -92,7 +92,7 @@ pub fn ask(random: &mut Random) -> Ask {
         if !always.contains(name) && !random.one_in(8) {
             continue;
         }
-        let ends = matches!(*name, "max_tokens" | "max_completion_tokens" | "timeout");
+        let ends = matches!(*name, "max_tokens" | "max_completion_tokens" | "max_output_tokens" | "timeout");
         let change = if ends && left_as_it_is { 99 } else { random.below(24) };
         let mut push = |name: &str, value: String| body.push((name.into(), value));
         left_as_it_is |= ends && change < 5;

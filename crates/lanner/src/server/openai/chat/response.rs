@@ -79,14 +79,14 @@ struct ChatLogprobs {
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
-struct TokenLogprob {
+#[derive(Clone, Debug, Serialize)]
+pub struct TokenLogprob {
     #[serde(flatten)]
     token: Scored,
     top_logprobs: Vec<Scored>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Scored {
     token: String,
     logprob: f64,
@@ -200,20 +200,24 @@ impl ChatFormat {
     /// content.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<ChatLogprobs> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
-        let content = content.map(|logprobs| self.token_logprob(logprobs));
+        let content = content.map(|logprobs| TokenLogprob::new(&self.model, logprobs));
         self.logprobs.then(|| ChatLogprobs { content: content.collect(), refusal: None })
     }
+}
 
-    fn token_logprob(&self, logprobs: TokenLogprobs) -> TokenLogprob {
-        let top_logprobs = logprobs.top.into_iter().map(|(id, logprob)| self.scored(id, logprob));
+impl TokenLogprob {
+    pub fn new(model: &Model, logprobs: TokenLogprobs) -> TokenLogprob {
+        let top_logprobs = logprobs.top.into_iter().map(|(id, logprob)| Scored::new(model, id, logprob));
         TokenLogprob {
-            token: self.scored(logprobs.id, logprobs.logprob),
+            token: Scored::new(model, logprobs.id, logprobs.logprob),
             top_logprobs: top_logprobs.collect(),
         }
     }
+}
 
-    fn scored(&self, id: u32, logprob: f32) -> Scored {
-        let bytes = self.model.token_bytes(id);
+impl Scored {
+    fn new(model: &Model, id: u32, logprob: f32) -> Scored {
+        let bytes = model.token_bytes(id);
         Scored { token: String::from_utf8_lossy(&bytes).into_owned(), logprob: finite(logprob), bytes }
     }
 }

@@ -1,0 +1,373 @@
+//! The answer of `POST /v1/responses`: events that build a response item by item.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chat::Delta;
+use serde::Serialize;
+
+use super::{
+    events::{EventBody, PartPosition, StreamEvent},
+    input::messages,
+    output::{ContentPart, ItemStatus, OutputItem},
+    request::{ResponsesPrompt, ResponsesRequest},
+    response::{IncompleteDetails, ResponseError, ResponseObject, ResponseStatus},
+    store::{ResponseStore, Turn},
+};
+use crate::{
+    generate::{ChoiceEvent, Reason, Token},
+    model::{Conversation, Model, Prompt},
+    server::{
+        Server,
+        format::{AnswerInfo, ApiFormat, Frame},
+        openai::{GenerateParams, chat::TokenLogprob, error::ApiError, prompt_error},
+        unix_seconds,
+        wire::Wire,
+    },
+};
+
+/// Writes the response to one request.
+pub struct ResponsesFormat {
+    model: Arc<Model>,
+    response: ResponseObject,
+    /// The item being written; the response has those before it.
+    open: Option<OutputItem>,
+    /// Whitespace that is content only if more follows, or nothing else does.
+    leading_space: String,
+    num_events: usize,
+    finished: Option<Reason>,
+    custom_tools: BTreeSet<String>,
+    with_logprobs: bool,
+    encrypts_reasoning: bool,
+    turn: StoredTurn,
+}
+
+/// What is stored of this turn, and where; dropping it before its end stores that it was cancelled.
+struct StoredTurn {
+    store: Option<Arc<ResponseStore>>,
+    input: Vec<serde_json::Value>,
+}
+
+/// The response of the last event.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub struct FinalResponse(Option<Box<ResponseObject>>);
+
+impl ApiFormat for ResponsesFormat {
+    type Request = ResponsesRequest;
+    type Prompts = ResponsesPrompt;
+    type Piece = StreamEvent;
+    type Whole = FinalResponse;
+
+    const WIRE: Wire = Wire::OpenAi;
+    const ID_PREFIX: &'static str = "resp_";
+    const ROUTE: &'static str = "response";
+    const PROMPT: &'static str = "input";
+
+    fn attach(prompt: &mut ResponsesPrompt, server: &Server) -> Result<(), ApiError> {
+        prompt.resolve(&server.responses)
+    }
+
+    fn prepare(
+        model: &Arc<Model>,
+        prompt: ResponsesPrompt,
+        params: &GenerateParams,
+    ) -> Result<(ResponsesFormat, Vec<Prompt>), ApiError> {
+        let ResponsesPrompt { items, history, conversation, mut echo, store, .. } = prompt;
+        let all = [history, items.clone()].concat();
+        let messages = messages(echo.instructions.as_deref(), &all)?;
+        let rendered = model.chat_prompt(&Conversation { messages, ..conversation });
+        let rendered = rendered.map_err(|error| prompt_error(&error, Self::PROMPT))?;
+        let sampling = params.overrides.sampling(&model.engine.info().default_sampling);
+        (echo.temperature, echo.top_p) = (shortest(sampling.temperature), shortest(sampling.top_p));
+        let response = ResponseObject {
+            id: String::new(),
+            object: "response",
+            created_at: 0,
+            completed_at: None,
+            status: ResponseStatus::InProgress,
+            background: false,
+            error: None,
+            incomplete_details: None,
+            model: String::new(),
+            output: vec![],
+            usage: None,
+            echo,
+        };
+        let format = ResponsesFormat {
+            model: model.clone(),
+            response,
+            open: None,
+            leading_space: String::new(),
+            num_events: 0,
+            finished: None,
+            custom_tools: prompt.custom_tools,
+            with_logprobs: params.logprobs.is_some(),
+            encrypts_reasoning: prompt.encrypts_reasoning,
+            turn: StoredTurn { store, input: items },
+        };
+        Ok((format, vec![rendered]))
+    }
+
+    fn begin(&mut self, answer: &AnswerInfo) -> Vec<StreamEvent> {
+        self.response.id.clone_from(&answer.id);
+        self.response.model.clone_from(&answer.model);
+        self.response.created_at = answer.created;
+        self.store();
+        ["response.created", "response.in_progress"].map(|name| self.response_event(name)).into()
+    }
+
+    fn on_event(&mut self, _: &AnswerInfo, _: usize, event: ChoiceEvent) -> Vec<StreamEvent> {
+        match event {
+            ChoiceEvent::Text { delta: Delta::Reasoning(text), .. } => self.reasoning(text),
+            ChoiceEvent::Text { delta: Delta::Content(text), tokens } => self.content(text, tokens),
+            ChoiceEvent::Text { delta: Delta::ToolCall { id, name, .. }, .. } => self.call(id, name),
+            ChoiceEvent::Text { delta: Delta::ToolArguments { arguments, .. }, .. } => {
+                self.arguments(arguments)
+            }
+            ChoiceEvent::Finished(finish) => {
+                self.finished = Some(finish.reason);
+                let status = match finish.reason {
+                    Reason::Stop | Reason::ToolCalls => ItemStatus::Completed,
+                    Reason::Length | Reason::Cancelled => ItemStatus::Incomplete,
+                };
+                self.finish_output(status)
+            }
+            ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => {
+                vec![]
+            }
+        }
+    }
+
+    fn end(&mut self, answer: &AnswerInfo) -> Vec<StreamEvent> {
+        let (status, name) = match self.finished {
+            Some(Reason::Stop | Reason::ToolCalls) => (ResponseStatus::Completed, "response.completed"),
+            Some(Reason::Length) => (ResponseStatus::Incomplete, "response.incomplete"),
+            Some(Reason::Cancelled) | None => (ResponseStatus::Cancelled, "response.incomplete"),
+        };
+        self.response.status = status;
+        self.response.completed_at = (status == ResponseStatus::Completed).then(unix_seconds);
+        let is_incomplete = status == ResponseStatus::Incomplete;
+        self.response.incomplete_details =
+            is_incomplete.then_some(IncompleteDetails { reason: "max_output_tokens" });
+        self.response.usage = Some(Box::new(answer.usage.clone().into()));
+        self.store_final();
+        vec![self.response_event(name)]
+    }
+
+    fn fail(&mut self, error: &ApiError, _: &str) -> Frame {
+        let code = error.body.code.unwrap_or("server_error");
+        self.response.status = ResponseStatus::Failed;
+        self.response.error = Some(ResponseError { code, message: error.body.message.clone() });
+        self.store_final();
+        let failed = self.response_event("response.failed");
+        Frame::json(Some(failed.r#type), &failed)
+    }
+
+    fn frame(_: &AnswerInfo, event: StreamEvent) -> Option<Frame> {
+        Some(Frame::json(Some(event.r#type), &event))
+    }
+
+    fn empty(_: &AnswerInfo) -> FinalResponse {
+        FinalResponse(None)
+    }
+
+    fn append(whole: &mut FinalResponse, event: StreamEvent) {
+        if let EventBody::Response { response } = event.body {
+            whole.0 = Some(response);
+        }
+    }
+}
+
+/// Items.
+impl ResponsesFormat {
+    fn reasoning(&mut self, text: String) -> Vec<StreamEvent> {
+        let mut events = match self.open {
+            Some(OutputItem::Reasoning { .. }) => vec![],
+            _ => self.open(OutputItem::reasoning(self.item_id("rs"))),
+        };
+        events.extend(self.text_delta("response.reasoning_text.delta", text, None));
+        events
+    }
+
+    fn content(&mut self, text: String, tokens: Vec<Token>) -> Vec<StreamEvent> {
+        let is_open = matches!(self.open, Some(OutputItem::Message { .. }));
+        // Between reasoning and a call there is often whitespace alone.
+        if !is_open && !self.with_logprobs && text.trim().is_empty() {
+            self.leading_space.push_str(&text);
+            return vec![];
+        }
+        let text = std::mem::take(&mut self.leading_space) + &text;
+        let mut events = if is_open { vec![] } else { self.open(OutputItem::message(self.item_id("msg"))) };
+        let scores = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
+        let scores = scores.map(|scores| TokenLogprob::new(&self.model, scores)).collect();
+        events.extend(self.text_delta("response.output_text.delta", text, Some(scores)));
+        events
+    }
+
+    fn call(&mut self, call_id: String, name: String) -> Vec<StreamEvent> {
+        self.leading_space.clear();
+        let is_custom = self.custom_tools.contains(&name);
+        let prefix = if is_custom { "ctc" } else { "fc" };
+        self.open(OutputItem::call(self.item_id(prefix), call_id, name, is_custom))
+    }
+
+    fn arguments(&mut self, more: String) -> Vec<StreamEvent> {
+        let output_index = self.response.output.len();
+        let Some(item) = &mut self.open else { return vec![] };
+        item.append(&more, vec![]);
+        match item {
+            OutputItem::FunctionCall { id, .. } => {
+                let body = EventBody::CallDelta { item_id: id.clone(), output_index, delta: more };
+                vec![self.event("response.function_call_arguments.delta", body)]
+            }
+            // Its input is known once the arguments around it are complete.
+            _ => vec![],
+        }
+    }
+
+    fn text_delta(
+        &mut self,
+        name: &'static str,
+        delta: String,
+        logprobs: Option<Vec<TokenLogprob>>,
+    ) -> Option<StreamEvent> {
+        let at = self.position()?;
+        self.open.as_mut()?.append(&delta, logprobs.clone().unwrap_or_default());
+        Some(self.event(name, EventBody::TextDelta { at, delta, logprobs }))
+    }
+
+    /// Begins an item; the one before it is complete.
+    fn open(&mut self, mut item: OutputItem) -> Vec<StreamEvent> {
+        let mut events = self.close(ItemStatus::Completed);
+        let output_index = self.response.output.len();
+        let body = EventBody::Item { output_index, item: item.clone() };
+        events.push(self.event("response.output_item.added", body));
+        let part = item.begin_part();
+        self.open = Some(item);
+        if let (Some(part), Some(at)) = (part, self.position()) {
+            events.push(self.event("response.content_part.added", EventBody::Part { at, part }));
+        }
+        events
+    }
+
+    /// Ends the item being written.
+    fn close(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
+        let (at, Some(mut item)) = (self.position(), self.open.take()) else { return vec![] };
+        let output_index = self.response.output.len();
+        item.end(status, self.encrypts_reasoning);
+        let mut events = vec![];
+        if let (Some(at), Some(part)) = (at, item.part().cloned()) {
+            let (name, logprobs) = match &part {
+                ContentPart::OutputText { logprobs, .. } => {
+                    ("response.output_text.done", Some(logprobs.clone()))
+                }
+                ContentPart::ReasoningText { .. } => ("response.reasoning_text.done", None),
+            };
+            let text = part.text().to_owned();
+            events.push(self.event(name, EventBody::TextDone { at: at.clone(), text, logprobs }));
+            events.push(self.event("response.content_part.done", EventBody::Part { at, part }));
+        }
+        events.extend(self.call_done(&item, output_index));
+        self.response.output.push(item.clone());
+        events.push(self.event("response.output_item.done", EventBody::Item { output_index, item }));
+        events
+    }
+
+    fn call_done(&mut self, item: &OutputItem, output_index: usize) -> Vec<StreamEvent> {
+        match item.clone() {
+            OutputItem::FunctionCall { id: item_id, name, arguments, .. } => {
+                let body = EventBody::FunctionCallDone { item_id, output_index, name, arguments };
+                vec![self.event("response.function_call_arguments.done", body)]
+            }
+            OutputItem::CustomToolCall { id: item_id, input, .. } => {
+                let (item_id, delta) = (item_id, input.clone());
+                let whole = EventBody::CallDelta { item_id: item_id.clone(), output_index, delta };
+                let done = EventBody::CustomCallDone { item_id, output_index, input };
+                vec![
+                    self.event("response.custom_tool_call_input.delta", whole),
+                    self.event("response.custom_tool_call_input.done", done),
+                ]
+            }
+            OutputItem::Message { .. } | OutputItem::Reasoning { .. } => vec![],
+        }
+    }
+
+    /// Ends the last item. An answer without any is an empty message.
+    fn finish_output(&mut self, status: ItemStatus) -> Vec<StreamEvent> {
+        let mut events = vec![];
+        let wrote_call = matches!(
+            self.open.as_ref().or(self.response.output.last()),
+            Some(OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. })
+        );
+        let space = std::mem::take(&mut self.leading_space);
+        let is_empty = self.open.is_none() && self.response.output.is_empty();
+        if is_empty || !wrote_call && !space.is_empty() {
+            events.extend(self.open(OutputItem::message(self.item_id("msg"))));
+            let delta = (!space.is_empty())
+                .then(|| self.text_delta("response.output_text.delta", space, Some(vec![])));
+            events.extend(delta.flatten());
+        }
+        events.extend(self.close(status));
+        events
+    }
+}
+
+/// Events.
+impl ResponsesFormat {
+    fn event(&mut self, r#type: &'static str, body: EventBody) -> StreamEvent {
+        let sequence_number = self.num_events;
+        self.num_events += 1;
+        StreamEvent { r#type, sequence_number, body }
+    }
+
+    fn response_event(&mut self, name: &'static str) -> StreamEvent {
+        let response = Box::new(self.response.clone());
+        self.event(name, EventBody::Response { response })
+    }
+
+    /// That of the item being written, if it has parts.
+    fn position(&self) -> Option<PartPosition> {
+        let item = self.open.as_ref()?;
+        item.part()?;
+        let (item_id, output_index) = (item.id().to_owned(), self.response.output.len());
+        Some(PartPosition { item_id, output_index, content_index: 0 })
+    }
+
+    /// Of the next item; the same for a replayed answer.
+    fn item_id(&self, prefix: &str) -> String {
+        let answer = self.response.id.trim_start_matches(Self::ID_PREFIX);
+        let next = self.response.output.len() + usize::from(self.open.is_some());
+        format!("{prefix}_{answer}{next:02x}")
+    }
+
+    /// Stores the response, which does not change any more.
+    fn store_final(&mut self) {
+        self.store();
+        self.turn.store = None;
+    }
+
+    fn store(&self) {
+        let Some(store) = &self.turn.store else { return };
+        let turn = Turn {
+            id: &self.response.id,
+            previous: self.response.echo.previous_response_id.as_deref(),
+            input: &self.turn.input,
+        };
+        // Fails only for types that JSON cannot represent; these are plain structs.
+        store.insert(turn, &serde_json::to_value(&self.response).unwrap_or_default());
+    }
+}
+
+impl Drop for ResponsesFormat {
+    fn drop(&mut self) {
+        if !self.response.id.is_empty() {
+            self.response.status = ResponseStatus::Cancelled;
+            self.store();
+        }
+    }
+}
+
+/// A float32 as it is usually written.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}

@@ -1,0 +1,15 @@
+//! `POST /v1/responses`: items instead of messages, with a history that the server stores.
+
+mod events;
+mod format;
+mod input;
+mod output;
+mod request;
+mod response;
+pub mod store;
+mod tools;
+
+pub use self::{
+    format::ResponsesFormat,
+    request::{ResponsesPrompt, ResponsesRequest},
+};

@@ -1,0 +1,155 @@
+//! Output items of a response.
+
+use serde::Serialize;
+
+use super::input::encode_reasoning;
+use crate::server::openai::chat::TokenLogprob;
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum OutputItem {
+    Reasoning {
+        id: String,
+        status: ItemStatus,
+        /// Always empty: the reasoning is there itself.
+        summary: [(); 0],
+        content: Vec<ContentPart>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        encrypted_content: Option<String>,
+    },
+    Message {
+        id: String,
+        status: ItemStatus,
+        role: &'static str,
+        content: Vec<ContentPart>,
+    },
+    FunctionCall {
+        id: String,
+        status: ItemStatus,
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
+    CustomToolCall {
+        id: String,
+        status: ItemStatus,
+        call_id: String,
+        name: String,
+        input: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemStatus {
+    InProgress,
+    Completed,
+    Incomplete,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ContentPart {
+    OutputText { text: String, annotations: [(); 0], logprobs: Vec<TokenLogprob> },
+    ReasoningText { text: String },
+}
+
+impl OutputItem {
+    /// A message whose text is to come.
+    pub fn message(id: String) -> OutputItem {
+        OutputItem::Message { id, status: ItemStatus::InProgress, role: "assistant", content: vec![] }
+    }
+
+    /// Reasoning whose text is to come.
+    pub fn reasoning(id: String) -> OutputItem {
+        let (content, encrypted_content) = (vec![], None);
+        OutputItem::Reasoning { id, status: ItemStatus::InProgress, summary: [], content, encrypted_content }
+    }
+
+    /// A call whose arguments are to come, of a custom tool or of a function.
+    pub fn call(id: String, call_id: String, name: String, is_custom: bool) -> OutputItem {
+        let status = ItemStatus::InProgress;
+        match is_custom {
+            true => OutputItem::CustomToolCall { id, status, call_id, name, input: String::new() },
+            false => OutputItem::FunctionCall { id, status, call_id, name, arguments: String::new() },
+        }
+    }
+
+    pub fn id(&self) -> &str {
+        match self {
+            OutputItem::Reasoning { id, .. }
+            | OutputItem::Message { id, .. }
+            | OutputItem::FunctionCall { id, .. }
+            | OutputItem::CustomToolCall { id, .. } => id,
+        }
+    }
+
+    /// The only part of a message or of reasoning, once it has begun.
+    pub fn part(&self) -> Option<&ContentPart> {
+        match self {
+            OutputItem::Reasoning { content, .. } | OutputItem::Message { content, .. } => content.first(),
+            OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. } => None,
+        }
+    }
+
+    /// Appends to the text of its part, or to its arguments.
+    pub fn append(&mut self, more: &str, scores: Vec<TokenLogprob>) {
+        match self {
+            OutputItem::Message { content, .. } => {
+                if let Some(ContentPart::OutputText { text, logprobs, .. }) = content.first_mut() {
+                    text.push_str(more);
+                    logprobs.extend(scores);
+                }
+            }
+            OutputItem::Reasoning { content, .. } => {
+                if let Some(ContentPart::ReasoningText { text }) = content.first_mut() {
+                    text.push_str(more);
+                }
+            }
+            OutputItem::FunctionCall { arguments: text, .. }
+            | OutputItem::CustomToolCall { input: text, .. } => text.push_str(more),
+        }
+    }
+
+    /// Begins the part of a message or of reasoning.
+    pub fn begin_part(&mut self) -> Option<ContentPart> {
+        let (content, part) = match self {
+            OutputItem::Message { content, .. } => {
+                (content, ContentPart::OutputText { text: String::new(), annotations: [], logprobs: vec![] })
+            }
+            OutputItem::Reasoning { content, .. } => {
+                (content, ContentPart::ReasoningText { text: String::new() })
+            }
+            OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. } => return None,
+        };
+        content.push(part.clone());
+        Some(part)
+    }
+
+    /// Ends the item; `encrypts` adds the encoded reasoning.
+    pub fn end(&mut self, ended: ItemStatus, encrypts: bool) {
+        match self {
+            OutputItem::Reasoning { status, content, encrypted_content, .. } => {
+                *status = ended;
+                let text = content.first().map(ContentPart::text).unwrap_or_default();
+                *encrypted_content = encrypts.then(|| encode_reasoning(text));
+            }
+            OutputItem::CustomToolCall { status, input, .. } => {
+                *status = ended;
+                // The model wrote the arguments of a function with one argument.
+                let arguments = serde_json::from_str::<serde_json::Value>(input);
+                let own = arguments.ok().and_then(|arguments| arguments["input"].as_str().map(str::to_owned));
+                *input = own.unwrap_or_else(|| std::mem::take(input));
+            }
+            OutputItem::Message { status, .. } | OutputItem::FunctionCall { status, .. } => *status = ended,
+        }
+    }
+}
+
+impl ContentPart {
+    pub fn text(&self) -> &str {
+        match self {
+            ContentPart::OutputText { text, .. } | ContentPart::ReasoningText { text } => text,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Request bodies of `POST /v1/responses`, and their validation: the fields that chat completions
+//! have too are checked as theirs.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Map, Value, json};
+
+use super::{
+    input::{InputField, messages},
+    response::{ReasoningEcho, RequestEcho, TextEcho},
+    store::{NotStored, ResponseStore},
+    tools::{OfferedTools, chat_choice},
+};
+use crate::{
+    model::Conversation,
+    server::openai::{
+        chat::{ChatPrompt, ChatRequest},
+        error::ApiError,
+        fields,
+        params::ValidRequest,
+        request::request_body,
+    },
+};
+
+const MAX_METADATA: usize = 16;
+const MAX_METADATA_KEY: usize = 64;
+const MAX_METADATA_VALUE: usize = 512;
+
+/// Values of `include`; what those of OpenAI's own tools would add is never there.
+const INCLUDED: [&str; 8] = [
+    ENCRYPTED_REASONING,
+    LOGPROBS,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+];
+const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
+const LOGPROBS: &str = "message.output_text.logprobs";
+
+request_body! {
+    pub struct ResponsesRequest {
+        input: Option<InputField>,
+        instructions: Option<String>,
+        previous_response_id: Option<String>,
+        store: Option<bool>,
+        include: Option<Vec<String>>,
+        metadata: Option<Map<String, Value>>,
+        text: Option<TextField>,
+        reasoning: Option<ReasoningField>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Value>,
+        parallel_tool_calls: Option<bool>,
+        max_output_tokens: Option<usize>,
+        max_tool_calls: Option<u64>,
+        top_logprobs: Option<usize>,
+        truncation: Option<String>,
+        background: Option<bool>,
+        enable_thinking: Option<bool>,
+        chat_template_kwargs: Option<Map<String, Value>>,
+        prompt_cache_key: Option<String>,
+        safety_identifier: Option<String>,
+        user: Option<String>,
+        conversation: Option<IgnoredAny>,
+        prompt: Option<IgnoredAny>,
+        context_management: Option<IgnoredAny>,
+        moderation: Option<IgnoredAny>,
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct TextField {
+    format: Option<Value>,
+    verbosity: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ReasoningField {
+    effort: Option<String>,
+    summary: Option<String>,
+    generate_summary: Option<String>,
+}
+
+/// What to answer.
+#[derive(Debug)]
+pub struct ResponsesPrompt {
+    /// Of this turn.
+    pub items: Vec<Value>,
+    /// Of the turns before it, once they are resolved.
+    pub history: Vec<Value>,
+    /// Without its messages, which are those of all items.
+    pub conversation: Conversation,
+    pub custom_tools: BTreeSet<String>,
+    /// The client sends reasoning back as it gets it, encoded.
+    pub encrypts_reasoning: bool,
+    pub echo: RequestEcho,
+    /// Where the answer is to be stored.
+    pub store: Option<Arc<ResponseStore>>,
+}
+
+impl ResponsesPrompt {
+    /// Finds the turns before this one, and the items that it refers to.
+    ///
+    /// # Errors
+    /// 400: they are not stored.
+    pub fn resolve(&mut self, store: &Arc<ResponseStore>) -> Result<(), ApiError> {
+        if let Some(id) = &self.echo.previous_response_id {
+            self.history = store.history(id).map_err(|NotStored(id)| {
+                let message = format!("the previous response `{id}` is not stored here, or not any more");
+                ApiError::invalid("previous_response_id", message).code("previous_response_not_found")
+            })?;
+        }
+        for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| is_reference(item)) {
+            *item = store.item(item["id"].as_str().unwrap_or_default()).map_err(|NotStored(id)| {
+                let message = format!("the item `{id}` is not stored here, or not any more");
+                ApiError::invalid(format!("input[{index}].id"), message).code("item_not_found")
+            })?;
+        }
+        self.store = self.echo.store.then(|| store.clone());
+        Ok(())
+    }
+}
+
+fn is_reference(item: &Value) -> bool {
+    item["type"] == "item_reference"
+}
+
+impl TryFrom<ResponsesRequest> for ValidRequest<ResponsesPrompt> {
+    type Error = ApiError;
+
+    fn try_from(mut request: ResponsesRequest) -> Result<ValidRequest<ResponsesPrompt>, ApiError> {
+        request.refuse_unsupported()?;
+        let items = request.items()?;
+        let includes = request.includes()?;
+        let tools = OfferedTools::new(request.tools.take().unwrap_or_default())?;
+        let chat = request.chat(&tools, includes.contains(&LOGPROBS))?;
+        let valid: ValidRequest<ChatPrompt> = chat.try_into().map_err(renamed)?;
+        let custom_tools = tools.custom.clone();
+        let prompt = |chat: ChatPrompt| ResponsesPrompt {
+            items,
+            history: vec![],
+            conversation: chat.conversation,
+            custom_tools,
+            encrypts_reasoning: includes.contains(&ENCRYPTED_REASONING),
+            echo: request.echo(tools.own),
+            store: None,
+        };
+        Ok(valid.map(prompt))
+    }
+}
+
+impl ResponsesRequest {
+    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        fields::refuse(&[
+            ("background", self.background == Some(true)),
+            ("conversation", self.conversation.is_some()),
+            ("prompt", self.prompt.is_some()),
+            ("context_management", self.context_management.is_some()),
+            ("moderation", self.moderation.is_some()),
+            ("n", self.n.is_some_and(|n| n != 1)),
+        ])?;
+        if self.max_tokens.is_some() {
+            let message = "responses have max_output_tokens instead of max_tokens";
+            return Err(ApiError::invalid("max_tokens", message));
+        }
+        match self.truncation.as_deref() {
+            None | Some("disabled") => self.check_metadata(),
+            Some("auto") => Err(ApiError::unsupported("truncation: auto")),
+            Some(other) => {
+                let message = format!("truncation is `{other}`; it must be disabled");
+                Err(ApiError::invalid("truncation", message))
+            }
+        }
+    }
+
+    fn check_metadata(&self) -> Result<(), ApiError> {
+        let metadata = self.metadata.as_ref();
+        let is_wrong = |(key, value): (&String, &Value)| {
+            key.len() > MAX_METADATA_KEY || value.as_str().is_none_or(|text| text.len() > MAX_METADATA_VALUE)
+        };
+        if metadata.is_some_and(|all| all.len() > MAX_METADATA || all.iter().any(is_wrong)) {
+            let message = format!(
+                "metadata takes {MAX_METADATA} keys of {MAX_METADATA_KEY} bytes, with strings of {MAX_METADATA_VALUE} bytes"
+            );
+            return Err(ApiError::invalid("metadata", message));
+        }
+        Ok(())
+    }
+
+    /// The items of this turn. Those that it refers to are known later.
+    fn items(&mut self) -> Result<Vec<Value>, ApiError> {
+        let items = self.input.take().map(InputField::items).transpose()?.unwrap_or_default();
+        if items.is_empty() {
+            return Err(ApiError::invalid("input", "input is empty; send a text or at least one item"));
+        }
+        let own: Vec<Value> = items.iter().filter(|item| !is_reference(item)).cloned().collect();
+        messages(None, &own)?;
+        Ok(items)
+    }
+
+    fn includes(&mut self) -> Result<Vec<&'static str>, ApiError> {
+        let known = |name: &String| {
+            let known = INCLUDED.iter().find(|known| *known == name).copied();
+            let message = || format!("include names `{name}`; it can name {}", INCLUDED.join(", "));
+            known.ok_or_else(|| ApiError::invalid("include", message()))
+        };
+        self.include.iter().flatten().map(known).collect()
+    }
+
+    /// A request for a chat completion with the same parameters; its messages stand for the items.
+    fn chat(&mut self, tools: &OfferedTools, with_logprobs: bool) -> Result<ChatRequest, ApiError> {
+        let choice = self.tool_choice.as_ref().map(chat_choice).transpose()?;
+        let is_idle = tools.chat.is_empty() && choice.as_ref().is_none_or(|c| c == "auto" || c == "none");
+        let text = self.text.as_ref();
+        let reasoning = self.reasoning.as_ref();
+        let fields = json!({
+            "messages": [{ "role": "user", "content": "" }],
+            "tools": (!tools.chat.is_empty()).then_some(&tools.chat),
+            "tool_choice": choice.filter(|_| !is_idle),
+            "parallel_tool_calls": self.parallel_tool_calls.filter(|_| !tools.chat.is_empty()),
+            "reasoning_effort": reasoning.and_then(|reasoning| reasoning.effort.as_ref()),
+            "enable_thinking": self.enable_thinking,
+            "chat_template_kwargs": self.chat_template_kwargs.take(),
+            "verbosity": text.and_then(|text| text.verbosity.as_ref()),
+            "max_completion_tokens": self.max_output_tokens,
+            "logprobs": (with_logprobs || self.top_logprobs.is_some_and(|top| top > 0)).then_some(true),
+            "top_logprobs": self.top_logprobs,
+        });
+        let invalid = |error: serde_json::Error| renamed(ApiError::invalid_body(error.to_string()));
+        let mut shared = self.take_shared();
+        if let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) {
+            if shared.response_format.is_some() {
+                let message = "response_format and text.format exclude each other";
+                return Err(ApiError::invalid("response_format", message));
+            }
+            shared.response_format = Some(serde_json::from_value(response_format(format)).map_err(invalid)?);
+        }
+        let mut chat: ChatRequest = serde_json::from_value(fields).map_err(invalid)?;
+        chat.put_shared(shared);
+        Ok(chat)
+    }
+
+    fn echo(self, tools: Vec<Value>) -> RequestEcho {
+        let ReasoningField { effort, summary, generate_summary } = self.reasoning.unwrap_or_default();
+        let format = self.text.and_then(|text| text.format);
+        RequestEcho {
+            instructions: self.instructions,
+            max_output_tokens: self.max_output_tokens,
+            max_tool_calls: self.max_tool_calls,
+            metadata: self.metadata.unwrap_or_default(),
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+            previous_response_id: self.previous_response_id,
+            prompt_cache_key: self.prompt_cache_key,
+            reasoning: ReasoningEcho { effort, summary: summary.or(generate_summary) },
+            safety_identifier: self.safety_identifier,
+            service_tier: "default",
+            store: self.store.unwrap_or(true),
+            temperature: 0.0,
+            text: TextEcho { format: format.unwrap_or(json!({ "type": "text" })), verbosity: "medium" },
+            tool_choice: self.tool_choice.unwrap_or("auto".into()),
+            tools,
+            top_logprobs: self.top_logprobs.unwrap_or(0),
+            top_p: 1.0,
+            truncation: "disabled",
+            user: self.user,
+        }
+    }
+}
+
+/// `text.format` as chat completions have it: a schema with its name in an object of its own.
+fn response_format(format: &Value) -> Value {
+    let mut schema = format.clone();
+    match schema.as_object_mut() {
+        Some(fields) if fields.get("type") == Some(&"json_schema".into()) => {
+            fields.remove("type");
+            json!({ "type": "json_schema", "json_schema": schema })
+        }
+        _ => schema,
+    }
+}
+
+/// An error of a chat completion with the names of this route's fields.
+fn renamed(mut error: ApiError) -> ApiError {
+    const NAMES: [(&str, &str); 6] = [
+        ("max_completion_tokens", "max_output_tokens"),
+        ("max_tokens", "max_output_tokens"),
+        ("messages", "input"),
+        ("response_format", "text.format"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("verbosity", "text.verbosity"),
+    ];
+    let name = |text: String| {
+        let known = NAMES.iter().find(|(chat, own)| text.contains(chat) && !text.contains(own));
+        known.map_or(text.clone(), |(chat, own)| text.replace(chat, own))
+    };
+    error.body.param = error.body.param.map(name);
+    error.body.message = name(error.body.message);
+    error
+}

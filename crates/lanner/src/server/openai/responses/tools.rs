@@ -1,0 +1,163 @@
+//! Tools of the Responses API, as chat completions have them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::server::openai::error::ApiError;
+
+/// Tools that OpenAI's servers run, and that an answer can do without: they are not offered to the
+/// model.
+const NOT_OFFERED: [&str; 6] = [
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "image_generation",
+    "local_shell",
+];
+
+/// Tools that the model is offered.
+#[derive(Debug, Default, PartialEq)]
+pub struct OfferedTools {
+    /// As the request has them.
+    pub own: Vec<Value>,
+    /// As chat completions have them.
+    pub chat: Vec<Value>,
+    /// Names of custom tools: the model calls them as functions of one text.
+    pub custom: BTreeSet<String>,
+}
+
+impl OfferedTools {
+    /// # Errors
+    /// 400: a tool lacks a field, or an answer without it would be another one.
+    pub fn new(tools: Vec<Value>) -> Result<OfferedTools, ApiError> {
+        let mut offered = OfferedTools::default();
+        for (index, tool) in tools.into_iter().enumerate() {
+            let param = format!("tools[{index}]");
+            let text = |name: &str| {
+                let param = format!("{param}.{name}");
+                tool[name]
+                    .as_str()
+                    .ok_or_else(|| ApiError::invalid(param.clone(), format!("{param} must be a string")))
+            };
+            match text("type")? {
+                "function" => offered.chat.push(function(&tool, text("name")?)),
+                "custom" => {
+                    let name = text("name")?;
+                    offered.chat.push(custom(&tool, name, &param)?);
+                    offered.custom.insert(name.to_owned());
+                }
+                kind if NOT_OFFERED.contains(&kind) => continue,
+                kind => {
+                    let message = format!("{param} is a `{kind}` tool, which is not supported");
+                    return Err(
+                        ApiError::invalid(format!("{param}.type"), message).code("unsupported_parameter")
+                    );
+                }
+            }
+            offered.own.push(tool);
+        }
+        Ok(offered)
+    }
+}
+
+fn function(tool: &Value, name: &str) -> Value {
+    let mut function = json!({ "name": name });
+    for field in ["description", "parameters", "strict"] {
+        if !tool[field].is_null() {
+            function[field] = tool[field].clone();
+        }
+    }
+    json!({ "type": "function", "function": function })
+}
+
+/// # Errors
+/// 400: its text has a grammar, which is not enforced.
+fn custom(tool: &Value, name: &str, param: &str) -> Result<Value, ApiError> {
+    let format = tool.pointer("/format/type").and_then(Value::as_str).unwrap_or("text");
+    if format != "text" {
+        let message = format!("{param} has a format of type `{format}`; only text is supported");
+        return Err(ApiError::invalid(format!("{param}.format"), message).code("unsupported_parameter"));
+    }
+    let input = json!({ "type": "string", "description": "The whole input of the tool." });
+    let parameters = json!({
+        "type": "object",
+        "properties": { "input": input },
+        "required": ["input"],
+        "additionalProperties": false,
+    });
+    let mut function = json!({ "name": name, "parameters": parameters });
+    if !tool["description"].is_null() {
+        function["description"] = tool["description"].clone();
+    }
+    Ok(json!({ "type": "function", "function": function }))
+}
+
+/// `tool_choice`, as chat completions have it.
+///
+/// # Errors
+/// 400: it requires a tool that the model is not offered.
+pub fn chat_choice(choice: &Value) -> Result<Value, ApiError> {
+    let named = |tool: &Value| json!({ "type": "function", "function": { "name": tool["name"] } });
+    let Some(kind) = choice["type"].as_str() else { return Ok(choice.clone()) };
+    match kind {
+        "function" | "custom" => Ok(named(choice)),
+        "allowed_tools" => {
+            let allowed = choice["tools"].as_array().into_iter().flatten();
+            let tools: Vec<Value> = allowed.map(named).collect();
+            let allowed_tools = json!({ "mode": choice["mode"], "tools": tools });
+            Ok(json!({ "type": "allowed_tools", "allowed_tools": allowed_tools }))
+        }
+        kind => {
+            let message = format!("tool_choice requires a `{kind}` tool, which is not supported");
+            Err(ApiError::invalid("tool_choice", message).code("unsupported_parameter"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_become_those_of_chat_completions() {
+        let parameters = json!({ "type": "object", "properties": {} });
+        let f = json!({ "type": "function", "name": "f", "description": "d", "parameters": parameters, "strict": false });
+        let patch = json!({ "type": "custom", "name": "patch", "format": { "type": "text" } });
+        let search = json!({ "type": "web_search", "external_web_access": false });
+        let offered = OfferedTools::new(vec![search, f.clone(), patch.clone()]).unwrap();
+        let expected = json!({ "name": "f", "description": "d", "parameters": parameters, "strict": false });
+        assert_eq!(offered.chat[0], json!({ "type": "function", "function": expected }));
+        assert_eq!(offered.chat[1]["function"]["parameters"]["required"], json!(["input"]));
+        assert_eq!(offered.own, [f, patch]);
+        assert_eq!(offered.custom, ["patch".to_owned()].into());
+    }
+
+    #[test]
+    fn tool_that_the_answer_depends_on_is_refused() {
+        for (tool, param) in [
+            (json!({ "type": "mcp", "server_url": "https://example.com" }), "tools[0].type"),
+            (json!({ "type": "file_search", "vector_store_ids": [] }), "tools[0].type"),
+            (json!({ "type": "function" }), "tools[0].name"),
+            (json!({ "name": "f" }), "tools[0].type"),
+            (json!({ "type": "custom", "name": "f", "format": { "type": "grammar" } }), "tools[0].format"),
+        ] {
+            let error = OfferedTools::new(vec![tool.clone()]).unwrap_err();
+            assert_eq!(error.body.param.as_deref(), Some(param), "{tool}");
+        }
+    }
+
+    #[test]
+    fn tool_choice_becomes_that_of_chat_completions() {
+        let check = |choice: Value, expected: Value| assert_eq!(chat_choice(&choice).unwrap(), expected);
+        let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        check(json!("required"), json!("required"));
+        check(json!({ "type": "function", "name": "f" }), named("f"));
+        check(
+            json!({ "type": "allowed_tools", "mode": "auto", "tools": [{ "type": "function", "name": "f" }] }),
+            json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [named("f")] } }),
+        );
+        assert!(chat_choice(&json!({ "type": "file_search" })).is_err());
+    }
+}
