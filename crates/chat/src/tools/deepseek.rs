@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{
     ToolSet,
-    compile::CallGrammar,
+    call_grammar::CallGrammar,
     definition::InvalidTools,
-    dialect::{OPENAI_ID, Syntax},
     json,
     reader::{Reader, Result},
+    syntax::{OPENAI_ID, Syntax},
 };
 
 const OPEN: &str = "<｜tool▁calls▁begin｜>";

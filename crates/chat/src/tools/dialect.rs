@@ -1,14 +1,9 @@
 //! The syntaxes of tool calls, by model family.
 
-use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr};
 
 use super::{
-    ToolSet,
-    compile::CallGrammar,
-    deepseek,
-    definition::InvalidTools,
-    gemma4, glm, harmony, hermes, kimi, llama, mistral, pythonic, qwen_xml,
-    reader::{Reader, Result},
+    deepseek, gemma4, glm, harmony, hermes, kimi, llama, mistral, pythonic, qwen_xml, syntax::Syntax,
 };
 use crate::Tokenizer;
 
@@ -42,31 +37,6 @@ pub enum Dialect {
     /// Messages with channels and recipients: gpt-oss.
     Harmony,
 }
-
-/// What there is to know of a dialect.
-pub(super) struct Syntax {
-    pub name: &'static str,
-    /// Models that write it, for the documentation.
-    pub models: &'static str,
-    /// A call of `f` with `a` = 1.
-    pub example: &'static str,
-    /// Tokens that a decoder must show although they are special.
-    pub markers: &'static [&'static str],
-    /// What ids of calls begin with, and how many random characters follow.
-    pub id: (&'static str, usize),
-    /// The texts that begin a call or a section of calls.
-    pub triggers: fn(&ToolSet) -> Vec<String>,
-    /// Those that begin the grammar.
-    pub grammar_triggers: fn(&ToolSet) -> Vec<String>,
-    pub read: fn(Reader, Arc<ToolSet>) -> CallReading,
-    pub grammar: fn(&ToolSet) -> std::result::Result<CallGrammar, InvalidTools>,
-}
-
-/// A suspended parser of calls.
-pub(super) type CallReading = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
-
-/// The usual ids, as OpenAI's.
-pub(super) const OPENAI_ID: (&str, usize) = ("call_", 24);
 
 impl Dialect {
     /// All dialects.

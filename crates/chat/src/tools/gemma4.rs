@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{
     ToolSet,
-    compile::CallGrammar,
+    call_grammar::CallGrammar,
     definition::InvalidTools,
-    dialect::{OPENAI_ID, Syntax},
     literal,
     parameters::{self, Members},
     reader::{Malformed, Reader, Result},
+    syntax::{OPENAI_ID, Syntax},
 };
 
 const OPEN: &str = "<|tool_call>";

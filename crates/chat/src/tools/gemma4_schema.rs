@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    compile::Lark,
+    call_grammar::Lark,
     definition::{InvalidTools, invalid},
     literal::QUOTE,
 };

@@ -1,6 +1,6 @@
 //! gpt-oss: a reply is a sequence of messages, each in a channel and perhaps to a tool.
 //!
-//! `analysis` is reasoning, `final` and `commentary` to nobody are content, a message to
+//! `analysis` is reasoning, `final` and `commentary` without a recipient are content, a message to
 //! `functions.NAME` is a call.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::{
     ToolSet,
-    compile::{CallGrammar, Lark},
+    call_grammar::{CallGrammar, Lark},
     definition::InvalidTools,
-    dialect::{OPENAI_ID, Syntax},
     json,
     reader::{Reader, Result},
+    syntax::{OPENAI_ID, Syntax},
 };
 use crate::Delta;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{
     ToolSet,
-    compile::CallGrammar,
+    call_grammar::CallGrammar,
     definition::InvalidTools,
-    dialect::Syntax,
     json,
     reader::{Malformed, Reader, Result},
+    syntax::Syntax,
 };
 
 const OPEN: &str = "[TOOL_CALLS]";

@@ -1,6 +1,7 @@
 //! Tool calls: how each model family writes them, how they are read from a reply, and the grammar
 //! that keeps them valid.
 
+mod call_grammar;
 mod call_id;
 mod compile;
 mod deepseek;
@@ -21,6 +22,7 @@ mod parser;
 mod pythonic;
 mod qwen_xml;
 mod reader;
+mod syntax;
 #[cfg(test)]
 mod tests;
 

@@ -9,8 +9,8 @@ use std::{
 use super::{
     Dialect, ToolSet,
     call_id::CallIds,
-    dialect::CallReading,
     reader::{Malformed, Reader, Tape},
+    syntax::CallReading,
 };
 use crate::{Delta, stop::overlap};
 

@@ -33,8 +33,8 @@ pub trait ConstraintState: Send {
     /// The constraint cannot go on.
     fn allowed(&mut self) -> Result<TokenSet, String>;
 
-    /// At most `max` tokens that must come next, for drafts. Others than those that `allowed` allows
-    /// cost time, never the answer.
+    /// At most `max` tokens that must come next, for drafts. A token that `allowed` does not allow
+    /// costs time, never the answer.
     ///
     /// # Errors
     /// The constraint cannot go on.

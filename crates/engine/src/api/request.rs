@@ -21,7 +21,8 @@ pub struct Request {
     /// Report the prompt's own log-probabilities too, in one
     /// [`Event::Prompt`](crate::Event::Prompt).
     pub prompt_logprobs: bool,
-    /// Report the progress of the prompt, in [`Event::PromptProgress`](crate::Event::PromptProgress).
+    /// Report the progress of the prompt, in
+    /// [`Event::PromptProgress`](crate::Event::PromptProgress).
     pub prompt_progress: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,

@@ -23,6 +23,7 @@ pub mod run;
 mod schedule;
 pub mod scripted;
 pub mod sequence;
+mod sequence_draft;
 pub mod start;
 mod step;
 mod step_clock;

@@ -12,11 +12,9 @@ use super::{
     submission::Submission,
 };
 use crate::{
-    api::{
-        FinishReason, MAX_DEPTH, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs,
-    },
+    api::{FinishReason, MissReason, ModelInfo, Request, RequestError, Reservation, TokenLogprobs},
     cache::{Cache, WindowEvicted},
-    masks::{Masks, SequenceMasks},
+    masks::SequenceMasks,
     models::Model,
     prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixMatch, StateCopy},
     sample::Sampler,
@@ -45,8 +43,8 @@ pub struct Sequence {
     /// Of the prompt tokens read back, if the request wants an embedding.
     pooled: PooledStates,
     delivery: Delivery,
-    max_new_tokens: usize,
-    vocab_size: usize,
+    pub max_new_tokens: usize,
+    pub vocab_size: usize,
 }
 
 /// Tokens proposed for the next step; only while no sampled token is unread.
@@ -315,82 +313,6 @@ impl Sequence {
                 panic!("a window has dropped tokens before a draft of {tokens}")
             });
         }
-    }
-}
-
-/// Drafts and constraints.
-impl Sequence {
-    /// Whether it decodes and all but its last token is computed: a draft can follow.
-    pub fn can_verify_draft(&self) -> bool {
-        self.phase.is_running()
-            && self.generated() > 0
-            && self.progress.num_computed_tokens + 1 == self.tokens.len()
-    }
-
-    /// Most tokens of a draft: each step generates one more than it accepts.
-    pub fn max_draft_tokens(&self) -> usize {
-        (self.max_new_tokens - self.generated()).saturating_sub(1)
-    }
-
-    /// Tells the constraint the known tokens, and asks for what it forces if a draft may follow.
-    pub fn follow_constraint(&mut self) {
-        let Some(masks) = &mut self.masks else { return };
-        if self.progress.num_unread > 0 {
-            return;
-        }
-        masks.follow(&self.tokens[self.request.prompt.len()..]);
-        self.draft.forced.clear();
-        if self.speculation.is_off() || !self.can_verify_draft() {
-            self.order_masks();
-        }
-    }
-
-    /// Waits for the tokens that the constraint forces, if a draft may follow.
-    pub fn force(&mut self) {
-        let depth = self.max_draft_tokens().min(MAX_DEPTH);
-        if depth == 0 || self.speculation.is_off() || !self.can_verify_draft() {
-            return;
-        }
-        if let Some(masks) = &mut self.masks {
-            self.draft.forced = masks.forced(depth);
-        }
-    }
-
-    /// Has the constraint compute what may follow the known tokens and the draft.
-    pub fn order_masks(&mut self) {
-        if let Some(masks) = self.masks.as_mut().filter(|_| self.progress.num_unread == 0) {
-            masks.order();
-        }
-    }
-
-    /// What may follow the known tokens and the draft; waits for it.
-    pub fn take_masks(&mut self) -> Option<Masks> {
-        self.masks.as_mut().map(SequenceMasks::get)
-    }
-
-    /// Sets the draft, up to the first token that cannot be right.
-    pub fn set_draft(&mut self, mut tokens: Vec<u32>) {
-        let known = tokens.iter().position(|&token| token as usize >= self.vocab_size);
-        tokens.truncate(known.unwrap_or(tokens.len()));
-        if let Some(masks) = self.masks.as_mut().filter(|_| !tokens.is_empty()) {
-            tokens.truncate(masks.draft(&tokens));
-        }
-        self.draft.tokens = tokens;
-    }
-
-    /// Shortens the draft so that no step crosses a due snapshot.
-    pub fn truncate_draft(&mut self) {
-        let computed = self.progress.num_computed_tokens;
-        if let Some(&at) = self.snapshots.due_at.range(computed + 1..).next() {
-            self.draft.tokens.truncate(at.saturating_sub(computed + 2));
-        }
-    }
-
-    /// Rewinds the rejected tokens of a verified draft.
-    #[track_caller]
-    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
-        self.rewind(drafted - accepted);
-        self.speculation.on_verified(drafted, accepted);
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Server,
     openai::{GenerateParams, ValidRequest, error::ApiError, usage::Usage},
-    wire::Wire,
+    protocol::Protocol,
 };
 use crate::{
     generate::ChoiceEvent,
@@ -24,7 +24,7 @@ pub trait ApiFormat: Sized + Send + 'static {
     /// The whole answer, folded from pieces.
     type Whole: Serialize + Send;
 
-    const WIRE: Wire;
+    const WIRE: Protocol;
     const ID_PREFIX: &'static str;
     /// Distinguishes the route's idempotency keys from those of others.
     const ROUTE: &'static str;

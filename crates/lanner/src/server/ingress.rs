@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{openai::error::ApiError, paths, request_log::RequestLog, wire::Wire};
+use super::{openai::error::ApiError, paths, protocol::Protocol, request_log::RequestLog};
 use crate::sampling;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -30,17 +30,17 @@ async fn enter(mut request: Request, next: Next) -> Response {
     if let Some(uri) = with_path(request.uri(), &path) {
         *request.uri_mut() = uri;
     }
-    let wire = Wire::of(&path);
+    let protocol = Protocol::of(&path);
     let id = client_id(request.headers()).unwrap_or_else(new_id);
     let log = Arc::new(RequestLog::new(id, request.method().clone(), path));
     request.extensions_mut().insert(log.clone());
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        response = shaped(wire, &error, log.id(), response);
+        response = shaped(protocol, &error, log.id(), response);
     }
     if let Ok(value) = HeaderValue::from_str(log.id()) {
         response.headers_mut().insert(REQUEST_ID, value.clone());
-        if wire == Wire::Anthropic {
+        if protocol == Protocol::Anthropic {
             response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value);
         }
     }
@@ -58,15 +58,15 @@ fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// The error in the format of the wire; the headers stay.
-fn shaped(wire: Wire, error: &ApiError, id: &str, response: Response) -> Response {
-    if wire == Wire::OpenAi {
+/// The error in the format of the protocol; the headers stay.
+fn shaped(protocol: Protocol, error: &ApiError, id: &str, response: Response) -> Response {
+    if protocol == Protocol::OpenAi {
         return response;
     }
     let (mut parts, _) = response.into_parts();
-    parts.status = wire.status(error);
+    parts.status = protocol.status(error);
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    let body = Json(wire.error(error, id)).into_response().into_body();
+    let body = Json(protocol.error(error, id)).into_response().into_body();
     Response::from_parts(parts, body)
 }
 

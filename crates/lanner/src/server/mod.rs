@@ -17,11 +17,11 @@ mod metrics;
 pub mod openai;
 mod paths;
 pub mod preparation;
+mod protocol;
 mod request_log;
 mod responses;
 mod shutdown;
 mod utility;
-mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicUsize},

@@ -7,6 +7,7 @@ use crate::tools::Dialect;
 type Call = (&'static str, Map<String, Value>);
 
 /// A section of calls in a dialect.
+// Long: one arm for each dialect.
 pub fn written(dialect: Dialect, calls: &[Call]) -> String {
     let json = |arguments: &Map<String, Value>| Value::Object(arguments.clone()).to_string();
     let each = |write: &dyn Fn(usize, &Call) -> String, separator: &str| {

@@ -1,4 +1,5 @@
-//! The fields that constrain an answer: OpenAI's, vLLM's, llama.cpp's and Ollama's. At most one may.
+//! The fields that constrain an answer: OpenAI's, vLLM's, llama.cpp's and Ollama's. A request has
+//! at most one of them.
 
 use chat::grammar::Source;
 use serde::Deserialize;

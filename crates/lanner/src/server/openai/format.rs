@@ -16,7 +16,7 @@ use crate::{
     model::{Model, Prompt, PromptError},
     server::{
         format::{AnswerInfo, ApiFormat, Frame},
-        wire::Wire,
+        protocol::Protocol,
     },
 };
 
@@ -110,7 +110,7 @@ impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
     type Piece = Chunk<F::Piece>;
     type Whole = Envelope<F::Choice>;
 
-    const WIRE: Wire = Wire::OpenAi;
+    const WIRE: Protocol = Protocol::OpenAi;
     const ID_PREFIX: &'static str = F::ID_PREFIX;
     const ROUTE: &'static str = F::WHOLE;
     const PROMPT: &'static str = F::PROMPT;

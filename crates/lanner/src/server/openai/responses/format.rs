@@ -20,8 +20,8 @@ use crate::{
         Server,
         format::{AnswerInfo, ApiFormat, Frame},
         openai::{GenerateParams, chat::TokenLogprob, error::ApiError, prompt_error},
+        protocol::Protocol,
         unix_seconds,
-        wire::Wire,
     },
 };
 
@@ -58,7 +58,7 @@ impl ApiFormat for ResponsesFormat {
     type Piece = StreamEvent;
     type Whole = FinalResponse;
 
-    const WIRE: Wire = Wire::OpenAi;
+    const WIRE: Protocol = Protocol::OpenAi;
     const ID_PREFIX: &'static str = "resp_";
     const ROUTE: &'static str = "response";
     const PROMPT: &'static str = "input";

@@ -140,9 +140,8 @@ impl ResponseStore {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let expired = entries.by_id.extract_if(.., |_, entry| entry.expires <= now);
-        let bytes: usize = expired.map(|(_, entry)| entry.bytes()).sum();
-        entries.bytes -= bytes;
+        entries.by_id.retain(|_, entry| entry.expires > now);
+        entries.bytes = entries.by_id.values().map(Entry::bytes).sum();
         entries
     }
 }

@@ -10,7 +10,7 @@ use super::{
 
 /// An API whose clients the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
+pub enum Protocol {
     OpenAi,
     Anthropic,
     Ollama,
@@ -19,19 +19,19 @@ pub enum Wire {
 /// Anthropic's status of an overloaded server, which its clients retry.
 const OVERLOADED: u16 = 529;
 
-impl Wire {
+impl Protocol {
     /// The API of a canonical path.
-    pub fn of(path: &str) -> Wire {
+    pub fn of(path: &str) -> Protocol {
         match path.trim_start_matches('/').split('/').take(2).collect::<Vec<_>>()[..] {
-            ["v1", "messages"] => Wire::Anthropic,
-            ["api", ..] => Wire::Ollama,
-            _ => Wire::OpenAi,
+            ["v1", "messages"] => Protocol::Anthropic,
+            ["api", ..] => Protocol::Ollama,
+            _ => Protocol::OpenAi,
         }
     }
 
     pub fn status(self, error: &ApiError) -> StatusCode {
         match (self, error.status) {
-            (Wire::Anthropic, StatusCode::SERVICE_UNAVAILABLE) => {
+            (Protocol::Anthropic, StatusCode::SERVICE_UNAVAILABLE) => {
                 StatusCode::from_u16(OVERLOADED).unwrap_or(error.status)
             }
             (_, status) => status,
@@ -41,18 +41,18 @@ impl Wire {
     /// The body of an error; `id` is the request's.
     pub fn error(self, error: &ApiError, id: &str) -> Value {
         match self {
-            Wire::OpenAi => json!(ErrorObject { error: &error.body }),
-            Wire::Anthropic => {
+            Protocol::OpenAi => json!(ErrorObject { error: &error.body }),
+            Protocol::Anthropic => {
                 let error = json!({ "type": anthropic_type(error), "message": anthropic_message(error) });
                 json!({ "type": "error", "error": error, "request_id": id })
             }
-            Wire::Ollama => json!({ "error": error.body.message }),
+            Protocol::Ollama => json!({ "error": error.body.message }),
         }
     }
 
     /// The event that ends a stream with an error.
     pub fn error_frame(self, error: &ApiError, id: &str) -> Frame {
-        let event = (self == Wire::Anthropic).then_some("error");
+        let event = (self == Protocol::Anthropic).then_some("error");
         Frame::json(event, &self.error(error, id))
     }
 }
@@ -85,15 +85,15 @@ mod tests {
 
     #[test]
     fn wire_follows_from_the_path() {
-        for (path, wire) in [
-            ("/v1/messages", Wire::Anthropic),
-            ("/v1/messages/count_tokens", Wire::Anthropic),
-            ("/api/chat", Wire::Ollama),
-            ("/v1/chat/completions", Wire::OpenAi),
-            ("/health", Wire::OpenAi),
-            ("/", Wire::OpenAi),
+        for (path, protocol) in [
+            ("/v1/messages", Protocol::Anthropic),
+            ("/v1/messages/count_tokens", Protocol::Anthropic),
+            ("/api/chat", Protocol::Ollama),
+            ("/v1/chat/completions", Protocol::OpenAi),
+            ("/health", Protocol::OpenAi),
+            ("/", Protocol::OpenAi),
         ] {
-            assert_eq!(Wire::of(path), wire, "{path}");
+            assert_eq!(Protocol::of(path), protocol, "{path}");
         }
     }
 
@@ -101,23 +101,23 @@ mod tests {
     fn error_has_the_shape_of_its_wire() {
         let error = ApiError::invalid("max_tokens", "max_tokens is 0");
         assert_eq!(
-            Wire::Anthropic.error(&error, "req_1"),
+            Protocol::Anthropic.error(&error, "req_1"),
             json!({ "type": "error", "request_id": "req_1",
                     "error": { "type": "invalid_request_error", "message": "max_tokens is 0" } })
         );
-        assert_eq!(Wire::Ollama.error(&error, "req_1"), json!({ "error": "max_tokens is 0" }));
-        assert_eq!(Wire::OpenAi.error(&error, "req_1")["error"]["param"], "max_tokens");
+        assert_eq!(Protocol::Ollama.error(&error, "req_1"), json!({ "error": "max_tokens is 0" }));
+        assert_eq!(Protocol::OpenAi.error(&error, "req_1")["error"]["param"], "max_tokens");
         let full = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no memory");
-        assert_eq!(Wire::Anthropic.status(&full).as_u16(), 529);
-        assert_eq!(Wire::Anthropic.error(&full, "")["error"]["type"], "overloaded_error");
-        assert_eq!(Wire::Ollama.status(&full).as_u16(), 503);
+        assert_eq!(Protocol::Anthropic.status(&full).as_u16(), 529);
+        assert_eq!(Protocol::Anthropic.error(&full, "")["error"]["type"], "overloaded_error");
+        assert_eq!(Protocol::Ollama.status(&full).as_u16(), 503);
     }
 
     #[test]
     fn error_frame_is_a_named_event_for_anthropic_only() {
         let error = ApiError::invalid("a", "b");
-        assert_eq!(Wire::Anthropic.error_frame(&error, "r").event, Some("error"));
-        assert_eq!(Wire::OpenAi.error_frame(&error, "r").event, None);
-        assert_eq!(Wire::Ollama.error_frame(&error, "r").data, r#"{"error":"b"}"#);
+        assert_eq!(Protocol::Anthropic.error_frame(&error, "r").event, Some("error"));
+        assert_eq!(Protocol::OpenAi.error_frame(&error, "r").event, None);
+        assert_eq!(Protocol::Ollama.error_frame(&error, "r").data, r#"{"error":"b"}"#);
     }
 }
