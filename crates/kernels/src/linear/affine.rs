@@ -18,7 +18,7 @@ pub struct Affine<'a> {
 
 impl Affine<'_> {
     /// Panics unless the parts are those of `rows` rows of `k`.
-    pub(super) fn check(&self, rows: usize, k: usize) {
+    pub(crate) fn check(&self, rows: usize, k: usize) {
         let Affine { codes, scales, biases, group_size, bits } = self;
         assert!([2, 3, 4, 5, 6, 8].contains(bits), "{bits} bits per weight; 2, 3, 4, 5, 6 and 8 exist");
         assert!([32, 64, 128].contains(group_size), "groups of {group_size}; 32, 64 and 128 exist");

@@ -8,11 +8,16 @@
 //!
 //! ```text
 //! sum = 0
-//! for each group g:                                  codes of the weight, integers of x
-//!     dot = Σ code · integer                         exact
-//!     sum = fma(scale[g], dot as f32 · step[g], sum)
-//!     sum = fma(bias[g], (Σ integer) as f32 · step[g], sum)
+//! for each segment of 512 inputs:
+//!     part = 0
+//!     for each group g of the segment:               codes of the weight, integers of x
+//!         dot = Σ code · integer                     exact
+//!         part = fma(scale[g], dot as f32 · step[g], part)
+//!         part = fma(bias[g], (Σ integer) as f32 · step[g], part)
+//!     sum = sum + part
 //! ```
+//!
+//! Segments let a GPU divide the inputs among its threads and still add up in this order.
 //!
 //! Integer sums do not depend on their order, so results are bit-identical for every instruction
 //! set, number of rows and number of threads. Weights need no conversion: codes are multiplied as

@@ -2,7 +2,8 @@
 
 use crate::cache_line::CacheLine;
 
-/// Inputs of a panel that are unpacked at a time: 16 KB of codes.
+/// Inputs of a panel that are unpacked at a time, 16 KB of codes: a segment of the sums, whose size
+/// is part of the arithmetic.
 pub(crate) const K_BLOCK: usize = 512;
 
 /// Up to [`K_BLOCK`] inputs of a panel of weights, unpacked.

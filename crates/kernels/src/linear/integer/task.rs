@@ -21,6 +21,7 @@ use crate::{
     },
     memory::with_scratch,
     parallel::{for_each, threads},
+    simd::{WithSimd, dispatch},
 };
 
 /// Most rows of `x` in a task: with 512 inputs, 256 KB.
@@ -139,15 +140,16 @@ impl IntegerTask<'_> {
         let mut panel = PANEL.take().unwrap_or_else(|| Box::new(UnpackedPanel::ZERO));
         let rows = self.output.targets.len();
         let panels = PANELS.min(self.columns.div_ceil(PANEL_ROWS));
-        with_scratch(2 * rows * panels * PANEL_ROWS, |sums| {
-            let (sums, ups) = sums.as_chunks_mut::<PANEL_ROWS>().0.split_at_mut(rows * panels);
+        with_scratch(3 * rows * panels * PANEL_ROWS, |sums| {
+            let (sums, rest) = sums.as_chunks_mut::<PANEL_ROWS>().0.split_at_mut(rows * panels);
+            let (ups, segment) = rest.split_at_mut(rows * panels);
             for column in (0..self.columns).step_by(panels * PANEL_ROWS) {
                 let columns = column..self.columns.min(column + panels * PANEL_ROWS);
                 let sums = &mut sums[..rows * columns.len().div_ceil(PANEL_ROWS)];
-                self.multiply(self.weight, columns.clone(), &mut panel, sums);
+                self.multiply(self.weight, columns.clone(), &mut panel, segment, sums);
                 if let Some((up, activation)) = self.gated {
                     let ups = &mut ups[..sums.len()];
-                    self.multiply(up, columns.clone(), &mut panel, ups);
+                    self.multiply(up, columns.clone(), &mut panel, segment, ups);
                     gate_in_place(sums.as_flattened_mut(), ups.as_flattened(), activation);
                 }
                 for row in 0..rows {
@@ -161,12 +163,13 @@ impl IntegerTask<'_> {
         (self.kernels.finish)();
     }
 
-    /// Sums of some columns: for each panel, all rows.
+    /// Sums of some columns: for each panel, all rows. `segment` is memory for as many sums.
     fn multiply(
         &self,
         weight: &IntegerWeight,
         columns: Range<usize>,
         panel: &mut UnpackedPanel,
+        segment: &mut [[f32; PANEL_ROWS]],
         sums: &mut [[f32; PANEL_ROWS]],
     ) {
         let rows = self.output.targets.len();
@@ -190,11 +193,13 @@ impl IntegerTask<'_> {
         }
         let group = weight.layout().group;
         sums.fill([0.0; PANEL_ROWS]);
-        // A K block of `x` stays in the second-level cache for all panels.
+        // A K block of `x`, a segment of the sums, stays in the second-level cache for all panels.
         for start in (0..self.k).step_by(K_BLOCK) {
             let inputs = start..self.k.min(start + K_BLOCK);
             let groups = inputs.len() / group;
             for (columns, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
+                let segment = &mut segment[..sums.len()];
+                segment.fill([0.0; PANEL_ROWS]);
                 let (first, rows) = (self.first + columns.start, columns.len());
                 // SAFETY: the processor has the features of the selected kernels; the weight has
                 // these rows.
@@ -207,14 +212,34 @@ impl IntegerTask<'_> {
                             (self.kernels.unpack_packed)(*packed, first, rows, inputs.clone(), panel);
                         }
                     }
-                    (self.kernels.multiply)(KBlock { panel, start, groups, group }, self.tiles(), sums);
+                    (self.kernels.multiply)(KBlock { panel, start, groups, group }, self.tiles(), segment);
                 }
+                add(sums.as_flattened_mut(), segment.as_flattened());
             }
         }
     }
 
     fn tiles(&self) -> InputTiles<'_> {
         self.inputs.tiles(self.start, self.output.targets.len())
+    }
+}
+
+/// `sums += segment`
+fn add(sums: &mut [f32], segment: &[f32]) {
+    dispatch(AddSegment { sums, segment });
+}
+
+struct AddSegment<'a> {
+    sums: &'a mut [f32],
+    segment: &'a [f32],
+}
+
+impl WithSimd for AddSegment<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for (sum, segment) in self.sums.iter_mut().zip(self.segment) {
+            *sum += segment;
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         FloatType,
-        integer::{inputs::InputTile, packed::PackedRows},
+        integer::{inputs::InputTile, packed::PackedRows, panel::K_BLOCK},
         tiling::PANEL_ROWS,
     },
 };
@@ -70,6 +70,7 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
     // each group has `words` words of codes.
     unsafe {
         let mut totals = [[_mm256_setzero_ps(); 2]; M];
+        let segment = K_BLOCK / packing.group_size;
         for g in 0..groups {
             let line = lines.as_ptr().add(g * width);
             let mut dots: Dots<M> = [[[_mm256_setzero_si256(); 2]; 2]; M];
@@ -95,10 +96,15 @@ unsafe fn multiply_rows<const BITS: usize, const M: usize, const HIGH: bool>(
                     totals[m][part] = add_group::<HIGH>(totals[m][part], dots[m][part], scales, x);
                 }
             }
-        }
-        for m in 0..M {
-            for part in 0..2 {
-                _mm256_storeu_ps(sums[m].as_mut_ptr().add(16 * half + 8 * part), totals[m][part]);
+            if (g + 1) % segment == 0 || g + 1 == groups {
+                for m in 0..M {
+                    for part in 0..2 {
+                        let sum = sums[m].as_mut_ptr().add(16 * half + 8 * part);
+                        let before = if g < segment { _mm256_setzero_ps() } else { _mm256_loadu_ps(sum) };
+                        _mm256_storeu_ps(sum, _mm256_add_ps(before, totals[m][part]));
+                        totals[m][part] = _mm256_setzero_ps();
+                    }
+                }
             }
         }
     }

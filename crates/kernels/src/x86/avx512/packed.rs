@@ -8,7 +8,11 @@ use crate::{
     cache_line::CacheLine,
     linear::{
         FloatType, Packed, PackedLayout,
-        integer::{inputs::InputTile, packed::PackedRows, panel::UnpackedPanel},
+        integer::{
+            inputs::InputTile,
+            packed::PackedRows,
+            panel::{K_BLOCK, UnpackedPanel},
+        },
         tiling::PANEL_ROWS,
     },
     x86::unpack::four,
@@ -149,6 +153,7 @@ unsafe fn multiply_rows<
         let mut totals = [_mm512_setzero_ps(); M];
         let mut line = lines.as_ptr();
         let mut q = 0;
+        let segment = K_BLOCK / packing.group_size;
         for g in 0..groups {
             let dots = group_dots::<FOURS, BYTES, M, CHAINS>(line, words, tile, [rows, r, q]);
             let scales = floats(packing.floats, line.add(words));
@@ -165,9 +170,14 @@ unsafe fn multiply_rows<
             }
             line = line.add(width);
             q += words * FOURS;
-        }
-        for m in 0..M {
-            _mm512_storeu_ps(sums[m].as_mut_ptr().add(16 * half), totals[m]);
+            if (g + 1) % segment == 0 || g + 1 == groups {
+                for m in 0..M {
+                    let sum = sums[m].as_mut_ptr().add(16 * half);
+                    let before = if g < segment { _mm512_setzero_ps() } else { _mm512_loadu_ps(sum) };
+                    _mm512_storeu_ps(sum, _mm512_add_ps(before, totals[m]));
+                    totals[m] = _mm512_setzero_ps();
+                }
+            }
         }
     }
 }

@@ -18,16 +18,20 @@ pub fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> Vec<f32
     let group = weight.group;
     let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(|values| integers(values, most)).collect();
     let output = |row: usize| {
-        let mut sum = 0.0f32;
+        let (mut sum, mut part) = (0.0f32, 0.0f32);
         for (g, (step, integers)) in rounded.iter().enumerate() {
             let codes = &weight.codes[row * k + g * group..][..group];
             let dot: i64 = codes.iter().zip(integers).map(|(code, x)| code * x).sum();
             let total: i64 = integers.iter().sum();
             let [scale, bias] = weight.scales[row * k / group + g];
-            sum = scale.mul_add(dot as f32 * step, sum);
-            sum = bias.mul_add(total as f32 * step, sum);
+            part = scale.mul_add(dot as f32 * step, part);
+            part = bias.mul_add(total as f32 * step, part);
+            // Segments of 512 inputs are summed from zero.
+            if ((g + 1) * group).is_multiple_of(512) {
+                (sum, part) = (sum + part, 0.0);
+            }
         }
-        sum
+        sum + part
     };
     (0..weight.codes.len() / k).map(output).collect()
 }
