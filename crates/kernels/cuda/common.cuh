@@ -1,24 +1,20 @@
-// Device helpers shared by all kernels. Self-contained: NVRTC compiles these sources without headers.
+// Device helpers shared by all kernels. Self-contained: NVRTC compiles these sources without headers,
+// and g++ compiles them with EMULATED and emulation.h, where the primitives below are plain functions.
 //
 // Compile with --fmad=false: every fused multiply-add that is meant is written as __fmaf_rn, so that
 // results equal those of the CPU kernels bit for bit.
 #pragma once
 
+typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Inputs of one segment of a quantised product: partial sums start from zero at each segment and are
-// added in ascending order, whatever the grid, the number of rows or the instruction.
-constexpr int SEGMENT = 512;
-// Inputs that share a scale, a bias and a step.
-constexpr int GROUP = 64;
-constexpr int GROUPS = SEGMENT / GROUP;
-// Output features of a tile: the rows of one tensor core instruction.
-constexpr int TILE = 16;
-// Bytes of a tile's segment: 4-bit codes in fragment order, then a scale and a bias in bfloat16 for
-// each group and feature.
-constexpr int CODE_BYTES = TILE * SEGMENT / 2;
-constexpr int BLOCK_BYTES = CODE_BYTES + GROUPS * TILE * 4;
+#ifndef EMULATED
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+// Shared memory whose size the launch sets.
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 __device__ __forceinline__ u32 shared_address(const void* p) {
     return (u32)__cvta_generic_to_shared(p);
@@ -28,9 +24,18 @@ __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
+// Makes initialised barriers visible to bulk copies.
+__device__ __forceinline__ void barrier_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
@@ -45,6 +50,12 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 __device__ __forceinline__ u64 evict_first() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ u64 evict_last() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
@@ -66,8 +77,8 @@ __device__ __forceinline__ void wait_for_previous() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+// Called while polling shared memory.
+__device__ __forceinline__ void relax() {}
 
 // c[16 features][8 columns] += a[16][32] u8 * b[32][8] s8, exact.
 __device__ __forceinline__ void mma_u8_s8(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -75,4 +86,70 @@ __device__ __forceinline__ void mma_u8_s8(int* c, u32 a0, u32 a1, u32 a2, u32 a3
         "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif
+
+// Inputs of one segment of a quantised product: partial sums start from zero at each segment and are
+// added in ascending order, whatever the grid, the number of rows or the instruction.
+constexpr int SEGMENT = 512;
+// Inputs that share a scale, a bias and a step.
+constexpr int GROUP = 64;
+constexpr int GROUPS = SEGMENT / GROUP;
+// Output features of a tile: the rows of one tensor core instruction.
+constexpr int TILE = 16;
+
+// Bytes of a tile's segment: codes in fragment order, then a scale and a bias in bfloat16 for each group
+// and feature.
+constexpr int code_bytes(int bits) { return TILE * SEGMENT * bits / 8; }
+constexpr int block_bytes(int bits) { return code_bytes(bits) + GROUPS * TILE * 4; }
+constexpr int CODE_BYTES = code_bytes(4);
+constexpr int BLOCK_BYTES = block_bytes(4);
+
+__device__ __forceinline__ float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_bf16(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// The A fragments of a group's two m16n8k32.
+template <int BITS>
+__device__ __forceinline__ void load_codes(u32* a, const uint4* codes, int group, int lane) {
+    if (BITS == 4) {
+        const uint4 q = codes[group * 32 + lane];
+        const u32 mask = 0x0f0f0f0f;
+        a[0] = q.x & mask, a[1] = q.z & mask, a[2] = q.x >> 4 & mask, a[3] = q.z >> 4 & mask;
+        a[4] = q.y & mask, a[5] = q.w & mask, a[6] = q.y >> 4 & mask, a[7] = q.w >> 4 & mask;
+    } else {
+        const uint4 p = codes[group * 64 + lane], q = codes[group * 64 + 32 + lane];
+        a[0] = p.x, a[1] = p.y, a[2] = p.z, a[3] = p.w;
+        a[4] = q.x, a[5] = q.y, a[6] = q.z, a[7] = q.w;
+    }
+}
+
+// The products of one launch: matrices that share their inputs, side by side.
+struct Part {
+    const u8* weights;
+    float* out;
+    // Both optional: a number per feature, and what the product is added to, like `out`.
+    const float* bias;
+    const float* stream;
+    int features;
+    int tiles;
+};
+constexpr int MAX_PARTS = 4;
+struct Parts {
+    Part part[MAX_PARTS];
+};
+
+// The part that tile `tile` of all belongs to, and its number there.
+__device__ __forceinline__ int find_part(const Parts& parts, int& tile) {
+    int i = 0;
+    while (i + 1 < MAX_PARTS && tile >= parts.part[i].tiles) tile -= parts.part[i++].tiles;
+    return i;
+}
+
+// Writes the product of a row and a feature; padding has no place.
+__device__ __forceinline__ void write_product(const Part& part, int row, int feature, float sum) {
+    if (feature >= part.features) return;
+    const size_t at = (size_t)row * part.features + feature;
+    if (part.bias) sum = sum + part.bias[feature];
+    if (part.stream) sum = sum + part.stream[at];
+    part.out[at] = sum;
 }

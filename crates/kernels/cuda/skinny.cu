@@ -1,4 +1,4 @@
-// Product of a few rows and a quantised weight (affine, 4 bits, groups of 64), for decoding.
+// Products of a few rows and quantised weights (affine, 4 or 8 bits, groups of 64), for decoding.
 //
 // y[m][n] = sum over segments of (sum over their groups of scale * step * dot + bias * step * total),
 // where dot and total are exact integers: the arithmetic of the CPU's integer product.
@@ -6,10 +6,12 @@
 // Weights: [N / 16][K / 512] blocks of BLOCK_BYTES. A lane's 16 bytes of a group are the A fragments of
 // two m16n8k32: words (row g, inputs 0..31), (g, 32..63), (g + 8, 0..31), (g + 8, 32..63); the low
 // nibbles of a word are inputs 4 t + byte, the high ones 16 + 4 t + byte (g = lane / 4, t = lane % 4).
+// Codes of 8 bits are the fragments of the first m16n8k32 for all lanes, then those of the second.
+// Tiles of zeros pad the inputs to whole segments and the features to multiples of 128.
 //
 // Inputs: integers of 16 bits as two planes of signed bytes, high and low, [M][K / 64][2][64]: of a
 // plane, 16 bytes for each t, word w holding inputs 16 w + 4 t + byte. Steps [K / 64][M]: the step, and
-// the step times the group's sum.
+// the step times the group's sum. See quantize.cu.
 //
 // A warp takes whole segments of whole tiles and prefetches its own next ones by bulk copies; the
 // last one to finish a tile adds its segments in ascending order.
@@ -19,19 +21,20 @@
 constexpr int OPEN_TILES = 4;
 
 // Shared memory in bytes for these sizes.
-constexpr int skinny_shared(int warps, int depth, int sets, int segments, int rows) {
-    return warps * depth * BLOCK_BYTES + OPEN_TILES * segments * sets * 64 * 4 +
+constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
+    return warps * depth * block_bytes(bits) + OPEN_TILES * segments * sets * 64 * 4 +
            segments * GROUPS * rows * (128 + 8) + warps * depth * 8 + OPEN_TILES * 4 + 256;
 }
 
-// `SETS` of 4 rows.
-template <int WARPS, int DEPTH, int SETS>
-__device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights, const uint4* __restrict__ x,
-                                       const float2* __restrict__ steps, float* __restrict__ y, int tiles,
-                                       int segments, int rows, int stride) {
-    extern __shared__ __align__(128) unsigned char memory[];
+// `SETS` of 4 rows; `stride` is the M of the steps, of which these are `rows`.
+template <int BITS, int WARPS, int DEPTH, int SETS>
+__device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restrict__ x,
+                                       const float2* __restrict__ steps, int tiles, int segments, int rows,
+                                       int stride) {
+    constexpr int BLOCK = block_bytes(BITS);
+    DYNAMIC_SHARED(memory);
     unsigned char* ring = memory;
-    float2* partial = (float2*)(ring + WARPS * DEPTH * BLOCK_BYTES);
+    float2* partial = (float2*)(ring + WARPS * DEPTH * BLOCK);
     uint4* inputs = (uint4*)(partial + OPEN_TILES * segments * SETS * 32);
     float2* input_steps = (float2*)(inputs + segments * GROUPS * rows * 8);
     u64* barriers = (u64*)(input_steps + segments * GROUPS * rows);
@@ -40,21 +43,22 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int own_tiles = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
     const int jobs = own_tiles * segments;
-    unsigned char* own_ring = ring + warp * DEPTH * BLOCK_BYTES;
+    unsigned char* own_ring = ring + warp * DEPTH * BLOCK;
     const u32 ring_address = shared_address(own_ring);
     const u32 barrier_address = shared_address(barriers + warp * DEPTH);
     const u64 policy = evict_first();
 
     if (lane == 0) {
         for (int slot = 0; slot < DEPTH; slot++) barrier_init(barrier_address + slot * 8, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_fence();
     }
     if (threadIdx.x < OPEN_TILES) arrived[threadIdx.x] = 0;
     auto fetch = [&](int job, int slot) {
-        const size_t tile = blockIdx.x + (size_t)(job / segments) * gridDim.x;
-        const unsigned char* from = weights + (tile * segments + job % segments) * BLOCK_BYTES;
-        barrier_expect(barrier_address + slot * 8, BLOCK_BYTES);
-        bulk_copy(ring_address + slot * BLOCK_BYTES, from, BLOCK_BYTES, barrier_address + slot * 8, policy);
+        int tile = blockIdx.x + job / segments * gridDim.x;
+        const Part& part = parts.part[find_part(parts, tile)];
+        const u8* from = part.weights + ((size_t)tile * segments + job % segments) * BLOCK;
+        barrier_expect(barrier_address + slot * 8, BLOCK);
+        bulk_copy(ring_address + slot * BLOCK, from, BLOCK, barrier_address + slot * 8, policy);
     };
     if (lane == 0) {
         for (int i = 0; i < DEPTH; i++) {
@@ -65,7 +69,8 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
     launch_dependents();
     wait_for_previous();
     for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
-    for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32) input_steps[i] = steps[i];
+    for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)
+        input_steps[i] = steps[i / rows * stride + i % rows];
     __syncthreads();
 
     int slot = 0, parity = 0;
@@ -75,16 +80,14 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
 #pragma unroll
         for (int s = 0; s < SETS; s++) acc[s] = make_float2(0, 0);
         barrier_wait(barrier_address + slot * 8, parity);
-        const uint4* codes = (const uint4*)(own_ring + slot * BLOCK_BYTES);
-        const u32* scales = (const u32*)(own_ring + slot * BLOCK_BYTES + CODE_BYTES);
+        const uint4* codes = (const uint4*)(own_ring + slot * BLOCK);
+        const u32* scales = (const u32*)(own_ring + slot * BLOCK + code_bytes(BITS));
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
-            const uint4 q = codes[i * 32 + lane];
+            u32 a[8];
+            load_codes<BITS>(a, codes, i, lane);
             const u32 first = scales[i * TILE + g], second = scales[i * TILE + g + 8];
             const int group = segment * GROUPS + i;
-            const u32 mask = 0x0f0f0f0f;
-            const u32 a00 = q.x & mask, a02 = q.x >> 4 & mask, a10 = q.y & mask, a12 = q.y >> 4 & mask;
-            const u32 a01 = q.z & mask, a03 = q.z >> 4 & mask, a11 = q.w & mask, a13 = q.w >> 4 & mask;
 #pragma unroll
             for (int s = 0; s < SETS; s++) {
                 const int column = s * 4 + (g >> 1), row = s * 4 + t;
@@ -93,8 +96,8 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
                 if (column < rows) b = inputs[(column * segments * GROUPS + group) * 8 + (g & 1) * 4 + t];
                 if (row < rows) step = input_steps[group * rows + row];
                 int c[4] = {0, 0, 0, 0};
-                mma_u8_s8(c, a00, a01, a02, a03, b.x, b.y);
-                mma_u8_s8(c, a10, a11, a12, a13, b.z, b.w);
+                mma_u8_s8(c, a[0], a[1], a[2], a[3], b.x, b.y);
+                mma_u8_s8(c, a[4], a[5], a[6], a[7], b.z, b.w);
                 const float d0 = __fmul_rn((float)(c[0] * 256 + c[1]), step.x);
                 const float d1 = __fmul_rn((float)(c[2] * 256 + c[3]), step.x);
                 acc[s].x = __fmaf_rn(low_bf16(first), d0, acc[s].x);
@@ -110,7 +113,7 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
         // A tile's partial sums are reused once its predecessor there is complete: arrivals only grow.
         const int open = tile % OPEN_TILES, generation = tile / OPEN_TILES;
         volatile u32* count = arrived + open;
-        while (*count < (u32)(generation * (segments + 1))) {}
+        while (*count < (u32)(generation * (segments + 1))) relax();
         float2* sums = partial + (open * segments) * SETS * 32 + lane;
 #pragma unroll
         for (int s = 0; s < SETS; s++) sums[(segment * SETS + s) * 32] = acc[s];
@@ -121,18 +124,20 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
         before = __shfl_sync(0xffffffffu, before, 0);
         if (before == (u32)(generation * (segments + 1) + segments - 1)) {
             __threadfence_block();
-            const size_t at = (blockIdx.x + (size_t)tile * gridDim.x) * TILE + g;
+            int own = blockIdx.x + tile * gridDim.x;
+            const Part& part = parts.part[find_part(parts, own)];
+            const int feature = own * TILE + g;
 #pragma unroll
             for (int s = 0; s < SETS; s++) {
-                float2 sum = sums[s * 32];
-                for (int i = 1; i < segments; i++) {
+                float2 sum = make_float2(0, 0);
+                for (int i = 0; i < segments; i++) {
                     const float2 next = sums[(i * SETS + s) * 32];
-                    sum.x = __fadd_rn(sum.x, next.x);
-                    sum.y = __fadd_rn(sum.y, next.y);
+                    sum.x = sum.x + next.x;
+                    sum.y = sum.y + next.y;
                 }
                 if (s * 4 + t < rows) {
-                    y[(size_t)(s * 4 + t) * stride + at] = sum.x;
-                    y[(size_t)(s * 4 + t) * stride + at + 8] = sum.y;
+                    write_product(part, s * 4 + t, feature, sum.x);
+                    write_product(part, s * 4 + t, feature + 8, sum.y);
                 }
             }
             __threadfence_block();
@@ -144,9 +149,21 @@ __device__ __forceinline__ void skinny(const unsigned char* __restrict__ weights
     }
 }
 
-#define SKINNY(name, warps, depth, sets)                                                                     \
-    extern "C" __global__ void __launch_bounds__(warps * 32)                                                 \
-        name(const unsigned char* weights, const uint4* x, const float2* steps, float* y, int tiles,         \
-             int segments, int rows, int stride) {                                                           \
-        skinny<warps, depth, sets>(weights, x, steps, y, tiles, segments, rows, stride);                     \
+#define SKINNY(bits, warps, depth, sets)                                                                     \
+    extern "C" __global__ void __launch_bounds__(warps * 32) skinny_##bits##_##warps##_##depth##_##sets(      \
+        const __grid_constant__ Parts parts, const uint4* x, const float2* steps, int tiles, int segments,    \
+        int rows, int stride) {                                                                              \
+        skinny<bits, warps, depth, sets>(parts, x, steps, tiles, segments, rows, stride);                    \
     }
+
+SKINNY(4, 16, 1, 1)
+SKINNY(4, 12, 2, 1)
+SKINNY(4, 8, 2, 1)
+SKINNY(4, 8, 1, 1)
+SKINNY(4, 16, 1, 2)
+SKINNY(4, 8, 2, 2)
+SKINNY(4, 8, 1, 2)
+SKINNY(8, 8, 2, 1)
+SKINNY(8, 8, 1, 1)
+SKINNY(8, 8, 2, 2)
+SKINNY(8, 8, 1, 2)

@@ -1,4 +1,4 @@
-// Product of many rows and a quantised weight (affine, 4 bits, groups of 64), for prompts.
+// Products of many rows and quantised weights (affine, 4 or 8 bits, groups of 64), for prompts.
 //
 // The same weights, the same segments and the same arithmetic as skinny.cu: which of the two computes a
 // row changes no bit of it.
@@ -13,19 +13,23 @@
 constexpr int WIDE_ROWS = 128, WIDE_FEATURES = 128;
 constexpr int WIDE_TILES = WIDE_FEATURES / TILE;
 // One group of a CTA's weights and inputs: codes, scales, planes, steps.
-constexpr int WIDE_CODES = WIDE_TILES * TILE * GROUP / 2, WIDE_SCALES = WIDE_TILES * TILE * 4;
+constexpr int WIDE_SCALES = WIDE_TILES * TILE * 4;
 constexpr int WIDE_PLANES = WIDE_ROWS * 2 * GROUP, WIDE_STEPS = WIDE_ROWS * 8;
-constexpr int WIDE_BYTES = WIDE_CODES + WIDE_SCALES + WIDE_PLANES + WIDE_STEPS;
-constexpr int WIDE_DEPTH = 6;
+constexpr int wide_codes(int bits) { return WIDE_TILES * TILE * GROUP * bits / 8; }
+constexpr int wide_bytes(int bits) { return wide_codes(bits) + WIDE_SCALES + WIDE_PLANES + WIDE_STEPS; }
 constexpr int WIDE_THREADS = 256;
 // Sums of whole segments stay in shared memory: registers hold those of the current one.
 constexpr int WIDE_TOTALS = WIDE_ROWS * WIDE_FEATURES * 4;
-constexpr int WIDE_SHARED = WIDE_TOTALS + WIDE_DEPTH * (WIDE_BYTES + 16) + 128;
+// Groups in flight.
+constexpr int wide_depth(int bits) { return bits == 4 ? 6 : 5; }
+constexpr int wide_shared(int bits) { return WIDE_TOTALS + wide_depth(bits) * (wide_bytes(bits) + 16) + 128; }
 
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
-    wide(const unsigned char* __restrict__ weights, const unsigned char* __restrict__ x,
-         const float2* __restrict__ steps, float* __restrict__ y, int segments, int rows, int stride) {
-    extern __shared__ __align__(128) unsigned char shared[];
+template <int BITS>
+__device__ __forceinline__ void wide(const Parts& parts, const u8* __restrict__ x, const float2* __restrict__ steps,
+                                     int segments, int rows) {
+    constexpr int WIDE_DEPTH = wide_depth(BITS), WIDE_BYTES = wide_bytes(BITS), WIDE_CODES = wide_codes(BITS);
+    constexpr int GROUP_BYTES = TILE * GROUP * BITS / 8;
+    DYNAMIC_SHARED(shared);
     unsigned char* memory = shared + WIDE_TOTALS;
     float4* totals = (float4*)shared + threadIdx.x;
     const u32 full = shared_address(memory + WIDE_DEPTH * WIDE_BYTES), empty = full + WIDE_DEPTH * 8;
@@ -33,15 +37,15 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
     const int groups = segments * GROUPS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < WIDE_DEPTH; i++) barrier_init(full + i * 8, 1), barrier_init(empty + i * 8, 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_fence();
     }
     __syncthreads();
     // Neighbouring CTAs share weights: rows change first.
     const int row_blocks = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
-    const int row_block = blockIdx.x % row_blocks, feature_block = blockIdx.x / row_blocks;
-
-    u64 keep;
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep));
+    const int row_block = blockIdx.x % row_blocks;
+    int first_tile = blockIdx.x / row_blocks * WIDE_TILES;
+    const Part& part = parts.part[find_part(parts, first_tile)];
+    const u64 keep = evict_last();
     // By the first warp.
     auto fetch = [&](int group) {
         const int slot = group % WIDE_DEPTH, in = group % GROUPS;
@@ -49,10 +53,9 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         if (lane == 0) barrier_expect(barrier, WIDE_BYTES);
         __syncwarp();
         if (lane < WIDE_TILES) {
-            const size_t tile = (size_t)feature_block * WIDE_TILES + lane;
-            const unsigned char* from = weights + (tile * segments + group / GROUPS) * BLOCK_BYTES;
-            bulk_copy(to + lane * 512, from + in * 512, 512, barrier, keep);
-            bulk_copy(to + WIDE_CODES + lane * 64, from + CODE_BYTES + in * 64, 64, barrier, keep);
+            const u8* from = part.weights + ((size_t)(first_tile + lane) * segments + group / GROUPS) * block_bytes(BITS);
+            bulk_copy(to + lane * GROUP_BYTES, from + in * GROUP_BYTES, GROUP_BYTES, barrier, keep);
+            bulk_copy(to + WIDE_CODES + lane * 64, from + code_bytes(BITS) + in * 64, 64, barrier, keep);
         } else if (lane == WIDE_TILES) {
             const size_t at = (size_t)row_block * groups + group;
             const u32 planes = to + WIDE_CODES + WIDE_SCALES;
@@ -79,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
             fetch(next);
         }
         barrier_wait(full + slot * 8, group / WIDE_DEPTH & 1);
-        const uint4* codes = (const uint4*)from + feature_half * 128 + lane;
+        const uint4* codes = (const uint4*)(from + feature_half * 4 * GROUP_BYTES);
         const u32* scales = (const u32*)(from + WIDE_CODES) + feature_half * 64 + g;
         const unsigned char* planes = from + WIDE_CODES + WIDE_SCALES + (row_quarter * 32 + g) * 128 + t * 16;
         const float4* pairs =
@@ -95,52 +98,47 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
         }
 #pragma unroll
         for (int m = 0; m < 4; m++) {
-            const uint4 w = codes[m * 32];
-            const u32 first = scales[m * 16], second = scales[m * 16 + 8], mask = 0x0f0f0f0f;
-            const u32 a00 = w.x & mask, a02 = w.x >> 4 & mask, a10 = w.y & mask, a12 = w.y >> 4 & mask;
-            const u32 a01 = w.z & mask, a03 = w.z >> 4 & mask, a11 = w.w & mask, a13 = w.w >> 4 & mask;
+            u32 a[8];
+            load_codes<BITS>(a, codes, m, lane);
+            const u32 first = scales[m * 16], second = scales[m * 16 + 8];
             const float s0 = low_bf16(first), b0 = high_bf16(first);
             const float s1 = low_bf16(second), b1 = high_bf16(second);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 int c[4] = {0, 0, 0, 0};
-                mma_u8_s8(c, a00, a01, a02, a03, b[n][0].x, b[n][0].y);
-                mma_u8_s8(c, a10, a11, a12, a13, b[n][0].z, b[n][0].w);
+                mma_u8_s8(c, a[0], a[1], a[2], a[3], b[n][0].x, b[n][0].y);
+                mma_u8_s8(c, a[4], a[5], a[6], a[7], b[n][0].z, b[n][0].w);
 #pragma unroll
                 for (int i = 0; i < 4; i++) c[i] <<= 8;
-                mma_u8_s8(c, a00, a01, a02, a03, b[n][1].x, b[n][1].y);
-                mma_u8_s8(c, a10, a11, a12, a13, b[n][1].z, b[n][1].w);
-                float* a = acc[m][n];
-                a[0] = __fmaf_rn(s0, __fmul_rn((float)c[0], step[n].x), a[0]);
-                a[1] = __fmaf_rn(s0, __fmul_rn((float)c[1], step[n].z), a[1]);
-                a[2] = __fmaf_rn(s1, __fmul_rn((float)c[2], step[n].x), a[2]);
-                a[3] = __fmaf_rn(s1, __fmul_rn((float)c[3], step[n].z), a[3]);
-                a[0] = __fmaf_rn(b0, step[n].y, a[0]);
-                a[1] = __fmaf_rn(b0, step[n].w, a[1]);
-                a[2] = __fmaf_rn(b1, step[n].y, a[2]);
-                a[3] = __fmaf_rn(b1, step[n].w, a[3]);
+                mma_u8_s8(c, a[0], a[1], a[2], a[3], b[n][1].x, b[n][1].y);
+                mma_u8_s8(c, a[4], a[5], a[6], a[7], b[n][1].z, b[n][1].w);
+                float* sum = acc[m][n];
+                sum[0] = __fmaf_rn(s0, __fmul_rn((float)c[0], step[n].x), sum[0]);
+                sum[1] = __fmaf_rn(s0, __fmul_rn((float)c[1], step[n].z), sum[1]);
+                sum[2] = __fmaf_rn(s1, __fmul_rn((float)c[2], step[n].x), sum[2]);
+                sum[3] = __fmaf_rn(s1, __fmul_rn((float)c[3], step[n].z), sum[3]);
+                sum[0] = __fmaf_rn(b0, step[n].y, sum[0]);
+                sum[1] = __fmaf_rn(b0, step[n].w, sum[1]);
+                sum[2] = __fmaf_rn(b1, step[n].y, sum[2]);
+                sum[3] = __fmaf_rn(b1, step[n].w, sum[3]);
             }
         }
         __syncwarp();
-        if (lane == 0)
-            asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(empty + slot * 8) : "memory");
+        if (lane == 0) barrier_arrive(empty + slot * 8);
         if (group % GROUPS == GROUPS - 1) {
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 float* a = acc[i / 4][i % 4];
-                float4 sum = make_float4(a[0], a[1], a[2], a[3]);
-                if (group >= GROUPS) {
-                    const float4 before = totals[i * WIDE_THREADS];
-                    sum.x = __fadd_rn(before.x, sum.x), sum.y = __fadd_rn(before.y, sum.y);
-                    sum.z = __fadd_rn(before.z, sum.z), sum.w = __fadd_rn(before.w, sum.w);
-                }
+                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (group >= GROUPS) sum = totals[i * WIDE_THREADS];
+                sum.x = sum.x + a[0], sum.y = sum.y + a[1], sum.z = sum.z + a[2], sum.w = sum.w + a[3];
                 totals[i * WIDE_THREADS] = sum;
                 a[0] = a[1] = a[2] = a[3] = 0;
             }
         }
     }
     const int row = row_block * WIDE_ROWS + row_quarter * 32 + 2 * t;
-    const int feature = feature_block * WIDE_FEATURES + feature_half * 64 + g;
+    const int feature = first_tile * TILE + feature_half * 64 + g;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         const float4 sum = totals[i * WIDE_THREADS];
@@ -148,7 +146,17 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int at = row + i % 4 * 8 + (j & 1);
-            if (at < rows) y[(size_t)at * stride + feature + i / 4 * 16 + (j >> 1) * 8] = values[j];
+            if (at < rows) write_product(part, at, feature + i / 4 * 16 + (j >> 1) * 8, values[j]);
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    wide_4(const __grid_constant__ Parts parts, const u8* x, const float2* steps, int segments, int rows) {
+    wide<4>(parts, x, steps, segments, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    wide_8(const __grid_constant__ Parts parts, const u8* x, const float2* steps, int segments, int rows) {
+    wide<8>(parts, x, steps, segments, rows);
 }

@@ -7,6 +7,7 @@ mod attention;
 mod bandwidth;
 mod cache_line;
 mod conv;
+pub mod cuda;
 mod delta;
 mod dequantize;
 mod disjoint;

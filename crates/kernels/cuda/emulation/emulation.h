@@ -1,0 +1,166 @@
+// The part of CUDA that the kernels use, for g++: a thread is a fiber, a block runs after another. Finds
+// wrong indices, missing barriers and misaligned copies; knows nothing of caches, registers or time.
+#pragma once
+#define EMULATED
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#define __device__
+#define __global__
+#define __shared__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+struct Index {
+    unsigned x, y, z;
+};
+extern Index threadIdx, blockIdx, blockDim, gridDim;
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+template <class T>
+T min(T a, T b) {
+    return b < a ? b : a;
+}
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline int __float2int_rn(float x) { return (int)std::nearbyint(x); }
+inline float __uint_as_float(unsigned x) {
+    float y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+inline unsigned __float_as_uint(float x) {
+    unsigned y;
+    memcpy(&y, &x, 4);
+    return y;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+
+// Lets the block's other threads run.
+void yield_thread();
+void sync_block();
+void sync_warp();
+
+// What the lanes of a warp exchange.
+struct Exchange {
+    unsigned long long value[32];
+    unsigned fragment[32][6];
+};
+Exchange& own_warp();
+
+inline void __syncthreads() { sync_block(); }
+inline void __syncwarp() { sync_warp(); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline void relax() { yield_thread(); }
+
+template <class T>
+T exchange(T value, int from) {
+    memcpy(&own_warp().value[threadIdx.x & 31], &value, sizeof(T));
+    sync_warp();
+    memcpy(&value, &own_warp().value[from & 31], sizeof(T));
+    sync_warp();
+    return value;
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int distance) {
+    return exchange(value, (threadIdx.x & 31) ^ distance);
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int from) {
+    return exchange(value, from);
+}
+template <class T>
+T atomicAdd(T* to, int value) {
+    const T before = *to;
+    *to += value;
+    return before;
+}
+template <class T>
+T atomicMax(T* to, T value) {
+    const T before = *to;
+    *to = before < value ? value : before;
+    return before;
+}
+
+extern unsigned char* emulated_shared;
+#define DYNAMIC_SHARED(name) unsigned char* name = emulated_shared
+
+inline unsigned shared_address(const void* p) { return (unsigned)((const unsigned char*)p - emulated_shared); }
+
+// An mbarrier's 8 bytes.
+struct Barrier {
+    unsigned char expected, missing, phase, unused;
+    int bytes;
+};
+inline Barrier& barrier_at(unsigned address) { return *(Barrier*)(emulated_shared + address); }
+inline void barrier_check(Barrier& b) {
+    if (b.missing == 0 && b.bytes == 0) b.phase ^= 1, b.missing = b.expected;
+}
+inline void barrier_init(unsigned address, unsigned count) {
+    barrier_at(address) = {(unsigned char)count, (unsigned char)count, 0, 0, 0};
+}
+inline void barrier_fence() {}
+inline void barrier_arrive(unsigned address) {
+    Barrier& b = barrier_at(address);
+    b.missing--;
+    barrier_check(b);
+}
+inline void barrier_expect(unsigned address, unsigned bytes) {
+    barrier_at(address).bytes += bytes;
+    barrier_arrive(address);
+}
+inline void barrier_wait(unsigned address, unsigned parity) {
+    while (barrier_at(address).phase == parity) yield_thread();
+}
+inline unsigned long long evict_first() { return 0; }
+inline unsigned long long evict_last() { return 0; }
+inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long) {
+    if ((to | bytes | (unsigned)(uintptr_t)from) % 16) {
+        fprintf(stderr, "a bulk copy of %u bytes is not aligned\n", bytes);
+        abort();
+    }
+    memcpy(emulated_shared + to, from, bytes);
+    barrier_at(barrier).bytes -= bytes;
+    barrier_check(barrier_at(barrier));
+}
+inline void launch_dependents() {}
+inline void wait_for_previous() {}
+
+inline void mma_u8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    const int lane = threadIdx.x & 31;
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
+    memcpy(own_warp().fragment[lane], own, sizeof(own));
+    sync_warp();
+    for (int i = 0; i < 4; i++) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 32; k++) {
+            const unsigned a = own_warp().fragment[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2];
+            const unsigned b = own_warp().fragment[column * 4 + k % 16 / 4][4 + k / 16];
+            c[i] += (int)(unsigned char)(a >> k % 4 * 8) * (int)(signed char)(b >> k % 4 * 8);
+        }
+    }
+    sync_warp();
+}

@@ -1,0 +1,132 @@
+// Inputs of quantised products: a row's groups of 64 become integers of 16 bits with one step, as on
+// the CPU (kernels/src/linear/integer), fused with what produces the row.
+//
+// An integer is two signed bytes, in two planes of a group. Of a plane, input i lies at byte
+// i % 16 / 4 * 16 + i / 16 * 4 + i % 4. For few rows (skinny.cu): planes [rows][groups][2][64], steps
+// [groups][rows]. For many (wide.cu): [rows / 128][groups][128][2][64], the high plane first in even
+// rows and second in odd ones, and steps [rows / 128][groups][128]. A step comes with the group's sum
+// times the step. Groups after the row's end are zeros.
+//
+// Grid: groups / 8, rows; 256 threads, a warp for each group.
+#include "math.cuh"
+
+struct Quantized {
+    u8* planes;
+    float2* steps;
+    // Inputs of a row; groups, padded to whole segments; rows; whether for many rows.
+    int inputs;
+    int groups;
+    int rows;
+    int wide;
+};
+
+// The calling warp's group of the calling CTA's row; each lane has inputs 2 lane and 2 lane + 1.
+__device__ __forceinline__ void quantize_group(const Quantized& to, int group, float first, float second) {
+    const int lane = threadIdx.x & 31, row = blockIdx.y;
+    float largest = fabsf(first) > fabsf(second) ? fabsf(first) : fabsf(second);
+    int finite = fabsf(first) <= 3.402823466e38f && fabsf(second) <= 3.402823466e38f;
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, largest, distance);
+        largest = other > largest ? other : largest;
+        finite &= __shfl_xor_sync(0xffffffffu, finite, distance);
+    }
+    int a = 0, b = 0;
+    float2 step = make_float2(0.0f, 0.0f);
+    if (finite && largest >= 1e-30f) {
+        const float inverse = 32639.0f / largest;
+        a = __float2int_rn(first * inverse), b = __float2int_rn(second * inverse);
+        step.x = largest / 32639.0f;
+    } else if (!finite) {
+        step.x = __uint_as_float(0x7fc00000u);
+    }
+    int total = a + b;
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
+    step.y = (float)total * step.x;
+    const int low_a = (signed char)(a & 255), low_b = (signed char)(b & 255);
+    const int high_a = (a - low_a) / 256, high_b = (b - low_b) / 256;
+    const int i = 2 * lane, at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
+    const unsigned short low = (low_a & 255) | (low_b & 255) << 8, high = (high_a & 255) | (high_b & 255) << 8;
+    u8* planes;
+    int swapped = 0;
+    if (to.wide) {
+        const size_t block = (size_t)(row / 128) * to.groups + group;
+        planes = to.planes + (block * 128 + row % 128) * 128;
+        swapped = (row & 1) * 64;
+        if (lane == 0) to.steps[block * 128 + row % 128] = step;
+    } else {
+        planes = to.planes + ((size_t)row * to.groups + group) * 128;
+        if (lane == 0) to.steps[(size_t)group * to.rows + row] = step;
+    }
+    *(unsigned short*)(planes + at + swapped) = high;
+    *(unsigned short*)(planes + at + (swapped ^ 64)) = low;
+}
+
+__device__ __forceinline__ int own_group() { return blockIdx.x * 8 + (threadIdx.x >> 5); }
+
+// Inputs as they are.
+extern "C" __global__ void __launch_bounds__(256) quantize(Quantized to, const float* x) {
+    launch_dependents();
+    wait_for_previous();
+    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
+    float2 value = make_float2(0.0f, 0.0f);
+    if (i < to.inputs) value = *(const float2*)(x + (size_t)blockIdx.y * to.inputs + i);
+    quantize_group(to, group, value.x, value.y);
+}
+
+// After an RMS norm of the row.
+extern "C" __global__ void __launch_bounds__(256)
+    quantize_norm(Quantized to, const float* x, const float* weight, float eps) {
+    DYNAMIC_SHARED(memory);
+    float* row = (float*)memory;
+    __shared__ float factor;
+    launch_dependents();
+    wait_for_previous();
+    x += (size_t)blockIdx.y * to.inputs;
+    for (int i = threadIdx.x; i < to.inputs; i += 256) row[i] = x[i];
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float own = inverse_rms(row, to.inputs, eps);
+        if (threadIdx.x == 0) factor = own;
+    }
+    __syncthreads();
+    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
+    float first = 0, second = 0;
+    if (i < to.inputs) first = row[i] * factor * weight[i], second = row[i + 1] * factor * weight[i + 1];
+    quantize_group(to, group, first, second);
+}
+
+// activation(gate) * up; 0 is SiLU, 1 GELU's approximation with tanh.
+extern "C" __global__ void __launch_bounds__(256)
+    quantize_gated(Quantized to, const float* gate, const float* up, int activation) {
+    launch_dependents();
+    wait_for_previous();
+    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
+    const size_t at = (size_t)blockIdx.y * to.inputs + i;
+    float first = 0, second = 0;
+    if (i < to.inputs) {
+        const float2 g = *(const float2*)(gate + at), u = *(const float2*)(up + at);
+        first = (activation ? gelu_tanh(g.x) : silu(g.x)) * u.x;
+        second = (activation ? gelu_tanh(g.y) : silu(g.y)) * u.y;
+    }
+    quantize_group(to, group, first, second);
+}
+
+// norm(x) * silu(gate), the norm over each head of `dim` (a multiple of 64).
+extern "C" __global__ void __launch_bounds__(256)
+    quantize_gated_norm(Quantized to, const float* x, const float* gate, const float* weight, int dim, float eps) {
+    launch_dependents();
+    wait_for_previous();
+    const int group = own_group(), i = group * GROUP + (threadIdx.x & 31) * 2;
+    const size_t at = (size_t)blockIdx.y * to.inputs + i;
+    float first = 0, second = 0;
+    // Whole warps: a group lies inside one head.
+    if (group * GROUP < to.inputs) {
+        const float factor = inverse_rms(x + (size_t)blockIdx.y * to.inputs + group * GROUP / dim * dim, dim, eps);
+        const float2 value = *(const float2*)(x + at), g = *(const float2*)(gate + at);
+        first = value.x * factor * weight[i % dim] * silu(g.x);
+        second = value.y * factor * weight[i % dim + 1] * silu(g.y);
+    }
+    quantize_group(to, group, first, second);
+}

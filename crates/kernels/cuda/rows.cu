@@ -1,0 +1,54 @@
+// Operations on rows in float32: norms and the rows of a quantised embedding.
+#include "math.cuh"
+
+// RMS norm. Grid: rows; 256 threads.
+extern "C" __global__ void __launch_bounds__(256)
+    rms_norm(const float* x, const float* weight, float* out, int length, float eps) {
+    DYNAMIC_SHARED(memory);
+    float* row = (float*)memory;
+    __shared__ float factor;
+    launch_dependents();
+    wait_for_previous();
+    x += (size_t)blockIdx.x * length;
+    out += (size_t)blockIdx.x * length;
+    for (int i = threadIdx.x; i < length; i += 256) row[i] = x[i];
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        const float own = inverse_rms(row, length, eps);
+        if (threadIdx.x == 0) factor = own;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < length; i += 256) out[i] = row[i] * factor * weight[i];
+}
+
+// Rows `ids` of a weight as skinny.cu stores it. Grid: rows; 256 threads.
+template <int BITS>
+__device__ __forceinline__ void embed(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
+    launch_dependents();
+    wait_for_previous();
+    const u32 id = ids[blockIdx.x], feature = id % TILE, g = feature % 8, upper = feature / 8;
+    const u8* tile = weights + (size_t)(id / TILE) * segments * block_bytes(BITS);
+    out += (size_t)blockIdx.x * inputs;
+    for (int i = threadIdx.x; i < inputs; i += 256) {
+        const u8* block = tile + (size_t)(i / SEGMENT) * block_bytes(BITS);
+        const int group = i % SEGMENT / GROUP, in = i % GROUP, lane = g * 4 + in % 16 / 4;
+        u32 code;
+        if (BITS == 4) {
+            code = block[group * 512 + lane * 16 + (upper * 2 + in / 32) * 4 + in % 4] >> in % 32 / 16 * 4 & 15;
+        } else {
+            code = block[group * 1024 + in / 32 * 512 + lane * 16 + (in % 32 / 16 * 2 + upper) * 4 + in % 4];
+        }
+        const u32 pair = ((const u32*)(block + code_bytes(BITS)))[group * TILE + feature];
+        out[i] = (float)code * low_bf16(pair) + high_bf16(pair);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    embed_4(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
+    embed<4>(weights, ids, out, inputs, segments);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    embed_8(const u8* weights, const u32* ids, float* out, int inputs, int segments) {
+    embed<8>(weights, ids, out, inputs, segments);
+}

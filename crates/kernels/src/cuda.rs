@@ -1,0 +1,67 @@
+//! CUDA kernels: their sources, the layout of weights that they read, and their parameters as C has
+//! them. Compiling and launching them is left to others.
+
+mod parameters;
+mod tiles;
+
+pub use parameters::*;
+pub use tiles::{TILE_FEATURES, TiledLayout};
+
+/// Sources of kernels by name.
+pub const KERNELS: &[(&str, &str)] = &[
+    ("attention.cu", include_str!("../cuda/attention.cu")),
+    ("delta.cu", include_str!("../cuda/delta.cu")),
+    ("delta_inputs.cu", include_str!("../cuda/delta_inputs.cu")),
+    ("heads.cu", include_str!("../cuda/heads.cu")),
+    ("quantize.cu", include_str!("../cuda/quantize.cu")),
+    ("rows.cu", include_str!("../cuda/rows.cu")),
+    ("sample.cu", include_str!("../cuda/sample.cu")),
+    ("skinny.cu", include_str!("../cuda/skinny.cu")),
+    ("wide.cu", include_str!("../cuda/wide.cu")),
+];
+
+/// Headers that they include.
+pub const HEADERS: &[(&str, &str)] =
+    &[("common.cuh", include_str!("../cuda/common.cuh")), ("math.cuh", include_str!("../cuda/math.cuh"))];
+
+/// All kernels.
+pub const NAMES: &[&str] = &[
+    "attend_few_64_4",
+    "attend_few_64_16",
+    "attend_many_64",
+    "attend_few_128_4",
+    "attend_few_128_16",
+    "attend_many_128",
+    "attend_few_256_4",
+    "attend_few_256_16",
+    "attend_many_256",
+    "delta_64",
+    "delta_128",
+    "delta_inputs_64",
+    "delta_inputs_128",
+    "conv_state",
+    "heads",
+    "gate_heads",
+    "quantize",
+    "quantize_norm",
+    "quantize_gated",
+    "quantize_gated_norm",
+    "rms_norm",
+    "embed_4",
+    "embed_8",
+    "sample_blocks",
+    "sample_finish",
+    "skinny_4_16_1_1",
+    "skinny_4_12_2_1",
+    "skinny_4_8_2_1",
+    "skinny_4_8_1_1",
+    "skinny_4_16_1_2",
+    "skinny_4_8_2_2",
+    "skinny_4_8_1_2",
+    "skinny_8_8_2_1",
+    "skinny_8_8_1_1",
+    "skinny_8_8_2_2",
+    "skinny_8_8_1_2",
+    "wide_4",
+    "wide_8",
+];

@@ -1,0 +1,208 @@
+//! Parameters of the CUDA kernels, laid out as the sources have them. Addresses are the device's.
+
+/// Rows of inputs of products, as integers.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct QuantizedRows {
+    pub planes: u64,
+    pub steps: u64,
+    pub inputs: i32,
+    pub groups: i32,
+    pub rows: i32,
+    pub wide: i32,
+}
+
+/// One of the matrices of a launch; `bias` and `stream` may be 0.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct ProductPart {
+    pub weights: u64,
+    pub out: u64,
+    pub bias: u64,
+    pub stream: u64,
+    pub features: i32,
+    pub tiles: i32,
+}
+
+/// Matrices of a launch; unused ones have no tiles.
+pub type ProductParts = [ProductPart; 4];
+
+/// A sequence's tokens of a delta rule.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DeltaStep {
+    pub keys: u64,
+    pub values: u64,
+    pub gates: u64,
+    pub before: u64,
+    pub after: u64,
+    pub out: u64,
+    pub tokens: i32,
+    pub stride: i32,
+}
+
+pub type DeltaSteps = [DeltaStep; 16];
+
+/// Consecutive tokens of a sequence before the delta rule.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DeltaSpan {
+    pub past: u64,
+    pub keys: u64,
+    pub values: u64,
+    pub gates: u64,
+    pub row_start: i32,
+    pub start: i32,
+    pub tokens: i32,
+    pub padding: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DeltaSpans {
+    pub spans: [DeltaSpan; 32],
+    pub count: i32,
+    pub padding: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DeltaSizes {
+    pub key_heads: i32,
+    pub value_heads: i32,
+    pub channels: i32,
+    pub width: i32,
+    pub key_eps: f32,
+    pub query_eps: f32,
+    pub key_weight: f32,
+    pub query_weight: f32,
+}
+
+/// A sequence's inputs of a convolution.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct ConvSpan {
+    pub past: u64,
+    pub x: u64,
+    pub next: u64,
+    pub tokens: i32,
+    pub padding: i32,
+}
+
+pub type ConvSpans = [ConvSpan; 32];
+
+/// A sequence's keys and values before attention.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HeadSpan {
+    pub keys: u64,
+    pub values: u64,
+    pub past: i32,
+    pub capacity: i32,
+    pub start: i32,
+    pub position: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HeadSpans {
+    pub spans: [HeadSpan; 64],
+    pub count: i32,
+    pub padding: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HeadSizes {
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub dim: i32,
+    pub query_stride: i32,
+    pub half: i32,
+    pub adjacent: i32,
+    pub rope_scale: f32,
+    pub query_eps: f32,
+    pub key_eps: f32,
+}
+
+/// A sequence's queries, and the keys and values that they attend to.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AttentionSpan {
+    pub keys: u64,
+    pub values: u64,
+    pub start: i32,
+    pub tokens: i32,
+    pub length: i32,
+    pub capacity: i32,
+    pub first_chunk: i32,
+    pub padding: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AttentionSpans {
+    pub spans: [AttentionSpan; 64],
+    pub count: i32,
+    pub padding: i32,
+}
+
+/// How a row of logits is sampled.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DrawParameters {
+    pub temperature: f32,
+    pub seed: [u32; 2],
+    pub position: [u32; 2],
+}
+
+pub type DrawList = [DrawParameters; 64];
+
+/// Bytes of a candidate of sampling.
+pub const CANDIDATE_BYTES: usize = 16;
+
+/// Most shared memory that a block may have.
+pub const MAX_SHARED: usize = 227 << 10;
+
+const fn block_bytes(bits: usize) -> usize {
+    16 * 512 * bits / 8 + 8 * 16 * 4
+}
+
+/// Shared memory of a product of few rows.
+pub const fn skinny_shared(
+    bits: usize,
+    warps: usize,
+    depth: usize,
+    sets: usize,
+    segments: usize,
+    rows: usize,
+) -> usize {
+    warps * depth * block_bytes(bits)
+        + 4 * segments * sets * 64 * 4
+        + segments * 8 * rows * (128 + 8)
+        + warps * depth * 8
+        + 4 * 4
+        + 256
+}
+
+/// Shared memory of a product of many rows.
+pub const fn wide_shared(bits: usize) -> usize {
+    let (codes, depth) = (8 * 16 * 64 * bits / 8, if bits == 4 { 6 } else { 5 });
+    let group = codes + 8 * 16 * 4 + 128 * 2 * 64 + 128 * 8;
+    128 * 128 * 4 + depth * (group + 16) + 128
+}
+
+/// Shared memory of a delta rule.
+pub const fn delta_shared(dim: usize) -> usize {
+    3 * (16 * (3 * dim * 4 + 8)) + 3 * 8 + 1024
+}
+
+/// Queries of a block of attention of many, and its shared memory.
+pub const fn many_queries(dim: usize) -> usize {
+    if dim == 256 { 16 } else { 32 }
+}
+
+pub const fn many_shared(dim: usize) -> usize {
+    let rows = many_queries(dim);
+    (rows * dim + 256 * rows + 10 * rows) * 4
+}

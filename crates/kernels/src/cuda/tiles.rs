@@ -1,0 +1,110 @@
+//! Affine weights in the order in which CUDA kernels read them: `cuda/skinny.cu` describes it.
+
+use crate::{Affine, Floats, parallel::for_each_chunk};
+
+/// Features of a tile.
+pub const TILE_FEATURES: usize = 16;
+/// Inputs of a segment, and of a group.
+const SEGMENT: usize = 512;
+const GROUP: usize = 64;
+/// Tiles are padded to a multiple of this many: what a block of many rows takes at once.
+const TILES_TOGETHER: usize = 8;
+
+/// The size of a matrix `[features, inputs]` in tiles, of codes of 4 or 8 bits in groups of 64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TiledLayout {
+    pub bits: usize,
+    pub features: usize,
+    pub inputs: usize,
+}
+
+impl TiledLayout {
+    /// The layout for `features` rows of `weight`; `None` unless kernels read its format.
+    pub fn for_weight(weight: &Affine, features: usize, inputs: usize) -> Option<TiledLayout> {
+        let Affine { scales, biases, group_size, bits, .. } = *weight;
+        let floats = matches!((scales, biases), (Floats::Bf16(_), Floats::Bf16(_)));
+        let reads = floats && group_size == GROUP && [4, 8].contains(&bits);
+        (reads && features > 0 && inputs > 0).then_some(TiledLayout { bits, features, inputs })
+    }
+
+    /// Tiles with features of the matrix.
+    pub fn tiles(self) -> usize {
+        self.features.div_ceil(TILE_FEATURES)
+    }
+
+    /// Tiles that there is memory for.
+    pub fn padded_tiles(self) -> usize {
+        self.tiles().next_multiple_of(TILES_TOGETHER)
+    }
+
+    pub fn segments(self) -> usize {
+        self.inputs.div_ceil(SEGMENT)
+    }
+
+    /// Bytes of a tile's segment.
+    fn block_bytes(self) -> usize {
+        self.code_bytes() + SEGMENT / GROUP * TILE_FEATURES * 4
+    }
+
+    fn code_bytes(self) -> usize {
+        TILE_FEATURES * SEGMENT * self.bits / 8
+    }
+
+    pub fn bytes(self) -> usize {
+        self.padded_tiles() * self.segments() * self.block_bytes()
+    }
+
+    /// Rearranges `weight` into `memory` of [`bytes`](TiledLayout::bytes).
+    ///
+    /// # Panics
+    /// If the memory has another size, or the weight another shape or format.
+    pub fn pack(self, weight: Affine, memory: &mut [u8]) {
+        let (Floats::Bf16(scales), Floats::Bf16(biases)) = (weight.scales, weight.biases) else {
+            panic!("scales are not bfloat16");
+        };
+        weight.check(self.features, self.inputs);
+        assert_eq!(memory.len(), self.bytes(), "memory for {self:?}");
+        memory.fill(0);
+        let tile_bytes = self.segments() * self.block_bytes();
+        for_each_chunk(memory, tile_bytes, self.features * self.inputs, |tile, memory| {
+            let first = tile * TILE_FEATURES;
+            for row in first..self.features.min(first + TILE_FEATURES) {
+                self.pack_row(&weight, row, memory);
+                let groups = self.inputs / GROUP;
+                for group in 0..groups {
+                    let block = group / (SEGMENT / GROUP) * self.block_bytes() + self.code_bytes();
+                    let at = block + (group % (SEGMENT / GROUP) * TILE_FEATURES + row % TILE_FEATURES) * 4;
+                    let own = row * groups + group;
+                    memory[at..][..2].copy_from_slice(&scales[own].to_bits().to_le_bytes());
+                    memory[at + 2..][..2].copy_from_slice(&biases[own].to_bits().to_le_bytes());
+                }
+            }
+        });
+    }
+
+    /// The codes of a row into its tile.
+    fn pack_row(self, weight: &Affine, row: usize, tile: &mut [u8]) {
+        let (words, per_word) = (self.inputs * self.bits / 32, 32 / self.bits);
+        let (lane, upper) = (row % 8 * 4, row % TILE_FEATURES / 8);
+        for (w, word) in weight.codes[row * words..][..words].iter().enumerate() {
+            for c in 0..per_word {
+                let input = w * per_word + c;
+                let block = input / SEGMENT * self.block_bytes();
+                let (group, i) = (input % SEGMENT / GROUP, input % GROUP);
+                let lane = lane + i % 16 / 4;
+                if self.bits == 4 {
+                    let at = block + group * 512 + lane * 16 + (upper * 2 + i / 32) * 4 + i % 4;
+                    tile[at] |= ((word >> (4 * c) & 15) << (i % 32 / 16 * 4)) as u8;
+                } else {
+                    let at = block
+                        + group * 1024
+                        + i / 32 * 512
+                        + lane * 16
+                        + (i % 32 / 16 * 2 + upper) * 4
+                        + i % 4;
+                    tile[at] = (word >> (8 * c)) as u8;
+                }
+            }
+        }
+    }
+}
