@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const SHIM: &[&str] = &["array", "eval", "ops", "fast", "kernel", "streams"];
+const SHIM: &[&str] = &["array", "device", "eval", "ops", "fast", "kernel", "streams"];
 
 fn main() {
     for path in ["build.rs", "build", "shim", "src/bridge.rs"] {

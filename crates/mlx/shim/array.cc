@@ -112,7 +112,7 @@ Out empty(Ints shape, Dtype dtype) {
 }
 
 rust::Slice<std::uint8_t> bytes_mut(array& a) {
-  if (!a.is_available() || !a.flags().row_contiguous || !a.is_donatable()) {
+  if (device_address(a) != 0 || !a.is_available() || !a.flags().row_contiguous || !a.is_donatable()) {
     throw std::logic_error("bytes_mut needs a new, unshared array");
   }
   // An array of no elements may have no buffer at all.
@@ -121,7 +121,7 @@ rust::Slice<std::uint8_t> bytes_mut(array& a) {
 }
 
 rust::Slice<const std::uint8_t> bytes_of(const array& a) {
-  if (!a.is_available() || !a.flags().row_contiguous) {
+  if (device_address(a) != 0 || !a.is_available() || !a.flags().row_contiguous) {
     throw std::logic_error("bytes_of needs an evaluated, row-contiguous array");
   }
   return a.nbytes() == 0 ? rust::Slice<const std::uint8_t>{}

@@ -74,6 +74,12 @@ void set_memory_limit(size_t bytes);
 void wire_memory(size_t bytes);
 void clear_cache();
 
+// device.cc
+// An array in a GPU's memory, which `free_device` gets back.
+Out device_array(Ints shape, Dtype dtype, size_t pointer, size_t bytes);
+// Where such an array lies; 0 for all others.
+size_t device_address(const array& a);
+
 // streams.cc
 void lease_streams();
 void return_streams();

@@ -7,6 +7,7 @@ use cxx::UniquePtr;
 use crate::{
     Error, Result,
     bridge::{self, RawArray},
+    cuda,
     dtype::{Dtype, Element},
     eval::eval,
     profile,
@@ -112,6 +113,9 @@ impl Array {
         if self.dtype() != T::DTYPE {
             return Err(Error::WrongType { asked: std::any::type_name::<T>(), dtype: self.dtype().name() });
         }
+        if self.on_device() {
+            return Ok(bytemuck::pod_collect_to_vec(&self.to_bytes()?));
+        }
         Ok(bytemuck::pod_collect_to_vec(bridge::bytes_of(&self.evaluated()?.0)?))
     }
 
@@ -120,6 +124,9 @@ impl Array {
     /// # Errors
     /// Evaluation failed.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if let Some(device) = cuda::device().filter(|_| self.on_device()) {
+            return Ok(device.read(self)?);
+        }
         Ok(bridge::bytes_of(&self.evaluated()?.0)?.to_vec())
     }
 

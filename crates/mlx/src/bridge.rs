@@ -46,6 +46,7 @@ mod ffi {
         type Kernel;
         fn run_kernel(kernel: &Kernel, inputs: &[View], outputs: &mut [ViewMut]) -> Result<()>;
         fn kernel_name(kernel: &Kernel) -> &str;
+        fn free_device(pointer: usize, bytes: usize);
     }
 
     unsafe extern "C++" {
@@ -85,6 +86,15 @@ mod ffi {
         fn set_memory_limit(bytes: usize) -> Result<()>;
         fn wire_memory(bytes: usize) -> Result<()>;
         fn clear_cache() -> Result<()>;
+
+        // device.cc
+        fn device_array(
+            shape: &[i32],
+            dtype: Dtype,
+            pointer: usize,
+            bytes: usize,
+        ) -> Result<UniquePtr<RawArray>>;
+        fn device_address(a: &RawArray) -> usize;
 
         // streams.cc
         fn lease_streams() -> Result<()>;
@@ -216,4 +226,7 @@ mod ffi {
     }
 }
 
-use crate::kernel::{Kernel, kernel_name, run_kernel};
+use crate::{
+    cuda::free_device,
+    kernel::{Kernel, kernel_name, run_kernel},
+};

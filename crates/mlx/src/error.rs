@@ -5,6 +5,8 @@
 pub enum Error {
     #[error("MLX: {0}")]
     Mlx(#[from] cxx::Exception),
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::Fault),
     #[error("{file}: {message}")]
     File { file: String, message: String },
     #[error("asked for {asked} values of an array of {dtype}")]

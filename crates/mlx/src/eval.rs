@@ -3,15 +3,22 @@
 use crate::{
     Array, Result,
     bridge::{self, Arrays},
-    profile,
+    cuda, profile,
 };
 
+/// Inputs of an operation in the host's memory.
+#[track_caller]
 pub(crate) fn list<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
     let mut list = bridge::arrays();
     for array in arrays {
-        list.pin_mut().push(&array.0);
+        list.pin_mut().push(&array.host());
     }
     list
+}
+
+/// Arrays of MLX's graph: those on the device are queued there already.
+fn pending<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> cxx::UniquePtr<Arrays> {
+    list(arrays.into_iter().filter(|array| !array.on_device()))
 }
 
 #[track_caller]
@@ -26,7 +33,7 @@ pub(crate) fn unlist(list: std::result::Result<cxx::UniquePtr<Arrays>, cxx::Exce
 /// # Errors
 /// Out of memory, a device error, or a failure inside a kernel.
 pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    Ok(bridge::eval(&list(arrays))?)
+    Ok(bridge::eval(&pending(arrays))?)
 }
 
 /// Starts computing the arrays on a GPU; a later read waits for them. On the CPU the same as
@@ -35,7 +42,7 @@ pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
 /// # Errors
 /// Those of [`eval`]; an error on the device may appear only at the read.
 pub fn async_eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
-    Ok(bridge::async_eval(&list(arrays))?)
+    Ok(bridge::async_eval(&pending(arrays))?)
 }
 
 /// Bounds the outputs of queued operations of this thread on the CPU to `bytes`; a larger operation
@@ -57,9 +64,10 @@ pub fn library_path() -> Option<std::path::PathBuf> {
 
 /// Name of this thread's device: `cpu`, or the GPU's, since another GPU may compute other bits.
 pub fn device_name() -> String {
-    match on_gpu() {
-        true => bridge::device_name().unwrap_or_else(|_| "gpu".into()),
-        false => "cpu".into(),
+    match (on_gpu(), cuda::device().filter(|_| cuda::in_use())) {
+        (true, _) => bridge::device_name().unwrap_or_else(|_| "gpu".into()),
+        (false, Some(device)) => format!("cuda {}", device.name),
+        (false, None) => "cpu".into(),
     }
 }
 
@@ -80,19 +88,20 @@ pub fn on_gpu() -> bool {
     bridge::on_gpu()
 }
 
-/// Bytes held by live arrays.
+/// Bytes held by live arrays, on the device too.
 pub fn active_memory() -> usize {
-    bridge::active_memory()
+    bridge::active_memory() + cuda::active_memory()
 }
 
 /// Largest [`active_memory`] so far, or since [`reset_peak_memory`], in bytes.
 pub fn peak_memory() -> usize {
-    bridge::peak_memory()
+    bridge::peak_memory() + cuda::peak_memory()
 }
 
 /// Forgets the peak.
 pub fn reset_peak_memory() {
     bridge::reset_peak_memory();
+    cuda::reset_peak_memory();
 }
 
 /// Freed buffers beyond this many bytes go back to the system.
@@ -117,5 +126,6 @@ pub fn wire_memory(bytes: usize) -> Result<()> {
 
 /// Gives freed buffers back to the system.
 pub fn clear_cache() -> Result<()> {
+    cuda::clear_cache();
     Ok(bridge::clear_cache()?)
 }

@@ -6,6 +6,7 @@
 mod apply;
 mod array;
 mod bridge;
+pub mod cuda;
 mod dtype;
 mod eager;
 mod error;

@@ -5,12 +5,12 @@
 
 use std::ops;
 
-use crate::{Array, Dtype, array::built, bridge, eager, eval::list};
+use crate::{Array, Dtype, array::built, bridge, cuda, cuda::on_device, eager, eval::list};
 
 macro_rules! unary {
     ($($(#[$doc:meta])* $name:ident),*) => {
         impl Array {
-            $($(#[$doc])* #[track_caller] pub fn $name(&self) -> Array { built(bridge::$name(&self.0)) })*
+            $($(#[$doc])* #[track_caller] pub fn $name(&self) -> Array { built(bridge::$name(&self.host())) })*
         }
     };
 }
@@ -26,16 +26,14 @@ unary!(
     /// 1 / sqrt(x).
     rsqrt,
     tanh,
-    floor,
-    /// The same values, row-major in memory.
-    contiguous
+    floor
 );
 
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident),*) => {
         impl Array {
             $($(#[$doc])* #[track_caller]
-            pub fn $name(&self, other: &Array) -> Array { built(bridge::$name(&self.0, &other.0)) })*
+            pub fn $name(&self, other: &Array) -> Array { built(bridge::$name(&self.host(), &other.host())) })*
         }
     };
 }
@@ -56,28 +54,28 @@ macro_rules! operator {
             impl ops::$op<&Array> for &Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
             }
             impl ops::$op<Array> for &Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
             }
             impl ops::$op<&Array> for Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+                fn $method(self, other: &Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
             }
             impl ops::$op<Array> for Array {
                 type Output = Array;
                 #[track_caller]
-                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.0, &other.0)) }
+                fn $method(self, other: Array) -> Array { built(bridge::$bridge(&self.host(), &other.host())) }
             }
             impl ops::$op<f32> for &Array {
                 type Output = Array;
                 #[track_caller]
                 fn $method(self, other: f32) -> Array {
-                    built(bridge::$bridge(&self.0, &Array::scalar(other, self.dtype()).0))
+                    built(bridge::$bridge(&self.host(), &Array::scalar(other, self.dtype()).0))
                 }
             }
             impl ops::$op<f32> for Array {
@@ -94,7 +92,7 @@ impl ops::Neg for &Array {
     type Output = Array;
     #[track_caller]
     fn neg(self) -> Array {
-        built(bridge::negative(&self.0))
+        built(bridge::negative(&self.host()))
     }
 }
 
@@ -110,23 +108,38 @@ impl Array {
     /// Conversion; the same array if it has the type already.
     #[track_caller]
     pub fn astype(&self, dtype: Dtype) -> Array {
-        if self.dtype() == dtype { self.clone() } else { built(bridge::astype(&self.0, dtype)) }
+        if self.dtype() == dtype { self.clone() } else { built(bridge::astype(&self.host(), dtype)) }
+    }
+
+    /// The same values, row-major in memory.
+    #[track_caller]
+    pub fn contiguous(&self) -> Array {
+        if self.on_device() { self.clone() } else { built(bridge::contiguous(&self.0)) }
     }
 
     /// One dimension may be -1: it is inferred.
     #[track_caller]
     pub fn reshape(&self, shape: &[i32]) -> Array {
-        built(bridge::reshape(&self.0, shape))
+        if !self.on_device() {
+            return built(bridge::reshape(&self.0, shape));
+        }
+        // Memory of a device is viewed at once, by known dimensions.
+        let known: i32 = shape.iter().filter(|&&dim| dim >= 0).product();
+        let infer = |&dim: &i32| if dim < 0 { self.size() as i32 / known.max(1) } else { dim };
+        let shape: Vec<i32> = shape.iter().map(infer).collect();
+        let size: usize = shape.iter().map(|&dim| dim as usize).product();
+        assert!(size == self.size() && size > 0, "{:?} is not {shape:?}", self.shape());
+        built(bridge::reshape(&self.0, &shape))
     }
 
     #[track_caller]
     pub fn transpose(&self, axes: &[i32]) -> Array {
-        built(bridge::transpose(&self.0, axes))
+        built(bridge::transpose(&self.host(), axes))
     }
 
     #[track_caller]
     pub fn broadcast_to(&self, shape: &[i32]) -> Array {
-        built(bridge::broadcast_to(&self.0, shape))
+        built(bridge::broadcast_to(&self.host(), shape))
     }
 
     /// Indices `start..stop` along `axis` (negative counts from the end), everything along the
@@ -137,7 +150,15 @@ impl Array {
             return self.clone();
         }
         let (from, to) = self.span(axis, start, stop);
-        built(bridge::slice(&self.0, &from, &to))
+        if !self.on_device() {
+            return built(bridge::slice(&self.0, &from, &to));
+        }
+        let axis = if axis < 0 { axis + self.ndim() as i32 } else { axis } as usize;
+        if start < stop && self.size() > 0 && self.shape()[..axis].iter().all(|&dim| dim == 1) {
+            return built(bridge::slice(&self.0, &from, &to));
+        }
+        let device = cuda::device().unwrap_or_else(|| unreachable!("an array on no device"));
+        device.slice(self, axis, start, stop).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// `self` with `update` written at `start..` along `axis`; in place if nothing else holds
@@ -145,7 +166,7 @@ impl Array {
     #[track_caller]
     pub fn slice_update(&self, axis: i32, start: i32, update: &Array) -> Array {
         let (from, to) = self.span(axis, start, start + update.dim(axis));
-        built(bridge::slice_update(&self.0, &update.0, &from, &to))
+        built(bridge::slice_update(&self.host(), &update.host(), &from, &to))
     }
 
     #[track_caller]
@@ -173,19 +194,25 @@ impl Array {
     #[track_caller]
     pub fn concatenate<'a>(arrays: impl IntoIterator<Item = &'a Array>, axis: i32) -> Array {
         let arrays: Vec<&Array> = arrays.into_iter().collect();
+        if let Some(joined) = on_device::concatenate(&arrays, axis) {
+            return joined;
+        }
         eager::concatenate(&arrays, axis).unwrap_or_else(|| built(bridge::concatenate(&list(arrays), axis)))
     }
 
     /// Rows `indices` along `axis`.
     #[track_caller]
     pub fn take(&self, indices: &Array, axis: i32) -> Array {
-        let copied = if axis == 0 { eager::rows(self, indices) } else { None };
-        copied.unwrap_or_else(|| built(bridge::take(&self.0, &indices.0, axis)))
+        let copied = match axis {
+            0 => on_device::rows(self, indices).or_else(|| eager::rows(self, indices)),
+            _ => None,
+        };
+        copied.unwrap_or_else(|| built(bridge::take(&self.host(), &indices.host(), axis)))
     }
 
     #[track_caller]
     pub fn take_along_axis(&self, indices: &Array, axis: i32) -> Array {
-        built(bridge::take_along_axis(&self.0, &indices.0, axis))
+        built(bridge::take_along_axis(&self.host(), &indices.host(), axis))
     }
 
     /// One product per token and chosen matrix of a stack: `self` `[tokens, 1 or n, 1, in]`,
@@ -193,19 +220,19 @@ impl Array {
     /// `[tokens, n, 1, out]`.
     #[track_caller]
     pub fn gather_mm(&self, weight: &Array, indices: &Array) -> Array {
-        built(bridge::gather_mm(&self.0, &weight.0, &indices.0))
+        built(bridge::gather_mm(&self.host(), &weight.host(), &indices.host()))
     }
 
     /// `self` with `values` put at `indices` along `axis`.
     #[track_caller]
     pub fn put_along_axis(&self, indices: &Array, values: &Array, axis: i32) -> Array {
-        built(bridge::put_along_axis(&self.0, &indices.0, &values.0, axis))
+        built(bridge::put_along_axis(&self.host(), &indices.host(), &values.host(), axis))
     }
 
     /// `self` with `values` added at `indices` along `axis`; repeated indices add up.
     #[track_caller]
     pub fn scatter_add(&self, indices: &Array, values: &Array, axis: i32) -> Array {
-        built(bridge::scatter_add_axis(&self.0, &indices.0, &values.0, axis))
+        built(bridge::scatter_add_axis(&self.host(), &indices.host(), &values.host(), axis))
     }
 
     /// `start..stop` in steps of 1.
@@ -234,46 +261,46 @@ impl Array {
     /// `yes` where `self` (bool) is true, else `no`.
     #[track_caller]
     pub fn select(&self, yes: &Array, no: &Array) -> Array {
-        built(bridge::select(&self.0, &yes.0, &no.0))
+        built(bridge::select(&self.host(), &yes.host(), &no.host()))
     }
 
     #[track_caller]
     pub fn sum(&self, axis: i32, keepdims: bool) -> Array {
-        built(bridge::sum(&self.0, axis, keepdims))
+        built(bridge::sum(&self.host(), axis, keepdims))
     }
 
     #[track_caller]
     pub fn max(&self, axis: i32, keepdims: bool) -> Array {
-        built(bridge::max(&self.0, axis, keepdims))
+        built(bridge::max(&self.host(), axis, keepdims))
     }
 
     /// Index (uint32) of the largest value along `axis`; the first of equals.
     #[track_caller]
     pub fn argmax(&self, axis: i32) -> Array {
-        built(bridge::argmax(&self.0, axis))
+        built(bridge::argmax(&self.host(), axis))
     }
 
     #[track_caller]
     pub fn cumsum(&self, axis: i32) -> Array {
-        built(bridge::cumsum(&self.0, axis))
+        built(bridge::cumsum(&self.host(), axis))
     }
 
     /// Indices (uint32) that sort `axis` upwards.
     #[track_caller]
     pub fn argsort(&self, axis: i32) -> Array {
-        built(bridge::argsort(&self.0, axis))
+        built(bridge::argsort(&self.host(), axis))
     }
 
     /// log(sum(exp(x))) along `axis`, which is dropped.
     #[track_caller]
     pub fn logsumexp(&self, axis: i32) -> Array {
-        built(bridge::logsumexp(&self.0, axis))
+        built(bridge::logsumexp(&self.host(), axis))
     }
 
     /// Softmax along `axis`, computed in float32.
     #[track_caller]
     pub fn softmax(&self, axis: i32) -> Array {
-        built(bridge::softmax(&self.0, axis))
+        built(bridge::softmax(&self.host(), axis))
     }
 
     /// Standard Gumbel noise (float32), a pure function of `shape` and `seed` (Threefry,

@@ -73,7 +73,7 @@ impl Quantized {
     #[track_caller]
     pub fn matmul(&self, x: &Array) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
-        built(bridge::quantized_matmul(&x.0, &list(self.parts()), group_size, bits, mode.name()))
+        built(bridge::quantized_matmul(&x.host(), &list(self.parts()), group_size, bits, mode.name()))
     }
 
     /// One product per token and chosen matrix of a stack: `x` `[tokens, 1 or n, inputs]`,
@@ -82,8 +82,14 @@ impl Quantized {
     pub fn gather_matmul(&self, x: &Array, indices: &Array) -> Array {
         let Quantization { mode, group_size, bits } = self.quantization;
         let x = x.reshape(&[x.dim(0), x.dim(1), 1, x.dim(2)]);
-        let out =
-            built(bridge::gather_qmm(&x.0, &list(self.parts()), &indices.0, group_size, bits, mode.name()));
+        let out = built(bridge::gather_qmm(
+            &x.host(),
+            &list(self.parts()),
+            &indices.host(),
+            group_size,
+            bits,
+            mode.name(),
+        ));
         out.reshape(&[indices.dim(0), indices.dim(1), -1])
     }
 
@@ -121,7 +127,7 @@ impl Quantized {
 #[track_caller]
 pub fn quantize(w: &Array, quantization: Quantization) -> Quantized {
     let Quantization { mode, group_size, bits } = quantization;
-    let mut parts = unlist(bridge::quantize(&w.0, group_size, bits, mode.name())).into_iter();
+    let mut parts = unlist(bridge::quantize(&w.host(), group_size, bits, mode.name())).into_iter();
     let mut part = || parts.next().unwrap_or_else(|| panic!("{} has codes and scales", mode.name()));
     Quantized { codes: part(), scales: part(), biases: parts.next(), quantization }
 }

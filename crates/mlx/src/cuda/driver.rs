@@ -1,0 +1,251 @@
+//! The functions of the CUDA driver and of NVRTC, found when the program runs: nothing links to
+//! them.
+
+#![allow(unsafe_code, reason = "C functions of libraries that may not be there")]
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    path::Path,
+};
+
+use super::{Fault, Result};
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+const RTLD_NOW: c_int = 2;
+
+/// Addresses on the device, and handles of the driver.
+pub type Address = u64;
+pub type Handle = usize;
+
+/// An open library, never closed.
+struct Library {
+    handle: *mut c_void,
+    name: String,
+}
+
+impl Library {
+    fn open(name: &str) -> Option<Library> {
+        let text = CString::new(name).ok()?;
+        // SAFETY: `dlopen` reads the name; initialisers of NVIDIA's libraries may run on any
+        // thread.
+        let handle = unsafe { dlopen(text.as_ptr(), RTLD_NOW) };
+        (!handle.is_null()).then(|| Library { handle, name: name.into() })
+    }
+
+    fn find(&self, name: &str) -> Result<*mut c_void> {
+        let text = CString::new(name).map_err(|e| Fault(e.to_string()))?;
+        // SAFETY: the library is open, and `dlsym` reads the name.
+        let found = unsafe { dlsym(self.handle, text.as_ptr()) };
+        if found.is_null() { Err(Fault(format!("{} has no {name}", self.name))) } else { Ok(found) }
+    }
+}
+
+/// A struct of a library's functions, and a function that finds them all.
+macro_rules! functions {
+    ($(#[$doc:meta])* $library:ident { $($field:ident = $name:literal: fn($($argument:ty),*);)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $library { $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)* }
+
+        impl $library {
+            fn find(library: &Library) -> Result<$library> {
+                Ok($library {
+                    $(
+                        // SAFETY: these are the library's documented signatures.
+                        $field: unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(
+                                library.find($name)?,
+                            )
+                        },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+/// A launch's grid, block, shared memory and stream, as the driver has it.
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared: c_uint,
+    pub stream: Handle,
+    pub attributes: *const LaunchAttribute,
+    pub num_attributes: c_uint,
+}
+
+/// The attribute that lets a kernel start before the previous one ends.
+#[repr(C)]
+pub struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [u64; 8],
+}
+
+impl LaunchAttribute {
+    pub const DEPENDENT: LaunchAttribute =
+        LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+}
+
+/// A copy of rows between two places on the device, as the driver has it.
+#[repr(C)]
+pub struct Copy2D {
+    from_x: usize,
+    from_y: usize,
+    from_kind: c_uint,
+    from_host: usize,
+    from: Address,
+    from_array: usize,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: c_uint,
+    to_host: usize,
+    to: Address,
+    to_array: usize,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+impl Copy2D {
+    /// `height` rows of `width` bytes, each `pitch` bytes after the one before.
+    pub fn new(
+        [from, to]: [Address; 2],
+        [from_pitch, to_pitch]: [usize; 2],
+        width: usize,
+        height: usize,
+    ) -> Copy2D {
+        const DEVICE: c_uint = 2;
+        Copy2D {
+            from_x: 0,
+            from_y: 0,
+            from_kind: DEVICE,
+            from_host: 0,
+            from,
+            from_array: 0,
+            from_pitch,
+            to_x: 0,
+            to_y: 0,
+            to_kind: DEVICE,
+            to_host: 0,
+            to,
+            to_array: 0,
+            to_pitch,
+            width,
+            height,
+        }
+    }
+}
+
+functions! {
+    /// The driver, libcuda.
+    Driver {
+        init = "cuInit": fn(c_uint);
+        device_count = "cuDeviceGetCount": fn(*mut c_int);
+        device = "cuDeviceGet": fn(*mut c_int, c_int);
+        device_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int);
+        device_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
+        retain_context = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int);
+        set_context = "cuCtxSetCurrent": fn(Handle);
+        create_stream = "cuStreamCreate": fn(*mut Handle, c_uint);
+        synchronize = "cuStreamSynchronize": fn(Handle);
+        memory_info = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
+        allocate = "cuMemAlloc_v2": fn(*mut Address, usize);
+        free = "cuMemFree_v2": fn(Address);
+        allocate_host = "cuMemAllocHost_v2": fn(*mut *mut u8, usize);
+        upload = "cuMemcpyHtoDAsync_v2": fn(Address, *const u8, usize, Handle);
+        download = "cuMemcpyDtoHAsync_v2": fn(*mut u8, Address, usize, Handle);
+        fill = "cuMemsetD8Async": fn(Address, u8, usize, Handle);
+        copy_2d = "cuMemcpy2DAsync_v2": fn(*const Copy2D, Handle);
+        load_module = "cuModuleLoadData": fn(*mut Handle, *const c_void);
+        find_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char);
+        set_function_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int);
+        launch = "cuLaunchKernelEx": fn(*const LaunchConfig, Handle, *const *const c_void, *const c_void);
+        error_string = "cuGetErrorString": fn(c_int, *mut *const c_char);
+    }
+}
+
+functions! {
+    /// The compiler at run time, libnvrtc.
+    Nvrtc {
+        create = "nvrtcCreateProgram":
+            fn(*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+        compile = "nvrtcCompileProgram": fn(Handle, c_int, *const *const c_char);
+        cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize);
+        cubin = "nvrtcGetCUBIN": fn(Handle, *mut u8);
+        log_size = "nvrtcGetProgramLogSize": fn(Handle, *mut usize);
+        log = "nvrtcGetProgramLog": fn(Handle, *mut u8);
+        destroy = "nvrtcDestroyProgram": fn(*mut Handle);
+    }
+}
+
+impl Driver {
+    /// # Errors
+    /// There is no driver, or it is too old.
+    pub fn open(library: &str) -> Result<Driver> {
+        let found = Library::open(library).ok_or_else(|| Fault(format!("there is no {library}")))?;
+        Driver::find(&found)
+    }
+
+    /// # Errors
+    /// `status` is one.
+    pub fn check(&self, status: c_int, what: &str) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the function writes a pointer to a static string, or leaves null.
+        unsafe { (self.error_string)(status, &mut text) };
+        let text = match text.is_null() {
+            true => format!("error {status}"),
+            // SAFETY: a static, null-terminated string.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        Err(Fault(format!("CUDA could not {what}: {text}")))
+    }
+}
+
+impl Nvrtc {
+    /// NVRTC from one of `folders`, or from where the loader finds it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open(folders: &[impl AsRef<Path>]) -> Result<Nvrtc> {
+        // Named as NVRTC names it: it opens its second library by name, which is found if it is
+        // open already.
+        for major in ["13", "12"] {
+            let names = [format!("libnvrtc-builtins.so.{major}"), format!("libnvrtc.so.{major}")];
+            let places = folders.iter().map(|folder| Some(folder.as_ref())).chain([None]);
+            for folder in places {
+                if let Some(folder) = folder {
+                    open_builtins(folder, &names[0]);
+                }
+                let name = folder.map_or(names[1].clone(), |f| f.join(&names[1]).display().to_string());
+                if let Some(library) = Library::open(&name) {
+                    return Nvrtc::find(&library);
+                }
+            }
+        }
+        Err(Fault(
+            "there is no libnvrtc.so.13 (it is in CUDA's toolkit, and in the Python package \
+                   nvidia-cuda-nvrtc)"
+                .into(),
+        ))
+    }
+}
+
+/// Opens the newest library of this name, which ends in a minor version, too.
+fn open_builtins(folder: &Path, prefix: &str) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
+    let named = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);
+    let found = entries.filter(named).map(|entry| entry.path()).max();
+    if let Some(path) = found {
+        Library::open(&path.display().to_string());
+    }
+}
