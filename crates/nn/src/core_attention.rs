@@ -7,7 +7,7 @@ use mlx::{Array, Dtype};
 
 use crate::{
     KvBuffer, RmsNorm, Rope, Softmax,
-    backend::{cpu::PreparedAttention, on_backend},
+    backend::{cpu::PreparedAttention, cuda::DeviceAttention, on_backend},
     rope,
 };
 
@@ -22,6 +22,7 @@ pub struct CoreAttention {
     pub(crate) softmax: Softmax,
     pub(crate) output_gate: bool,
     prepared: OnceCell<Arc<PreparedAttention>>,
+    on_device: OnceCell<DeviceAttention>,
 }
 
 /// One sequence's part of a step, and its keys and values `[kv_heads, capacity, head_dim]`.
@@ -47,6 +48,7 @@ impl CoreAttention {
             softmax: Softmax::scaled((head_dim as f32).powf(-0.5)),
             output_gate: false,
             prepared: OnceCell::new(),
+            on_device: OnceCell::new(),
         }
     }
 
@@ -90,6 +92,12 @@ impl CoreAttention {
     #[track_caller]
     pub(crate) fn prepared(&self) -> Arc<PreparedAttention> {
         self.prepared.get_or_init(|| Arc::new(PreparedAttention::new(self))).clone()
+    }
+
+    /// The parameters on a GPU, built on first use.
+    #[track_caller]
+    pub(crate) fn on_device(&self) -> &DeviceAttention {
+        self.on_device.get_or_init(|| DeviceAttention::new(self))
     }
 }
 

@@ -6,7 +6,11 @@ use mlx::Array;
 
 use crate::{
     Recurrence, RmsNorm,
-    backend::{cpu::PreparedDeltaNet, on_backend},
+    backend::{
+        cpu::PreparedDeltaNet,
+        cuda::{DeviceDeltaNet, DeviceHeads},
+        on_backend,
+    },
 };
 
 /// Convolution, norms, gates and delta rule of one layer (Yang et al., "Gated Delta Networks",
@@ -15,6 +19,7 @@ pub struct DeltaNet {
     pub(crate) heads: DeltaHeads,
     pub(crate) weights: DeltaWeights,
     prepared: OnceCell<Arc<PreparedDeltaNet>>,
+    on_device: OnceCell<DeviceDeltaNet>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +51,7 @@ pub struct DeltaRow<'a> {
 
 impl DeltaNet {
     pub fn new(heads: DeltaHeads, weights: DeltaWeights) -> DeltaNet {
-        DeltaNet { heads, weights, prepared: OnceCell::new() }
+        DeltaNet { heads, weights, prepared: OnceCell::new(), on_device: OnceCell::new() }
     }
 
     /// `qkv` `[tokens, channels]`, `b` and `a` `[tokens, value_heads]`; returns
@@ -63,12 +68,25 @@ impl DeltaNet {
     pub(crate) fn prepared(&self) -> Arc<PreparedDeltaNet> {
         self.prepared.get_or_init(|| Arc::new(PreparedDeltaNet::new(self))).clone()
     }
+
+    /// The parameters on a GPU, built on first use.
+    #[track_caller]
+    pub(crate) fn on_device(&self) -> &DeviceDeltaNet {
+        let DeltaWeights { conv1d, neg_exp_a, dt_bias, norms } = &self.weights;
+        let make = || DeviceDeltaNet::new(self.heads.on_device(), [conv1d, neg_exp_a, dt_bias], norms);
+        self.on_device.get_or_init(make)
+    }
 }
 
 impl DeltaHeads {
     /// Numbers in all keys, or in all queries, of a token.
     pub(crate) fn key_width(&self) -> i32 {
         self.key_heads * self.key_dim
+    }
+
+    /// As kernels for GPUs take them: keys and values have one size.
+    pub(crate) fn on_device(&self) -> DeviceHeads {
+        DeviceHeads { key_heads: self.key_heads, value_heads: self.value_heads, dim: self.key_dim }
     }
 
     pub(crate) fn value_width(&self) -> i32 {

@@ -2,7 +2,7 @@
 
 use mlx::{Array, Dtype};
 
-use crate::KEY_BLOCK;
+use crate::{KEY_BLOCK, backend::zeros};
 
 /// A growing buffer of keys, values or latents, `[kv_heads, capacity, dim]`; written in place,
 /// hence not `Clone`. The first tokens appended determine its shape and type.
@@ -38,7 +38,7 @@ impl KvBuffer {
         let length: i32 = parts.iter().map(|part| part.dim(1)).sum();
         // Never without room: a single part would not be copied.
         let capacity = round_up(length + room.max(1));
-        let room = Array::zeros(&[first.dim(0), capacity - length, first.dim(2)], first.dtype());
+        let room = zeros(&[first.dim(0), capacity - length, first.dim(2)], first.dtype());
         KvBuffer(Some(Array::concatenate(parts.iter().chain([&room]), 1)))
     }
 
@@ -60,7 +60,7 @@ impl KvBuffer {
             return array;
         }
         let target = round_up(length.max(capacity + capacity / 4));
-        let room = Array::zeros(&[heads, target - capacity, dim], array.dtype());
+        let room = zeros(&[heads, target - capacity, dim], array.dtype());
         Array::concatenate([&array, &room], 1)
     }
 

@@ -24,7 +24,10 @@ mod storage;
 pub use kernels::{read_bandwidth, set_threads, simd_level, threads};
 
 pub use attention::{KEY_BLOCK, Softmax, append_kv, attend, attend_cached, attend_latent};
-pub use backend::use_gpu;
+pub use backend::{
+    cuda::{KernelOptions, PlainDraw, kernel_logs, sample_plain, set_kernel_options},
+    take_fallbacks, use_cuda, use_gpu,
+};
 pub use core_attention::{CoreAttention, KvRow};
 pub use delta_net::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights};
 pub use embedding::Embedding;

@@ -18,6 +18,8 @@ pub struct Linear {
     /// Whether products on the CPU are in float32 whatever the thread's precision.
     pub(crate) unrounded: bool,
     prepared: OnceCell<Arc<PreparedLinear>>,
+    /// The bias in a GPU's memory.
+    pub(crate) device_bias: OnceCell<Array>,
 }
 
 impl Linear {
@@ -31,8 +33,8 @@ impl Linear {
         Linear { unrounded: true, ..Linear::new(weight, bias) }
     }
 
-    /// A layer whose weight is rearranged into the order in which kernels read it, if it is affine
-    /// and the CPU computes: this makes products in
+    /// A layer whose weight is rearranged into the order in which kernels of the CPU or an NVIDIA
+    /// GPU read it, if it is affine: this makes products in
     /// [`Precision::Rounded`](crate::Precision::Rounded) faster and others impossible. It takes no
     /// more memory, but for a moment twice as much.
     ///
@@ -43,7 +45,7 @@ impl Linear {
     }
 
     fn with_storage(weight: WeightStorage, bias: Option<Array>) -> Linear {
-        Linear { weight, bias, unrounded: false, prepared: OnceCell::new() }
+        Linear { weight, bias, unrounded: false, prepared: OnceCell::new(), device_bias: OnceCell::new() }
     }
 
     /// `[.., inputs]` to `[.., outputs]`, in `x`'s type. On the CPU each output row depends on its

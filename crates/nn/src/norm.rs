@@ -12,11 +12,13 @@ pub struct RmsNorm {
     pub(crate) weight: Array,
     pub(crate) eps: f32,
     prepared: OnceCell<Arc<PreparedNorm>>,
+    /// The weight in a GPU's memory, in float32.
+    pub(crate) device_weight: OnceCell<Array>,
 }
 
 impl RmsNorm {
     pub fn new(weight: Array, eps: f32) -> RmsNorm {
-        RmsNorm { weight, eps, prepared: OnceCell::new() }
+        RmsNorm { weight, eps, prepared: OnceCell::new(), device_weight: OnceCell::new() }
     }
 
     /// A norm without a weight.

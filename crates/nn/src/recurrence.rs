@@ -9,7 +9,11 @@ use std::{
 use mlx::{Array, Dtype};
 
 use crate::{
-    backend::cpu::{self, PreparedDeltaNet},
+    backend::{
+        cpu::{self, PreparedDeltaNet},
+        cuda::{self, DeviceDraft},
+        zeros,
+    },
     conv::causal_conv,
     delta_net::gated_delta,
 };
@@ -51,11 +55,13 @@ fn committed_at_once(tokens: i32, num_draft: i32) -> i32 {
     if num_draft > 0 && tokens - num_draft > FEW { tokens - num_draft } else { 0 }
 }
 
-/// Inputs of draft tokens, which the operation that computes the tokens records.
+/// Inputs of draft tokens.
 #[derive(Clone)]
-pub(crate) struct DraftInputs {
-    pub net: Arc<PreparedDeltaNet>,
-    pub values: Arc<OnceLock<TokenInputs>>,
+pub(crate) enum DraftInputs {
+    /// The operation that computes the tokens records them.
+    Host { net: Arc<PreparedDeltaNet>, values: Arc<OnceLock<TokenInputs>> },
+    /// On a GPU.
+    Device(Rc<DeviceDraft>),
 }
 
 /// Inputs of consecutive tokens.
@@ -135,7 +141,10 @@ impl Recurrence {
         if let (Some(Uncommitted { tokens: tokens @ 1.., inputs }), Some(conv), Some(state)) =
             (committed.uncommitted.take(), &self.conv, &self.state)
         {
-            let [conv, state] = cpu::commit(conv, state, tokens, inputs);
+            let [conv, state] = match inputs {
+                DraftInputs::Host { net, values } => cpu::commit(conv, state, tokens, net, values),
+                DraftInputs::Device(draft) => cuda::commit(conv, state, tokens, &draft),
+            };
             (committed.conv, committed.state) = (Some(conv), Some(Rc::new(state)));
         }
         committed
@@ -204,10 +213,10 @@ impl Recurrence {
         let (state, in_place) = match after_draft.or(self.state.take()).map(Rc::try_unwrap) {
             Some(Ok(state)) => (state, true),
             Some(Err(shared)) => ((*shared).clone(), false),
-            None => (Array::zeros(state, Dtype::Float32), true),
+            None => (zeros(state, Dtype::Float32), true),
         };
         StateIn {
-            conv: self.conv.take().unwrap_or_else(|| Array::zeros(conv, dtype)),
+            conv: self.conv.take().unwrap_or_else(|| zeros(conv, dtype)),
             state,
             in_place,
             uncommitted: self.uncommitted.take().map(|Uncommitted { tokens, inputs }| (tokens, inputs)),

@@ -1,14 +1,18 @@
-//! How a linear layer stores its matrix: in the checkpoint's format, or rearranged for CPU kernels.
+//! How a linear layer stores its matrix: in the checkpoint's format, or rearranged for kernels.
 
 use kernels::{FloatType, PackedLayout};
 use mlx::{Array, Dtype, Result};
 
-use crate::{Matrix, backend::on_backend};
+use crate::{
+    Matrix,
+    backend::{cuda::DeviceMatrix, on_backend},
+};
 
 /// A matrix `[outputs, inputs]`.
 pub(crate) enum WeightStorage {
     Plain(Matrix),
     Prepacked(PrepackedMatrix),
+    Device(DeviceMatrix),
 }
 
 /// A matrix in the order in which CPU kernels read it; nothing else can.
@@ -21,7 +25,7 @@ pub(crate) struct PrepackedMatrix {
 }
 
 impl WeightStorage {
-    /// Rearranges `matrix` where the back end can: on the CPU if it is affine, unless in float32.
+    /// Rearranges `matrix` where the back end can, if it is affine, unless in float32.
     /// Takes no more memory than before, but for a moment twice as much of this matrix.
     ///
     /// # Errors
@@ -34,6 +38,7 @@ impl WeightStorage {
         match self {
             WeightStorage::Plain(matrix) => matrix.outputs(),
             WeightStorage::Prepacked(packed) => packed.outputs,
+            WeightStorage::Device(matrix) => matrix.outputs,
         }
     }
 
@@ -41,6 +46,7 @@ impl WeightStorage {
         match self {
             WeightStorage::Plain(matrix) => matrix.inputs(),
             WeightStorage::Prepacked(packed) => packed.inputs,
+            WeightStorage::Device(matrix) => matrix.inputs,
         }
     }
 
@@ -53,6 +59,7 @@ impl WeightStorage {
         match self {
             WeightStorage::Plain(matrix) => matrix,
             WeightStorage::Prepacked(_) => panic!("MLX cannot read a prepacked matrix"),
+            WeightStorage::Device(_) => panic!("MLX cannot read a matrix in tiles"),
         }
     }
 }

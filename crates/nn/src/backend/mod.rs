@@ -1,11 +1,12 @@
 //! Back ends: each implements every operation of this crate for one kind of device.
 //!
-//! `cpu` runs our kernels. `mlx` is made of MLX's own operations: it runs on every device that MLX
-//! has, and the kernels are tested against it. A back end with kernels of our own for CUDA or Metal
-//! is one more folder here with the same functions, one variant of [`Backend`] and one arm of
-//! [`on_backend`].
+//! `cpu` runs our kernels, `cuda` those for NVIDIA's GPUs, with the same bits. `mlx` is made of
+//! MLX's own operations: it runs on every device that MLX has, and the kernels are tested against
+//! it. Another back end is one more folder here with the same functions, one variant of [`Backend`]
+//! and one arm of [`on_backend`].
 
 pub(crate) mod cpu;
+pub(crate) mod cuda;
 pub(crate) mod mlx;
 
 use std::cell::Cell;
@@ -14,6 +15,7 @@ use std::cell::Cell;
 #[derive(Clone, Copy)]
 pub(crate) enum Backend {
     Cpu,
+    Cuda,
     Mlx,
 }
 
@@ -30,9 +32,37 @@ impl Backend {
 
     fn select(gpu: bool) -> Backend {
         let backend = if gpu { Backend::Mlx } else { Backend::Cpu };
+        ::mlx::cuda::set_in_use(false);
         CURRENT.set(Some(backend));
         backend
     }
+}
+
+/// Chooses an NVIDIA GPU and our kernels for this thread's operations from here on; MLX keeps
+/// computing on the CPU what has no kernel.
+///
+/// # Errors
+/// There is no such GPU, or its kernels cannot be compiled.
+pub fn use_cuda() -> ::mlx::Result<()> {
+    ::mlx::use_gpu(false)?;
+    cuda::open()?;
+    ::mlx::cuda::set_in_use(true);
+    CURRENT.set(Some(Backend::Cuda));
+    Ok(())
+}
+
+/// Zeros where the thread's operations are computed.
+#[track_caller]
+pub(crate) fn zeros(shape: &[i32], dtype: ::mlx::Dtype) -> ::mlx::Array {
+    match Backend::current() {
+        Backend::Cuda => cuda::zeros(shape, dtype),
+        Backend::Cpu | Backend::Mlx => ::mlx::Array::zeros(shape, dtype),
+    }
+}
+
+/// What the CPU had to do for the GPU since this was last asked, each once for the process.
+pub fn take_fallbacks() -> Vec<&'static str> {
+    cuda::take_fallbacks()
 }
 
 /// Chooses the device for this thread's operations from here on.
@@ -51,6 +81,7 @@ macro_rules! on_backend {
     ($operation:ident($($argument:expr),* $(,)?)) => {
         match $crate::backend::Backend::current() {
             $crate::backend::Backend::Cpu => $crate::backend::cpu::$operation($($argument),*),
+            $crate::backend::Backend::Cuda => $crate::backend::cuda::$operation($($argument),*),
             $crate::backend::Backend::Mlx => $crate::backend::mlx::$operation($($argument),*),
         }
     };

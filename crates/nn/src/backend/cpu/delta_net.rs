@@ -36,7 +36,7 @@ struct RowSpan {
     /// Whether the state's output takes over its input's memory.
     in_place: bool,
     /// Tokens of an earlier step to commit first; the state has them if `is_after_draft`.
-    uncommitted: Option<(usize, DraftInputs)>,
+    uncommitted: Option<(usize, Arc<OnceLock<TokenInputs>>)>,
     is_after_draft: bool,
     /// The last tokens, which the state will lack; their inputs are recorded here.
     draft: Option<(usize, Arc<OnceLock<TokenInputs>>)>,
@@ -103,12 +103,14 @@ impl GroupStates {
             let values = Arc::<OnceLock<TokenInputs>>::default();
             let drafts = row.num_draft > 0;
             let net = net.prepared();
-            states.drafts.push(drafts.then(|| (row.num_draft, DraftInputs { net, values: values.clone() })));
+            states
+                .drafts
+                .push(drafts.then(|| (row.num_draft, DraftInputs::Host { net, values: values.clone() })));
             states.spans.push(RowSpan {
                 start,
                 tokens: row.tokens as usize,
                 in_place,
-                uncommitted: uncommitted.map(|(tokens, inputs)| (tokens as usize, inputs)),
+                uncommitted: uncommitted.map(|(tokens, inputs)| (tokens as usize, recorded(inputs))),
                 is_after_draft,
                 draft: drafts.then_some((row.num_draft as usize, values)),
                 writes_state_after_draft,
@@ -145,9 +147,24 @@ fn group(net: &DeltaNet, [qkv, b, a]: [&Array; 3], start: i32, rows: &mut [Delta
     out
 }
 
+/// # Panics
+/// If a GPU computed the tokens: a bug in the choice of the back end.
+fn recorded(inputs: DraftInputs) -> Arc<OnceLock<TokenInputs>> {
+    match inputs {
+        DraftInputs::Host { values, .. } => values,
+        DraftInputs::Device(_) => panic!("the state is that of a layer on another device"),
+    }
+}
+
 /// The last inputs of the convolution and the state after `tokens` more, whose inputs are `draft`.
 #[track_caller]
-pub(crate) fn commit(conv: &Array, state: &Array, tokens: i32, draft: DraftInputs) -> [Array; 2] {
+pub(crate) fn commit(
+    conv: &Array,
+    state: &Array,
+    tokens: i32,
+    net: Arc<PreparedDeltaNet>,
+    draft: Arc<OnceLock<TokenInputs>>,
+) -> [Array; 2] {
     let outputs = [like(conv, conv.shape()), like(state, state.shape())];
     apply("settle", &[conv, state], outputs, move |inputs, outputs| {
         let span = RowSpan {
@@ -160,7 +177,7 @@ pub(crate) fn commit(conv: &Array, state: &Array, tokens: i32, draft: DraftInput
             writes_state_after_draft: false,
         };
         let mut row = RowOutputs { span: &span, past: inputs, next: outputs, out: &mut [] };
-        draft.net.row(&mut row, [&[], &[], &[]]);
+        net.row(&mut row, [&[], &[], &[]]);
     })
 }
 
@@ -248,7 +265,7 @@ impl PreparedDeltaNet {
             state.copy_from_slice(row.past[1].values());
         }
         let uncommitted = row.span.uncommitted.as_ref().map(|(tokens, draft)| {
-            let inputs = draft.values.get();
+            let inputs = draft.get();
             (*tokens, inputs.unwrap_or_else(|| panic!("draft tokens were never computed")))
         });
         let num_draft = row.span.draft.as_ref().map_or(0, |(num_draft, _)| *num_draft);

@@ -40,7 +40,7 @@ pub(crate) fn project(x: &Array, norm: Option<&RmsNorm>, linears: &[&Linear]) ->
 pub(crate) fn rows(linear: &Linear, indices: &Array, dtype: Option<mlx::Dtype>) -> Array {
     let dtype = match &linear.weight {
         WeightStorage::Prepacked(weight) => dtype.or(Some(weight.float_dtype())),
-        WeightStorage::Plain(_) => dtype,
+        WeightStorage::Plain(_) | WeightStorage::Device(_) => dtype,
     };
     let layer = linear.prepared();
     let (Some(dtype), true) = (dtype, layer.weight.has_rows()) else {
@@ -186,6 +186,7 @@ impl PreparedWeight {
                 layout: weight.layout,
                 inputs: weight.inputs as usize,
             },
+            WeightStorage::Device(_) => panic!("the CPU cannot read a matrix on a GPU"),
         }
     }
 

@@ -1,0 +1,277 @@
+//! Core attention of a batch: norms, rotation and appending in one launch, attention in one or two.
+
+use kernels::{
+    RopePairs,
+    cuda::{AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, many_queries, many_shared},
+};
+use mlx::{Array, Dtype, cuda::Arguments};
+
+use super::{
+    super::cpu,
+    launch::{counters, empty, fall_back, is_f32, launch, resident, resident_f32, zeros},
+};
+use crate::{CoreAttention, KEY_BLOCK, KvRow, RmsNorm};
+
+/// Parameters on the device.
+pub(crate) struct DeviceAttention {
+    frequencies: Array,
+}
+
+/// Sequences of a launch.
+const ROWS: usize = 64;
+/// Queries of a key head that a block of keys is given to a block of threads for.
+const FEW: i32 = 16;
+/// The largest angle that the kernels' sines are accurate for.
+const MAX_RADIANS: f32 = 1e6;
+
+/// See [`CoreAttention::forward`].
+#[track_caller]
+pub(crate) fn core_attention(
+    attention: &CoreAttention,
+    [q, k, v]: [&Array; 3],
+    positions: &Array,
+    rows: &mut [KvRow],
+) -> Array {
+    if let Some(why) = unsupported(attention, q, rows) {
+        fall_back(why);
+        return cpu::core_attention(attention, [q, k, v], positions, rows);
+    }
+    let positions: Vec<i32> = positions.to_vec().unwrap_or_else(|e| panic!("{e}"));
+    let fastest = attention.rope.frequencies.iter().fold(0.0f32, |most, f| most.max(f.abs()));
+    if positions.iter().any(|&position| position as f32 * fastest > MAX_RADIANS) {
+        fall_back("rotations by more than a million radians");
+        let host = Array::from_slice(&positions, &[positions.len() as i32]);
+        return cpu::core_attention(attention, [q, k, v], &host, rows);
+    }
+    let [q, k, v] = [q, k, v].map(resident);
+    let out = empty(&[q.dim(0), attention.heads * attention.head_dim]);
+    let mut start = 0;
+    for rows in rows.chunks_mut(ROWS) {
+        start = some_rows(attention, [&q, &k, &v], &positions, start, rows, &out);
+    }
+    out
+}
+
+fn unsupported(attention: &CoreAttention, q: &Array, rows: &[KvRow]) -> Option<&'static str> {
+    let softmax = &attention.softmax;
+    if !is_f32(q) || q.size() == 0 {
+        return Some("attention in other types than float32");
+    }
+    if ![64, 128, 256].contains(&attention.head_dim) {
+        return Some("attention with heads of other sizes than 64, 128 and 256");
+    }
+    if softmax.softcap.is_some() || softmax.sinks.is_some() {
+        return Some("attention with capped scores or sinks");
+    }
+    rows.iter().any(|row| row.window.is_some()).then_some("attention with a window")
+}
+
+/// The buffers of a row, and its first token.
+struct Placed {
+    keys: Array,
+    values: Array,
+    start: i32,
+    tokens: i32,
+    past: i32,
+}
+
+/// Attention of some rows, whose tokens begin at `start`; returns where they end.
+#[track_caller]
+fn some_rows(
+    attention: &CoreAttention,
+    qkv: [&Array; 3],
+    positions: &[i32],
+    start: i32,
+    rows: &mut [KvRow],
+    out: &Array,
+) -> i32 {
+    let mut end = start;
+    let mut placed = vec![];
+    for row in rows.iter_mut() {
+        let (tokens, past) = (row.tokens, row.past);
+        let buffers = row.reserve(attention.kv_heads, attention.head_dim, Dtype::Float32);
+        let [keys, values] = buffers.map(|buffer| resident(&buffer));
+        placed.push(Placed { keys, values, start: end, tokens, past });
+        end += tokens;
+    }
+    let queries = rotate_and_append(attention, qkv, positions, &placed, end);
+    let group = attention.heads / attention.kv_heads;
+    let (few, many): (Vec<&Placed>, Vec<&Placed>) = placed.iter().partition(|row| row.tokens * group <= FEW);
+    attend_few(attention, &queries, &few, out);
+    attend_many(attention, &queries, &many, out);
+    if attention.output_gate {
+        gate(attention, qkv[0], [start, end], out);
+    }
+    for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
+        row.keys.refill(Some(keys));
+        row.values.refill(Some(values));
+    }
+    end
+}
+
+/// Queries after norm and rotation, `[all tokens, heads, dim]`, of which those of `rows` are
+/// written; keys and values go to the buffers.
+#[track_caller]
+fn rotate_and_append(
+    attention: &CoreAttention,
+    [q, k, v]: [&Array; 3],
+    positions: &[i32],
+    rows: &[Placed],
+    end: i32,
+) -> Array {
+    let CoreAttention { heads, kv_heads, head_dim: dim, rope, .. } = attention;
+    let first = rows[0].start;
+    let none = HeadSpan { keys: 0, values: 0, past: 0, capacity: 0, start: 0, position: 0 };
+    let mut spans = HeadSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
+    for (span, row) in spans.spans.iter_mut().zip(rows) {
+        *span = HeadSpan {
+            keys: row.keys.device_address(),
+            values: row.values.device_address(),
+            past: row.past,
+            capacity: row.keys.dim(1),
+            start: row.start - first,
+            position: positions[row.start as usize],
+        };
+    }
+    let norm = |which: usize| attention.qk_norm.as_ref().map(|norms| &norms[which]);
+    let weight = |norm: Option<&RmsNorm>| norm.map_or(0, |norm| norm.device_weight().device_address());
+    let sizes = HeadSizes {
+        heads: *heads,
+        kv_heads: *kv_heads,
+        dim: *dim,
+        query_stride: query_stride(attention),
+        half: rope.frequencies.len() as i32,
+        adjacent: (rope.pairs == RopePairs::Adjacent).into(),
+        rope_scale: rope.scale,
+        query_eps: norm(0).map_or(0.0, |norm| norm.eps),
+        key_eps: norm(1).map_or(0.0, |norm| norm.eps),
+    };
+    let out = empty(&[q.dim(0), heads * dim]);
+    let from = |x: &Array| x.device_address() + first as u64 * x.dim(1) as u64 * 4;
+    let arguments = Arguments::new()
+        .with(spans)
+        .with(sizes)
+        .with(from(q))
+        .with(from(k))
+        .with(from(v))
+        .with(weight(norm(0)))
+        .with(weight(norm(1)))
+        .with(attention.on_device().frequencies.device_address())
+        .with(from(&out));
+    let grid = [(end - first) as usize, (heads + 2 * kv_heads) as usize, 1];
+    launch("heads", grid, *dim as u32, 0, arguments);
+    out
+}
+
+/// Numbers from one query head to the next.
+fn query_stride(attention: &CoreAttention) -> i32 {
+    if attention.output_gate { 2 * attention.head_dim } else { attention.head_dim }
+}
+
+/// Rows as kernels take them; each has `chunks` blocks of threads of its own.
+fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (AttentionSpans, i32) {
+    let none = AttentionSpan {
+        keys: 0,
+        values: 0,
+        start: 0,
+        tokens: 0,
+        length: 0,
+        capacity: 0,
+        first_chunk: 0,
+        padding: 0,
+    };
+    let mut spans = AttentionSpans { spans: [none; ROWS], count: rows.len() as i32, padding: 0 };
+    let mut first_chunk = 0;
+    for (span, row) in spans.spans.iter_mut().zip(rows) {
+        *span = AttentionSpan {
+            keys: row.keys.device_address(),
+            values: row.values.device_address(),
+            start: row.start,
+            tokens: row.tokens,
+            length: row.past + row.tokens,
+            capacity: row.keys.dim(1),
+            first_chunk,
+            padding: 0,
+        };
+        first_chunk += chunks(row);
+    }
+    (spans, first_chunk)
+}
+
+#[track_caller]
+fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Array) {
+    let Some(longest) = rows.iter().map(|row| row.past + row.tokens).max() else { return };
+    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
+    let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
+    let queries = if queries <= 4 { 4 } else { FEW };
+    let blocks = (longest + KEY_BLOCK - 1) / KEY_BLOCK;
+    let count = rows.len() as i32 * kv_heads;
+    let partials = empty(&[count, blocks, queries, dim + 2]);
+    let arrived = counters(count as usize);
+    let (spans, _) = attention_spans(rows, |_| 0);
+    let name = match (dim, queries) {
+        (64, 4) => "attend_few_64_4",
+        (64, _) => "attend_few_64_16",
+        (128, 4) => "attend_few_128_4",
+        (128, _) => "attend_few_128_16",
+        (_, 4) => "attend_few_256_4",
+        _ => "attend_few_256_16",
+    };
+    let arguments = Arguments::new()
+        .with(spans)
+        .with(q.device_address())
+        .with(out.device_address())
+        .with(partials.device_address())
+        .with(arrived)
+        .with(*heads)
+        .with(*kv_heads)
+        .with(attention.softmax.scale);
+    launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, 0, arguments);
+}
+
+#[track_caller]
+fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Array) {
+    if rows.is_empty() {
+        return;
+    }
+    let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
+    let queries = many_queries(*dim as usize) as i32;
+    let chunks_of = |row: &Placed| (row.tokens * heads / kv_heads + queries - 1) / queries;
+    let (spans, chunks) = attention_spans(rows, chunks_of);
+    let name = match dim {
+        64 => "attend_many_64",
+        128 => "attend_many_128",
+        _ => "attend_many_256",
+    };
+    let arguments = Arguments::new()
+        .with(spans)
+        .with(q.device_address())
+        .with(out.device_address())
+        .with(*heads)
+        .with(*kv_heads)
+        .with(attention.softmax.scale);
+    launch(name, [chunks as usize, *kv_heads as usize, 1], 256, many_shared(*dim as usize), arguments);
+}
+
+/// Multiplies each head of tokens `start..end` by its gate's sigmoid.
+#[track_caller]
+fn gate(attention: &CoreAttention, q: &Array, [start, end]: [i32; 2], out: &Array) {
+    let CoreAttention { heads, head_dim: dim, .. } = attention;
+    let stride = query_stride(attention);
+    let gates = q.device_address() + (start as u64 * q.dim(1) as u64 + *dim as u64) * 4;
+    let from = out.device_address() + start as u64 * out.dim(1) as u64 * 4;
+    let arguments = Arguments::new().with(from).with(gates).with(stride);
+    launch("gate_heads", [((end - start) * heads) as usize, 1, 1], *dim as u32, 0, arguments);
+}
+
+impl DeviceAttention {
+    #[track_caller]
+    pub fn new(attention: &CoreAttention) -> DeviceAttention {
+        let frequencies = &attention.rope.frequencies;
+        let frequencies = match frequencies.is_empty() {
+            true => zeros(&[1], Dtype::Float32),
+            false => resident_f32(&Array::from_slice(frequencies, &[frequencies.len() as i32])),
+        };
+        DeviceAttention { frequencies }
+    }
+}

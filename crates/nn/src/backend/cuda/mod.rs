@@ -1,0 +1,37 @@
+//! The CUDA back end: our kernels on an NVIDIA GPU, with the bits of the CPU's.
+//!
+//! Arrays that kernels read are brought to the device, and stay there. What has no kernel is the
+//! CPU back end's, on copies in the host's memory; each such operation is reported once.
+
+mod core_attention;
+mod delta_net;
+mod delta_state;
+mod launch;
+mod linear;
+mod matrix;
+mod mlp;
+mod norm;
+mod open;
+mod residual;
+mod sample;
+
+pub(crate) use self::{
+    core_attention::{DeviceAttention, core_attention},
+    delta_net::delta_net,
+    delta_state::{DeviceDeltaNet, DeviceDraft, DeviceHeads, commit},
+    launch::{take_fallbacks, zeros},
+    linear::{prepack, project, rows},
+    matrix::DeviceMatrix,
+    mlp::feed_forward,
+    norm::rms_norm,
+    open::open,
+    residual::{add_gated_norm, add_projected},
+};
+pub use self::{
+    open::{KernelOptions, kernel_logs, set_kernel_options},
+    sample::{PlainDraw, sample_plain},
+};
+pub(crate) use super::cpu::{
+    append_kv, attend, attend_cached, attend_latent, causal_conv, check_token_ids, gated, gated_delta,
+    grouped_linear, quantize, rope, top_k,
+};

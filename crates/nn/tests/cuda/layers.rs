@@ -1,0 +1,130 @@
+//! Attention, and sampling.
+
+use kernels::{Sampling, sample};
+use mlx::Array;
+use nn::{CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, sample_plain};
+
+use super::support::{array, bits, check, has_device, is_gpu, norm, numbers};
+
+/// Heads, key heads, head size, rotated pairs, gates and norms.
+type Shape = (i32, i32, i32, usize, bool, bool);
+
+/// Steps of several sequences: the tokens of each in each step.
+fn attend(shape: Shape, pairs: RopePairs, steps: &[&[i32]]) -> Vec<Vec<u32>> {
+    let (heads, kv_heads, dim, half, gated, normed) = shape;
+    let frequencies = (0..half).map(|i| 1e4f32.powf(-(i as f32) / half as f32)).collect();
+    let mut attention = CoreAttention::new(heads, kv_heads, dim, Rope { frequencies, pairs, scale: 1.25 });
+    if normed {
+        attention = attention.with_qk_norm(norm(1, dim), norm(2, dim));
+    }
+    if gated {
+        attention = attention.with_output_gate();
+    }
+    let sequences = steps[0].len();
+    let mut buffers: Vec<[KvBuffer; 2]> = (0..sequences).map(|_| Default::default()).collect();
+    let (mut past, mut outs) = (vec![0; sequences], vec![]);
+    for (i, tokens) in steps.iter().enumerate() {
+        let all: i32 = tokens.iter().sum();
+        let positions: Vec<i32> =
+            past.iter().zip(*tokens).flat_map(|(past, tokens)| *past..past + tokens).collect();
+        let positions = Array::from_slice(&positions, &[all]);
+        let seed = 10 * i as u64;
+        let q = array(seed, &[all, heads * dim * if gated { 2 } else { 1 }]);
+        let [k, v] = [seed + 1, seed + 2].map(|seed| array(seed, &[all, kv_heads * dim]));
+        let active = past.iter().zip(*tokens).zip(&mut buffers).filter(|((_, tokens), _)| **tokens > 0);
+        let mut rows: Vec<KvRow> = active
+            .map(|((past, tokens), [keys, values])| KvRow {
+                tokens: *tokens,
+                past: *past,
+                window: None,
+                keys,
+                values,
+            })
+            .collect();
+        outs.push(bits(&attention.forward([&q, &k, &v], &positions, &mut rows)));
+        past.iter_mut().zip(*tokens).for_each(|(past, tokens)| *past += tokens);
+    }
+    for ([keys, values], past) in buffers.iter().zip(&past) {
+        outs.extend([keys, values].map(|buffer| bits(&buffer.copy(0, *past).unwrap())));
+    }
+    outs
+}
+
+#[test]
+fn attention_of_steps_of_every_kind_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    let shapes: [Shape; 4] = [
+        (8, 2, 64, 16, true, true),
+        (4, 4, 128, 64, false, false),
+        (4, 1, 256, 32, true, true),
+        (16, 1, 64, 32, false, true),
+    ];
+    for (i, shape) in shapes.into_iter().enumerate() {
+        let pairs = if i % 2 == 0 { RopePairs::Halves } else { RopePairs::Adjacent };
+        check(&format!("{shape:?}"), || {
+            let steps: [&[i32]; 5] = [&[70, 3], &[1, 1], &[0, 33], &[4, 2], &[1, 0]];
+            attend(shape, pairs, &steps)
+        });
+    }
+    check("over several blocks of keys", || {
+        let steps: [&[i32]; 5] = [&[300], &[1], &[240], &[3], &[1]];
+        attend((4, 2, 64, 32, false, false), RopePairs::Halves, &steps)
+    });
+    if is_gpu() {
+        check("a long prompt", || {
+            attend((16, 4, 256, 32, true, true), RopePairs::Halves, &[&[3000, 1500], &[1, 1], &[1, 600]])
+        });
+    }
+}
+
+#[test]
+fn sampling_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for size in [5usize, 1000, 8192, if is_gpu() { 248_320 } else { 10_001 }] {
+        let rows = 3;
+        let mut logits = numbers(size as u64, rows * size);
+        // Equal logits, of which the first counts.
+        let largest = logits[..size].iter().copied().fold(0.0f32, f32::max);
+        logits[size / 2] = largest;
+        logits[size - 1] = largest;
+        let draws = [(0.0, 1, 5), (0.8, 7 | 1 << 60, 1 << 33), (2.5, 3, 0)]
+            .map(|(temperature, seed, position)| PlainDraw { temperature, seed, position });
+        check(&format!("{size} tokens"), || {
+            let array = Array::from_slice(&logits, &[rows as i32, size as i32]);
+            // On the device only after an operation there.
+            let on_device = mlx::cuda::device().filter(|_| mlx::cuda::in_use());
+            let array = on_device.map_or(array.clone(), |device| device.resident(&array).unwrap());
+            match sample_plain(&array, &draws) {
+                Some([tokens, faults]) => {
+                    assert!(faults.to_vec::<f32>().unwrap().iter().all(|fault| *fault == 0.0));
+                    tokens.to_vec::<u32>().unwrap()
+                }
+                None => draws
+                    .iter()
+                    .zip(logits.chunks(size))
+                    .map(|(draw, logits)| sample(logits, &sampling(draw), draw.position).unwrap())
+                    .collect(),
+            }
+        });
+    }
+}
+
+fn sampling(draw: &PlainDraw) -> Sampling<'static> {
+    Sampling {
+        temperature: draw.temperature,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        allowed: None,
+        bias: &[],
+        past: &[],
+        seed: draw.seed,
+    }
+}

@@ -1,0 +1,12 @@
+//! Every operation of the CUDA back end against the CPU's, bit for bit.
+//!
+//! Kernels run on an emulated device, which g++ compiles from the same sources, or with
+//! `LANNER_GPU=1` on this machine's GPU.
+
+mod device;
+mod emulation;
+mod layers;
+mod memory;
+mod products;
+mod sequences;
+mod support;

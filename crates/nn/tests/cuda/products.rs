@@ -1,0 +1,131 @@
+//! Products, and what is fused with them.
+
+use mlx::Array;
+use nn::{Activation, Embedding, Mlp, Residual, RmsNorm};
+
+use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
+
+/// Row counts at the edges of what a launch takes at once.
+const ROWS: [i32; 11] = [1, 2, 4, 5, 8, 9, 16, 17, 64, 128, 130];
+
+fn sizes() -> Vec<[i32; 2]> {
+    let small = vec![[80, 448], [16, 64], [130, 1024], [24, 1088]];
+    let large = vec![[4096, 4096], [4096, 12288], [12352, 1024], [1000, 8192]];
+    if is_gpu() { [small, large].concat() } else { small }
+}
+
+#[test]
+fn linear_of_every_number_of_rows_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for (i, size) in sizes().into_iter().enumerate() {
+        for width in [4, 8] {
+            let rows = if is_gpu() { &ROWS[..] } else { &ROWS[i % 2..] };
+            check(&format!("{size:?}, {width} bits"), || {
+                let layer = linear(i as u64, size, width, i % 2 == 0);
+                let all: Vec<Vec<u32>> = rows
+                    .iter()
+                    .step_by(if is_gpu() { 1 } else { 2 })
+                    .map(|&rows| bits(&layer.forward(&array(rows as u64, &[rows, size[1]]))))
+                    .collect();
+                all
+            });
+        }
+    }
+}
+
+#[test]
+fn linear_of_unusual_inputs_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    check("zeros, tiny numbers and infinities", || {
+        let layer = linear(5, [32, 192], 4, false);
+        let mut x = super::support::numbers(3, 4 * 192);
+        x[..64].fill(0.0);
+        x[64..128].fill(1e-33);
+        x[192 + 3] = f32::INFINITY;
+        x[2 * 192] = f32::MAX;
+        let out = layer.forward(&Array::from_slice(&x, &[4, 192])).to_vec::<f32>().unwrap();
+        out.into_iter().map(|v| if v.is_nan() { 1 } else { v.to_bits() }).collect::<Vec<u32>>()
+    });
+}
+
+#[test]
+fn projections_behind_a_norm_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for rows in [1, 3, 20] {
+        check(&format!("{rows} rows"), || {
+            let layers = [(96, 4), (8, 4), (40, 8), (16, 4), (128, 4), (24, 4)];
+            let layers = layers.map(|(n, width)| linear(n as u64, [n, 448], width, n == 40));
+            let [a, b, c, d, e, f] = &layers;
+            let (x, norm) = (array(1, &[rows, 448]), norm(2, 448));
+            let residual = Residual::new(&x, &norm);
+            residual.project([a, b, c, d, e, f]).map(|out| bits(&out))
+        });
+    }
+}
+
+#[test]
+fn mlp_added_to_the_stream_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for rows in [1, 6, 33] {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            check(&format!("{rows} rows, {activation:?}"), || {
+                let (hidden, inner) = (192, 640);
+                let layer = |seed, size| linear(seed, size, 4, false);
+                let mlp = Mlp::new(
+                    [layer(1, [inner, hidden]), layer(2, [inner, hidden]), layer(3, [hidden, inner])],
+                    activation,
+                );
+                let (x, norm) = (array(9, &[rows, hidden]), norm(4, hidden));
+                let post = super::support::norm(5, hidden);
+                let plain = mlp.add_to(&Residual::new(&x, &norm));
+                let sandwich = mlp.add_to(&Residual::new(&x, &norm).with_post_norm(&post));
+                [bits(&plain), bits(&sandwich), bits(&mlp.forward(&x))]
+            });
+        }
+    }
+}
+
+#[test]
+fn gated_output_projection_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for (dim, rows) in [(64, 1), (128, 5), (64, 40), (32, 3)] {
+        check(&format!("heads of {dim}, {rows} rows"), || {
+            let width = 3 * 128;
+            let layer = linear(6, [72, width], 4, false);
+            let (stream, x, gate) =
+                (array(1, &[rows, 72]), array(2, &[rows, width]), array(3, &[rows, width]));
+            let (pre, heads) = (norm(4, 72), norm(5, dim));
+            let residual = Residual::new(&stream, &pre);
+            [bits(&residual.add_gated(&layer, &heads, &gate, &x)), bits(&residual.add_projected(&layer, &x))]
+        });
+    }
+}
+
+#[test]
+fn norm_and_embedding_match_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    check("norms", || {
+        [(1, 448), (7, 72), (3, 5), (40, 4096)]
+            .map(|(rows, size)| bits(&norm(3, size).forward(&array(1, &[rows, size]))))
+    });
+    check("a norm without weight", || bits(&RmsNorm::plain(64, 1e-5).forward(&array(8, &[9, 64]))));
+    for width in [4, 8] {
+        check(&format!("rows of {width} bits"), || {
+            let table = Embedding::new(linear(11, [100, 1088], width, false), 100, Some(mlx::Dtype::Float32));
+            let ids: Vec<u32> = vec![0, 99, 17, 17, 50, 8, 15, 16];
+            bits(&table.forward(&Array::from_slice(&ids, &[8])))
+        });
+    }
+}
