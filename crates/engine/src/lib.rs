@@ -50,6 +50,8 @@ pub use mlx::limit_heaps;
 /// Counters, memory and speed of the process, for measurements.
 pub use mlx::{peak_memory, profile, reset_peak_memory};
 pub use models::families;
+/// How an NVIDIA GPU is opened; for the start of a program.
+pub use nn::{KernelOptions, set_kernel_options};
 pub use nn::{read_bandwidth, simd_level, threads};
 pub use prefix::disk_cache;
 pub use speculate::{Script, StepTimes};

@@ -6,7 +6,7 @@ use clap::Parser;
 use lanner::{
     cli::Cli,
     commands::{self, CommandError},
-    config::{Command, Config},
+    config::{Command, Config, kernel_cache_folder},
     terminal::say,
 };
 
@@ -24,6 +24,10 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::resolve(cli)?;
     tracing_subscriber::fmt().with_max_level(config.log).with_writer(std::io::stderr).init();
+    engine::set_kernel_options(engine::KernelOptions {
+        cache: kernel_cache_folder(),
+        ..engine::KernelOptions::default()
+    });
     let result = match config.command {
         Command::Serve(model, serve) => commands::serve(&model, serve),
         Command::Chat(model, chat) => commands::chat(&model, chat),

@@ -33,7 +33,7 @@ pub fn load(
     script: Option<Script>,
     mut progress: impl FnMut(Progress) + 'static,
 ) -> Result<Ready> {
-    choose_device(options.device)?;
+    choose_device(options.device, checkpoint)?;
     nn::set_precision(options.precision);
     nn::set_kv_cache_dtype(kv_cache_dtype(options)?);
     options.threads.map(NonZeroUsize::get).into_iter().for_each(nn::set_threads);
@@ -77,7 +77,15 @@ pub fn load(
     let mut speculator = Speculator::new(options, more, costs).map_err(LoadError::Options)?;
     speculator.set_costs_file(file);
     info.drafters = speculator.names();
+    report_fallbacks();
     Ok(Ready { model, info, disk, speculator, memory })
+}
+
+/// Tells what the CPU does for the GPU, each once.
+pub fn report_fallbacks() {
+    for what in nn::take_fallbacks() {
+        tracing::warn!("the GPU leaves to the CPU: {what}");
+    }
 }
 
 /// All that an engine's thread runs.
@@ -179,15 +187,35 @@ fn no_disk<T>(place: &DiskCache, error: &io::Error) -> Option<T> {
     None
 }
 
-fn choose_device(device: Option<Device>) -> Result<()> {
+/// An NVIDIA GPU runs our kernels, unless MLX has a GPU too and the model's weights have no
+/// kernels.
+fn choose_device(device: Option<Device>, checkpoint: &Checkpoint) -> Result<()> {
     match device {
-        Some(Device::Gpu) if !mlx::gpu_available() => Err(LoadError::Options(format!(
-            "there is no GPU for MLX {} here; use the CPU, or a build of MLX with a GPU backend",
-            mlx::version()
-        ))),
-        Some(device) => Ok(nn::use_gpu(device == Device::Gpu)?),
+        Some(Device::Gpu) if mlx::gpu_available() && !has_kernels(&checkpoint.config()?) => {
+            Ok(nn::use_gpu(true)?)
+        }
+        Some(Device::Gpu) => match nn::use_cuda() {
+            Ok(()) => Ok(()),
+            Err(error) if mlx::gpu_available() => {
+                tracing::warn!("MLX's GPU kernels are used, not Lanner's: {error}");
+                Ok(nn::use_gpu(true)?)
+            }
+            Err(error) => Err(LoadError::Options(format!(
+                "there is no GPU here for Lanner's kernels ({error}) nor for MLX {}; use the CPU",
+                mlx::version()
+            ))),
+        },
+        Some(Device::Cpu) => Ok(nn::use_gpu(false)?),
         None => Ok(nn::use_gpu(mlx::gpu_available())?),
     }
+}
+
+/// Whether most weights are of a format that our kernels for GPUs read.
+fn has_kernels(config: &Value) -> bool {
+    let quantization = config.get("quantization").or(config.get("quantization_config"));
+    let number = |key: &str| quantization.and_then(|q| q.get(key)).and_then(Value::as_i64);
+    let affine = quantization.and_then(|q| q.get("mode")).is_none_or(|mode| mode == "affine");
+    affine && number("group_size") == Some(64) && matches!(number("bits"), Some(4 | 8))
 }
 
 /// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and

@@ -6,6 +6,7 @@
 //! position give the same noise, whatever the other parameters are.
 
 mod cpu;
+mod device;
 mod history;
 pub mod logprobs;
 mod mlx_ops;
@@ -153,7 +154,10 @@ pub fn sample(logits: &Array, rows: Vec<SampleRow>) -> SampleOutput {
 
 fn sample_draws(logits: &Array, draws: Vec<(Draw, Vec<Array>)>) -> SampleOutput {
     assert_eq!(logits.dim(0) as usize, draws.len(), "a draw for each row of logits");
-    if mlx::on_gpu() { mlx_ops::sample(logits, &draws) } else { cpu::sample(logits, draws) }
+    if mlx::on_gpu() {
+        return mlx_ops::sample(logits, &draws);
+    }
+    device::sample(logits, &draws).unwrap_or_else(|| cpu::sample(logits, draws))
 }
 
 /// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`: the ones that these

@@ -21,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 use self::dirs::user_folder;
 pub use self::{
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
+    dirs::kernel_cache_folder,
     error::ConfigError,
     model::ModelConfig,
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use nn::{KernelOptions, kernel_logs};
+use lanner_nn::{KernelOptions, kernel_logs};
 
 /// The folder of NVRTC from Python's package nvidia-cuda-nvrtc.
 fn nvrtc() -> Option<PathBuf> {

@@ -1,8 +1,8 @@
 //! Attention, and sampling.
 
 use kernels::{Sampling, sample};
+use lanner_nn::{CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, sample_plain};
 use mlx::Array;
-use nn::{CoreAttention, KvBuffer, KvRow, PlainDraw, Rope, RopePairs, sample_plain};
 
 use super::support::{array, bits, check, has_device, is_gpu, norm, numbers};
 

@@ -54,7 +54,7 @@ fn operations_without_a_kernel_match_the_cpu() {
             x.transpose(&[1, 0]).contiguous(),
             x.softmax(-1),
             x.astype(Dtype::Bfloat16).astype(Dtype::Float32),
-            nn::gated(&x, &y, nn::Activation::Silu),
+            lanner_nn::gated(&x, &y, lanner_nn::Activation::Silu),
         ]
         .map(|array| bits(&array))
     });

@@ -1,7 +1,7 @@
 //! Products, and what is fused with them.
 
+use lanner_nn::{Activation, Embedding, Mlp, Residual, RmsNorm};
 use mlx::Array;
-use nn::{Activation, Embedding, Mlp, Residual, RmsNorm};
 
 use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
 

@@ -1,7 +1,7 @@
 //! The delta rule over steps, with drafts that are rewound.
 
+use lanner_nn::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Recurrence, RmsNorm};
 use mlx::Array;
-use nn::{DeltaHeads, DeltaNet, DeltaRow, DeltaWeights, Recurrence, RmsNorm};
 
 use super::support::{array, bits, check, has_device, is_gpu, numbers};
 

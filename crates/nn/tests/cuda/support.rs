@@ -2,11 +2,11 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
+use lanner_nn::{KernelOptions, Linear, Matrix, RmsNorm, quantize, set_kernel_options};
 use mlx::{
     Array, Dtype,
     quant::{Mode, Quantization},
 };
-use nn::{KernelOptions, Linear, Matrix, RmsNorm, quantize, set_kernel_options};
 
 use super::emulation;
 
@@ -41,13 +41,13 @@ pub fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
     // One device, and one emulation of it.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    nn::use_gpu(false).unwrap();
+    lanner_nn::use_gpu(false).unwrap();
     let expected = run();
-    nn::use_cuda().unwrap();
+    lanner_nn::use_cuda().unwrap();
     let got = run();
-    nn::use_gpu(false).unwrap();
+    lanner_nn::use_gpu(false).unwrap();
     assert!(got == expected, "{what}: the device's bits are not the CPU's");
-    let fallbacks = nn::take_fallbacks();
+    let fallbacks = lanner_nn::take_fallbacks();
     assert!(fallbacks.is_empty(), "{what}: the CPU computed for the device: {fallbacks:?}");
 }
 
