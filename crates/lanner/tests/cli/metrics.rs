@@ -153,22 +153,27 @@ fn metrics_match_the_usage_of_answers() {
     let server = merlin();
     let list = "one two three four five six seven eight nine ten ";
     let mut sums = BTreeMap::<String, u64>::new();
+    let (started, mut answered) = (Instant::now(), 0);
     let mut add = |name: String, of: &Value| *sums.entry(name).or_default() += of.as_u64().unwrap();
     for (speculation, drafter) in
         [("off", None), ("ngram:5", Some("ngram")), ("self:2", Some("self")), ("mtp", Some("mtp"))]
     {
-        for repeat in [1, 2] {
-            let body = json!({ "prompt": list.repeat(repeat * 8), "max_tokens": 40, "temperature": 0,
+        let mut rounds = 0;
+        while rounds < 2 {
+            let body = json!({ "prompt": list.repeat((rounds + 1) * 8), "max_tokens": 40, "temperature": 0,
                                "ignore_eos": true, "speculation": speculation });
             let usage = server.complete(&body).json()["usage"].take();
             add("lanner_prompt_tokens_total".into(), &usage["prompt_tokens"]);
             add("lanner_generated_tokens_total".into(), &usage["completion_tokens"]);
             add("lanner_cached_prompt_tokens_total".into(), &usage["prompt_tokens_details"]["cached_tokens"]);
             let by_drafter = usage["lanner"]["speculation"]["by_drafter"].as_object().unwrap();
-            assert_eq!(
-                by_drafter.keys().map(String::as_str).collect::<Vec<_>>(),
-                drafter.into_iter().collect::<Vec<_>>()
-            );
+            let drafters: Vec<&str> = by_drafter.keys().map(String::as_str).collect();
+            answered += 1;
+            // `self` drafts once the layers are measured, which happens beside requests.
+            let drafts = drafter != Some("self") || !drafters.is_empty();
+            assert!(!drafts || drafters == Vec::from_iter(drafter), "{drafters:?}");
+            rounds += usize::from(drafts);
+            assert!(started.elapsed() < Duration::from_secs(120), "`self` never drafts");
             for (drafter, of) in by_drafter {
                 for what in ["drafted", "accepted"] {
                     add(
@@ -193,7 +198,7 @@ fn metrics_match_the_usage_of_answers() {
     assert!(sums["lanner_cached_prompt_tokens_total"] > 0 && sums.len() > 9, "{sums:?}");
     let of = |sample: &str| metrics.of(sample);
     let answers = metrics.outcome("answered");
-    assert_eq!((answers, of("lanner_time_to_first_token_seconds_count")), (8, 8));
+    assert_eq!((answers, of("lanner_time_to_first_token_seconds_count")), (answered, answered));
     let between = of("lanner_generated_tokens_total") - answers;
     assert_eq!(of("lanner_inter_token_latency_seconds_count"), between);
     assert!(of("lanner_steps_total{kind=\"verify\"}") > 10 && of("lanner_steps_total{kind=\"decode\"}") > 39);
