@@ -163,6 +163,8 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "kernel_name",
         "is_ready",
         "set_run_ahead",
+        "device_address",
+        "free_device",
     ];
     let source = include_str!("../src/bridge.rs");
     let mut seen = 0;

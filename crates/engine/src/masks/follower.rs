@@ -1,7 +1,10 @@
 //! A constraint's state beside the tokens of its sequence: generated ones, and a draft that may be
 //! taken back.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use super::Masks;
 use crate::api::{Constraint, ConstraintState, TokenSet};
@@ -81,7 +84,7 @@ impl Follower {
         }
     }
 
-    /// `None` after an error.
+    /// `None` after an error, which a panic of the constraint is too: what came before it counts.
     fn with_state<T>(
         &mut self,
         work: impl FnOnce(&mut dyn ConstraintState) -> Result<T, String>,
@@ -93,11 +96,15 @@ impl Follower {
             let mut state = follower.constraint.start();
             push_all(&mut *state, &follower.generated)?;
             push_all(&mut *state, &follower.draft)?;
-            Ok(state)
+            Ok::<_, String>(state)
         };
-        let state = self.state.take().map_or_else(|| build(self), Ok);
-        let worked = state.and_then(|mut state| work(&mut *state).map(|result| (result, state)));
-        match worked {
+        let state = self.state.take();
+        let worked = || {
+            let mut state = state.map_or_else(|| build(self), Ok)?;
+            Ok::<_, String>((work(&mut *state)?, state))
+        };
+        let worked = catch_unwind(AssertUnwindSafe(worked));
+        match worked.unwrap_or_else(|panic| Err(mlx::panic_message(&*panic))) {
             Ok((result, state)) => {
                 self.state = Some(state);
                 Some(result)
