@@ -73,6 +73,14 @@ pub fn normalize(messages: &[Value]) -> Vec<Value> {
     if normalized.is_empty() { messages.to_vec() } else { normalized }
 }
 
+/// The text after a billing line at its start.
+pub fn without_billing(text: &str) -> &str {
+    match find(text.lines().next().unwrap_or_default()) {
+        Some((VolatileLine::Billing, span)) if span.start == 0 => text[span.end..].trim_start(),
+        _ => text,
+    }
+}
+
 /// Appends a text to the last message.
 fn append(messages: &mut [Value], text: &str) {
     let Some(content) = messages.last_mut().map(|message| &mut message["content"]) else { return };

@@ -51,7 +51,7 @@ pub async fn rerank(
 }
 
 /// Counts the request with the outcome of its answer.
-async fn counted(
+pub async fn counted(
     server: &Server,
     log: Arc<RequestLog>,
     answer: impl Future<Output = Result<Response, ApiError>>,

@@ -1,8 +1,9 @@
-//! The HTTP server: routes, limits and shutdown. `openai` has the request and response bodies,
-//! `completion` runs them.
+//! The HTTP server: routes, limits and shutdown. `openai` and `anthropic` have the request and
+//! response bodies, `completion` runs them.
 
 mod active_requests;
 mod admin;
+mod anthropic;
 mod app_state;
 mod auth;
 mod completion;
@@ -146,6 +147,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/responses/{id}", get(responses::read).delete(responses::delete))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/requests/{id}", delete(utility::cancel))
         .route("/v1/stats", get(utility::stats))
         .route("/version", get(utility::version))

@@ -232,7 +232,7 @@ fn unreadable_body_is_refused_and_the_server_continues() {
 }
 
 #[test]
-fn api_key_is_required_on_v1_routes_only() {
+fn api_key_is_required_on_all_routes_but_health() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     let get =
         |path: &str, headers: &str| client::request(server.address, &format!("GET {path}"), headers, b"");

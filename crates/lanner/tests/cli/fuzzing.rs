@@ -41,12 +41,14 @@ fn check_error(error: &Value, status: Option<u16>) -> Result<(), String> {
     }
     let (r#type, code) = (&error["type"], error["code"].as_str().unwrap_or_default());
     let passes = matches!(code, "timeout" | "out_of_memory" | "hub_offline");
-    if r#type == "server_error" && !passes {
+    // Anthropic's errors have no code, and a type for each status.
+    if r#type == "api_error" || r#type == "server_error" && !passes {
         return Err(format!("the server blames itself: {message}"));
     }
     match status {
         Some(503) => Ok(()),
-        Some(504) if code == "timeout" => Ok(()),
+        Some(529) if r#type == "overloaded_error" => Ok(()),
+        Some(504) if code == "timeout" || r#type == "timeout_error" => Ok(()),
         Some(500..) => Err("a 5xx".into()),
         _ => Ok(()),
     }
@@ -61,7 +63,7 @@ fn check(ask: &Ask, reply: &Reply) -> Result<(), String> {
         let body: Value = serde_json::from_str(body).map_err(|error| format!("no JSON: {error}"))?;
         return check_error(&body["error"], Some(reply.status));
     }
-    if body.starts_with("data: ") || body.starts_with(": ") {
+    if ["data: ", "event: ", ": "].iter().any(|start| body.starts_with(start)) {
         for data in
             body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
         {

@@ -2,6 +2,7 @@
 //! tokenizer, command tests over a small recorded checkpoint.
 
 mod admin;
+mod anthropic;
 mod bench;
 mod bench_speculate;
 mod cache;

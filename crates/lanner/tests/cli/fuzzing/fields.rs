@@ -270,6 +270,68 @@ pub const RESPONSES: [Field; 16] = [
     ("timeout", &["0.3"], &["1e-9"]),
 ];
 
+pub const MESSAGES: [Field; 22] = [
+    (
+        "messages",
+        &[
+            r#"[{"role":"user","content":"hi"}]"#,
+            r#"[{"role":"user","content":[{"type":"text","text":"hi","cache_control":{"type":"ephemeral"}}]}]"#,
+            r#"[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"b","signature":"c"},{"type":"tool_use","id":"t","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"d","is_error":true}]},{"role":"system","content":"e"}]"#,
+        ],
+        &[
+            "[]",
+            "[7]",
+            r#"[{"role":"user"}]"#,
+            r#"[{"role":"assistant","content":""}]"#,
+            r#"[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":{}}]}]"#,
+            r#"[{"role":"assistant","content":[{"type":"thinking","thinking":"","signature":"AAAA"}]}]"#,
+            r#"[{"role":"user","content":[{"type":"tool_result","tool_use_id":"x","content":[{"type":"image"}]}]}]"#,
+            r#"[{"role":[],"content":{}}]"#,
+        ],
+    ),
+    ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "64000"]),
+    ("model", &[r#""default""#, "null"], &[r#""claude-haiku""#]),
+    (
+        "system",
+        &[r#""Be brief.""#, r#"[{"type":"text","text":"x"}]"#, "[]"],
+        &[r#"[{"type":"image"}]"#, "[7]"],
+    ),
+    ("stream", &["true", "false"], &[]),
+    ("stop_sequences", &["[]", r#"["owl"," "]"#], &[r#"[""]"#]),
+    ("temperature", &["0", "1"], &["100.1"]),
+    ("top_p", &["1", "0.9"], &["0", "1.1"]),
+    ("top_k", &["0", "40"], &["-2"]),
+    (
+        "tools",
+        &["[]", r#"[{"name":"f","input_schema":{"type":"object"}}]"#],
+        &["[7]", r#"[{"name":"f"}]"#, r#"[{"type":"web_search_20250305","name":"web_search"}]"#],
+    ),
+    (
+        "tool_choice",
+        &[r#"{"type":"auto"}"#, r#"{"type":"none","disable_parallel_tool_use":true}"#],
+        &[r#"{"type":"any"}"#, r#"{"type":"tool"}"#, r#"{"type":"tool","name":"f"}"#],
+    ),
+    (
+        "thinking",
+        &[r#"{"type":"disabled"}"#, r#"{"type":"adaptive","display":"omitted"}"#],
+        &[r#"{"type":"enabled"}"#, r#"{"type":"enabled","budget_tokens":1024}"#],
+    ),
+    (
+        "output_config",
+        &["{}", r#"{"effort":"max"}"#],
+        &[r#"{"format":{"type":"json_schema"}}"#, r#"{"format":7}"#, r#"{"effort":7}"#],
+    ),
+    ("output_format", &["null"], &[r#"{"type":"json_schema","schema":{"enum":[1]}}"#]),
+    ("cache_control", &[r#"{"type":"ephemeral"}"#], &[]),
+    ("context_management", &[r#"{"edits":[]}"#], &[]),
+    ("metadata", &[r#"{"user_id":"u"}"#], &[]),
+    ("container", &["null"], &[r#""c""#]),
+    ("mcp_servers", &["[]"], &["[{}]"]),
+    ("seed", &["1", "-1"], &["1.5"]),
+    ("idempotency_key", &[r#""m""#], &[r#""""#]),
+    ("timeout", &["0.3"], &["1e-9", "-1"]),
+];
+
 pub const RERANK: [Field; 6] = [
     ("query", &[r#""owls""#], &[r#""""#]),
     ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
@@ -305,7 +367,7 @@ pub const MODEL: [Field; 2] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub fn posted() -> [Posted; 7] {
+pub fn posted() -> [Posted; 9] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     [
         ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
@@ -315,6 +377,8 @@ pub fn posted() -> [Posted; 7] {
         ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/v1/models/load", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
+        ("/v1/messages", MESSAGES.to_vec(), &["messages", "max_tokens", "timeout"]),
+        ("/v1/messages/count_tokens", MESSAGES.to_vec(), &["messages"]),
     ]
 }
 

@@ -228,7 +228,7 @@ pub fn encode_reasoning(text: &str) -> String {
 }
 
 /// `None` if another server encoded it.
-fn decode_reasoning(encoded: &str) -> Option<String> {
+pub fn decode_reasoning(encoded: &str) -> Option<String> {
     let text = String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()?;
     text.strip_prefix(ENCODED).map(str::to_owned)
 }

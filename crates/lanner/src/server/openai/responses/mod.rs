@@ -11,5 +11,6 @@ mod tools;
 
 pub use self::{
     format::ResponsesFormat,
+    input::{decode_reasoning, encode_reasoning},
     request::{ResponsesPrompt, ResponsesRequest},
 };

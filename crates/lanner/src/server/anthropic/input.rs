@@ -1,0 +1,310 @@
+//! System prompts and messages of a request, as the messages that a chat template gets.
+
+use std::collections::HashMap;
+
+use chat::volatile_lines;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::thinking::signed_text;
+use crate::server::openai::error::ApiError;
+
+/// How agents mark what the system says inside the turns of users.
+const REMINDER: &str = "<system-reminder>";
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or an array of text blocks")]
+pub enum SystemField {
+    Text(String),
+    Blocks(Vec<Value>),
+}
+
+impl SystemField {
+    fn texts(&self) -> Result<Vec<String>, ApiError> {
+        match self {
+            SystemField::Text(text) => Ok(vec![text.clone()]),
+            SystemField::Blocks(blocks) => texts("system", blocks),
+        }
+    }
+
+    pub fn blocks(&self) -> &[Value] {
+        match self {
+            SystemField::Text(_) => &[],
+            SystemField::Blocks(blocks) => blocks,
+        }
+    }
+}
+
+/// The messages for a template. System messages at the start belong to the system prompt; later
+/// ones become reminders in the turn before them, because most templates accept none there and
+/// moving them to the start would change the prefix. Messages of the user that follow each other
+/// are one turn.
+///
+/// # Errors
+/// 400 that names the block: it lacks a field, or is no text.
+pub fn chat_messages(system: Option<&SystemField>, messages: &[Value]) -> Result<Vec<Value>, ApiError> {
+    let mut head = system.map(SystemField::texts).transpose()?.unwrap_or_default();
+    let mut turns = Turns::default();
+    for (index, message) in messages.iter().enumerate() {
+        let content = Content { at: format!("messages[{index}].content"), value: &message["content"] };
+        match message["role"].as_str() {
+            Some("system") if turns.messages.is_empty() => head.extend(content.texts()?),
+            Some("system") => turns.remind(&content.texts()?.join("\n")),
+            Some("user") => turns.user(&content)?,
+            Some("assistant") => turns.assistant(&content)?,
+            _ => return Err(wrong(&format!("messages[{index}].role"), "must be user, assistant or system")),
+        }
+    }
+    // Of the client's version and request; it says nothing to the model.
+    let head = head.iter().map(|text| volatile_lines::without_billing(text));
+    let head: Vec<&str> = head.filter(|text| !text.is_empty()).collect();
+    let system = (!head.is_empty()).then(|| json!({ "role": "system", "content": head.join("\n") }));
+    Ok(system.into_iter().chain(turns.messages).collect())
+}
+
+/// Content of a message or of a tool's result, and where it is.
+struct Content<'a> {
+    at: String,
+    value: &'a Value,
+}
+
+impl Content<'_> {
+    /// Its blocks, each with its place; a string is a block of text.
+    fn blocks(&self) -> Result<Vec<(String, Value)>, ApiError> {
+        match self.value {
+            Value::String(text) => Ok(vec![(self.at.clone(), json!({ "type": "text", "text": text }))]),
+            Value::Array(blocks) => {
+                let place =
+                    |(index, block): (usize, &Value)| (format!("{}[{index}]", self.at), block.clone());
+                Ok(blocks.iter().enumerate().map(place).collect())
+            }
+            _ => Err(wrong(&self.at, "must be a string or an array of blocks")),
+        }
+    }
+
+    fn texts(&self) -> Result<Vec<String>, ApiError> {
+        self.blocks()?.iter().map(|(at, block)| Ok(text(at, block)?.to_owned())).collect()
+    }
+}
+
+#[derive(Default)]
+struct Turns {
+    messages: Vec<Value>,
+    /// Names of the tools that were called, by the ids of the calls.
+    called: HashMap<String, String>,
+}
+
+impl Turns {
+    fn user(&mut self, content: &Content) -> Result<(), ApiError> {
+        for (at, block) in content.blocks()? {
+            match block["type"].as_str() {
+                Some("tool_result") => self.tool_result(&at, &block)?,
+                _ => {
+                    let text = text(&at, &block)?;
+                    // A user's turn after the results would end the model's own.
+                    let role = if text.starts_with(REMINDER) { self.reminded_role() } else { "user" };
+                    self.append(role, text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tool_result(&mut self, at: &str, block: &Value) -> Result<(), ApiError> {
+        let id = string(at, block, "tool_use_id")?;
+        let content = match &block["content"] {
+            Value::Null => String::new(),
+            value => Content { at: format!("{at}.content"), value }.texts()?.join("\n"),
+        };
+        let content = if block["is_error"] == true { format!("Error: {content}") } else { content };
+        let mut message = json!({ "role": "tool", "tool_call_id": id, "content": content });
+        if let Some(name) = self.called.get(id) {
+            message["name"] = name.clone().into();
+        }
+        self.messages.push(message);
+        Ok(())
+    }
+
+    fn assistant(&mut self, content: &Content) -> Result<(), ApiError> {
+        let (mut text_so_far, mut reasoning, mut calls) = (String::new(), String::new(), vec![]);
+        for (at, block) in content.blocks()? {
+            match block["type"].as_str() {
+                Some("thinking") => match string(&at, &block, "thinking")? {
+                    "" => reasoning += &signed_text(block["signature"].as_str().unwrap_or_default()),
+                    thinking => reasoning += thinking,
+                },
+                // Another server wrote it, for itself.
+                Some("redacted_thinking") => {}
+                Some("tool_use") => calls.push(self.tool_use(&at, &block)?),
+                _ => text_so_far += text(&at, &block)?,
+            }
+        }
+        let mut message = json!({ "role": "assistant", "content": text_so_far });
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = reasoning.into();
+        }
+        if !calls.is_empty() {
+            message["content"] = Some(text_so_far).filter(|text| !text.is_empty()).into();
+            message["tool_calls"] = calls.into();
+        }
+        self.messages.push(message);
+        Ok(())
+    }
+
+    fn tool_use(&mut self, at: &str, block: &Value) -> Result<Value, ApiError> {
+        let (id, name) = (string(at, block, "id")?, string(at, block, "name")?);
+        if !block["input"].is_object() {
+            return Err(wrong(&format!("{at}.input"), "must be an object"));
+        }
+        self.called.insert(id.to_owned(), name.to_owned());
+        let function = json!({ "name": name, "arguments": block["input"] });
+        Ok(json!({ "id": id, "type": "function", "function": function }))
+    }
+
+    fn remind(&mut self, text: &str) {
+        let role = self.reminded_role();
+        self.append(role, &format!("{REMINDER}\n{text}\n</system-reminder>"));
+    }
+
+    /// The role whose turn takes a reminder.
+    fn reminded_role(&self) -> &'static str {
+        if self.messages.last().is_some_and(|last| last["role"] == "tool") { "tool" } else { "user" }
+    }
+
+    /// Appends to the last message if it has this role.
+    fn append(&mut self, role: &str, text: &str) {
+        match self.messages.last_mut().filter(|last| last["role"] == role) {
+            Some(last) => {
+                let before = last["content"].as_str().unwrap_or_default();
+                let space = if before.is_empty() { "" } else { "\n" };
+                last["content"] = format!("{before}{space}{text}").into();
+            }
+            None => self.messages.push(json!({ "role": role, "content": text })),
+        }
+    }
+}
+
+fn texts(at: &str, blocks: &[Value]) -> Result<Vec<String>, ApiError> {
+    let text = |(index, block)| Ok(text(&format!("{at}[{index}]"), block)?.to_owned());
+    blocks.iter().enumerate().map(text).collect()
+}
+
+fn text<'a>(at: &str, block: &'a Value) -> Result<&'a str, ApiError> {
+    match block["type"].as_str() {
+        Some("text") => string(at, block, "text"),
+        Some(kind) => {
+            let message = format!("{at} is of type `{kind}`, which is not supported here; send text");
+            Err(ApiError::invalid(format!("{at}.type"), message))
+        }
+        None => Err(wrong(&format!("{at}.type"), "must be a string")),
+    }
+}
+
+fn string<'a>(at: &str, block: &'a Value, field: &str) -> Result<&'a str, ApiError> {
+    block[field].as_str().ok_or_else(|| wrong(&format!("{at}.{field}"), "must be a string"))
+}
+
+fn wrong(param: &str, message: &str) -> ApiError {
+    ApiError::invalid(param, format!("{param} {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::thinking::Thinking, *};
+
+    fn check(system: Value, messages: Value, expected: Value) {
+        let system: Option<SystemField> = serde_json::from_value(system).unwrap();
+        let found = chat_messages(system.as_ref(), messages.as_array().unwrap()).unwrap();
+        assert_eq!(Value::from(found), expected);
+    }
+
+    #[test]
+    fn system_blocks_and_leading_system_messages_are_one_message() {
+        let billing = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
+        check(
+            json!([
+                { "type": "text", "text": billing },
+                { "type": "text", "text": format!("{billing}\nBe brief."), "cache_control": { "type": "ephemeral" } },
+                { "type": "text", "text": "No jokes." },
+            ]),
+            json!([{ "role": "system", "content": "Be kind." }, { "role": "user", "content": "hi" }]),
+            json!([
+                { "role": "system", "content": "Be brief.\nNo jokes.\nBe kind." },
+                { "role": "user", "content": "hi" },
+            ]),
+        );
+        check(
+            json!(""),
+            json!([{ "role": "user", "content": "" }]),
+            json!([{ "role": "user", "content": "" }]),
+        );
+    }
+
+    #[test]
+    fn turns_become_messages_of_chat_completions() {
+        let omitted = Thinking { enabled: None, omitted: true }.signature("mm");
+        check(
+            json!(null),
+            json!([
+                { "role": "user", "content": "a" },
+                { "role": "user", "content": [{ "type": "text", "text": "b" }] },
+                { "role": "assistant", "content": [
+                    { "type": "thinking", "thinking": "h", "signature": "s" },
+                    { "type": "thinking", "thinking": "", "signature": omitted },
+                    { "type": "redacted_thinking", "data": "x" },
+                    { "type": "text", "text": "Wait." },
+                    { "type": "tool_use", "id": "t1", "name": "f", "input": { "z": 1, "a": 2 } },
+                    { "type": "tool_use", "id": "t2", "name": "g", "input": {} },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "t1", "content": "1" },
+                    { "type": "tool_result", "tool_use_id": "t2", "is_error": true,
+                      "content": [{ "type": "text", "text": "2" }, { "type": "text", "text": "3" }] },
+                    { "type": "text", "text": "<system-reminder>r</system-reminder>" },
+                    { "type": "text", "text": "c" },
+                ] },
+                { "role": "system", "content": "s" },
+            ]),
+            json!([
+                { "role": "user", "content": "a\nb" },
+                { "role": "assistant", "content": "Wait.", "reasoning_content": "hmm", "tool_calls": [
+                    { "id": "t1", "type": "function", "function": { "name": "f", "arguments": { "z": 1, "a": 2 } } },
+                    { "id": "t2", "type": "function", "function": { "name": "g", "arguments": {} } },
+                ] },
+                { "role": "tool", "tool_call_id": "t1", "content": "1", "name": "f" },
+                { "role": "tool", "tool_call_id": "t2", "name": "g",
+                  "content": "Error: 2\n3\n<system-reminder>r</system-reminder>" },
+                { "role": "user", "content": "c\n<system-reminder>\ns\n</system-reminder>" },
+            ]),
+        );
+    }
+
+    #[test]
+    fn bad_block_is_named() {
+        let image = json!({ "type": "image", "source": { "type": "url", "url": "http://a/b.png" } });
+        let result =
+            |content: Value| json!({ "type": "tool_result", "tool_use_id": "t", "content": content });
+        for (role, content, param) in [
+            ("owl", json!("x"), "messages[0].role"),
+            ("user", json!(null), "messages[0].content"),
+            ("user", json!([7]), "messages[0].content[0].type"),
+            ("user", json!([{ "type": "text" }]), "messages[0].content[0].text"),
+            ("user", json!([image]), "messages[0].content[0].type"),
+            ("user", json!([{ "type": "document" }]), "messages[0].content[0].type"),
+            ("user", json!([result(json!([image]))]), "messages[0].content[0].content[0].type"),
+            ("user", json!([result(json!(7))]), "messages[0].content[0].content"),
+            ("user", json!([{ "type": "tool_result" }]), "messages[0].content[0].tool_use_id"),
+            ("assistant", json!([{ "type": "server_tool_use" }]), "messages[0].content[0].type"),
+            ("assistant", json!([{ "type": "thinking" }]), "messages[0].content[0].thinking"),
+            (
+                "assistant",
+                json!([{ "type": "tool_use", "id": "t", "name": "f" }]),
+                "messages[0].content[0].input",
+            ),
+        ] {
+            let error = chat_messages(None, &[json!({ "role": role, "content": content })]).unwrap_err();
+            assert_eq!(error.body.param.as_deref(), Some(param), "{content}");
+            assert!(error.body.message.contains("messages[0]"), "{}", error.body.message);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Request bodies of the Messages API, and their validation: fields that chat completions have too
+//! are checked as theirs.
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Map, Value, json};
+
+use super::{
+    input::{SystemField, chat_messages},
+    thinking::{Thinking, ThinkingField},
+    tools::{ToolChoiceField, chat_choice, chat_tools},
+};
+use crate::{
+    model::Conversation,
+    server::openai::{
+        ValidRequest,
+        chat::{ChatPrompt, ChatRequest},
+        error::ApiError,
+    },
+};
+
+#[derive(Debug, Deserialize)]
+pub struct MessagesRequest {
+    model: Option<String>,
+    messages: Vec<Value>,
+    pub max_tokens: Option<usize>,
+    system: Option<SystemField>,
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    tools: Option<Vec<Value>>,
+    tool_choice: Option<ToolChoiceField>,
+    thinking: Option<ThinkingField>,
+    output_config: Option<OutputConfig>,
+    output_format: Option<Value>,
+    cache_control: Option<Value>,
+    context_management: Option<IgnoredAny>,
+    container: Option<IgnoredAny>,
+    mcp_servers: Option<Vec<IgnoredAny>>,
+    // Fields of chat completions.
+    min_p: Option<Value>,
+    repetition_penalty: Option<Value>,
+    presence_penalty: Option<Value>,
+    frequency_penalty: Option<Value>,
+    logit_bias: Option<Value>,
+    seed: Option<Value>,
+    chat_template_kwargs: Option<Value>,
+    priority: Option<Value>,
+    timeout: Option<Value>,
+    speculation: Option<Value>,
+    idempotency_key: Option<Value>,
+    cache_ttl_ms: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct OutputConfig {
+    effort: Option<String>,
+    format: Option<Value>,
+}
+
+/// What to answer, and how.
+#[derive(Debug)]
+pub struct MessagesPrompt {
+    pub conversation: Conversation,
+    pub thinking: Thinking,
+    pub cache_mark: Option<CacheMark>,
+    /// The request asks for edits of its context, and its answer says that there were none.
+    pub reports_edits: bool,
+}
+
+/// The last part of the prompt that the request wants cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMark {
+    Head,
+    Messages,
+}
+
+impl TryFrom<MessagesRequest> for ValidRequest<MessagesPrompt> {
+    type Error = ApiError;
+
+    fn try_from(mut request: MessagesRequest) -> Result<ValidRequest<MessagesPrompt>, ApiError> {
+        request.refuse_unsupported()?;
+        let max_tokens = request
+            .max_tokens
+            .ok_or_else(|| ApiError::invalid("max_tokens", "max_tokens is missing; this API requires it"))?;
+        let thinking = Thinking::new(request.thinking.as_ref(), max_tokens)?;
+        let cache_mark = request.cache_mark();
+        let messages = request.chat_messages()?;
+        let reports_edits = request.context_management.is_some();
+        let valid: ValidRequest<ChatPrompt> =
+            request.chat(&messages, thinking).and_then(TryInto::try_into).map_err(renamed)?;
+        let prompt = |chat: ChatPrompt| MessagesPrompt {
+            conversation: Conversation { messages, ..chat.conversation },
+            thinking,
+            cache_mark,
+            reports_edits,
+        };
+        Ok(valid.map(prompt))
+    }
+}
+
+impl MessagesRequest {
+    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let given = [
+            ("container", self.container.is_some()),
+            ("mcp_servers", self.mcp_servers.as_ref().is_some_and(|servers| !servers.is_empty())),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(ApiError::unsupported(name)),
+            None => Ok(()),
+        }
+    }
+
+    fn chat_messages(&mut self) -> Result<Vec<Value>, ApiError> {
+        let messages = chat_messages(self.system.as_ref(), &std::mem::take(&mut self.messages))?;
+        if messages.iter().all(|message| message["role"] == "system") {
+            return Err(ApiError::invalid("messages", "messages is empty; send at least one of a user"));
+        }
+        Ok(messages)
+    }
+
+    /// Where the last `cache_control` is.
+    fn cache_mark(&self) -> Option<CacheMark> {
+        let is_marked = |block: &Value| !block["cache_control"].is_null();
+        let blocks = |content: &Value| content.as_array().cloned().unwrap_or_default();
+        let in_message = |message: &Value| {
+            blocks(&message["content"])
+                .iter()
+                .any(|block| is_marked(block) || blocks(&block["content"]).iter().any(is_marked))
+        };
+        let system = self.system.as_ref().map_or(&[][..], SystemField::blocks);
+        if self.cache_control.is_some() || self.messages.iter().any(in_message) {
+            return Some(CacheMark::Messages);
+        }
+        let mut head = self.tools.iter().flatten().chain(system);
+        head.any(is_marked).then_some(CacheMark::Head)
+    }
+
+    /// A request for a chat completion with the same parameters; its messages stand for the real
+    /// ones, which need no checks.
+    fn chat(self, messages: &[Value], thinking: Thinking) -> Result<ChatRequest, ApiError> {
+        let tools = chat_tools(self.tools.as_deref().unwrap_or_default())?;
+        let choice = self.tool_choice.as_ref().map(chat_choice).transpose()?;
+        let parallel = self.tool_choice.and_then(|choice| choice.disable_parallel_tool_use);
+        // The client begins the answer.
+        let is_prefilled = messages
+            .last()
+            .is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none());
+        let OutputConfig { effort, format } = self.output_config.unwrap_or_default();
+        let mut fields = json!({
+            "messages": [{ "role": "user", "content": "" }],
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop_sequences,
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "tools": (!tools.is_empty()).then_some(&tools),
+            "tool_choice": choice,
+            "parallel_tool_calls": parallel.map(|disabled| !disabled),
+            "enable_thinking": thinking.enabled,
+            "reasoning_effort": effort.as_deref().map(chat_effort),
+            "continue_final_message": is_prefilled,
+            "response_format": format.or(self.output_format).as_ref().map(response_format),
+        });
+        let more = [
+            ("min_p", self.min_p),
+            ("repetition_penalty", self.repetition_penalty),
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+            ("logit_bias", self.logit_bias),
+            ("seed", self.seed),
+            ("chat_template_kwargs", self.chat_template_kwargs),
+            ("priority", self.priority),
+            ("timeout", self.timeout),
+            ("speculation", self.speculation),
+            ("idempotency_key", self.idempotency_key),
+            ("cache_ttl_ms", self.cache_ttl_ms),
+        ];
+        for (name, value) in more {
+            fields[name] = value.unwrap_or_default();
+        }
+        serde_path_to_error::deserialize(fields).map_err(|error| {
+            let field = error.path().to_string();
+            ApiError::invalid(&field, format!("{field}: {}", error.inner()))
+        })
+    }
+}
+
+/// Levels above those that templates know are the highest of these.
+fn chat_effort(effort: &str) -> &str {
+    match effort {
+        "xhigh" | "max" => "high",
+        effort => effort,
+    }
+}
+
+/// `output_config.format` as chat completions have it: the schema in an object of its own.
+fn response_format(format: &Value) -> Value {
+    if format["type"] != "json_schema" {
+        return format.clone();
+    }
+    let schema = Map::from_iter([
+        ("name".to_owned(), json!("answer")),
+        ("strict".to_owned(), json!(true)),
+        ("schema".to_owned(), format["schema"].clone()),
+    ]);
+    json!({ "type": "json_schema", "json_schema": schema })
+}
+
+/// An error of a chat completion with the names of this API's fields.
+fn renamed(mut error: ApiError) -> ApiError {
+    const NAMES: [(&str, &str); 6] = [
+        (".function.parameters", ".input_schema"),
+        (".function", ""),
+        ("response_format.json_schema", "output_config.format"),
+        ("response_format", "output_config.format"),
+        ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        ("reasoning_effort", "output_config.effort"),
+    ];
+    let rename = |text: String| NAMES.iter().fold(text, |text, (chat, own)| text.replace(chat, own));
+    error.body.message = rename(error.body.message);
+    if let Some(param) = error.body.param.take() {
+        let param = if param == "stop" { "stop_sequences".to_owned() } else { rename(param) };
+        // The only place where this API's errors name a field.
+        if !error.body.message.contains(&param) {
+            error.body.message = format!("{param}: {}", error.body.message);
+        }
+        error.body.param = Some(param);
+    }
+    error
+}
