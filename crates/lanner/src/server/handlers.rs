@@ -75,6 +75,8 @@ pub fn describe(server: &Server) -> Value {
         "created": server.created,
         "owned_by": "lanner",
         "context_length": info.context_length,
+        // vLLM's name.
+        "max_model_len": info.context_length,
         "tool_dialect": server.model.tool_dialect.map(Dialect::name),
         "memory": memory(&server.model.engine),
     })

@@ -133,6 +133,11 @@ fn reasoning_is_separate_from_content_and_counted() {
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["content"], "Über 🦅!");
     assert_eq!(message["reasoning_content"], "hm, é");
+    assert_eq!(message["reasoning"], message["reasoning_content"]);
+    let events = server.chat(&json!({ "stream": true })).events();
+    let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
+    assert!(deltas.clone().any(|delta| delta["reasoning"].is_string()));
+    assert!(deltas.clone().all(|delta| delta["reasoning"] == delta["reasoning_content"]));
     let reasoning = tokens("<think>\nhm, é\n</think>").len();
     assert_eq!(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], reasoning);
     assert_eq!(answer["usage"]["completion_tokens"], tokens(THINKS).len() + 1);

@@ -56,6 +56,13 @@ impl ApiError {
         ApiError::invalid(param, format!("{param} is not supported yet")).code("unsupported_parameter")
     }
 
+    /// The prompt in `param` leaves no token of the context for an answer; `rest` says by how much.
+    /// Clients shorten their conversations if they read the phrase.
+    pub fn context_exceeded(param: &str, context: usize, rest: &str) -> ApiError {
+        let message = format!("This model's maximum context length is {context} tokens. However, {rest}");
+        ApiError::invalid(param, message).code("context_length_exceeded")
+    }
+
     /// 400 as in Stripe's API: OpenAI's clients retry a 409.
     pub fn key_reused() -> ApiError {
         let message = "another request had this idempotency_key; a new request needs a new key";
@@ -87,8 +94,9 @@ impl ApiError {
         match error {
             RequestError::EmptyPrompt => ApiError::invalid(prompt, message),
             RequestError::NoTokensAsked => ApiError::invalid("max_tokens", message),
-            RequestError::PromptTooLong { .. } => {
-                ApiError::invalid(prompt, message).code("context_length_exceeded")
+            RequestError::PromptTooLong { prompt: tokens, context } => {
+                let rest = format!("your prompt has {tokens} tokens; shorten it by {}", tokens + 1 - context);
+                ApiError::context_exceeded(prompt, *context, &rest)
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),
             RequestError::BadSampling { name, .. } => ApiError::invalid(*name, message),

@@ -200,8 +200,9 @@ impl<F: ChoiceFormat> OpenAi<F> {
 /// The error of a prompt; `param` is the field that held it.
 pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
     match error {
-        PromptError::TooLong { .. } => {
-            ApiError::invalid(param, error.to_string()).code("context_length_exceeded")
+        PromptError::TooLong { bytes, context } => {
+            let rest = format!("your prompt has {bytes} bytes, which are far more tokens");
+            ApiError::context_exceeded(param, *context, &rest)
         }
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
         PromptError::NoToolDialect(_) => ApiError::invalid("tools", error.to_string()),

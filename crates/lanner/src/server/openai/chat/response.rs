@@ -45,6 +45,9 @@ struct MessageDelta {
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    /// The same under the name that vLLM and OpenRouter give it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_calls: Option<[ToolCallDelta; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,6 +69,8 @@ struct Message {
     content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCall>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,6 +165,7 @@ impl ChoiceFormat for ChatFormat {
         }
         if let Some(text) = piece.delta.reasoning_content {
             message.reasoning_content.get_or_insert_default().push_str(&text);
+            message.reasoning.get_or_insert_default().push_str(&text);
         }
         match (&mut choice.logprobs, piece.logprobs) {
             (Some(all), Some(more)) => all.content.extend(more.content),
@@ -174,7 +180,9 @@ impl From<Delta> for MessageDelta {
         let empty = MessageDelta::default();
         match delta {
             Delta::Content(text) => MessageDelta { content: Some(text), ..empty },
-            Delta::Reasoning(text) => MessageDelta { reasoning_content: Some(text), ..empty },
+            Delta::Reasoning(text) => {
+                MessageDelta { reasoning: Some(text.clone()), reasoning_content: Some(text), ..empty }
+            }
             Delta::ToolCall { index, id, name } => {
                 MessageDelta { tool_calls: Some([ToolCallDelta::begin(index, id, name)]), ..empty }
             }
