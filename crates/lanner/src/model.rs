@@ -124,20 +124,8 @@ impl Model {
     /// The model has no template, or the template does not accept or does not finish this
     /// conversation.
     pub fn chat_prompt(&self, conversation: &Conversation) -> Result<Prompt, PromptError> {
-        let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
-        let messages = match self.volatile_prefix {
-            VolatilePrefix::Keep => Cow::Borrowed(&conversation.messages),
-            VolatilePrefix::Normalize => Cow::Owned(volatile_lines::normalize(&conversation.messages)),
-        };
-        let messages = chat::conversation::prepare(&messages, template)?;
-        let input = RenderInput {
-            messages: &messages,
-            tools: (!conversation.tools.is_empty()).then_some(&conversation.tools),
-            documents: None,
-            add_generation_prompt: conversation.add_generation_prompt,
-            continue_final_message: conversation.continue_final_message,
-            kwargs: conversation.kwargs.clone(),
-        };
+        let (template, messages) = self.prepared(conversation)?;
+        let input = conversation.render_input(&messages);
         let text = template.render(&input)?;
         self.check_length(&text)?;
         let inside = self.markers.as_ref().is_some_and(|markers| chat::starts_in_reasoning(&text, markers));
@@ -148,6 +136,25 @@ impl Model {
         let reasoning = self.markers.clone();
         let ended = reasoning.as_ref().is_some_and(|markers| text.trim_end().ends_with(&markers.close));
         Ok(Prompt { ids, cache_breakpoints, reasoning, starts_in_reasoning: inside, reasoning_ended: ended })
+    }
+
+    /// The text that the template makes of a conversation.
+    ///
+    /// # Errors
+    /// As [`chat_prompt`](Model::chat_prompt).
+    pub fn render(&self, conversation: &Conversation) -> Result<String, PromptError> {
+        let (template, messages) = self.prepared(conversation)?;
+        Ok(template.render(&conversation.render_input(&messages))?)
+    }
+
+    /// The template, and the messages as it takes them.
+    fn prepared(&self, conversation: &Conversation) -> Result<(&Template, Vec<Value>), PromptError> {
+        let template = self.template.as_ref().ok_or_else(|| PromptError::NoTemplate(self.name.clone()))?;
+        let messages = match self.volatile_prefix {
+            VolatilePrefix::Keep => Cow::Borrowed(&conversation.messages),
+            VolatilePrefix::Normalize => Cow::Owned(volatile_lines::normalize(&conversation.messages)),
+        };
+        Ok((template, chat::conversation::prepare(&messages, template)?))
     }
 
     /// A prompt of plain text, to be continued.
@@ -184,7 +191,15 @@ impl Model {
     /// # Errors
     /// The tokenizer cannot encode it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        Ok(self.tokenizer.encode(text, true)?)
+        self.encode_text(text, true)
+    }
+
+    /// Tokens of a text of any length, with or without the special tokens around it.
+    ///
+    /// # Errors
+    /// The tokenizer cannot encode it.
+    pub fn encode_text(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        Ok(self.tokenizer.encode(text, add_special_tokens)?)
     }
 
     /// Encoding megabytes costs seconds and gigabytes; a text this long is refused before.
@@ -306,6 +321,25 @@ impl Model {
         TextOffsets::new(self.tokenizer.clone(), characters)
     }
 
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template's source; `None`: the model only completes text.
+    pub fn template_source(&self) -> Option<&str> {
+        self.template.as_ref().map(Template::source)
+    }
+
+    /// Whether answers may begin with reasoning.
+    pub fn reasons(&self) -> bool {
+        self.markers.is_some()
+    }
+
+    /// Whether the vocabulary has the tokens of [`fill_in_prompt`](Model::fill_in_prompt).
+    pub fn fills_in(&self) -> bool {
+        FillInMiddle::detect(&self.tokenizer).is_some()
+    }
+
     /// Whether a token is special; answers do not show it.
     pub fn is_special(&self, id: u32) -> bool {
         self.tokenizer.is_special(id)
@@ -314,6 +348,19 @@ impl Model {
     /// The bytes of one token, which need not be whole characters.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         self.tokenizer.token_bytes(id)
+    }
+}
+
+impl Conversation {
+    fn render_input<'a>(&'a self, messages: &'a [Value]) -> RenderInput<'a> {
+        RenderInput {
+            messages,
+            tools: (!self.tools.is_empty()).then_some(&self.tools),
+            documents: None,
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message,
+            kwargs: self.kwargs.clone(),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod protocol;
 mod request_log;
 mod responses;
 mod shutdown;
+mod tokens;
 mod utility;
 
 use std::{
@@ -152,6 +153,10 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/v1/requests/{id}", delete(utility::cancel))
         .route("/v1/stats", get(utility::stats))
         .route("/version", get(utility::version))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
+        .route("/apply-template", post(tokens::apply_template))
         .route("/", get(utility::greeting))
         .merge(admin)
         .fallback(handlers::unknown_route)

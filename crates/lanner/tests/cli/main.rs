@@ -35,4 +35,5 @@ mod soak;
 mod speculation;
 mod structured_output;
 mod support;
+mod tokens;
 mod tools;

@@ -103,7 +103,7 @@ impl Count {
         self.field = match &self.name[..] {
             b"messages" => Field::Messages,
             b"tools" => Field::Tools,
-            b"prompt" => Field::Prompt,
+            b"prompt" | b"tokens" => Field::Prompt,
             b"logit_bias" => Field::LogitBias,
             _ => Field::Other,
         };

@@ -6,7 +6,7 @@ mod constraint;
 pub mod count;
 pub mod embeddings;
 pub mod error;
-mod fields;
+pub mod fields;
 mod fingerprint;
 mod format;
 mod params;

@@ -1,0 +1,172 @@
+//! Routes that tokenise, as llama.cpp and vLLM have them: texts to tokens and back, the tokenizer,
+//! and the text that the chat template makes of a conversation.
+
+use std::sync::Arc;
+
+use axum::{Extension, Json, extract::State};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Value, json};
+
+use super::{
+    Server,
+    handlers::{Body, JsonBody, Threads},
+    openai::{
+        self, ValidRequest,
+        chat::{ChatPrompt, ChatRequest},
+        error::ApiError,
+        fields, prompt_error,
+    },
+    preparation::{Preparation, Received},
+};
+use crate::model::{Conversation, Model};
+
+/// llama.cpp's fields, and vLLM's.
+#[derive(Debug, Deserialize)]
+struct TokenizeRequest {
+    model: Option<String>,
+    /// llama.cpp's text.
+    content: Option<String>,
+    /// vLLM's text.
+    prompt: Option<String>,
+    /// A conversation; the body then has the fields of a chat completion.
+    messages: Option<IgnoredAny>,
+    add_special: Option<bool>,
+    add_special_tokens: Option<bool>,
+    parse_special: Option<bool>,
+    with_pieces: Option<bool>,
+    return_token_strs: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DetokenizeRequest {
+    model: Option<String>,
+    tokens: Vec<u32>,
+}
+
+pub async fn tokenize(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    prepared(server, &preparation, body, |server, body| {
+        let request: TokenizeRequest = openai::parse(body)?;
+        server.check_model(request.model.as_deref())?;
+        let ids = request.ids(server, body)?;
+        Ok(request.answer(&server.model, &ids))
+    })
+    .await
+}
+
+pub async fn detokenize(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    prepared(server, &preparation, body, |server, body| {
+        let request: DetokenizeRequest = openai::parse(body)?;
+        server.check_model(request.model.as_deref())?;
+        let size = server.model.engine.info().vocab_size;
+        if let Some(id) = request.tokens.iter().find(|id| **id as usize >= size) {
+            let message = format!("tokens has {id}, which is outside the model's vocabulary of {size}");
+            return Err(ApiError::invalid("tokens", message));
+        }
+        let text = server.model.decode(&request.tokens);
+        Ok(json!({ "content": text, "prompt": text }))
+    })
+    .await
+}
+
+pub async fn apply_template(
+    State(server): State<Arc<Server>>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    prepared(server, &preparation, body, |server, body| {
+        let prompt = server.model.render(&conversation(server, body)?);
+        let prompt = prompt.map_err(|error| prompt_error(&error, "messages"))?;
+        Ok(json!({ "prompt": prompt }))
+    })
+    .await
+}
+
+pub async fn tokenizer_info(State(server): State<Arc<Server>>) -> Json<Value> {
+    let (info, tokenizer) = (server.model.engine.info(), server.model.tokenizer());
+    Json(json!({
+        "model": server.name(),
+        "vocab_size": tokenizer.vocab_size(),
+        "model_max_length": info.context_length,
+        "bos_token": tokenizer.bos_token(),
+        "eos_token": tokenizer.eos_token(),
+        "eos_token_ids": info.eos_ids,
+        "chat_template": server.model.template_source(),
+    }))
+}
+
+/// Runs work on a body where requests are prepared.
+async fn prepared(
+    server: Arc<Server>,
+    preparation: &Preparation,
+    body: Body,
+    work: impl FnOnce(&Server, &[u8]) -> Result<Value, ApiError> + Send + 'static,
+) -> Result<Json<Value>, ApiError> {
+    let JsonBody(Received { bytes, charge }) = body?;
+    let lane = charge.lane();
+    let work = move || {
+        let _charge = charge;
+        work(&server, &bytes)
+    };
+    preparation.run(lane, work).await.map(Json)
+}
+
+/// The conversation in the body of a chat completion.
+fn conversation(server: &Server, body: &[u8]) -> Result<Conversation, ApiError> {
+    let request: ChatRequest = openai::parse(body)?;
+    let valid: ValidRequest<ChatPrompt> = request.try_into()?;
+    server.check_model(valid.model.as_deref())?;
+    Ok(valid.prompts.conversation)
+}
+
+impl TokenizeRequest {
+    /// Special tokens stand around a text by default in vLLM, and not in llama.cpp.
+    fn ids(&self, server: &Server, body: &[u8]) -> Result<Vec<u32>, ApiError> {
+        fields::refuse(&[("parse_special: false", self.parse_special == Some(false))])?;
+        let add_special = self.add_special_tokens.or(self.add_special);
+        let model = &server.model;
+        match (&self.content, &self.prompt, &self.messages) {
+            (Some(text), None, None) => model
+                .encode_text(text, add_special.unwrap_or(false))
+                .map_err(|error| prompt_error(&error, "content")),
+            (None, Some(text), None) => model
+                .encode_text(text, add_special.unwrap_or(true))
+                .map_err(|error| prompt_error(&error, "prompt")),
+            (None, None, Some(_)) => {
+                let text = model.render(&conversation(server, body)?);
+                let ids = text.and_then(|text| model.encode_text(&text, add_special.unwrap_or(false)));
+                ids.map_err(|error| prompt_error(&error, "messages"))
+            }
+            _ => Err(ApiError::invalid("content", "send one of content, prompt and messages")),
+        }
+    }
+
+    fn answer(&self, model: &Model, ids: &[u32]) -> Value {
+        let tokens: Value = match self.with_pieces.unwrap_or(false) {
+            true => ids.iter().map(|id| json!({ "id": id, "piece": piece(model, *id) })).collect(),
+            false => ids.into(),
+        };
+        let mut answer = json!({
+            "tokens": tokens,
+            "count": ids.len(),
+            "max_model_len": model.engine.info().context_length,
+        });
+        if self.return_token_strs.unwrap_or(false) {
+            let spelled = |id: &u32| model.tokenizer().id_to_token(*id);
+            answer["token_strs"] = ids.iter().map(spelled).collect();
+        }
+        answer
+    }
+}
+
+/// A token's text, or its bytes if they are no whole characters.
+fn piece(model: &Model, id: u32) -> Value {
+    String::from_utf8(model.token_bytes(id)).map_or_else(|error| error.into_bytes().into(), Value::String)
+}
