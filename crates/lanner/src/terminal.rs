@@ -3,6 +3,7 @@
 use std::{
     fmt::Display,
     io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
 };
 
 use chat::Delta;
@@ -68,6 +69,55 @@ impl Printer {
     }
 }
 
+/// Prompts that are computed in less time show no progress.
+const NOTICEABLE: Duration = Duration::from_secs(1);
+
+/// The progress of a long prompt: one line on a terminal's stderr, rewritten until the answer
+/// begins.
+pub struct PromptProgress<W = io::Stderr> {
+    /// `None`: it is no terminal.
+    terminal: Option<W>,
+    total: usize,
+    started: Instant,
+    noticeable: Duration,
+    is_shown: bool,
+}
+
+impl PromptProgress {
+    /// Of a prompt of `total` tokens.
+    pub fn new(total: usize) -> PromptProgress {
+        let terminal = io::stderr().is_terminal().then(io::stderr);
+        PromptProgress::over(terminal, total, NOTICEABLE)
+    }
+}
+
+impl<W: Write> PromptProgress<W> {
+    fn over(terminal: Option<W>, total: usize, noticeable: Duration) -> PromptProgress<W> {
+        PromptProgress { terminal, total, started: Instant::now(), noticeable, is_shown: false }
+    }
+
+    /// Shows that the state of `processed` tokens is there.
+    pub fn update(&mut self, processed: usize) {
+        let is_due = self.started.elapsed() >= self.noticeable;
+        if let Some(terminal) = self.terminal.as_mut().filter(|_| is_due) {
+            self.is_shown = true;
+            let (total, percent) = (self.total, 100 * processed / self.total.max(1));
+            // Progress that cannot be shown is no reason to stop.
+            let _ = write!(terminal, "\r\x1b[Kreading the prompt: {processed} of {total} tokens, {percent}%");
+            let _ = terminal.flush();
+        }
+    }
+
+    /// Removes the line.
+    pub fn clear(&mut self) {
+        if let Some(terminal) = self.terminal.as_mut().filter(|_| self.is_shown) {
+            self.is_shown = false;
+            let _ = write!(terminal, "\r\x1b[K");
+            let _ = terminal.flush();
+        }
+    }
+}
+
 /// Columns as wide as their widest cell, two spaces apart.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -83,6 +133,34 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prompt_progress_is_one_line_that_is_removed() {
+        let mut written = vec![];
+        let mut progress = PromptProgress::over(Some(&mut written), 2048, Duration::ZERO);
+        progress.update(512);
+        progress.update(2048);
+        progress.clear();
+        progress.clear();
+        let text = String::from_utf8(written).unwrap();
+        let shown: Vec<&str> = text.split("\r\x1b[K").collect();
+        let expected = [
+            "",
+            "reading the prompt: 512 of 2048 tokens, 25%",
+            "reading the prompt: 2048 of 2048 tokens, 100%",
+            "",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn prompt_progress_of_a_short_prompt_shows_nothing() {
+        let mut written = vec![];
+        let mut progress = PromptProgress::over(Some(&mut written), 8, Duration::from_secs(3600));
+        progress.update(8);
+        progress.clear();
+        assert_eq!(written, b"");
+    }
 
     #[test]
     fn table_columns_line_up() {

@@ -22,7 +22,7 @@ use crate::{
         self,
         usage::{self, SpeculationUsage},
     },
-    terminal::Printer,
+    terminal::{Printer, PromptProgress},
 };
 
 /// How the answer is printed.
@@ -50,13 +50,16 @@ fn answer(model: &Model, prompt: RunInput, config: RunConfig, output: Output) ->
     let mut request = model.request(prompt.ids.clone(), &config.sampling);
     request.ignore_eos = config.ignore_eos;
     request.logits = config.dump_logits.is_some();
+    request.prompt_progress = true;
     let decoder = model.decoder(&prompt, config.stop, None, false)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let started = Instant::now();
     let generation = Generation::start(&model.engine, vec![(request, decoder)])?;
     let mut printer = (output == Output::Text).then(|| Printer::new(config.color));
-    let (answer, finish) = runtime.block_on(RunOutput::read(generation, started, printer.as_mut()))?;
+    let progress = PromptProgress::new(prompt.ids.len());
+    let (answer, finish) =
+        runtime.block_on(RunOutput::read(generation, started, printer.as_mut(), progress))?;
     match output {
         Output::Text => {}
         Output::Json => writeln!(std::io::stdout(), "{}", answer.json(&finish, &prompt, started))?,
@@ -126,10 +129,15 @@ impl RunOutput {
         mut generation: Generation,
         started: Instant,
         mut printer: Option<&mut Printer>,
+        mut progress: PromptProgress,
     ) -> Result<(RunOutput, Finish), CommandError> {
         let mut answer = RunOutput::default();
         while let Some(step) = generation.next().await {
+            if !matches!(step, Ok((_, ChoiceEvent::PromptProgress { .. }))) {
+                progress.clear();
+            }
             match step?.1 {
+                ChoiceEvent::PromptProgress { processed, .. } => progress.update(processed),
                 ChoiceEvent::Text { delta, tokens } => {
                     answer.first_token_seconds.get_or_insert_with(|| started.elapsed().as_secs_f64());
                     answer.ids.extend(tokens.iter().map(|token| token.id));
@@ -137,7 +145,7 @@ impl RunOutput {
                     answer.push(delta);
                 }
                 ChoiceEvent::Logits { values, .. } => answer.logits.push(values),
-                ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } => {}
+                ChoiceEvent::Prompt(_) => {}
                 ChoiceEvent::Finished(finish) => {
                     printer.map_or(Ok(()), Printer::end)?;
                     answer.ids.extend(finish.tokens.iter().map(|token| token.id));

@@ -18,7 +18,7 @@ use crate::{
     generate::{ChoiceEvent, Generation, Reason},
     model::Model,
     sampling::Overrides,
-    terminal::{Printer, say},
+    terminal::{Printer, PromptProgress, say},
 };
 
 /// # Errors
@@ -87,13 +87,19 @@ impl Session<'_> {
         let prompt = self.model.chat_prompt(&conversation::prompt_for(self.messages(), self.think))?;
         let mut request = self.model.request(prompt.ids.clone(), &self.sampling);
         request.cache_breakpoints = prompt.cache_breakpoints.clone();
+        request.prompt_progress = true;
         let decoder = self.model.decoder(&prompt, Vec::new(), None, false)?;
         let generation = Generation::start(&self.model.engine, vec![(request, decoder)])?;
-        self.runtime.block_on(self.print(generation))
+        let progress = PromptProgress::new(prompt.ids.len());
+        self.runtime.block_on(self.print(generation, progress))
     }
 
     /// Streams the answer and returns it as a message; Ctrl-C stops it.
-    async fn print(&self, mut generation: Generation) -> Result<Option<Value>, CommandError> {
+    async fn print(
+        &self,
+        mut generation: Generation,
+        mut progress: PromptProgress,
+    ) -> Result<Option<Value>, CommandError> {
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut stopped = false;
         let mut printer = Printer::new(self.color);
@@ -105,7 +111,11 @@ impl Session<'_> {
                     continue;
                 }
             };
+            if !matches!(step, Some(Ok((_, ChoiceEvent::PromptProgress { .. })))) {
+                progress.clear();
+            }
             match step.transpose()? {
+                Some((_, ChoiceEvent::PromptProgress { processed, .. })) => progress.update(processed),
                 Some((_, ChoiceEvent::Text { delta, .. })) => {
                     printer.print(&delta)?;
                     match delta {
@@ -127,10 +137,7 @@ impl Session<'_> {
                         }
                     }
                 }
-                Some((
-                    _,
-                    ChoiceEvent::Prompt(_) | ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Logits { .. },
-                )) => {}
+                Some((_, ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. })) => {}
                 None => {
                     let answer = || conversation::assistant(&content, &reasoning);
                     return Ok((!is_unanswered(stopped, &content)).then(answer));
