@@ -57,6 +57,10 @@ pub trait ApiFormat: Sized + Send + 'static {
     fn fail(&mut self, error: &ApiError, id: &str) -> Frame {
         Self::WIRE.error_frame(error, id)
     }
+    /// What a stream sends while nothing happens, if not a comment of server-sent events.
+    fn keep_alive(_: &AnswerInfo) -> Option<Frame> {
+        None
+    }
     /// The piece as it is streamed, or `None` if only a whole answer has it.
     fn frame(answer: &AnswerInfo, piece: Self::Piece) -> Option<Frame>;
     /// A whole answer without any piece.

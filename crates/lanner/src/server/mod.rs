@@ -15,10 +15,12 @@ mod handlers;
 mod idempotency;
 mod ingress;
 mod metrics;
+mod ollama;
 pub mod openai;
 mod paths;
 pub mod preparation;
 mod protocol;
+mod pulling;
 mod request_log;
 mod responses;
 mod shutdown;
@@ -132,7 +134,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
     let admin = Router::new()
         .route("/v1/models/load", post(admin::load))
         .route("/v1/models/pull", post(admin::pull))
-        .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache));
+        .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache))
+        .merge(ollama::admin_routes());
     let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(auth::no_admin)) };
     let routes = Router::new()
         .route("/health", get(handlers::health))
@@ -158,6 +161,7 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/apply-template", post(tokens::apply_template))
         .route("/", get(utility::greeting))
+        .merge(ollama::routes())
         .merge(admin)
         .fallback(handlers::unknown_route)
         .method_not_allowed_fallback(handlers::wrong_method)

@@ -6,6 +6,7 @@
 
 mod connection;
 mod fields;
+mod more_fields;
 mod requests;
 
 use std::{
@@ -34,7 +35,8 @@ const SLACK: f64 = 160.0;
 
 /// The fault of an error object, if any.
 fn check_error(error: &Value, status: Option<u16>) -> Result<(), String> {
-    let message = error["message"].as_str().ok_or("no error.message")?;
+    // Ollama's errors are their messages.
+    let message = error.as_str().or_else(|| error["message"].as_str()).ok_or("no error.message")?;
     if message.is_empty() || message.contains("panicked") || message.contains(".rs:") || message.len() > 2_000
     {
         return Err(format!("an odd message: {message}"));
@@ -48,7 +50,7 @@ fn check_error(error: &Value, status: Option<u16>) -> Result<(), String> {
     match status {
         Some(503) => Ok(()),
         Some(529) if r#type == "overloaded_error" => Ok(()),
-        Some(504) if code == "timeout" || r#type == "timeout_error" => Ok(()),
+        Some(504) if code == "timeout" || r#type == "timeout_error" || error.is_string() => Ok(()),
         Some(500..) => Err("a 5xx".into()),
         _ => Ok(()),
     }

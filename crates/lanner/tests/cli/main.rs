@@ -24,6 +24,7 @@ mod local_models;
 mod memory;
 mod metrics;
 mod ngram;
+mod ollama;
 mod overload;
 mod oversized_requests;
 mod pull;

@@ -21,7 +21,7 @@ use axum::{
 use chat::{Decoder, volatile_lines::VolatileLine};
 use engine::{Constraint, Lossy, RequestError};
 
-pub use self::request::ParsedRequest;
+pub use self::{request::ParsedRequest, stream::NDJSON};
 use super::{
     Server,
     active_requests::ActiveGuard,

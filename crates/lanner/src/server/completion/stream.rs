@@ -2,22 +2,33 @@
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
-use axum::response::{
-    IntoResponse, Response, Sse,
-    sse::{Event, KeepAlive},
+use axum::{
+    body::{Body, Bytes},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse, Response, Sse, sse::Event},
 };
-use futures_util::stream;
+use futures_util::{TryStreamExt, stream};
 
 use super::Completion;
 use crate::server::{
     format::{ApiFormat, Frame},
     metrics::Outcome,
     openai::error::ApiError,
+    protocol::Protocol,
     shutdown::{self, ShutdownWatch},
 };
 
-/// Keeps proxies from giving up on a request that waits or prefills a long prompt.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Keeps clients and proxies from giving up on a request that waits or prefills a long prompt.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+pub const NDJSON: &str = "application/x-ndjson";
+
+/// A part of a stream.
+enum Part {
+    Frame(Frame),
+    /// A comment of server-sent events.
+    Comment,
+}
 
 struct Frames<F: ApiFormat> {
     completion: Completion<F>,
@@ -31,22 +42,38 @@ pub fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
     let shutdown = completion.server.shutdown.watch();
     let mut frames = Frames { completion, ready: VecDeque::new(), ended: false, shutdown };
     frames.push(first);
-    let events = stream::unfold(frames, |mut frames| async {
-        frames.next().await.map(|frame| (Ok::<_, Infallible>(event(frame)), frames))
+    let parts = stream::unfold(frames, |mut frames| async {
+        frames.next().await.map(|part| (Ok::<_, Infallible>(part), frames))
     });
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+    match F::WIRE {
+        Protocol::OpenAi | Protocol::Anthropic => Sse::new(parts.map_ok(event)).into_response(),
+        Protocol::Ollama => ([(CONTENT_TYPE, NDJSON)], Body::from_stream(parts.map_ok(line))).into_response(),
+    }
 }
 
-fn event(frame: Frame) -> Event {
-    let event = Event::default().data(frame.data);
-    frame.event.into_iter().fold(event, Event::event)
+fn event(part: Part) -> Event {
+    match part {
+        Part::Frame(frame) => {
+            let event = Event::default().data(frame.data);
+            frame.event.into_iter().fold(event, Event::event)
+        }
+        Part::Comment => Event::default().comment(""),
+    }
+}
+
+/// Lines of JSON have no comments.
+fn line(part: Part) -> Bytes {
+    match part {
+        Part::Frame(frame) => format!("{}\n", frame.data).into(),
+        Part::Comment => Bytes::new(),
+    }
 }
 
 impl<F: ApiFormat> Frames<F> {
-    async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Part> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
-                return Some(frame);
+                return Some(Part::Frame(frame));
             }
             if self.ended {
                 return None;
@@ -56,6 +83,9 @@ impl<F: ApiFormat> Frames<F> {
                 () = self.shutdown.begun() => {
                     self.fail(&shutdown::error());
                     continue;
+                }
+                () = tokio::time::sleep(KEEP_ALIVE) => {
+                    return Some(F::keep_alive(&self.completion.answer).map_or(Part::Comment, Part::Frame));
                 }
             };
             match next {

@@ -1,5 +1,7 @@
 //! Routes, the fields of their bodies, and edge-case values.
 
+use super::more_fields::{DETOKENIZE, Field, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE, TOKENIZE};
+
 /// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
 pub const NUMBERS: [&str; 42] = [
     "0",
@@ -79,9 +81,6 @@ pub const VALUES: [&str; 30] = [
     "-",
     "'a'",
 ];
-
-/// A field, its valid values, and its edge cases.
-pub type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Fields of both completion routes.
 pub const COMMON: [Field; 32] = [
@@ -367,8 +366,11 @@ pub const MODEL: [Field; 2] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub fn posted() -> [Posted; 9] {
+pub fn posted() -> [Posted; 17] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
+    let [ollama_chat, ollama_generate] =
+        [&OLLAMA_CHAT[..], &OLLAMA_GENERATE[..]].map(|own| [own, &OLLAMA[..]].concat());
+    let prompt = [OLLAMA_GENERATE[0], OLLAMA[5], OLLAMA[8]].to_vec();
     [
         ("/v1/chat/completions", chat, &["messages", "max_tokens", "timeout"]),
         ("/v1/completions", completions, &["prompt", "max_tokens", "timeout"]),
@@ -379,11 +381,27 @@ pub fn posted() -> [Posted; 9] {
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
         ("/v1/messages", MESSAGES.to_vec(), &["messages", "max_tokens", "timeout"]),
         ("/v1/messages/count_tokens", MESSAGES.to_vec(), &["messages"]),
+        ("/api/chat", ollama_chat, &["messages", "options", "timeout"]),
+        ("/api/generate", ollama_generate, &["prompt", "options", "timeout"]),
+        ("/api/embed", OLLAMA_EMBED.to_vec(), &["input", "timeout"]),
+        ("/api/embeddings", prompt, &["prompt", "timeout"]),
+        ("/api/pull", MODEL.to_vec(), &["model"]),
+        ("/tokenize", TOKENIZE.to_vec(), &["content"]),
+        ("/detokenize", DETOKENIZE.to_vec(), &["tokens"]),
+        ("/apply-template", CHAT.to_vec(), &["messages"]),
     ]
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 26] = [
+pub const OTHERS: [&str; 34] = [
+    "GET /api/tags",
+    "GET /api/ps",
+    "GET /api/version",
+    "DELETE /api/delete",
+    "POST /api/show",
+    "HEAD /api/blobs/sha256:00",
+    "GET /tokenizer_info",
+    "GET /api/nothing",
     "POST /v2/rerank",
     "GET /v1/responses/resp_0",
     "DELETE /v1/responses/resp_0",

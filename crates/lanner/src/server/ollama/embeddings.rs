@@ -1,0 +1,125 @@
+//! Request bodies of `/api/embed` and `/api/embeddings`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{check_keep_alive, model_name, options::Options};
+use crate::server::{
+    embedding::{EmbeddingParams, EmbeddingTask},
+    openai::{self, PromptInput, error::ApiError, fields},
+};
+
+/// As many as OpenAI's route takes.
+const MAX_TEXTS: usize = 2048;
+
+#[derive(Debug, Deserialize)]
+struct EmbedBody {
+    model: Option<String>,
+    input: Texts,
+    dimensions: Option<usize>,
+    options: Option<Map<String, Value>>,
+    keep_alive: Option<Value>,
+    priority: Option<String>,
+    timeout: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EmbeddingsBody {
+    model: Option<String>,
+    prompt: String,
+    options: Option<Map<String, Value>>,
+    keep_alive: Option<Value>,
+    priority: Option<String>,
+    timeout: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or an array of strings")]
+enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// What to embed, and how.
+pub struct OllamaEmbedding {
+    model: Option<String>,
+    texts: Vec<String>,
+    /// `None`: as many as the model has.
+    pub dimensions: Option<usize>,
+    params: EmbeddingParams,
+}
+
+/// A valid request of `/api/embed`.
+pub struct EmbedTask(pub OllamaEmbedding);
+
+/// A valid request of `/api/embeddings`.
+pub struct EmbeddingsTask(OllamaEmbedding);
+
+impl EmbeddingTask for EmbedTask {
+    const PARAM: &'static str = "input";
+
+    fn parse(body: &[u8]) -> Result<EmbedTask, ApiError> {
+        let body: EmbedBody = openai::parse(body)?;
+        check_keep_alive(body.keep_alive.as_ref())?;
+        Options::parse(body.options)?;
+        let texts = match body.input {
+            Texts::One(text) => vec![text],
+            Texts::Many(texts) => texts,
+        };
+        if texts.len() > MAX_TEXTS {
+            let message = format!("{} inputs in one request; at most {MAX_TEXTS}", texts.len());
+            return Err(ApiError::invalid("input", message));
+        }
+        if body.dimensions == Some(0) {
+            return Err(ApiError::invalid("dimensions", "dimensions is 0; ask for at least one"));
+        }
+        let (model, dimensions) = (body.model, body.dimensions);
+        let params = params(body.priority.as_deref(), body.timeout)?;
+        Ok(EmbedTask(OllamaEmbedding { model, texts, dimensions, params }))
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.0.model.as_deref().map(model_name)
+    }
+
+    fn inputs(&self) -> Vec<PromptInput> {
+        self.0.texts.iter().cloned().map(PromptInput::Text).collect()
+    }
+
+    fn params(&self) -> &EmbeddingParams {
+        &self.0.params
+    }
+}
+
+impl EmbeddingTask for EmbeddingsTask {
+    const PARAM: &'static str = "prompt";
+
+    fn parse(body: &[u8]) -> Result<EmbeddingsTask, ApiError> {
+        let body: EmbeddingsBody = openai::parse(body)?;
+        check_keep_alive(body.keep_alive.as_ref())?;
+        Options::parse(body.options)?;
+        let params = params(body.priority.as_deref(), body.timeout)?;
+        let (model, texts) = (body.model, vec![body.prompt]);
+        Ok(EmbeddingsTask(OllamaEmbedding { model, texts, dimensions: None, params }))
+    }
+
+    fn model(&self) -> Option<&str> {
+        self.0.model.as_deref().map(model_name)
+    }
+
+    fn inputs(&self) -> Vec<PromptInput> {
+        self.0.texts.iter().cloned().map(PromptInput::Text).collect()
+    }
+
+    fn params(&self) -> &EmbeddingParams {
+        &self.0.params
+    }
+}
+
+fn params(priority: Option<&str>, timeout: Option<f64>) -> Result<EmbeddingParams, ApiError> {
+    Ok(EmbeddingParams {
+        pooling: None,
+        priority: fields::priority(priority)?,
+        timeout: fields::timeout(timeout)?,
+    })
+}

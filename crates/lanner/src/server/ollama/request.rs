@@ -1,0 +1,225 @@
+//! Request bodies of `/api/chat` and `/api/generate` as requests of OpenAI's routes.
+
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::{Map, Value, json};
+
+use super::{check_keep_alive, messages::openai_messages, model_name, options::Options};
+use crate::{
+    conversation,
+    model::Conversation,
+    server::openai::{
+        ValidRequest,
+        chat::{ChatPrompt, ChatRequest},
+        completions::{CompletionPrompts, CompletionRequest},
+        error::ApiError,
+        fields,
+    },
+};
+
+/// The fields of both routes.
+macro_rules! ollama_body {
+    ($(#[$meta:meta])* pub struct $name:ident { $($own:ident: $own_type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Deserialize)]
+        pub struct $name {
+            $($own: $own_type,)*
+            model: Option<String>,
+            format: Option<Value>,
+            options: Option<Map<String, Value>>,
+            think: Option<ThinkField>,
+            stream: Option<bool>,
+            keep_alive: Option<Value>,
+            logprobs: Option<bool>,
+            top_logprobs: Option<usize>,
+            priority: Option<String>,
+            timeout: Option<f64>,
+        }
+
+        impl $name {
+            fn take_shared(&mut self) -> Result<SharedFields, ApiError> {
+                check_keep_alive(self.keep_alive.as_ref())?;
+                let options = Options::parse(self.options.take())?;
+                let max_tokens = options.max_tokens();
+                let mut fields = options.into_fields();
+                fields.extend([
+                    ("model".to_owned(), json!(self.model.as_deref().map(model_name))),
+                    ("format".to_owned(), self.format.take().into()),
+                    ("stream".to_owned(), self.stream.unwrap_or(true).into()),
+                    ("priority".to_owned(), self.priority.take().into()),
+                    ("timeout".to_owned(), self.timeout.into()),
+                ]);
+                Ok(SharedFields { fields, max_tokens })
+            }
+
+            /// Those that only conversations have.
+            fn chat_fields(&self) -> Result<Map<String, Value>, ApiError> {
+                let mut fields = self.think.as_ref().map(ThinkField::fields).transpose()?.unwrap_or_default();
+                fields.insert("logprobs".into(), self.logprobs.into());
+                fields.insert("top_logprobs".into(), self.top_logprobs.into());
+                Ok(fields)
+            }
+        }
+    };
+}
+
+ollama_body! {
+    /// Of `/api/chat`.
+    pub struct ChatBody {
+        messages: Vec<Value>,
+        tools: Option<Vec<Value>>,
+    }
+}
+
+ollama_body! {
+    /// Of `/api/generate`.
+    pub struct GenerateBody {
+        prompt: Option<String>,
+        suffix: Option<String>,
+        system: Option<String>,
+        template: Option<String>,
+        raw: Option<bool>,
+        context: Option<Vec<IgnoredAny>>,
+        images: Option<Vec<IgnoredAny>>,
+        width: Option<IgnoredAny>,
+        height: Option<IgnoredAny>,
+        steps: Option<IgnoredAny>,
+    }
+}
+
+/// What both bodies share, in the names of OpenAI's routes.
+struct SharedFields {
+    fields: Map<String, Value>,
+    max_tokens: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "true, false or a level: `low`, `medium` or `high`")]
+enum ThinkField {
+    Enabled(bool),
+    Level(String),
+}
+
+/// What `/api/generate` continues.
+#[derive(Debug)]
+pub enum GeneratePrompt {
+    Turn(Conversation),
+    /// Without a template.
+    Text(CompletionPrompts),
+}
+
+impl ThinkField {
+    fn fields(&self) -> Result<Map<String, Value>, ApiError> {
+        let mut fields = Map::new();
+        match self {
+            ThinkField::Enabled(enabled) => fields.insert("enable_thinking".into(), (*enabled).into()),
+            ThinkField::Level(level) if ["low", "medium", "high"].contains(&&**level) => {
+                fields.insert("reasoning_effort".into(), level.clone().into());
+                fields.insert("enable_thinking".into(), true.into())
+            }
+            ThinkField::Level(level) => {
+                let message = format!("think is `{level}`; it must be true, false, low, medium or high");
+                return Err(ApiError::invalid("think", message));
+            }
+        };
+        Ok(fields)
+    }
+}
+
+impl TryFrom<ChatBody> for ValidRequest<Conversation> {
+    type Error = ApiError;
+
+    fn try_from(mut body: ChatBody) -> Result<ValidRequest<Conversation>, ApiError> {
+        let mut fields = body.take_shared()?.fields;
+        fields.extend(body.chat_fields()?);
+        fields.insert("messages".into(), openai_messages(body.messages)?.into());
+        fields.insert("tools".into(), body.tools.filter(|tools| !tools.is_empty()).into());
+        chat(fields)
+    }
+}
+
+impl TryFrom<GenerateBody> for ValidRequest<GeneratePrompt> {
+    type Error = ApiError;
+
+    fn try_from(mut body: GenerateBody) -> Result<ValidRequest<GeneratePrompt>, ApiError> {
+        body.refuse_unsupported()?;
+        let shared = body.take_shared()?;
+        let is_text = body.raw.unwrap_or(false) || body.suffix.as_ref().is_some_and(|text| !text.is_empty());
+        if is_text { body.text(shared) } else { body.turn(shared) }
+    }
+}
+
+impl GenerateBody {
+    fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let is_set = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let has_any = |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        if has_any(&self.context) {
+            let message = "context is not supported; send the conversation to /api/chat";
+            return Err(ApiError::invalid("context", message).code("unsupported_parameter"));
+        }
+        fields::refuse(&[
+            ("template", is_set(&self.template)),
+            ("images", has_any(&self.images)),
+            ("width", self.width.is_some()),
+            ("height", self.height.is_some()),
+            ("steps", self.steps.is_some()),
+        ])
+    }
+
+    /// One turn of a conversation.
+    fn turn(self, shared: SharedFields) -> Result<ValidRequest<GeneratePrompt>, ApiError> {
+        let mut fields = shared.fields;
+        fields.extend(self.chat_fields()?);
+        let mut messages = conversation::opening(self.system.as_deref().filter(|text| !text.is_empty()));
+        messages.push(conversation::user(&self.prompt.unwrap_or_default()));
+        fields.insert("messages".into(), messages.into());
+        Ok(chat(fields)?.map(GeneratePrompt::Turn))
+    }
+
+    /// Text to continue, or to fill in before the suffix.
+    fn text(self, shared: SharedFields) -> Result<ValidRequest<GeneratePrompt>, ApiError> {
+        let thinks = !matches!(self.think, None | Some(ThinkField::Enabled(false)));
+        for (name, given) in [("system", self.system.is_some_and(|text| !text.is_empty())), ("think", thinks)]
+        {
+            if given {
+                let message = format!("{name} needs the chat template, which raw and suffix leave out");
+                return Err(ApiError::invalid(name, message));
+            }
+        }
+        let logprobs = match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+            (true, top) => Some(top.unwrap_or(0)),
+            (false, None | Some(0)) => None,
+            (false, Some(_)) => {
+                let message = "top_logprobs only goes with `logprobs: true`";
+                return Err(ApiError::invalid("top_logprobs", message));
+            }
+        };
+        let mut fields = shared.fields;
+        fields.insert("prompt".into(), self.prompt.unwrap_or_default().into());
+        fields.insert("suffix".into(), self.suffix.into());
+        fields.insert("logprobs".into(), logprobs.into());
+        let request: CompletionRequest = converted(fields)?;
+        let mut valid: ValidRequest<CompletionPrompts> = request.try_into().map_err(renamed)?;
+        // Completions have a default of their own.
+        valid.params.overrides.max_tokens = shared.max_tokens;
+        Ok(valid.map(GeneratePrompt::Text))
+    }
+}
+
+fn chat(fields: Map<String, Value>) -> Result<ValidRequest<Conversation>, ApiError> {
+    let request: ChatRequest = converted(fields)?;
+    let valid: ValidRequest<ChatPrompt> = request.try_into().map_err(renamed)?;
+    Ok(valid.map(|prompt| prompt.conversation))
+}
+
+fn converted<T: serde::de::DeserializeOwned>(fields: Map<String, Value>) -> Result<T, ApiError> {
+    serde_json::from_value(Value::Object(fields)).map_err(|error| ApiError::invalid_body(error.to_string()))
+}
+
+/// An error of OpenAI's route with the names of Ollama's options.
+fn renamed(mut error: ApiError) -> ApiError {
+    let names = [("max_tokens", "num_predict"), ("repetition_penalty", "repeat_penalty")];
+    for (theirs, own) in names {
+        error.body.message = error.body.message.replace(theirs, own);
+    }
+    error
+}
