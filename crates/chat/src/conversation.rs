@@ -8,8 +8,10 @@ use crate::{Error, Result, Template};
 /// Prepares a request's messages for [`Template::render`]; unknown fields are kept.
 ///
 /// - Content parts become one string, joined by line feeds. Parts other than text are an error.
-/// - `arguments` of tool calls become an object if they are a JSON string, as templates expect.
-/// - Missing content becomes `null`, which templates test for.
+/// - `arguments` of tool calls become an object, as most templates expect, or JSON text for those
+///   that copy text.
+/// - Missing content becomes `null`, which templates test for, or an empty string beside tool calls
+///   for those that do not.
 /// - Reasoning of earlier turns gets both names that templates use, `reasoning_content` and
 ///   `thinking`, as in transformers.
 /// - The role `developer` becomes `system` if the template does not mention it.
@@ -32,7 +34,12 @@ fn prepare_message(message: &Value, template: &Template) -> std::result::Result<
     let content = join_parts(message.get("content").unwrap_or(&Value::Null))?;
     message.insert("content".to_owned(), content);
     if let Some(Value::Array(calls)) = message.get_mut("tool_calls") {
-        calls.iter_mut().for_each(parse_arguments);
+        let form = template.call_form();
+        calls.iter_mut().for_each(|call| convert_arguments(call, form.text_arguments));
+        let has_content = message.get("content").is_some_and(|content| !content.is_null());
+        if form.empty_content && !has_content {
+            message.insert("content".to_owned(), json!(""));
+        }
     }
     Ok(Value::Object(alias_reasoning(message)))
 }
@@ -64,12 +71,18 @@ fn join_parts(content: &Value) -> std::result::Result<Value, String> {
     Ok(texts.collect::<std::result::Result<Vec<_>, _>>()?.join("\n").into())
 }
 
-/// Parses the arguments of a tool call; text that is not a JSON object is left to the template.
-fn parse_arguments(call: &mut Value) {
+/// Converts the arguments of a tool call; text that is not a JSON object is left to the template.
+fn convert_arguments(call: &mut Value, as_text: bool) {
     let Some(arguments) = call.pointer_mut("/function/arguments") else { return };
-    let Some(text) = arguments.as_str() else { return };
-    let text = if text.trim().is_empty() { "{}" } else { text };
-    if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+    let text = match arguments {
+        Value::String(text) if text.trim().is_empty() => "{}".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Object(_) => arguments.to_string(),
+        _ => return,
+    };
+    if as_text {
+        *arguments = text.into();
+    } else if let Ok(object @ Value::Object(_)) = serde_json::from_str(&text) {
         *arguments = object;
     }
 }

@@ -17,6 +17,7 @@
 //! # Ok::<(), lanner_chat::Error>(())
 //! ```
 
+mod call_form;
 pub mod conversation;
 mod decode;
 mod delta;

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
 pub use jiff::civil::DateTime;
 use minijinja::value::Serde;
 use serde_json::{Map, Value};
 
+use crate::call_form::CallForm;
 use crate::environment::jinja_source;
 use crate::error::{parse_json, read};
 use crate::sandbox::{Sandbox, budget::Allowance};
@@ -29,6 +31,8 @@ pub struct Template {
     sources: BTreeMap<String, String>,
     special_tokens: Map<String, Value>,
     now: Option<DateTime>,
+    /// Found when a conversation first has a call.
+    call_form: OnceLock<CallForm>,
 }
 
 /// Variables of a template.
@@ -88,7 +92,7 @@ impl Template {
     fn named(sources: BTreeMap<String, String>, special_tokens: Map<String, Value>) -> Result<Self> {
         let jinja = sources.iter().map(|(name, source)| (name.clone(), jinja_source(source)));
         let sandbox = Sandbox::new(jinja.collect())?;
-        Ok(Self { sandbox, sources, special_tokens, now: None })
+        Ok(Self { sandbox, sources, special_tokens, now: None, call_form: OnceLock::new() })
     }
 
     /// Fixes the time of `strftime_now`, for reproducible prompts.
@@ -100,6 +104,10 @@ impl Template {
     /// The source of the template used without tools.
     pub fn source(&self) -> &str {
         &self.sources[self.choose(false)]
+    }
+
+    pub(crate) fn call_form(&self) -> CallForm {
+        *self.call_form.get_or_init(|| CallForm::detect(self))
     }
 
     /// Renders the prompt of a conversation.

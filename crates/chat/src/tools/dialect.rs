@@ -78,17 +78,17 @@ impl Dialect {
         let known = [
             (has("<|start|>assistant") && has("<|channel|>"), Self::Harmony),
             (has("<arg_key>"), Self::Glm),
-            (has("<function="), Self::QwenXml),
+            (has("<function=") && has("<parameter=") && !has("<seed:tool_call>"), Self::QwenXml),
             (has("<|tool_call>"), Self::Gemma4),
             (has("<|tool_call_begin|>"), Self::Kimi),
             (has("tool▁call▁begin") && has("```json"), Self::DeepSeekV3),
             (has("tool▁call▁begin"), Self::DeepSeekV31),
             (has("[TOOL_CALLS]") && has("[ARGS]"), Self::Mistral),
             (has("[TOOL_CALLS]"), Self::MistralList),
-            (has("<tool_call>"), Self::Hermes),
+            (has("<tool_call>") && !has("<tool_calls>[") && !has("<function="), Self::Hermes),
             (has("<|tool_list_start|>") || token("<|tool_call_start|>"), Self::Lfm2),
             (has("<|python_start|>") || has("[func_name1("), Self::LlamaPythonic),
-            (has("\"parameters\": ") && has("tool_calls"), Self::LlamaJson),
+            (has("\"parameters\": ") && has("tool_calls") && has("<|start_header_id|>"), Self::LlamaJson),
         ];
         known.into_iter().find(|(matches, _)| *matches).map(|(_, dialect)| dialect)
     }

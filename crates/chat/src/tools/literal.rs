@@ -1,10 +1,17 @@
 //! Values as Python and Gemma write them, read into JSON.
 
-use std::pin::Pin;
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
 
 use serde_json::{Map, Value};
 
-use super::reader::{Malformed, Reader, Result};
+use super::{
+    call_id::CallIds,
+    dialect::OPENAI_ID,
+    reader::{Malformed, Reader, Result},
+};
 
 /// Gemma's quotation mark.
 pub(super) const QUOTE: &str = "<|\"|>";
@@ -34,6 +41,23 @@ pub(super) fn value(reader: &Reader, depth: usize) -> Reading<'_> {
             false => word(reader).await,
         }
     })
+}
+
+/// A list or an object that is the whole text.
+pub(super) fn whole(text: &str) -> Option<Value> {
+    if !text.starts_with(['[', '{']) {
+        return None;
+    }
+    let reader = Reader::new(CallIds::new(0, OPENAI_ID));
+    {
+        let mut tape = reader.tape();
+        (tape.text, tape.ended) = (text.to_owned(), true);
+    }
+    let read = value(&reader, 0).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    match read {
+        Poll::Ready(Ok(value)) => Some(value).filter(|_| reader.tape().text.trim().is_empty()),
+        Poll::Ready(Err(Malformed)) | Poll::Pending => None,
+    }
 }
 
 /// Reads a key: a string, or a word before a colon.

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Tool,
     definition::{InvalidTools, invalid},
+    literal,
     reader::{Reader, Result},
 };
 
@@ -139,7 +140,7 @@ impl Parameter {
             "True" => Some(true.into()),
             "False" => Some(false.into()),
             "None" => Some(Value::Null),
-            text => serde_json::from_str(text).ok(),
+            text => serde_json::from_str(text).ok().or_else(|| literal::whole(text)),
         };
         let fits = |value: &Value| self.types.contains(type_of(value)) || !self.types.contains("string");
         match parsed.filter(fits) {

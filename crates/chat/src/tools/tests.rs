@@ -1,6 +1,7 @@
 //! Parsers over every split of replies, and over random calls in every dialect.
 
 mod grammars;
+mod templates;
 mod written;
 
 use std::sync::Arc;
