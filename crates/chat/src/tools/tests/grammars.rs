@@ -114,9 +114,16 @@ impl Random {
     }
 }
 
-/// Random tokens that the grammar allows, up to its end.
-fn reply(matcher: &mut crate::grammar::Matcher, random: &mut Random, vocab_size: u32) -> Option<Vec<u32>> {
-    let mut ids = Vec::new();
+/// Random tokens that the grammar allows after `ids`, which it allows too, up to its end.
+fn reply(
+    matcher: &mut crate::grammar::Matcher,
+    random: &mut Random,
+    vocab_size: u32,
+    mut ids: Vec<u32>,
+) -> Option<Vec<u32>> {
+    for &id in &ids {
+        assert!(matcher.push(id).unwrap());
+    }
     while ids.len() < MAX_TOKENS {
         let mask = matcher.mask().unwrap();
         let allows =
@@ -133,21 +140,49 @@ fn reply(matcher: &mut crate::grammar::Matcher, random: &mut Random, vocab_size:
     None
 }
 
-/// Checks random replies that must be calls; the number of their calls.
-fn check(dialect: Dialect, special: bool, tools: &Arc<ToolSet>, seeds: u64) -> usize {
+/// How replies begin.
+#[derive(Clone, Copy, PartialEq)]
+enum Beginning {
+    /// With a call.
+    AtOnce,
+    /// With free text, then the text that begins a call.
+    Trigger,
+}
+
+/// Free text before a call, as the tokens of a reply.
+fn free_text(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Harmony => "<|channel|>final<|message|>I look.<|end|><|start|>assistant",
+        _ => "I look. ",
+    }
+}
+
+/// Checks random replies that must have calls; the number of their calls.
+fn check(dialect: Dialect, special: bool, tools: &Arc<ToolSet>, begins: Beginning, seeds: u64) -> usize {
     let tokenizer = tokenizer(dialect, special);
     let vocab_size = tokenizer.vocab_size().max(520);
     let grammars = Grammars::new(tokenizer.clone(), vocab_size, &[EOS]).unwrap();
-    let (source, triggers) = tools::grammar(dialect, tools, &grammars, true).unwrap();
+    let (source, triggers) = tools::grammar(dialect, tools, &grammars, begins == Beginning::AtOnce).unwrap();
     let grammar = grammars.compile(&source, &Start { reasoning: None, triggers });
     let grammar = grammar.unwrap_or_else(|error| panic!("{dialect}: {error}\n{source:?}"));
+    let texts = (dialect.syntax().grammar_triggers)(tools);
     let (mut ended, mut calls) = (0, 0);
     for seed in 1..=seeds {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let Some(ids) = reply(&mut grammar.matcher(), &mut random, vocab_size as u32) else { continue };
+        let (content, first) = match begins {
+            Beginning::AtOnce => ("", String::new()),
+            Beginning::Trigger => {
+                ("I look.", free_text(dialect).to_owned() + &texts[random.below(texts.len())])
+            }
+        };
+        let first = tokenizer.encode(&first, false).unwrap();
+        let Some(ids) = reply(&mut grammar.matcher(), &mut random, vocab_size as u32, first) else {
+            continue;
+        };
         ended += 1;
-        let found = parsed(&tokenizer, dialect, tools, &ids);
         let text = tokenizer.decode(&ids, false).unwrap();
+        let (before, found) = parsed(&tokenizer, dialect, tools, &ids);
+        assert_eq!(before, content, "{dialect}: {text}");
         assert!(!found.is_empty() && (tools.parallel || found.len() == 1), "{dialect}: {text}");
         for (name, arguments) in &found {
             let arguments: Value =
@@ -161,41 +196,49 @@ fn check(dialect: Dialect, special: bool, tools: &Arc<ToolSet>, seeds: u64) -> u
     calls
 }
 
-/// The calls of a reply that has no content.
+/// The content and the calls of a reply.
 fn parsed(
     tokenizer: &Arc<Tokenizer>,
     dialect: Dialect,
     tools: &Arc<ToolSet>,
     ids: &[u32],
-) -> Vec<(String, String)> {
+) -> (String, Vec<(String, String)>) {
     let options = ToolOptions { dialect, tools: tools.clone(), id_seed: 1, stream: true };
     let options = DecodeOptions { tools: Some(options), ..DecodeOptions::default() };
     let mut decoder = Decoder::new(tokenizer.clone(), options).unwrap();
     let mut deltas: Vec<Delta> = ids.iter().flat_map(|&id| decoder.push(id)).collect();
     deltas.extend(decoder.finish());
+    let mut content = String::new();
     let mut calls: Vec<(String, String)> = Vec::new();
     for delta in deltas {
         match delta {
             Delta::ToolCall { name, .. } => calls.push((name, String::new())),
             Delta::ToolArguments { arguments, .. } => calls.last_mut().unwrap().1 += &arguments,
             Delta::Reasoning(_) => {}
-            Delta::Content(text) => {
-                panic!("{dialect}: content {text:?} in {}", tokenizer.decode(ids, false).unwrap())
-            }
+            Delta::Content(text) => content += &text,
         }
     }
     assert_eq!(decoder.tool_calls(), calls.len());
-    calls
+    (content, calls)
 }
 
 #[test]
 fn random_replies_are_valid_calls_in_every_dialect() {
     for dialect in Dialect::ALL {
-        let calls = check(dialect, true, &tools(&json!("required"), true), 40);
+        let calls = check(dialect, true, &tools(&json!("required"), true), Beginning::AtOnce, 40);
         assert!(calls >= 21, "{dialect}: {calls}");
         // The reasoning of a reply ends at a special token alone.
         if dialect != Dialect::Harmony {
-            check(dialect, false, &tools(&json!("required"), false), 20);
+            check(dialect, false, &tools(&json!("required"), false), Beginning::AtOnce, 20);
+        }
+    }
+}
+
+#[test]
+fn random_replies_after_a_trigger_are_valid_calls_in_every_dialect() {
+    for dialect in Dialect::ALL {
+        for special in [true, false] {
+            check(dialect, special, &tools(&json!("auto"), special), Beginning::Trigger, 20);
         }
     }
 }
@@ -206,6 +249,6 @@ fn named_tool_is_the_only_one_called() {
     for dialect in Dialect::ALL {
         let tools = tools(&named, true);
         assert_eq!((tools.tools().len(), tools.parallel), (1, false));
-        check(dialect, true, &tools, 10);
+        check(dialect, true, &tools, Beginning::AtOnce, 10);
     }
 }
