@@ -281,8 +281,9 @@ fn chat_template_receives_thinking_tools_and_content_parts() {
 fn harmless_chat_fields_are_accepted() {
     let server = Setup::default().says("x");
     let reply = server.chat(&json!({
-        "model": "owl", "user": "me", "metadata": {}, "store": true, "service_tier": "auto",
-        "parallel_tool_calls": true, "safety_identifier": "s", "prompt_cache_key": "k", "prediction": null,
+        "model": "owl", "user": "me", "metadata": { "a": "b" }, "store": true, "service_tier": "auto",
+        "parallel_tool_calls": true, "safety_identifier": "s", "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h", "prediction": { "type": "content", "content": "x" },
         "response_format": { "type": "text" }, "modalities": ["text"], "verbosity": "medium", "audio": null,
         "some_field_of_tomorrow": [1, { "a": 2 }], "n": null, "stop": null, "stream_options": null, "logit_bias": null,
     }));

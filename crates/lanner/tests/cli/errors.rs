@@ -83,7 +83,24 @@ fn invalid_chat_field_is_named() {
         (json!({ "web_search_options": {} }), "web_search_options", unsupported.clone()),
         (json!({ "tool_choice": "required" }), "tool_choice", Value::Null),
         (json!({ "tool_choice": { "type": "function" } }), "tool_choice", Value::Null),
-        (json!({ "verbosity": "low" }), "verbosity", unsupported),
+        (json!({ "verbosity": "low" }), "verbosity", unsupported.clone()),
+        (json!({ "service_tier": "flex" }), "service_tier", unsupported),
+        (json!({ "service_tier": "best" }), "service_tier", Value::Null),
+        (json!({ "service_tier": 1 }), "service_tier", Value::Null),
+        (json!({ "user": 7 }), "user", Value::Null),
+        (json!({ "safety_identifier": [] }), "safety_identifier", Value::Null),
+        (json!({ "prompt_cache_key": {} }), "prompt_cache_key", Value::Null),
+        (json!({ "prompt_cache_retention": "1y" }), "prompt_cache_retention", Value::Null),
+        (json!({ "store": "yes" }), "store", Value::Null),
+        (json!({ "metadata": { "a": 1 } }), "metadata", Value::Null),
+        (json!({ "metadata": { "a": "b".repeat(513) } }), "metadata", Value::Null),
+        (json!({ "prediction": { "type": "x", "content": "a" } }), "prediction", Value::Null),
+        (json!({ "prediction": { "type": "content", "content": 7 } }), "prediction.content", Value::Null),
+        (
+            json!({ "prediction": { "type": "content", "content": [{ "type": "image", "text": "a" }] } }),
+            "prediction",
+            Value::Null,
+        ),
     ] {
         let reply = server.chat(&request);
         check(&reply, 400, param.into(), code);

@@ -1,5 +1,6 @@
 //! The OpenAI API: request bodies, validated requests and response bodies. No HTTP handling.
 
+mod accepted;
 pub mod chat;
 pub mod completions;
 mod constraint;

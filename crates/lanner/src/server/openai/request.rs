@@ -7,6 +7,7 @@ use engine::SamplingRange;
 use serde::de::DeserializeOwned;
 
 use super::{
+    accepted,
     constraint::FormatFields,
     error::ApiError,
     fields,
@@ -53,6 +54,11 @@ macro_rules! request_body {
             idempotency_key: String,
             cache_ttl_ms: u64,
             return_progress: bool,
+            user: String,
+            safety_identifier: String,
+            service_tier: String,
+            prompt_cache_key: String,
+            prompt_cache_retention: String,
         }
     };
     (
@@ -101,6 +107,8 @@ impl SharedFields {
     pub fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
         let number = fields::number;
         let ignore_eos = self.ignore_eos.unwrap_or(false);
+        accepted::service_tier(self.service_tier.as_deref())?;
+        accepted::prompt_cache_retention(self.prompt_cache_retention.as_deref())?;
         let format = FormatFields {
             response_format: self.response_format,
             guided_json: self.guided_json,

@@ -83,7 +83,7 @@ pub const VALUES: [&str; 30] = [
 ];
 
 /// Fields of both completion routes.
-pub const COMMON: [Field; 32] = [
+pub const COMMON: [Field; 36] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -148,6 +148,10 @@ pub const COMMON: [Field; 32] = [
     ("json_schema", &["null"], &["{}"]),
     ("format", &[r#""""#], &[r#""json""#]),
     ("user", &[r#""someone""#], &[]),
+    ("safety_identifier", &[r#""someone""#], &[]),
+    ("service_tier", &[r#""auto""#, r#""default""#], &[r#""flex""#]),
+    ("prompt_cache_key", &[r#""k""#], &[]),
+    ("prompt_cache_retention", &[r#""24h""#], &[r#""1y""#]),
 ];
 
 pub const CHAT: [Field; 22] = [
@@ -169,10 +173,31 @@ pub const CHAT: [Field; 22] = [
     ),
     (
         "tools",
-        &["[]", r#"[{"type":"function","function":{"name":"f","parameters":{}}}]"#],
-        &["[7]", r#"[{"function":null}]"#],
+        &[
+            "[]",
+            r#"[{"type":"function","function":{"name":"f","parameters":{}}}]"#,
+            r#"[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g","parameters":{"type":"object","properties":{"a":{"type":["integer","null"],"minimum":0}},"required":["a"]}}}]"#,
+        ],
+        &[
+            "[7]",
+            r#"[{"function":null}]"#,
+            r#"[{"type":"function","function":{"name":"a b"}}]"#,
+            r#"[{"type":"function","function":{"name":"f","parameters":{"not":{}}}}]"#,
+            r##"[{"type":"function","function":{"name":"f","parameters":{"properties":{"a":{"$ref":"#"}}}}}]"##,
+            r#"[{"type":"function","function":{"name":"f","parameters":{"properties":{"a":{"minimum":1e300}}}}}]"#,
+        ],
     ),
-    ("tool_choice", &[r#""auto""#, r#""none""#], &[r#""required""#, r#"{"type":"function"}"#]),
+    (
+        "tool_choice",
+        &[r#""auto""#, r#""none""#],
+        &[
+            r#""required""#,
+            r#"{"type":"function"}"#,
+            r#"{"type":"function","function":{"name":"f"}}"#,
+            r#"{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"f"}}]}}"#,
+            r#"{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}"#,
+        ],
+    ),
     ("enable_thinking", &["true", "false"], &[]),
     ("reasoning_effort", &[r#""low""#, r#""none""#], &[]),
     (
@@ -192,14 +217,14 @@ pub const CHAT: [Field; 22] = [
     ("modalities", &[r#"["text"]"#], &[r#"["audio"]"#]),
     ("verbosity", &[r#""medium""#], &[r#""low""#]),
     ("audio", &["null"], &["{}"]),
-    ("functions", &["null"], &["[]"]),
-    ("function_call", &["null"], &[r#""auto""#]),
+    ("functions", &["null"], &["[]", r#"[{"name":"f","parameters":{}}]"#, r#"[{"name":""}]"#, r#"[null]"#]),
+    ("function_call", &["null"], &[r#""auto""#, r#""none""#, r#"{"name":"f"}"#, r#"{"name":7}"#]),
     ("web_search_options", &["null"], &["{}"]),
     ("moderation", &["null"], &["{}"]),
-    ("parallel_tool_calls", &["true"], &[]),
-    ("metadata", &["{}"], &[]),
-    ("store", &["false"], &[]),
-    ("prediction", &["null"], &[]),
+    ("parallel_tool_calls", &["true", "false"], &[]),
+    ("metadata", &["{}", r#"{"a":"b"}"#], &[r#"{"a":1}"#]),
+    ("store", &["false", "true"], &[]),
+    ("prediction", &["null", r#"{"type":"content","content":"a"}"#], &[r#"{"type":"content"}"#]),
 ];
 
 pub const COMPLETIONS: [Field; 6] = [

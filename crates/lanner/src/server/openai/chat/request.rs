@@ -10,6 +10,7 @@ use super::functions;
 use crate::{
     model::Conversation,
     server::openai::{
+        accepted::{self, PredictionField},
         error::ApiError,
         fields,
         params::ValidRequest,
@@ -38,6 +39,9 @@ request_body! {
         function_call: Option<Value>,
         web_search_options: Option<IgnoredAny>,
         moderation: Option<IgnoredAny>,
+        metadata: Option<Map<String, Value>>,
+        store: Option<bool>,
+        prediction: Option<PredictionField>,
     }
 }
 
@@ -54,6 +58,9 @@ impl TryFrom<ChatRequest> for ValidRequest<ChatPrompt> {
 
     fn try_from(mut request: ChatRequest) -> Result<ValidRequest<ChatPrompt>, ApiError> {
         request.refuse_unsupported()?;
+        accepted::metadata(request.metadata.as_ref())?;
+        accepted::prediction(request.prediction.as_ref())?;
+        accepted::store(request.store);
         let functions = request.replace_functions()?;
         let tools = request.tools()?;
         let conversation = request.conversation(tools.is_some())?;

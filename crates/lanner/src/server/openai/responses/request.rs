@@ -15,6 +15,7 @@ use super::{
 use crate::{
     model::Conversation,
     server::openai::{
+        accepted,
         chat::{ChatPrompt, ChatRequest},
         error::ApiError,
         fields,
@@ -22,10 +23,6 @@ use crate::{
         request::request_body,
     },
 };
-
-const MAX_METADATA: usize = 16;
-const MAX_METADATA_KEY: usize = 64;
-const MAX_METADATA_VALUE: usize = 512;
 
 /// Values of `include`; what those of OpenAI's own tools would add is never there.
 const INCLUDED: [&str; 8] = [
@@ -61,9 +58,6 @@ request_body! {
         background: Option<bool>,
         enable_thinking: Option<bool>,
         chat_template_kwargs: Option<Map<String, Value>>,
-        prompt_cache_key: Option<String>,
-        safety_identifier: Option<String>,
-        user: Option<String>,
         conversation: Option<IgnoredAny>,
         prompt: Option<IgnoredAny>,
         context_management: Option<IgnoredAny>,
@@ -167,27 +161,13 @@ impl ResponsesRequest {
             return Err(ApiError::invalid("max_tokens", message));
         }
         match self.truncation.as_deref() {
-            None | Some("disabled") => self.check_metadata(),
+            None | Some("disabled") => accepted::metadata(self.metadata.as_ref()),
             Some("auto") => Err(ApiError::unsupported("truncation: auto")),
             Some(other) => {
                 let message = format!("truncation is `{other}`; it must be disabled");
                 Err(ApiError::invalid("truncation", message))
             }
         }
-    }
-
-    fn check_metadata(&self) -> Result<(), ApiError> {
-        let metadata = self.metadata.as_ref();
-        let is_wrong = |(key, value): (&String, &Value)| {
-            key.len() > MAX_METADATA_KEY || value.as_str().is_none_or(|text| text.len() > MAX_METADATA_VALUE)
-        };
-        if metadata.is_some_and(|all| all.len() > MAX_METADATA || all.iter().any(is_wrong)) {
-            let message = format!(
-                "metadata takes {MAX_METADATA} keys of {MAX_METADATA_KEY} bytes, with strings of {MAX_METADATA_VALUE} bytes"
-            );
-            return Err(ApiError::invalid("metadata", message));
-        }
-        Ok(())
     }
 
     /// The items of this turn. Those that it refers to are known later.
@@ -231,6 +211,9 @@ impl ResponsesRequest {
         });
         let invalid = |error: serde_json::Error| renamed(ApiError::invalid_body(error.to_string()));
         let mut shared = self.take_shared();
+        self.user = shared.user.clone();
+        self.safety_identifier = shared.safety_identifier.clone();
+        self.prompt_cache_key = shared.prompt_cache_key.clone();
         if let Some(format) = self.text.as_ref().and_then(|text| text.format.as_ref()) {
             if shared.response_format.is_some() {
                 let message = "response_format and text.format exclude each other";
