@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::server::Setup;
+use crate::support::{client, server::Setup};
 
 const CALL: &str = "<think>\nhm <tool_call>\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
 
@@ -208,5 +208,73 @@ fn answer_with_tools_and_format_is_a_call_or_in_the_format() {
             }
             None => choice["message"]["tool_calls"].as_array().unwrap().iter().for_each(check_arguments),
         }
+    }
+}
+
+#[test]
+fn allowed_tools_are_the_only_ones_called() {
+    let server = Setup::default().merlin();
+    let allowed = |mode: &str| {
+        let tools = json!([{ "type": "function", "function": { "name": "set_timer" } },
+                           { "type": "function", "function": { "name": "paint" } }]);
+        json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": tools } })
+    };
+    for (mode, seed) in [("required", 1), ("required", 2), ("required", 3), ("auto", 4)] {
+        let body = json!({ "tools": many(), "tool_choice": allowed(mode), "temperature": 2, "seed": seed });
+        let reply = server.chat(&body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let message = &reply.json()["choices"][0]["message"];
+        let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+        assert!(mode == "auto" || !calls.is_empty(), "{message}");
+        for call in &calls {
+            assert_ne!(call["function"]["name"], "get_weather", "{message}");
+            check_arguments(call);
+        }
+    }
+}
+
+#[test]
+fn stop_string_in_arguments_does_not_end_the_call() {
+    let server = Setup::default().says(CALL);
+    let answer = server.chat(&json!({ "tools": weather(), "stop": ["Oslo", "city"] })).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": \"Oslo\"}");
+    let answer = server.chat(&json!({ "tools": weather(), "stop": "look" })).json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop", "{answer}");
+    assert_eq!(choice["message"]["content"], "I ");
+    assert!(choice["message"].get("tool_calls").is_none(), "{answer}");
+}
+
+#[test]
+fn streamed_calls_have_the_usage_of_whole_ones() {
+    let server = Setup::default().says(CALL);
+    let whole = server.chat(&json!({ "tools": weather() })).json()["usage"].clone();
+    let options = json!({ "include_usage": true });
+    let body = json!({ "tools": weather(), "stream": true, "stream_options": options });
+    let last = server.chat(&body).events().pop().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    for field in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        assert!(whole[field].as_u64().unwrap() > 0, "{whole}");
+        assert_eq!(last["usage"][field], whole[field], "{field}");
+    }
+}
+
+#[test]
+fn tool_dialect_of_the_settings_replaces_the_detected_one() {
+    const LLAMA: &str = "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Oslo\"}}";
+    for (dialect, name, called) in
+        [(None, "hermes", false), (Some(chat::tools::Dialect::LlamaJson), "llama-json", true)]
+    {
+        let mut setup = Setup::default();
+        setup.models.tool_dialect = dialect;
+        let server = setup.says(LLAMA);
+        let models = client::get(server.address, "/v1/models").json();
+        assert_eq!(models["data"][0]["tool_dialect"], name, "{models}");
+        let answer = server.chat(&json!({ "tools": weather() })).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"] == "tool_calls", called, "{answer}");
+        assert_eq!(choice["message"]["content"].as_str(), (!called).then_some(LLAMA), "{answer}");
     }
 }
