@@ -1,4 +1,4 @@
-"""The official openai package for Python: chat, streams and tools."""
+"""The official openai package for Python: chat, tools, structured output, responses, embeddings."""
 
 import json
 import os
@@ -126,6 +126,111 @@ def tools_invalid():
         raise AssertionError("two tools of one name were accepted")
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"bird": {"type": "string", "maxLength": 20}, "legs": {"enum": [2, 4]}},
+    "required": ["bird", "legs"],
+    "additionalProperties": False,
+}
+
+
+def check_bird(text):
+    bird = json.loads(text)
+    assert isinstance(bird["bird"], str) and bird["legs"] in (2, 4) and len(bird) == 2, bird
+
+
+def structured_output():
+    schema = {"name": "bird", "strict": True, "schema": SCHEMA}
+    for seed in range(3):
+        choice = ask(
+            response_format={"type": "json_schema", "json_schema": schema}, temperature=2, seed=seed
+        ).choices[0]
+        assert choice.finish_reason == "stop", choice
+        check_bird(choice.message.content)
+
+
+def structured_output_invalid():
+    schema = {"name": "bird", "schema": {"not": {}}}
+    try:
+        ask(response_format={"type": "json_schema", "json_schema": schema})
+    except openai.BadRequestError as error:
+        assert "not" in error.message, error
+    else:
+        raise AssertionError("a schema that cannot be honoured was accepted")
+
+
+def unused_parameters():
+    choice = ask(
+        user="u",
+        metadata={"a": "b"},
+        store=False,
+        service_tier="auto",
+        safety_identifier="s",
+        prompt_cache_key="k",
+        prediction={"type": "content", "content": "x"},
+    ).choices[0]
+    assert choice.message.content, choice
+
+
+def respond(**arguments):
+    return client.responses.create(
+        **{"model": MODEL, "temperature": 0, "max_output_tokens": 200, **arguments}
+    )
+
+
+def responses():
+    response = respond(input="Say hello.")
+    assert response.output_text and response.status in ("completed", "incomplete"), response
+    assert client.responses.retrieve(response.id).output_text == response.output_text
+    following = respond(input="Again.", previous_response_id=response.id)
+    assert following.previous_response_id == response.id and following.output_text, following
+    assert client.responses.input_items.list(response.id).data[0].type == "message"
+    client.responses.delete(response.id)
+    try:
+        client.responses.retrieve(response.id)
+    except openai.NotFoundError:
+        return
+    raise AssertionError("a deleted response is still there")
+
+
+def responses_stream():
+    text, kinds = "", []
+    for event in respond(input="Say hello.", stream=True):
+        kinds.append(event.type)
+        if event.type == "response.output_text.delta":
+            text += event.delta
+    assert kinds[0] == "response.created", kinds
+    assert kinds[-1] in ("response.completed", "response.incomplete"), kinds
+    assert event.response.output_text == text and text, (text, event)
+
+
+def responses_tools():
+    tool = {"type": "function", "strict": True, **WEATHER["function"]}
+    response = respond(input=ASK[0]["content"], tools=[tool])
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert call.name == "get_weather" and json.loads(call.arguments)["city"] == "Oslo", call
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "7 degrees"}
+    answer = respond(input=[output], previous_response_id=response.id, tools=[tool])
+    assert answer.output, answer
+
+
+def responses_structured_output():
+    text = {"format": {"type": "json_schema", "name": "bird", "strict": True, "schema": SCHEMA}}
+    check_bird(respond(input="Name a bird.", text=text).output_text)
+
+
+def embeddings():
+    texts = ["an owl", "a stone"]
+    # The package asks for base64 unless told otherwise, and decodes it.
+    decoded = client.embeddings.create(model=MODEL, input=texts).data
+    floats = client.embeddings.create(model=MODEL, input=texts, encoding_format="float").data
+    assert [row.index for row in decoded] == [0, 1], decoded
+    for one, other in zip(decoded, floats):
+        assert len(one.embedding) == len(other.embedding) > 1
+        assert max(abs(a - b) for a, b in zip(one.embedding, other.embedding)) < 1e-6
+    assert decoded[0].embedding != decoded[1].embedding
+
+
 for check in (
     chat,
     tools_auto,
@@ -137,6 +242,14 @@ for check in (
     tools_round_trip,
     functions_deprecated,
     tools_invalid,
+    structured_output,
+    structured_output_invalid,
+    unused_parameters,
+    responses,
+    responses_stream,
+    responses_tools,
+    responses_structured_output,
+    embeddings,
 ):
     try:
         check()
