@@ -10,10 +10,10 @@ use nn::{CoreAttention, DeltaNet, DeltaRow, KvRow, Rope, Softmax};
 
 use crate::cache::Cache;
 
-/// What a sequence computes in a step.
+/// Tokens that a sequence computes in a step.
 pub struct BatchRow<'a> {
     pub num_tokens: usize,
-    /// Of those, the last ones that may be [rewound](Cache::rewind).
+    /// The last ones of those, which may be [rewound](Cache::rewind).
     pub num_draft: usize,
     /// Tokens before those of the step.
     pub num_computed: usize,

@@ -43,7 +43,7 @@ impl Checkpoint {
         self.config().is_ok_and(|config| models::is_dflash(&config))
     }
 
-    /// What generation_config.json says, if the model has one.
+    /// Content of generation_config.json, if the model has one.
     pub(crate) fn generation_config(&self) -> Result<GenerationConfig> {
         let optional = |path: PathBuf| {
             let config = path.exists().then(|| read_json(&path, files::SETTINGS)).transpose()?;

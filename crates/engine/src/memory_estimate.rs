@@ -1,4 +1,4 @@
-//! What a loaded model's memory will go into: estimated from its config.json, or measured by a step
+//! Memory of a loaded model by use: estimated from its config.json, or measured by a step
 //! under a limit.
 
 use mlx::Array;
@@ -31,7 +31,7 @@ const AHEAD_PART: usize = 4;
 const LEAST_AHEAD: usize = 64 << 10;
 
 impl Memory {
-    /// Of a loaded model, from the text part of its config.json.
+    /// The estimate for a loaded model, from the text part of its config.json.
     ///
     /// # Errors
     /// Computing a step to measure it failed.
@@ -148,7 +148,7 @@ fn waiting_hidden(config: &Value, chunk: usize) -> usize {
     (mtp::MAX_PENDING + chunk) * hidden * size_of::<f32>()
 }
 
-/// What sampling takes for the rows of a step and their drafts.
+/// Memory of sampling the rows of a step and their drafts.
 fn sampling(logits: usize, options: &Options) -> usize {
     4 * (options.max_batch.max(1) + MAX_STEP_DRAFT) * logits
 }
@@ -158,7 +158,7 @@ fn step_tokens(options: &Options) -> usize {
     options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_STEP_DRAFT
 }
 
-/// What the activations of a step of `tokens` are likely to take: those of four layers, as
+/// Likely memory of the activations of a step of `tokens`: those of four layers, as
 /// operations are begun ahead of what is computed.
 fn estimated_step(config: &Value, tokens: usize) -> usize {
     4 * layer_activations(config, tokens)
@@ -175,7 +175,7 @@ fn layer_activations(config: &Value, tokens: usize) -> usize {
     tokens * layer * size_of::<f32>()
 }
 
-/// What the widest steps take, of sequences without and with a past. How far operations run ahead
+/// Memory of the widest steps, of sequences without and with a past. How far operations run ahead
 /// of what is computed hangs on how busy the machine is, so that is bounded from here on, by a part
 /// of a layer's activations, and counted in full: a step on a busy machine takes no more than this.
 fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::Result<usize> {
@@ -203,7 +203,7 @@ fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::R
         let mut batch = Batch::new(rows);
         let hidden = model.forward(&ids, &mut batch);
         mlx::eval(batch.cache_arrays().chain([&hidden]))?;
-        // What the sequences have more of now is counted with them.
+        // Growth of the sequences' state is counted with them.
         let holds = state(&caches);
         let grown = holds.saturating_sub(held);
         held = holds;

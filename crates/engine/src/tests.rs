@@ -1,4 +1,4 @@
-//! What only the inside can show: steps that fail, and caches that rewind.
+//! Tests that need the inside: steps that fail, and caches that rewind.
 
 #[path = "../tests/it/support/checkpoint.rs"]
 pub mod checkpoint;
@@ -321,7 +321,7 @@ fn a_rewound_cache_is_as_if_nothing_had_happened() {
     feed(&*model, &prompt[..20], 0, 0, &mut caches);
     let mut at = 20;
     for (wrong, right) in [(vec![1], 0), (vec![99; 40], 4), (vec![5; 60], 1), (vec![3], 0)] {
-        // What is certain, what is right of what is ahead, and what is wrong.
+        // Certain tokens, right drafted ones, and wrong drafted ones.
         let tokens = [&prompt[at..at + 1 + right], &wrong].concat();
         feed(&*model, &tokens, right + wrong.len(), at, &mut caches);
         caches.iter_mut().for_each(|cache| cache.rewind(wrong.len()).expect("nothing was dropped"));

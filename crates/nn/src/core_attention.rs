@@ -17,7 +17,7 @@ pub struct CoreAttention {
     pub(crate) kv_heads: i32,
     pub(crate) head_dim: i32,
     pub(crate) rope: Rope,
-    /// Of queries and of keys.
+    /// Norms of queries and of keys.
     pub(crate) qk_norm: Option<[RmsNorm; 2]>,
     pub(crate) softmax: Softmax,
     pub(crate) output_gate: bool,

@@ -37,7 +37,7 @@ pub struct DeltaWeights {
     pub neg_exp_a: Array,
     /// Float32 `[value_heads]`.
     pub dt_bias: Array,
-    /// Of each query and each key head.
+    /// Norms of each query and each key head.
     pub norms: [RmsNorm; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What operations on the CPU round to: the factors of matrix products, and stored keys and values.
+//! Types to which operations on the CPU round: factors of matrix products, stored keys and values.
 
 use std::cell::Cell;
 

@@ -25,7 +25,7 @@ const ASCII_CLASSES: &str = "dw";
 /// The parsers of grammars recurse.
 const STACK_BYTES: usize = 16 << 20;
 
-/// What the grammars of one tokenizer share. Building it takes time; share it in an `Arc`.
+/// Data shared by the grammars of one tokenizer. Building it takes time; share it in an `Arc`.
 pub struct Grammars {
     shared: Arc<Shared>,
     factory: ParserFactory,

@@ -25,7 +25,7 @@ pub use compile::{Grammar, Grammars};
 pub use matcher::Matcher;
 pub use start::{ReasoningStart, Start, Trigger};
 
-/// What an answer must match, from its first to its last character.
+/// Text that an answer must match, from its first to its last character.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// JSON that is valid against a schema (draft 2020-12 unless `$schema` names another).

@@ -16,13 +16,14 @@ pub struct Start {
 /// Reasoning before the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReasoningStart {
+    /// The strings around it.
     pub markers: Markers,
     /// Whether the prompt already opened it: see [`crate::starts_in_reasoning`]. If not, the answer
     /// may open it.
     pub inside: bool,
 }
 
-/// What begins a grammar within free content.
+/// The start of a grammar within free content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// Text, however it is split into tokens; a token may contain what follows it too.

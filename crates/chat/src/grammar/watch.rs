@@ -12,7 +12,7 @@ use super::{Mask, Start, Trigger, compile::Shared};
 /// Most line feeds between reasoning and a grammar; they are no part of the content.
 pub const MAX_LINE_FEEDS: usize = 2;
 
-/// What the two kinds of free text are searched for.
+/// Strings that the two kinds of free text are searched for.
 pub struct Watches {
     /// Ends the reasoning.
     pub close: Watch,
@@ -89,8 +89,8 @@ impl Watch {
         &text[text.len() - longest..]
     }
 
-    /// What may follow free text that ends with `tail`: all tokens without those of `never` and
-    /// those that complete a text and go on in a way that `accepts` does not accept.
+    /// Tokens that may follow free text that ends with `tail`: all but those of `never` and those
+    /// that complete a text and go on in a way that `accepts` does not accept.
     pub fn mask(
         &self,
         tail: &[u8],

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::grammar::Source;
 
-/// What the calls of a reply look like.
+/// The form of the calls of a reply.
 #[derive(Debug, Default)]
 pub(super) struct CallGrammar {
     /// Before the first call.
@@ -132,7 +132,7 @@ impl CallRule {
 }
 
 impl Parameter {
-    /// As a Python literal; JSON is one but for its words.
+    /// A Python literal; JSON is one but for its words.
     pub fn python(&self) -> ListedValue {
         let plain = ["enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
         let plain = plain.iter().all(|key| self.schema.get(key).is_none());

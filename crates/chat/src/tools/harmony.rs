@@ -91,7 +91,7 @@ fn grammar(tools: &ToolSet) -> std::result::Result<CallGrammar, InvalidTools> {
     Ok(grammar)
 }
 
-/// What precedes the recipient in a reply that must be a call: reasoning, perhaps, and the channel.
+/// Text before the recipient in a reply that must be a call: reasoning, perhaps, and the channel.
 pub(super) fn preamble(lark: &mut Lark) -> std::result::Result<String, InvalidTools> {
     let reasoning = lark.text(&json!({}), END)?;
     let [analysis, next, commentary] =

@@ -17,7 +17,7 @@ use super::{
 pub(super) const QUOTE: &str = "<|\"|>";
 /// Readers of deeper values would exhaust the stack.
 const MAX_DEPTH: usize = 64;
-/// What ends a number or a word.
+/// Characters that end a number or a word.
 const WORD_ENDS: [&str; 8] = [",", ")", "]", "}", ":", " ", "\n", "<"];
 
 type Reading<'a> = Pin<Box<dyn Future<Output = Result<Value>> + Send + 'a>>;

@@ -114,7 +114,7 @@ impl ToolParser {
         let mut tape = self.reader.tape();
         tape.deltas.clear();
         let mut text = std::mem::take(&mut tape.read);
-        // What was streamed is a call that remains incomplete.
+        // The streamed part is a call that remains incomplete.
         if self.stream && tape.begun > tape.complete {
             text.clear();
         }

@@ -16,7 +16,7 @@ pub(super) struct Malformed;
 
 pub(super) type Result<T> = std::result::Result<T, Malformed>;
 
-/// What a parser and its reader share.
+/// State shared by a parser and its reader.
 #[derive(Debug)]
 pub(super) struct Tape {
     /// Text that is not yet read.

@@ -1,4 +1,4 @@
-//! What each dialect of tool calls defines.
+//! Definitions of each dialect of tool calls.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
     reader::{Reader, Result},
 };
 
-/// What there is to know of a dialect.
+/// Definition of a dialect.
 pub(super) struct Syntax {
     pub name: &'static str,
     /// Models that write it, for the documentation.
@@ -18,7 +18,7 @@ pub(super) struct Syntax {
     pub example: &'static str,
     /// Tokens that a decoder must show although they are special.
     pub markers: &'static [&'static str],
-    /// What ids of calls begin with, and how many random characters follow.
+    /// Prefix of the ids of calls, and how many random characters follow.
     pub id: (&'static str, usize),
     /// The texts that begin a call or a section of calls.
     pub triggers: fn(&ToolSet) -> Vec<String>,

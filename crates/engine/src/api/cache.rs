@@ -1,6 +1,6 @@
-//! What the prefix cache did for a request, and what it holds.
+//! Reports of the prefix cache: its work for one request, and its content.
 
-/// What a request got from the prefix cache, and why it got no more.
+/// State that a request reused from the prefix cache, and why it reused no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheReport {
     /// Where the reused state was stored; `None` if none was reused.
@@ -15,24 +15,30 @@ pub struct CacheReport {
     pub miss: Option<Miss>,
 }
 
+/// Where reused state was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSource {
+    /// All of it was in memory.
     Ram,
     /// All or some of it had to be read from a disk.
     Disk,
 }
 
 impl CacheSource {
+    /// Every source, in the order of the variants.
     pub const ALL: [CacheSource; 2] = [CacheSource::Ram, CacheSource::Disk];
 }
 
+/// Why the rest of a prompt was not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Miss {
+    /// The cause.
     pub reason: MissReason,
     /// The first prompt token concerned.
     pub position: usize,
 }
 
+/// Why state was not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissReason {
     /// The closest stored sequence has another token at this position.
@@ -50,6 +56,7 @@ pub enum MissReason {
 }
 
 impl MissReason {
+    /// Every reason, in the order of the variants.
     pub const ALL: [MissReason; 6] = [
         MissReason::Differs,
         MissReason::Evicted,
@@ -60,11 +67,12 @@ impl MissReason {
     ];
 }
 
-/// What the prefix cache holds and has done.
+/// Content and counters of the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Most bytes; 0 if it is off.
     pub budget_bytes: usize,
+    /// Bytes of all entries and snapshots.
     pub bytes: usize,
     /// Runs of tokens, each stored once for all sequences that share it.
     pub entries: usize,
@@ -72,13 +80,15 @@ pub struct CacheStats {
     pub stored_tokens: usize,
     /// States of recurrences, convolutions and windows.
     pub snapshots: usize,
-    /// Since the engine started: requests that began, and those that reused something.
+    /// Requests that began since the engine started.
     pub requests: usize,
+    /// Those of them that reused something.
     pub hits: usize,
-    /// Tokens of those requests, those they reused, and those they had in common with what was
-    /// known.
+    /// Prompt tokens of all these requests.
     pub prompt_tokens: usize,
+    /// Those of them whose state was reused.
     pub reused_tokens: usize,
+    /// Those of them that begin a sequence known to the cache, reused or not.
     pub reusable_tokens: usize,
     /// Entries and snapshots that made room for others.
     pub evictions: usize,
@@ -86,8 +96,9 @@ pub struct CacheStats {
     pub copied_bytes: usize,
     /// Most bytes on the disk; 0 if nothing is kept there.
     pub disk_budget_bytes: usize,
-    /// Those of this model's state, and its files.
+    /// Bytes on the disk of this model's state.
     pub disk_bytes: usize,
+    /// Files of this model's state.
     pub disk_files: usize,
     /// Files removed because they did not hold what they should.
     pub disk_rejected: usize,

@@ -14,10 +14,18 @@ pub enum Checkpoint {
     /// beside it.
     File(PathBuf),
     /// Files compiled into the program.
-    Builtin { config: &'static str, generation_config: Option<&'static str>, weights: &'static [u8] },
+    Builtin {
+        /// Text of config.json.
+        config: &'static str,
+        /// Text of generation_config.json, if the model has one.
+        generation_config: Option<&'static str>,
+        /// Bytes of a safetensors file.
+        weights: &'static [u8],
+    },
     /// Weights made up for a config.json, in memory: the size and speed of a model without its
     /// files.
     Random {
+        /// Content of config.json.
         config: Value,
         /// `None` leaves everything in bfloat16.
         quantization: Option<Quantization>,

@@ -49,6 +49,7 @@ pub struct TokenSet {
 }
 
 impl TokenSet {
+    /// Every token of the vocabulary.
     pub fn all() -> TokenSet {
         TokenSet { words: None }
     }
@@ -66,11 +67,13 @@ impl TokenSet {
         TokenSet { words: Some(words) }
     }
 
+    /// Whether it contains token `id`.
     pub fn allows(&self, id: u32) -> bool {
         let word = |words: &Arc<[u32]>| words.get(id as usize / 32).copied().unwrap_or(0);
         self.words.as_ref().is_none_or(|words| word(words) >> (id % 32) & 1 == 1)
     }
 
+    /// Whether it contains no token.
     pub fn is_empty(&self) -> bool {
         self.words.as_ref().is_some_and(|words| words.iter().all(|word| *word == 0))
     }

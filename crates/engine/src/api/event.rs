@@ -1,4 +1,4 @@
-//! What callers get back: events, and what a request cost.
+//! Results for callers: events, and the cost of a request.
 
 use super::{cache::CacheReport, request_error::RequestError};
 
@@ -19,7 +19,9 @@ pub enum Event {
     /// With `logits`: float32 logits `[vocab_size]` that follow position `position` of prompt plus
     /// output.
     Logits {
+        /// Position in prompt plus output.
         position: usize,
+        /// One logit per token of the vocabulary.
         values: Vec<f32>,
     },
     /// With `pooling`, before `Finished`: `[hidden_size]`, of hidden states after the final norm,
@@ -28,25 +30,34 @@ pub enum Event {
     /// One new token. An end-of-sequence token is reported by `Finished` alone, unless
     /// `ignore_eos`.
     Token {
+        /// Token id.
         id: u32,
+        /// With `logprobs`.
         logprobs: Option<TokenLogprobs>,
     },
+    /// The answer is complete; no event follows.
     Finished {
+        /// Why it ended.
         reason: FinishReason,
+        /// Its cost.
         usage: Usage,
     },
+    /// The request failed; no event follows.
     Failed(RequestError),
 }
 
 /// Log-probabilities (natural log, of the distribution before temperature, filters and penalties).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
+    /// Token id.
     pub id: u32,
+    /// Its log-probability.
     pub logprob: f32,
     /// The likeliest tokens with their log-probabilities, likeliest first.
     pub top: Vec<(u32, f32)>,
 }
 
+/// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// The model ended its turn with this end-of-sequence token.
@@ -57,14 +68,16 @@ pub enum FinishReason {
     Cancelled,
 }
 
-/// What the request cost.
+/// Cost of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Every generated token, the end-of-sequence token included.
     pub completion_tokens: usize,
     /// Prompt tokens whose state was reused instead of computed.
     pub cached_tokens: usize,
+    /// How the prefix cache served the prompt.
     pub cache: CacheReport,
     /// By drafter, of those that drafted anything.
     pub speculation: Vec<Drafted>,
@@ -84,7 +97,9 @@ pub enum Lossy {
 /// Tokens of one drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drafted {
+    /// Name of the drafter.
     pub drafter: &'static str,
+    /// Tokens that it proposed.
     pub drafted: usize,
     /// Those that were right: each saved a step.
     pub accepted: usize,

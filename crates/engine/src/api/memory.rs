@@ -10,13 +10,14 @@ const STEP: usize = 256;
 pub struct Memory {
     /// Most for everything together; `None`: whatever the machine has.
     pub limit: Option<usize>,
+    /// All weights.
     pub weights: usize,
-    /// What computing a step takes beside weights and state: measured under a limit, else
+    /// Memory of a step beside weights and state: measured under a limit, else
     /// estimated.
     pub step: usize,
     /// State for each token of a sequence.
     pub token: usize,
-    /// Of that, what may be there twice while buffers grow.
+    /// The part of `token` that may exist twice while buffers grow.
     pub growing: usize,
     /// Windows: state for each token in one, and most tokens that its buffer holds.
     pub windows: Vec<(usize, usize)>,
@@ -24,7 +25,7 @@ pub struct Memory {
     pub sequence: usize,
     /// Logits of a step's prompt tokens, for requests that want them.
     pub prompt_logits: usize,
-    /// What a sequence's state takes once it is stored; `None`: not known before one has run.
+    /// Size of a sequence's stored state; `None`: not known before one has run.
     pub stored: Option<StateSize>,
     /// Most for the state of past sequences, where running ones leave as much.
     pub prefix_cache: usize,

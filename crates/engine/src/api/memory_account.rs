@@ -6,15 +6,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What memory is for.
+/// Uses of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryClass {
+    /// Weights of models.
     Weights,
-    /// What computing a step takes beside weights and state.
+    /// Memory of a step beside weights and state.
     Step,
     /// State of running sequences, that of their drafters included.
     Sequences,
-    /// What a draft model keeps of past sequences.
+    /// State of past sequences that a draft model keeps.
     Drafters,
     /// A model that is being loaded.
     Loading,
@@ -23,6 +24,7 @@ pub enum MemoryClass {
 }
 
 impl MemoryClass {
+    /// Every class, in the order of the variants.
     pub const ALL: [MemoryClass; 6] = [
         MemoryClass::Weights,
         MemoryClass::Step,
@@ -94,6 +96,7 @@ impl MemoryAccount {
         self.lock().engines.values().for_each(|wake| wake());
     }
 
+    /// Adds an engine, which `wake` wakes when another one takes memory.
     pub fn register(self: &Arc<Self>, wake: impl Fn() + Send + 'static) -> Registration {
         let mut state = self.lock();
         state.next += 1;
@@ -160,7 +163,7 @@ mod tests {
         assert_eq!(sequence.resize(41, Some(100)), Err(40));
         assert_eq!((account.promised(), sequence.bytes()), (90, 30));
         sequence.resize(40, Some(100)).unwrap();
-        // What cannot be helped is not made worse, and less is always possible.
+        // A reservation above the limit may shrink, though it still exceeds the limit.
         sequence.resize(35, Some(50)).unwrap();
         drop(weights);
         assert_eq!((account.promised(), account.bytes(MemoryClass::Sequences)), (35, 35));

@@ -24,11 +24,13 @@ const BETWEEN_TOKENS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
 /// work: what they have done is counted on, what they hold is summed.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Sequences that wait for their turn, and those that have been admitted.
+    /// Requests that wait for admission.
     pub waiting: Gauge,
+    /// Sequences that have been admitted.
     pub running: Gauge,
-    /// Tokens of prompts that began, and those of them whose state was there.
+    /// Tokens of prompts that began.
     pub prompt_tokens: Counter,
+    /// Those of them whose state was reused.
     pub cached_tokens: Counter,
     /// Those that ended an answer included.
     pub generated_tokens: Counter,
@@ -38,32 +40,42 @@ pub struct Metrics {
     pub between_tokens: Histogram,
     pub(crate) hits: [Counter; CacheSource::ALL.len()],
     pub(crate) misses: [Counter; MissReason::ALL.len()],
+    /// Entries and snapshots that the prefix cache evicted.
     pub evictions: Counter,
+    /// Bytes that the prefix cache stores in memory.
     pub cache_bytes: Gauge,
+    /// Runs of tokens that the prefix cache stores in memory.
     pub cache_entries: Gauge,
+    /// Most bytes of the prefix cache in memory.
     pub cache_budget: Gauge,
+    /// Bytes of the prefix cache on the disk.
     pub disk_bytes: Gauge,
+    /// Files of the prefix cache on the disk.
     pub disk_files: Gauge,
-    /// Steps with some of a prompt in them, steps that only decode, and those of them that verify
-    /// drafts.
+    /// Steps that compute only prompts.
     pub prompt_steps: Counter,
+    /// Steps that decode without a draft.
     pub plain_steps: Counter,
+    /// Steps that decode and verify drafts.
     pub verifying_steps: Counter,
+    /// Steps that ended with an error or a panic.
     pub failed_steps: Counter,
     /// Sequences whose state made room for others', and was computed again.
     pub preemptions: Counter,
-    /// Rows of all steps, and their tokens, drafted ones included.
+    /// Rows of all steps.
     pub step_rows: Counter,
+    /// Tokens of all steps, drafted ones included.
     pub step_tokens: Counter,
     /// Nanoseconds from one step's end to that of the next, without times in which there was
     /// nothing to do.
     pub step_time: Counter,
     /// Nanoseconds of those that drafting took.
     pub draft_time: Counter,
-    /// What MLX holds in this process, and the most it has held, in bytes.
+    /// Bytes that MLX holds in this process.
     pub memory: Gauge,
+    /// The most bytes that MLX has held.
     pub most_memory: Gauge,
-    /// What memory was promised to, by class.
+    /// Reserved memory, by class.
     pub account: Arc<MemoryAccount>,
     drafts: Mutex<Vec<Arc<Drafts>>>,
 }
@@ -72,6 +84,7 @@ pub struct Metrics {
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
+/// A value that rises and falls.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -85,19 +98,23 @@ pub struct Histogram {
     nanoseconds: Counter,
 }
 
-/// What a [`Histogram`] held when it was read.
+/// Content of a [`Histogram`] when it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     /// Upper bounds in seconds, and how many took at most so long; the last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
+    /// Sum of all recorded times.
     pub seconds: f64,
 }
 
 /// Tokens of one drafter.
 #[derive(Debug)]
 pub struct Drafts {
+    /// Name of the drafter.
     pub drafter: &'static str,
+    /// Tokens that it proposed.
     pub drafted: Counter,
+    /// Those of them that verification accepted.
     pub accepted: Counter,
 }
 
@@ -148,7 +165,7 @@ impl Metrics {
         MissReason::ALL.into_iter().zip(self.misses.iter().map(Counter::get))
     }
 
-    /// What every drafter that there was has drafted.
+    /// Counts of every drafter so far.
     pub fn drafts(&self) -> Vec<Arc<Drafts>> {
         self.drafts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -166,6 +183,7 @@ impl Metrics {
 }
 
 impl Counter {
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -176,6 +194,7 @@ impl Counter {
 }
 
 impl Gauge {
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -202,6 +221,7 @@ impl Histogram {
         self.nanoseconds.add(time.as_nanos() as usize);
     }
 
+    /// The counts so far.
     pub fn read(&self) -> Distribution {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let cumulative = self.counts.iter().scan(0, |sum, count| {

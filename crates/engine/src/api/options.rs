@@ -10,13 +10,14 @@ use super::{checkpoint::Checkpoint, metrics::Metrics, ngram_table::NgramTable};
 /// Most tokens of a draft.
 pub const MAX_DEPTH: usize = 32;
 
+/// How an engine is set up; fixed for its life.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// `None` takes the GPU if the MLX library has one, else the CPU.
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
-    /// What matrix products on the CPU round their factors to, but for routers, which round
+    /// Type to which matrix products on the CPU round their factors, but for routers, which round
     /// nothing; on a GPU MLX decides.
     pub precision: Precision,
     /// Type of stored keys and values; `None` means the type of the activations. On the CPU it may
@@ -46,10 +47,10 @@ pub struct Options {
     /// The tokenizer's end-of-sequence tokens, for a model whose config.json and
     /// generation_config.json name none.
     pub eos_ids: Vec<u32>,
-    /// What happens to a request that would fit under the memory limit, but not beside those that
+    /// Treatment of a request that would fit under the memory limit, but not beside those that
     /// run.
     pub when_full: WhenFull,
-    /// What tends to follow in texts like those that will be asked for: where drafts come from when
+    /// Likely continuations in texts like those that will be asked for: where drafts come from when
     /// a sequence itself holds no example. Made with the model's tokenizer.
     pub ngram_table: Option<Arc<NgramTable>>,
     /// A smaller model with the same tokens, to draft with. Whether they are the same is for the
@@ -68,12 +69,14 @@ pub struct Options {
 /// answer comes, and nothing else. [`Lossy`](Speculate::Lossy) alone changes the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
+    /// No drafts.
     Off,
     /// By whom and how far measurements decide, for a request that is alone.
     #[default]
     Auto,
     /// Always this drafter, if it has an idea.
     Fixed {
+        /// Name of the drafter.
         drafter: String,
         /// Most tokens of a draft; `None`: what is usual for it.
         depth: Option<usize>,
@@ -119,6 +122,7 @@ impl FromStr for Speculate {
     }
 }
 
+/// Treatment of a request whose memory does not fit now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// It waits, and later requests wait after it.
@@ -158,6 +162,7 @@ impl Default for Options {
 /// Where past sequences' state is kept on a disk. Several engines may share a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskCache {
+    /// The folder, which is created if it does not exist.
     pub folder: PathBuf,
     /// Most bytes in the folder, written by any engine.
     pub bytes: usize,
@@ -170,7 +175,9 @@ pub struct DiskCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum CacheBits {
+    /// 4 bits.
     Four,
+    /// 8 bits.
     Eight,
 }
 
@@ -203,23 +210,32 @@ impl FromStr for CacheBits {
     }
 }
 
+/// Where a model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
+    /// The processor.
     Cpu,
+    /// The graphics processor.
     Gpu,
 }
 
+/// Type of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
+    /// 32 bits.
     Float32,
+    /// 16 bits, 5 of them exponent.
     Float16,
+    /// 16 bits, 8 of them exponent.
     Bfloat16,
 }
 
 /// Load progress, for a bar on stderr.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
+    /// Bytes that are done.
     pub loaded_bytes: usize,
+    /// Bytes in all.
     pub total_bytes: usize,
 }
 

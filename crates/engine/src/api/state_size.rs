@@ -3,12 +3,12 @@
 /// No sequence is longer.
 const MOST_TOKENS: usize = 1 << 40;
 
-/// What the state of a sequence's first tokens takes, in bytes.
+/// Size of the state of a sequence's first tokens, in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StateSize {
-    /// Of each token, in layers that attend to everything before it.
+    /// Bytes of each token, in layers that attend to everything before it.
     pub token: usize,
-    /// Of a snapshot of recurrences, whatever its position.
+    /// Bytes of a snapshot of recurrences, at any position.
     pub snapshot: usize,
     /// Sliding windows: bytes of each token in one, and most tokens of one.
     pub windows: Vec<(usize, usize)>,

@@ -14,11 +14,11 @@ pub enum End {
 
 pub struct Delivery {
     submission: Submission,
-    /// What the prefix cache did for it when it first started.
+    /// Report of the prefix cache when it first started.
     cache_report: Option<CacheReport>,
     /// Tokens of the prompt in the last report of progress.
     num_processed_sent: Option<usize>,
-    /// Of the prompt tokens so far; the first has none.
+    /// Log-probabilities of the prompt tokens so far; the first has none.
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Positions whose logits were sent.
     num_logits_sent: usize,

@@ -37,7 +37,12 @@ pub enum Health {
     /// It computes a step.
     Working(Duration),
     /// It has computed one step for longer than any step may take.
-    Stuck { working: Duration, allowed: Duration },
+    Stuck {
+        /// Time since the step began.
+        working: Duration,
+        /// Longest time that a step may take.
+        allowed: Duration,
+    },
     /// It has ended, and answers nothing any more.
     Ended,
 }

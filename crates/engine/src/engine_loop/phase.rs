@@ -1,4 +1,4 @@
-//! What a sequence does before its first step: waits, resumes, runs.
+//! Phases of a sequence until its first step: it waits, resumes, runs.
 
 use crate::prefix::{DiskFetch, StateRestore};
 
@@ -13,7 +13,7 @@ pub enum Phase {
     Running { resumed_from: usize },
 }
 
-/// What a sequence waits for before it attaches a prefix.
+/// Event that a sequence waits for before it attaches a prefix.
 #[derive(Default)]
 pub struct Wait {
     /// A snapshot of another sequence, by that one's id and the position.

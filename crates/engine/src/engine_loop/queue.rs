@@ -47,7 +47,7 @@ impl<T> Queue<T> {
     /// The next one of the classes that `may` go.
     pub fn pop(&mut self, may: impl Fn(Priority) -> bool) -> Option<T> {
         let waits = |p: &Priority| !self.classes[*p as usize].lines.is_empty() && may(*p);
-        // Of equals the first, which is the more urgent.
+        // The first of equals, which is the more urgent.
         let turn = Priority::ALL.into_iter().filter(waits).min_by_key(|p| self.classes[*p as usize].next)?;
         let class = &mut self.classes[turn as usize];
         // A class that was held up has an earlier turn; time does not run back.

@@ -22,8 +22,8 @@ pub struct StepRow {
     end: usize,
     /// The last of them.
     pub draft: Vec<u32>,
-    /// What the constraint allows after the known tokens and after each drafted one; `None`: any
-    /// token.
+    /// Tokens that the constraint allows after the known tokens and after each drafted one; `None`:
+    /// all.
     pub masks: Option<Masks>,
     /// Whether it samples, after the known tokens and after each drafted one: `false` before the
     /// end of a prompt.

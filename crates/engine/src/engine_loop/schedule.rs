@@ -2,7 +2,7 @@
 
 use crate::api::Priority;
 
-/// What a running sequence can compute in the next step.
+/// Tokens that a running sequence can compute in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// This many known tokens, of a prompt or a replay.

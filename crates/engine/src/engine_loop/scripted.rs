@@ -20,8 +20,9 @@ use crate::{
     speculate::StepTimes,
 };
 
-/// What the script says at one step.
+/// Result of one scripted step.
 pub enum Step {
+    /// The next token.
     Token(u32),
     /// Fail the request as a panicking step would.
     Fail(String),

@@ -40,7 +40,7 @@ pub struct Sequence {
     /// A step with this sequence failed; it runs alone until it has delivered a token.
     pub quarantined: bool,
     pub memory: TokenMemory,
-    /// Of the prompt tokens read back, if the request wants an embedding.
+    /// Hidden states of the prompt tokens read back, if the request wants an embedding.
     pooled: PooledStates,
     delivery: Delivery,
     pub max_new_tokens: usize,
@@ -55,7 +55,7 @@ pub struct DraftTokens {
     pub forced: Vec<u32>,
 }
 
-/// What a sequence takes from the prefix cache.
+/// State that a sequence takes from the prefix cache.
 #[derive(Default)]
 pub struct Reuse {
     /// Never resume: it failed when it did.
@@ -97,7 +97,7 @@ pub struct TokenMemory {
     pub tokens: usize,
 }
 
-/// What a sequence starts with; building it may panic.
+/// Initial state of a sequence; building it may panic.
 pub struct InitialState {
     caches: Vec<Cache>,
     sampler: Sampler,
@@ -235,7 +235,7 @@ impl Sequence {
 
 /// Tokens.
 impl Sequence {
-    /// What it can compute in the next step.
+    /// Tokens that it can compute in the next step.
     pub fn demand(&self) -> Demand {
         let computed = self.progress.num_computed_tokens;
         if !self.phase.is_running() {

@@ -50,7 +50,7 @@ impl Sequence {
         }
     }
 
-    /// What may follow the known tokens and the draft; waits for it.
+    /// Tokens that may follow the known tokens and the draft; waits for the masks.
     pub fn take_masks(&mut self) -> Option<Masks> {
         self.masks.as_mut().map(SequenceMasks::get)
     }

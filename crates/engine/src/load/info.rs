@@ -1,4 +1,4 @@
-//! What a loaded model is, from its config.json, generation_config.json and options.
+//! Properties of a loaded model, from its config.json, generation_config.json and options.
 
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ fn stretched_context(config: &Value) -> Option<usize> {
     Some((number("original_max_position_embeddings")? * number("factor")?) as usize)
 }
 
-/// Of generation_config.json and config.json together, or of the tokenizer.
+/// End-of-sequence ids of generation_config.json and config.json, or of the tokenizer.
 ///
 /// # Errors
 /// generation_config.json names a token that the model does not have.

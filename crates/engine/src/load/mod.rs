@@ -106,7 +106,7 @@ struct Loaded {
     weights: Weights,
 }
 
-/// What the user gave the model to draft with.
+/// Drafters that the user loads beside the model.
 enum Draft {
     Model(Loaded),
     /// With the bytes of its weights.

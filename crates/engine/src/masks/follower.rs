@@ -50,7 +50,7 @@ impl Follower {
         allowed
     }
 
-    /// What is allowed after the generated tokens and after each drafted one.
+    /// Tokens allowed after the generated tokens and after each drafted one.
     pub fn masks(&mut self) -> Masks {
         let draft = self.draft.clone();
         self.truncate_draft(0);

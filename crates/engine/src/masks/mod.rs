@@ -32,7 +32,7 @@ pub struct SequenceMasks {
     slow: bool,
 }
 
-/// What the constraint allows after the known tokens and after each drafted one.
+/// Tokens that the constraint allows after the known tokens and after each drafted one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Masks {
     pub sets: Vec<TokenSet>,

@@ -31,7 +31,7 @@ pub struct RopeParameters {
 }
 
 impl RopeParameters {
-    /// Of all layers, or of those of one type where config.json tells types apart.
+    /// Parameters of all layers, or of those of one type where config.json tells types apart.
     ///
     /// # Errors
     /// A key is of the wrong type.
@@ -74,7 +74,7 @@ impl RopeParameters {
         }
     }
 
-    /// Of heads that turn as a whole, whatever config.json says of other parts.
+    /// Parameters of heads that turn as a whole, whatever config.json says of other parts.
     pub fn whole_head(self) -> RopeParameters {
         RopeParameters { partial_rotary_factor: Some(1.0), ..self }
     }

@@ -1,4 +1,4 @@
-//! What a lookup in the prefix cache returns, and why it did not match further.
+//! Result of a lookup in the prefix cache, and why it did not match further.
 
 use std::collections::BTreeSet;
 

@@ -263,7 +263,7 @@ impl PrefixCache {
         let named = request.cache_breakpoints.iter().copied();
         let branch = (branch >= position + MIN_SAVED_TOKENS).then_some(branch);
         let sparse = (1..).map(|i| i * interval).take_while(|&at| interval > 0 && at < length);
-        // Of a prompt that does not fit, the last end of a chunk that does.
+        // The last end of a chunk that fits, if the prompt does not.
         let largest =
             max_tokens.saturating_sub(position) / self.prefill_chunk * self.prefill_chunk + position;
         let largest = (max_tokens < end && largest >= position + MIN_SAVED_TOKENS).then_some(largest);

@@ -22,7 +22,7 @@ pub struct KvSpan {
 #[derive(Clone)]
 pub struct StateSnapshot {
     pub layers: Vec<Snapshot>,
-    /// As in [`KvSpan`].
+    /// See [`KvSpan`].
     pub lossy: bool,
     pub from_disk: Cell<bool>,
 }

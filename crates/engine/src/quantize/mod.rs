@@ -28,11 +28,15 @@ pub const SHARD_BYTES: usize = 5 << 30;
 /// Counts and sizes of a finished run.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantizeReport {
+    /// Quantised tensors.
     pub quantized: usize,
+    /// Tensors copied unquantised.
     pub skipped: usize,
-    /// Bytes of all tensors, in the source and in the result.
+    /// Bytes of all tensors in the source.
     pub source_bytes: usize,
+    /// Bytes of all tensors in the result.
     pub bytes: usize,
+    /// Safetensors files in the result.
     pub files: usize,
 }
 

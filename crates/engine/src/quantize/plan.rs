@@ -20,7 +20,9 @@ use crate::{
 
 /// How a checkpoint is to be quantised.
 pub struct Plan {
+    /// Format of quantised tensors.
     pub quantization: Quantization,
+    /// Tensors of the result, in the order in which they are written.
     pub tensors: Vec<PlannedTensor>,
     /// Tensors that are dropped, each with its shape and the reason.
     pub dropped: Vec<(String, Vec<usize>, &'static str)>,
@@ -39,6 +41,7 @@ pub struct PlannedTensor {
     pub shape: Vec<usize>,
     /// Type in the source.
     pub dtype: Dtype,
+    /// Whether it is quantised.
     pub action: Action,
     pub(super) recipe: Recipe,
     /// Whether it goes to a file that mlx-lm does not read.

@@ -15,11 +15,13 @@ use crate::{
 /// Difference of a tensor from its source.
 #[derive(Clone, Debug)]
 pub struct Deviation {
+    /// Name of the tensor.
     pub name: String,
     /// Cosine similarity; 1 if both are equal.
     pub cosine: f64,
     /// Largest absolute difference.
     pub max_error: f64,
+    /// Whether it was quantised, not copied.
     pub quantized: bool,
 }
 

@@ -127,7 +127,7 @@ impl Draw {
 /// One sequence's rows of a step that samples.
 pub struct SampleRow<'a> {
     pub sampler: &'a mut Sampler,
-    /// Of the first token in prompt plus output.
+    /// Position of the first token in prompt plus output.
     pub position: usize,
     pub draft: &'a [u32],
     /// The tokens that may be chosen, for each sampled token; empty means all.

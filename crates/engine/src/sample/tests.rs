@@ -172,7 +172,7 @@ fn the_past_given_at_the_start_counts_like_the_past_sampled() {
     assert_eq!(rest, all[6..]);
 }
 
-/// Whatever the draft, its tokens are those of one at a time.
+/// With any draft, the tokens are those of one at a time.
 #[test]
 fn a_draft_sees_the_past_that_plain_sampling_sees() {
     let penalised = Sampling { frequency_penalty: 0.6, repetition_penalty: 1.3, ..sampled(1.0) };

@@ -2,10 +2,12 @@
 
 use mlx::{Dtype, quant::Quantization};
 
+/// What `quantize` does with a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Quantises it.
     Quantize,
-    /// CopiedState unquantised, for this reason.
+    /// Copies it unquantised, for this reason.
     Skip(&'static str),
 }
 

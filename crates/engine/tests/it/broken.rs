@@ -292,7 +292,7 @@ fn load_invalid_generation_config_fails() {
     set("[]", &["must be an object"]);
 }
 
-/// As in mlx-lm.
+/// The rule of mlx-lm.
 #[test]
 fn eos_of_tokenizer_is_used_if_model_has_none() {
     let eos = |config: Value, generation: Option<Value>| {

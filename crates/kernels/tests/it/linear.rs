@@ -120,7 +120,7 @@ fn packed_weight_in_float32_panics() {
 
 /// The expected result of a rounded product.
 enum Expected {
-    /// As in float32.
+    /// Computed in float32.
     Exact,
     Bfloat16,
     Integers(Integers),

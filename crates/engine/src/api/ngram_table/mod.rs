@@ -20,6 +20,7 @@ const CONFIDENCE_BITS: u32 = 6;
 
 /// Contexts and what follows them, for one tokenizer.
 pub struct NgramTable {
+    /// The header.
     pub info: TableInfo,
     /// Ascending.
     entries: Vec<u64>,
@@ -38,6 +39,7 @@ pub struct TableInfo {
     pub min_count: u32,
     /// Tokens of the texts.
     pub tokens: u64,
+    /// Number of contexts.
     pub entries: u64,
     /// BLAKE3 of the entries, in hexadecimal digits.
     checksum: String,
@@ -50,21 +52,50 @@ impl TableInfo {
     }
 }
 
+/// Why an n-gram table cannot be read, written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum NgramTableError {
+    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
-    Read { path: PathBuf, error: std::io::Error },
+    Read {
+        /// The table.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The file cannot be written.
     #[error("cannot write {}: {error}", path.display())]
-    Write { path: PathBuf, error: std::io::Error },
+    Write {
+        /// The table.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The file has no header of an n-gram table.
     #[error("{} is not an n-gram table; make one with lanner ngram build", .0.display())]
     NotATable(PathBuf),
+    /// Header and entries contradict each other or the checksum.
     #[error("the n-gram table {} is damaged: {problem}; make it again", path.display())]
-    Damaged { path: PathBuf, problem: &'static str },
+    Damaged {
+        /// The table.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The table has token ids of another tokenizer.
     #[error(
         "the n-gram table {} was made with the tokenizer of {made_with}, which is not that of {model}; make one for it with \
          lanner ngram build", path.display()
     )]
-    OtherTokenizer { path: PathBuf, made_with: String, model: String },
+    OtherTokenizer {
+        /// The table.
+        path: PathBuf,
+        /// The model whose tokenizer made the table.
+        made_with: String,
+        /// The model that was to use it.
+        model: String,
+    },
+    /// This token id does not fit into an entry.
     #[error("token id {0} is too large for an n-gram table")]
     Token(u32),
 }

@@ -42,11 +42,15 @@ pub struct StoredModel {
     pub model: Option<String>,
     /// Bits of compressed keys and values; requests that reuse them report it.
     pub bits: Option<CacheBits>,
+    /// Number of files.
     pub files: usize,
+    /// Bytes of all files.
     pub bytes: u64,
     /// Tokens whose keys and values are stored.
     pub tokens: usize,
+    /// Stored states of recurrences, convolutions and windows.
     pub snapshots: usize,
+    /// When one of its files was last read or written; `None` without files.
     pub used: Option<SystemTime>,
 }
 

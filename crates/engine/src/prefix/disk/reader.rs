@@ -77,7 +77,7 @@ impl Reader {
         loop {
             match events.try_recv() {
                 Ok((job, event)) if job == id => return Ok(Some(event)),
-                // Of a job that was dropped.
+                // The result of a job that was dropped.
                 Ok(_) => {}
                 Err(Empty) => return Ok(None),
                 Err(Disconnected) => return Err(()),

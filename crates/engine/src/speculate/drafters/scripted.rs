@@ -16,6 +16,7 @@ pub struct Script {
     pub acceptance_rate: f64,
     /// Tokens are below this.
     pub vocab_size: u32,
+    /// Keys the random errors.
     pub seed: u64,
 }
 

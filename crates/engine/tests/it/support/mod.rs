@@ -1,4 +1,4 @@
-//! What several tests share: recorded checkpoints, requests and their answers.
+//! Shared by several tests: recorded checkpoints, requests and their answers.
 
 pub mod checkpoint;
 pub mod constraints;
