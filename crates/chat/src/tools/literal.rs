@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 use super::{
     call_id::CallIds,
-    dialect::OPENAI_ID,
     reader::{Malformed, Reader, Result},
 };
 
@@ -48,7 +47,7 @@ pub(super) fn whole(text: &str) -> Option<Value> {
     if !text.starts_with(['[', '{']) {
         return None;
     }
-    let reader = Reader::new(CallIds::new(0, OPENAI_ID));
+    let reader = Reader::new(CallIds::new(0, ("", 0)));
     {
         let mut tape = reader.tape();
         (tape.text, tape.ended) = (text.to_owned(), true);

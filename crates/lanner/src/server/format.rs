@@ -24,7 +24,7 @@ pub trait ApiFormat: Sized + Send + 'static {
     /// The whole answer, folded from pieces.
     type Whole: Serialize + Send;
 
-    const WIRE: Protocol;
+    const PROTOCOL: Protocol;
     const ID_PREFIX: &'static str;
     /// Distinguishes the route's idempotency keys from those of others.
     const ROUTE: &'static str;
@@ -55,7 +55,7 @@ pub trait ApiFormat: Sized + Send + 'static {
     fn end(&mut self, answer: &AnswerInfo) -> Vec<Self::Piece>;
     /// The event that ends a stream with an error; `id` is the request's.
     fn fail(&mut self, error: &ApiError, id: &str) -> Frame {
-        Self::WIRE.error_frame(error, id)
+        Self::PROTOCOL.error_frame(error, id)
     }
     /// What a stream sends while nothing happens, if not a comment of server-sent events.
     fn keep_alive(_: &AnswerInfo) -> Option<Frame> {

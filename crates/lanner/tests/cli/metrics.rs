@@ -148,13 +148,33 @@ fn merlin() -> TestServer {
     Setup::default().merlin()
 }
 
+/// Adds what a request used to the samples that count it.
+fn add_usage(sums: &mut BTreeMap<String, u64>, usage: &Value) {
+    let mut add = |name: String, of: &Value| *sums.entry(name).or_default() += of.as_u64().unwrap();
+    add("lanner_prompt_tokens_total".into(), &usage["prompt_tokens"]);
+    add("lanner_generated_tokens_total".into(), &usage["completion_tokens"]);
+    add("lanner_cached_prompt_tokens_total".into(), &usage["prompt_tokens_details"]["cached_tokens"]);
+    for (drafter, of) in usage["lanner"]["speculation"]["by_drafter"].as_object().unwrap() {
+        for what in ["drafted", "accepted"] {
+            let name = format!("lanner_speculation_{what}_tokens_total{{drafter=\"{drafter}\"}}");
+            add(name, &of[what]);
+        }
+    }
+    let cache = &usage["lanner"]["cache"];
+    if let Some(source) = cache["source"].as_str() {
+        add(format!("lanner_prefix_cache_hits_total{{source=\"{source}\"}}"), &json!(1));
+    }
+    if let Some(reason) = cache["miss"]["reason"].as_str() {
+        add(format!("lanner_prefix_cache_misses_total{{reason=\"{reason}\"}}"), &json!(1));
+    }
+}
+
 #[test]
 fn metrics_match_the_usage_of_answers() {
     let server = merlin();
     let list = "one two three four five six seven eight nine ten ";
     let mut sums = BTreeMap::<String, u64>::new();
     let (started, mut answered) = (Instant::now(), 0);
-    let mut add = |name: String, of: &Value| *sums.entry(name).or_default() += of.as_u64().unwrap();
     for (speculation, drafter) in
         [("off", None), ("ngram:5", Some("ngram")), ("self:2", Some("self")), ("mtp", Some("mtp"))]
     {
@@ -163,9 +183,6 @@ fn metrics_match_the_usage_of_answers() {
             let body = json!({ "prompt": list.repeat((rounds + 1) * 8), "max_tokens": 40, "temperature": 0,
                                "ignore_eos": true, "speculation": speculation });
             let usage = server.complete(&body).json()["usage"].take();
-            add("lanner_prompt_tokens_total".into(), &usage["prompt_tokens"]);
-            add("lanner_generated_tokens_total".into(), &usage["completion_tokens"]);
-            add("lanner_cached_prompt_tokens_total".into(), &usage["prompt_tokens_details"]["cached_tokens"]);
             let by_drafter = usage["lanner"]["speculation"]["by_drafter"].as_object().unwrap();
             let drafters: Vec<&str> = by_drafter.keys().map(String::as_str).collect();
             answered += 1;
@@ -174,21 +191,7 @@ fn metrics_match_the_usage_of_answers() {
             assert!(!drafts || drafters == Vec::from_iter(drafter), "{drafters:?}");
             rounds += usize::from(drafts);
             assert!(started.elapsed() < Duration::from_secs(120), "`self` never drafts");
-            for (drafter, of) in by_drafter {
-                for what in ["drafted", "accepted"] {
-                    add(
-                        format!("lanner_speculation_{what}_tokens_total{{drafter=\"{drafter}\"}}"),
-                        &of[what],
-                    );
-                }
-            }
-            let cache = &usage["lanner"]["cache"];
-            if let Some(source) = cache["source"].as_str() {
-                add(format!("lanner_prefix_cache_hits_total{{source=\"{source}\"}}"), &json!(1));
-            }
-            if let Some(reason) = cache["miss"]["reason"].as_str() {
-                add(format!("lanner_prefix_cache_misses_total{{reason=\"{reason}\"}}"), &json!(1));
-            }
+            add_usage(&mut sums, &usage);
         }
     }
     let metrics = Metrics::get(&server);

@@ -56,7 +56,7 @@ impl ApiFormat for MessagesFormat {
     type Piece = StreamEvent;
     type Whole = WholeMessage;
 
-    const WIRE: Protocol = Protocol::Anthropic;
+    const PROTOCOL: Protocol = Protocol::Anthropic;
     const ID_PREFIX: &'static str = "msg_";
     const ROUTE: &'static str = "message";
     const PROMPT: &'static str = "messages";

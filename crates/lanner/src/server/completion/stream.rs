@@ -45,7 +45,7 @@ pub fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
     let parts = stream::unfold(frames, |mut frames| async {
         frames.next().await.map(|part| (Ok::<_, Infallible>(part), frames))
     });
-    match F::WIRE {
+    match F::PROTOCOL {
         Protocol::OpenAi | Protocol::Anthropic => Sse::new(parts.map_ok(event)).into_response(),
         Protocol::Ollama => ([(CONTENT_TYPE, NDJSON)], Body::from_stream(parts.map_ok(line))).into_response(),
     }

@@ -119,7 +119,7 @@ impl<R: Route> ApiFormat for OllamaFormat<R> {
     type Piece = AnswerPart;
     type Whole = Line;
 
-    const WIRE: Protocol = Protocol::Ollama;
+    const PROTOCOL: Protocol = Protocol::Ollama;
     const ID_PREFIX: &'static str = "ollama-";
     const ROUTE: &'static str = R::PATH;
     const PROMPT: &'static str = R::PROMPT;

@@ -110,7 +110,7 @@ impl<F: ChoiceFormat> ApiFormat for OpenAi<F> {
     type Piece = Chunk<F::Piece>;
     type Whole = Envelope<F::Choice>;
 
-    const WIRE: Protocol = Protocol::OpenAi;
+    const PROTOCOL: Protocol = Protocol::OpenAi;
     const ID_PREFIX: &'static str = F::ID_PREFIX;
     const ROUTE: &'static str = F::WHOLE;
     const PROMPT: &'static str = F::PROMPT;

@@ -58,7 +58,7 @@ impl ApiFormat for ResponsesFormat {
     type Piece = StreamEvent;
     type Whole = FinalResponse;
 
-    const WIRE: Protocol = Protocol::OpenAi;
+    const PROTOCOL: Protocol = Protocol::OpenAi;
     const ID_PREFIX: &'static str = "resp_";
     const ROUTE: &'static str = "response";
     const PROMPT: &'static str = "input";
