@@ -4,7 +4,11 @@
 #[path = "../../nn/tests/cuda/emulation.rs"]
 mod emulation;
 
-use std::{num::NonZeroUsize, path::Path, sync::mpsc};
+use std::{
+    num::NonZeroUsize,
+    path::Path,
+    sync::{Arc, mpsc},
+};
 
 use lanner_engine::*;
 
@@ -21,23 +25,74 @@ fn merlin(device: Device, prefill_chunk: usize, speculate: Speculate) -> Engine 
     start(Checkpoint::Folder(merlin), options, |_| {}).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Tokens of requests that run together.
-fn answers(engine: &Engine, prompts: &[Vec<u32>], tokens: usize) -> Vec<Vec<u32>> {
-    let submitted: Vec<_> = prompts
+/// Requests, every second one sampled from all tokens.
+fn plain(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
+    let request = |(i, prompt): (usize, &Vec<u32>)| {
+        let temperature = if i % 2 == 0 { 0.0 } else { 0.9 };
+        let sampling = Sampling { temperature, seed: 11 + i as u64, ..Sampling::default() };
+        Request { ignore_eos: true, sampling, ..Request::new(prompt.clone(), tokens) }
+    };
+    prompts.iter().enumerate().map(request).collect()
+}
+
+/// Requests with penalties, filters, log-probabilities and a constraint.
+fn filtered(prompts: &[Vec<u32>], tokens: usize) -> Vec<Request> {
+    let request = |request: Request| {
+        let sampling = Sampling {
+            top_k: 40,
+            top_p: 0.9,
+            min_p: 0.01,
+            repetition_penalty: 1.1,
+            presence_penalty: 0.5,
+            ..request.sampling
+        };
+        Request { sampling, logprobs: Some(2), constraint: Some(Arc::new(Even)), ..request }
+    };
+    plain(prompts, tokens).into_iter().map(request).collect()
+}
+
+/// Allows tokens with even ids.
+#[derive(Debug)]
+struct Even;
+
+impl Constraint for Even {
+    fn start(&self) -> Box<dyn ConstraintState> {
+        Box::new(Even)
+    }
+}
+
+impl ConstraintState for Even {
+    fn push(&mut self, token: u32) -> Result<bool, String> {
+        Ok(token % 2 == 0)
+    }
+
+    fn rewind(&mut self, _tokens: usize) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn allowed(&mut self) -> Result<TokenSet, String> {
+        Ok(TokenSet::of(1 << 16, (0..1 << 15).map(|i| 2 * i)))
+    }
+
+    fn forced(&mut self, _max: usize) -> Result<Vec<u32>, String> {
+        Ok(vec![])
+    }
+}
+
+/// Tokens of requests that run together, with what is told of their log-probabilities.
+fn answers(engine: &Engine, requests: &[Request]) -> Vec<Vec<(u32, String)>> {
+    let submitted: Vec<_> = requests
         .iter()
-        .enumerate()
-        .map(|(i, prompt)| {
-            let temperature = if i % 2 == 0 { 0.0 } else { 0.9 };
-            let sampling = Sampling { temperature, seed: 11 + i as u64, ..Sampling::default() };
-            let request = Request { ignore_eos: true, sampling, ..Request::new(prompt.clone(), tokens) };
+        .map(|request| {
             let (sender, events) = mpsc::channel();
-            let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
+            let handle =
+                engine.submit(request.clone(), move |event| drop(sender.send(event))).expect("valid");
             (handle, events)
         })
         .collect();
     let read = |(_handle, events): (RequestHandle, mpsc::Receiver<Event>)| {
         let token = |event| match event {
-            Event::Token { id, .. } => Some(id),
+            Event::Token { id, logprobs } => Some((id, format!("{logprobs:?}"))),
             Event::Failed(error) => panic!("{error}"),
             _ => None,
         };
@@ -47,7 +102,7 @@ fn answers(engine: &Engine, prompts: &[Vec<u32>], tokens: usize) -> Vec<Vec<u32>
 }
 
 #[test]
-fn merlin_on_the_gpu_gives_the_tokens_of_the_cpu() {
+fn merlin_on_the_gpu_gives_the_answers_of_the_cpu() {
     let on_gpu = std::env::var_os("LANNER_GPU").is_some();
     match emulation::build() {
         Ok(None) => {}
@@ -63,17 +118,23 @@ fn merlin_on_the_gpu_gives_the_tokens_of_the_cpu() {
         |i: u32, n: usize| -> Vec<u32> { (0..n as u32).map(|t| 300 + (t * 37 + i * 101) % 4000).collect() };
     let prompts = [prompt(0, length(9, 700)), prompt(1, length(20, 90)), prompt(2, length(3, 33))];
     let tokens = length(6, 200);
-    let expected = answers(&merlin(Device::Cpu, 64, Speculate::Off), &prompts, tokens);
-    let check = |what: &str, chunk: usize, speculate: Speculate, count: usize| {
-        let got = answers(&merlin(Device::Gpu, chunk, speculate), &prompts[..count], tokens);
-        assert_eq!(got, expected[..count], "{what}");
+    let count = length(2, 3);
+    let kinds = [plain(&prompts[..count], tokens), filtered(&prompts[..count], tokens)];
+    let cpu = merlin(Device::Cpu, 64, Speculate::Off);
+    let expected = kinds.each_ref().map(|requests| answers(&cpu, requests));
+    assert!(expected[1].iter().flatten().all(|(id, _)| id % 2 == 0), "the constraint was ignored");
+    drop(cpu);
+    let check = |what: &str, chunk: usize, speculate: Speculate| {
+        let gpu = merlin(Device::Gpu, chunk, speculate);
+        for (requests, expected) in kinds.iter().zip(&expected) {
+            assert_eq!(&answers(&gpu, requests), expected, "{what}");
+        }
     };
-    check("together", 64, Speculate::Off, length(2, 3));
+    check("together", 64, Speculate::Off);
     if on_gpu {
-        check("in one piece", 1024, Speculate::Off, 3);
-        check("in small chunks", 7, Speculate::Off, 3);
-        check("with drafts", 64, Speculate::Auto, 3);
-        let head = Speculate::Fixed { drafter: "mtp".into(), depth: Some(3) };
-        check("with the head's drafts", 64, head, 3);
+        check("in one piece", 1024, Speculate::Off);
+        check("in small chunks", 7, Speculate::Off);
+        check("with drafts", 64, Speculate::Auto);
+        check("with the head's drafts", 64, Speculate::Fixed { drafter: "mtp".into(), depth: Some(3) });
     }
 }

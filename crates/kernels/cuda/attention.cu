@@ -62,7 +62,7 @@ struct Block {
         for (int r = 0; r < ROWS; r++) score[r] = 0;
         if (thread < count) {
             const float4* from = (const float4*)(row.keys + ((size_t)head * row.capacity + base + thread) * DIM);
-#pragma unroll 4
+#pragma unroll(ROWS == 4 ? 8 : 4)
             for (int at = 0; at < DIM / 4; at++) {
                 const float4 key = from[at];
 #pragma unroll
@@ -114,43 +114,89 @@ __device__ __forceinline__ void merge_block(float& most, float& before, float& n
     most = next;
 }
 
+// Keys of a piece of values, and pieces in shared memory.
+constexpr int PIECE = 32;
+constexpr int few_slots(int dim) { return 512 / dim; }
+
 // partials [sequences][kv_heads][blocks][ROWS][DIM + 2]; arrived [sequences][kv_heads], zero before and
 // afterwards. Grid: most blocks of a sequence, kv_heads, sequences; 256 threads. tokens * group <= ROWS.
+// Each thread sums a column of DIM for some of the queries, while bulk copies bring values.
 template <int DIM, int ROWS>
 __device__ __forceinline__ void attend_few(const AttentionRows& rows, const float* q, float* out, float* partials,
                                            u32* arrived, int heads, int kv_heads, float scale) {
-    __shared__ Block<DIM, ROWS> shared;
+    constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, SLOTS = few_slots(DIM);
+    DYNAMIC_SHARED(memory);
+    float* ring = (float*)memory;
+    Block<DIM, ROWS>& shared = *(Block<DIM, ROWS>*)(ring + SLOTS * PIECE * DIM);
+    u64* barriers = (u64*)(&shared + 1);
     __shared__ bool last;
-    launch_dependents();
-    wait_for_previous();
     const AttentionRow& row = rows.row[blockIdx.z];
     const int block = blockIdx.x, head = blockIdx.y, group = heads / kv_heads, thread = threadIdx.x;
     const int blocks = (row.length + KEY_BLOCK - 1) / KEY_BLOCK, base = block * KEY_BLOCK;
+    const int count = min(KEY_BLOCK, row.length - base), pieces = (count + PIECE - 1) / PIECE;
+    const float* values = row.values + ((size_t)head * row.capacity + base) * DIM;
+    if (thread == 0) {
+        for (int i = 0; i < SLOTS; i++) barrier_init(shared_address(barriers + i), 1);
+        barrier_fence();
+    }
+    launch_dependents();
+    wait_for_previous();
     if (block >= blocks) return;
-    const int count = min(KEY_BLOCK, row.length - base);
+    auto fetch = [&](int piece) {
+        if (piece >= pieces) return;
+        const u32 barrier = shared_address(barriers + piece % SLOTS);
+        const u32 bytes = min(PIECE, count - piece * PIECE) * DIM * 4;
+        barrier_expect(barrier, bytes);
+        bulk_copy(shared_address(ring + piece % SLOTS * PIECE * DIM), values + (size_t)piece * PIECE * DIM, bytes,
+                  barrier, evict_first());
+    };
+    if (thread == 0) {
+        for (int i = 0; i < SLOTS; i++) fetch(i);
+    }
     shared.load(row, q, 0, head, heads, group);
     shared.score(row, 0, head, group, base, scale);
-    float sums[ROWS];
+    const int column = thread % DIM, first = thread / DIM * OWN;
+    float sums[OWN];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) sums[r] = 0;
-    if (thread < DIM) {
-        const float* column = row.values + ((size_t)head * row.capacity + base) * DIM + thread;
-#pragma unroll 16
-        for (int i = 0; i < count; i++) {
-            const float value = column[(size_t)i * DIM];
+    for (int i = 0; i < OWN; i++) sums[i] = 0;
+    for (int piece = 0; piece < pieces; piece++) {
+        barrier_wait(shared_address(barriers + piece % SLOTS), piece / SLOTS & 1);
+        const float* from = ring + piece % SLOTS * PIECE * DIM + column;
+        const int end = min(PIECE, count - piece * PIECE);
+#pragma unroll 8
+        for (int k = 0; k < end; k++) {
+            const float value = from[k * DIM];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) sums[r] = __fmaf_rn(shared.weights[i][r], value, sums[r]);
+            for (int i = 0; i < OWN; i++)
+                sums[i] = __fmaf_rn(shared.weights[piece * PIECE + k][first + i], value, sums[i]);
+        }
+        if (SLOTS < KEY_BLOCK / PIECE) {
+            __syncthreads();
+            if (thread == 0) fetch(piece + SLOTS);
         }
     }
     __syncthreads();
+    // Not of many queries: their quotients would take registers from their sums.
+    if (ROWS == 4 && blocks == 1) {
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const int r = first + i;
+            if (Block<DIM, ROWS>::visible(row, r, group, 0) == 0) continue;
+            const size_t token = row.start + r / group;
+            // A merge with nothing multiplies by 1 and adds zeros.
+            out[(token * heads + head * group + r % group) * DIM + column] =
+                __fmaf_rn(0.0f, 0.0f, sums[i]) / shared.totals[r];
+        }
+        return;
+    }
     const size_t own_head = (size_t)blockIdx.z * kv_heads + head;
     float* all = partials + own_head * gridDim.x * ROWS * (DIM + 2);
     float* own = all + (size_t)block * ROWS * (DIM + 2);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (thread < DIM) own[r * (DIM + 2) + thread] = sums[r];
-        if (thread == 0) own[r * (DIM + 2) + DIM] = shared.largest[r];
-        if (thread == 0) own[r * (DIM + 2) + DIM + 1] = shared.totals[r];
+    for (int i = 0; i < OWN; i++) own[(first + i) * (DIM + 2) + column] = sums[i];
+    if (thread < ROWS) {
+        own[thread * (DIM + 2) + DIM] = shared.largest[thread];
+        own[thread * (DIM + 2) + DIM + 1] = shared.totals[thread];
     }
     __threadfence();
     __syncthreads();
@@ -162,18 +208,21 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
     if (!last) return;
     __threadfence();
 #pragma unroll 1
-    for (int r = 0; r < ROWS; r++) {
-        const int end = Block<DIM, ROWS>::visible(row, r, group, 0);
-        if (end == 0 || thread >= DIM) continue;
+    for (int i = 0; i < OWN; i++) {
+        const int r = first + i, end = Block<DIM, ROWS>::visible(row, r, group, 0);
+        if (end == 0) continue;
         float most = -INFINITY, total = 0, sum = 0, before, now;
-        for (int b = 0; b * KEY_BLOCK < end; b++) {
+        const int visible = (end + KEY_BLOCK - 1) / KEY_BLOCK;
+#pragma unroll 8
+        for (int b = 0; b < visible; b++) {
             const float* part = all + ((size_t)b * ROWS + r) * (DIM + 2);
-            merge_block(most, before, now, part[DIM]);
-            total = __fmaf_rn(before, total, now * part[DIM + 1]);
-            sum = __fmaf_rn(before, sum, part[thread] * now);
+            const float largest = part[DIM], part_total = part[DIM + 1], part_sum = part[column];
+            merge_block(most, before, now, largest);
+            total = __fmaf_rn(before, total, now * part_total);
+            sum = __fmaf_rn(before, sum, part_sum * now);
         }
         const size_t token = row.start + r / group;
-        out[(token * heads + head * group + r % group) * DIM + thread] = sum / total;
+        out[(token * heads + head * group + r % group) * DIM + column] = sum / total;
     }
 }
 

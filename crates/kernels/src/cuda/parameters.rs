@@ -197,6 +197,12 @@ pub const fn delta_shared(dim: usize) -> usize {
     3 * (16 * (3 * dim * 4 + 8)) + 3 * 8 + 1024
 }
 
+/// Shared memory of a block of attention of up to `rows` queries.
+pub const fn few_shared(dim: usize, rows: usize) -> usize {
+    let (slots, piece) = (512 / dim, 32);
+    (slots * piece * dim + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
+}
+
 /// Queries of a block of attention of many, and its shared memory.
 pub const fn many_queries(dim: usize) -> usize {
     if dim == 256 { 16 } else { 32 }

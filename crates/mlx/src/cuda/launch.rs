@@ -12,7 +12,6 @@ use super::{
 use crate::profile;
 
 /// Parameters of a kernel, in its order.
-#[derive(Default)]
 pub struct Arguments {
     /// Aligned for any of them.
     words: Vec<u64>,
@@ -24,8 +23,9 @@ pub struct Arguments {
 const MAX_SHARED: i32 = 8;
 
 impl Arguments {
+    #[allow(clippy::new_without_default, reason = "no caller needs it")]
     pub fn new() -> Arguments {
-        Arguments::default()
+        Arguments { words: Vec::with_capacity(512), starts: Vec::with_capacity(16) }
     }
 
     /// One more parameter: a number, an address, or a struct laid out as in C.

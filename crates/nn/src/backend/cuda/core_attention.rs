@@ -2,7 +2,9 @@
 
 use kernels::{
     RopePairs,
-    cuda::{AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, many_queries, many_shared},
+    cuda::{
+        AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, few_shared, many_queries, many_shared,
+    },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
 
@@ -226,7 +228,8 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Arra
         .with(*heads)
         .with(*kv_heads)
         .with(attention.softmax.scale);
-    launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, 0, arguments);
+    let shared = few_shared(*dim as usize, queries as usize);
+    launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
 #[track_caller]
