@@ -63,7 +63,7 @@ impl Constraint for Even {
 
 impl ConstraintState for Even {
     fn push(&mut self, token: u32) -> Result<bool, String> {
-        Ok(token % 2 == 0)
+        Ok(token.is_multiple_of(2))
     }
 
     fn rewind(&mut self, _tokens: usize) -> Result<(), String> {
