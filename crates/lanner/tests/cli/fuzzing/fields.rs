@@ -418,7 +418,10 @@ pub fn posted() -> [Posted; 17] {
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 34] = [
+pub const OTHERS: [&str; 37] = [
+    "POST /api/create",
+    "POST /api/copy",
+    "POST /api/push",
     "GET /api/tags",
     "GET /api/ps",
     "GET /api/version",
