@@ -45,7 +45,7 @@ pub use norm::{add, gated_rms_norm, rms_norm, rms_norm_columns};
 pub use parallel::{for_each_chunk, set_threads, threads};
 pub use quantize::quantize_microscaled;
 pub use rope::{RopePairs, rope};
-pub use sample::{PastToken, SampleError, Sampling, probability, sample};
+pub use sample::{PastToken, SampleError, Sampling, log_sum_exp, probability, sample};
 pub use scalar::Scalar;
 pub use simd::{SimdLevel, simd_level};
 pub use top_k::top_k;

@@ -99,13 +99,24 @@ pub fn sample(logits: &[f32], sampling: &Sampling, position: u64) -> Result<u32,
 /// # Panics
 /// If the token does not exist.
 pub fn probability(logits: &[f32], id: u32) -> f32 {
+    with_total(logits, |scaled, total| (exp(scaled.score(logits[id as usize])) as f64 / total) as f32)
+}
+
+/// The logarithm of the sum of `exp(logit)`: a logit minus this is a log-probability. Logits are
+/// finite or minus infinity.
+pub fn log_sum_exp(logits: &[f32]) -> f32 {
+    with_total(logits, |scaled, total| (scaled.max as f64 + total.ln()) as f32)
+}
+
+/// Calls `with` with the logits as scores, and the sum of `exp(score)`.
+fn with_total<R>(logits: &[f32], with: impl FnOnce(&ScaledLogits, f64) -> R) -> R {
     with_scratch(logits.len().div_ceil(LOGIT_BLOCK), |largest| {
         let (mut finite, mut total) = (true, 0.0);
         dispatch(Largest { logits, largest, finite: &mut finite });
         let max = max_of(largest);
         let scaled = ScaledLogits { logits, largest, max, temperature: 1.0, floor: f32::NEG_INFINITY };
         dispatch(TotalProbability { scaled, total: &mut total });
-        (exp(scaled.score(logits[id as usize])) as f64 / total) as f32
+        with(&scaled, total)
     })
 }
 

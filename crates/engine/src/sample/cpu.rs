@@ -77,3 +77,16 @@ pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
     });
     likely
 }
+
+pub fn log_sum_exp(logits: &Array) -> Array {
+    let (n, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
+    let spec = OutputSpec { shape: vec![n], dtype: Dtype::Float32 };
+    let [totals] = mlx::apply("log_sum_exp", &[logits], [spec], move |inputs, outputs| {
+        let logits = inputs[0].values::<f32>();
+        let work = WORK_PER_LOGIT * logits.len();
+        kernels::for_each_chunk(outputs[0].values::<f32>(), 1, work, |i, to| {
+            to[0] = kernels::log_sum_exp(&logits[i * vocab_size..][..vocab_size]);
+        });
+    });
+    totals
+}

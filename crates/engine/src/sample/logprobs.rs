@@ -3,6 +3,7 @@
 use mlx::Array;
 use nn::top_k;
 
+use super::log_sum_exp;
 use crate::api::TokenLogprobs;
 
 /// Log-probabilities of chosen tokens, on their way.
@@ -19,7 +20,7 @@ impl Logprobs {
     /// Of `chosen` `[n]` and the `top` likeliest tokens under float32 `logits` `[n, vocab_size]`.
     pub fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
         let n = logits.dim(0);
-        let total = logits.logsumexp(-1).reshape(&[n, 1]);
+        let total = log_sum_exp(logits).reshape(&[n, 1]);
         let pick = |ids: &Array| logits.take_along_axis(ids, 1) - &total;
         let values = pick(&chosen.reshape(&[n, 1])).reshape(&[n]);
         let top = top.min(logits.dim(1) as usize) as i32;

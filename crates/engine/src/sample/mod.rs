@@ -192,3 +192,9 @@ pub fn guess<'a>(
 pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
     if mlx::on_gpu() { mlx_ops::probabilities(logits, tokens) } else { cpu::probabilities(logits, tokens) }
 }
+
+/// The logarithms, float32 `[n]`, of the sums of `exp(logit)` of each row of float32 logits `[n,
+/// vocab_size]`.
+fn log_sum_exp(logits: &Array) -> Array {
+    if mlx::on_gpu() { logits.logsumexp(-1) } else { cpu::log_sum_exp(logits) }
+}

@@ -255,3 +255,16 @@ fn no_candidate_is_an_error() {
         Err(SampleError::NoCandidate)
     );
 }
+
+#[test]
+fn log_sum_exp_of_a_long_row_is_that_in_double_precision() {
+    for length in [1, 15, 300, 5000] {
+        let noise = |i: usize| gumbel(3, length as u64, i as u32);
+        let logits: Vec<f32> =
+            (0..length).map(|i| if i % 7 == 3 { f32::NEG_INFINITY } else { noise(i) * 9.0 - 50.0 }).collect();
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
+        let total: f64 = logits.iter().map(|&x| (x as f64 - max).exp()).sum();
+        let (expected, got) = (max + total.ln(), log_sum_exp(&logits) as f64);
+        assert!((got - expected).abs() < 1e-5 * expected.abs(), "{length}: {got} for {expected}");
+    }
+}
