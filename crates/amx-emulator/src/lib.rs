@@ -12,6 +12,13 @@
 //! these instructions and the chapter "Instruction Format". Two faults differ: an invalid
 //! configuration raises SIGILL, not SIGSEGV, and inaccessible memory faults in the handler, which
 //! ends the process.
+//!
+//! ```
+//! # #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+//! if lanner_amx_emulator::install() {
+//!     println!("AMX instructions run in this process, if only emulated");
+//! }
+//! ```
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::needless_range_loop, reason = "closures do not get the instruction set of their callers")]

@@ -17,6 +17,8 @@
 //! # Ok::<(), lanner_chat::Error>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod call_form;
 pub mod conversation;
 mod decode;

@@ -1,6 +1,9 @@
 //! Values of a template are freed after rendering. A separate binary: memory is measured per
 //! process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 use lanner_chat::{RenderInput, Template};
 use serde_json::Map;
 

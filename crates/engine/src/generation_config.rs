@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::api::{
     Sampling, SamplingRange,
     error::{LoadError, Result},
+    sampling::PARAMETERS,
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,17 +30,15 @@ impl GenerationConfig {
         if !config.is_object() {
             return Err(keys.error("it must be an object".into()));
         }
-        let sampling = Sampling {
-            temperature: keys.number(SamplingRange::TEMPERATURE, defaults.temperature)?,
-            top_k: keys.top_k()?,
-            top_p: keys.number(SamplingRange::TOP_P, defaults.top_p)?,
-            min_p: keys.number(SamplingRange::MIN_P, defaults.min_p)?,
-            repetition_penalty: keys
-                .number(SamplingRange::REPETITION_PENALTY, defaults.repetition_penalty)?,
-            ..defaults
-        };
-        let temperature = if keys.samples()? { sampling.temperature } else { 0.0 };
-        Ok(GenerationConfig { eos_ids: keys.token_ids()?, sampling: Sampling { temperature, ..sampling } })
+        let mut sampling = Sampling { top_k: keys.top_k()?, ..defaults };
+        for parameter in PARAMETERS.iter().filter(|parameter| parameter.in_generation_config) {
+            let value = (parameter.value)(&mut sampling);
+            *value = keys.number(parameter.range, *value)?;
+        }
+        if !keys.samples()? {
+            sampling.temperature = 0.0;
+        }
+        Ok(GenerationConfig { eos_ids: keys.token_ids()?, sampling })
     }
 }
 

@@ -1,5 +1,21 @@
 //! Tokens in, tokens out: one thread owns the model and steps many requests together. No HTTP, no
 //! text, no async.
+//!
+//! ```
+//! use lanner_engine::{Checkpoint, Event, Options, Request, start};
+//!
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/merlin");
+//! let engine = start(Checkpoint::Folder(folder.into()), Options::default(), |_| {})?;
+//! let (sender, events) = std::sync::mpsc::channel();
+//! let _handle = engine.submit(Request::new(vec![1, 20, 300], 2), move |event| {
+//!     let _ = sender.send(event);
+//! })?;
+//! let last = events.iter().last();
+//! assert!(matches!(last, Some(Event::Finished { .. })), "{last:?}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![warn(missing_docs)]
 
 // Elsewhere a panic in a step would end the process instead of failing the requests in it.
 #[cfg(not(panic = "unwind"))]

@@ -1,6 +1,9 @@
 //! Whole answers on an NVIDIA GPU, or on an emulated one, against the CPU's. A binary of its own:
 //! the device is that of the process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../nn/tests/cuda/emulation.rs"]
 mod emulation;
 

@@ -1,6 +1,9 @@
 //! Engines that share a memory limit. A binary of its own with one test: the limit is that of the
 //! process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 

@@ -1,5 +1,8 @@
 //! Peak memory of loading. A binary of its own: the peak is that of the process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 #[expect(dead_code, reason = "this test writes a manifest of its own")]
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;

@@ -1,6 +1,9 @@
 //! Guarantees under a memory limit. A binary of its own with one test: the limit is that of the
 //! process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 
@@ -131,7 +134,7 @@ fn check(golden: &str) {
     mlx::set_memory_limit(64 << 30).expect("set");
 }
 
-/// Of many concurrent requests some are refused, and a retry succeeds.
+/// Some of many concurrent requests are refused, and a retry succeeds.
 fn refuses(engine: &Engine, golden: &str) {
     let long = || Request { max_tokens: 200, ..request(5, 100) };
     let (started, first) = mpsc::channel();

@@ -1,6 +1,9 @@
 //! Memory of the prefix cache equals its own count. A separate binary: memory is measured per
 //! process.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 #[path = "it/support/checkpoint.rs"]
 mod checkpoint;
 

@@ -1,4 +1,7 @@
 //! Peak memory of quantising. A binary of its own: the peak is that of the process.
+
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 
 use std::{

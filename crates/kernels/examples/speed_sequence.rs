@@ -309,19 +309,7 @@ fn sample_speed(limits: &Limits) {
     let logits: Vec<f32> =
         (0..vocabulary).map(|i| 4.0 * (0..6).map(|j| unit(6 * i + j)).sum::<f32>()).collect();
     let past: Vec<PastToken> = (0..2000).map(|i| PastToken { id: 100 * i, generated: i % 3 }).collect();
-    let plain = Sampling {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        bias: &[],
-        allowed: None,
-        past: &[],
-        seed: 1,
-    };
+    let plain = Sampling { temperature: 1.0, seed: 1, ..Sampling::GREEDY };
     let usual = Sampling { top_k: 20, top_p: 0.95, ..plain };
     for (name, sampling) in [
         ("greedy", Sampling { temperature: 0.0, ..plain }),

@@ -2,6 +2,13 @@
 //!
 //! Every kernel is row-invariant: the order of arithmetic of an output row depends on that row
 //! alone, never on the number of rows or threads. Tests check each kernel for that, bit for bit.
+//!
+//! ```
+//! let (x, weight, mut out) = ([3.0_f32, 4.0], [1.0_f32, 1.0], [0.0_f32; 2]);
+//! lanner_kernels::rms_norm(&x, &weight, &mut out, 0.0);
+//! let mean_square = (9.0_f32 + 16.0) / 2.0;
+//! assert!((out[0] - 3.0 / mean_square.sqrt()).abs() < 1e-6);
+//! ```
 
 mod attention;
 mod bandwidth;

@@ -37,6 +37,23 @@ pub struct Sampling<'a> {
     pub seed: u64,
 }
 
+impl Sampling<'_> {
+    /// Greedy, with every filter and penalty off.
+    pub const GREEDY: Sampling<'static> = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        allowed: None,
+        bias: &[],
+        past: &[],
+        seed: 0,
+    };
+}
+
 /// A token of the prompt or output.
 #[derive(Clone, Copy, Debug)]
 pub struct PastToken {

@@ -1,4 +1,4 @@
-//! What is loaded beside a model to draft for it: an n-gram table, a draft model. Token ids have a
+//! Drafters that are loaded beside a model: an n-gram table, a draft model. Token ids have a
 //! meaning under one tokenizer alone, so both must have the model's.
 
 use std::sync::Arc;

@@ -1,5 +1,13 @@
 //! The `lanner` program: configuration, commands, the server and the hub. Tokens are generated in
 //! `engine`, text is handled in `chat`.
+//!
+//! ```
+//! use clap::Parser;
+//! use lanner::cli::Cli;
+//!
+//! assert!(Cli::try_parse_from(["lanner", "run", "--max-tokens", "8", "Hello"]).is_ok());
+//! assert!(Cli::try_parse_from(["lanner", "fly"]).is_err());
+//! ```
 
 mod bench;
 mod builtin;

@@ -48,7 +48,7 @@ pub struct Model {
 /// The input of a chat template.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// As in the OpenAI API.
+    /// Messages in the form of the OpenAI API.
     pub messages: Vec<Value>,
     pub tools: Vec<Value>,
     /// End with the start of an answer.
@@ -251,7 +251,7 @@ impl Model {
         }
     }
 
-    /// What keeps the tool calls of an answer valid, and an answer without calls in `format`.
+    /// Keeps the tool calls of an answer valid, and an answer without calls in `format`.
     /// `None`: this tokenizer has no grammars, and nothing is required.
     ///
     /// # Errors
@@ -286,8 +286,8 @@ impl Model {
         self.tool_dialect.ok_or_else(|| PromptError::NoToolDialect(self.name.clone()))
     }
 
-    /// What the content of an answer must match: from its start, or from the first of the triggers
-    /// on. Reasoning before it is free.
+    /// The constraint on the content of an answer: from its start, or from the first of the
+    /// triggers on. Reasoning before it is free.
     ///
     /// # Errors
     /// The grammar cannot be used.

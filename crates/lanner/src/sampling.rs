@@ -82,7 +82,7 @@ impl SamplingArgs {
     }
 }
 
-/// What a request or the command line sets; the rest is the model's default.
+/// Values that a request or the command line sets; the rest is the model's default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// `None`: the rest of the context, or of what fits into memory.

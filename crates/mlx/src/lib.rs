@@ -2,6 +2,14 @@
 //!
 //! Building an operation panics on a shape or type bug, at the caller's line; evaluation, read-back
 //! and loading return [`Result`], because memory, devices and files can fail at any time.
+//!
+//! ```
+//! use lanner_mlx::Array;
+//!
+//! let x = Array::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[2, 2]);
+//! assert_eq!(x.sum(-1, false).to_vec::<f32>()?, [3.0, 7.0]);
+//! # Ok::<(), lanner_mlx::Error>(())
+//! ```
 
 mod apply;
 mod array;

@@ -1,5 +1,15 @@
 //! Operations and layers of neural networks. Each operation has one file here and one of the same
 //! name in each back end below `backend/`. No layer reads a checkpoint or knows its model.
+//!
+//! ```
+//! use lanner_nn::RmsNorm;
+//! use mlx::Array;
+//!
+//! let norm = RmsNorm::plain(2, 0.0);
+//! let out = norm.forward(&Array::from_slice(&[5.0_f32, 5.0], &[1, 2]));
+//! assert_eq!(out.to_vec::<f32>()?, [1.0, 1.0]);
+//! # Ok::<(), mlx::Error>(())
+//! ```
 
 mod attention;
 mod backend;

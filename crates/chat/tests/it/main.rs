@@ -1,6 +1,9 @@
 //! Integration tests of chat. `template_memory`, which measures its process, is a binary of its
 //! own.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 mod decoding;
 mod grammars;
 mod hostile_templates;

@@ -1,16 +1,17 @@
-//! What a loaded model is.
+//! Properties of a loaded model.
 
 use super::{
     memory::Memory,
     options::{Precision, Speculate},
-    request::Sampling,
+    sampling::Sampling,
 };
 
-/// What a loaded model is; fixed for the life of an engine.
+/// Properties of a loaded model; fixed for the life of an engine.
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
     /// `model_type` of config.json.
     pub model_type: String,
+    /// Number of token ids: logits have this length.
     pub vocab_size: usize,
     /// Longest prompt plus output, in tokens.
     pub context_length: usize,
@@ -18,14 +19,16 @@ pub struct ModelInfo {
     pub eos_ids: Vec<u32>,
     /// Drafters that requests may name.
     pub drafters: Vec<&'static str>,
-    /// What requests get that do not say who drafts.
+    /// Speculation of requests that do not name any.
     pub speculate: Speculate,
     /// generation_config.json's sampling parameters; `temperature` is 0 if it says `do_sample:
     /// false`.
     pub default_sampling: Sampling,
     /// Size of all weights in memory, in bytes.
     pub weight_bytes: usize,
+    /// Summary of the weights, for measurements.
     pub weights: WeightSummary,
+    /// Memory of weights, steps and state.
     pub memory: Memory,
 }
 
@@ -54,6 +57,6 @@ pub struct WeightSummary {
 pub struct WeightReads {
     /// Once in each step, for all tokens in it together.
     pub every_step: usize,
-    /// Of the experts that a token takes; tokens of one step may share some.
+    /// Bytes of the experts that a token takes; tokens of one step may share some.
     pub per_token: usize,
 }

@@ -1,4 +1,4 @@
-//! What callers hand to the engine and get back: plain data. Imports nothing else of this crate.
+//! Data that callers pass to the engine and get back. Imports nothing else of this crate.
 
 mod bytes;
 mod cache;
@@ -14,7 +14,7 @@ pub mod ngram_table;
 mod options;
 mod request;
 mod request_error;
-pub mod sampling_range;
+pub mod sampling;
 mod state_size;
 
 pub use self::{
@@ -31,8 +31,8 @@ pub use self::{
     options::{
         CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,
     },
-    request::{Pooling, Priority, Request, Sampling},
+    request::{Pooling, Priority, Request},
     request_error::RequestError,
-    sampling_range::SamplingRange,
+    sampling::{Sampling, SamplingRange},
     state_size::StateSize,
 };

@@ -1,8 +1,8 @@
-//! What callers hand to the engine: token ids and numbers, never text or arrays.
+//! Requests to the engine: token ids and numbers, never text or arrays.
 
-use std::{collections::BTreeMap, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
-use super::{constraint::Constraint, options::Speculate};
+use super::{constraint::Constraint, options::Speculate, sampling::Sampling};
 
 /// One generation or embedding: prompt token ids in, [`Event`](crate::Event)s out.
 #[derive(Clone, Debug)]
@@ -11,6 +11,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Upper bound on new tokens; at least one. With `pooling` none is generated.
     pub max_tokens: usize,
+    /// How each token is chosen.
     pub sampling: Sampling,
     /// Go on after an end-of-sequence token (parity checks, benchmarks).
     pub ignore_eos: bool,
@@ -26,6 +27,7 @@ pub struct Request {
     pub prompt_progress: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,
+    /// How urgent it is among the waiting and running requests.
     pub priority: Priority,
     /// When the request fails with [`RequestError::TimeIsUp`](crate::RequestError::TimeIsUp) if it
     /// has not ended, waiting or running.
@@ -89,6 +91,7 @@ impl Request {
         self.wants_prompt_logits() || self.pooling == Some(Pooling::Mean)
     }
 
+    /// Whether the deadline has passed at `now`.
     pub fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
@@ -99,9 +102,10 @@ impl Request {
 pub enum Priority {
     /// A user watches the output.
     Interactive,
+    /// The default.
     #[default]
     Normal,
-    /// Whatever the others leave, and a little more, so that it does not starve.
+    /// Gets the rest, and a small share so that it does not starve.
     Background,
 }
 
@@ -117,49 +121,5 @@ impl Priority {
     /// The time from one turn to the next, in proportion: the inverse of the weight.
     pub fn stride(self) -> usize {
         16 / self.weight()
-    }
-}
-
-/// How a token is chosen from logits. The default is greedy, with every filter and penalty off.
-/// [`SamplingRange`](crate::SamplingRange) bounds the values.
-///
-/// The choice is a pure function of the logits, the tokens so far and these values: random numbers
-/// are keyed by `(seed, position)`, so the same request gives the same text whatever else is
-/// running.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 means greedy.
-    pub temperature: f32,
-    /// Keep the `top_k` likeliest tokens; 0 means all.
-    pub top_k: usize,
-    /// Keep the smallest set of likeliest tokens whose probabilities reach `top_p`; 1 means all.
-    pub top_p: f32,
-    /// Drop tokens less likely than `min_p` times the likeliest; 0 means none.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 means
-    /// off.
-    pub repetition_penalty: f32,
-    /// Subtracted once from the logit of every token already generated.
-    pub presence_penalty: f32,
-    /// Subtracted from a token's logit for each time it was generated.
-    pub frequency_penalty: f32,
-    /// Added to the logits of the given token ids before anything else.
-    pub logit_bias: BTreeMap<u32, f32>,
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Sampling {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: BTreeMap::new(),
-            seed: 0,
-        }
     }
 }

@@ -16,9 +16,7 @@ use super::{
     submission::Submission,
 };
 use crate::{
-    api::{
-        CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Request, RequestError, Speculate, sampling_range,
-    },
+    api::{CacheStats, Event, MAX_DEPTH, Metrics, ModelInfo, Request, RequestError, Speculate, sampling},
     speculate::{LAYER_SKIP, StepTimes},
 };
 
@@ -106,6 +104,7 @@ impl Engine {
         self.shared.stop();
     }
 
+    /// The loaded model.
     pub fn info(&self) -> &ModelInfo {
         &self.shared.info
     }
@@ -220,6 +219,7 @@ pub struct RequestHandle {
 }
 
 impl RequestHandle {
+    /// Stops the generation within one step, as dropping the handle does.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
@@ -250,7 +250,7 @@ fn check(request: &Request, info: &ModelInfo) -> Result<(), RequestError> {
     let biased = request.sampling.logit_bias.keys();
     match request.prompt.iter().chain(biased).find(|&&id| id as usize >= info.vocab_size) {
         Some(&id) => return Err(RequestError::TokenOutOfRange { id, vocab_size: info.vocab_size }),
-        None => sampling_range::check(&request.sampling)?,
+        None => sampling::check(&request.sampling)?,
     }
     check_speculation(request, info)?;
     info.memory.check(request, info.context_length)

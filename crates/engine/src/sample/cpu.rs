@@ -4,7 +4,7 @@ use kernels::SampleError;
 use mlx::{Array, Dtype, OutputSpec};
 
 use super::{Draw, SampleOutput, code_of, history::extended};
-use crate::api::TokenSet;
+use crate::api::{TokenSet, sampling::with_parameters};
 
 /// Arithmetic per logit, in multiplications: sampling draws noise for it.
 const WORK_PER_LOGIT: usize = 16;
@@ -49,19 +49,14 @@ impl Draw {
     fn token(&self, logits: &[f32], pending: &[u32]) -> Result<u32, SampleError> {
         let generated = self.draft.iter().chain(pending).copied();
         let history = self.history.as_ref().map(|history| extended(history, generated));
-        let sampling = kernels::Sampling {
-            temperature: self.sampling.temperature,
-            top_k: self.sampling.top_k,
-            top_p: self.sampling.top_p,
-            min_p: self.sampling.min_p,
-            repetition_penalty: self.sampling.repetition_penalty,
-            presence_penalty: self.sampling.presence_penalty,
-            frequency_penalty: self.sampling.frequency_penalty,
-            allowed: self.allowed.as_ref().and_then(TokenSet::words),
-            bias: &self.bias,
-            past: history.as_deref().unwrap_or(&[]),
-            seed: self.sampling.seed,
-        };
+        let sampling = with_parameters!(
+            self.sampling,
+            kernels::Sampling {
+                allowed: self.allowed.as_ref().and_then(TokenSet::words),
+                bias: &self.bias,
+                past: history.as_deref().unwrap_or(&[]),
+            }
+        );
         kernels::sample(logits, &sampling, self.position)
     }
 }

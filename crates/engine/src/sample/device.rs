@@ -17,11 +17,8 @@ impl Draw {
     /// `None` unless it draws from all tokens by their own logits.
     fn as_plain(&self, vocab_size: usize) -> Option<PlainDraw> {
         let sampling = &self.sampling;
-        let all = (sampling.top_k == 0 || sampling.top_k >= vocab_size)
-            && sampling.top_p >= 1.0
-            && sampling.min_p <= 0.0;
         let own = self.bias.is_empty() && self.allowed.is_none() && self.history.is_none();
-        (own && (all || sampling.temperature == 0.0)).then_some(PlainDraw {
+        (own && (sampling.keeps_all(vocab_size) || sampling.temperature == 0.0)).then_some(PlainDraw {
             temperature: sampling.temperature,
             seed: sampling.seed,
             position: self.position,

@@ -1,6 +1,9 @@
 //! Integration tests of the engine. Tests that need a process of their own are binaries beside this
 //! folder.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 mod broken;
 mod dflash;
 mod disk;

@@ -1,5 +1,8 @@
 //! Kernels against plain computations, and against themselves one row at a time.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 mod attention;
 mod elementwise;
 mod grouped;

@@ -4,19 +4,7 @@ use crate::support::*;
 use lanner_kernels::*;
 use proptest::prelude::*;
 
-const PLAIN: Sampling = Sampling {
-    temperature: 1.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    allowed: None,
-    bias: &[],
-    past: &[],
-    seed: 7,
-};
+const PLAIN: Sampling = Sampling { temperature: 1.0, seed: 7, ..Sampling::GREEDY };
 
 fn filters() -> impl Strategy<Value = (f32, usize, f32, f32)> {
     (

@@ -23,7 +23,7 @@ pub struct ModelReport {
     pub shape: Option<String>,
     pub parameters: usize,
     pub weight_bytes: usize,
-    /// Of most weights.
+    /// Format of most weights.
     pub format: String,
     /// Precision of matrix products; `None` on a GPU.
     pub precision: Option<Precision>,

@@ -1,4 +1,4 @@
-//! What can be wrong with the configuration.
+//! Errors of the configuration.
 
 use std::path::PathBuf;
 

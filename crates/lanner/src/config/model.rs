@@ -19,7 +19,7 @@ pub const DISK_CACHE_BYTES: usize = 3 << 30;
 
 #[derive(Clone)]
 pub struct ModelConfig {
-    /// As the user wrote it; `None`: the built-in model.
+    /// Name as the user wrote it; `None`: the built-in model.
     pub model: Option<String>,
     pub options: engine::Options,
     pub hub: HubConfig,

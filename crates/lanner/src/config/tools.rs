@@ -1,4 +1,4 @@
-//! What the commands that need no running model are asked: models, rm, cache, quantize, ngram.
+//! Arguments of the commands that need no running model: models, rm, cache, quantize, ngram.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub struct DiskCacheConfig {
 }
 
 pub struct QuantizeConfig {
-    /// As the user wrote it.
+    /// Name as the user wrote it.
     pub source: String,
     /// `None`: only show what would be written.
     pub out: Option<PathBuf>,

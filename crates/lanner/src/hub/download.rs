@@ -29,7 +29,7 @@ use super::{
 };
 
 const CHUNK: usize = 256 << 10;
-/// What downloads of one snapshot's files share.
+/// State shared by downloads of one snapshot's files.
 pub struct Fetch<'a> {
     pub client: &'a Client,
     pub cache: &'a RepoCache,

@@ -26,9 +26,9 @@ pub struct RemoteFile {
 /// The hash that names a blob, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Digest {
-    /// Of large files (LFS).
+    /// SHA-256 of large files (LFS).
     Sha256(String),
-    /// Of files in the Git repository itself: SHA-1 of a header and the contents.
+    /// Hash of files in the Git repository itself: SHA-1 of a header and the contents.
     Git(String),
 }
 

@@ -1,4 +1,4 @@
-//! What a model in the cache lacks.
+//! Files that a model in the cache lacks.
 
 use std::fmt;
 

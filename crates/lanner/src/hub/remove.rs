@@ -16,7 +16,7 @@ use super::{
     name::{RepoName, is_commit},
 };
 
-/// What a removal deletes.
+/// Files that a removal deletes.
 #[derive(Debug)]
 pub struct Removal {
     cache: RepoCache,

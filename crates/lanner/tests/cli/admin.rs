@@ -60,7 +60,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // As the program does at exit.
+        // The program does the same at exit.
         self.server.host.stop();
     }
 }

@@ -1,6 +1,9 @@
 //! The program as its users see it. Server tests run over a scripted engine and a byte
 //! tokenizer, command tests over a small recorded checkpoint.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 mod admin;
 mod anthropic;
 mod bench;

@@ -1,4 +1,4 @@
-//! What every request gets whatever its route: a canonical path, an id, and a way to cancel it.
+//! Common to requests of all routes: a canonical path, an id, and a way to cancel it.
 
 use std::{
     io::{BufRead, BufReader},

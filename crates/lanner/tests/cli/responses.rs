@@ -131,7 +131,7 @@ fn stream_ends_with_the_response_of_a_blocking_request() {
             let reply = ask(&server, &streamed);
             names(&reply);
             let mut last = reply.events().pop().unwrap()["response"].take();
-            // Of another answer.
+            // From another answer.
             for key in ["id", "created_at", "completed_at"] {
                 last[key] = whole[key].clone();
             }

@@ -114,17 +114,5 @@ fn sampling_matches_the_cpu() {
 }
 
 fn sampling(draw: &PlainDraw) -> Sampling<'static> {
-    Sampling {
-        temperature: draw.temperature,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-        allowed: None,
-        bias: &[],
-        past: &[],
-        seed: draw.seed,
-    }
+    Sampling { temperature: draw.temperature, seed: draw.seed, ..Sampling::GREEDY }
 }

@@ -3,6 +3,9 @@
 //! Kernels run on an emulated device, which g++ compiles from the same sources, or with
 //! `LANNER_GPU=1` on this machine's GPU.
 
+// A panic is the verdict of a test.
+#![allow(clippy::unwrap_used)]
+
 mod device;
 mod emulation;
 mod layers;

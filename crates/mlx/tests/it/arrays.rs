@@ -166,7 +166,7 @@ fn every_bridge_function_that_can_throw_returns_a_result() {
         "device_address",
         "free_device",
     ];
-    let source = include_str!("../src/bridge.rs");
+    let source = include_str!("../../src/bridge.rs");
     let mut seen = 0;
     for declaration in source.split(';').filter_map(|part| part.split_once("fn ").map(|(_, rest)| rest)) {
         let name = declaration.split('(').next().expect("a name");
