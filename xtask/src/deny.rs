@@ -31,7 +31,7 @@ struct Package {
 ///
 /// # Errors
 /// There are faults, or `deny.toml` or Cargo's metadata cannot be read.
-pub fn run(root: &Path) -> Result<(), String> {
+pub(crate) fn run(root: &Path) -> Result<(), String> {
     let path = root.join("deny.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let rules = Rules::parse(&text)?;

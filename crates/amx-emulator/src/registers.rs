@@ -32,14 +32,14 @@ struct Shape {
 }
 
 impl Registers {
-    pub const RELEASED: Registers = Registers { config: [0; 64], tiles: [ZERO; TILES] };
+    pub(crate) const RELEASED: Registers = Registers { config: [0; 64], tiles: [ZERO; TILES] };
 
     /// `None`, without effect, if AMX would refuse the instruction.
     ///
     /// # Safety
     /// The instruction's memory must be valid to read or write, and the processor must have
     /// AVX-512.
-    pub unsafe fn execute(&mut self, instruction: Instruction) -> Option<()> {
+    pub(crate) unsafe fn execute(&mut self, instruction: Instruction) -> Option<()> {
         // SAFETY: the caller ensures it.
         unsafe {
             match instruction {

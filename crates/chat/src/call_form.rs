@@ -26,7 +26,7 @@ const VALUE: &str = "call-form";
 impl CallForm {
     /// The first form in which the template writes a call, and not as Python prints objects; else
     /// the first that it takes.
-    pub fn detect(template: &Template) -> Self {
+    pub(crate) fn detect(template: &Template) -> Self {
         let prompts = FORMS.map(|form| (form, form.probe(template)));
         let first = |fits: &dyn Fn(&str) -> bool| {
             let found = prompts.iter().find(|(_, prompt)| prompt.as_deref().is_some_and(fits));

@@ -115,7 +115,7 @@ pub(crate) struct DecodeState {
 }
 
 impl DecodeState {
-    pub fn new(tokenizer: &Tokenizer, skip_special_tokens: bool) -> Self {
+    pub(crate) fn new(tokenizer: &Tokenizer, skip_special_tokens: bool) -> Self {
         let strip_start = tokenizer.token_bytes_rules().and_then(|p| p.strip_start);
         Self {
             skip_special_tokens,
@@ -126,7 +126,7 @@ impl DecodeState {
         }
     }
 
-    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
+    pub(crate) fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> String {
         if self.skip_special_tokens && tokenizer.is_special(id) && !self.shown.contains(&id) {
             return String::new();
         }
@@ -139,7 +139,7 @@ impl DecodeState {
         self.strip(text)
     }
 
-    pub fn finish(&mut self, tokenizer: &Tokenizer) -> String {
+    pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> String {
         if !self.whole.is_empty() {
             return tokenizer.decode_whole(&std::mem::take(&mut self.whole));
         }

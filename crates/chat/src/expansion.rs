@@ -51,7 +51,7 @@ impl Expansion {
     ///
     /// # Errors
     /// Invalid JSON, or rules that lengthen a text more than any tokenizer needs.
-    pub fn from_tokenizer_json(json: &[u8]) -> Result<Expansion> {
+    pub(crate) fn from_tokenizer_json(json: &[u8]) -> Result<Expansion> {
         // The usual cause of invalid JSON is a truncated download.
         let parts: TokenizerJson =
             serde_json::from_slice(json).map_err(|e| Error::Tokenizer(e.to_string()))?;
@@ -66,7 +66,7 @@ impl Expansion {
     }
 
     /// Whether the normalized text stays within the limit.
-    pub fn allows(self, text: &str) -> bool {
+    pub(crate) fn allows(self, text: &str) -> bool {
         let length = text.len() as u64 + 1;
         let most = length.saturating_mul(self.factor).saturating_add(length.saturating_mul(self.added));
         (self.factor <= ORDINARY.factor && self.added <= ORDINARY.added) || most <= MAX_NORMALIZED

@@ -22,7 +22,7 @@ pub(crate) struct TokenBytes {
 
 impl TokenBytes {
     /// Parses a decoder; `None` if it has a rule that needs whole texts.
-    pub fn from_decoder(decoder: &Value) -> Option<Self> {
+    pub(crate) fn from_decoder(decoder: &Value) -> Option<Self> {
         let mut rules = Self::default();
         rules.add(decoder).then_some(rules)
     }
@@ -61,7 +61,7 @@ impl TokenBytes {
     }
 
     /// The bytes of a token, which may be partial characters.
-    pub fn bytes(&self, token: &str) -> Vec<u8> {
+    pub(crate) fn bytes(&self, token: &str) -> Vec<u8> {
         if let Some(alphabet) = &self.byte_level {
             let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
             return mapped.unwrap_or_else(|| token.as_bytes().to_vec());

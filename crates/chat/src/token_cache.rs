@@ -24,7 +24,7 @@ const MAX_ENTRY_DIVISOR: usize = 4;
 
 /// Special tokens before which a text can be split.
 #[derive(Debug)]
-pub struct SplitPoints {
+pub(crate) struct SplitPoints {
     tokens: HashSet<String>,
     /// First characters of the tokens.
     first_chars: Vec<char>,
@@ -35,7 +35,7 @@ pub struct SplitPoints {
 impl SplitPoints {
     /// Selects the added tokens that are found in any context: no other token contains them or
     /// overlaps with their start, and they neither require nor consume the text before them.
-    pub fn new<'a>(added: impl Iterator<Item = &'a AddedToken>) -> SplitPoints {
+    pub(crate) fn new<'a>(added: impl Iterator<Item = &'a AddedToken>) -> SplitPoints {
         // Normalized tokens are searched for later, in the text between these.
         let raw: Vec<&AddedToken> = added.filter(|token| !token.normalized).collect();
         // Every suffix of every token is looked up.
@@ -100,7 +100,7 @@ impl SplitPoints {
 
 /// LRU cache of the ids of text parts, limited in bytes.
 #[derive(Debug)]
-pub struct TokenCache {
+pub(crate) struct TokenCache {
     budget: usize,
     state: Mutex<State>,
 }
@@ -122,12 +122,12 @@ struct Entry {
 }
 
 impl TokenCache {
-    pub fn new(budget: usize) -> TokenCache {
+    pub(crate) fn new(budget: usize) -> TokenCache {
         TokenCache { budget, state: Mutex::default() }
     }
 
     /// The ids of a text; `encode` computes those of a part.
-    pub fn encode<E>(
+    pub(crate) fn encode<E>(
         &self,
         text: &str,
         split_points: &SplitPoints,

@@ -11,7 +11,7 @@ use nn::{CoreAttention, DeltaNet, DeltaRow, KvRow, Rope, Softmax};
 use crate::cache::Cache;
 
 /// Tokens that a sequence computes in a step.
-pub struct BatchRow<'a> {
+pub(crate) struct BatchRow<'a> {
     pub num_tokens: usize,
     /// The last ones of those, which may be [rewound](Cache::rewind).
     pub num_draft: usize,
@@ -29,7 +29,7 @@ struct Row<'a> {
 }
 
 /// A step: `tokens` in all, rows in order.
-pub struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     rows: Vec<Row<'a>>,
     /// Position of every token in its own sequence, int32 `[tokens]`.
     positions: Array,
@@ -41,7 +41,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub fn new(rows: impl IntoIterator<Item = BatchRow<'a>>) -> Batch<'a> {
+    pub(crate) fn new(rows: impl IntoIterator<Item = BatchRow<'a>>) -> Batch<'a> {
         let mut placed = vec![];
         let mut positions: Vec<i32> = vec![];
         for BatchRow { num_tokens, num_draft, num_computed, caches } in rows {
@@ -54,41 +54,41 @@ impl<'a> Batch<'a> {
     }
 
     /// Captures the residual stream after these layers.
-    pub fn capture(&mut self, layers: &[usize]) {
+    pub(crate) fn capture(&mut self, layers: &[usize]) {
         self.capture = layers.to_vec();
     }
 
     /// Skips these layers, whose caches stay unchanged, in models that
     /// [support](crate::models::Model::layers) it. The output is approximate.
-    pub fn skip_layers(&mut self, layers: &[usize]) {
+    pub(crate) fn skip_layers(&mut self, layers: &[usize]) {
         self.skipped = layers.to_vec();
     }
 
     /// Whether a model is to run this layer.
-    pub fn runs_layer(&self, layer: usize) -> bool {
+    pub(crate) fn runs_layer(&self, layer: usize) -> bool {
         !self.skipped.contains(&layer)
     }
 
     /// Called by a model after each layer, with its output `x` `[tokens, hidden_size]`.
-    pub fn after_layer(&mut self, layer: usize, x: &Array) {
+    pub(crate) fn after_layer(&mut self, layer: usize, x: &Array) {
         if self.capture.contains(&layer) {
             self.captured.push((layer, x.clone()));
         }
     }
 
     /// Captured layers and the residual stream `[tokens, hidden_size]` after each.
-    pub fn take_captured(&mut self) -> Vec<(usize, Array)> {
+    pub(crate) fn take_captured(&mut self) -> Vec<(usize, Array)> {
         std::mem::take(&mut self.captured)
     }
 
     /// Position of every token in its own sequence, int32 `[tokens]`.
-    pub fn positions(&self) -> &Array {
+    pub(crate) fn positions(&self) -> &Array {
         &self.positions
     }
 
     /// Rotary embedding of `x` `[tokens, heads, head_dim]` at each token's own position.
     #[track_caller]
-    pub fn rope(&self, x: &Array, rope: &Rope) -> Array {
+    pub(crate) fn rope(&self, x: &Array, rope: &Rope) -> Array {
         nn::rope(x, &self.positions, rope)
     }
 
@@ -96,7 +96,7 @@ impl<'a> Batch<'a> {
     /// `q` `[tokens, heads * head_dim]`, twice as wide with gates, `k`, `v` `[tokens, kv_heads *
     /// head_dim]`.
     #[track_caller]
-    pub fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
+    pub(crate) fn attend_heads(&mut self, layer: usize, qkv: [&Array; 3], heads: &CoreAttention) -> Array {
         let rows = self.rows.iter_mut();
         let mut rows: Vec<KvRow> =
             rows.map(|row| row.caches[layer].as_kv().row(row.span.len() as i32)).collect();
@@ -107,7 +107,14 @@ impl<'a> Batch<'a> {
     /// past: `qkv` `[tokens, channels]`, `b`, `a` `[tokens, value_heads]`; returns `[tokens,
     /// value_heads * value_dim]`.
     #[track_caller]
-    pub fn delta_net(&mut self, layer: usize, qkv: &Array, b: &Array, a: &Array, net: &DeltaNet) -> Array {
+    pub(crate) fn delta_net(
+        &mut self,
+        layer: usize,
+        qkv: &Array,
+        b: &Array,
+        a: &Array,
+        net: &DeltaNet,
+    ) -> Array {
         let rows = self.rows.iter_mut();
         let mut rows: Vec<DeltaRow> = rows.map(|row| row.delta(layer)).collect();
         net.forward(qkv, b, a, &mut rows)
@@ -116,19 +123,33 @@ impl<'a> Batch<'a> {
     /// Causal attention of each row over its own past: `q` `[tokens, heads, head_dim]`, `k`, `v`
     /// `[tokens, kv_heads, dim]`.
     #[track_caller]
-    pub fn attend(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, softmax: &Softmax) -> Array {
+    pub(crate) fn attend(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        softmax: &Softmax,
+    ) -> Array {
         self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend(&q, [&k, &v], softmax))
     }
 
     /// Like [`attend`](Batch::attend), without a causal mask within the step.
     #[track_caller]
-    pub fn attend_all(&mut self, layer: usize, q: &Array, k: &Array, v: &Array, softmax: &Softmax) -> Array {
+    pub(crate) fn attend_all(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        k: &Array,
+        v: &Array,
+        softmax: &Softmax,
+    ) -> Array {
         self.per_row([q, k, v], |row, [q, k, v]| row.caches[layer].as_kv().attend_all(&q, [&k, &v], softmax))
     }
 
     /// Appends keys and values `[tokens, kv_heads, dim]` to each row's cache.
     #[track_caller]
-    pub fn append(&mut self, layer: usize, k: &Array, v: &Array) {
+    pub(crate) fn append(&mut self, layer: usize, k: &Array, v: &Array) {
         for row in &mut self.rows {
             let own = |x: &Array| x.slice(0, row.span.start, row.span.end);
             row.caches[layer].as_kv().append([&own(k), &own(v)]);
@@ -138,21 +159,21 @@ impl<'a> Batch<'a> {
     /// Appends keys and values like [`attend_heads`](Batch::attend_heads), without attention: `k`,
     /// `v` `[tokens, kv_heads * head_dim]`.
     #[track_caller]
-    pub fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
+    pub(crate) fn append_heads(&mut self, layer: usize, kv: [&Array; 2], heads: &CoreAttention) {
         let [k, v] = heads.keys_and_values(kv, &self.positions);
         self.append(layer, &k, &v);
     }
 
     /// Attention over the keys and values that another layer appended in this step.
     #[track_caller]
-    pub fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
+    pub(crate) fn attend_over(&mut self, layer: usize, q: &Array, softmax: &Softmax) -> Array {
         self.per_row([q], |row, [q]| row.caches[layer].as_kv().attend_over(&q, softmax))
     }
 
     /// Causal attention over latents `[tokens, 1, dim]`: keys whose first `value_dim` numbers are
     /// the values.
     #[track_caller]
-    pub fn attend_latent(
+    pub(crate) fn attend_latent(
         &mut self,
         layer: usize,
         q: &Array,
@@ -167,7 +188,7 @@ impl<'a> Batch<'a> {
 
     /// Short causal convolution of `x` `[tokens, channels]`, each row continuing its own past.
     #[track_caller]
-    pub fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
+    pub(crate) fn causal_conv(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
         self.per_row([x], |row, [x]| {
             row.caches[layer].as_recurrent().causal_conv(&x, row.num_draft, weight, false)
         })
@@ -175,7 +196,7 @@ impl<'a> Batch<'a> {
 
     /// [`causal_conv`](Batch::causal_conv), then SiLU.
     #[track_caller]
-    pub fn causal_conv_silu(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
+    pub(crate) fn causal_conv_silu(&mut self, layer: usize, x: &Array, weight: &Array) -> Array {
         self.per_row([x], |row, [x]| {
             row.caches[layer].as_recurrent().causal_conv(&x, row.num_draft, weight, true)
         })
@@ -185,7 +206,13 @@ impl<'a> Batch<'a> {
     /// value_dim]`, `beta` `[tokens, value_heads]`, the decay `g` likewise, or per channel
     /// `[tokens, value_heads, key_dim]`.
     #[track_caller]
-    pub fn gated_delta(&mut self, layer: usize, [q, k, v]: [&Array; 3], g: &Array, beta: &Array) -> Array {
+    pub(crate) fn gated_delta(
+        &mut self,
+        layer: usize,
+        [q, k, v]: [&Array; 3],
+        g: &Array,
+        beta: &Array,
+    ) -> Array {
         self.per_row([q, k, v, g, beta], |row, [q, k, v, g, beta]| {
             let [q, k, v, g, beta] = [q, k, v, g, beta].map(|x| x.reshape(&[&[1], x.shape()].concat()));
             let out = row.caches[layer].as_recurrent().gated_delta([&q, &k, &v], row.num_draft, &g, &beta);
@@ -194,7 +221,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Arrays of the caches after the step, to be evaluated with it.
-    pub fn cache_arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn cache_arrays(&self) -> impl Iterator<Item = &Array> {
         self.rows.iter().flat_map(|row| row.caches.iter().flat_map(Cache::arrays))
     }
 

@@ -149,7 +149,7 @@ fn weight_paths(folder: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// There is no `weight_map`, or it names a file outside the folder.
-pub fn indexed_names(index: &Value) -> std::result::Result<BTreeSet<String>, String> {
+pub(crate) fn indexed_names(index: &Value) -> std::result::Result<BTreeSet<String>, String> {
     let map = index.get("weight_map").and_then(Value::as_object).ok_or("there is no weight_map in it")?;
     let name = |(tensor, file): (&String, &Value)| match file.as_str() {
         Some(name) if stays_inside(name) => Ok(name.to_owned()),

@@ -10,7 +10,7 @@ use crate::api::{
 };
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct GenerationConfig {
+pub(crate) struct GenerationConfig {
     pub eos_ids: Vec<u32>,
     /// `temperature` is 0 if it says `do_sample: false`.
     pub sampling: Sampling,
@@ -21,7 +21,7 @@ impl GenerationConfig {
     ///
     /// # Errors
     /// One sentence that names the file and the key.
-    pub fn of(name: &str, config: Option<&Value>) -> Result<GenerationConfig> {
+    pub(crate) fn of(name: &str, config: Option<&Value>) -> Result<GenerationConfig> {
         let defaults = Sampling { temperature: 1.0, ..Sampling::default() };
         let Some(config) = config else {
             return Ok(GenerationConfig { eos_ids: vec![], sampling: defaults });

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one step's work; a panic in it is an error like any other.
-pub fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|e| e.to_string()),
         Err(panic) => Err(mlx::panic_message(&*panic)),
@@ -11,7 +11,7 @@ pub fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, String> {
 }
 
 /// As [`guarded`], of work that fails by a panic alone.
-pub fn contained(work: impl FnOnce()) -> Result<(), String> {
+pub(crate) fn contained(work: impl FnOnce()) -> Result<(), String> {
     guarded(|| {
         work();
         Ok(())
@@ -19,7 +19,7 @@ pub fn contained(work: impl FnOnce()) -> Result<(), String> {
 }
 
 /// Whether a failure of a step says that there was no memory for it.
-pub fn is_out_of_memory(message: &str) -> bool {
+pub(crate) fn is_out_of_memory(message: &str) -> bool {
     // MLX's allocators, C++, and our own checks.
     let known = ["out of memory", "bad_alloc", "[malloc", "Unable to allocate", "[metal::malloc]"];
     known.iter().any(|part| message.contains(part))

@@ -1,7 +1,7 @@
 //! Tests that need the inside: steps that fail, and caches that rewind.
 
 #[path = "../tests/it/support/checkpoint.rs"]
-pub mod checkpoint;
+pub(crate) mod checkpoint;
 #[path = "../tests/it/support/constraints.rs"]
 mod constraints;
 mod real_configs;
@@ -84,13 +84,13 @@ fn load() -> Box<dyn Model> {
     load_golden("qwen3_5-hub", Types { activations: Some(Dtype::Float32), weights: None })
 }
 
-pub fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
+pub(crate) fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     let folder = checkpoint::folder(name);
     load_checkpoint(&Checkpoint::Folder(folder.path().into()), types)
 }
 
 /// A recorded block drafter for the golden of the same name, which was loaded.
-pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::DFlash {
+pub(crate) fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::DFlash {
     let folder = checkpoint::folder(&format!("../blocks/{name}"));
     let checkpoint = Checkpoint::Folder(folder.path().into());
     let config = checkpoint.config().expect("config");
@@ -104,7 +104,7 @@ pub fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::
     block
 }
 
-pub fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
+pub(crate) fn load_checkpoint(checkpoint: &Checkpoint, types: Types) -> Box<dyn Model> {
     let config = checkpoint.config().expect("config");
     let family = models::family(&config).expect("a family");
     let files = checkpoint.weight_files().expect("files");

@@ -6,5 +6,5 @@
 pub(crate) struct CacheLine(pub [u32; 16]);
 
 impl CacheLine {
-    pub const ZERO: CacheLine = CacheLine([0; 16]);
+    pub(crate) const ZERO: CacheLine = CacheLine([0; 16]);
 }

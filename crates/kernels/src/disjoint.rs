@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 /// A `&mut [T]` that is shared between threads and handed out in disjoint parts.
-pub struct DisjointMut<'a, T> {
+pub(crate) struct DisjointMut<'a, T> {
     start: *mut T,
     length: usize,
     output: PhantomData<&'a mut [T]>,
@@ -13,7 +13,7 @@ pub struct DisjointMut<'a, T> {
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
 impl<'a, T> DisjointMut<'a, T> {
-    pub fn new(output: &'a mut [T]) -> DisjointMut<'a, T> {
+    pub(crate) fn new(output: &'a mut [T]) -> DisjointMut<'a, T> {
         DisjointMut { start: output.as_mut_ptr(), length: output.len(), output: PhantomData }
     }
 
@@ -26,7 +26,7 @@ impl<'a, T> DisjointMut<'a, T> {
     /// No two parts in use at a time may overlap.
     #[allow(clippy::mut_from_ref, reason = "parts do not overlap")]
     #[inline(always)]
-    pub unsafe fn part(&self, at: usize, length: usize) -> &mut [T] {
+    pub(crate) unsafe fn part(&self, at: usize, length: usize) -> &mut [T] {
         assert!(at <= self.length && length <= self.length - at, "a part past the end");
         // SAFETY: within the slice, which is borrowed for 'a; the caller keeps parts disjoint.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), length) }

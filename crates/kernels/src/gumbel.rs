@@ -39,7 +39,7 @@ pub fn gumbel(seed: u64, position: u64, id: u32) -> f32 {
 
 /// Noise of 64 tokens from `first`, a multiple of 4; token `first + 4 i + j` at `[j][i]`.
 #[inline(always)]
-pub fn gumbel_64(seed: u64, position: u64, first: u32) -> [[f32; LANES]; 4] {
+pub(crate) fn gumbel_64(seed: u64, position: u64, first: u32) -> [[f32; LANES]; 4] {
     let mut counters = [0; LANES];
     for (i, counter) in counters.iter_mut().enumerate() {
         *counter = first / 4 + i as u32;

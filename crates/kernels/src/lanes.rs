@@ -3,12 +3,12 @@
 
 use crate::scalar::Scalar;
 
-pub const LANES: usize = 16;
-pub type Lanes = [f32; LANES];
+pub(crate) const LANES: usize = 16;
+pub(crate) type Lanes = [f32; LANES];
 
 /// Adds the lanes as a fixed tree. Lane `i` is the sum of elements `i`, `i + 16`, `i + 32`...
 #[inline(always)]
-pub fn reduce(lanes: &Lanes) -> f32 {
+pub(crate) fn reduce(lanes: &Lanes) -> f32 {
     let mut sums = *lanes;
     let mut width = LANES / 2;
     while width > 0 {
@@ -21,7 +21,7 @@ pub fn reduce(lanes: &Lanes) -> f32 {
 }
 
 #[inline(always)]
-pub fn load(values: &[f32], chunk: usize) -> Lanes {
+pub(crate) fn load(values: &[f32], chunk: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     lanes.copy_from_slice(&values[chunk * LANES..][..LANES]);
     lanes
@@ -29,7 +29,7 @@ pub fn load(values: &[f32], chunk: usize) -> Lanes {
 
 /// Chunk `chunk` of a row as float32, zeros past the row's end.
 #[inline(always)]
-pub fn load_scalar<T: Scalar>(row: &[T], chunk: usize) -> Lanes {
+pub(crate) fn load_scalar<T: Scalar>(row: &[T], chunk: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     let rest = &row[chunk * LANES..];
     if let Some(values) = rest.first_chunk::<LANES>() {
@@ -46,7 +46,7 @@ pub fn load_scalar<T: Scalar>(row: &[T], chunk: usize) -> Lanes {
 
 /// Rounds the lanes into up to 16 values.
 #[inline(always)]
-pub fn store_scalar<T: Scalar>(lanes: &Lanes, to: &mut [T]) {
+pub(crate) fn store_scalar<T: Scalar>(lanes: &Lanes, to: &mut [T]) {
     if let Some(to) = to.first_chunk_mut::<LANES>() {
         for i in 0..LANES {
             to[i] = T::from_f32(lanes[i]);
@@ -60,7 +60,7 @@ pub fn store_scalar<T: Scalar>(lanes: &Lanes, to: &mut [T]) {
 
 /// `accumulator + a * b`, each lane rounded once.
 #[inline(always)]
-pub fn fma(accumulator: &mut Lanes, a: &Lanes, b: &Lanes) {
+pub(crate) fn fma(accumulator: &mut Lanes, a: &Lanes, b: &Lanes) {
     for i in 0..LANES {
         accumulator[i] = a[i].mul_add(b[i], accumulator[i]);
     }
@@ -68,7 +68,7 @@ pub fn fma(accumulator: &mut Lanes, a: &Lanes, b: &Lanes) {
 
 /// Dot product of slices whose length is a multiple of 16.
 #[inline(always)]
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0; LANES];
     for chunk in 0..a.len() / LANES {
         fma(&mut sums, &load(a, chunk), &load(b, chunk));
@@ -81,7 +81,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// Range reduction by ln 2, then a polynomial of degree 6. Unlike the C library's, it vectorises
 /// and gives the same bits on every platform.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let (fraction, power) = exp_parts(x);
     let scaled = (fraction + 1.0) * power;
     if x < -87.0 { 0.0 } else { scaled }
@@ -109,7 +109,7 @@ fn exp_parts(x: f32) -> (f32, f32) {
 
 /// `ln(x)` for normal positive `x`, to about 1 unit in the last place.
 #[inline(always)]
-pub fn ln(x: f32) -> f32 {
+pub(crate) fn ln(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // x = m 2ⁿ, m in [√½, √2); ln m = 2 atanh(s), s = (m - 1) / (m + 1) at most 0.172.
@@ -130,7 +130,7 @@ pub fn ln(x: f32) -> f32 {
 
 /// `tanh(x)` to a few units in the last place, small `x` included.
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh(x: f32) -> f32 {
     // exp(-2|x|) - 1, without the digits that exp rounds away next to 1.
     let (fraction, power) = exp_parts(-2.0 * x.abs());
     let below_one = power.mul_add(fraction, power - 1.0);
@@ -138,7 +138,7 @@ pub fn tanh(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub fn silu(x: f32) -> f32 {
+pub(crate) fn silu(x: f32) -> f32 {
     // Both branches keep exp's argument at or below 0.
     let e = exp(-x.abs());
     (if x >= 0.0 { x } else { x * e }) / (1.0 + e)
@@ -146,14 +146,14 @@ pub fn silu(x: f32) -> f32 {
 
 /// `1 / (1 + exp(-x))`
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     let e = exp(-x.abs());
     (if x >= 0.0 { 1.0 } else { e }) / (1.0 + e)
 }
 
 /// `ln(1 + exp(x))` to a few units in the last place.
 #[inline(always)]
-pub fn softplus(x: f32) -> f32 {
+pub(crate) fn softplus(x: f32) -> f32 {
     // ln(1 + y) is 2 atanh(s), s = y / (2 + y) at most 1/3; the omitted terms of its series are
     // below 2⁻²⁵ of it.
     let y = exp(-x.abs());
@@ -169,11 +169,11 @@ pub fn softplus(x: f32) -> f32 {
 }
 
 /// The largest argument for which [`sin_cos`] is accurate.
-pub const MAX_RADIANS: f32 = 1e6;
+pub(crate) const MAX_RADIANS: f32 = 1e6;
 
 /// Sine and cosine to about 1e-7, for `|x|` up to [`MAX_RADIANS`].
 #[inline(always)]
-pub fn sin_cos(x: f32) -> (f32, f32) {
+pub(crate) fn sin_cos(x: f32) -> (f32, f32) {
     // The multiple of π/2 is subtracted in three parts; the first product is exact.
     const HIGH: f32 = 1.570_796_4;
     const MIDDLE: f32 = -4.371_139e-8;

@@ -25,12 +25,12 @@ pub fn with_scratch<R>(length: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 
 /// Floats that start on a cache line.
 #[repr(align(64))]
-pub struct Aligned<const N: usize>(pub [f32; N]);
+pub(crate) struct Aligned<const N: usize>(pub [f32; N]);
 
 /// Prefetches values that are needed soon, a few hundred bytes, into the second-level cache: the
 /// first level tracks few outstanding lines (ADR 22).
 #[inline(always)]
-pub fn prefetch<T>(values: &[T]) {
+pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..values.len()).step_by((64 / size_of::<T>()).max(1)) {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};

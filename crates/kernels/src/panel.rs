@@ -11,12 +11,12 @@ use crate::{
 };
 
 /// Columns of a panel.
-pub const PANEL_COLUMNS: usize = 64;
+pub(crate) const PANEL_COLUMNS: usize = 64;
 /// Rows of the left matrix that share each load of the right.
-pub const REGISTER_ROWS: usize = 4;
+pub(crate) const REGISTER_ROWS: usize = 4;
 
 /// Whether a tile of [`REGISTER_ROWS`] by a whole panel fits in registers; otherwise by 16 columns.
-pub fn wide_registers() -> bool {
+pub(crate) fn wide_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return crate::simd::simd_level() >= crate::simd::SimdLevel::Avx512;
     #[cfg(not(target_arch = "x86_64"))]
@@ -25,7 +25,7 @@ pub fn wide_registers() -> bool {
 
 /// Rows of numbers, `stride` apart.
 #[derive(Clone, Copy)]
-pub struct StridedRows<'a, T = f32> {
+pub(crate) struct StridedRows<'a, T = f32> {
     pub values: &'a [T],
     pub stride: usize,
 }
@@ -42,7 +42,7 @@ impl<T> StridedRows<'_, T> {
 /// its first `columns` columns, rounded up to whole lanes. Rows of `out` are `out_stride`
 /// apart.
 #[inline(always)]
-pub fn add_product<const R: usize, T: Scalar>(
+pub(crate) fn add_product<const R: usize, T: Scalar>(
     out: &mut [f32],
     out_stride: usize,
     a: StridedRows,
@@ -97,7 +97,13 @@ fn tile<const R: usize, const N: usize, T: Scalar>(
 /// Copies the first `count` rows of `dim` numbers, `stride` apart, to panels `[panels, count, 64]`.
 /// Prefetches the rows after them.
 #[inline(always)]
-pub fn copy_to_panels<T: Scalar>(rows: &[T], count: usize, stride: usize, dim: usize, panels: &mut [f32]) {
+pub(crate) fn copy_to_panels<T: Scalar>(
+    rows: &[T],
+    count: usize,
+    stride: usize,
+    dim: usize,
+    panels: &mut [f32],
+) {
     // Row by row, to read memory in order.
     for (r, row) in rows.chunks(stride).enumerate().take(count) {
         if let Some(next) = rows.get((r + PREFETCH_ROWS) * stride..) {
@@ -118,7 +124,7 @@ const PREFETCH_ROWS: usize = 8;
 /// Transposes the first `count` rows, at most 64, of `dim` numbers to a panel
 /// `[dim rounded up to 16, 64]`. Prefetches the rows after them.
 #[inline(always)]
-pub fn transpose_to_panel<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
+pub(crate) fn transpose_to_panel<T: Scalar>(rows: &[T], count: usize, dim: usize, panel: &mut [f32]) {
     let mut columns = [[0.0; LANES]; LANES];
     for at in 0..count.div_ceil(LANES) {
         let next = &rows[((at + 1) * LANES * dim).min(rows.len())..];

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 /// `run` and everything it calls must be `#[inline(always)]` to be compiled with the selected
 /// instructions. Closures cannot be: left out of line, they run without SIMD, 50 times slower.
 /// Inner loops are therefore `for` loops.
-pub trait WithSimd {
+pub(crate) trait WithSimd {
     fn run(self);
 }
 
@@ -98,7 +98,7 @@ fn detect(limit: Option<SimdLevel>) -> SimdLevel {
 }
 
 /// Runs `kernel` compiled for [`simd_level`].
-pub fn dispatch(kernel: impl WithSimd) {
+pub(crate) fn dispatch(kernel: impl WithSimd) {
     #[cfg(target_arch = "x86_64")]
     match simd_level() {
         SimdLevel::Portable => {}

@@ -9,7 +9,7 @@ use crate::{
 
 /// Element `i` of row `j` becomes element `j` of column `i`.
 #[inline(always)]
-pub fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
+pub(crate) fn transpose(rows: &[Lanes; LANES], columns: &mut [Lanes; LANES]) {
     match simd_level() {
         SimdLevel::Portable => transpose_portable(rows, columns),
         // SAFETY: the processor has AVX2.

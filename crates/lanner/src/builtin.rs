@@ -1,7 +1,7 @@
 //! The model compiled into the program, so that `lanner chat` works without a download.
 
 /// The files of a model folder.
-pub struct Builtin {
+pub(crate) struct Builtin {
     pub name: &'static str,
     pub config: &'static str,
     pub generation_config: &'static str,
@@ -12,7 +12,7 @@ pub struct Builtin {
 }
 
 // Not a `const`: every codegen unit that uses one would hold a copy of the weights.
-pub static BUILTIN: Builtin = Builtin {
+pub(crate) static BUILTIN: Builtin = Builtin {
     name: "merlin",
     config: include_str!("../../../models/merlin/config.json"),
     generation_config: include_str!("../../../models/merlin/generation_config.json"),

@@ -22,7 +22,7 @@ const PROBE: &str = "\u{1F989}?";
 /// Caches of what was found for a model's template, least recently used first. No lock is held
 /// while rendering or tokenising: one huge prompt would block all others.
 #[derive(Default)]
-pub struct CacheBreakpoints {
+pub(crate) struct CacheBreakpoints {
     heads: Mutex<Vec<Head>>,
     openings: Mutex<Vec<Arc<Opening>>>,
 }
@@ -52,7 +52,7 @@ struct Opening {
 
 /// A prompt: `template` rendered `input` as `text`, whose tokens are `ids`.
 #[derive(Clone, Copy)]
-pub struct Rendered<'a> {
+pub(crate) struct Rendered<'a> {
     pub template: &'a Template,
     pub tokenizer: &'a Tokenizer,
     pub input: &'a RenderInput<'a>,
@@ -62,7 +62,7 @@ pub struct Rendered<'a> {
 
 impl CacheBreakpoints {
     /// Breakpoints in the prompt's ids; one that cannot be found is omitted.
-    pub fn find(&self, prompt: Rendered) -> Vec<usize> {
+    pub(crate) fn find(&self, prompt: Rendered) -> Vec<usize> {
         let (head, history) = (self.head(prompt), self.history(prompt));
         head.into_iter().chain(history).filter(|&at| at > 0).collect()
     }

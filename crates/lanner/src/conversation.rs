@@ -5,15 +5,15 @@ use serde_json::{Map, Value, json};
 use crate::model::Conversation;
 
 /// The messages before the first turn.
-pub fn opening(system: Option<&str>) -> Vec<Value> {
+pub(crate) fn opening(system: Option<&str>) -> Vec<Value> {
     system.map(|text| json!({ "role": "system", "content": text })).into_iter().collect()
 }
 
-pub fn user(text: &str) -> Value {
+pub(crate) fn user(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-pub fn assistant(content: &str, reasoning: &str) -> Value {
+pub(crate) fn assistant(content: &str, reasoning: &str) -> Value {
     let mut message = json!({ "role": "assistant", "content": content });
     if !reasoning.is_empty() {
         message["reasoning_content"] = reasoning.into();
@@ -22,7 +22,7 @@ pub fn assistant(content: &str, reasoning: &str) -> Value {
 }
 
 /// The input of the template; `think: None` leaves reasoning to it.
-pub fn prompt_for(messages: Vec<Value>, think: Option<bool>) -> Conversation {
+pub(crate) fn prompt_for(messages: Vec<Value>, think: Option<bool>) -> Conversation {
     let kwargs: Map<String, Value> =
         think.map(|think| ("enable_thinking".to_owned(), think.into())).into_iter().collect();
     Conversation { messages, kwargs, add_generation_prompt: true, ..Conversation::default() }

@@ -46,7 +46,7 @@ pub enum DraftingError {
 ///
 /// # Errors
 /// The table or the draft model cannot be read, or is for another tokenizer.
-pub fn options(config: &ModelConfig, source: &Source) -> Result<Options, DraftingError> {
+pub(crate) fn options(config: &ModelConfig, source: &Source) -> Result<Options, DraftingError> {
     let mut options = config.options.clone();
     if let Some(path) = &config.ngram_table {
         let tokenizer = model_files::tokenizer(&source.location)?;
@@ -93,7 +93,7 @@ fn difference(own: &Tokenizer, other: &Tokenizer) -> Result<Option<String>, chat
 }
 
 /// SHA-256 of a tokenizer's ids and tokens, in hexadecimal.
-pub fn fingerprint(tokenizer: &Tokenizer) -> String {
+pub(crate) fn fingerprint(tokenizer: &Tokenizer) -> String {
     let mut hash = Context::new(&SHA256);
     for (id, token) in tokenizer.vocabulary() {
         hash.update(&id.to_le_bytes());

@@ -10,12 +10,12 @@ use engine::{Constraint, ConstraintState, ModelInfo, TokenSet};
 
 /// The grammars of a model, made when the first is needed: that takes a moment.
 #[derive(Default)]
-pub struct ModelGrammars(OnceLock<Result<Arc<Grammars>, String>>);
+pub(crate) struct ModelGrammars(OnceLock<Result<Arc<Grammars>, String>>);
 
 impl ModelGrammars {
     /// # Errors
     /// The model's tokens cannot follow grammars.
-    pub fn get(&self, tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> chat::Result<Arc<Grammars>> {
+    pub(crate) fn get(&self, tokenizer: &Arc<Tokenizer>, info: &ModelInfo) -> chat::Result<Arc<Grammars>> {
         let make = || {
             let grammars = Grammars::new(tokenizer.clone(), info.vocab_size, &info.eos_ids);
             grammars.map(Arc::new).map_err(|error| match error {
@@ -31,7 +31,11 @@ impl ModelGrammars {
 ///
 /// # Errors
 /// The grammar cannot be used.
-pub fn constraint(grammars: &Grammars, source: &Source, start: &Start) -> chat::Result<Arc<dyn Constraint>> {
+pub(crate) fn constraint(
+    grammars: &Grammars,
+    source: &Source,
+    start: &Start,
+) -> chat::Result<Arc<dyn Constraint>> {
     Ok(Arc::new(GrammarConstraint(grammars.compile(source, start)?)))
 }
 

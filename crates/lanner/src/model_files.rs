@@ -13,7 +13,7 @@ use crate::{
     source::ModelLocation,
 };
 
-pub fn checkpoint(location: ModelLocation) -> Checkpoint {
+pub(crate) fn checkpoint(location: ModelLocation) -> Checkpoint {
     match location {
         ModelLocation::Builtin => {
             let Builtin { config, generation_config, weights, .. } = BUILTIN;
@@ -26,7 +26,7 @@ pub fn checkpoint(location: ModelLocation) -> Checkpoint {
 
 /// # Errors
 /// There is no tokenizer, or it cannot be read.
-pub fn tokenizer(location: &ModelLocation) -> Result<Tokenizer, chat::Error> {
+pub(crate) fn tokenizer(location: &ModelLocation) -> Result<Tokenizer, chat::Error> {
     match folder(location) {
         None => {
             Tokenizer::from_bytes(BUILTIN.tokenizer.as_bytes(), Some(BUILTIN.tokenizer_config.as_bytes()))
@@ -39,7 +39,7 @@ pub fn tokenizer(location: &ModelLocation) -> Result<Tokenizer, chat::Error> {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn template(location: &ModelLocation) -> Result<Option<Template>, chat::Error> {
+pub(crate) fn template(location: &ModelLocation) -> Result<Option<Template>, chat::Error> {
     let Some(folder) = folder(location) else {
         let config: Value = serde_json::from_str(BUILTIN.tokenizer_config).unwrap_or_default();
         let special = ["bos_token", "eos_token"].map(|name| (name.to_owned(), config[name].clone()));
@@ -57,12 +57,12 @@ pub fn template(location: &ModelLocation) -> Result<Option<Template>, chat::Erro
 ///
 /// # Errors
 /// They are made in a way that is not supported.
-pub fn pooling(location: &ModelLocation) -> Result<Pooling, String> {
+pub(crate) fn pooling(location: &ModelLocation) -> Result<Pooling, String> {
     folder(location).map_or(Ok(Pooling::Mean), pooling::from_folder)
 }
 
 /// The end-of-sequence token that tokenizer_config.json names, if any.
-pub fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
+pub(crate) fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
     let id = tokenizer.eos_token().and_then(|token| tokenizer.token_to_id(token));
     id.into_iter().collect()
 }

@@ -20,7 +20,7 @@ const POOLINGS: [(&str, Option<Pooling>); 6] = [
 ///
 /// # Errors
 /// The checkpoint names a pooling, or layers after it, that are not supported.
-pub fn from_folder(folder: &Path) -> Result<Pooling, String> {
+pub(crate) fn from_folder(folder: &Path) -> Result<Pooling, String> {
     let read = |name: &str| -> Result<Value, String> {
         let path = folder.join(name);
         if !path.exists() {

@@ -16,7 +16,7 @@ use crate::platform::{MLX_VERSION, Wheel, required_files};
 ///
 /// # Errors
 /// One sentence that says what failed and what to run.
-pub fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, String> {
+pub(crate) fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, String> {
     let name = format!("{}-{MLX_VERSION}-{}", wheel.package, &wheel.sha256[..12]);
     let home = cache.join(&name);
     if !home.join("mlx").is_dir() {
@@ -30,7 +30,7 @@ pub fn fetch(wheel: &Wheel, cache: &Path) -> Result<PathBuf, String> {
 }
 
 /// Fails, naming the file, if the build would not find what it needs.
-pub fn check_layout(wheel: &Wheel, mlx: &Path) -> Result<(), String> {
+pub(crate) fn check_layout(wheel: &Wheel, mlx: &Path) -> Result<(), String> {
     match required_files(wheel).into_iter().find(|file| !mlx.join(file).is_file()) {
         None => Ok(()),
         Some(file) => Err(format!("{} has no {file}; delete the folder and build again", mlx.display())),
@@ -62,7 +62,7 @@ fn download(wheel: &Wheel, to: &Path) -> Result<PathBuf, String> {
 }
 
 /// Fails unless the file's sha256 is the one pinned.
-pub fn verify(file: &Path, sha256: &str) -> Result<(), String> {
+pub(crate) fn verify(file: &Path, sha256: &str) -> Result<(), String> {
     let bytes = fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     let found: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     if found == sha256 {
@@ -89,7 +89,7 @@ fn unpack(wheel: &Wheel, file: &Path, partial: &Path, home: &Path) -> Result<(),
 ///
 /// # Errors
 /// Neither is known.
-pub fn cache_dir() -> Result<PathBuf, String> {
+pub(crate) fn cache_dir() -> Result<PathBuf, String> {
     if let Some(dir) = env::var_os("LANNER_CACHE") {
         return Ok(PathBuf::from(dir).join("mlx"));
     }
@@ -102,7 +102,7 @@ pub fn cache_dir() -> Result<PathBuf, String> {
 }
 
 /// Version of macOS on this machine, e.g. 15; `None` elsewhere.
-pub fn macos_major() -> Option<u32> {
+pub(crate) fn macos_major() -> Option<u32> {
     let output = Command::new("sw_vers").arg("-productVersion").output().ok()?;
     String::from_utf8(output.stdout).ok()?.split('.').next()?.trim().parse().ok()
 }

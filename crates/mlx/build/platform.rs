@@ -2,11 +2,11 @@
 //! on any machine.
 
 /// The MLX release every wheel below belongs to.
-pub const MLX_VERSION: &str = "0.32.4";
+pub(crate) const MLX_VERSION: &str = "0.32.4";
 
 /// One prebuilt MLX: a wheel with headers, the shared library and, for Metal, the kernel library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wheel {
+pub(crate) struct Wheel {
     /// Package name on the Python package index.
     pub package: &'static str,
     /// Platform tag that makes pip pick this wheel on any host.
@@ -16,7 +16,7 @@ pub struct Wheel {
     pub library: &'static str,
 }
 
-pub const WHEELS: &[Wheel] = &[
+pub(crate) const WHEELS: &[Wheel] = &[
     Wheel {
         package: "mlx-cpu",
         platform: "manylinux_2_35_x86_64",
@@ -68,7 +68,12 @@ pub const WHEELS: &[Wheel] = &[
 ///
 /// # Errors
 /// One sentence for a platform that MLX has no wheel for.
-pub fn choose(os: &str, arch: &str, cuda: bool, macos_major: Option<u32>) -> Result<&'static Wheel, String> {
+pub(crate) fn choose(
+    os: &str,
+    arch: &str,
+    cuda: bool,
+    macos_major: Option<u32>,
+) -> Result<&'static Wheel, String> {
     let (package, platform) = match (os, arch, cuda) {
         ("linux", "x86_64", false) => ("mlx-cpu", "manylinux_2_35_x86_64"),
         ("linux", "aarch64", false) => ("mlx-cpu", "manylinux_2_35_aarch64"),
@@ -94,7 +99,7 @@ pub fn choose(os: &str, arch: &str, cuda: bool, macos_major: Option<u32>) -> Res
 }
 
 /// Paths that must exist under the unpacked wheel's `mlx` folder for the build to work.
-pub fn required_files(wheel: &Wheel) -> Vec<String> {
+pub(crate) fn required_files(wheel: &Wheel) -> Vec<String> {
     let mut files = vec![
         format!("lib/{}", wheel.library),
         "include/mlx/mlx.h".into(),

@@ -1,5 +1,7 @@
 //! The only bridge to C++. Every function that can throw returns `Result`; no raw pointers.
 
+#![allow(unreachable_pub, reason = "cxx makes its items public")]
+
 pub use ffi::*;
 
 #[allow(unsafe_code, reason = "cxx generates it")]

@@ -12,7 +12,7 @@ use crate::{
 type Body = dyn Fn(&[Input], &mut [Output]) + Send + Sync;
 
 /// A kernel as the bridge passes it to MLX.
-pub struct Kernel {
+pub(crate) struct Kernel {
     name: &'static str,
     body: Box<Body>,
 }

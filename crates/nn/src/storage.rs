@@ -30,11 +30,11 @@ impl WeightStorage {
     ///
     /// # Errors
     /// The matrix cannot be evaluated, or memory is exhausted.
-    pub fn prepacked(matrix: Matrix) -> Result<WeightStorage> {
+    pub(crate) fn prepacked(matrix: Matrix) -> Result<WeightStorage> {
         on_backend!(prepack(matrix))
     }
 
-    pub fn outputs(&self) -> i32 {
+    pub(crate) fn outputs(&self) -> i32 {
         match self {
             WeightStorage::Plain(matrix) => matrix.outputs(),
             WeightStorage::Prepacked(packed) => packed.outputs,
@@ -42,7 +42,7 @@ impl WeightStorage {
         }
     }
 
-    pub fn inputs(&self) -> i32 {
+    pub(crate) fn inputs(&self) -> i32 {
         match self {
             WeightStorage::Plain(matrix) => matrix.inputs(),
             WeightStorage::Prepacked(packed) => packed.inputs,
@@ -55,7 +55,7 @@ impl WeightStorage {
     /// # Panics
     /// If it is prepacked: a bug in the caller, since only CPU kernels read those.
     #[track_caller]
-    pub fn plain(&self) -> &Matrix {
+    pub(crate) fn plain(&self) -> &Matrix {
         match self {
             WeightStorage::Plain(matrix) => matrix,
             WeightStorage::Prepacked(_) => panic!("MLX cannot read a prepacked matrix"),
@@ -66,7 +66,7 @@ impl WeightStorage {
 
 impl PrepackedMatrix {
     /// The type of its scales.
-    pub fn float_dtype(&self) -> Dtype {
+    pub(crate) fn float_dtype(&self) -> Dtype {
         match self.layout.floats {
             FloatType::F32 => Dtype::Float32,
             FloatType::F16 => Dtype::Float16,

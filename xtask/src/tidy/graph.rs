@@ -2,7 +2,7 @@
 
 /// The strongly connected components of two nodes or more (Tarjan, 1972), each sorted. `edges[n]`
 /// are the successors of node `n`.
-pub fn circles(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
+pub(super) fn circles(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let mut search =
         Search { edges, index: vec![None; edges.len()], low: vec![0; edges.len()], ..Search::default() };
     for node in 0..edges.len() {

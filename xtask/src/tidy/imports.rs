@@ -35,7 +35,7 @@ struct Floors {
     other: usize,
 }
 
-pub fn check(sources: &[Source]) -> Vec<Fault> {
+pub(super) fn check(sources: &[Source]) -> Vec<Fault> {
     let mut faults: Vec<Fault> = sources.iter().flat_map(crate_order).collect();
     for (name, files) in by_crate(sources) {
         let modules = Modules::new(&files);

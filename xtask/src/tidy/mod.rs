@@ -14,7 +14,7 @@ use source::Source;
 
 /// A violation of a rule, printed as `path:line: rule: message`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Fault {
+pub(crate) struct Fault {
     pub path: String,
     /// Counted from 1; 0 if the fault concerns the whole file.
     pub line: usize,
@@ -47,7 +47,7 @@ const RULES: [&str; 9] = [
 ///
 /// # Errors
 /// Files cannot be listed or read, or there are faults.
-pub fn run(root: &Path, only: &str) -> Result<(), String> {
+pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
     if !only.is_empty() && !RULES.contains(&only) {
         return Err(format!("there is no rule `{only}`; the rules are {}", RULES.join(", ")));
     }

@@ -4,7 +4,7 @@ use super::{Fault, source::Source};
 
 const WORDS: usize = 450;
 
-pub fn check(source: &Source) -> Option<Fault> {
+pub(super) fn check(source: &Source) -> Option<Fault> {
     let name = source.path.strip_prefix("docs/adr/")?;
     if !name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

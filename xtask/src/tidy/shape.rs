@@ -11,7 +11,7 @@ const WIDTH: usize = 100;
 const FUNCTION: usize = 60;
 const FILE: usize = 500;
 
-pub fn check(source: &Source) -> Vec<Fault> {
+pub(super) fn check(source: &Source) -> Vec<Fault> {
     let mut faults = wide_lines(source);
     if source.kind == Kind::Rust {
         faults.extend(long_functions(source));

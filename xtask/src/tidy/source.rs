@@ -2,7 +2,7 @@
 
 /// Selects the rules for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     Rust,
     Markdown,
     Manifest,
@@ -10,7 +10,7 @@ pub enum Kind {
 
 impl Kind {
     /// `None` for files without rules.
-    pub fn of(path: &str) -> Option<Kind> {
+    pub(super) fn of(path: &str) -> Option<Kind> {
         let name = path.rsplit('/').next().unwrap_or(path);
         match name.rsplit_once('.')?.1 {
             "rs" => Some(Kind::Rust),
@@ -21,7 +21,7 @@ impl Kind {
     }
 }
 
-pub struct Source {
+pub(super) struct Source {
     /// Relative to the repository's root, with slashes.
     pub path: String,
     pub kind: Kind,
@@ -33,7 +33,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(path: &str, text: &str) -> Source {
+    pub(super) fn new(path: &str, text: &str) -> Source {
         let kind = Kind::of(path).unwrap_or(Kind::Manifest);
         let (code, prose) = match kind {
             Kind::Rust => split_rust(text),

@@ -33,7 +33,7 @@ fn entries(kind: &str) -> impl Iterator<Item = Entry> {
     WORDS.lines().filter_map(entry)
 }
 
-pub fn check(source: &Source) -> Vec<Fault> {
+pub(super) fn check(source: &Source) -> Vec<Fault> {
     let mut faults = vec![];
     for (line, text) in &source.prose {
         let lower = text.to_lowercase();

@@ -167,7 +167,7 @@ impl Grammar {
 }
 
 impl Compiled {
-    pub fn parser(&self) -> llguidance::Matcher {
+    pub(super) fn parser(&self) -> llguidance::Matcher {
         // A deep clone shares no lock with the matchers of other answers.
         self.parser.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }

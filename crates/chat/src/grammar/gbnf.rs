@@ -8,7 +8,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// The grammar has no such syntax; the message names the line.
-pub fn to_lark(gbnf: &str) -> Result<String> {
+pub(super) fn to_lark(gbnf: &str) -> Result<String> {
     let (mut lark, mut rest, mut depth) = (String::new(), gbnf, 0usize);
     while let Some(first) = rest.chars().next() {
         let (written, length) = match first {

@@ -11,13 +11,13 @@ const MAX_NESTING: usize = 200;
 const MAX_CHOICES: usize = 10_000;
 
 /// llguidance's defaults, with messages that fit into a response.
-pub fn parser_limits() -> ParserLimits {
+pub(super) fn parser_limits() -> ParserLimits {
     ParserLimits { verbose_errors: false, ..ParserLimits::default() }
 }
 
 /// # Errors
 /// The source is too large or nested too deeply.
-pub fn check_text(source: &str) -> Result<()> {
+pub(super) fn check_text(source: &str) -> Result<()> {
     if source.len() > MAX_BYTES {
         return Err(Error::Grammar(format!("it has more than {MAX_BYTES} bytes")));
     }
@@ -37,7 +37,7 @@ pub fn check_text(source: &str) -> Result<()> {
 
 /// # Errors
 /// There is no choice, or there are too many.
-pub fn check_choices(choices: &[String]) -> Result<()> {
+pub(super) fn check_choices(choices: &[String]) -> Result<()> {
     match choices.len() {
         0 => Err(Error::Grammar("there is no choice in it; give at least one text".into())),
         1..=MAX_CHOICES => Ok(()),

@@ -36,7 +36,7 @@ const NAMED_SUBSCHEMAS: [&str; 5] =
 ///
 /// # Errors
 /// It has a keyword that cannot be honoured.
-pub fn prepared(schema: &Value) -> Result<Value> {
+pub(super) fn prepared(schema: &Value) -> Result<Value> {
     let mut object = match schema {
         Value::Object(object) => object.clone(),
         Value::Bool(true) => Map::new(),

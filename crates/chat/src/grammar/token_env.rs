@@ -9,14 +9,14 @@ use crate::Tokenizer;
 /// Encoded before a text, so that tokenizers which add a space to the start of texts add it there.
 const GUARD: &str = "=";
 
-pub struct TokenEnv {
+pub(super) struct TokenEnv {
     tokenizer: Arc<Tokenizer>,
     trie: TokTrie,
 }
 
 impl TokenEnv {
     /// Tokens from `vocab_size` on do not exist for the model. `eos_ids` is not empty.
-    pub fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, eos_ids: &[u32]) -> TokenEnv {
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, vocab_size: usize, eos_ids: &[u32]) -> TokenEnv {
         let bytes = |id: u32| {
             let text = tokenizer.token_bytes(id);
             match tokenizer.is_special(id) || eos_ids.contains(&id) {

@@ -10,10 +10,10 @@ use llguidance::toktrie::TokenizerEnv;
 use super::{Mask, Start, Trigger, compile::Shared};
 
 /// Most line feeds between reasoning and a grammar; they are no part of the content.
-pub const MAX_LINE_FEEDS: usize = 2;
+pub(super) const MAX_LINE_FEEDS: usize = 2;
 
 /// Strings that the two kinds of free text are searched for.
-pub struct Watches {
+pub(super) struct Watches {
     /// Ends the reasoning.
     pub close: Watch,
     /// Begins the grammar.
@@ -23,7 +23,7 @@ pub struct Watches {
 }
 
 /// Texts and tokens to find.
-pub struct Watch {
+pub(super) struct Watch {
     texts: Vec<Vec<u8>>,
     tokens: Vec<u32>,
     /// Masks by the end of the free text.
@@ -32,13 +32,13 @@ pub struct Watch {
 
 /// Where a text was found: its index, and the first byte after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub(super) struct Found {
     pub text: usize,
     pub end: usize,
 }
 
 impl Watches {
-    pub fn new(start: &Start, shared: &Shared) -> Watches {
+    pub(super) fn new(start: &Start, shared: &Shared) -> Watches {
         let close = start.reasoning.iter().map(|reasoning| reasoning.markers.close.clone().into_bytes());
         let text = |trigger: &Trigger| match trigger {
             Trigger::Text(text) => Some(text.clone().into_bytes()),
@@ -65,16 +65,16 @@ impl Watch {
         Watch { texts, tokens, masks: Mutex::default() }
     }
 
-    pub fn text(&self, found: Found) -> &[u8] {
+    pub(super) fn text(&self, found: Found) -> &[u8] {
         &self.texts[found.text]
     }
 
-    pub fn is_token(&self, id: u32) -> bool {
+    pub(super) fn is_token(&self, id: u32) -> bool {
         self.tokens.contains(&id)
     }
 
     /// The first text to be complete; of two ending together, the longer one.
-    pub fn find(&self, text: &[u8]) -> Option<Found> {
+    pub(super) fn find(&self, text: &[u8]) -> Option<Found> {
         let first = |(i, wanted): (usize, &Vec<u8>)| {
             let at = text.windows(wanted.len()).position(|window| window == wanted)?;
             Some(Found { text: i, end: at + wanted.len() })
@@ -84,14 +84,14 @@ impl Watch {
     }
 
     /// The end of a text in which a wanted one may have begun.
-    pub fn tail<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+    pub(super) fn tail<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         let longest = self.texts.iter().map(|wanted| overlap(text, wanted)).max().unwrap_or(0);
         &text[text.len() - longest..]
     }
 
     /// Tokens that may follow free text that ends with `tail`: all but those of `never` and those
     /// that complete a text and go on in a way that `accepts` does not accept.
-    pub fn mask(
+    pub(super) fn mask(
         &self,
         tail: &[u8],
         shared: &Shared,
@@ -119,7 +119,7 @@ impl Watch {
 
 impl Shared {
     /// The bytes that a token adds to the text; a special one adds its name.
-    pub fn visible(&self, id: u32) -> &[u8] {
+    pub(super) fn visible(&self, id: u32) -> &[u8] {
         let trie = self.env.tok_trie();
         let bytes = if (id as usize) < trie.vocab_size() { trie.token(id) } else { &[] };
         bytes.strip_prefix(&[llguidance::toktrie::TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// All tokens but these.
-    pub fn all_but(&self, blocked: &[u32]) -> Arc<[u32]> {
+    pub(super) fn all_but(&self, blocked: &[u32]) -> Arc<[u32]> {
         let vocab_size = self.env.tok_trie().vocab_size();
         let mut words = vec![u32::MAX; vocab_size.div_ceil(32)];
         if let (Some(last), used @ 1..) = (words.last_mut(), vocab_size % 32) {

@@ -38,7 +38,7 @@ impl Allowance {
     /// Some published templates scan all messages for every message, or append each to the previous
     /// ones, so the limits grow quadratically up to a maximum. Twenty million steps take about a
     /// second.
-    pub fn new(messages: usize, bytes: usize) -> Allowance {
+    pub(crate) fn new(messages: usize, bytes: usize) -> Allowance {
         let (messages, bytes) = (messages as u64, bytes as u64);
         let fuel = messages.saturating_mul(messages).saturating_mul(64).saturating_add(20_000_000);
         let memory = bytes.saturating_mul(messages.saturating_add(32)).saturating_add(256 << 20);
@@ -70,7 +70,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub fn reset(&self, allowance: Allowance, now: Option<DateTime>) {
+    pub(crate) fn reset(&self, allowance: Allowance, now: Option<DateTime>) {
         self.memory.store(allowance.memory, Relaxed);
         self.work.store(allowance.work, Relaxed);
         self.nesting.store(allowance.nesting, Relaxed);
@@ -80,25 +80,25 @@ impl Budget {
     }
 
     /// The time that templates observe.
-    pub fn now(&self) -> DateTime {
+    pub(crate) fn now(&self) -> DateTime {
         let fixed = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
         fixed.unwrap_or_else(|| jiff::Zoned::now().datetime())
     }
 
-    pub fn memory(&self, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn memory(&self, bytes: u64) -> Result<(), Error> {
         take(&self.memory, bytes, "it makes too many or too large values")
     }
 
-    pub fn work(&self, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn work(&self, bytes: u64) -> Result<(), Error> {
         take(&self.work, bytes, "it looks at its values too often")
     }
 
-    pub fn output(&self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn output(&self, bytes: usize) -> Result<(), Error> {
         take(&self.output, bytes as u64, OUTPUT)
     }
 
     /// Charges for a string of this many bytes.
-    pub fn string(&self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn string(&self, bytes: usize) -> Result<(), Error> {
         if bytes > MAX_TEXT {
             return Err(exhausted("it makes a string that is too long"));
         }
@@ -106,19 +106,19 @@ impl Budget {
     }
 
     /// Charges for a list of this many items.
-    pub fn list(&self, items: usize) -> Result<(), Error> {
+    pub(crate) fn list(&self, items: usize) -> Result<(), Error> {
         take(&self.nesting, 1, "it nests its values too deeply")?;
         self.memory(items as u64 * ITEM + ENTRY)
     }
 
     /// Charges for this many lists, maps or pairs, none nested in another.
-    pub fn entries(&self, entries: usize) -> Result<(), Error> {
+    pub(crate) fn entries(&self, entries: usize) -> Result<(), Error> {
         take(&self.nesting, 1, "it nests its values too deeply")?;
         self.memory((entries as u64 + 1) * ENTRY)
     }
 
     /// Charges for printing a value: quotes and escapes can make it eight times as long.
-    pub fn display(&self, value: &Value) -> Result<(), Error> {
+    pub(crate) fn display(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.string(text.len()),
             None if value.as_object().is_some() => {
@@ -132,7 +132,7 @@ impl Budget {
     /// The bytes of a value, counting nested values as often as they occur. Must precede every
     /// operation that visits nested values: a value can be larger than its memory, deeply nested,
     /// or, for a namespace, contain itself.
-    pub fn measure(&self, value: &Value) -> Result<u64, Error> {
+    pub(crate) fn measure(&self, value: &Value) -> Result<u64, Error> {
         self.measure_at(value, 0)
     }
 
@@ -164,7 +164,7 @@ impl Budget {
     }
 
     /// Charges for reading a string, or iterating over a list or map.
-    pub fn touch(&self, value: &Value) -> Result<(), Error> {
+    pub(crate) fn touch(&self, value: &Value) -> Result<(), Error> {
         match value.as_str() {
             Some(text) => self.work(text.len() as u64),
             None if value.as_object().is_some() => self.work(16 * value.len().unwrap_or(0) as u64),
@@ -173,12 +173,12 @@ impl Budget {
     }
 
     /// Charges for reading nested values.
-    pub fn look_into(&self, value: &Value) -> Result<(), Error> {
+    pub(crate) fn look_into(&self, value: &Value) -> Result<(), Error> {
         if value.as_object().is_some() { self.measure(value).map(drop) } else { self.touch(value) }
     }
 
     /// Collects the items of an iterator, charging for each.
-    pub fn collect(&self, value: &Value, into: &mut Vec<Value>) -> Result<(), Error> {
+    pub(crate) fn collect(&self, value: &Value, into: &mut Vec<Value>) -> Result<(), Error> {
         for item in value.try_iter()?.checked() {
             self.memory(ITEM)?;
             into.push(item?);
@@ -188,7 +188,7 @@ impl Budget {
 
     /// Charges for a new value and returns it. Lazy lists become plain ones: nested lazy lists
     /// would be evaluated recursively.
-    pub fn own(&self, value: Value) -> Result<Value, Error> {
+    pub(crate) fn own(&self, value: Value) -> Result<Value, Error> {
         if let Some(text) = value.as_str() {
             self.string(text.len())?;
             return Ok(value);
@@ -210,11 +210,11 @@ impl Budget {
 
     /// Registers a namespace for clearing after the rendering: if it contains itself, it is never
     /// freed.
-    pub fn register_namespace(&self, namespace: &Value) {
+    pub(crate) fn register_namespace(&self, namespace: &Value) {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner).push(namespace.clone());
     }
 
-    pub fn take_namespaces(&self) -> Vec<Value> {
+    pub(crate) fn take_namespaces(&self) -> Vec<Value> {
         std::mem::take(&mut *self.namespaces.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// # Errors
     /// A source is too large or does not parse.
-    pub fn new(sources: BTreeMap<String, String>) -> Result<Sandbox> {
+    pub(crate) fn new(sources: BTreeMap<String, String>) -> Result<Sandbox> {
         let sources = Arc::new(sources);
         let first = Worker::start(&sources)?;
         Ok(Sandbox { sources, idle: Mutex::new(vec![first]) })
@@ -47,7 +47,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The template raises an exception, fails, or exceeds a limit.
-    pub fn render(
+    pub(crate) fn render(
         &self,
         name: &str,
         variables: Value,

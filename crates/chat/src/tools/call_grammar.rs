@@ -66,7 +66,7 @@ pub(super) enum ListedValue {
 
 impl CallGrammar {
     /// Adds the call of a tool.
-    pub fn call(&mut self) -> &mut CallRule {
+    pub(super) fn call(&mut self) -> &mut CallRule {
         self.calls.push(CallRule::default());
         let last = self.calls.len() - 1;
         &mut self.calls[last]
@@ -74,31 +74,37 @@ impl CallGrammar {
 }
 
 impl CallRule {
-    pub fn text(&mut self, text: &str) -> &mut Self {
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
         self.part(Part::Text(text.to_owned()))
     }
 
-    pub fn optional(&mut self, text: &str) -> &mut Self {
+    pub(super) fn optional(&mut self, text: &str) -> &mut Self {
         self.part(Part::Optional(text.to_owned()))
     }
 
-    pub fn regex(&mut self, regex: &'static str) -> &mut Self {
+    pub(super) fn regex(&mut self, regex: &'static str) -> &mut Self {
         self.part(Part::Regex(regex))
     }
 
-    pub fn json(&mut self, schema: &Value) -> &mut Self {
+    pub(super) fn json(&mut self, schema: &Value) -> &mut Self {
         self.part(Part::Json(schema.clone()))
     }
 
     /// A parameter between `head` and `close`.
-    pub fn parameter(&mut self, parameter: &Parameter, head: &str, close: &str, tail: &str) -> &mut Self {
+    pub(super) fn parameter(
+        &mut self,
+        parameter: &Parameter,
+        head: &str,
+        close: &str,
+        tail: &str,
+    ) -> &mut Self {
         let (parameter, head) = (parameter.clone(), vec![Part::Text(head.to_owned())]);
         let tail = vec![Part::Text(tail.to_owned())];
         self.part(Part::Tagged(Tagged { parameter, head, close: close.to_owned(), tail }))
     }
 
     /// A parameter that may be followed by line feeds after its key and its value.
-    pub fn spaced_parameter(
+    pub(super) fn spaced_parameter(
         &mut self,
         parameter: &Parameter,
         key: &str,
@@ -112,7 +118,7 @@ impl CallRule {
     }
 
     /// Parameters with `separator` between them.
-    pub fn listed(
+    pub(super) fn listed(
         &mut self,
         parameters: &[Parameter],
         separator: &'static str,
@@ -133,7 +139,7 @@ impl CallRule {
 
 impl Parameter {
     /// A Python literal; JSON is one but for its words.
-    pub fn python(&self) -> ListedValue {
+    pub(super) fn python(&self) -> ListedValue {
         let plain = ["enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
         let plain = plain.iter().all(|key| self.schema.get(key).is_none());
         let words = self.types.iter().all(|name| ["boolean", "null"].contains(name));
@@ -148,7 +154,7 @@ impl Parameter {
     }
 
     /// In Gemma's notation.
-    pub fn gemma(&self) -> ListedValue {
+    pub(super) fn gemma(&self) -> ListedValue {
         ListedValue::Gemma(self.schema.clone())
     }
 }
@@ -161,36 +167,36 @@ pub(super) struct Lark<'a> {
 
 impl<'a> Lark<'a> {
     /// Writes texts by `literal`.
-    pub fn new(literal: &'a dyn Fn(&str) -> String) -> Lark<'a> {
+    pub(super) fn new(literal: &'a dyn Fn(&str) -> String) -> Lark<'a> {
         Lark { literal, rules: Vec::new() }
     }
 
-    pub fn literal(&self, text: &str) -> String {
+    pub(super) fn literal(&self, text: &str) -> String {
         (self.literal)(text)
     }
 
     /// Adds a rule and returns its name.
-    pub fn rule(&mut self, expression: &str) -> String {
+    pub(super) fn rule(&mut self, expression: &str) -> String {
         let name = format!("r{}", self.rules.len());
         self.rules.push(format!("{name}: {expression}"));
         name
     }
 
     /// Adds a terminal and returns its name.
-    pub fn terminal(&mut self, expression: &str) -> String {
+    pub(super) fn terminal(&mut self, expression: &str) -> String {
         let name = format!("T{}", self.rules.len());
         self.rules.push(format!("{name}: {expression}"));
         name
     }
 
     /// A rule of JSON that is valid against a schema.
-    pub fn json(&mut self, schema: &Value) -> Result<String, InvalidTools> {
+    pub(super) fn json(&mut self, schema: &Value) -> Result<String, InvalidTools> {
         let expression = Source::JsonSchema(closed(schema)).expression();
         Ok(self.rule(&expression.map_err(|error| invalid("tools", error.to_string()))?))
     }
 
     /// Text that is valid against a schema of strings, and what closes it.
-    pub fn text(&mut self, schema: &Value, close: &str) -> Result<String, InvalidTools> {
+    pub(super) fn text(&mut self, schema: &Value, close: &str) -> Result<String, InvalidTools> {
         let closing = self.literal(close);
         let values =
             schema["enum"].as_array().cloned().or_else(|| schema.get("const").map(|v| vec![v.clone()]));
@@ -214,7 +220,7 @@ impl<'a> Lark<'a> {
     }
 
     /// The whole grammar, which begins with `preamble`.
-    pub fn source(
+    pub(super) fn source(
         mut self,
         grammar: CallGrammar,
         parallel: bool,

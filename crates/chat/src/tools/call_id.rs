@@ -12,12 +12,12 @@ pub(super) struct CallIds {
 
 impl CallIds {
     /// Ids of a prefix and this many alphanumerics.
-    pub fn new(state: u64, (prefix, length): (&'static str, usize)) -> Self {
+    pub(super) fn new(state: u64, (prefix, length): (&'static str, usize)) -> Self {
         Self { state, prefix, length }
     }
 
     /// The next id.
-    pub fn next(&mut self) -> String {
+    pub(super) fn next(&mut self) -> String {
         let mut id = self.prefix.to_owned();
         id.extend((0..self.length).map(|_| char::from(ALPHABET[(self.random() % 62) as usize])));
         id

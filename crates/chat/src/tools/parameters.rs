@@ -122,12 +122,12 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 impl Parameter {
-    pub fn is_text(&self) -> bool {
+    pub(super) fn is_text(&self) -> bool {
         self.types.len() == 1 && self.types.contains("string")
     }
 
     /// Whether its values are written without quotes.
-    pub fn is_written_as_text(&self) -> bool {
+    pub(super) fn is_written_as_text(&self) -> bool {
         let free = ["enum", "const", "anyOf", "oneOf", "allOf", "$ref"]
             .iter()
             .all(|key| self.schema.get(key).is_none());
@@ -159,13 +159,13 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    pub fn new(reader: &'a Reader) -> Self {
+    pub(super) fn new(reader: &'a Reader) -> Self {
         reader.arguments("{");
         Self { reader, any: false }
     }
 
     /// Reads text up to one of `ends` as the value of `key`; strings are passed on as they arrive.
-    pub async fn text_value(&mut self, key: &str, tool: &Tool, ends: &[&str]) -> Result<()> {
+    pub(super) async fn text_value(&mut self, key: &str, tool: &Tool, ends: &[&str]) -> Result<()> {
         let parameter = parameter(tool, key, false);
         self.key(key);
         if !parameter.is_text() {
@@ -185,12 +185,12 @@ impl<'a> Members<'a> {
         }
     }
 
-    pub fn value(&mut self, key: &str, value: &Value) {
+    pub(super) fn value(&mut self, key: &str, value: &Value) {
         self.key(key);
         self.reader.arguments(&value.to_string());
     }
 
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.reader.arguments("}");
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct ToolParser {
 impl ToolParser {
     /// With `stream`, arguments are passed on before their call is complete: for replies that a
     /// grammar keeps valid.
-    pub fn new(dialect: Dialect, tools: Arc<ToolSet>, id_seed: u64, stream: bool) -> Self {
+    pub(crate) fn new(dialect: Dialect, tools: Arc<ToolSet>, id_seed: u64, stream: bool) -> Self {
         let syntax = dialect.syntax();
         let reader = Reader::new(CallIds::new(id_seed, syntax.id));
         let triggers = (syntax.triggers)(&tools);
@@ -46,29 +46,29 @@ impl ToolParser {
     }
 
     /// Appends text and returns the new deltas.
-    pub fn push(&mut self, text: &str) -> Vec<Delta> {
+    pub(crate) fn push(&mut self, text: &str) -> Vec<Delta> {
         self.reader.tape().text.push_str(text);
         self.run()
     }
 
     /// Returns the pending text at the end.
-    pub fn finish(&mut self) -> Vec<Delta> {
+    pub(crate) fn finish(&mut self) -> Vec<Delta> {
         self.reader.tape().ended = true;
         self.run()
     }
 
     /// Number of complete calls.
-    pub fn complete_calls(&self) -> usize {
+    pub(crate) fn complete_calls(&self) -> usize {
         self.reader.tape().complete
     }
 
     /// Whether the text so far ends in reasoning; `None` if the dialect has none of its own.
-    pub fn in_reasoning(&self) -> Option<bool> {
+    pub(crate) fn in_reasoning(&self) -> Option<bool> {
         self.dialect.is_whole_reply().then(|| self.reader.tape().in_reasoning)
     }
 
     /// Whitespace that is content unless a call follows.
-    pub fn pending_whitespace(&self) -> String {
+    pub(crate) fn pending_whitespace(&self) -> String {
         let tape = self.reader.tape();
         let pending = if self.call.is_none() && !self.after_call { &*tape.text } else { "" };
         pending[..pending.len() - pending.trim_start().len()].to_owned()

@@ -37,7 +37,7 @@ pub(super) struct Tape {
 
 impl Tape {
     /// Whether a delta is not part of an incomplete call.
-    pub fn is_certain(&self, delta: &Delta) -> bool {
+    pub(super) fn is_certain(&self, delta: &Delta) -> bool {
         match delta {
             Delta::ToolCall { index, .. } | Delta::ToolArguments { index, .. } => *index < self.complete,
             Delta::Content(_) | Delta::Reasoning(_) => true,
@@ -50,7 +50,7 @@ impl Tape {
 pub(super) struct Reader(Arc<Mutex<Tape>>);
 
 impl Reader {
-    pub fn new(ids: CallIds) -> Self {
+    pub(super) fn new(ids: CallIds) -> Self {
         let tape = Tape {
             text: String::new(),
             read: String::new(),
@@ -64,7 +64,7 @@ impl Reader {
         Self(Arc::new(Mutex::new(tape)))
     }
 
-    pub fn tape(&self) -> MutexGuard<'_, Tape> {
+    pub(super) fn tape(&self) -> MutexGuard<'_, Tape> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,7 +78,7 @@ impl Reader {
     }
 
     /// Takes the next `length` bytes.
-    pub fn take(&self, length: usize) -> String {
+    pub(super) fn take(&self, length: usize) -> String {
         let mut tape = self.tape();
         let taken: String = tape.text.drain(..length).collect();
         tape.read.push_str(&taken);
@@ -86,12 +86,12 @@ impl Reader {
     }
 
     /// Waits for at least one byte; false at the end of the text.
-    pub async fn more(&self) -> bool {
+    pub(super) async fn more(&self) -> bool {
         self.decide(|text, ended| (!text.is_empty() || ended).then_some(!text.is_empty())).await
     }
 
     /// Takes the unread text, at least one character of it.
-    pub async fn some(&self) -> Result<String> {
+    pub(super) async fn some(&self) -> Result<String> {
         match self.more().await {
             true => Ok(self.tape().text.clone()),
             false => Err(Malformed),
@@ -99,7 +99,7 @@ impl Reader {
     }
 
     /// Whether the text continues with `literal`, which stays unread.
-    pub async fn sees(&self, literal: &str) -> bool {
+    pub(super) async fn sees(&self, literal: &str) -> bool {
         self.decide(|text, ended| match text.starts_with(literal) {
             true => Some(true),
             false if literal.starts_with(text) && !ended => None,
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     /// Takes `literal` if the text continues with it.
-    pub async fn accept(&self, literal: &str) -> bool {
+    pub(super) async fn accept(&self, literal: &str) -> bool {
         let seen = self.sees(literal).await;
         if seen {
             self.take(literal.len());
@@ -118,12 +118,12 @@ impl Reader {
     }
 
     /// Takes `literal`.
-    pub async fn expect(&self, literal: &str) -> Result<()> {
+    pub(super) async fn expect(&self, literal: &str) -> Result<()> {
         if self.accept(literal).await { Ok(()) } else { Err(Malformed) }
     }
 
     /// Skips whitespace.
-    pub async fn spaces(&self) {
+    pub(super) async fn spaces(&self) {
         while self.more().await {
             let spaces = {
                 let tape = self.tape();
@@ -138,7 +138,7 @@ impl Reader {
     }
 
     /// Takes the text before the first of `markers`, which stays unread.
-    pub async fn until(&self, markers: &[&str]) -> Result<String> {
+    pub(super) async fn until(&self, markers: &[&str]) -> Result<String> {
         let mut taken = String::new();
         loop {
             let (text, found) = self.piece_before(markers).await?;
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     /// Takes a piece of the text before the first of `markers`, and whether that follows now.
-    pub async fn piece_before(&self, markers: &[&str]) -> Result<(String, bool)> {
+    pub(super) async fn piece_before(&self, markers: &[&str]) -> Result<(String, bool)> {
         let piece = self.decide(|text, ended| {
             let found = markers.iter().filter_map(|marker| text.find(marker)).min();
             let held = || markers.iter().map(|marker| overlap(text, marker)).max().unwrap_or(0);
@@ -168,7 +168,7 @@ impl Reader {
 
     /// Takes a piece of the text before the first of `markers`, and whether that or the end of the
     /// text follows now; `None` at the end.
-    pub async fn piece_until(&self, markers: &[&str]) -> Option<(String, bool)> {
+    pub(super) async fn piece_until(&self, markers: &[&str]) -> Option<(String, bool)> {
         if !self.more().await {
             return None;
         }
@@ -182,7 +182,7 @@ impl Reader {
     }
 
     /// Adds a delta that is not part of a call.
-    pub fn delta(&self, delta: Delta) {
+    pub(super) fn delta(&self, delta: Delta) {
         let mut tape = self.tape();
         tape.read.clear();
         tape.in_reasoning = matches!(delta, Delta::Reasoning(_));
@@ -192,7 +192,7 @@ impl Reader {
     }
 
     /// Begins a call; its id is made up if the model wrote none.
-    pub fn begin(&self, name: &str, id: Option<String>) {
+    pub(super) fn begin(&self, name: &str, id: Option<String>) {
         let mut tape = self.tape();
         let id = id.unwrap_or_else(|| tape.ids.next());
         tape.in_reasoning = false;
@@ -202,7 +202,7 @@ impl Reader {
     }
 
     /// Adds to the arguments of the call that was begun last.
-    pub fn arguments(&self, text: &str) {
+    pub(super) fn arguments(&self, text: &str) {
         let mut tape = self.tape();
         let at = tape.begun.saturating_sub(1);
         match tape.deltas.last_mut() {
@@ -213,7 +213,7 @@ impl Reader {
     }
 
     /// Completes the call that was begun last.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let mut tape = self.tape();
         tape.complete = tape.begun;
         tape.read.clear();

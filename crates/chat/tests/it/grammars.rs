@@ -8,9 +8,9 @@ use lanner_chat::grammar::{Grammar, Grammars, Mask, Matcher, ReasoningStart, Sou
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-pub const EOS: u32 = 1;
+pub(crate) const EOS: u32 = 1;
 
-pub fn tokenizer() -> Arc<Tokenizer> {
+pub(crate) fn tokenizer() -> Arc<Tokenizer> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/byte_level");
     Arc::new(Tokenizer::from_dir(folder.as_ref()).unwrap())
 }
@@ -22,10 +22,10 @@ fn grammars() -> (Arc<Tokenizer>, Grammars) {
 }
 
 /// A generator of random numbers (xorshift).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-pub fn allowed(mask: &Mask, vocab_size: u32) -> Vec<u32> {
+pub(crate) fn allowed(mask: &Mask, vocab_size: u32) -> Vec<u32> {
     let allows = |id: &u32| mask.as_ref().is_none_or(|words| words[*id as usize / 32] >> (id % 32) & 1 == 1);
     (0..vocab_size).filter(allows).collect()
 }

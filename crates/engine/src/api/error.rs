@@ -83,4 +83,4 @@ pub enum LoadError {
 }
 
 /// Result of loading a model.
-pub type Result<T> = std::result::Result<T, LoadError>;
+pub(crate) type Result<T> = std::result::Result<T, LoadError>;

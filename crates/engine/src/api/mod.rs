@@ -4,7 +4,7 @@ mod bytes;
 mod cache;
 mod checkpoint;
 mod constraint;
-pub mod error;
+pub(crate) mod error;
 mod event;
 mod info;
 mod memory;
@@ -14,11 +14,11 @@ pub mod ngram_table;
 mod options;
 mod request;
 mod request_error;
-pub mod sampling;
+pub(crate) mod sampling;
 mod state_size;
 
+pub(crate) use self::{bytes::megabytes, memory_account::Reservation, options::MAX_DEPTH};
 pub use self::{
-    bytes::megabytes,
     cache::{CacheReport, CacheSource, CacheStats, Miss, MissReason},
     checkpoint::Checkpoint,
     constraint::{Constraint, ConstraintState, TokenSet},
@@ -26,11 +26,9 @@ pub use self::{
     event::{Drafted, Event, FinishReason, Lossy, TokenLogprobs, Usage},
     info::{ModelInfo, WeightReads, WeightSummary},
     memory::Memory,
-    memory_account::{MemoryAccount, MemoryClass, Reservation},
+    memory_account::{MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},
-    options::{
-        CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,
-    },
+    options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull},
     request::{Pooling, Priority, Request},
     request_error::RequestError,
     sampling::{Sampling, SamplingRange},

@@ -10,7 +10,7 @@ use super::{Cache, WindowEvicted};
 ///
 /// Keys and values after the end may be overwritten. A recurrence shares its arrays with the saved
 /// one, so the first step writes to new memory.
-pub struct CacheGuard<'a> {
+pub(crate) struct CacheGuard<'a> {
     caches: &'a mut [Cache],
     saved: Vec<Saved>,
 }
@@ -22,7 +22,7 @@ enum Saved {
 }
 
 impl CacheGuard<'_> {
-    pub fn new(caches: &mut [Cache]) -> CacheGuard<'_> {
+    pub(crate) fn new(caches: &mut [Cache]) -> CacheGuard<'_> {
         let saved = caches.iter().map(|cache| match cache {
             Cache::Kv(kv) => Saved::Kv(kv.length()),
             Cache::Recurrent(recurrent) => Saved::Recurrent(recurrent.clone()),

@@ -7,11 +7,11 @@ use nn::{KEY_BLOCK, KvBuffer, KvRow, Softmax};
 use super::{Window, WindowEvicted};
 
 /// Tokens kept before a window, so that a rejected draft can be rewound.
-pub const REWINDABLE: i32 = 64;
+pub(crate) const REWINDABLE: i32 = 64;
 /// A window's buffer moves only if it drops at least this many tokens, so that moves stay rare.
 const MIN_DROP: i32 = 256;
 
-pub struct Kv {
+pub(crate) struct Kv {
     keys: KvBuffer,
     /// Empty if `keys` holds latents.
     values: KvBuffer,
@@ -23,26 +23,26 @@ pub struct Kv {
 }
 
 impl Kv {
-    pub fn new(window: Option<i32>) -> Kv {
+    pub(crate) fn new(window: Option<i32>) -> Kv {
         Kv { keys: KvBuffer::default(), values: KvBuffer::default(), length: 0, start: 0, window }
     }
 
     /// Number of tokens appended.
-    pub fn length(&self) -> i32 {
+    pub(crate) fn length(&self) -> i32 {
         self.length
     }
 
-    pub fn arrays(&self) -> [Option<&Array>; 2] {
+    pub(crate) fn arrays(&self) -> [Option<&Array>; 2] {
         [self.keys.array(), self.values.array()]
     }
 
-    pub fn window(&self) -> Option<i32> {
+    pub(crate) fn window(&self) -> Option<i32> {
         self.window
     }
 
     /// Copies of the keys and values of tokens `from..to`.
     #[track_caller]
-    pub fn copy(&self, from: i32, to: i32) -> [Option<Array>; 2] {
+    pub(crate) fn copy(&self, from: i32, to: i32) -> [Option<Array>; 2] {
         assert!(self.start <= from && to <= self.length, "{from}..{to} of {}..{}", self.start, self.length);
         [&self.keys, &self.values].map(|buffer| buffer.copy(from - self.start, to - self.start))
     }
@@ -52,7 +52,7 @@ impl Kv {
     /// # Panics
     /// If the window no longer has those tokens.
     #[track_caller]
-    pub fn snapshot(&self, ahead: i32) -> Window {
+    pub(crate) fn snapshot(&self, ahead: i32) -> Window {
         let length = self.length - ahead;
         assert!(self.first_visible(length) >= self.start, "{ahead} tokens back from {}", self.length);
         let start = self.start.max(self.first_kept(length));
@@ -63,14 +63,14 @@ impl Kv {
     /// Replaces the contents by tokens `start..length`, whose keys and values come in parts, with
     /// capacity for `room` more.
     #[track_caller]
-    pub fn restore(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
+    pub(crate) fn restore(&mut self, parts: [&[Array]; 2], start: i32, length: i32, room: i32) {
         [self.keys, self.values] = parts.map(|parts| KvBuffer::concatenate(parts, room));
         (self.start, self.length) = (start, length);
     }
 
     /// Appends `tokens` and returns this sequence's row of a batched step that fills them.
     #[track_caller]
-    pub fn row(&mut self, tokens: i32) -> KvRow<'_> {
+    pub(crate) fn row(&mut self, tokens: i32) -> KvRow<'_> {
         self.reserve(tokens);
         let past = self.length - self.start;
         self.length += tokens;
@@ -79,7 +79,7 @@ impl Kv {
 
     /// Appends `k`, `v` `[tokens, kv_heads, dim]` and attends with `q` `[tokens, heads, head_dim]`.
     #[track_caller]
-    pub fn attend(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
+    pub(crate) fn attend(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
         self.reserve(q.dim(0));
         let past = self.length - self.start;
         let out = nn::attend(q, [k, v], &mut self.keys, &mut self.values, past, self.window, softmax);
@@ -89,7 +89,7 @@ impl Kv {
 
     /// Appends `k`, `v` `[tokens, kv_heads, dim]`.
     #[track_caller]
-    pub fn append(&mut self, [k, v]: [&Array; 2]) {
+    pub(crate) fn append(&mut self, [k, v]: [&Array; 2]) {
         self.reserve(k.dim(0));
         nn::append_kv([k, v], &mut self.keys, &mut self.values, self.length - self.start);
         self.length += k.dim(0);
@@ -101,7 +101,7 @@ impl Kv {
     /// # Panics
     /// If this is a window.
     #[track_caller]
-    pub fn attend_all(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
+    pub(crate) fn attend_all(&mut self, q: &Array, [k, v]: [&Array; 2], softmax: &Softmax) -> Array {
         assert!(self.window.is_none(), "queries of a window see different keys");
         self.append([k, v]);
         // Queries that see the same keys are like more heads of one query.
@@ -114,14 +114,20 @@ impl Kv {
 
     /// Attends with `q`, the queries of the last tokens, without appending.
     #[track_caller]
-    pub fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
+    pub(crate) fn attend_over(&self, q: &Array, softmax: &Softmax) -> Array {
         nn::attend_cached(q, &self.keys, &self.values, self.length - self.start, self.window, softmax)
     }
 
     /// Appends `latent` `[tokens, 1, dim]`, keys whose first `value_dim` elements are the values,
     /// and attends.
     #[track_caller]
-    pub fn attend_latent(&mut self, q: &Array, latent: &Array, value_dim: i32, softmax: &Softmax) -> Array {
+    pub(crate) fn attend_latent(
+        &mut self,
+        q: &Array,
+        latent: &Array,
+        value_dim: i32,
+        softmax: &Softmax,
+    ) -> Array {
         self.reserve(q.dim(0));
         let past = self.length - self.start;
         let out = nn::attend_latent(q, latent, &mut self.keys, value_dim, past, self.window, softmax);
@@ -130,7 +136,7 @@ impl Kv {
     }
 
     /// Removes the last `tokens`.
-    pub fn rewind(&mut self, tokens: i32) -> Result<(), WindowEvicted> {
+    pub(crate) fn rewind(&mut self, tokens: i32) -> Result<(), WindowEvicted> {
         assert!(tokens <= self.length, "{tokens} back from {}", self.length);
         if self.first_visible(self.length - tokens) < self.start {
             return Err(WindowEvicted);

@@ -7,20 +7,20 @@ mod kv;
 use mlx::Array;
 use nn::Recurrence;
 
-pub use self::{
+pub(crate) use self::{
     guard::CacheGuard,
     kv::{Kv, REWINDABLE},
 };
 
 /// State of one layer for one sequence. Shapes and dtypes are those of the layer's first inputs.
-pub enum Cache {
+pub(crate) enum Cache {
     Kv(Kv),
     Recurrent(Recurrence),
 }
 
 /// Copies of a window's keys and values `[kv_heads, length - start, dim]`.
 #[derive(Clone)]
-pub struct Window {
+pub(crate) struct Window {
     keys: Option<Array>,
     values: Option<Array>,
     /// Position of the first token, a multiple of the attention block size.
@@ -30,28 +30,28 @@ pub struct Window {
 
 /// The state of one layer at one position, if it cannot be cut out of a later state.
 #[derive(Clone)]
-pub enum Snapshot {
+pub(crate) enum Snapshot {
     Window(Window),
     Recurrent(Recurrence),
 }
 
 /// A window no longer has the tokens to rewind to; the sequence must be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowEvicted;
+pub(crate) struct WindowEvicted;
 
 impl Cache {
     /// For full attention, also over latents.
-    pub fn kv() -> Cache {
+    pub(crate) fn kv() -> Cache {
         Cache::Kv(Kv::new(None))
     }
 
     /// For sliding-window attention over `window` keys, including the query's own.
-    pub fn window(window: i32) -> Cache {
+    pub(crate) fn window(window: i32) -> Cache {
         Cache::Kv(Kv::new(Some(window)))
     }
 
     /// For recurrences and convolutions.
-    pub fn recurrent() -> Cache {
+    pub(crate) fn recurrent() -> Cache {
         Cache::Recurrent(Recurrence::default())
     }
 
@@ -63,7 +63,7 @@ impl Cache {
     /// # Panics
     /// If a recurrence has committed them.
     #[track_caller]
-    pub fn rewind(&mut self, tokens: usize) -> Result<(), WindowEvicted> {
+    pub(crate) fn rewind(&mut self, tokens: usize) -> Result<(), WindowEvicted> {
         match self {
             Cache::Kv(kv) => kv.rewind(tokens as i32),
             Cache::Recurrent(recurrent) => {
@@ -75,7 +75,7 @@ impl Cache {
 
     /// The keys and values of full attention, where the state at a position is part of any later
     /// one.
-    pub fn as_full_attention(&self) -> Option<&Kv> {
+    pub(crate) fn as_full_attention(&self) -> Option<&Kv> {
         match self {
             Cache::Kv(kv) if kv.window().is_none() => Some(kv),
             _ => None,
@@ -88,7 +88,7 @@ impl Cache {
     /// # Panics
     /// If those tokens are committed.
     #[track_caller]
-    pub fn snapshot(&self, ahead: usize) -> Option<Snapshot> {
+    pub(crate) fn snapshot(&self, ahead: usize) -> Option<Snapshot> {
         match self {
             Cache::Kv(kv) => kv.window().is_some().then(|| Snapshot::Window(kv.snapshot(ahead as i32))),
             Cache::Recurrent(recurrent) => {
@@ -104,7 +104,7 @@ impl Cache {
     /// # Panics
     /// If it is a snapshot of another kind of cache.
     #[track_caller]
-    pub fn restore(&mut self, snapshot: &Snapshot, room: i32) {
+    pub(crate) fn restore(&mut self, snapshot: &Snapshot, room: i32) {
         match (self, snapshot) {
             (Cache::Kv(kv), Snapshot::Window(window)) => {
                 let parts = [window.keys.as_slice(), window.values.as_slice()];
@@ -116,7 +116,7 @@ impl Cache {
     }
 
     /// Arrays to evaluate with the step that wrote them.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let arrays = match self {
             Cache::Kv(kv) => kv.arrays(),
             Cache::Recurrent(recurrent) => recurrent.arrays(),
@@ -127,7 +127,7 @@ impl Cache {
     /// # Panics
     /// If the cache is of the other kind.
     #[track_caller]
-    pub fn as_kv(&mut self) -> &mut Kv {
+    pub(crate) fn as_kv(&mut self) -> &mut Kv {
         match self {
             Cache::Kv(kv) => kv,
             Cache::Recurrent(_) => panic!("attention on a recurrent layer's cache"),
@@ -137,7 +137,7 @@ impl Cache {
     /// # Panics
     /// If the cache is of the other kind.
     #[track_caller]
-    pub fn as_recurrent(&mut self) -> &mut Recurrence {
+    pub(crate) fn as_recurrent(&mut self) -> &mut Recurrence {
         match self {
             Cache::Recurrent(recurrent) => recurrent,
             Cache::Kv(_) => panic!("recurrence on an attention layer's cache"),
@@ -146,12 +146,12 @@ impl Cache {
 }
 
 impl Snapshot {
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.parts().1.into_iter().flatten()
     }
 
     /// First position and end of a window, and arrays.
-    pub fn parts(&self) -> (Option<[i32; 2]>, [Option<&Array>; 2]) {
+    pub(crate) fn parts(&self) -> (Option<[i32; 2]>, [Option<&Array>; 2]) {
         match self {
             Snapshot::Window(window) => {
                 (Some([window.start, window.length]), [window.keys.as_ref(), window.values.as_ref()])
@@ -161,7 +161,7 @@ impl Snapshot {
     }
 
     /// Inverse of [`parts`](Snapshot::parts).
-    pub fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Snapshot {
+    pub(crate) fn from_parts(window: Option<[i32; 2]>, arrays: [Option<Array>; 2]) -> Snapshot {
         match window {
             Some([start, length]) => {
                 let [keys, values] = arrays;

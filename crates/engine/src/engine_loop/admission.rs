@@ -12,7 +12,7 @@ use crate::api::RequestError;
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// A semaphore with one permit for each request that runs or waits.
-pub struct Admission {
+pub(crate) struct Admission {
     /// Permits for requests that wait.
     waiting: usize,
     permits: usize,
@@ -34,7 +34,7 @@ pub struct Permit {
 
 impl Admission {
     /// For `running` requests at a time and `waiting` ones in the queue.
-    pub fn new(running: usize, waiting: usize) -> Arc<Admission> {
+    pub(crate) fn new(running: usize, waiting: usize) -> Arc<Admission> {
         let state = State { acquired: 0, next_id: 0, rate: CompletionRate::new(Instant::now()) };
         let permits = running.max(1).saturating_add(waiting);
         Arc::new(Admission { waiting, permits, state: Mutex::new(state) })
@@ -42,7 +42,7 @@ impl Admission {
 
     /// # Errors
     /// [`RequestError::QueueFull`].
-    pub fn acquire(self: &Arc<Admission>) -> Result<Arc<Permit>, RequestError> {
+    pub(crate) fn acquire(self: &Arc<Admission>) -> Result<Arc<Permit>, RequestError> {
         let (now, mut state) = (Instant::now(), self.lock());
         if state.acquired >= self.permits {
             let retry_after = state.rate.retry_after(self.waiting, now);

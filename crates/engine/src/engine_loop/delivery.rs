@@ -7,12 +7,12 @@ use crate::{
 };
 
 /// How a sequence ends.
-pub enum End {
+pub(crate) enum End {
     Finished(FinishReason),
     Failed(RequestError),
 }
 
-pub struct Delivery {
+pub(super) struct Delivery {
     submission: Submission,
     /// Report of the prefix cache when it first started.
     cache_report: Option<CacheReport>,
@@ -25,7 +25,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    pub fn new(submission: Submission) -> Delivery {
+    pub(super) fn new(submission: Submission) -> Delivery {
         Delivery {
             submission,
             cache_report: None,
@@ -35,12 +35,12 @@ impl Delivery {
         }
     }
 
-    pub fn submission(&self) -> &Submission {
+    pub(super) fn submission(&self) -> &Submission {
         &self.submission
     }
 
     /// Records what the prefix cache did; later reports, after restarts, are ignored.
-    pub fn report_cache(&mut self, report: CacheReport) {
+    pub(super) fn report_cache(&mut self, report: CacheReport) {
         if self.cache_report.is_none() {
             self.cache_report = Some(report);
             self.submission.meter.started(self.submission.request.prompt.len(), &report);
@@ -49,7 +49,7 @@ impl Delivery {
     }
 
     /// Reports the progress of the prompt, if the request wants that; a replay repeats nothing.
-    pub fn send_progress(&mut self, processed: usize) {
+    pub(super) fn send_progress(&mut self, processed: usize) {
         let is_new = self.num_processed_sent.is_none_or(|sent| sent < processed);
         if self.submission.request.prompt_progress && is_new {
             self.num_processed_sent = Some(processed);
@@ -58,13 +58,13 @@ impl Delivery {
         }
     }
 
-    pub fn add_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
+    pub(super) fn add_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
         let known = self.prompt_logprobs.len() - at;
         self.prompt_logprobs.extend(logprobs.into_iter().skip(known).map(Some));
     }
 
     /// Sends logits after positions `at..` at once: they are large.
-    pub fn send_logits(&mut self, at: usize, values: &[f32], vocab_size: usize) {
+    pub(super) fn send_logits(&mut self, at: usize, values: &[f32], vocab_size: usize) {
         for (position, values) in (at..).zip(values.chunks(vocab_size)) {
             if position == self.num_logits_sent {
                 self.num_logits_sent += 1;
@@ -73,24 +73,24 @@ impl Delivery {
         }
     }
 
-    pub fn buffer_prompt(&mut self) {
+    pub(super) fn buffer_prompt(&mut self) {
         self.submission.buffer(Event::Prompt(std::mem::take(&mut self.prompt_logprobs)));
     }
 
-    pub fn buffer_embedding(&mut self, embedding: Vec<f32>) {
+    pub(super) fn buffer_embedding(&mut self, embedding: Vec<f32>) {
         self.submission.buffer(Event::Embedding(embedding));
     }
 
-    pub fn buffer_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
+    pub(super) fn buffer_token(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
         self.submission.buffer(Event::Token { id, logprobs });
     }
 
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.submission.flush();
     }
 
     /// Sends the final event; `lossy` if the sequence resumed from lossy state.
-    pub fn end(&mut self, end: End, generated: usize, speculation: &SequenceSpeculation, lossy: bool) {
+    pub(super) fn end(&mut self, end: End, generated: usize, speculation: &SequenceSpeculation, lossy: bool) {
         let event = match end {
             End::Failed(error) => Event::Failed(error),
             End::Finished(reason) => {

@@ -33,7 +33,7 @@ impl DraftTarget for Sequence {
 impl EngineLoop {
     /// The speculation state of a new sequence. Missing measurements are made [between
     /// steps](EngineLoop::measure_slice).
-    pub fn new_speculation(&mut self, request: &Request) -> SequenceSpeculation {
+    pub(crate) fn new_speculation(&mut self, request: &Request) -> SequenceSpeculation {
         let mut speculation = self.speculator.new_sequence(request);
         if speculation.is_auto() {
             self.speculator.prepare(&*self.model);
@@ -48,7 +48,7 @@ impl EngineLoop {
 
     /// Computes a slice of the measurements that requests need, short enough not to stall streams.
     /// Lossy sequences start when the layer profile is complete; others decode without it.
-    pub fn measure_slice(&mut self) {
+    pub(crate) fn measure_slice(&mut self) {
         if !self.speculator.is_measuring() {
             return;
         }
@@ -70,7 +70,7 @@ impl EngineLoop {
     /// Whether the step on the device has to be read before the next is built: the next token
     /// depends on how much of a draft is accepted or on a constraint, or a draft pays. On the CPU
     /// it always has to: a launched step is computed at once.
-    pub fn must_read(&mut self) -> bool {
+    pub(crate) fn must_read(&mut self) -> bool {
         let Some(step) = &self.launched else { return false };
         if step.has_drafts() || !mlx::on_gpu() {
             return true;
@@ -94,7 +94,7 @@ impl EngineLoop {
     }
 
     /// Makes drafts for the sequences whose last token is read.
-    pub fn draft(&mut self) {
+    pub(crate) fn draft(&mut self) {
         self.running.iter_mut().for_each(|s| s.draft.tokens.clear());
         if self.running.iter().any(|s| s.quarantined) {
             return;
@@ -115,7 +115,7 @@ impl EngineLoop {
 
     /// Passes the hidden states of a step to the drafters that read them. One that fails costs
     /// speed alone.
-    pub fn publish_hidden(&mut self, hidden: Vec<(u64, HiddenRow)>) {
+    pub(crate) fn publish_hidden(&mut self, hidden: Vec<(u64, HiddenRow)>) {
         for (id, HiddenRow { from, last, layers }) in hidden {
             let (running, speculator) = (&mut self.running, &mut self.speculator);
             let Some(s) = running.iter_mut().find(|s| s.id == id) else { continue };
@@ -126,7 +126,7 @@ impl EngineLoop {
     }
 
     /// Learns from a step that was read; `alone` if no other was queued on the device after it.
-    pub fn learn(&mut self, shape: StepShape, alone: bool) {
+    pub(crate) fn learn(&mut self, shape: StepShape, alone: bool) {
         self.options.metrics.record_step(shape);
         let Some((ms, drafting)) = self.clock.lap() else { return };
         self.options.metrics.record_time(ms, drafting);
@@ -150,7 +150,7 @@ impl EngineLoop {
     }
 
     /// A drafter failed: running sequences go on without drafts.
-    pub fn stop_drafting(&mut self, error: &str) {
+    pub(crate) fn stop_drafting(&mut self, error: &str) {
         tracing::error!("a drafter failed: {error}");
         for s in &mut self.running {
             s.draft.tokens.clear();
@@ -162,7 +162,7 @@ impl EngineLoop {
     }
 
     /// Releases what drafters keep of a sequence that ended or restarts.
-    pub fn release_drafts(&mut self, speculation: &mut SequenceSpeculation) {
+    pub(crate) fn release_drafts(&mut self, speculation: &mut SequenceSpeculation) {
         let speculator = &mut self.speculator;
         if let Err(error) = contained(|| speculator.release(speculation)) {
             tracing::error!("a drafter failed to release a sequence: {error}");

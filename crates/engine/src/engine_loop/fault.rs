@@ -3,10 +3,10 @@
 /// A place where a test may have the engine's thread panic.
 #[cfg(not(test))]
 #[inline(always)]
-pub fn point(_name: &'static str) {}
+pub(crate) fn point(_name: &'static str) {}
 
 #[cfg(test)]
-pub use tests::{panic_at, point};
+pub(crate) use tests::{panic_at, point};
 
 #[cfg(test)]
 mod tests {
@@ -19,11 +19,11 @@ mod tests {
 
     /// Has this thread panic when it comes to a place for the `after`-th time, counted from 0, and
     /// `times` in all.
-    pub fn panic_at(name: &'static str, after: usize, times: usize) {
+    pub(crate) fn panic_at(name: &'static str, after: usize, times: usize) {
         NEXT.set(Some((name, after, times)));
     }
 
-    pub fn point(name: &'static str) {
+    pub(crate) fn point(name: &'static str) {
         let Some((place, after, times)) = NEXT.get().filter(|(place, ..)| *place == name) else { return };
         match (after, times) {
             (0, 0) => NEXT.set(None),

@@ -14,7 +14,7 @@ use crate::{
 impl EngineLoop {
     /// Ends a sequence: its caller gets the final event and drafters forget it. Unless it failed,
     /// its state may still go into the prefix cache; its memory is free after that.
-    pub fn end(&mut self, mut sequence: Sequence, end: End) {
+    pub(crate) fn end(&mut self, mut sequence: Sequence, end: End) {
         let is_sound = !matches!(&end, End::Failed(error) if *error != RequestError::TimeIsUp);
         let finished = matches!(end, End::Finished(_));
         let speculator = &mut self.speculator;
@@ -37,7 +37,11 @@ impl EngineLoop {
     }
 
     /// Ends the waiting requests that `selects` selects.
-    pub fn end_waiting(&mut self, selects: impl Fn(&Submission) -> bool, end: impl Fn(&Submission) -> End) {
+    pub(crate) fn end_waiting(
+        &mut self,
+        selects: impl Fn(&Submission) -> bool,
+        end: impl Fn(&Submission) -> End,
+    ) {
         let mut selected = self.queue.extract(&selects);
         let deferred = self.deferred.extract_if(.., |deferred| selects(deferred.candidate.submission()));
         for deferred in deferred.collect::<Vec<_>>() {
@@ -61,7 +65,7 @@ impl EngineLoop {
         }
     }
 
-    pub fn drop_cancelled(&mut self) {
+    pub(crate) fn drop_cancelled(&mut self) {
         let cancelled = || End::Finished(FinishReason::Cancelled);
         for sequence in self.running.extract_if(.., |s| s.is_cancelled()).collect::<Vec<_>>() {
             self.end(sequence, cancelled());
@@ -70,7 +74,7 @@ impl EngineLoop {
     }
 
     /// Fails requests whose deadline has passed.
-    pub fn expire(&mut self, now: Instant) {
+    pub(crate) fn expire(&mut self, now: Instant) {
         for sequence in self.running.extract_if(.., |s| s.request.is_late(now)).collect::<Vec<_>>() {
             self.end(sequence, End::Failed(RequestError::TimeIsUp));
         }
@@ -78,7 +82,7 @@ impl EngineLoop {
     }
 
     /// Ends every request, and leaves nothing on the device.
-    pub fn cancel_all(mut self) {
+    pub(crate) fn cancel_all(mut self) {
         self.store_all_finished();
         self.running.iter().for_each(Sequence::cancel);
         let deferred = self.deferred.iter().map(|deferred| deferred.candidate.submission());

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The model's output for all rows, one after the other.
-pub struct Forward {
+pub(super) struct Forward {
     /// `[tokens, hidden_size]`.
     pub hidden: Array,
     /// Captured layers of the rows that skip none; those come first.
@@ -23,7 +23,7 @@ pub struct Forward {
 
 impl Forward {
     /// Rows that skip the same layers are computed together: in nearly every step all of them.
-    pub fn of(
+    pub(super) fn of(
         model: &dyn Model,
         chosen: &mut [&mut Sequence],
         counts: &[usize],
@@ -92,7 +92,7 @@ fn input(s: &Sequence, tokens: usize) -> Array {
 }
 
 /// The scheduled sequences and their tokens, in ascending order; those that skip layers come last.
-pub fn select<'a>(
+pub(super) fn select<'a>(
     sequences: &'a mut [Sequence],
     scheduled: &[Scheduled],
 ) -> (Vec<&'a mut Sequence>, Vec<usize>) {

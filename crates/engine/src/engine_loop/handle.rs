@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A message to the engine thread.
-pub enum Message {
+pub(crate) enum Message {
     Submit(Box<Submission>),
     CacheStats(mpsc::Sender<CacheStats>),
     /// Empties the prefix cache; answered with its stats before.

@@ -9,7 +9,7 @@ use std::{
 /// A tick that takes this many times the longest one so far is stuck.
 const LONGEST: u32 = 10;
 
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     /// No tick is stuck earlier.
     patience: Duration,
     state: Mutex<State>,
@@ -49,23 +49,23 @@ pub enum Health {
 
 impl Heartbeat {
     /// No step counts as stuck before `patience` has passed.
-    pub fn new(patience: Duration) -> Heartbeat {
+    pub(crate) fn new(patience: Duration) -> Heartbeat {
         let state = State { activity: Activity::Idle, since: Instant::now(), longest: Duration::ZERO };
         Heartbeat { patience, state: Mutex::new(state) }
     }
 
     /// The thread waits for requests.
-    pub fn idle(&self) {
+    pub(crate) fn idle(&self) {
         self.turn(Activity::Idle);
     }
 
     /// The thread begins a tick.
-    pub fn working(&self) {
+    pub(crate) fn working(&self) {
         self.turn(Activity::Working);
     }
 
     /// The thread ends.
-    pub fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.turn(Activity::Ended);
     }
 
@@ -77,7 +77,7 @@ impl Heartbeat {
         (state.activity, state.since) = (activity, now);
     }
 
-    pub fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         let state = self.lock();
         let (since, allowed) = (state.since.elapsed(), self.patience.max(state.longest * LONGEST));
         match state.activity {

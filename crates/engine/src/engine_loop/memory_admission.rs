@@ -23,7 +23,7 @@ const MAX_STEP_TOKENS: usize = 1 + MAX_DEPTH;
 
 impl EngineLoop {
     /// Admits waiting requests while there is room.
-    pub fn admit(&mut self) {
+    pub(crate) fn admit(&mut self) {
         let max_batch = self.options.max_batch.max(1);
         while self.running.len() < max_batch {
             let Some((next, memory)) = self.next_candidate(max_batch) else { break };
@@ -167,7 +167,7 @@ impl EngineLoop {
     /// Reserves memory for what running sequences are about to compute. While there is none, the
     /// least urgent and youngest sequence is preempted: its state is computed again later, and its
     /// answer is the same.
-    pub fn grow_reservations(&mut self) {
+    pub(crate) fn grow_reservations(&mut self) {
         let growing = self.running.iter().filter(|s| s.outgrows_memory(MAX_STEP_TOKENS));
         let mut order: Vec<(usize, u64)> = growing.map(|s| (s.request.priority as usize, s.id)).collect();
         order.sort_unstable();
@@ -210,7 +210,7 @@ impl EngineLoop {
 
     /// Gives the prefix cache half of what running sequences and other engines' caches leave: a
     /// state and its copy exist at the same time.
-    pub fn resize_prefix_cache(&mut self) {
+    pub(crate) fn resize_prefix_cache(&mut self) {
         let Some(limit) = self.info.memory.limit else { return };
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
@@ -223,7 +223,7 @@ impl EngineLoop {
     ///
     /// # Errors
     /// Evicting all of it is not enough.
-    pub fn check_memory(&mut self) -> Result<(), String> {
+    pub(crate) fn check_memory(&mut self) -> Result<(), String> {
         let Some(limit) = self.info.memory.limit else { return Ok(()) };
         if mlx::active_memory() <= limit {
             return Ok(());

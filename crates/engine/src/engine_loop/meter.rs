@@ -53,21 +53,21 @@ enum Stage {
 }
 
 impl Meter {
-    pub fn new(metrics: Arc<Metrics>) -> Meter {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Meter {
         metrics.waiting.shift(0, 1);
         Meter { metrics, submitted: Instant::now(), last_token: None, stage: Stage::Waiting }
     }
 
-    pub fn admitted(&mut self) {
+    pub(crate) fn admitted(&mut self) {
         self.enter(Stage::Running);
     }
 
     /// Its first step comes next.
-    pub fn started(&self, prompt: usize, report: &CacheReport) {
+    pub(crate) fn started(&self, prompt: usize, report: &CacheReport) {
         self.metrics.record_start(prompt, report);
     }
 
-    pub fn record(&mut self, event: &Event) {
+    pub(crate) fn record(&mut self, event: &Event) {
         let token = matches!(event, Event::Token { .. });
         let ended = matches!(event, Event::Finished { reason: FinishReason::Eos(_), .. });
         self.metrics.generated_tokens.add(usize::from(token || ended));
@@ -107,11 +107,11 @@ pub(crate) struct CacheGauges {
 }
 
 impl CacheGauges {
-    pub fn new(metrics: Arc<Metrics>) -> CacheGauges {
+    pub(super) fn new(metrics: Arc<Metrics>) -> CacheGauges {
         CacheGauges { metrics, last: CacheStats::default() }
     }
 
-    pub fn set(&mut self, now: CacheStats) {
+    pub(super) fn set(&mut self, now: CacheStats) {
         let (metrics, before) = (&self.metrics, std::mem::replace(&mut self.last, now));
         metrics.evictions.add(now.evictions.saturating_sub(before.evictions));
         metrics.cache_budget.shift(before.budget_bytes, now.budget_bytes);

@@ -1,15 +1,15 @@
 //! The engine's thread: admits requests, schedules and runs steps, delivers events. Imported by
 //! nothing below it.
 
-pub mod admission;
+pub(crate) mod admission;
 mod deferred;
 mod delivery;
 mod drafting;
-pub mod fault;
+pub(crate) mod fault;
 mod finish;
 mod forward;
-pub mod handle;
-pub mod heartbeat;
+pub(crate) mod handle;
+pub(crate) mod heartbeat;
 mod memory_admission;
 mod meter;
 mod phase;
@@ -19,12 +19,12 @@ mod queue;
 mod recovery;
 mod resume;
 mod row;
-pub mod run;
+pub(crate) mod run;
 mod schedule;
 pub mod scripted;
-pub mod sequence;
+pub(crate) mod sequence;
 mod sequence_draft;
-pub mod start;
+pub(crate) mod start;
 mod step;
 mod step_clock;
 mod step_shape;

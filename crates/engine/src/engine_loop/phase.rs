@@ -4,7 +4,7 @@ use crate::prefix::{DiskFetch, StateRestore};
 
 /// Whether a sequence can be stepped. Prefill or decode follows from its
 /// [progress](super::sequence::Progress).
-pub enum Phase {
+pub(crate) enum Phase {
     /// Nothing is attached yet: another sequence or the disk may soon have more to resume from.
     Waiting(Wait),
     /// Stored state is being copied into its caches: that of the first `from` tokens.
@@ -15,7 +15,7 @@ pub enum Phase {
 
 /// Event that a sequence waits for before it attaches a prefix.
 #[derive(Default)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// A snapshot of another sequence, by that one's id and the position.
     pub snapshot: Option<(u64, usize)>,
     /// State that is read from the disk.
@@ -23,20 +23,20 @@ pub struct Wait {
 }
 
 impl Phase {
-    pub fn waiting() -> Phase {
+    pub(crate) fn waiting() -> Phase {
         Phase::Waiting(Wait::default())
     }
 
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         matches!(self, Phase::Waiting(_))
     }
 
-    pub fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         matches!(self, Phase::Running { .. })
     }
 
     /// Whether it runs on state of past sequences.
-    pub fn has_resumed(&self) -> bool {
+    pub(crate) fn has_resumed(&self) -> bool {
         matches!(self, Phase::Running { resumed_from: 1.. })
     }
 }

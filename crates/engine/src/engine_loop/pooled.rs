@@ -2,14 +2,14 @@
 
 /// Summed token by token in float64, so that the result does not depend on the steps' sizes.
 #[derive(Default)]
-pub struct PooledStates {
+pub(super) struct PooledStates {
     sum: Vec<f64>,
     num_tokens: usize,
 }
 
 impl PooledStates {
     /// Adds hidden states of `num_tokens` tokens, one after the other.
-    pub fn add(&mut self, num_tokens: usize, values: &[f32]) {
+    pub(super) fn add(&mut self, num_tokens: usize, values: &[f32]) {
         let size = values.len() / num_tokens;
         self.sum.resize(size, 0.0);
         for state in values.chunks(size) {
@@ -19,7 +19,7 @@ impl PooledStates {
     }
 
     /// Their mean; `None` if a number is not finite.
-    pub fn mean(&self) -> Option<Vec<f32>> {
+    pub(super) fn mean(&self) -> Option<Vec<f32>> {
         let count = self.num_tokens as f64;
         let mean: Vec<f32> = self.sum.iter().map(|sum| (sum / count) as f32).collect();
         mean.iter().all(|value| value.is_finite()).then_some(mean)

@@ -6,14 +6,14 @@ use mlx::Array;
 
 /// A sampled token that may not be read back yet.
 #[derive(Clone)]
-pub struct PendingToken {
+pub(crate) struct PendingToken {
     /// Uint32 `[n]`, of all rows of a step.
     pub tokens: Rc<Array>,
     pub index: i32,
 }
 
 #[derive(Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Tokens whose state is in the caches, or will be once the launched steps have run.
     pub num_computed_tokens: usize,
     /// Tokens sampled and not read back.

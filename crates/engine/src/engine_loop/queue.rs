@@ -14,7 +14,7 @@ use crate::api::Priority;
 /// another's first by one turn.
 ///
 /// Start-time fair queueing (Goyal, Vin, Cheng 1996) with every request of the same length.
-pub struct Queue<T> {
+pub(crate) struct Queue<T> {
     /// By [`Priority`].
     classes: [Class<T>; 3],
     /// When the last turn began, in virtual time.
@@ -28,11 +28,11 @@ struct Class<T> {
 }
 
 impl<T> Queue<T> {
-    pub fn new() -> Queue<T> {
+    pub(crate) fn new() -> Queue<T> {
         Queue { classes: std::array::from_fn(|_| Class { lines: VecDeque::new(), next: 0 }), now: 0 }
     }
 
-    pub fn push(&mut self, priority: Priority, group: u64, request: T) {
+    pub(crate) fn push(&mut self, priority: Priority, group: u64, request: T) {
         let class = &mut self.classes[priority as usize];
         if class.lines.is_empty() {
             // An absent class saves up no turns.
@@ -45,7 +45,7 @@ impl<T> Queue<T> {
     }
 
     /// The next one of the classes that `may` go.
-    pub fn pop(&mut self, may: impl Fn(Priority) -> bool) -> Option<T> {
+    pub(crate) fn pop(&mut self, may: impl Fn(Priority) -> bool) -> Option<T> {
         let waits = |p: &Priority| !self.classes[*p as usize].lines.is_empty() && may(*p);
         // The first of equals, which is the more urgent.
         let turn = Priority::ALL.into_iter().filter(waits).min_by_key(|p| self.classes[*p as usize].next)?;
@@ -61,16 +61,16 @@ impl<T> Queue<T> {
         request
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.classes.iter().all(|class| class.lines.is_empty())
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.classes.iter().flat_map(|class| &class.lines).flat_map(|(_, line)| line)
     }
 
     /// Takes out the requests that `leaves` names.
-    pub fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
         let mut left = vec![];
         for Class { lines, .. } in &mut self.classes {
             for (_, line) in lines.iter_mut() {

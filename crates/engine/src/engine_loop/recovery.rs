@@ -13,7 +13,7 @@ impl EngineLoop {
     /// A step failed while these sequences were on the device: MLX does not tell its failure from
     /// the next step's. One sequence alone is to blame itself; several start over, one at a time,
     /// until the guilty one runs alone. After an out-of-memory failure the prefix cache shrinks.
-    pub fn fail(&mut self, mut involved: Vec<u64>, message: String) {
+    pub(crate) fn fail(&mut self, mut involved: Vec<u64>, message: String) {
         involved.sort_unstable();
         involved.dedup();
         tracing::error!(sequences = involved.len(), "step failed: {message}");
@@ -59,7 +59,7 @@ impl EngineLoop {
 
     /// A tick panicked, for an unknown sequence. All restart, one at a time; if one ran alone
     /// already, it is to blame.
-    pub fn recover(&mut self, message: &str) {
+    pub(crate) fn recover(&mut self, message: &str) {
         tracing::error!("a tick of the engine failed: {message}");
         self.options.metrics.failed_steps.add(1);
         let recover = || {
@@ -85,6 +85,6 @@ impl EngineLoop {
 }
 
 /// The error of a request that failed with `message`.
-pub fn failure(message: String) -> RequestError {
+pub(super) fn failure(message: String) -> RequestError {
     if is_out_of_memory(&message) { RequestError::OutOfMemory(message) } else { RequestError::Step(message) }
 }

@@ -17,7 +17,7 @@ impl EngineLoop {
     ///
     /// A wait is short: only for a running sequence, up to a position that it will reach, and once
     /// for each. If that sequence ends, so does the wait.
-    pub fn attach_prefixes(&mut self) {
+    pub(crate) fn attach_prefixes(&mut self) {
         let mut failed = vec![];
         for i in 0..self.running.len() {
             let (before, rest) = self.running.split_at_mut(i);
@@ -55,7 +55,7 @@ impl EngineLoop {
 
     /// Stores the state of ended sequences that no launched step computes on, as far as the time
     /// between two steps allows.
-    pub fn store_finished(&mut self) {
+    pub(crate) fn store_finished(&mut self) {
         if !self.prefix.is_enabled() {
             self.ended.clear();
         }
@@ -84,7 +84,7 @@ impl EngineLoop {
     }
 
     /// Stores the state of all ended sequences.
-    pub fn store_all_finished(&mut self) {
+    pub(crate) fn store_all_finished(&mut self) {
         while !self.ended.is_empty() {
             self.prefix.reset_copy_budget();
             self.store_finished();
@@ -92,7 +92,7 @@ impl EngineLoop {
     }
 
     /// Takes completed disk reads, and starts writes.
-    pub fn run_disk_io(&mut self) {
+    pub(crate) fn run_disk_io(&mut self) {
         let prefix = &mut self.prefix;
         if let Err(error) = guarded(|| prefix.poll_disk()) {
             tracing::warn!("the disk cache goes on without some state: {error}");
@@ -100,7 +100,7 @@ impl EngineLoop {
     }
 
     /// Stores copied state. A panic in there empties the prefix cache and fails no request.
-    pub fn store(&mut self, tokens: &[u32], copied: CopiedState) {
+    pub(crate) fn store(&mut self, tokens: &[u32], copied: CopiedState) {
         let store = || {
             fault::point("store");
             self.prefix.store(tokens, copied);

@@ -14,7 +14,7 @@ use crate::{
     sample::logprobs::Logprobs,
 };
 
-pub struct StepRow {
+pub(super) struct StepRow {
     pub sequence: u64,
     /// Tokens of the row, drafted ones included.
     pub num_tokens: usize,
@@ -47,7 +47,7 @@ pub struct StepRow {
 }
 
 /// Hidden states of a row's prompt tokens, read back for an embedding.
-pub struct PromptStates {
+pub(crate) struct PromptStates {
     pub num_tokens: usize,
     /// One state after the other.
     pub values: Vec<f32>,
@@ -55,7 +55,7 @@ pub struct PromptStates {
 }
 
 /// Hidden states of a row's tokens, `[n, hidden_size]` each.
-pub struct HiddenRow {
+pub(crate) struct HiddenRow {
     /// Position of the first token.
     pub from: usize,
     /// After the final norm.
@@ -76,7 +76,13 @@ impl HiddenRow {
 impl StepRow {
     /// The row of `n` tokens that begin at `start` in `hidden`, with the logits of all of them if
     /// the request wants those.
-    pub fn build(model: &dyn Model, s: &mut Sequence, hidden: &Array, start: i32, n: usize) -> StepRow {
+    pub(super) fn build(
+        model: &dyn Model,
+        s: &mut Sequence,
+        hidden: &Array,
+        start: i32,
+        n: usize,
+    ) -> StepRow {
         let (at, draft) = (s.progress.num_computed_tokens, std::mem::take(&mut s.draft.tokens));
         s.progress.num_computed_tokens += n;
         let prompt = s.request.prompt.len();
@@ -120,7 +126,13 @@ impl StepRow {
 
     /// Copies the sequence's state where a snapshot is due, up to `room` bytes; returns the bytes
     /// copied. `last` is the hidden state of its last token, `[1, hidden_size]`.
-    pub fn snapshot(&mut self, s: &mut Sequence, last: &Array, prefix: &PrefixCache, room: usize) -> usize {
+    pub(super) fn snapshot(
+        &mut self,
+        s: &mut Sequence,
+        last: &Array,
+        prefix: &PrefixCache,
+        room: usize,
+    ) -> usize {
         if !self.samples {
             self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
         }
@@ -149,7 +161,13 @@ impl StepRow {
     }
 
     /// Keeps the row's part of the step's hidden states for drafters; its last token ends at `end`.
-    pub fn capture(&mut self, s: &Sequence, last: Option<&Array>, layers: &[(usize, Array)], end: i32) {
+    pub(super) fn capture(
+        &mut self,
+        s: &Sequence,
+        last: Option<&Array>,
+        layers: &[(usize, Array)],
+        end: i32,
+    ) {
         if !s.speculation.is_off() && (last.is_some() || !layers.is_empty()) {
             let own = |x: &Array| x.slice(0, end - self.num_tokens as i32, end);
             let layers = layers.iter().map(|(layer, x)| (*layer, own(x))).collect();
@@ -159,11 +177,11 @@ impl StepRow {
     }
 
     /// The number of positions at which it samples.
-    pub fn num_sampled(&self) -> usize {
+    pub(super) fn num_sampled(&self) -> usize {
         if self.samples { 1 + self.draft.len() } else { 0 }
     }
 
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let logprobs = [self.logprobs.as_ref(), self.prompt_logprobs.as_ref().map(|(_, l)| l)];
         let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
         let copied = self.copied.iter().flat_map(CopiedState::arrays).chain(&self.sum);
@@ -177,7 +195,7 @@ impl StepRow {
     ///
     /// # Errors
     /// Computing the step failed.
-    pub fn read(self, sampled: Vec<Result<u32, SampleError>>) -> mlx::Result<RowOutput> {
+    pub(super) fn read(self, sampled: Vec<Result<u32, SampleError>>) -> mlx::Result<RowOutput> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
         let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
         // A drafted token is right if the model samples the same one at its position.
@@ -223,7 +241,7 @@ impl PromptStates {
 }
 
 /// The results of a row, read back.
-pub struct RowOutput {
+pub(super) struct RowOutput {
     pub sequence: u64,
     /// Tokens computed with the row.
     end: usize,
@@ -245,7 +263,7 @@ pub struct RowOutput {
 
 impl RowOutput {
     /// Copies to store, with their tokens; none if a number of the sequence was not finite.
-    pub fn take_copied(&mut self, s: &mut Sequence) -> Vec<(Vec<u32>, CopiedState)> {
+    pub(super) fn take_copied(&mut self, s: &mut Sequence) -> Vec<(Vec<u32>, CopiedState)> {
         let snapshots = &mut s.snapshots;
         snapshots.all_finite &= self.finite;
         snapshots.in_flight.retain(|at| !self.snapshots.contains(at));
@@ -259,13 +277,13 @@ impl RowOutput {
     }
 
     /// Hidden states of the accepted tokens.
-    pub fn hidden(&self) -> Option<HiddenRow> {
+    pub(super) fn hidden(&self) -> Option<HiddenRow> {
         let wrong = self.drafted - self.right;
         self.hidden.as_ref().map(|hidden| hidden.without(wrong as i32))
     }
 
     /// Rewinds the draft of a sequence that has ended.
-    pub fn rewind_draft(&self, s: &mut Sequence) {
+    pub(super) fn rewind_draft(&self, s: &mut Sequence) {
         s.rewind(self.drafted);
     }
 
@@ -273,7 +291,11 @@ impl RowOutput {
     ///
     /// # Errors
     /// The logits after an accepted token were not finite, or left no token to choose.
-    pub fn deliver(self, s: &mut Sequence, info: &ModelInfo) -> Result<Option<FinishReason>, RequestError> {
+    pub(super) fn deliver(
+        self,
+        s: &mut Sequence,
+        info: &ModelInfo,
+    ) -> Result<Option<FinishReason>, RequestError> {
         if let Some((at, vocab_size, values)) = self.logits {
             let wrong = self.drafted - self.right;
             s.deliver_logits(at, &values[..values.len() - wrong * vocab_size as usize]);

@@ -27,7 +27,7 @@ const MEMORY_POLL: Duration = Duration::from_millis(10);
 
 /// Serves requests until it is told to stop. A panic in a tick costs the request that caused it, or
 /// one restart of those that run, never the thread.
-pub fn run(
+pub(crate) fn run(
     model: Rc<dyn Model>,
     info: ModelInfo,
     options: Options,
@@ -54,7 +54,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-pub struct EngineLoop {
+pub(crate) struct EngineLoop {
     pub model: Rc<dyn Model>,
     pub info: ModelInfo,
     pub options: Options,
@@ -83,7 +83,7 @@ pub struct EngineLoop {
 }
 
 impl EngineLoop {
-    pub fn new(
+    pub(crate) fn new(
         model: Rc<dyn Model>,
         info: ModelInfo,
         options: Options,
@@ -113,7 +113,7 @@ impl EngineLoop {
     }
 
     /// Receives messages and does everything else once; `false` at the end.
-    pub fn tick(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
+    pub(crate) fn tick(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
         let tick = || {
             let goes_on = self.receive(messages, heartbeat);
             if goes_on {

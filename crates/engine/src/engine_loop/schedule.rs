@@ -4,7 +4,7 @@ use crate::api::Priority;
 
 /// Tokens that a running sequence can compute in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub(crate) enum Demand {
     /// This many known tokens, of a prompt or a replay.
     Prefill(usize),
     /// The token sampled last and this many drafted ones.
@@ -15,7 +15,7 @@ pub enum Demand {
 
 /// A sequence, by its index, and its tokens in the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scheduled {
+pub(crate) struct Scheduled {
     pub sequence: usize,
     pub num_tokens: usize,
 }
@@ -25,7 +25,7 @@ pub struct Scheduled {
 /// Every decoding sequence gets its token and its draft. Prefills share `chunk` tokens by their
 /// priorities' weights, so that a long prompt does not block a short one; each gets at least one
 /// token while `chunk` lasts.
-pub fn schedule(demands: &[(Demand, Priority)], chunk: usize) -> Vec<Scheduled> {
+pub(super) fn schedule(demands: &[(Demand, Priority)], chunk: usize) -> Vec<Scheduled> {
     let prefills = demands.iter().enumerate().filter_map(|(i, (demand, priority))| match demand {
         Demand::Prefill(tokens) => Some((i, *tokens, *priority)),
         _ => None,

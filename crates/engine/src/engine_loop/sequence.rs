@@ -21,7 +21,7 @@ use crate::{
     speculate::SequenceSpeculation,
 };
 
-pub struct Sequence {
+pub(crate) struct Sequence {
     pub id: u64,
     pub request: Request,
     /// Prompt and output, as far as read back.
@@ -49,7 +49,7 @@ pub struct Sequence {
 
 /// Tokens proposed for the next step; only while no sampled token is unread.
 #[derive(Default)]
-pub struct DraftTokens {
+pub(crate) struct DraftTokens {
     pub tokens: Vec<u32>,
     /// Tokens that the constraint forces after the known ones.
     pub forced: Vec<u32>,
@@ -57,7 +57,7 @@ pub struct DraftTokens {
 
 /// State that a sequence takes from the prefix cache.
 #[derive(Default)]
-pub struct Reuse {
+pub(crate) struct Reuse {
     /// Never resume: it failed when it did.
     pub bypass_cache: bool,
     /// Set once it resumed from lossy state; all it computes afterwards is lossy too.
@@ -67,7 +67,7 @@ pub struct Reuse {
 }
 
 /// State that a sequence leaves in the prefix cache.
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     /// Positions at which to copy its state; no step crosses one.
     pub due_at: BTreeSet<usize>,
     /// Positions whose copies are being computed.
@@ -92,27 +92,27 @@ impl Default for Snapshots {
 }
 
 /// Reserved memory, and the number of tokens that it is enough for.
-pub struct TokenMemory {
+pub(crate) struct TokenMemory {
     pub reservation: Reservation,
     pub tokens: usize,
 }
 
 /// Initial state of a sequence; building it may panic.
-pub struct InitialState {
+pub(crate) struct InitialState {
     caches: Vec<Cache>,
     sampler: Sampler,
 }
 
 impl InitialState {
     #[track_caller]
-    pub fn new(request: &Request, model: &dyn Model, info: &ModelInfo) -> InitialState {
+    pub(crate) fn new(request: &Request, model: &dyn Model, info: &ModelInfo) -> InitialState {
         let sampler = Sampler::new(&request.sampling, info.vocab_size, &request.prompt, &[]);
         InitialState { caches: model.make_caches(), sampler }
     }
 }
 
 impl Sequence {
-    pub fn new(
+    pub(crate) fn new(
         id: u64,
         mut submission: Submission,
         InitialState { caches, sampler }: InitialState,
@@ -155,7 +155,7 @@ impl Sequence {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn attach_prefix(&mut self, prefix: &mut PrefixCache) -> mlx::Result<()> {
+    pub(crate) fn attach_prefix(&mut self, prefix: &mut PrefixCache) -> mlx::Result<()> {
         if self.phase.is_waiting() {
             self.attach(prefix);
         }
@@ -168,7 +168,7 @@ impl Sequence {
     }
 
     /// Starts over without any stored state.
-    pub fn attach_nothing(&mut self, model: &dyn Model, prefix: &mut PrefixCache) {
+    pub(crate) fn attach_nothing(&mut self, model: &dyn Model, prefix: &mut PrefixCache) {
         self.reuse.bypass_cache = true;
         self.caches = model.make_caches();
         self.attach(prefix);
@@ -193,7 +193,7 @@ impl Sequence {
     }
 
     /// Whether it waits for state that is read from the disk.
-    pub fn waits_for_disk(&mut self, prefix: &mut PrefixCache) -> bool {
+    pub(crate) fn waits_for_disk(&mut self, prefix: &mut PrefixCache) -> bool {
         let exact = self.exact_tokens().len();
         let Phase::Waiting(wait) = &mut self.phase else { return false };
         !self.reuse.bypass_cache
@@ -202,7 +202,7 @@ impl Sequence {
 
     /// Forgets all state; prompt and output are computed again. The answer does not change: it
     /// depends on the request alone.
-    pub fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
+    pub(crate) fn reset(&mut self, model: &dyn Model, info: &ModelInfo) {
         self.phase = Phase::waiting();
         self.progress = Progress::default();
         self.snapshots = Snapshots::default();
@@ -215,20 +215,20 @@ impl Sequence {
     }
 
     /// Resets it after a failed step, which left its state undefined.
-    pub fn quarantine(&mut self, model: &dyn Model, info: &ModelInfo) {
+    pub(crate) fn quarantine(&mut self, model: &dyn Model, info: &ModelInfo) {
         self.quarantined = true;
         self.reset(model, info);
     }
 
-    pub fn submission(&self) -> &Submission {
+    pub(crate) fn submission(&self) -> &Submission {
         self.delivery.submission()
     }
 
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.submission().cancel();
     }
 
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.submission().is_cancelled()
     }
 }
@@ -236,7 +236,7 @@ impl Sequence {
 /// Tokens.
 impl Sequence {
     /// Tokens that it can compute in the next step.
-    pub fn demand(&self) -> Demand {
+    pub(crate) fn demand(&self) -> Demand {
         let computed = self.progress.num_computed_tokens;
         if !self.phase.is_running() {
             Demand::Nothing
@@ -257,41 +257,41 @@ impl Sequence {
     }
 
     /// Whether it samples once `more` tokens are computed.
-    pub fn samples_after(&self, more: usize) -> bool {
+    pub(crate) fn samples_after(&self, more: usize) -> bool {
         self.request.pooling.is_none() && self.progress.num_computed_tokens + more >= self.tokens.len()
     }
 
     /// Tokens generated and read back.
-    pub fn generated(&self) -> usize {
+    pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
 
     /// Tokens of prompt and output when it ends, at most.
-    pub fn max_tokens(&self) -> usize {
+    pub(crate) fn max_tokens(&self) -> usize {
         self.request.prompt.len() + self.max_new_tokens
     }
 
     /// Whether its memory may be too small for `more` tokens.
-    pub fn outgrows_memory(&self, more: usize) -> bool {
+    pub(crate) fn outgrows_memory(&self, more: usize) -> bool {
         let room = self.memory.tokens;
         self.tokens.len() + self.progress.num_unread + more > room && room < self.max_tokens()
     }
 
     /// Tokens whose state is the whole model's, so that any sequence with this prefix can use it:
     /// all of them, or the prompt's if layers are skipped after it.
-    pub fn exact_tokens(&self) -> &[u32] {
+    pub(crate) fn exact_tokens(&self) -> &[u32] {
         if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
     }
 
     /// Layers that its next step skips.
-    pub fn skipped_layers(&self) -> &[usize] {
+    pub(crate) fn skipped_layers(&self) -> &[usize] {
         let in_prompt = self.progress.num_computed_tokens < self.request.prompt.len();
         if in_prompt { &[] } else { self.speculation.skipped_layers() }
     }
 
     /// Of `num_tokens` in its next step the last ones that may be rewound: its draft, or the
     /// prompt's last token if the state before that is copied.
-    pub fn num_rewindable(&self, num_tokens: usize) -> usize {
+    pub(crate) fn num_rewindable(&self, num_tokens: usize) -> usize {
         let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
         let across =
             computed < last && computed + num_tokens == last + 1 && self.snapshots.due_at.contains(&last);
@@ -304,7 +304,7 @@ impl Sequence {
 
     /// Forgets the last `tokens` computed, all of them drafted.
     #[track_caller]
-    pub fn rewind(&mut self, tokens: usize) {
+    pub(crate) fn rewind(&mut self, tokens: usize) {
         if tokens > 0 {
             self.progress.num_computed_tokens -= tokens;
             let rewound: Result<(), WindowEvicted> =
@@ -320,7 +320,7 @@ impl Sequence {
 impl Sequence {
     /// Takes the positions, ascending, whose state is to be copied now: the current one, and the
     /// one before it.
-    pub fn take_due(&mut self) -> Vec<usize> {
+    pub(crate) fn take_due(&mut self) -> Vec<usize> {
         let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
         let due_at = &mut self.snapshots.due_at;
         let before = (computed == last + 1 && due_at.remove(&last)).then_some(last);
@@ -331,7 +331,7 @@ impl Sequence {
     }
 
     /// Whether state at `position` or later is on its way into the prefix cache.
-    pub fn will_snapshot(&self, position: usize) -> bool {
+    pub(crate) fn will_snapshot(&self, position: usize) -> bool {
         let due = position > self.progress.num_computed_tokens && self.snapshots.due_at.contains(&position);
         due || self.snapshots.in_flight.contains(&position)
     }
@@ -342,7 +342,7 @@ impl Sequence {
     /// # Errors
     /// There is no memory for it.
     #[track_caller]
-    pub fn copy_all(&mut self, prefix: &mut PrefixCache) -> mlx::Result<bool> {
+    pub(crate) fn copy_all(&mut self, prefix: &mut PrefixCache) -> mlx::Result<bool> {
         let (computed, exact) = (self.progress.num_computed_tokens, self.exact_tokens().len());
         let usable = self.phase.is_running() && self.snapshots.all_finite;
         if !usable || computed == 0 || computed > exact {
@@ -361,7 +361,7 @@ impl Sequence {
     }
 
     /// What [`copy_all`](Sequence::copy_all) has copied.
-    pub fn take_copied(&mut self) -> Option<CopiedState> {
+    pub(crate) fn take_copied(&mut self) -> Option<CopiedState> {
         self.snapshots.copying.take().map(StateCopy::into_state)
     }
 }
@@ -369,18 +369,18 @@ impl Sequence {
 /// Results.
 impl Sequence {
     /// Takes log-probabilities of prompt tokens `at..`.
-    pub fn deliver_progress(&mut self, computed: usize) {
+    pub(crate) fn deliver_progress(&mut self, computed: usize) {
         if self.generated() == 0 {
             self.delivery.send_progress(computed);
         }
     }
 
-    pub fn deliver_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
+    pub(crate) fn deliver_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
         self.delivery.add_prompt_logprobs(at, logprobs);
     }
 
     /// Sends logits after positions `at..`, `vocab_size` each.
-    pub fn deliver_logits(&mut self, at: usize, values: &[f32]) {
+    pub(crate) fn deliver_logits(&mut self, at: usize, values: &[f32]) {
         self.delivery.send_logits(at, values, self.vocab_size);
     }
 
@@ -388,7 +388,10 @@ impl Sequence {
     ///
     /// # Errors
     /// A number is not finite.
-    pub fn deliver_hidden(&mut self, states: &PromptStates) -> Result<Option<FinishReason>, RequestError> {
+    pub(crate) fn deliver_hidden(
+        &mut self,
+        states: &PromptStates,
+    ) -> Result<Option<FinishReason>, RequestError> {
         self.pooled.add(states.num_tokens, &states.values);
         if !states.ends_prompt {
             return Ok(None);
@@ -399,7 +402,7 @@ impl Sequence {
     }
 
     /// Takes a token read back; returns why the sequence ends with it, if it does.
-    pub fn deliver_token(
+    pub(crate) fn deliver_token(
         &mut self,
         id: u32,
         logprobs: Option<TokenLogprobs>,
@@ -419,12 +422,12 @@ impl Sequence {
     }
 
     /// Hands the caller the events of a step.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.delivery.flush();
     }
 
     /// Sends the final event.
-    pub fn end(&mut self, end: End) {
+    pub(crate) fn end(&mut self, end: End) {
         let lossy = self.reuse.lossy;
         self.delivery.end(end, self.generated(), &self.speculation, lossy);
     }

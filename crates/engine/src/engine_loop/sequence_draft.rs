@@ -8,19 +8,19 @@ use crate::{
 
 impl Sequence {
     /// Whether it decodes and all but its last token is computed: a draft can follow.
-    pub fn can_verify_draft(&self) -> bool {
+    pub(crate) fn can_verify_draft(&self) -> bool {
         self.phase.is_running()
             && self.generated() > 0
             && self.progress.num_computed_tokens + 1 == self.tokens.len()
     }
 
     /// Most tokens of a draft: each step generates one more than it accepts.
-    pub fn max_draft_tokens(&self) -> usize {
+    pub(crate) fn max_draft_tokens(&self) -> usize {
         (self.max_new_tokens - self.generated()).saturating_sub(1)
     }
 
     /// Tells the constraint the known tokens, and asks for what it forces if a draft may follow.
-    pub fn follow_constraint(&mut self) {
+    pub(crate) fn follow_constraint(&mut self) {
         let Some(masks) = &mut self.masks else { return };
         if self.progress.num_unread > 0 {
             return;
@@ -33,7 +33,7 @@ impl Sequence {
     }
 
     /// Waits for the tokens that the constraint forces, if a draft may follow.
-    pub fn force(&mut self) {
+    pub(crate) fn force(&mut self) {
         let depth = self.max_draft_tokens().min(MAX_DEPTH);
         if depth == 0 || self.speculation.is_off() || !self.can_verify_draft() {
             return;
@@ -44,19 +44,19 @@ impl Sequence {
     }
 
     /// Has the constraint compute what may follow the known tokens and the draft.
-    pub fn order_masks(&mut self) {
+    pub(crate) fn order_masks(&mut self) {
         if let Some(masks) = self.masks.as_mut().filter(|_| self.progress.num_unread == 0) {
             masks.order();
         }
     }
 
     /// Tokens that may follow the known tokens and the draft; waits for the masks.
-    pub fn take_masks(&mut self) -> Option<Masks> {
+    pub(crate) fn take_masks(&mut self) -> Option<Masks> {
         self.masks.as_mut().map(SequenceMasks::get)
     }
 
     /// Sets the draft, up to the first token that cannot be right.
-    pub fn set_draft(&mut self, mut tokens: Vec<u32>) {
+    pub(crate) fn set_draft(&mut self, mut tokens: Vec<u32>) {
         let known = tokens.iter().position(|&token| token as usize >= self.vocab_size);
         tokens.truncate(known.unwrap_or(tokens.len()));
         if let Some(masks) = self.masks.as_mut().filter(|_| !tokens.is_empty()) {
@@ -66,7 +66,7 @@ impl Sequence {
     }
 
     /// Shortens the draft so that no step crosses a due snapshot.
-    pub fn truncate_draft(&mut self) {
+    pub(crate) fn truncate_draft(&mut self) {
         let computed = self.progress.num_computed_tokens;
         if let Some(&at) = self.snapshots.due_at.range(computed + 1..).next() {
             self.draft.tokens.truncate(at.saturating_sub(computed + 2));
@@ -75,7 +75,7 @@ impl Sequence {
 
     /// Rewinds the rejected tokens of a verified draft.
     #[track_caller]
-    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
+    pub(crate) fn on_verified(&mut self, drafted: usize, accepted: usize) {
         self.rewind(drafted - accepted);
         self.speculation.on_verified(drafted, accepted);
     }

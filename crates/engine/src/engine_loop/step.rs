@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A launched step, read by [`Step::collect`].
-pub struct Step {
+pub(crate) struct Step {
     rows: Vec<StepRow>,
     decodes: bool,
     lossy: bool,
@@ -42,7 +42,7 @@ struct SampledTokens {
 
 /// The results of a step that its sequences do not keep.
 #[derive(Default)]
-pub struct StepOutput {
+pub(crate) struct StepOutput {
     /// Sequences that end with it; their final event is not sent yet.
     pub ended: Vec<(Sequence, End)>,
     /// For drafters, of sequences that go on.
@@ -59,7 +59,7 @@ impl Step {
     ///
     /// # Panics
     /// On a bug in a model. The sequences' caches are then half changed and must be dropped.
-    pub fn launch(
+    pub(crate) fn launch(
         model: &dyn Model,
         sequences: &mut [Sequence],
         scheduled: &[Scheduled],
@@ -110,11 +110,11 @@ impl Step {
 
     /// Whether the next step cannot be built before this one is read: the accepted tokens are not
     /// known before.
-    pub fn has_drafts(&self) -> bool {
+    pub(crate) fn has_drafts(&self) -> bool {
         self.rows.iter().any(|row| !row.draft.is_empty())
     }
 
-    pub fn shape(&self) -> StepShape {
+    pub(crate) fn shape(&self) -> StepShape {
         StepShape {
             decodes: self.decodes,
             rows: self.rows.len(),
@@ -124,7 +124,7 @@ impl Step {
         }
     }
 
-    pub fn sequences(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = u64> {
         self.rows.iter().map(|row| row.sequence)
     }
 
@@ -133,7 +133,7 @@ impl Step {
     ///
     /// # Errors
     /// Computing the step failed.
-    pub fn collect(
+    pub(crate) fn collect(
         self,
         sequences: &mut Vec<Sequence>,
         ended: &mut [Sequence],
@@ -172,7 +172,7 @@ impl Step {
 
     /// Waits for the step and drops its results: an error in it would otherwise surface in the next
     /// step.
-    pub fn abandon(self) {
+    pub(crate) fn abandon(self) {
         if let Err(error) = mlx::eval(self.arrays()) {
             tracing::debug!("an abandoned step failed too: {error}");
         }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
-pub struct StepClock {
+pub(crate) struct StepClock {
     /// When the last step was read.
     last: Option<Instant>,
     /// Milliseconds of drafting since.
@@ -12,21 +12,21 @@ pub struct StepClock {
 
 impl StepClock {
     /// The device is idle: the next step's time starts now.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         *self = StepClock { last: Some(Instant::now()), drafting: 0.0 };
     }
 
     /// Excludes time spent on other work than steps.
-    pub fn exclude(&mut self, time: Duration) {
+    pub(crate) fn exclude(&mut self, time: Duration) {
         self.last = self.last.map(|last| last + time);
     }
 
-    pub fn add_drafting(&mut self, time: Duration) {
+    pub(crate) fn add_drafting(&mut self, time: Duration) {
         self.drafting += time.as_secs_f64() * 1e3;
     }
 
     /// Milliseconds since the last step was read, and those of drafting among them.
-    pub fn lap(&mut self) -> Option<(f64, f64)> {
+    pub(crate) fn lap(&mut self) -> Option<(f64, f64)> {
         let (last, drafting) = (self.last, self.drafting);
         self.restart();
         Some((last?.elapsed().as_secs_f64() * 1e3, drafting))

@@ -1,7 +1,7 @@
 //! The shape of a step, for cost measurements and metrics.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepShape {
+pub(crate) struct StepShape {
     /// Whether all rows decode: it computes no part of a prompt.
     pub decodes: bool,
     pub rows: usize,

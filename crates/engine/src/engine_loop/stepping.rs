@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl EngineLoop {
-    pub fn schedule(&self) -> Vec<Scheduled> {
+    pub(crate) fn schedule(&self) -> Vec<Scheduled> {
         fault::point("schedule");
         // A quarantined sequence runs alone.
         let quarantined = self.running.iter().position(|s| s.quarantined);
@@ -40,7 +40,7 @@ impl EngineLoop {
     }
 
     /// Launches the scheduled step unless `memory` is an error, then reads the step before it.
-    pub fn launch_and_collect(&mut self, scheduled: &[Scheduled], memory: Result<(), String>) {
+    pub(crate) fn launch_and_collect(&mut self, scheduled: &[Scheduled], memory: Result<(), String>) {
         let next_ids: Vec<u64> = scheduled.iter().map(|s| self.running[s.sequence].id).collect();
         let next = match memory {
             _ if scheduled.is_empty() => Ok(None),
@@ -78,7 +78,7 @@ impl EngineLoop {
 
     /// Reads the launched step; another one with the sequences `next` may be on the device already.
     /// `false` if it failed: then every sequence with state in flight starts over.
-    pub fn collect_launched(&mut self, next: &[u64]) -> bool {
+    pub(crate) fn collect_launched(&mut self, next: &[u64]) -> bool {
         let Some(step) = self.launched.take() else { return true };
         let shape = step.shape();
         let involved: Vec<u64> = step.sequences().chain(next.iter().copied()).collect();

@@ -13,9 +13,9 @@ use super::{admission::Permit, meter::Meter};
 use crate::api::{Event, Request, RequestError};
 
 /// Receives a request's events on the engine thread, those of a step together; must not block.
-pub type Sink = Box<dyn FnMut(Vec<Event>) + Send>;
+pub(super) type Sink = Box<dyn FnMut(Vec<Event>) + Send>;
 
-pub struct Submission {
+pub(crate) struct Submission {
     pub request: Request,
     /// Held until the request has ended.
     permit: Option<Arc<Permit>>,
@@ -28,7 +28,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    pub fn new(
+    pub(crate) fn new(
         request: Request,
         permit: Arc<Permit>,
         sink: Sink,
@@ -46,33 +46,33 @@ impl Submission {
         }
     }
 
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    pub fn cancel(&self) {
+    pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Requests of one group queue as one.
-    pub fn group(&self) -> u64 {
+    pub(crate) fn group(&self) -> u64 {
         self.permit.as_ref().map_or(0, |permit| permit.id)
     }
 
     /// Drops it without an event: the caller gets an error instead.
-    pub fn reject(mut self) {
+    pub(crate) fn reject(mut self) {
         self.ended = true;
     }
 
     /// Keeps an event until [`flush`](Submission::flush): one call for all tokens of a step wakes
     /// the caller once.
-    pub fn buffer(&mut self, event: Event) {
+    pub(crate) fn buffer(&mut self, event: Event) {
         self.meter.record(&event);
         self.pending_events.push(event);
     }
 
     /// Hands buffered events to the caller. A sink that panics cancels its own request.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         if self.pending_events.is_empty() {
             return;
         }
@@ -83,7 +83,7 @@ impl Submission {
     }
 
     /// Hands buffered events and this one to the caller.
-    pub fn send(&mut self, event: Event) {
+    pub(crate) fn send(&mut self, event: Event) {
         if self.ended {
             return;
         }

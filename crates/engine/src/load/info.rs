@@ -14,7 +14,7 @@ use crate::{
     weights::Weights,
 };
 
-pub fn model_info(
+pub(super) fn model_info(
     model: &dyn Model,
     config: &Value,
     generation: &GenerationConfig,

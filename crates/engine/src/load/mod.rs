@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # Errors
 /// One sentence that names the file, tensor or key at fault.
-pub fn load(
+pub(crate) fn load(
     checkpoint: &Checkpoint,
     options: &Options,
     script: Option<Script>,
@@ -82,14 +82,14 @@ pub fn load(
 }
 
 /// Tells what the CPU does for the GPU, each once.
-pub fn report_fallbacks() {
+pub(crate) fn report_fallbacks() {
     for what in nn::take_fallbacks() {
         tracing::warn!("the GPU leaves to the CPU: {what}");
     }
 }
 
 /// All that an engine's thread runs.
-pub struct Ready {
+pub(crate) struct Ready {
     pub model: Rc<dyn Model>,
     pub info: ModelInfo,
     pub disk: Option<DiskTier>,
@@ -251,7 +251,7 @@ fn mlx_dtype(dtype: Dtype) -> mlx::Dtype {
 
 /// Multimodal checkpoints keep a few of the text model's keys beside `text_config` instead of in
 /// it.
-pub fn with_top_level_keys(text: &Value, config: &Value) -> Value {
+pub(crate) fn with_top_level_keys(text: &Value, config: &Value) -> Value {
     let mut merged = text.clone();
     if let (Some(merged), Some(config)) = (merged.as_object_mut(), config.as_object()) {
         for key in ["tie_word_embeddings", "eos_token_id"] {

@@ -22,7 +22,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-pub struct LoadRoom<'a> {
+pub(super) struct LoadRoom<'a> {
     options: &'a Options,
     account: Arc<MemoryAccount>,
     /// The memory limit, if other engines live under it; one that is alone learns by itself what it
@@ -33,7 +33,7 @@ pub struct LoadRoom<'a> {
 }
 
 impl LoadRoom<'_> {
-    pub fn new(options: &Options) -> LoadRoom<'_> {
+    pub(super) fn new(options: &Options) -> LoadRoom<'_> {
         let account = options.metrics.account.clone();
         let limit = options.memory_limit.filter(|_| account.promised() > 0);
         LoadRoom { options, account, limit, held: vec![] }
@@ -43,7 +43,7 @@ impl LoadRoom<'_> {
     ///
     /// # Errors
     /// [`LoadError::MemoryFull`].
-    pub fn make(&mut self, weights: &Weights, config: &Value) -> Result<()> {
+    pub(super) fn make(&mut self, weights: &Weights, config: &Value) -> Result<()> {
         let vocab_size = config.get("vocab_size").and_then(Value::as_u64).unwrap_or(0) as usize;
         let needs = Memory::to_load(weights.total_bytes(), vocab_size, config, self.options);
         let held = self.account.reserve(MemoryClass::Loading, needs, self.limit);
@@ -66,7 +66,7 @@ impl LoadRoom<'_> {
     ///
     /// # Errors
     /// [`LoadError::MemoryFull`].
-    pub fn keep_fixed(mut self, memory: &Memory) -> Result<Vec<Reservation>> {
+    pub(super) fn keep_fixed(mut self, memory: &Memory) -> Result<Vec<Reservation>> {
         let fixed = [
             (MemoryClass::Weights, memory.weights),
             (MemoryClass::Step, memory.step - memory.draft_cache),

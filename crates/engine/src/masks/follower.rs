@@ -9,7 +9,7 @@ use std::{
 use super::Masks;
 use crate::api::{Constraint, ConstraintState, TokenSet};
 
-pub struct Follower {
+pub(super) struct Follower {
     constraint: Arc<dyn Constraint>,
     /// With all of `generated` and `draft`; `None`: it is built when it is needed.
     state: Option<Box<dyn ConstraintState>>,
@@ -20,12 +20,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub fn new(constraint: Arc<dyn Constraint>) -> Follower {
+    pub(super) fn new(constraint: Arc<dyn Constraint>) -> Follower {
         Follower { constraint, state: None, generated: vec![], draft: vec![], error: None }
     }
 
     /// Appends generated tokens, which replace the draft as far as they differ from it.
-    pub fn follow(&mut self, tokens: &[u32]) {
+    pub(super) fn follow(&mut self, tokens: &[u32]) {
         self.error = None;
         let common = self.draft.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         self.truncate_draft(common);
@@ -38,12 +38,12 @@ impl Follower {
     }
 
     /// At most `max` tokens that must come next.
-    pub fn forced(&mut self, max: usize) -> Vec<u32> {
+    pub(super) fn forced(&mut self, max: usize) -> Vec<u32> {
         self.with_state(|state| state.forced(max)).unwrap_or_default()
     }
 
     /// Replaces the draft; returns how many of its tokens are allowed.
-    pub fn draft(&mut self, tokens: &[u32]) -> usize {
+    pub(super) fn draft(&mut self, tokens: &[u32]) -> usize {
         self.truncate_draft(0);
         let allowed = tokens.iter().take_while(|token| self.push_draft(**token)).count();
         debug_assert_eq!(allowed, self.draft.len());
@@ -51,7 +51,7 @@ impl Follower {
     }
 
     /// Tokens allowed after the generated tokens and after each drafted one.
-    pub fn masks(&mut self) -> Masks {
+    pub(super) fn masks(&mut self) -> Masks {
         let draft = self.draft.clone();
         self.truncate_draft(0);
         let mut sets: Vec<TokenSet> = self.with_state(|state| state.allowed()).into_iter().collect();
@@ -66,7 +66,7 @@ impl Follower {
     }
 
     /// Records that a call did not return.
-    pub fn fail(&mut self, message: String) {
+    pub(super) fn fail(&mut self, message: String) {
         (self.error, self.state) = (Some(message), None);
     }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::strand::{Answers, Command, Strand};
-pub use self::workers::MaskWorkers;
+pub(crate) use self::workers::MaskWorkers;
 use crate::api::{Constraint, TokenSet};
 
 /// A sequence for whose sets a step waited longer than this misses steps until they are there: the
@@ -21,7 +21,7 @@ use crate::api::{Constraint, TokenSet};
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The engine thread's side of one sequence's constraint.
-pub struct SequenceMasks {
+pub(crate) struct SequenceMasks {
     strand: Arc<Strand>,
     workers: MaskWorkers,
     /// Generated tokens that the constraint has been told of; `None` before the first call.
@@ -34,20 +34,20 @@ pub struct SequenceMasks {
 
 /// Tokens that the constraint allows after the known tokens and after each drafted one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Masks {
+pub(crate) struct Masks {
     pub sets: Vec<TokenSet>,
     /// Why it cannot go on after those; the sets after them are empty.
     pub error: Option<String>,
 }
 
 impl SequenceMasks {
-    pub fn new(constraint: Arc<dyn Constraint>, workers: MaskWorkers) -> SequenceMasks {
+    pub(crate) fn new(constraint: Arc<dyn Constraint>, workers: MaskWorkers) -> SequenceMasks {
         let strand = Arc::new(Strand::new(constraint));
         SequenceMasks { strand, workers, known: None, ordered: false, slow: false }
     }
 
     /// Tells the constraint the generated tokens so far.
-    pub fn follow(&mut self, generated: &[u32]) {
+    pub(crate) fn follow(&mut self, generated: &[u32]) {
         if self.known == Some(generated.len()) {
             return;
         }
@@ -57,31 +57,31 @@ impl SequenceMasks {
     }
 
     /// At most `max` tokens that must come next.
-    pub fn forced(&mut self, max: usize) -> Vec<u32> {
+    pub(crate) fn forced(&mut self, max: usize) -> Vec<u32> {
         self.post(Command::Forced(max));
         self.strand.wait(|answers| answers.forced.take())
     }
 
     /// Sets the draft after the known tokens; returns how many of its tokens are allowed.
-    pub fn draft(&mut self, tokens: &[u32]) -> usize {
+    pub(crate) fn draft(&mut self, tokens: &[u32]) -> usize {
         self.begin_round(Command::Draft(tokens.to_vec()));
         self.strand.wait(|answers| answers.drafted.take())
     }
 
     /// Orders the sets for the known tokens and the draft, once.
-    pub fn order(&mut self) {
+    pub(crate) fn order(&mut self) {
         if self.known.is_some() && !std::mem::replace(&mut self.ordered, true) {
             self.post(Command::Masks);
         }
     }
 
     /// Whether a step with this sequence would wait long.
-    pub fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         self.slow && !self.strand.has_masks()
     }
 
     /// The ordered sets; waits for them.
-    pub fn get(&mut self) -> Masks {
+    pub(crate) fn get(&mut self) -> Masks {
         self.order();
         let started = Instant::now();
         let (masks, time) = self.strand.wait(|answers: &mut Answers| answers.masks.clone());

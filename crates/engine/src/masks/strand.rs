@@ -10,7 +10,7 @@ use std::{
 use super::{Masks, follower::Follower};
 use crate::api::Constraint;
 
-pub enum Command {
+pub(crate) enum Command {
     /// These tokens were generated; they replace the draft.
     Follow(Vec<u32>),
     Forced(usize),
@@ -18,7 +18,7 @@ pub enum Command {
     Masks,
 }
 
-pub struct Strand {
+pub(crate) struct Strand {
     inbox: Mutex<Inbox>,
     follower: Mutex<Follower>,
     answers: Mutex<Answers>,
@@ -36,7 +36,7 @@ struct Inbox {
 
 /// Answers of the current round.
 #[derive(Default)]
-pub struct Answers {
+pub(crate) struct Answers {
     round: usize,
     pub forced: Option<Vec<u32>>,
     pub drafted: Option<usize>,
@@ -45,7 +45,7 @@ pub struct Answers {
 }
 
 impl Strand {
-    pub fn new(constraint: Arc<dyn Constraint>) -> Strand {
+    pub(crate) fn new(constraint: Arc<dyn Constraint>) -> Strand {
         Strand {
             inbox: Mutex::default(),
             follower: Mutex::new(Follower::new(constraint)),
@@ -55,14 +55,14 @@ impl Strand {
     }
 
     /// Drops the answers so far.
-    pub fn begin_round(&self) {
+    pub(crate) fn begin_round(&self) {
         let mut inbox = lock(&self.inbox);
         inbox.round += 1;
         *lock(&self.answers) = Answers { round: inbox.round, ..Answers::default() };
     }
 
     /// Queues a command; `true` if the strand has to be handed to a worker.
-    pub fn push(&self, command: Command) -> bool {
+    pub(crate) fn push(&self, command: Command) -> bool {
         let mut inbox = lock(&self.inbox);
         let round = inbox.round;
         inbox.commands.push_back((round, command));
@@ -70,7 +70,7 @@ impl Strand {
     }
 
     /// Runs all queued commands.
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         let mut follower = lock(&self.follower);
         loop {
             let next = {
@@ -118,12 +118,12 @@ impl Strand {
         }
     }
 
-    pub fn has_masks(&self) -> bool {
+    pub(crate) fn has_masks(&self) -> bool {
         lock(&self.answers).masks.is_some()
     }
 
     /// Waits until `take` finds its answer.
-    pub fn wait<T>(&self, mut take: impl FnMut(&mut Answers) -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&self, mut take: impl FnMut(&mut Answers) -> Option<T>) -> T {
         let mut answers = lock(&self.answers);
         loop {
             match take(&mut answers) {

@@ -12,19 +12,19 @@ const MAX_THREADS: usize = 8;
 
 /// Posts commands to worker threads, which end with the last clone.
 #[derive(Clone)]
-pub struct MaskWorkers {
+pub(crate) struct MaskWorkers {
     /// `None`: there are no threads, and commands run where they are posted.
     queue: Option<mpsc::Sender<Arc<Strand>>>,
 }
 
 impl MaskWorkers {
     /// Starts a thread for every second core.
-    pub fn start() -> MaskWorkers {
+    pub(crate) fn start() -> MaskWorkers {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         MaskWorkers::with_threads((cores / 2).clamp(1, MAX_THREADS))
     }
 
-    pub fn with_threads(threads: usize) -> MaskWorkers {
+    pub(crate) fn with_threads(threads: usize) -> MaskWorkers {
         let (queue, strands) = mpsc::channel::<Arc<Strand>>();
         let strands = Arc::new(Mutex::new(strands));
         let started = (0..threads).filter(|_| {
@@ -42,7 +42,7 @@ impl MaskWorkers {
     }
 
     /// Runs a command after all earlier ones of the same strand.
-    pub fn post(&self, strand: &Arc<Strand>, command: Command) {
+    pub(crate) fn post(&self, strand: &Arc<Strand>, command: Command) {
         if !strand.push(command) {
             return;
         }

@@ -9,7 +9,7 @@ use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 /// Sizes of the projections, and which have biases.
 #[derive(Clone, Copy)]
-pub struct AttentionConfig {
+pub(super) struct AttentionConfig {
     pub hidden_size: i32,
     pub num_heads: i32,
     pub num_kv_heads: i32,
@@ -19,7 +19,7 @@ pub struct AttentionConfig {
 }
 
 /// The four projections of grouped-query attention.
-pub struct Projections {
+pub(super) struct Projections {
     pub q_proj: Linear,
     pub k_proj: Linear,
     pub v_proj: Linear,
@@ -27,7 +27,7 @@ pub struct Projections {
 }
 
 impl Projections {
-    pub fn load(c: AttentionConfig, w: &Weights) -> Result<Projections> {
+    pub(super) fn load(c: AttentionConfig, w: &Weights) -> Result<Projections> {
         let (hidden, q, kv) = (c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim);
         Ok(Projections {
             q_proj: w.linear_with("q_proj", q, hidden, c.qkv_bias)?,
@@ -38,7 +38,7 @@ impl Projections {
     }
 }
 
-pub struct Attention {
+pub(super) struct Attention {
     projections: Projections,
     head_dim: i32,
     heads: nn::CoreAttention,
@@ -47,7 +47,7 @@ pub struct Attention {
 
 impl Attention {
     /// Without head norms and windows, with scores scaled by `head_dim^-1/2`.
-    pub fn load(c: AttentionConfig, rope: Rope, w: &Weights) -> Result<Attention> {
+    pub(super) fn load(c: AttentionConfig, rope: Rope, w: &Weights) -> Result<Attention> {
         Ok(Attention {
             projections: Projections::load(c, w)?,
             head_dim: c.head_dim,
@@ -57,16 +57,16 @@ impl Attention {
     }
 
     /// With `q_norm` and `k_norm` on each head.
-    pub fn with_qk_norm(self, eps: f32, w: &Weights) -> Result<Attention> {
+    pub(super) fn with_qk_norm(self, eps: f32, w: &Weights) -> Result<Attention> {
         let norm = |name| w.rms_norm(name, self.head_dim, eps);
         Ok(Attention { heads: self.heads.with_qk_norm(norm("q_norm")?, norm("k_norm")?), ..self })
     }
 
-    pub fn with_window(self, sliding_window: Option<i32>) -> Attention {
+    pub(super) fn with_window(self, sliding_window: Option<i32>) -> Attention {
         Attention { sliding_window, ..self }
     }
 
-    pub fn with_softmax(self, softmax: Softmax) -> Attention {
+    pub(super) fn with_softmax(self, softmax: Softmax) -> Attention {
         Attention { heads: self.heads.with_softmax(softmax), ..self }
     }
 }

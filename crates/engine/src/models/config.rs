@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::limits;
-pub use super::limits::ensure_supported;
+pub(super) use super::limits::ensure_supported;
 use crate::error::{LoadError, Result};
 
 /// Other names of keys; the usual name wins where a file has both.
@@ -18,7 +18,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// The keys of config.json that every family has, to be flattened into a family's struct.
 #[derive(Clone, Debug, Deserialize)]
-pub struct BaseConfig {
+pub(crate) struct BaseConfig {
     pub vocab_size: i32,
     pub hidden_size: i32,
     pub num_hidden_layers: usize,
@@ -30,7 +30,7 @@ pub struct BaseConfig {
 
 impl BaseConfig {
     /// Tokens of context that the model was trained on.
-    pub fn context_length(&self) -> usize {
+    pub(crate) fn context_length(&self) -> usize {
         self.max_position_embeddings.unwrap_or(4096)
     }
 }
@@ -39,7 +39,7 @@ impl BaseConfig {
 ///
 /// # Errors
 /// A key is missing or of the wrong type, or a size is absurd: the error names it.
-pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
+pub(super) fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
     let mut config = config.clone();
     if let Some(keys) = config.as_object_mut() {
         for (other, usual) in SYNONYMS {
@@ -53,7 +53,7 @@ pub fn parse<C: serde::de::DeserializeOwned>(config: &Value) -> Result<C> {
 }
 
 /// `config` with `defaults` for the keys that it leaves out.
-pub fn with_defaults(config: &Value, mut defaults: Value) -> Value {
+pub(super) fn with_defaults(config: &Value, mut defaults: Value) -> Value {
     if let (Some(all), Some(given)) = (defaults.as_object_mut(), config.as_object()) {
         all.extend(given.clone());
     }
@@ -65,7 +65,11 @@ pub fn with_defaults(config: &Value, mut defaults: Value) -> Value {
 ///
 /// # Errors
 /// A layer type is neither full nor sliding attention.
-pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> bool) -> Result<Vec<bool>> {
+pub(super) fn sliding_layers(
+    config: &Value,
+    layers: usize,
+    default: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>> {
     let Some(types) = config.get("layer_types").and_then(Value::as_array) else {
         return Ok((0..layers).map(default).collect());
     };
@@ -78,12 +82,12 @@ pub fn sliding_layers(config: &Value, layers: usize, default: impl Fn(usize) -> 
 }
 
 /// Fails on an activation other than the one that a family computes.
-pub fn check_activation(config: &Value, key: &str, expected: &str) -> Result<()> {
+pub(super) fn check_activation(config: &Value, key: &str, expected: &str) -> Result<()> {
     check_value(config, key, expected)
 }
 
 /// Fails on a string value other than `expected`, the default of an absent key.
-pub fn check_value(config: &Value, key: &str, expected: &str) -> Result<()> {
+pub(super) fn check_value(config: &Value, key: &str, expected: &str) -> Result<()> {
     let found = config.get(key).and_then(Value::as_str).unwrap_or(expected);
     ensure_supported(found == expected, format!("{key} `{found}` is not supported, only `{expected}`"))
 }
@@ -92,7 +96,7 @@ pub fn check_value(config: &Value, key: &str, expected: &str) -> Result<()> {
 ///
 /// # Errors
 /// The keys are present and do not parse.
-pub fn parse_part<C: serde::de::DeserializeOwned>(config: &Value, key: &str) -> Result<Option<C>> {
+pub(super) fn parse_part<C: serde::de::DeserializeOwned>(config: &Value, key: &str) -> Result<Option<C>> {
     let there = config.get(key).is_some_and(|value| !value.is_null() && value != 0);
     there.then(|| parse(config)).transpose()
 }

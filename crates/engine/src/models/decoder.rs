@@ -8,7 +8,7 @@ use nn::{Embedding, Linear, RmsNorm};
 use super::{Model, Mtp, config::BaseConfig, layer::Layer};
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
-pub struct Decoder<L> {
+pub(super) struct Decoder<L> {
     pub embed_tokens: Rc<Embedding>,
     pub layers: Vec<L>,
     pub norm: RmsNorm,
@@ -22,7 +22,7 @@ pub struct Decoder<L> {
 
 impl<L: Layer> Decoder<L> {
     /// Reads `model.embed_tokens`, `model.layers.*`, `model.norm` and `lm_head`.
-    pub fn load(
+    pub(super) fn load(
         c: &BaseConfig,
         w: &Weights,
         layer: impl Fn(usize, &Weights) -> Result<L>,
@@ -31,7 +31,7 @@ impl<L: Layer> Decoder<L> {
     }
 
     /// [`load`](Decoder::load) with another name of the final norm.
-    pub fn load_with(
+    pub(super) fn load_with(
         c: &BaseConfig,
         w: &Weights,
         norm: &str,
@@ -54,7 +54,7 @@ impl<L: Layer> Decoder<L> {
 
 /// Runs `h` `[tokens, hidden_size]` through `layers`, with the batch's hooks: layer skipping and
 /// capture of hidden states.
-pub fn run_layers<L>(
+pub(super) fn run_layers<L>(
     layers: &[L],
     mut h: Array,
     batch: &mut Batch,
@@ -108,14 +108,14 @@ impl<L: Layer> Model for Decoder<L> {
 }
 
 /// The output head: a matrix of its own, or the embedding's if tied.
-pub struct Head {
+pub(super) struct Head {
     lm_head: Option<Linear>,
     /// Logits become `cap * tanh(logit / cap)`.
     pub softcap: Option<f32>,
 }
 
 impl Head {
-    pub fn load(c: &BaseConfig, w: &Weights) -> Result<Head> {
+    pub(super) fn load(c: &BaseConfig, w: &Weights) -> Result<Head> {
         let tied = c.tie_word_embeddings.unwrap_or(!w.has("lm_head.weight"));
         if tied {
             // Some checkpoints store the embedding a second time.
@@ -126,7 +126,7 @@ impl Head {
     }
 
     /// Logits `[n, vocab_size]` of `[n, hidden_size]`.
-    pub fn forward(&self, hidden: &Array, embed_tokens: &Embedding) -> Array {
+    pub(super) fn forward(&self, hidden: &Array, embed_tokens: &Embedding) -> Array {
         let logits = match &self.lm_head {
             Some(head) => head.forward(hidden),
             None => embed_tokens.as_linear(hidden),

@@ -32,7 +32,7 @@ struct Config {
 
 /// Keys that DeepSeek's and GLM's experts share.
 #[derive(Deserialize)]
-pub struct MoeConfig {
+pub(super) struct MoeConfig {
     n_routed_experts: i32,
     n_shared_experts: Option<i32>,
     num_experts_per_tok: i32,
@@ -48,7 +48,7 @@ pub struct MoeConfig {
 
 impl MoeConfig {
     /// Dense in the first layers, experts in the others.
-    pub fn feed_forward(
+    pub(super) fn feed_forward(
         &self,
         layer: usize,
         hidden: i32,
@@ -76,7 +76,7 @@ impl MoeConfig {
 }
 
 /// Layers past the last are MTP heads; MLX stacks experts under `switch_mlp`.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = name.replace(".mlp.switch_mlp.", ".mlp.experts.");
     match is_nextn_layer(config, &name) {
         true => mtp::nextn_tensor_name(config, &name),
@@ -84,7 +84,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     }
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     check_router(config)?;
@@ -103,7 +103,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 }
 
 /// Fails on routers of earlier DeepSeek models.
-pub fn check_router(config: &Value) -> Result<()> {
+pub(super) fn check_router(config: &Value) -> Result<()> {
     check_value(config, "scoring_func", "sigmoid")?;
     check_value(config, "topk_method", "noaux_tc")
 }

@@ -21,7 +21,7 @@ use crate::{
     weights::Weights,
 };
 
-pub struct DFlash {
+pub(crate) struct DFlash {
     /// Tokens of a block: the last known one, and those to predict.
     pub size: usize,
     /// Layers of the target model whose outputs it reads, in order.
@@ -64,7 +64,7 @@ struct DFlashConfig {
 }
 
 /// Whether config.json is a DFlash model's.
-pub fn is_dflash(config: &Value) -> bool {
+pub(crate) fn is_dflash(config: &Value) -> bool {
     architecture(config).starts_with("DFlash") || config.get("dflash_config").is_some()
 }
 
@@ -77,7 +77,7 @@ impl DFlash {
     ///
     /// # Errors
     /// It drafts for another model, or uses an unsupported feature.
-    pub fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<DFlash> {
+    pub(crate) fn load(config: &Value, w: &Weights, target: &dyn Model, hidden_size: i32) -> Result<DFlash> {
         let (c, dflash): (Config, DFlashConfig) = (parse(config)?, dflash(config)?);
         check(config, &c, &dflash)?;
         check_target(&c, &dflash, target, hidden_size)?;
@@ -99,12 +99,12 @@ impl DFlash {
     }
 
     /// Empty caches for a new sequence.
-    pub fn make_caches(&self) -> Vec<Cache> {
+    pub(crate) fn make_caches(&self) -> Vec<Cache> {
         self.layers.iter().map(DFlashLayer::make_cache).collect()
     }
 
     /// Caches after one token, to see their shapes.
-    pub fn caches_of_one_token(&self) -> Vec<Cache> {
+    pub(crate) fn caches_of_one_token(&self) -> Vec<Cache> {
         let mut caches = self.make_caches();
         let hidden = Array::zeros(&[1, self.hidden_size], Dtype::Float32);
         let row = BatchRow { num_tokens: 1, num_draft: 0, num_computed: 0, caches: &mut caches };
@@ -116,7 +116,7 @@ impl DFlash {
     /// layer in order. The batch's rows have these [caches](DFlash::make_caches) and are at the
     /// tokens' positions.
     #[track_caller]
-    pub fn observe(&self, hidden: &[Array], batch: &mut Batch) {
+    pub(crate) fn observe(&self, hidden: &[Array], batch: &mut Batch) {
         let context = self.hidden_norm.forward(&self.fc.forward(&Array::concatenate(hidden, -1)));
         for (i, layer) in self.layers.iter().enumerate() {
             let [k, v] = layer.keys_and_values(&context, batch);
@@ -126,7 +126,7 @@ impl DFlash {
 
     /// Each row's last token, which is not observed yet, followed by mask tokens: token ids `[rows
     /// * size]` (uint32).
-    pub fn tokens(&self, last: &[u32]) -> Array {
+    pub(crate) fn tokens(&self, last: &[u32]) -> Array {
         let block = |&token: &u32| [vec![token], vec![self.mask_token; self.size - 1]].concat();
         let tokens: Vec<u32> = last.iter().flat_map(block).collect();
         Array::from_slice(&tokens, &[tokens.len() as i32])
@@ -136,7 +136,7 @@ impl DFlash {
     /// same shape. The target's head gives logits for the token at each position itself. The
     /// block's keys and values stay in the caches, after the observed ones.
     #[track_caller]
-    pub fn forward(&self, embedded: Array, batch: &mut Batch) -> Array {
+    pub(crate) fn forward(&self, embedded: Array, batch: &mut Batch) -> Array {
         let through = |x: Array, (i, layer): (usize, &DFlashLayer)| layer.forward(&x, i, batch);
         self.norm.forward(&self.layers.iter().enumerate().fold(embedded, through))
     }

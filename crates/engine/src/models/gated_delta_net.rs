@@ -8,7 +8,7 @@ use super::{config::BaseConfig, layer::Mixer};
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 #[derive(Deserialize)]
-pub struct Config {
+pub(super) struct Config {
     linear_num_key_heads: i32,
     linear_num_value_heads: i32,
     linear_key_head_dim: i32,
@@ -26,7 +26,7 @@ impl Config {
     }
 }
 
-pub struct GatedDeltaNet {
+pub(super) struct GatedDeltaNet {
     in_proj: InProj,
     recurrence: DeltaNet,
     norm: RmsNorm,
@@ -34,7 +34,7 @@ pub struct GatedDeltaNet {
 }
 
 impl GatedDeltaNet {
-    pub fn load(c: &Config, base: &BaseConfig, w: &Weights) -> Result<GatedDeltaNet> {
+    pub(super) fn load(c: &Config, base: &BaseConfig, w: &Weights) -> Result<GatedDeltaNet> {
         let (key_dim, value_heads) = (c.linear_key_head_dim, c.linear_num_value_heads);
         let heads = DeltaHeads {
             key_heads: c.linear_num_key_heads,

@@ -16,7 +16,7 @@ use super::{
 use crate::{error::Result, models::rope::RopeParameters, weights::Weights};
 
 /// Norms are stored as `weight - 1`, in MLX's conversions too.
-pub const NORM_OFFSET: f32 = 1.0;
+pub(super) const NORM_OFFSET: f32 = 1.0;
 
 #[derive(Deserialize)]
 struct Config {
@@ -52,7 +52,7 @@ fn defaults() -> Value {
     })
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
     check(config)?;
@@ -80,7 +80,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 }
 
 /// Fails on features that no Gemma here computes.
-pub fn check(config: &Value) -> Result<()> {
+pub(super) fn check(config: &Value) -> Result<()> {
     check_activation(config, "hidden_activation", "gelu_pytorch_tanh")?;
     let key = |key: &str| config.get(key).unwrap_or(&Value::Null);
     let both_ways = key("use_bidirectional_attention");
@@ -95,7 +95,12 @@ pub fn check(config: &Value) -> Result<()> {
 }
 
 /// A layer of Gemma 2 or 3.
-pub fn layer(c: &BaseConfig, intermediate: i32, mixer: Attention, w: &Weights) -> Result<SandwichNorm> {
+pub(super) fn layer(
+    c: &BaseConfig,
+    intermediate: i32,
+    mixer: Attention,
+    w: &Weights,
+) -> Result<SandwichNorm> {
     let names = [
         "input_layernorm",
         "post_attention_layernorm",

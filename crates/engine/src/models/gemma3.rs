@@ -49,11 +49,11 @@ fn defaults() -> Value {
     })
 }
 
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &text_names(name)?)
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults());
     let c: Config = parse(config)?;
     check(config)?;

@@ -31,7 +31,7 @@ struct Config {
 const NORMS: [&str; 4] =
     ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"];
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(c.base.hidden_size / c.num_attention_heads);

@@ -35,7 +35,7 @@ struct Config {
 }
 
 /// In the hub experts are in MXFP4 or transposed, and rows of gate and up alternate.
-pub const LAYOUT: &[Rule] = &[
+pub(super) const LAYOUT: &[Rule] = &[
     Rule::new(
         ".experts.gate_up_proj_blocks",
         &[(".experts.gate_proj.weight", AlternateWords(0)), (".experts.up_proj.weight", AlternateWords(1))],
@@ -61,7 +61,7 @@ pub const LAYOUT: &[Rule] = &[
     Rule::new(".experts.down_proj_bias", &[(".experts.down_proj.bias", Whole)]),
 ];
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let unbiased = config.get("attention_bias") == Some(&Value::Bool(false));

@@ -54,7 +54,7 @@ struct LinearConfig {
 }
 
 /// Hub names have `block_sparse_moe`, MLX's `switch_mlp` and `q_conv.conv`.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     if name.starts_with("model.mtp") {
         return None;
     }
@@ -63,7 +63,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &name.replace("_conv.conv.", "_conv1d."))
 }
 
-pub const LAYOUT: &[Rule] = &[
+pub(super) const LAYOUT: &[Rule] = &[
     Rule::new(".block_sparse_moe.experts.#.w1.weight", &[(".mlp.switch_mlp.gate_proj.weight", Whole)]),
     Rule::new(".block_sparse_moe.experts.#.w2.weight", &[(".mlp.switch_mlp.down_proj.weight", Whole)]),
     Rule::new(".block_sparse_moe.experts.#.w3.weight", &[(".mlp.switch_mlp.up_proj.weight", Whole)]),
@@ -81,7 +81,7 @@ pub const LAYOUT: &[Rule] = &[
     ),
 ];
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     check_activation(config, "moe_router_activation_func", "sigmoid")?;

@@ -7,7 +7,7 @@ use super::config::BaseConfig;
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 /// One layer of a [`Decoder`].
-pub trait Layer {
+pub(super) trait Layer {
     /// The residual stream `[tokens, hidden_size]` through layer `i`.
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array;
 
@@ -16,7 +16,7 @@ pub trait Layer {
 }
 
 /// A token mixer: attention or a recurrence.
-pub trait Mixer {
+pub(crate) trait Mixer {
     /// The residual stream `[tokens, hidden_size]` through the mixer of layer `layer`.
     fn forward(&self, x: &Residual, layer: usize, batch: &mut Batch) -> Array;
 
@@ -30,7 +30,7 @@ pub trait Mixer {
 }
 
 /// A feed-forward block: dense or experts.
-pub trait FeedForward {
+pub(crate) trait FeedForward {
     /// The residual stream `[tokens, hidden_size]` through the block.
     fn forward(&self, x: &Residual) -> Array;
 }
@@ -42,7 +42,7 @@ impl FeedForward for Mlp {
 }
 
 /// `h = x + mixer(norm(x))`, then `h + mlp(norm(h))`.
-pub struct PreNorm {
+pub(crate) struct PreNorm {
     input_layernorm: RmsNorm,
     mixer: Box<dyn Mixer>,
     post_attention_layernorm: RmsNorm,
@@ -50,7 +50,7 @@ pub struct PreNorm {
 }
 
 impl PreNorm {
-    pub fn load(
+    pub(crate) fn load(
         c: &BaseConfig,
         w: &Weights,
         mixer: Box<dyn Mixer>,
@@ -68,7 +68,7 @@ impl PreNorm {
 
 impl PreNorm {
     /// Only updates the cache, for tokens whose output is not needed.
-    pub fn observe(&self, x: &Array, i: usize, batch: &mut Batch) {
+    pub(crate) fn observe(&self, x: &Array, i: usize, batch: &mut Batch) {
         self.mixer.observe(&Residual::new(x, &self.input_layernorm), i, batch);
     }
 }
@@ -85,7 +85,7 @@ impl Layer for PreNorm {
 }
 
 /// Norms on both sides: `h = x + norm(mixer(norm(x)))`, then `h + norm(mlp(norm(h)))`.
-pub struct SandwichNorm {
+pub(super) struct SandwichNorm {
     /// Before and after the mixer, before and after the feed-forward block.
     norms: [RmsNorm; 4],
     mixer: Box<dyn Mixer>,
@@ -94,7 +94,7 @@ pub struct SandwichNorm {
 
 impl SandwichNorm {
     /// `names` are those of the norms, in the order of the computation.
-    pub fn load(
+    pub(super) fn load(
         c: &BaseConfig,
         w: &Weights,
         names: [&str; 4],

@@ -88,7 +88,7 @@ impl Config {
 }
 
 /// Renames to other families' names.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     let same = [
         (".operator_norm.", ".input_layernorm."),
         (".ffn_norm.", ".post_attention_layernorm."),
@@ -106,7 +106,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 }
 
 /// Only `lfm2_moe` has other names in MLX's layout.
-pub const LAYOUT: &[Rule] = &[
+pub(super) const LAYOUT: &[Rule] = &[
     moe_rule(".feed_forward.experts.#.w1.weight", &[(".feed_forward.switch_mlp.gate_proj.weight", Whole)]),
     moe_rule(".feed_forward.experts.#.w2.weight", &[(".feed_forward.switch_mlp.down_proj.weight", Whole)]),
     moe_rule(".feed_forward.experts.#.w3.weight", &[(".feed_forward.switch_mlp.up_proj.weight", Whole)]),
@@ -119,7 +119,7 @@ const fn moe_rule(from: &'static str, to: &'static [(&'static str, Transform)]) 
     Rule::new(from, to).of(&["lfm2_moe"])
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     for kind in c.layer_types.iter().flatten() {
         let known = ["conv", "full_attention"].contains(&kind.as_str());

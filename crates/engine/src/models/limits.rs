@@ -131,7 +131,7 @@ const PRODUCT: i64 = 1 << 26;
 
 /// # Errors
 /// A value is out of range, of the wrong type, or does not fit another.
-pub fn check(config: &Value) -> Result<()> {
+pub(super) fn check(config: &Value) -> Result<()> {
     check_sizes(config)?;
     check_relations(config)?;
     check_types(config)
@@ -139,7 +139,7 @@ pub fn check(config: &Value) -> Result<()> {
 
 /// # Errors
 /// `condition` is false; `message` says what is not supported.
-pub fn ensure_supported(condition: bool, message: impl Into<String>) -> Result<()> {
+pub(super) fn ensure_supported(condition: bool, message: impl Into<String>) -> Result<()> {
     if condition { Ok(()) } else { Err(LoadError::Config(message.into())) }
 }
 

@@ -12,7 +12,7 @@ use super::{config::BaseConfig, layer::Mixer};
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
 #[derive(Deserialize)]
-pub struct Config {
+pub(super) struct Config {
     num_attention_heads: i32,
     q_lora_rank: Option<i32>,
     kv_lora_rank: i32,
@@ -26,7 +26,7 @@ pub struct Config {
 /// Eps of the inner norms, independent of config.json's.
 const EPS: f32 = 1e-6;
 
-pub struct LatentAttention {
+pub(super) struct LatentAttention {
     query: Query,
     kv_a_proj_with_mqa: Linear,
     kv_a_layernorm: RmsNorm,
@@ -51,7 +51,7 @@ enum Query {
 
 impl LatentAttention {
     /// `softmax_factor` multiplies the usual scale.
-    pub fn load(
+    pub(super) fn load(
         c: &Config,
         base: &BaseConfig,
         rope: Option<Rope>,

@@ -27,10 +27,10 @@ mod qwen3_5;
 mod rope;
 mod sigmoid_moe;
 
-pub use dflash::{DFlash, is_dflash};
-pub use model::Model;
-pub use mtp::Mtp;
-pub use names::{is_nextn_layer, text_config};
+pub(crate) use dflash::{DFlash, is_dflash};
+pub(crate) use model::Model;
+pub(crate) use mtp::Mtp;
+pub(crate) use names::{is_nextn_layer, text_config};
 
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// How to load the checkpoints of a family.
-pub struct Family {
+pub(crate) struct Family {
     /// Name of its file.
     pub name: &'static str,
     /// Values of config.json's `model_type`.
@@ -57,12 +57,12 @@ pub struct Family {
 
 impl Family {
     /// The layout of its checkpoints, given the text part of config.json.
-    pub fn layout<'a>(&self, config: &'a Value) -> Layout<'a> {
+    pub(crate) fn layout<'a>(&self, config: &'a Value) -> Layout<'a> {
         Layout { config, rules: self.rules, sanitize: self.sanitize }
     }
 }
 
-pub const FAMILIES: &[Family] = &[
+pub(crate) const FAMILIES: &[Family] = &[
     Family {
         name: "llama",
         model_types: &["llama", "mistral", "ministral3", "mistral3"],
@@ -153,7 +153,7 @@ pub fn families() -> impl Iterator<Item = (&'static str, &'static [&'static str]
 ///
 /// # Errors
 /// `model_type` is absent or unknown; the error lists the known ones.
-pub fn family(config: &Value) -> Result<&'static Family> {
+pub(crate) fn family(config: &Value) -> Result<&'static Family> {
     let found = config.get("model_type").and_then(Value::as_str);
     let found = found.ok_or_else(|| LoadError::Config("there is no model_type in it".into()))?;
     FAMILIES.iter().find(|family| family.model_types.contains(&found)).ok_or_else(|| {

@@ -7,7 +7,7 @@ use super::Mtp;
 use crate::{batch::Batch, cache::Cache};
 
 /// A loaded model. Rows of a batch never see each other.
-pub trait Model {
+pub(crate) trait Model {
     /// Token ids `[tokens]` (uint32) to hidden states `[tokens, hidden_size]` after the final norm.
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array;
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
-pub struct Mtp {
+pub(crate) struct Mtp {
     /// Shared with the model.
     embed_tokens: Rc<Embedding>,
     pre_fc_norm_embedding: RmsNorm,
@@ -29,7 +29,7 @@ pub struct Mtp {
 
 impl Mtp {
     /// Reads `mtp.*`, if present; `layer` reads its layer.
-    pub fn load(
+    pub(crate) fn load(
         c: &BaseConfig,
         w: &Weights,
         embed_tokens: &Rc<Embedding>,
@@ -56,13 +56,13 @@ impl Mtp {
     /// model's head makes of them the logits of the tokens after those. The batch's rows have only
     /// this [cache](Mtp::make_caches) and are at the hidden states' positions.
     #[track_caller]
-    pub fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
+    pub(crate) fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
         self.norm.forward(&self.layer.forward(&self.joined(hidden, tokens), 0, batch))
     }
 
     /// Only updates the cache, for positions whose output is not needed.
     #[track_caller]
-    pub fn observe(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) {
+    pub(crate) fn observe(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) {
         self.layer.observe(&self.joined(hidden, tokens), 0, batch);
     }
 
@@ -73,19 +73,19 @@ impl Mtp {
     }
 
     /// Embeddings `[n, hidden_size]` of tokens `[n]`, in the dtype of hidden states.
-    pub fn embedded(&self, tokens: &Array) -> Array {
+    pub(crate) fn embedded(&self, tokens: &Array) -> Array {
         self.embed_tokens.forward(tokens)
     }
 
     /// Empty caches for a new sequence.
-    pub fn make_caches(&self) -> Vec<Cache> {
+    pub(crate) fn make_caches(&self) -> Vec<Cache> {
         vec![self.layer.make_cache()]
     }
 }
 
 /// Whether the text part of config.json describes a supported head: one layer with the model's
 /// embedding. Others are dropped.
-pub fn is_supported(config: &Value) -> bool {
+pub(super) fn is_supported(config: &Value) -> bool {
     let layers = ["mtp_num_hidden_layers", "num_nextn_predict_layers"];
     let layers = layers.iter().filter_map(|key| config.get(*key)?.as_u64()).max();
     let dedicated = config.get("mtp_use_dedicated_embeddings") == Some(&Value::Bool(true));
@@ -94,7 +94,7 @@ pub fn is_supported(config: &Value) -> bool {
 
 /// Qwen's name of a tensor of the nextn layer in DeepSeek's and GLM's checkpoints; `None` for
 /// copies of embedding and output head, and for [unsupported](is_supported) heads.
-pub fn nextn_tensor_name(config: &Value, name: &str) -> Option<String> {
+pub(super) fn nextn_tensor_name(config: &Value, name: &str) -> Option<String> {
     if !is_supported(config) {
         return None;
     }

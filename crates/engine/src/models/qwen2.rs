@@ -25,7 +25,7 @@ struct Config {
     num_key_value_heads: i32,
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c: Config = parse(config)?;
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.base.hidden_size / c.num_attention_heads;

@@ -34,7 +34,7 @@ struct Config {
 
 /// Keys of Qwen's models with experts.
 #[derive(Deserialize)]
-pub struct MoeConfig {
+pub(super) struct MoeConfig {
     num_experts: i32,
     num_experts_per_tok: i32,
     moe_intermediate_size: i32,
@@ -45,18 +45,18 @@ pub struct MoeConfig {
 }
 
 impl MoeConfig {
-    pub fn has_experts(&self, layer: usize) -> bool {
+    pub(super) fn has_experts(&self, layer: usize) -> bool {
         let step = self.decoder_sparse_step.unwrap_or(1);
         !self.mlp_only_layers.contains(&layer) && (layer + 1).is_multiple_of(step)
     }
 }
 
 /// MLX stacks experts under `switch_mlp`.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check_activation(config, "hidden_act", "silu")?;
     let head_dim = c.head_dim.unwrap_or(128);
@@ -79,7 +79,7 @@ pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
 }
 
 /// Off without `use_sliding_window`; else on from layer `max_window_layers`, or by `layer_types`.
-pub fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
+pub(super) fn sliding_window(config: &Value, layer: usize) -> Option<i32> {
     let on = config.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(false);
     let window = config.get("sliding_window").and_then(Value::as_i64).filter(|_| on)? as i32;
     let types = config.get("layer_types").and_then(Value::as_array);
@@ -99,7 +99,7 @@ fn feed_forward(c: &Config, layer: usize, w: &Weights) -> Result<Box<dyn FeedFor
 }
 
 /// Experts with a softmax router.
-pub struct SparseMoe {
+pub(super) struct SparseMoe {
     gate: Linear,
     router: Router,
     experts: Experts,
@@ -107,7 +107,7 @@ pub struct SparseMoe {
 
 impl SparseMoe {
     /// `normalize` is the default of `norm_topk_prob`.
-    pub fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
+    pub(super) fn load(c: &MoeConfig, hidden: i32, normalize: bool, w: &Weights) -> Result<SparseMoe> {
         let normalize = c.norm_topk_prob.unwrap_or(normalize);
         Ok(SparseMoe {
             gate: w.router("gate", c.num_experts, hidden, false)?,
@@ -117,7 +117,7 @@ impl SparseMoe {
     }
 
     /// The experts' output on `[tokens, hidden]`.
-    pub fn experts(&self, x: &Array) -> Array {
+    pub(super) fn experts(&self, x: &Array) -> Array {
         self.experts.forward(x, &self.router.route(&self.gate.forward(x)))
     }
 }

@@ -68,7 +68,7 @@ impl Config {
 }
 
 /// MLX stacks experts under `switch_mlp`.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     let name = text_names(name)?;
     (!name.starts_with("mtp.") || mtp::is_supported(config))
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
@@ -76,7 +76,7 @@ pub fn sanitize(config: &Value, name: &str) -> Option<String> {
 
 /// MLX stores the whole norm weight and convolutions with channels first and last; mlx-lm converts
 /// both or neither, and for later Qwens on loading.
-pub const LAYOUT: &[Rule] = &[
+pub(super) const LAYOUT: &[Rule] = &[
     copy_rule(".linear_attn.conv1d.weight", &[(".linear_attn.conv1d.weight", Transposed)]),
     copy_rule("input_layernorm.weight", &[("input_layernorm.weight", PlusOne)]),
     copy_rule("post_attention_layernorm.weight", &[("post_attention_layernorm.weight", PlusOne)]),
@@ -92,7 +92,7 @@ const fn copy_rule(from: &'static str, to: &'static [(&'static str, Transform)])
     Rule::new(from, to).of(&["qwen3_next"]).only_in_copies()
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let c = Config { moe: parse_part(config, "num_experts")?, ..parse(config)? };
     check(config, &c)?;
     let w = &w.with_norm_offset(norm_offset(&c, w)?);

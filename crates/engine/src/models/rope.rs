@@ -10,7 +10,7 @@ use crate::error::{LoadError, Result};
 
 /// `rope_parameters` of config.json, or `rope_theta` and `rope_scaling` of older files.
 #[derive(Clone, Debug, Deserialize)]
-pub struct RopeParameters {
+pub(super) struct RopeParameters {
     rope_type: Option<String>,
     /// Older files' name of `rope_type`; some have both.
     #[serde(rename = "type")]
@@ -35,7 +35,7 @@ impl RopeParameters {
     ///
     /// # Errors
     /// A key is of the wrong type.
-    pub fn of(config: &Value, layer_type: Option<&str>) -> Result<RopeParameters> {
+    pub(super) fn of(config: &Value, layer_type: Option<&str>) -> Result<RopeParameters> {
         let dict = |key: &str| config.get(key).filter(|value| value.is_object());
         let found = dict("rope_parameters").or_else(|| dict("rope_scaling"));
         let found = found.map(|all| layer_type.and_then(|kind| all.get(kind)).unwrap_or(all));
@@ -66,7 +66,7 @@ impl RopeParameters {
     }
 
     /// With these for what config.json leaves out.
-    pub fn or(self, theta: f32, partial_rotary_factor: f32) -> RopeParameters {
+    pub(super) fn or(self, theta: f32, partial_rotary_factor: f32) -> RopeParameters {
         RopeParameters {
             rope_theta: self.rope_theta.or(Some(theta)),
             partial_rotary_factor: self.partial_rotary_factor.or(Some(partial_rotary_factor)),
@@ -75,7 +75,7 @@ impl RopeParameters {
     }
 
     /// Parameters of heads that turn as a whole, whatever config.json says of other parts.
-    pub fn whole_head(self) -> RopeParameters {
+    pub(super) fn whole_head(self) -> RopeParameters {
         RopeParameters { partial_rotary_factor: Some(1.0), ..self }
     }
 
@@ -83,7 +83,7 @@ impl RopeParameters {
     ///
     /// # Errors
     /// The kind of scaling is not one of ours, or lacks a number.
-    pub fn rope(&self, head_dim: i32, pairs: RopePairs) -> Result<Rope> {
+    pub(super) fn rope(&self, head_dim: i32, pairs: RopePairs) -> Result<Rope> {
         let partial = self.partial_rotary_factor.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&partial) {
             return Err(LoadError::Config(format!(
@@ -123,7 +123,7 @@ impl RopeParameters {
     }
 
     /// What YaRN with `mscale_all_dim` multiplies the softmax scale with; 1 otherwise.
-    pub fn softmax_factor(&self) -> f32 {
+    pub(super) fn softmax_factor(&self) -> f32 {
         match (self.kind(), self.mscale_all_dim, self.factor) {
             ("yarn", Some(mscale), Some(factor)) if mscale != 0.0 => mscale_of(factor, mscale).powi(2),
             _ => 1.0,

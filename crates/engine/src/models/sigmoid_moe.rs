@@ -6,7 +6,7 @@ use nn::{Activation, Experts, Linear, Mlp, Residual, Router};
 use super::layer::FeedForward;
 use crate::{error::Result, weights::Weights};
 
-pub struct Config {
+pub(super) struct Config {
     pub experts: i32,
     pub per_token: i32,
     pub intermediate: i32,
@@ -22,7 +22,7 @@ pub struct Config {
     pub bias: bool,
 }
 
-pub struct SigmoidMoe {
+pub(super) struct SigmoidMoe {
     gate: Linear,
     router: Router,
     experts: Experts,
@@ -30,7 +30,7 @@ pub struct SigmoidMoe {
 }
 
 impl SigmoidMoe {
-    pub fn load(c: &Config, hidden: i32, w: &Weights) -> Result<SigmoidMoe> {
+    pub(super) fn load(c: &Config, hidden: i32, w: &Weights) -> Result<SigmoidMoe> {
         let bias = match c.bias {
             true => Some(w.float32("gate.e_score_correction_bias", &[c.experts])?),
             false => None,

@@ -6,10 +6,10 @@ use super::state::{KvSpan, StateSnapshot};
 use crate::cache::Cache;
 
 /// Tokens of a stored span of keys and values: the unit of eviction where any token can be resumed.
-pub const SPAN: usize = 256;
+pub(super) const SPAN: usize = 256;
 
 /// The state to copy: that after `tokens`.
-pub struct CopySource<'a> {
+pub(crate) struct CopySource<'a> {
     pub tokens: &'a [u32],
     /// Hold `tokens`, then `ahead` more that the last step may rewind.
     pub caches: &'a [Cache],
@@ -20,7 +20,7 @@ pub struct CopySource<'a> {
 
 /// How much of a sequence was copied, so that nothing is copied twice while a copy is in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CopyProgress {
+pub(crate) struct CopyProgress {
     /// Tokens that the sequence knows to be stored.
     pub stored: usize,
     /// Those, and tokens of copies in flight.
@@ -28,7 +28,7 @@ pub struct CopyProgress {
 }
 
 /// A planned copy, and the part of it that is done.
-pub struct StateCopy {
+pub(crate) struct StateCopy {
     /// Token ranges of the spans still to copy, the next one last.
     ranges: Vec<[usize; 2]>,
     lossy: bool,
@@ -39,7 +39,7 @@ pub struct StateCopy {
 
 /// State to be stored once it is evaluated.
 #[derive(Default)]
-pub struct CopiedState {
+pub(crate) struct CopiedState {
     length: usize,
     position: usize,
     /// Consecutive spans, each with the position of its first token.
@@ -49,7 +49,7 @@ pub struct CopiedState {
 
 impl StateCopy {
     /// Copies `ranges`, and a snapshot if wanted, of the first `position` of `length` tokens.
-    pub fn new(
+    pub(crate) fn new(
         [length, position]: [usize; 2],
         ranges: Vec<[usize; 2]>,
         snapshot: bool,
@@ -63,7 +63,7 @@ impl StateCopy {
 
     /// Copies everything, to be evaluated with a step.
     #[track_caller]
-    pub fn at_once(mut self, caches: &[Cache]) -> CopiedState {
+    pub(crate) fn at_once(mut self, caches: &[Cache]) -> CopiedState {
         while let Some([from, to]) = self.ranges.pop() {
             self.copied.spans.push((from, KvSpan::copy(caches, [from, to], self.lossy)));
         }
@@ -76,7 +76,7 @@ impl StateCopy {
     /// # Errors
     /// Out of memory.
     #[track_caller]
-    pub fn advance(&mut self, caches: &[Cache], budget: &mut usize) -> mlx::Result<bool> {
+    pub(crate) fn advance(&mut self, caches: &[Cache], budget: &mut usize) -> mlx::Result<bool> {
         mlx::eval(self.copied.snapshot.iter().flat_map(StateSnapshot::arrays))?;
         let full_attention: Vec<_> = caches.iter().filter_map(Cache::as_full_attention).collect();
         while let Some(&[from, to]) = self.ranges.last() {
@@ -97,31 +97,31 @@ impl StateCopy {
         Ok(true)
     }
 
-    pub fn into_state(self) -> CopiedState {
+    pub(crate) fn into_state(self) -> CopiedState {
         self.copied
     }
 }
 
 impl CopiedState {
     /// Tokens of the sequence; those after [`position`](CopiedState::position) do not fit.
-    pub fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
     /// End of the stored state.
-    pub fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.position
     }
 
     /// Arrays to evaluate before the state is stored.
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let spans = self.spans.iter().flat_map(|(_, span)| span.arrays());
         spans.chain(self.snapshot.iter().flat_map(StateSnapshot::arrays))
     }
 }
 
 /// Splits tokens `from..to` at multiples of [`SPAN`].
-pub fn span_ranges(from: usize, to: usize) -> Vec<[usize; 2]> {
+pub(super) fn span_ranges(from: usize, to: usize) -> Vec<[usize; 2]> {
     let mut ranges = vec![];
     let mut at = from;
     while at < to {

@@ -7,7 +7,7 @@ use crate::api::{CacheReport, Miss, MissReason};
 
 /// The cached state that a sequence resumes from.
 #[derive(Default)]
-pub struct PrefixMatch {
+pub(crate) struct PrefixMatch {
     /// Number of tokens whose state is restored.
     pub position: usize,
     /// Copies the state into the caches.
@@ -21,7 +21,7 @@ pub struct PrefixMatch {
 
 impl PrefixMatch {
     /// Reuses nothing.
-    pub fn none(reason: MissReason) -> PrefixMatch {
+    pub(crate) fn none(reason: MissReason) -> PrefixMatch {
         let miss = Some(Miss { reason, position: 0 });
         PrefixMatch { report: CacheReport { miss, ..CacheReport::default() }, ..PrefixMatch::default() }
     }
@@ -29,7 +29,7 @@ impl PrefixMatch {
 
 /// Why a sequence that resumes at `position` does not resume at `limit`: the reason that costs most
 /// tokens.
-pub fn miss(found: &Lookup, position: usize, limit: usize) -> Option<Miss> {
+pub(super) fn miss(found: &Lookup, position: usize, limit: usize) -> Option<Miss> {
     let (stored, known) = (found.stored.min(limit), found.known.min(limit));
     let differs = if found.differs { limit - known } else { 0 };
     let too_large_from = found.too_large_from.max(stored);

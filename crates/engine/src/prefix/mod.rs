@@ -23,7 +23,7 @@ use std::{cell::OnceCell, collections::BTreeSet, thread, time::Duration};
 
 use mlx::Array;
 
-pub use self::{
+pub(crate) use self::{
     copy::{CopiedState, CopyProgress, CopySource, StateCopy},
     disk::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, write_atomic},
     lookup::PrefixMatch,
@@ -47,7 +47,7 @@ const MIN_SAVED_TOKENS: usize = 16;
 /// milliseconds.
 const COPY_BUDGET: usize = 32 << 20;
 
-pub struct PrefixCache {
+pub(crate) struct PrefixCache {
     tree: RadixTree<KvSpan, StateSnapshot>,
     /// Holds state that outlives the engine or was evicted from memory.
     disk: Option<DiskTier>,
@@ -70,7 +70,7 @@ pub struct PrefixCache {
 
 /// The disk load that a sequence waits for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DiskFetch {
+pub(crate) struct DiskFetch {
     waits_for: Option<u64>,
     /// Whether the sequence has started a load; it starts at most one, successful or not.
     started: bool,
@@ -78,7 +78,7 @@ pub struct DiskFetch {
 
 impl PrefixCache {
     /// For sequences that begin with `caches`; `size` is `None` if it is not known yet.
-    pub fn new(
+    pub(crate) fn new(
         options: &Options,
         caches: &[Cache],
         size: Option<StateSize>,
@@ -99,27 +99,27 @@ impl PrefixCache {
         }
     }
 
-    pub fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.budget > 0
     }
 
     /// Maximum bytes stored; copies in flight may take as much again.
-    pub fn budget_bytes(&self) -> usize {
+    pub(crate) fn budget_bytes(&self) -> usize {
         self.budget
     }
 
-    pub fn needs_snapshots(&self) -> bool {
+    pub(crate) fn needs_snapshots(&self) -> bool {
         self.needs_snapshots
     }
 
     /// Maximum tokens of a sequence whose state fits into the budget.
-    pub fn max_tokens(&self) -> usize {
+    pub(crate) fn max_tokens(&self) -> usize {
         self.size.get().map_or(usize::MAX, |size| size.tokens_within(self.budget))
     }
 
     /// The position that a sequence of `tokens` could resume from now. The last token is always
     /// computed, for the logits of the next one.
-    pub fn resumable(&self, tokens: &[u32]) -> usize {
+    pub(crate) fn resumable(&self, tokens: &[u32]) -> usize {
         let limit = tokens.len() - 1;
         let max_tokens = limit.min(self.max_tokens());
         let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, max_tokens).1);
@@ -128,7 +128,12 @@ impl PrefixCache {
 
     /// Whether a sequence of `tokens` must wait for state that is read from the disk. Starts the
     /// read if there is none, once per sequence.
-    pub fn should_wait_for_disk(&mut self, request: &Request, tokens: &[u32], fetch: &mut DiskFetch) -> bool {
+    pub(crate) fn should_wait_for_disk(
+        &mut self,
+        request: &Request,
+        tokens: &[u32],
+        fetch: &mut DiskFetch,
+    ) -> bool {
         if !self.is_enabled() || request.computes_whole_prompt() {
             return false;
         }
@@ -151,12 +156,12 @@ impl PrefixCache {
     }
 
     /// Allows the copies of the next interval between two steps.
-    pub fn reset_copy_budget(&mut self) {
+    pub(crate) fn reset_copy_budget(&mut self) {
         self.copy_budget = COPY_BUDGET;
     }
 
     /// Whether state is being read from or written to the disk.
-    pub fn is_disk_busy(&self) -> bool {
+    pub(crate) fn is_disk_busy(&self) -> bool {
         self.disk.as_ref().is_some_and(DiskTier::is_busy)
     }
 
@@ -165,7 +170,7 @@ impl PrefixCache {
     ///
     /// # Errors
     /// Out of memory for the state that was read.
-    pub fn poll_disk(&mut self) -> mlx::Result<()> {
+    pub(crate) fn poll_disk(&mut self) -> mlx::Result<()> {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         for loaded in disk.poll_load(&mut self.copy_budget, &self.tree)? {
             self.version += 1;
@@ -180,7 +185,7 @@ impl PrefixCache {
     /// # Errors
     /// Out of memory.
     #[track_caller]
-    pub fn attach_and_restore(
+    pub(crate) fn attach_and_restore(
         &mut self,
         request: &Request,
         tokens: &[u32],
@@ -197,7 +202,7 @@ impl PrefixCache {
     /// Finds the stored state of `tokens`. It must be [copied](StateRestore::advance) into new
     /// `caches` before they are used.
     #[track_caller]
-    pub fn attach(&mut self, request: &Request, tokens: &[u32], caches: &[Cache]) -> PrefixMatch {
+    pub(crate) fn attach(&mut self, request: &Request, tokens: &[u32], caches: &[Cache]) -> PrefixMatch {
         let limit = tokens.len() - 1;
         self.version += 1;
         if !self.is_enabled() {
@@ -278,7 +283,7 @@ impl PrefixCache {
     /// Plans the copies of state that is not stored yet; `None` if there is none. Evaluate the
     /// copies, then [store](PrefixCache::store) them.
     #[track_caller]
-    pub fn start_copy(&self, source: &CopySource, progress: CopyProgress) -> Option<StateCopy> {
+    pub(crate) fn start_copy(&self, source: &CopySource, progress: CopyProgress) -> Option<StateCopy> {
         if !self.is_enabled() {
             return None;
         }
@@ -306,7 +311,7 @@ impl PrefixCache {
 
     /// Whether enough of `tokens` is neither stored nor in flight to copy it before the prompt
     /// ends; never true where only snapshots can be resumed.
-    pub fn is_worth_copying(&self, tokens: &[u32], progress: CopyProgress) -> bool {
+    pub(crate) fn is_worth_copying(&self, tokens: &[u32], progress: CopyProgress) -> bool {
         if self.needs_snapshots || !self.is_enabled() || tokens.len() < progress.copied + SPAN {
             return false;
         }
@@ -317,7 +322,7 @@ impl PrefixCache {
     }
 
     /// Stores copies of the state after the first of `tokens`.
-    pub fn store(&mut self, tokens: &[u32], copied: CopiedState) {
+    pub(crate) fn store(&mut self, tokens: &[u32], copied: CopiedState) {
         self.version += 1;
         self.stats.copied_bytes += copied.arrays().map(Array::nbytes).sum::<usize>();
         let (length, position) = (copied.length(), copied.position());
@@ -339,7 +344,7 @@ impl PrefixCache {
     }
 
     /// Limits the cache to `bytes`, at most its original budget.
-    pub fn set_budget(&mut self, bytes: usize) {
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
         // 0 would disable the cache.
         self.budget = bytes.max(1).min(self.stats.budget_bytes);
         let evicted = self.tree.shrink(self.budget);
@@ -347,7 +352,7 @@ impl PrefixCache {
         self.stats.evictions += evicted;
     }
 
-    pub fn stats(&self) -> CacheStats {
+    pub(crate) fn stats(&self) -> CacheStats {
         let (stored_tokens, entries) = self.tree.stored();
         let (disk_bytes, disk_files) = self.disk.as_ref().map_or((0, 0), DiskTier::usage);
         CacheStats {
@@ -364,7 +369,7 @@ impl PrefixCache {
     }
 
     /// Removes all state, then calls `done`; another thread removes the files.
-    pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
+    pub(crate) fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
         self.version += 1;
         self.tree.clear();
         match &mut self.disk {
@@ -374,7 +379,7 @@ impl PrefixCache {
     }
 
     /// Removes all state after an internal error, and counts the failure.
-    pub fn clear_after_failure(&mut self) {
+    pub(crate) fn clear_after_failure(&mut self) {
         self.stats.failures += 1;
         self.clear(|| {});
     }
@@ -389,7 +394,7 @@ impl PrefixCache {
 }
 
 /// Whether part of the state in `caches` can be resumed only at snapshots.
-pub fn needs_snapshots(caches: &[Cache]) -> bool {
+pub(crate) fn needs_snapshots(caches: &[Cache]) -> bool {
     caches.iter().any(|cache| cache.as_full_attention().is_none())
 }
 

@@ -10,7 +10,7 @@ use crate::cache::{Cache, Snapshot};
 /// Keys and values (or latents) of consecutive tokens, for every full-attention layer in the order
 /// of the model's caches: `[kv_heads, tokens, dim]` each.
 #[derive(Clone)]
-pub struct KvSpan {
+pub(crate) struct KvSpan {
     pub layers: Vec<[Option<Array>; 2]>,
     /// Compressed, or computed from compressed state.
     pub lossy: bool,
@@ -20,7 +20,7 @@ pub struct KvSpan {
 
 /// The state of all other layers at one position, in the order of the model's caches.
 #[derive(Clone)]
-pub struct StateSnapshot {
+pub(crate) struct StateSnapshot {
     pub layers: Vec<Snapshot>,
     /// See [`KvSpan`].
     pub lossy: bool,
@@ -29,7 +29,7 @@ pub struct StateSnapshot {
 
 /// Stored state on its way into the caches of a sequence. Copying a long prefix at once would delay
 /// the steps of all other sequences.
-pub struct StateRestore {
+pub(crate) struct StateRestore {
     fills: VecDeque<Fill>,
     room: usize,
 }
@@ -49,22 +49,22 @@ enum FillState {
 impl KvSpan {
     /// Copies of tokens `from..to`.
     #[track_caller]
-    pub fn copy(caches: &[Cache], [from, to]: [usize; 2], lossy: bool) -> KvSpan {
+    pub(crate) fn copy(caches: &[Cache], [from, to]: [usize; 2], lossy: bool) -> KvSpan {
         let full_attention = caches.iter().filter_map(Cache::as_full_attention);
         KvSpan::new(full_attention.map(|kv| kv.copy(from as i32, to as i32)).collect(), lossy)
     }
 
-    pub fn new(layers: Vec<[Option<Array>; 2]>, lossy: bool) -> KvSpan {
+    pub(crate) fn new(layers: Vec<[Option<Array>; 2]>, lossy: bool) -> KvSpan {
         KvSpan { layers, lossy, from_disk: Cell::new(false) }
     }
 
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flatten().flatten()
     }
 
     /// Tokens `from..to`, copied unless these are all tokens.
     #[track_caller]
-    pub fn part(&self, from: usize, to: usize) -> KvSpan {
+    pub(crate) fn part(&self, from: usize, to: usize) -> KvSpan {
         let part = |array: &Array| match from == 0 && to as i32 == array.dim(1) {
             true => array.clone(),
             false => nn::copy_tokens(array, from as i32, to as i32),
@@ -78,7 +78,7 @@ impl StateRestore {
     /// Restores the given number of tokens of each of the consecutive `spans`, and the snapshot
     /// after them, into `caches` with capacity for `room` more tokens.
     #[track_caller]
-    pub fn new(
+    pub(crate) fn new(
         spans: &[(&KvSpan, usize)],
         snapshot: Option<&StateSnapshot>,
         caches: &[Cache],
@@ -113,7 +113,7 @@ impl StateRestore {
     /// # Errors
     /// Out of memory.
     #[track_caller]
-    pub fn advance(&mut self, caches: &mut [Cache], budget: &mut usize) -> mlx::Result<bool> {
+    pub(crate) fn advance(&mut self, caches: &mut [Cache], budget: &mut usize) -> mlx::Result<bool> {
         let mut first = true;
         while let Some(fill) = self.fills.front() {
             let bytes = fill.bytes();
@@ -171,12 +171,12 @@ impl Span for KvSpan {
 impl StateSnapshot {
     /// The state before the last `ahead` tokens in `caches`, all of which the last step may rewind.
     #[track_caller]
-    pub fn new(caches: &[Cache], ahead: usize, lossy: bool) -> StateSnapshot {
+    pub(crate) fn new(caches: &[Cache], ahead: usize, lossy: bool) -> StateSnapshot {
         let layers = caches.iter().filter_map(|cache| cache.snapshot(ahead)).collect();
         StateSnapshot { layers, lossy, from_disk: Cell::new(false) }
     }
 
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flat_map(Snapshot::arrays)
     }
 }

@@ -11,17 +11,17 @@ mod tests;
 use std::collections::BTreeMap;
 
 /// State that takes memory.
-pub trait HeapSize {
+pub(crate) trait HeapSize {
     fn bytes(&self) -> usize;
 }
 
 /// State of consecutive tokens.
-pub trait Span: HeapSize + Sized {
+pub(crate) trait Span: HeapSize + Sized {
     /// Splits into the state of the first `at` tokens and that of the others; neither is empty.
     fn split(self, at: usize) -> [Self; 2];
 }
 
-pub struct RadixTree<S, C> {
+pub(crate) struct RadixTree<S, C> {
     /// The first one is the root, which has no tokens and is never removed.
     nodes: Vec<Node<S, C>>,
     /// Unused indices of `nodes`.
@@ -54,7 +54,7 @@ struct Node<S, C> {
 
 /// The stored part of a sequence.
 #[derive(Debug, Default)]
-pub struct Lookup {
+pub(crate) struct Lookup {
     /// Nodes that store its first tokens; the last one may match in part.
     path: Vec<usize>,
     /// Tokens along the path.
@@ -70,7 +70,7 @@ pub struct Lookup {
 
 impl Lookup {
     /// Combines lookups in two trees. The result has counts only: nodes belong to one tree.
-    pub fn merge(&self, other: &Lookup) -> Lookup {
+    pub(crate) fn merge(&self, other: &Lookup) -> Lookup {
         let longer = if other.known > self.known { other } else { self };
         let stored = self.stored.max(other.stored);
         Lookup {
@@ -87,7 +87,7 @@ impl Lookup {
 const ROOT: usize = 0;
 
 impl<S: Span, C: HeapSize> RadixTree<S, C> {
-    pub fn new(needs_snapshots: bool) -> RadixTree<S, C> {
+    pub(crate) fn new(needs_snapshots: bool) -> RadixTree<S, C> {
         let root = Node {
             parent: ROOT,
             start: 0,
@@ -101,7 +101,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         RadixTree { nodes: vec![root], free: vec![], needs_snapshots, clock: 0, bytes: 0, tombstones: 0 }
     }
 
-    pub fn find(&self, tokens: &[u32]) -> Lookup {
+    pub(crate) fn find(&self, tokens: &[u32]) -> Lookup {
         let (mut found, mut at, mut stored) = (Lookup::default(), ROOT, true);
         while let Some(first) = tokens.get(found.known) {
             let Some(&child) = self.nodes[at].children.get(first) else {
@@ -131,7 +131,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     }
 
     /// The last position up to `limit` whose state is stored completely.
-    pub fn resumable(&self, found: &Lookup, limit: usize) -> usize {
+    pub(crate) fn resumable(&self, found: &Lookup, limit: usize) -> usize {
         if !self.needs_snapshots {
             return found.stored.min(limit);
         }
@@ -142,19 +142,19 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     }
 
     /// The spans of the first `length` tokens, each with its number of tokens within them.
-    pub fn spans(&self, found: &Lookup, length: usize) -> impl Iterator<Item = (&S, usize)> {
+    pub(crate) fn spans(&self, found: &Lookup, length: usize) -> impl Iterator<Item = (&S, usize)> {
         let nodes = found.path.iter().map(|&i| &self.nodes[i]).filter(move |node| node.start < length);
         nodes.filter_map(move |node| Some((node.span.as_ref()?, node.tokens.len().min(length - node.start))))
     }
 
     /// The snapshot at `position`, if it is stored.
-    pub fn snapshot(&self, found: &Lookup, position: usize) -> Option<&C> {
+    pub(crate) fn snapshot(&self, found: &Lookup, position: usize) -> Option<&C> {
         let node = found.path.iter().map(|&i| &self.nodes[i]).find(|node| node.end() == position)?;
         node.snapshot.as_ref().filter(|_| position <= found.stored)
     }
 
     /// Marks the first `length` tokens as used.
-    pub fn touch(&mut self, found: &Lookup, length: usize) {
+    pub(crate) fn touch(&mut self, found: &Lookup, length: usize) {
         self.clock += 1;
         for &i in &found.path {
             if self.nodes[i].start < length {
@@ -165,7 +165,13 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 
     /// Stores the span of tokens `from..` and the snapshot after them. Returns `false` and stores
     /// nothing if the tokens before `from` are not stored.
-    pub fn insert(&mut self, tokens: &[u32], from: usize, span: Option<S>, snapshot: Option<C>) -> bool {
+    pub(crate) fn insert(
+        &mut self,
+        tokens: &[u32],
+        from: usize,
+        span: Option<S>,
+        snapshot: Option<C>,
+    ) -> bool {
         if self.find(tokens).stored < from {
             return false;
         }
@@ -193,7 +199,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     }
 
     /// Records that those of `tokens` that are not stored do not fit.
-    pub fn set_too_large(&mut self, tokens: &[u32]) {
+    pub(crate) fn set_too_large(&mut self, tokens: &[u32]) {
         let stored = self.find(tokens).stored;
         self.insert(tokens, stored, None, None);
         let (mut at, mut position) = (ROOT, 0);
@@ -206,7 +212,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 
     /// Evicts spans and snapshots for which the predicates are false, and all descendants of such
     /// spans.
-    pub fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_snapshot: impl Fn(&C) -> bool) {
+    pub(crate) fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_snapshot: impl Fn(&C) -> bool) {
         let mut open = vec![(ROOT, true)];
         while let Some((i, parent_kept)) = open.pop() {
             let keep = parent_kept && (i == ROOT || self.nodes[i].span.as_ref().is_some_and(&keep_span));
@@ -219,17 +225,17 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         }
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Number of stored tokens, and of their spans.
-    pub fn stored(&self) -> (usize, usize) {
+    pub(crate) fn stored(&self) -> (usize, usize) {
         let stored = self.nodes.iter().filter(|node| node.span.is_some());
         stored.fold((0, 0), |(tokens, spans), node| (tokens + node.tokens.len(), spans + 1))
     }
 
-    pub fn snapshots(&self) -> usize {
+    pub(crate) fn snapshots(&self) -> usize {
         self.nodes.iter().filter(|node| node.snapshot.is_some()).count()
     }
 
@@ -337,6 +343,6 @@ impl<S: Span> RemainingSpan<S> {
 }
 
 /// Length of the common prefix of two sequences.
-pub fn common(a: &[u32], b: &[u32]) -> usize {
+pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

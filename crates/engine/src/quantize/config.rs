@@ -8,7 +8,7 @@ const ALSO_SEE: &[(&str, &str)] = &[("qwen3_5_text", "qwen3_5"), ("qwen3_5_moe_t
 
 /// The source's config.json with the changes. Loaders see by the scales which tensors are
 /// quantised.
-pub fn config(source: &Value, q: Quantization, has_mtp: bool) -> Value {
+pub(super) fn config(source: &Value, q: Quantization, has_mtp: bool) -> Value {
     let mut config = source.clone();
     let quantization = json!({ "group_size": q.group_size, "bits": q.bits, "mode": q.mode.name() });
     if let Some((_, name)) = ALSO_SEE.iter().find(|(text, _)| config["model_type"] == *text) {

@@ -19,7 +19,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// A temporary folder beside the final one. It is removed when dropped unfinished; the next run to
 /// the same place removes the leftovers of a killed one. Other folders of that name are left alone.
-pub struct PartialFolder {
+pub(super) struct PartialFolder {
     path: PathBuf,
     out: PathBuf,
     /// Distinguishes a running process from a killed one.
@@ -32,7 +32,7 @@ pub struct PartialFolder {
 impl PartialFolder {
     /// # Errors
     /// `out` or its temporary folder exists, another run is writing it, or it cannot be created.
-    pub fn create(out: &Path) -> Result<PartialFolder, QuantizeError> {
+    pub(super) fn create(out: &Path) -> Result<PartialFolder, QuantizeError> {
         let out = std::path::absolute(out).map_err(QuantizeError::write(out, 0))?;
         let Some(name) = out.file_name().filter(|_| is_available(&out)) else {
             return Err(QuantizeError::Exists(out));
@@ -50,23 +50,23 @@ impl PartialFolder {
     }
 
     /// A new file of the result.
-    pub fn create_file(&self, name: &str) -> io::Result<File> {
+    pub(super) fn create_file(&self, name: &str) -> io::Result<File> {
         let path = self.path.join(name);
         let file = File::create_new(&path)?;
         self.written.borrow_mut().push(path);
         Ok(file)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Writes model.safetensors.index.json.
-    pub fn write_index(&self, index: &Value) -> Result<(), QuantizeError> {
+    pub(super) fn write_index(&self, index: &Value) -> Result<(), QuantizeError> {
         self.write_json(INDEX, index)
     }
 
-    pub fn write_config(&self, config: &Value) -> Result<(), QuantizeError> {
+    pub(super) fn write_config(&self, config: &Value) -> Result<(), QuantizeError> {
         self.write_json(CONFIG, config)
     }
 
@@ -81,7 +81,7 @@ impl PartialFolder {
     }
 
     /// Copies the files of tokenizers, templates and processors, and licences.
-    pub fn copy_companions(&self, source: &Path) -> Result<(), QuantizeError> {
+    pub(super) fn copy_companions(&self, source: &Path) -> Result<(), QuantizeError> {
         let entries = fs::read_dir(source).map_err(QuantizeError::write(source, 0))?;
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -98,7 +98,7 @@ impl PartialFolder {
     }
 
     /// Renames the folder to its final name.
-    pub fn finish(mut self) -> Result<(), QuantizeError> {
+    pub(super) fn finish(mut self) -> Result<(), QuantizeError> {
         let sync = |folder: &Path| File::open(folder)?.sync_all();
         let mut finish = || {
             fs::remove_file(self.path.join(LOCK))?;

@@ -131,7 +131,7 @@ impl PlannedTensor {
 
 /// A tensor in a file of the result.
 #[derive(Clone, Debug)]
-pub struct StoredTensor {
+pub(super) struct StoredTensor {
     pub name: String,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
@@ -139,7 +139,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.size()
     }
 }

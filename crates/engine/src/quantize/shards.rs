@@ -12,7 +12,7 @@ use super::{error::QuantizeError, folder::PartialFolder, plan::StoredTensor};
 const STEMS: [&str; 2] = ["model", "mtp"];
 
 /// Weight files of the result, open for writing.
-pub struct Shards {
+pub(super) struct Shards {
     files: Vec<Shard>,
     /// Where each tensor goes, by name.
     slots: BTreeMap<String, TensorSlot>,
@@ -33,7 +33,7 @@ struct TensorSlot {
 
 impl Shards {
     /// Creates the files in `folder`, at most `limit` bytes each unless one tensor is longer.
-    pub fn create(
+    pub(super) fn create(
         folder: &PartialFolder,
         tensors: Vec<StoredTensor>,
         limit: usize,
@@ -57,7 +57,7 @@ impl Shards {
     }
 
     /// Bytes of all tensors.
-    pub fn total(&self) -> usize {
+    pub(super) fn total(&self) -> usize {
         self.total
     }
 
@@ -94,7 +94,7 @@ impl Shards {
     ///
     /// # Panics
     /// The tensor was not planned, or is complete.
-    pub fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), QuantizeError> {
+    pub(super) fn append(&mut self, name: &str, bytes: &[u8]) -> Result<(), QuantizeError> {
         let slot = self.slots.get_mut(name).unwrap_or_else(|| panic!("{name} was not planned"));
         assert!(slot.next + bytes.len() as u64 <= slot.end, "{name} has more bytes than planned");
         let shard = &self.files[slot.shard];
@@ -104,7 +104,7 @@ impl Shards {
     }
 
     /// Syncs the files; returns the index and the number of files.
-    pub fn finish(self) -> Result<(Value, usize), QuantizeError> {
+    pub(super) fn finish(self) -> Result<(Value, usize), QuantizeError> {
         let mut map = Map::new();
         for (name, slot) in &self.slots {
             assert_eq!(slot.next, slot.end, "{name} has fewer bytes than planned");
@@ -119,7 +119,7 @@ impl Shards {
 }
 
 /// Whether a weight file can have this name.
-pub fn is_shard(name: &str) -> bool {
+pub(super) fn is_shard(name: &str) -> bool {
     let is_number = |part: &str| part.len() >= 5 && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = name.strip_suffix(".safetensors").unwrap_or("").split('-').collect();
     match parts[..] {

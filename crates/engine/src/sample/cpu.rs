@@ -9,7 +9,7 @@ use crate::api::{TokenSet, sampling::with_parameters};
 /// Arithmetic per logit, in multiplications: sampling draws noise for it.
 const WORK_PER_LOGIT: usize = 16;
 
-pub fn sample(logits: &Array, draws: Vec<(Draw, Vec<Array>)>) -> SampleOutput {
+pub(super) fn sample(logits: &Array, draws: Vec<(Draw, Vec<Array>)>) -> SampleOutput {
     let (rows, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
     let (draws, pending): (Vec<Draw>, Vec<Vec<Array>>) = draws.into_iter().unzip();
     // Arrays enter a kernel as inputs; a draw's own are the ones from its offset on.
@@ -61,7 +61,7 @@ impl Draw {
     }
 }
 
-pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
+pub(super) fn probabilities(logits: &Array, tokens: &Array) -> Array {
     let (n, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
     let spec = OutputSpec { shape: vec![n], dtype: Dtype::Float32 };
     let [likely] = mlx::apply("probabilities", &[logits, tokens], [spec], move |inputs, outputs| {
@@ -73,7 +73,7 @@ pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
     likely
 }
 
-pub fn log_sum_exp(logits: &Array) -> Array {
+pub(super) fn log_sum_exp(logits: &Array) -> Array {
     let (n, vocab_size) = (logits.dim(0), logits.dim(1) as usize);
     let spec = OutputSpec { shape: vec![n], dtype: Dtype::Float32 };
     let [totals] = mlx::apply("log_sum_exp", &[logits], [spec], move |inputs, outputs| {

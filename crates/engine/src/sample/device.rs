@@ -6,7 +6,7 @@ use nn::PlainDraw;
 use super::{Draw, SampleOutput};
 
 /// `None` if the logits are elsewhere or a draw has a filter.
-pub fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> Option<SampleOutput> {
+pub(super) fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> Option<SampleOutput> {
     let vocab_size = logits.dim(1) as usize;
     let plain: Option<Vec<PlainDraw>> = draws.iter().map(|(draw, _)| draw.as_plain(vocab_size)).collect();
     let [tokens, faults] = nn::sample_plain(logits, &plain?)?;

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use kernels::PastToken;
 
 #[derive(Default)]
-pub struct TokenHistory {
+pub(super) struct TokenHistory {
     /// Each distinct token once, shared with the draws of steps in flight.
     pub tokens: Arc<Vec<PastToken>>,
     /// Index in `tokens` by id.
@@ -13,7 +13,7 @@ pub struct TokenHistory {
 }
 
 impl TokenHistory {
-    pub fn new(prompt: Vec<u32>, generated: Vec<u32>) -> TokenHistory {
+    pub(super) fn new(prompt: Vec<u32>, generated: Vec<u32>) -> TokenHistory {
         let mut history = TokenHistory::default();
         prompt.into_iter().for_each(|id| history.count(id, 0));
         generated.into_iter().for_each(|id| history.push(id));
@@ -21,7 +21,7 @@ impl TokenHistory {
     }
 
     /// Appends a generated token.
-    pub fn push(&mut self, id: u32) {
+    pub(super) fn push(&mut self, id: u32) {
         self.count(id, 1);
     }
 
@@ -38,7 +38,7 @@ impl TokenHistory {
 }
 
 /// `history` with further generated tokens.
-pub fn extended(history: &[PastToken], generated: impl IntoIterator<Item = u32>) -> Vec<PastToken> {
+pub(super) fn extended(history: &[PastToken], generated: impl IntoIterator<Item = u32>) -> Vec<PastToken> {
     let mut tokens = history.to_vec();
     for id in generated {
         match tokens.iter_mut().find(|token| token.id == id) {

@@ -7,7 +7,7 @@ use super::log_sum_exp;
 use crate::api::TokenLogprobs;
 
 /// Log-probabilities of chosen tokens, on their way.
-pub struct Logprobs {
+pub(crate) struct Logprobs {
     /// Uint32 `[n]`.
     chosen: Array,
     /// Float32 `[n]`.
@@ -18,7 +18,7 @@ pub struct Logprobs {
 
 impl Logprobs {
     /// Of `chosen` `[n]` and the `top` likeliest tokens under float32 `logits` `[n, vocab_size]`.
-    pub fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
+    pub(crate) fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
         let n = logits.dim(0);
         let total = log_sum_exp(logits).reshape(&[n, 1]);
         let pick = |ids: &Array| logits.take_along_axis(ids, 1) - &total;
@@ -31,14 +31,14 @@ impl Logprobs {
         Logprobs { chosen, values, top }
     }
 
-    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let top = self.top.iter().flat_map(|(ids, values)| [ids, values]);
         [&self.chosen, &self.values].into_iter().chain(top)
     }
 
     /// # Errors
     /// Computing them failed.
-    pub fn read(self) -> mlx::Result<Vec<TokenLogprobs>> {
+    pub(crate) fn read(self) -> mlx::Result<Vec<TokenLogprobs>> {
         let (ids, values) = (self.chosen.to_vec::<u32>()?, self.values.to_vec::<f32>()?);
         let (width, top): (usize, Vec<(u32, f32)>) = match self.top {
             None => (0, vec![]),

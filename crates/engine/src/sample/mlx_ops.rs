@@ -6,7 +6,7 @@ use mlx::{Array, Dtype, OutputSpec};
 use super::{Draw, SampleOutput, code_of};
 use crate::api::{Sampling, TokenSet};
 
-pub fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> SampleOutput {
+pub(super) fn sample(logits: &Array, draws: &[(Draw, Vec<Array>)]) -> SampleOutput {
     if draws.iter().all(|(draw, _)| draw.is_argmax()) {
         return argmax(logits);
     }
@@ -125,7 +125,7 @@ impl Draw {
     }
 }
 
-pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
+pub(super) fn probabilities(logits: &Array, tokens: &Array) -> Array {
     let n = logits.dim(0);
     let own = logits.take_along_axis(&tokens.reshape(&[n, 1]), 1).reshape(&[n]);
     (own - logits.logsumexp(-1).reshape(&[n])).exp()

@@ -8,7 +8,7 @@
 mod cpu;
 mod device;
 mod history;
-pub mod logprobs;
+pub(crate) mod logprobs;
 mod mlx_ops;
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use crate::api::{Sampling, TokenSet};
 
 /// Sampled tokens on the device, each with a fault code.
 #[derive(Clone)]
-pub struct SampleOutput {
+pub(crate) struct SampleOutput {
     /// Uint32 `[n]`, each below the vocabulary's size, whatever the logits were.
     pub tokens: Array,
     /// Float32 `[n]`; [`fault_of`] decodes them.
@@ -35,7 +35,7 @@ const FAULTS: [(f32, Option<SampleError>); 3] =
     [(0.0, None), (1.0, Some(SampleError::NonFinite)), (2.0, Some(SampleError::NoCandidate))];
 
 /// Why a row with this fault code has no token; `None` if it has one.
-pub fn fault_of(code: f32) -> Option<SampleError> {
+pub(crate) fn fault_of(code: f32) -> Option<SampleError> {
     let known = FAULTS.iter().find(|(number, _)| *number == code);
     known.map_or(Some(SampleError::NonFinite), |(_, fault)| *fault)
 }
@@ -45,7 +45,7 @@ fn code_of(fault: Option<SampleError>) -> f32 {
 }
 
 /// One sequence's sampler: its parameters, and the token history that penalties need.
-pub struct Sampler {
+pub(crate) struct Sampler {
     sampling: Arc<Sampling>,
     bias: Arc<[(u32, f32)]>,
     /// Only with penalties.
@@ -57,7 +57,7 @@ pub struct Sampler {
 impl Sampler {
     /// `prompt` and `generated` are the tokens before the first one to be sampled. Those outside
     /// the vocabulary are ignored: a draft model may have a smaller one.
-    pub fn new(sampling: &Sampling, vocab_size: usize, prompt: &[u32], generated: &[u32]) -> Sampler {
+    pub(crate) fn new(sampling: &Sampling, vocab_size: usize, prompt: &[u32], generated: &[u32]) -> Sampler {
         let repeats = sampling.repetition_penalty != 1.0;
         let penalised = repeats || sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0;
         // Only the repetition penalty looks at the prompt.
@@ -73,7 +73,7 @@ impl Sampler {
     }
 
     /// Appends a generated token that was read back to the history.
-    pub fn push(&mut self, token: u32) {
+    pub(crate) fn push(&mut self, token: u32) {
         if let Some(history) = &mut self.history {
             history.push(token);
             self.pending.drain(..self.pending.len().min(1));
@@ -125,7 +125,7 @@ impl Draw {
 }
 
 /// One sequence's rows of a step that samples.
-pub struct SampleRow<'a> {
+pub(crate) struct SampleRow<'a> {
     pub sampler: &'a mut Sampler,
     /// Position of the first token in prompt plus output.
     pub position: usize,
@@ -138,7 +138,7 @@ pub struct SampleRow<'a> {
 /// is the token that would be sampled if the draft's tokens before it were the output.
 ///
 /// The caller [pushes](Sampler::push) each token once it was read back and accepted.
-pub fn sample(logits: &Array, rows: Vec<SampleRow>) -> SampleOutput {
+pub(crate) fn sample(logits: &Array, rows: Vec<SampleRow>) -> SampleOutput {
     let draws = rows.iter().flat_map(|row| row.sampler.draws(row.position, row.draft, row.allowed));
     let sampled = sample_draws(logits, draws.collect());
     let mut start = 0;
@@ -162,7 +162,7 @@ fn sample_draws(logits: &Array, draws: Vec<(Draw, Vec<Array>)>) -> SampleOutput 
 
 /// A token, uint32 `[n]`, for each row of float32 logits `[n, vocab_size]`: the ones that these
 /// samplers would draw at these consecutive positions, sampler by sampler.
-pub fn guess<'a>(
+pub(crate) fn guess<'a>(
     logits: &Array,
     samplers: impl IntoIterator<Item = (&'a mut Sampler, Range<usize>)>,
 ) -> Array {
@@ -189,7 +189,7 @@ pub fn guess<'a>(
 
 /// The softmax probabilities, float32 `[n]`, of `tokens` `[n]` under float32 logits `[n,
 /// vocab_size]`.
-pub fn probabilities(logits: &Array, tokens: &Array) -> Array {
+pub(crate) fn probabilities(logits: &Array, tokens: &Array) -> Array {
     if mlx::on_gpu() { mlx_ops::probabilities(logits, tokens) } else { cpu::probabilities(logits, tokens) }
 }
 

@@ -1,20 +1,20 @@
 //! Acceptance rates of drafted tokens, by position in the draft and by confidence of the drafter.
 
 /// Confidence bins of drafts.
-pub const CONFIDENCE_BINS: usize = 6;
+pub(super) const CONFIDENCE_BINS: usize = 6;
 /// Stands for the bin of a draft that is not made yet.
-pub const ANY_BIN: usize = CONFIDENCE_BINS;
+pub(super) const ANY_BIN: usize = CONFIDENCE_BINS;
 /// Positions in a draft with statistics of their own; later ones share the last.
-pub const POSITIONS: usize = 8;
+pub(super) const POSITIONS: usize = 8;
 /// Weight of a sequence's past drafts when another one is verified.
-pub const SEQUENCE_DECAY: f64 = 0.95;
+pub(super) const SEQUENCE_DECAY: f64 = 0.95;
 
 /// Acceptance of a drafter for each confidence bin, and at [`ANY_BIN`] for all of them together.
-pub type AcceptanceByBin = [AcceptanceRate; CONFIDENCE_BINS + 1];
+pub(super) type AcceptanceByBin = [AcceptanceRate; CONFIDENCE_BINS + 1];
 
 /// How often a drafted token is accepted if those before it are, by position in the draft.
 #[derive(Clone, Debug, Default)]
-pub struct AcceptanceRate {
+pub(crate) struct AcceptanceRate {
     /// Weights of verified and of accepted tokens.
     positions: [(f64, f64); POSITIONS],
 }
@@ -23,7 +23,7 @@ impl AcceptanceRate {
     /// Adds a draft of which the first `accepted` of `drafted` tokens were accepted; older data
     /// decays by `decay`. The last position decays only once per draft: otherwise one long draft
     /// would erase it.
-    pub fn record(&mut self, drafted: usize, accepted: usize, decay: f64) {
+    pub(crate) fn record(&mut self, drafted: usize, accepted: usize, decay: f64) {
         for position in 0..drafted.min(accepted + 1) {
             let (verified, right) = &mut self.positions[position.min(POSITIONS - 1)];
             let decay = if position < POSITIONS { decay } else { 1.0 };
@@ -34,19 +34,19 @@ impl AcceptanceRate {
 
     /// Weights of verified and of accepted first tokens.
     #[cfg(test)]
-    pub fn first(&self) -> (f64, f64) {
+    pub(crate) fn first(&self) -> (f64, f64) {
         self.positions[0]
     }
 
     /// The same data with less weight.
-    pub fn scaled(&self, weight: f64) -> AcceptanceRate {
+    pub(crate) fn scaled(&self, weight: f64) -> AcceptanceRate {
         AcceptanceRate {
             positions: self.positions.map(|(verified, accepted)| (verified * weight, accepted * weight)),
         }
     }
 
     /// Rate at `position`, with a prior that weighs as much as `prior_weight` tokens.
-    pub fn estimate(&self, position: usize, prior: f64, prior_weight: f64) -> f64 {
+    pub(crate) fn estimate(&self, position: usize, prior: f64, prior_weight: f64) -> f64 {
         let (verified, accepted) = self.positions[position.min(POSITIONS - 1)];
         (accepted + prior * prior_weight) / (verified + prior_weight)
     }

@@ -19,21 +19,21 @@ use crate::{
 const SLICE: Duration = Duration::from_millis(20);
 /// Step widths that are always measured, and those that are measured while there is time, in this
 /// order.
-pub const REQUIRED_WIDTHS: [usize; 2] = [1, 4];
+pub(super) const REQUIRED_WIDTHS: [usize; 2] = [1, 4];
 const OPTIONAL_WIDTHS: [usize; 4] = [16, 2, 8, 32];
 const TIME: Duration = Duration::from_millis(300);
 const MAX_REPEATS: usize = 6;
 
 /// Cuts work into slices that each take about [`SLICE`].
 #[derive(Default)]
-pub struct SliceSizer {
+pub(super) struct SliceSizer {
     /// Milliseconds per unit of work, once known.
     per_unit: Option<f64>,
 }
 
 impl SliceSizer {
     /// Units of the next slice, at least one, of `remaining` units.
-    pub fn next(&self, remaining: usize) -> usize {
+    pub(super) fn next(&self, remaining: usize) -> usize {
         let fit = self.per_unit.map_or(1, |ms| (SLICE.as_secs_f64() * 1e3 / ms) as usize);
         fit.clamp(1, remaining.max(1))
     }
@@ -42,7 +42,7 @@ impl SliceSizer {
     ///
     /// # Errors
     /// Those of the work.
-    pub fn time<T>(&mut self, units: usize, work: impl FnOnce() -> mlx::Result<T>) -> mlx::Result<T> {
+    pub(super) fn time<T>(&mut self, units: usize, work: impl FnOnce() -> mlx::Result<T>) -> mlx::Result<T> {
         let started = Instant::now();
         let result = work()?;
         self.record(units, started.elapsed().as_secs_f64() * 1e3);
@@ -60,7 +60,7 @@ impl SliceSizer {
 }
 
 /// Measures steps of several widths, a few layers per slice.
-pub struct StepProfiler {
+pub(super) struct StepProfiler {
     /// Widths still to be measured; the first may be partly done.
     widths: VecDeque<usize>,
     steps: Vec<(usize, f64)>,
@@ -73,7 +73,7 @@ pub struct StepProfiler {
 }
 
 impl StepProfiler {
-    pub fn new(model: &dyn Model) -> StepProfiler {
+    pub(super) fn new(model: &dyn Model) -> StepProfiler {
         // The first pass only sizes the slices; the second one replaces its result.
         let widths = [1].into_iter().chain(REQUIRED_WIDTHS).chain(OPTIONAL_WIDTHS).collect();
         StepProfiler {
@@ -92,7 +92,7 @@ impl StepProfiler {
     /// # Errors
     /// Computing it failed.
     #[track_caller]
-    pub fn slice(&mut self, model: &dyn Model) -> mlx::Result<bool> {
+    pub(super) fn slice(&mut self, model: &dyn Model) -> mlx::Result<bool> {
         let Some(&width) = self.widths.front() else { return Ok(false) };
         let n = self.slices.next(self.layers - self.layer);
         let group = self.layer..self.layer + n;
@@ -123,7 +123,7 @@ impl StepProfiler {
     }
 
     /// Widths and milliseconds.
-    pub fn into_steps(self) -> Vec<(usize, f64)> {
+    pub(super) fn into_steps(self) -> Vec<(usize, f64)> {
         self.steps
     }
 }
@@ -152,7 +152,7 @@ fn compute(model: &dyn Model, width: usize, skipped: &[usize], logits: bool) -> 
 ///
 /// # Errors
 /// Computing one failed.
-pub fn measure_step_costs(model: &dyn Model) -> mlx::Result<StepCosts> {
+pub(crate) fn measure_step_costs(model: &dyn Model) -> mlx::Result<StepCosts> {
     let started = Instant::now();
     let mut timer = StepTimer::new(model);
     // Brings the weights into memory.
@@ -178,14 +178,14 @@ pub fn measure_step_costs(model: &dyn Model) -> mlx::Result<StepCosts> {
 }
 
 /// Times whole steps of one sequence.
-pub struct StepTimer<'a> {
+pub(super) struct StepTimer<'a> {
     model: &'a dyn Model,
     caches: Vec<Cache>,
     past: usize,
 }
 
 impl<'a> StepTimer<'a> {
-    pub fn new(model: &'a dyn Model) -> StepTimer<'a> {
+    pub(super) fn new(model: &'a dyn Model) -> StepTimer<'a> {
         StepTimer { model, caches: model.make_caches(), past: 0 }
     }
 
@@ -193,7 +193,7 @@ impl<'a> StepTimer<'a> {
     ///
     /// # Errors
     /// Computing it failed.
-    pub fn step(&mut self, width: usize) -> mlx::Result<f64> {
+    pub(super) fn step(&mut self, width: usize) -> mlx::Result<f64> {
         let started = Instant::now();
         let tokens = Array::from_slice(&vec![0u32; width], &[width as i32]);
         // A draft of all but the first token, like a verification step.

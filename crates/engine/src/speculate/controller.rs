@@ -60,7 +60,7 @@ const MAX_GROWTH: f64 = 4.0;
 
 /// The controller's statistics of one sequence.
 #[derive(Clone, Debug, Default)]
-pub struct SequenceStats {
+pub(super) struct SequenceStats {
     /// By drafter.
     acceptance: Vec<AcceptanceByBin>,
     /// Milliseconds since decoding started, and how many fewer it would have been without drafts.
@@ -74,12 +74,12 @@ pub struct SequenceStats {
 
 impl SequenceStats {
     /// Sets the prior of a drafter's acceptance from a replay of the prompt.
-    pub fn set_prior(&mut self, drafter: usize, acceptance: &AcceptanceByBin) {
+    pub(super) fn set_prior(&mut self, drafter: usize, acceptance: &AcceptanceByBin) {
         *self.of(drafter) = std::array::from_fn(|bin| acceptance[bin].scaled(PROMPT_WEIGHT));
     }
 
     /// Whether there are statistics of a drafter.
-    pub fn knows(&self, drafter: usize) -> bool {
+    pub(super) fn knows(&self, drafter: usize) -> bool {
         drafter < self.acceptance.len()
     }
 
@@ -93,7 +93,7 @@ impl SequenceStats {
 
 /// A draft that could be made.
 #[derive(Clone, Copy, Debug)]
-pub struct DraftOption {
+pub(super) struct DraftOption {
     pub drafter: usize,
     pub confidence_bin: usize,
     pub max_depth: usize,
@@ -108,7 +108,7 @@ pub struct DraftOption {
 
 /// Length of a sequence in generated tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct SequenceLength {
+pub(super) struct SequenceLength {
     pub generated: usize,
     /// Most tokens still to come.
     pub max_remaining: usize,
@@ -116,7 +116,7 @@ pub struct SequenceLength {
 
 /// The other rows of the step.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OtherRows {
+pub(super) struct OtherRows {
     pub rows: usize,
     /// Their tokens, including drafted ones.
     pub width: usize,
@@ -126,7 +126,7 @@ pub struct OtherRows {
 
 /// The draft to make.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DraftChoice {
+pub(super) struct DraftChoice {
     pub drafter: usize,
     pub depth: usize,
     /// Tokens that the row is expected to generate.
@@ -135,7 +135,7 @@ pub struct DraftChoice {
     pub probe_cost: f64,
 }
 
-pub struct Controller {
+pub(super) struct Controller {
     pub costs: StepCosts,
     /// By drafter: acceptance in all sequences, and its prior.
     shared: Vec<(AcceptanceByBin, [f64; CONFIDENCE_BINS + 1])>,
@@ -153,7 +153,7 @@ pub struct Controller {
 
 impl Controller {
     /// `priors` are acceptance rates of each drafter by confidence bin.
-    pub fn new(costs: StepCosts, priors: Vec<[f64; CONFIDENCE_BINS]>) -> Controller {
+    pub(super) fn new(costs: StepCosts, priors: Vec<[f64; CONFIDENCE_BINS]>) -> Controller {
         // The distribution of drafts over bins is not known in advance.
         let any = |of: [f64; CONFIDENCE_BINS]| of.iter().sum::<f64>() / CONFIDENCE_BINS as f64;
         let with_any =
@@ -172,7 +172,7 @@ impl Controller {
     }
 
     /// Statistics of a new sequence: those of the last answer to a similar prompt, if there is one.
-    pub fn new_sequence(&self, prompt: &[u32]) -> SequenceStats {
+    pub(super) fn new_sequence(&self, prompt: &[u32]) -> SequenceStats {
         let known = |past: &PastAnswer| SequenceStats {
             acceptance: past.acceptance.clone(),
             lengths: Some(past.lengths),
@@ -182,7 +182,7 @@ impl Controller {
     }
 
     /// Expected tokens of a step with a draft of one token, of two, and so on.
-    pub fn expected_tokens(
+    pub(super) fn expected_tokens(
         &self,
         stats: &SequenceStats,
         drafter: usize,
@@ -205,7 +205,7 @@ impl Controller {
 
     /// The draft with the most expected tokens per second; `None` if plain decoding has more, or if
     /// the draft would cost too much should all of it be rejected.
-    pub fn choose(
+    pub(super) fn choose(
         &self,
         stats: &SequenceStats,
         options: &[DraftOption],
@@ -255,7 +255,7 @@ impl Controller {
     }
 
     /// Milliseconds of a plain step of one row; 0 if not measured.
-    pub fn plain_step(&self) -> f64 {
+    pub(super) fn plain_step(&self) -> f64 {
         self.costs.plain(1).unwrap_or(0.0)
     }
 
@@ -340,14 +340,14 @@ impl Controller {
 
     /// A drafter has caught up with the sequence in `ms`. The part beyond the allowance does not
     /// count as a loss, so that drafting can go on and earn it back.
-    pub fn on_catch_up(&self, stats: &mut SequenceStats, ms: f64, length: SequenceLength) {
+    pub(super) fn on_catch_up(&self, stats: &mut SequenceStats, ms: f64, length: SequenceLength) {
         if let Some(plain) = self.costs.plain(1) {
             stats.upfront_cost += (ms - self.allowance(stats, plain, length)).clamp(0.0, ms);
         }
     }
 
     /// An answer of `tokens` tokens in `auto` mode has finished.
-    pub fn on_finished(&mut self, stats: &SequenceStats, prompt: &[u32], tokens: usize) {
+    pub(super) fn on_finished(&mut self, stats: &SequenceStats, prompt: &[u32], tokens: usize) {
         if let Some(plain) = self.costs.plain(1).filter(|_| tokens > 0) {
             let regained = (MAX_LOSS * stats.elapsed / plain).min((INITIAL_SLACK - self.slack).max(0.0));
             self.slack = (self.slack + regained - stats.lost / plain).clamp(-MAX_SLACK, MAX_SLACK);
@@ -360,12 +360,12 @@ impl Controller {
     }
 
     /// Charges a probe with the milliseconds that it is expected to lose.
-    pub fn charge_probe(&mut self, ms: f64) {
+    pub(super) fn charge_probe(&mut self, ms: f64) {
         self.probe_budget -= ms;
     }
 
     /// A draft was verified.
-    pub fn on_verified(
+    pub(super) fn on_verified(
         &mut self,
         stats: &mut SequenceStats,
         drafter: usize,
@@ -380,7 +380,7 @@ impl Controller {
     }
 
     /// Learns acceptance from a draft that was verified, or compared with the tokens that followed.
-    pub fn learn(
+    pub(super) fn learn(
         &mut self,
         stats: &mut SequenceStats,
         drafter: usize,
@@ -396,7 +396,14 @@ impl Controller {
 
     /// Each of `rows` rows generated `tokens` tokens, on average, in a step of `ms`; with drafts or
     /// without.
-    pub fn on_step(&mut self, stats: &mut SequenceStats, rows: usize, tokens: f64, ms: f64, drafted: bool) {
+    pub(super) fn on_step(
+        &mut self,
+        stats: &mut SequenceStats,
+        rows: usize,
+        tokens: f64,
+        ms: f64,
+        drafted: bool,
+    ) {
         stats.elapsed += ms;
         let most = MAX_PROBE_BUDGET * self.plain_step();
         self.probe_budget = (self.probe_budget + PROBE_SHARE * ms / rows as f64).min(most);

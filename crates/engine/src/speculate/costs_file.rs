@@ -13,7 +13,7 @@ use super::{
 use crate::{models::Model, prefix::write_atomic};
 
 /// Name of the file, in the folder of the model's state.
-pub const COSTS_FILE: &str = "costs.json";
+pub(crate) const COSTS_FILE: &str = "costs.json";
 /// Saved costs are used if a step takes the same time within this factor.
 const TOLERANCE: f64 = 1.3;
 
@@ -31,7 +31,7 @@ struct SavedCosts {
 ///
 /// # Errors
 /// Computing a step failed.
-pub fn load_or_measure_costs(
+pub(crate) fn load_or_measure_costs(
     model: &dyn Model,
     drafters: &mut [Box<dyn Drafter>],
     file: Option<&Path>,
@@ -55,7 +55,7 @@ pub fn load_or_measure_costs(
 }
 
 /// Writes measured costs to `file`, if there is one.
-pub fn save_costs<'a>(
+pub(super) fn save_costs<'a>(
     steps: Vec<(usize, f64)>,
     drafters: impl Iterator<Item = &'a mut (dyn Drafter + 'static)>,
     file: Option<&Path>,

@@ -8,11 +8,11 @@ const NEW_WEIGHT: f64 = 0.1;
 /// Milliseconds of a drafted token, or of a block, for 1 sequence, for 2 or 3, for 4 to 7, and so
 /// on; 0 if not measured.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DraftLatency([f64; 6]);
+pub(super) struct DraftLatency([f64; 6]);
 
 impl DraftLatency {
     /// A latency measured for one sequence.
-    pub fn new(ms: f64) -> DraftLatency {
+    pub(super) fn new(ms: f64) -> DraftLatency {
         DraftLatency([ms, 0.0, 0.0, 0.0, 0.0, 0.0])
     }
 
@@ -21,12 +21,12 @@ impl DraftLatency {
     }
 
     /// For `sequences` sequences, or the nearest lower number that was measured.
-    pub fn get(&self, sequences: usize) -> Option<f64> {
+    pub(super) fn get(&self, sequences: usize) -> Option<f64> {
         self.0[..=Self::bucket(sequences)].iter().rev().copied().find(|ms| *ms > 0.0)
     }
 
     /// Adds a measurement for `sequences` sequences; `prior` is the latency assumed without one.
-    pub fn record(&mut self, sequences: usize, ms: f64, prior: f64) {
+    pub(super) fn record(&mut self, sequences: usize, ms: f64, prior: f64) {
         let before = self.get(sequences).unwrap_or(prior);
         let known = &mut self.0[Self::bucket(sequences)];
         // A drafter sometimes has other work to do, and the first time it allocates memory.

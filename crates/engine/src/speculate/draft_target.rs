@@ -6,7 +6,7 @@ use crate::{
     cache::{Cache, CacheGuard},
 };
 
-pub trait DraftTarget {
+pub(crate) trait DraftTarget {
     fn view(&mut self) -> TargetView<'_>;
 
     /// Whether all tokens but the last are computed and none is unread, so that a draft can follow.
@@ -17,7 +17,7 @@ pub trait DraftTarget {
     fn take_draft(&mut self, tokens: Vec<u32>) -> usize;
 }
 
-pub struct TargetView<'a> {
+pub(crate) struct TargetView<'a> {
     pub request: &'a Request,
     /// Prompt and output, without unread tokens.
     pub tokens: &'a [u32],
@@ -30,7 +30,7 @@ pub struct TargetView<'a> {
 }
 
 impl<'a> TargetView<'a> {
-    pub fn generated(&self) -> usize {
+    pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
 

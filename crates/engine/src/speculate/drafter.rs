@@ -8,7 +8,7 @@ use super::acceptance::{AcceptanceByBin, CONFIDENCE_BINS};
 use crate::{api::Sampling, cache::CacheGuard};
 
 /// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
-pub trait Drafter {
+pub(crate) trait Drafter {
     /// Name and properties. They may change when the drafter has measured itself.
     fn info(&self) -> DrafterInfo;
 
@@ -46,7 +46,7 @@ pub trait Drafter {
 }
 
 /// A drafter that reads hidden states of the target model.
-pub trait HiddenObserver {
+pub(crate) trait HiddenObserver {
     fn source(&self) -> HiddenSource<'_>;
 
     /// Receives the hidden states of accepted tokens: each once and in order, unless the sequence
@@ -55,7 +55,7 @@ pub trait HiddenObserver {
 }
 
 /// A drafter that measures itself, in slices between the steps of running requests.
-pub trait Calibrated {
+pub(crate) trait Calibrated {
     /// Schedules the measurements that `auto` needs and that are missing.
     fn prepare(&mut self) {}
 
@@ -83,7 +83,7 @@ pub trait Calibrated {
 }
 
 /// A drafter that knows which layers the target model can skip.
-pub trait LayerSelection {
+pub(crate) trait LayerSelection {
     /// Sets the tokens of a short text to measure layers on.
     fn set_calibration_text(&mut self, text: &[u32]);
 
@@ -92,20 +92,20 @@ pub trait LayerSelection {
 }
 
 /// A drafter that replays its drafts on the prompt.
-pub trait PromptReplay {
+pub(crate) trait PromptReplay {
     /// Acceptance that its drafts would have had in the prompt.
     fn acceptance<'a>(&self, state: &'a DrafterState) -> Option<&'a AcceptanceByBin>;
 }
 
 /// A drafter that reuses state of finished sequences.
-pub trait StateStore {
+pub(crate) trait StateStore {
     /// Takes the state of a sequence that finished or restarts.
     fn store(&mut self, state: DrafterState);
 }
 
 /// Name and properties of a drafter.
 #[derive(Clone, Copy, Debug)]
-pub struct DrafterInfo {
+pub(crate) struct DrafterInfo {
     /// Name in flags, requests and metrics.
     pub name: &'static str,
     /// Whether proposing costs next to nothing, so that unused drafts are no loss.
@@ -124,7 +124,7 @@ pub struct DrafterInfo {
 }
 
 impl DrafterInfo {
-    pub fn new(name: &'static str) -> DrafterInfo {
+    pub(crate) fn new(name: &'static str) -> DrafterInfo {
         DrafterInfo {
             name,
             is_free: false,
@@ -138,7 +138,7 @@ impl DrafterInfo {
 }
 
 /// A sequence that a draft is wanted for.
-pub struct DraftRequest<'a> {
+pub(crate) struct DraftRequest<'a> {
     /// Prompt and output; the draft continues them.
     pub tokens: &'a [u32],
     /// Tokens of the prompt.
@@ -159,7 +159,7 @@ pub struct DraftRequest<'a> {
 #[cfg(test)]
 impl<'a> DraftRequest<'a> {
     /// Without forced tokens and caches.
-    pub fn new(
+    pub(crate) fn new(
         tokens: &'a [u32],
         prompt: usize,
         depth: usize,
@@ -172,29 +172,29 @@ impl<'a> DraftRequest<'a> {
 
 /// A drafter's state of one sequence. Lives in the sequence and is dropped with it.
 #[derive(Default)]
-pub struct DrafterState(Option<Box<dyn Any>>);
+pub(crate) struct DrafterState(Option<Box<dyn Any>>);
 
 impl DrafterState {
-    pub fn get<T: Any>(&self) -> Option<&T> {
+    pub(crate) fn get<T: Any>(&self) -> Option<&T> {
         self.0.as_deref()?.downcast_ref()
     }
 
-    pub fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
+    pub(crate) fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()?.downcast_mut()
     }
 
     /// # Panics
     /// If the state is of another type: two drafters share it, which is a bug.
-    pub fn get_or_insert_with<T: Any>(&mut self, new: impl FnOnce() -> T) -> &mut T {
+    pub(crate) fn get_or_insert_with<T: Any>(&mut self, new: impl FnOnce() -> T) -> &mut T {
         let state = self.0.get_or_insert_with(|| Box::new(new()));
         state.downcast_mut().unwrap_or_else(|| panic!("two drafters share the state of a sequence"))
     }
 
-    pub fn take<T: Any>(&mut self) -> Option<T> {
+    pub(crate) fn take<T: Any>(&mut self) -> Option<T> {
         Some(*self.0.take()?.downcast().ok()?)
     }
 
-    pub fn set<T: Any>(&mut self, state: T) {
+    pub(crate) fn set<T: Any>(&mut self, state: T) {
         self.0 = Some(Box::new(state));
     }
 }
@@ -207,7 +207,7 @@ impl fmt::Debug for DrafterState {
 
 /// Tokens that may come next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
+pub(crate) struct Draft {
     pub tokens: Vec<u32>,
     /// The drafter's confidence, below [`CONFIDENCE_BINS`]; the acceptance of each bin is learned.
     /// Only [free](DrafterInfo::is_free) drafts are made before they are chosen, so only theirs is
@@ -217,7 +217,7 @@ pub struct Draft {
 
 /// Hidden states that a drafter reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HiddenSource<'a> {
+pub(crate) enum HiddenSource<'a> {
     /// After the final norm.
     Final,
     /// The residual stream after each of these layers.
@@ -226,7 +226,7 @@ pub enum HiddenSource<'a> {
 
 /// Hidden states of a sequence's tokens from position `from` on.
 #[cfg_attr(not(test), expect(dead_code, reason = "for heads that predict several tokens"))]
-pub struct HiddenStates<'a> {
+pub(crate) struct HiddenStates<'a> {
     /// Prompt and output: at least one token more than was computed.
     pub tokens: &'a [u32],
     pub from: usize,

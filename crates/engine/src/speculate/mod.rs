@@ -7,32 +7,32 @@ mod controller;
 mod costs_file;
 mod draft_latency;
 mod draft_target;
-pub mod drafter;
-pub mod drafters;
+pub(crate) mod drafter;
+pub(crate) mod drafters;
 mod sequence_speculation;
 mod similar_prompts;
 mod speculator;
-pub mod step_costs;
+pub(crate) mod step_costs;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
+pub(crate) use self::{
     calibration::measure_step_costs,
     costs_file::{COSTS_FILE, load_or_measure_costs},
     draft_target::{DraftTarget, TargetView},
     drafter::Drafter,
     drafters::{
         layer_skip::{LAYER_SKIP, LayerSkip},
-        scripted::{Script, ScriptedDrafter},
+        scripted::ScriptedDrafter,
     },
     sequence_speculation::SequenceSpeculation,
     speculator::{HiddenCapture, Speculator},
-    step_costs::StepTimes,
 };
+pub use self::{drafters::scripted::Script, step_costs::StepTimes};
 
-pub use crate::api::MAX_DEPTH;
+pub(crate) use crate::api::MAX_DEPTH;
 /// Most drafted tokens in a step, over all its rows.
-pub const MAX_STEP_DRAFT: usize = 32;
+pub(crate) const MAX_STEP_DRAFT: usize = 32;
 
 // A window cache keeps at least a draft of tokens beyond its reach.
 const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);

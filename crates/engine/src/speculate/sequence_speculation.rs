@@ -10,7 +10,7 @@ use super::{
 use crate::api::{Drafted, Drafts};
 
 #[derive(Debug)]
-pub struct SequenceSpeculation {
+pub(crate) struct SequenceSpeculation {
     pub(super) mode: SpeculationMode,
     /// Drafter and confidence bin of the draft in flight.
     pub(super) source: (usize, usize),
@@ -56,7 +56,7 @@ pub(super) enum SpeculationMode {
 
 impl SequenceSpeculation {
     /// Counts a verified draft.
-    pub fn on_verified(&mut self, drafted: usize, accepted: usize) {
+    pub(crate) fn on_verified(&mut self, drafted: usize, accepted: usize) {
         let counts = &mut self.counts[self.source.0];
         (counts.drafted, counts.accepted) = (counts.drafted + drafted, counts.accepted + accepted);
         let drafts = &self.drafts[self.source.0];
@@ -66,58 +66,58 @@ impl SequenceSpeculation {
     }
 
     /// Turns drafting off for good: a drafter has failed.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if !self.is_lossy() {
             self.mode = SpeculationMode::Off;
         }
     }
 
     /// Whether layers are skipped after the prompt.
-    pub fn is_lossy(&self) -> bool {
+    pub(crate) fn is_lossy(&self) -> bool {
         self.mode == SpeculationMode::Lossy
     }
 
     /// Set once, before the sequence starts, so that it gives the same answer if it restarts.
-    pub fn set_skipped_layers(&mut self, layers: Rc<[usize]>) {
+    pub(crate) fn set_skipped_layers(&mut self, layers: Rc<[usize]>) {
         self.skipped_layers = Some(layers);
     }
 
     /// Whether the sequence cannot start because the layers to skip are not known yet.
-    pub fn waits_for_layers(&self) -> bool {
+    pub(crate) fn waits_for_layers(&self) -> bool {
         self.is_lossy() && self.skipped_layers.is_none()
     }
 
-    pub fn skipped_layers(&self) -> &[usize] {
+    pub(crate) fn skipped_layers(&self) -> &[usize] {
         self.skipped_layers.as_deref().unwrap_or_default()
     }
 
     /// Whether the controller chooses drafts.
-    pub fn is_auto(&self) -> bool {
+    pub(crate) fn is_auto(&self) -> bool {
         self.mode == SpeculationMode::Auto
     }
 
     /// Whether there are no drafts.
-    pub fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         matches!(self.mode, SpeculationMode::Off | SpeculationMode::Lossy)
     }
 
     /// Whether the controller has not learned from more than the first generated token.
-    pub fn is_first_step(&self) -> bool {
+    pub(crate) fn is_first_step(&self) -> bool {
         self.num_reported <= 1
     }
 
     /// Whether a drafter failed while it computed on the sequence's caches.
-    pub fn caches_in_use(&self) -> bool {
+    pub(crate) fn caches_in_use(&self) -> bool {
         self.caches_in_use
     }
 
     /// The sequence has new caches.
-    pub fn on_restart(&mut self) {
+    pub(crate) fn on_restart(&mut self) {
         self.caches_in_use = false;
     }
 
     /// Counts of the drafters that drafted anything.
-    pub fn report(&self) -> Vec<Drafted> {
+    pub(crate) fn report(&self) -> Vec<Drafted> {
         self.counts.iter().filter(|counts| counts.drafted > 0).copied().collect()
     }
 

@@ -14,11 +14,11 @@ const MAX_PROMPTS: usize = 64;
 
 /// A bounded list of past answers, the latest first.
 #[derive(Default)]
-pub struct SimilarPrompts {
+pub(super) struct SimilarPrompts {
     past: VecDeque<PastAnswer>,
 }
 
-pub struct PastAnswer {
+pub(super) struct PastAnswer {
     /// The first tokens of the prompt.
     prefix: Vec<u32>,
     /// By drafter.
@@ -30,7 +30,7 @@ pub struct PastAnswer {
 impl SimilarPrompts {
     /// The past answer whose prompt has the longest common prefix with `prompt`; the latest one of
     /// several.
-    pub fn find(&self, prompt: &[u32]) -> Option<&PastAnswer> {
+    pub(super) fn find(&self, prompt: &[u32]) -> Option<&PastAnswer> {
         let prefix = head(prompt);
         let common = |past: &PastAnswer| past.prefix.iter().zip(prefix).take_while(|(a, b)| a == b).count();
         let found = self.past.iter().rev().max_by_key(|past| common(past))?;
@@ -39,7 +39,7 @@ impl SimilarPrompts {
 
     /// Adds an answer of `tokens` tokens, with the acceptance known at its end; `average` updates
     /// the average length.
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         prompt: &[u32],
         acceptance: Vec<AcceptanceByBin>,

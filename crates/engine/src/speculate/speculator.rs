@@ -24,7 +24,7 @@ use crate::{
     models::Model,
 };
 
-pub struct Speculator {
+pub(crate) struct Speculator {
     drafters: Vec<RegisteredDrafter>,
     controller: Controller,
     default: Speculate,
@@ -45,7 +45,7 @@ struct RegisteredDrafter {
 
 /// Hidden states to capture for drafters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HiddenCapture {
+pub(crate) struct HiddenCapture {
     /// After the final norm.
     pub last: bool,
     pub layers: Vec<usize>,
@@ -61,7 +61,7 @@ impl Speculator {
     ///
     /// # Errors
     /// The options name an unknown drafter.
-    pub fn new(
+    pub(crate) fn new(
         options: &Options,
         drafters: Vec<Box<dyn Drafter>>,
         costs: StepCosts,
@@ -95,17 +95,17 @@ impl Speculator {
     }
 
     /// Saves costs that are measured from now on in `file`.
-    pub fn set_costs_file(&mut self, file: Option<PathBuf>) {
+    pub(crate) fn set_costs_file(&mut self, file: Option<PathBuf>) {
         self.costs_file = file;
     }
 
     /// Drafters that requests can name.
-    pub fn names(&self) -> Vec<&'static str> {
+    pub(crate) fn names(&self) -> Vec<&'static str> {
         self.drafters.iter().skip(FORCED + 1).map(|entry| entry.drafter.info().name).collect()
     }
 
     /// The speculation state of a new sequence.
-    pub fn new_sequence(&self, request: &Request) -> SequenceSpeculation {
+    pub(crate) fn new_sequence(&self, request: &Request) -> SequenceSpeculation {
         let wanted = request.speculation.as_ref().unwrap_or(&self.default);
         SequenceSpeculation {
             // Names were validated with the request.
@@ -137,19 +137,19 @@ impl Speculator {
     }
 
     /// The layers that lossy sequences skip; `None` while they are being measured.
-    pub fn skippable_layers(&mut self) -> Option<Rc<[usize]>> {
+    pub(crate) fn skippable_layers(&mut self) -> Option<Rc<[usize]>> {
         let selection = self.drafters.iter_mut().find_map(|entry| entry.drafter.layer_selection());
         Some(selection?.skippable_layers()?.into())
     }
 
     /// Sets the tokens of a short text for drafters that measure layers.
-    pub fn set_calibration_text(&mut self, text: &[u32]) {
+    pub(crate) fn set_calibration_text(&mut self, text: &[u32]) {
         let selections = self.drafters.iter_mut().filter_map(|entry| entry.drafter.layer_selection());
         selections.for_each(|selection| selection.set_calibration_text(text));
     }
 
     /// Schedules missing measurements: an `auto` request runs.
-    pub fn prepare(&mut self, model: &dyn Model) {
+    pub(crate) fn prepare(&mut self, model: &dyn Model) {
         if self.profiler.is_none() && !self.controller.costs.are_measured() {
             self.profiler = Some(StepProfiler::new(model));
         }
@@ -158,7 +158,7 @@ impl Speculator {
     }
 
     /// Whether measurements are in progress.
-    pub fn is_measuring(&mut self) -> bool {
+    pub(crate) fn is_measuring(&mut self) -> bool {
         let mut calibrated = self.drafters.iter_mut().filter_map(|entry| entry.drafter.calibrated());
         self.profiler.is_some() || calibrated.any(|calibrated| calibrated.is_measuring())
     }
@@ -167,7 +167,7 @@ impl Speculator {
     ///
     /// # Errors
     /// Computing it failed; the measurement is not repeated.
-    pub fn measure_slice(&mut self, model: &dyn Model) -> mlx::Result<()> {
+    pub(crate) fn measure_slice(&mut self, model: &dyn Model) -> mlx::Result<()> {
         let result = self.measure_next(model);
         if !self.is_measuring() && self.controller.costs.are_measured() {
             let drafters = self.drafters.iter_mut().map(|entry| &mut *entry.drafter);
@@ -200,7 +200,7 @@ impl Speculator {
     }
 
     /// The hidden states that drafters read.
-    pub fn hidden_capture(&mut self) -> HiddenCapture {
+    pub(crate) fn hidden_capture(&mut self) -> HiddenCapture {
         let mut capture = HiddenCapture::default();
         for observer in self.drafters.iter_mut().filter_map(|entry| entry.drafter.hidden_observer()) {
             match observer.source() {
@@ -215,7 +215,7 @@ impl Speculator {
 
     /// Passes hidden states of tokens `from..` to the drafters that read them: after the final
     /// norm, if captured, and after layers, `[n, hidden_size]` each.
-    pub fn observe(
+    pub(crate) fn observe(
         &mut self,
         view: TargetView,
         from: usize,
@@ -240,7 +240,7 @@ impl Speculator {
 
     /// Learns from a step that was read: what it brought the sequences that decode, and the
     /// milliseconds it took, if nothing else was in it.
-    pub fn on_step<'a>(
+    pub(crate) fn on_step<'a>(
         &mut self,
         running: impl Iterator<Item = TargetView<'a>>,
         rows: usize,
@@ -270,26 +270,31 @@ impl Speculator {
     }
 
     /// Measured times of steps and drafts.
-    pub fn times(&self) -> StepTimes {
+    pub(crate) fn times(&self) -> StepTimes {
         let drafters = self.drafters.iter().skip(FORCED + 1);
         let latency =
             |entry: &RegisteredDrafter| (entry.drafter.info().name, entry.latency.get(1).unwrap_or(0.0));
         StepTimes { drafters: drafters.map(latency).collect(), ..self.controller.costs.times() }
     }
 
-    pub fn costs(&mut self) -> &mut StepCosts {
+    pub(crate) fn costs(&mut self) -> &mut StepCosts {
         &mut self.controller.costs
     }
 
     /// Learns from a finished sequence. It is to be [released](Speculator::release) too.
-    pub fn on_finished(&mut self, speculation: &SequenceSpeculation, prompt: &[u32], generated: usize) {
+    pub(crate) fn on_finished(
+        &mut self,
+        speculation: &SequenceSpeculation,
+        prompt: &[u32],
+        generated: usize,
+    ) {
         if speculation.is_auto() {
             self.controller.on_finished(&speculation.stats, prompt, generated);
         }
     }
 
     /// Drops what drafters keep of a sequence that ended or restarts, or lets them reuse it.
-    pub fn release(&mut self, speculation: &mut SequenceSpeculation) {
+    pub(crate) fn release(&mut self, speculation: &mut SequenceSpeculation) {
         for (entry, state) in self.drafters.iter_mut().zip(&mut speculation.states) {
             let state = std::mem::take(state);
             if let Some(store) = entry.drafter.state_store() {

@@ -26,7 +26,7 @@ const MAX_BATCH_RATIO: f64 = 10.0;
 
 /// Milliseconds of steps, by the tokens in them.
 #[derive(Clone, Debug)]
-pub struct StepCosts {
+pub(crate) struct StepCosts {
     /// Steps of one row that are read before the next is built, by ascending width.
     steps: Vec<WidthCost>,
     /// Factor of all these: other programs slow down steps of every width alike, and which width is
@@ -80,7 +80,7 @@ pub struct StepTimes {
 
 impl StepCosts {
     /// From measured steps of one sequence: widths and milliseconds.
-    pub fn new(mut steps: Vec<(usize, f64)>) -> StepCosts {
+    pub(crate) fn new(mut steps: Vec<(usize, f64)>) -> StepCosts {
         steps.sort_by_key(|(width, _)| *width);
         steps.dedup_by_key(|(width, _)| *width);
         // Other programs can only make a step slower, so none takes longer than a wider one.
@@ -104,17 +104,17 @@ impl StepCosts {
     }
 
     /// Like [`new`](StepCosts::new), from measurements that other programs may have disturbed.
-    pub fn at_load(steps: Vec<(usize, f64)>) -> StepCosts {
+    pub(crate) fn at_load(steps: Vec<(usize, f64)>) -> StepCosts {
         StepCosts { unverified_share: UNVERIFIED_SHARE, ..StepCosts::new(steps) }
     }
 
     /// Whether several widths were measured, not only those of steps that ran.
-    pub fn are_measured(&self) -> bool {
+    pub(crate) fn are_measured(&self) -> bool {
         self.measured
     }
 
     /// Adds measured steps; values from steps that ran take precedence.
-    pub fn add_measured(&mut self, steps: Vec<(usize, f64)>) {
+    pub(crate) fn add_measured(&mut self, steps: Vec<(usize, f64)>) {
         for (width, ms) in steps {
             if let Err(at) = self.steps.binary_search_by_key(&width, |step| step.width) {
                 let ms = ms / self.speed;
@@ -126,7 +126,7 @@ impl StepCosts {
 
     /// A step of `width` tokens of one row that has to be read before the next is built; `None` if
     /// nothing was ever measured.
-    pub fn step(&self, width: usize) -> Option<f64> {
+    pub(crate) fn step(&self, width: usize) -> Option<f64> {
         let at = self.steps.partition_point(|step| step.width < width);
         let first = self.steps.first()?.ms;
         // Drafted tokens that proved cheaper or dearer than at load are so in wider steps as well.
@@ -156,7 +156,7 @@ impl StepCosts {
     }
 
     /// A step of `width` tokens in `rows` rows that has to be read before the next is built.
-    pub fn batch(&self, rows: usize, width: usize) -> Option<f64> {
+    pub(crate) fn batch(&self, rows: usize, width: usize) -> Option<f64> {
         if rows == 1 {
             return self.step(width);
         }
@@ -184,19 +184,19 @@ impl StepCosts {
     }
 
     /// A step in which `rows` rows decode without drafts.
-    pub fn plain(&self, rows: usize) -> Option<f64> {
+    pub(crate) fn plain(&self, rows: usize) -> Option<f64> {
         self.plain.get(rows).copied().flatten().or_else(|| self.batch(rows, rows))
     }
 
     /// All measured steps; without the times of drafters.
-    pub fn times(&self) -> StepTimes {
+    pub(crate) fn times(&self) -> StepTimes {
         let plain = self.plain.iter().enumerate().filter_map(|(rows, ms)| ms.map(|ms| (rows, ms)));
         let steps = self.steps.iter().map(|step| (step.width, self.speed * step.ms)).collect();
         StepTimes { steps, plain: plain.collect(), drafters: vec![] }
     }
 
     /// Adds a step that was read before the next was built.
-    pub fn record_step(&mut self, rows: usize, width: usize, ms: f64) {
+    pub(crate) fn record_step(&mut self, rows: usize, width: usize, ms: f64) {
         if rows > 1 {
             return self.record_batch(rows, width, ms);
         }
@@ -246,7 +246,7 @@ impl StepCosts {
     }
 
     /// Adds a pipelined step without drafts.
-    pub fn record_plain(&mut self, rows: usize, ms: f64) {
+    pub(crate) fn record_plain(&mut self, rows: usize, ms: f64) {
         if self.plain.len() <= rows {
             self.plain.resize(rows + 1, None);
         }

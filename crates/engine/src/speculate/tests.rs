@@ -40,7 +40,7 @@ use crate::{
 
 /// One model for each kind of cache: keys and values, windows, windows shared by layers,
 /// recurrences with a decay per head and per channel, convolutions, latents.
-pub const MODELS: [&str; 7] = [
+pub(super) const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
     "gemma4_e-a",
@@ -50,7 +50,7 @@ pub const MODELS: [&str; 7] = [
     "deepseek_v3-a",
 ];
 
-pub fn model(golden: &str) -> Box<dyn Model> {
+pub(super) fn model(golden: &str) -> Box<dyn Model> {
     load_golden(golden, Types { activations: Some(mlx::Dtype::Float32), weights: None })
 }
 
@@ -59,7 +59,7 @@ fn script(acceptance_rate: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
 }
 
 /// An engine without a thread: the test takes its steps.
-pub struct Bench {
+pub(super) struct Bench {
     engine_loop: EngineLoop,
     engine: Engine,
     heartbeat: Arc<Heartbeat>,
@@ -71,7 +71,7 @@ impl Bench {
         Bench::with(golden, Box::new(ScriptedDrafter(script)))
     }
 
-    pub fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
+    pub(super) fn with(golden: &str, drafter: Box<dyn Drafter>) -> Bench {
         let model = model(golden);
         let info = ModelInfo {
             model_type: golden.into(),
@@ -105,14 +105,14 @@ impl Bench {
         }
     }
 
-    pub fn submit(&self, request: Request) -> (RequestHandle, Receiver<Event>) {
+    pub(super) fn submit(&self, request: Request) -> (RequestHandle, Receiver<Event>) {
         let (sender, events) = mpsc::channel();
         (self.engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
     }
 
     /// Runs until nothing is left to do. After each step every decoding sequence must have the
     /// state of a fresh prefill of its tokens, bit for bit. Returns the number of comparisons.
-    pub fn compare_states(&mut self, what: &str) -> usize {
+    pub(super) fn compare_states(&mut self, what: &str) -> usize {
         let mut compared = 0;
         self.run(|engine_loop| {
             engine_loop.collect_launched(&[]);
@@ -130,12 +130,12 @@ impl Bench {
     }
 
     /// One turn of the engine loop.
-    pub fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
     /// Runs until nothing is left to do, and calls `look` after each step.
-    pub fn run(&mut self, mut look: impl FnMut(&mut EngineLoop)) {
+    pub(super) fn run(&mut self, mut look: impl FnMut(&mut EngineLoop)) {
         loop {
             self.turn();
             look(&mut self.engine_loop);
@@ -147,7 +147,7 @@ impl Bench {
     }
 }
 
-pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
+pub(super) fn tokens(events: Receiver<Event>) -> Vec<u32> {
     let token = |event| match event {
         Event::Token { id, .. } => Some(id),
         Event::Failed(error) => panic!("{error}"),
@@ -157,7 +157,7 @@ pub fn tokens(events: Receiver<Event>) -> Vec<u32> {
 }
 
 /// Everything in caches after `length` tokens, as bits.
-pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
+pub(super) fn state(caches: &[Cache], length: usize) -> Vec<u32> {
     let growing = caches.iter().filter_map(Cache::as_full_attention).flat_map(|kv| kv.copy(0, length as i32));
     let kept: Vec<Snapshot> = caches.iter().filter_map(|cache| cache.snapshot(0)).collect();
     let growing: Vec<Array> = growing.flatten().collect();
@@ -166,7 +166,7 @@ pub fn state(caches: &[Cache], length: usize) -> Vec<u32> {
 }
 
 /// The state of a sequence that has computed `tokens` and nothing else.
-pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
+pub(super) fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     let mut caches = model.make_caches();
     let row = BatchRow { num_tokens: tokens.len(), num_draft: 0, num_computed: 0, caches: &mut caches };
     let hidden = model.forward(&Array::from_slice(tokens, &[tokens.len() as i32]), &mut Batch::new([row]));
@@ -174,7 +174,7 @@ pub fn fresh(model: &dyn Model, tokens: &[u32]) -> Vec<u32> {
     state(&caches, tokens.len())
 }
 
-pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
+pub(super) fn request(i: u32, drafter: &str, depth: usize) -> Request {
     let sampling = match i % 3 {
         0 => Sampling::default(),
         1 => Sampling { temperature: 1.0, seed: i as u64, ..Sampling::default() },
@@ -194,7 +194,7 @@ pub fn request(i: u32, drafter: &str, depth: usize) -> Request {
 }
 
 /// Answers of plain decoding to requests `0..n`.
-pub fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
+pub(super) fn answers(golden: &str, n: u32) -> Vec<(Vec<u32>, Vec<u32>)> {
     let mut bench = Bench::new(golden, Script::default());
     let requests = (0..n).map(|i| request(i, "off", 0));
     let running: Vec<_> = requests.map(|request| (request.prompt.clone(), bench.submit(request))).collect();

@@ -11,7 +11,7 @@ use crate::error::{LoadError, Result};
 const CHUNK_BYTES: usize = 32 << 20;
 
 #[derive(Default)]
-pub struct WeightFiles {
+pub(crate) struct WeightFiles {
     files: Vec<Safetensors>,
     /// By name.
     headers: HashMap<String, Header>,
@@ -27,7 +27,7 @@ struct Header {
 impl WeightFiles {
     /// # Errors
     /// Two files hold the same tensor.
-    pub fn new(files: Vec<Safetensors>) -> Result<WeightFiles> {
+    pub(crate) fn new(files: Vec<Safetensors>) -> Result<WeightFiles> {
         let mut headers = HashMap::new();
         for (i, file) in files.iter().enumerate() {
             for name in file.names() {
@@ -44,7 +44,7 @@ impl WeightFiles {
 
     /// A checkpoint without data.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> WeightFiles {
+    pub(crate) fn described(tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>) -> WeightFiles {
         let header = |(name, dtype, shape): (String, Dtype, Vec<i32>)| {
             let shape = shape.into_iter().map(|dim| dim as usize).collect();
             (name, Header { file: 0, dtype: Some(dtype), shape })
@@ -53,25 +53,25 @@ impl WeightFiles {
     }
 
     /// Whether there is data, not only headers.
-    pub fn has_files(&self) -> bool {
+    pub(crate) fn has_files(&self) -> bool {
         !self.files.is_empty()
     }
 
     /// Names of all tensors, sorted.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.headers.keys().cloned().collect();
         names.sort();
         names
     }
 
     /// Shape of a tensor; empty if there is none of that name.
-    pub fn shape(&self, name: &str) -> &[usize] {
+    pub(crate) fn shape(&self, name: &str) -> &[usize] {
         self.headers.get(name).map(|header| &header.shape[..]).unwrap_or_default()
     }
 
     /// # Errors
     /// The tensor or its type is unknown.
-    pub fn dtype(&self, name: &str) -> Result<Dtype> {
+    pub(crate) fn dtype(&self, name: &str) -> Result<Dtype> {
         let header = self.header(name)?;
         match header.dtype {
             Some(dtype) => Ok(dtype),
@@ -80,26 +80,26 @@ impl WeightFiles {
     }
 
     /// The scales of a tensor `PATH.weight`, if it is quantised.
-    pub fn scales_of(&self, name: &str) -> Option<String> {
+    pub(crate) fn scales_of(&self, name: &str) -> Option<String> {
         let scales = format!("{}.scales", name.strip_suffix(".weight")?);
         self.headers.contains_key(&scales).then_some(scales)
     }
 
     /// Size in bytes of a tensor's data.
-    pub fn bytes_of(&self, name: &str) -> usize {
+    pub(crate) fn bytes_of(&self, name: &str) -> usize {
         let file = self.headers.get(name).and_then(|header| self.files.get(header.file));
         file.map_or(0, |file| file.bytes_of(name))
     }
 
     /// Reads all data of a tensor.
-    pub fn read(&mut self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
+    pub(crate) fn read(&mut self, name: &str, bytes: &mut [u8]) -> mlx::Result<()> {
         let file = self.headers.get(name).map_or(0, |header| header.file);
         self.files[file].read_bytes(name, bytes)
     }
 
     /// Calls `work` with each chunk of the result of `recipe`, whole rows of its first axis, and
     /// the source bytes of the chunk.
-    pub fn chunks<E: From<LoadError>>(
+    pub(crate) fn chunks<E: From<LoadError>>(
         &mut self,
         recipe: &Recipe,
         mut work: impl FnMut(Array, usize) -> std::result::Result<(), E>,
@@ -118,7 +118,7 @@ impl WeightFiles {
     }
 
     /// Rows of a tensor viewed as `shape`.
-    pub fn rows(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Array> {
+    pub(crate) fn rows(&mut self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Array> {
         let file = self.header(name)?.file;
         let dtype = self.dtype(name)?;
         let row = shape[1..].iter().product::<usize>() * dtype.size();

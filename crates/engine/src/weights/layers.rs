@@ -7,12 +7,12 @@ use crate::error::Result;
 
 impl Weights {
     /// A gated feed-forward block: `gate_proj`, `up_proj` and `down_proj`, without biases.
-    pub fn mlp(&self, hidden: i32, intermediate: i32, activation: Activation) -> Result<Mlp> {
+    pub(crate) fn mlp(&self, hidden: i32, intermediate: i32, activation: Activation) -> Result<Mlp> {
         self.mlp_with(hidden, intermediate, activation, false)
     }
 
     /// As [`mlp`](Weights::mlp), with biases on all three projections if `bias`.
-    pub fn mlp_with(
+    pub(crate) fn mlp_with(
         &self,
         hidden: i32,
         intermediate: i32,
@@ -26,7 +26,7 @@ impl Weights {
     }
 
     /// `experts.*`: `count` gated feed-forward blocks, stacked.
-    pub fn experts(
+    pub(crate) fn experts(
         &self,
         count: i32,
         hidden: i32,

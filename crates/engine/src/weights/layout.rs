@@ -13,7 +13,7 @@ use crate::error::{LoadError, Result};
 
 /// Maps tensors of a checkpoint to MLX's layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub(crate) struct Rule {
     /// Values of `model_type` that it applies to; none means all.
     model_types: &'static [&'static str],
     /// Whether it applies only to copies that `quantize` writes.
@@ -25,24 +25,24 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub const fn new(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
+    pub(crate) const fn new(from: &'static str, to: &'static [(&'static str, Transform)]) -> Rule {
         Rule { model_types: &[], only_copies: false, from, to }
     }
 
     /// Restricts it to some of a family's values of `model_type`.
-    pub const fn of(self, model_types: &'static [&'static str]) -> Rule {
+    pub(crate) const fn of(self, model_types: &'static [&'static str]) -> Rule {
         Rule { model_types, ..self }
     }
 
     /// Restricts it to copies; loading handles both layouts.
-    pub const fn only_in_copies(self) -> Rule {
+    pub(crate) const fn only_in_copies(self) -> Rule {
         Rule { only_copies: true, ..self }
     }
 }
 
 /// The part of a tensor that is taken, and how it is rearranged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Transform {
+pub(crate) enum Transform {
     Whole,
     /// The last two axes swapped.
     Transposed,
@@ -88,7 +88,7 @@ const COMMON: &[Rule] = &[
 
 /// How to make a tensor in MLX's layout from tensors of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recipe {
+pub(crate) struct Recipe {
     /// Tensors of the checkpoint, concatenated along the first axis.
     pub sources: Vec<String>,
     /// The shape that each source is viewed as.
@@ -105,7 +105,7 @@ pub struct Recipe {
 
 /// Elements `from`, `from + step` and so on, `count` of them, along `axis`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slice {
+pub(crate) struct Slice {
     axis: usize,
     from: usize,
     count: usize,
@@ -120,7 +120,7 @@ struct Sources {
 }
 
 /// How a family stores its tensors.
-pub struct Layout<'a> {
+pub(crate) struct Layout<'a> {
     /// The text part of config.json.
     pub config: &'a Value,
     /// The family's rules.
@@ -131,12 +131,12 @@ pub struct Layout<'a> {
 
 impl Layout<'_> {
     /// Unchanged names and the common rules.
-    pub fn plain(config: &Value) -> Layout<'_> {
+    pub(crate) fn plain(config: &Value) -> Layout<'_> {
         Layout { config, rules: &[], sanitize: |_, name| Some(name.to_string()) }
     }
 
     /// The path that models use; `None` if the tensor is dropped.
-    pub fn canonical(&self, name: &str) -> Option<String> {
+    pub(crate) fn canonical(&self, name: &str) -> Option<String> {
         (self.sanitize)(self.config, name)
     }
 
@@ -144,7 +144,7 @@ impl Layout<'_> {
     ///
     /// # Errors
     /// A stack has gaps or parts of different shapes, or config.json lacks a size.
-    pub fn to_load(&self, files: &WeightFiles, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
+    pub(crate) fn to_load(&self, files: &WeightFiles, names: &[String]) -> Result<BTreeMap<String, Recipe>> {
         self.recipes(files, names, |rule, _| !rule.only_copies)
     }
 
@@ -153,7 +153,7 @@ impl Layout<'_> {
     ///
     /// # Errors
     /// See [`to_load`](Layout::to_load).
-    pub fn to_copy(
+    pub(crate) fn to_copy(
         &self,
         files: &WeightFiles,
         names: &[String],
@@ -194,7 +194,7 @@ impl Layout<'_> {
 
 /// Whether a depthwise convolution has the hub's layout `[channels, 1, width]`, not MLX's
 /// `[channels, width, 1]`.
-pub fn is_hub_conv1d<N: PartialEq + From<u8>>(shape: &[N]) -> bool {
+pub(crate) fn is_hub_conv1d<N: PartialEq + From<u8>>(shape: &[N]) -> bool {
     shape.get(1) == Some(&N::from(1))
 }
 
@@ -264,7 +264,7 @@ impl Sources {
 
 impl Recipe {
     /// Unchanged sources: a stack of them, or a single one.
-    pub fn whole(sources: Vec<String>, shape: Vec<usize>, stacked: bool) -> Recipe {
+    pub(crate) fn whole(sources: Vec<String>, shape: Vec<usize>, stacked: bool) -> Recipe {
         let count = sources.len();
         let view = if stacked { [&[1], &shape[..]].concat() } else { shape.clone() };
         let shape = if stacked { [&[count], &shape[..]].concat() } else { shape };
@@ -274,7 +274,7 @@ impl Recipe {
     }
 
     /// Whether the result has the sources' bytes unchanged.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         !self.words && self.slice.is_none() && !self.transposed && !self.plus_one
     }
 
@@ -351,7 +351,7 @@ impl Recipe {
 
     /// Applies slice, transposition and offset to rows of a source viewed as
     /// [`view`](Recipe::view).
-    pub fn apply(&self, values: Array) -> Array {
+    pub(crate) fn apply(&self, values: Array) -> Array {
         let values = match self.slice {
             Some(slice) => slice.apply(&values),
             None => values,

@@ -18,13 +18,14 @@ use mlx::{Array, Dtype, load::Safetensors};
 use nn::{Embedding, Linear, Matrix, RmsNorm, StackedLinear};
 use serde_json::Value;
 
+pub use self::skip::Action;
 use self::store::{Store, Tensor, to_i32};
-pub use self::{
+pub(crate) use self::{
     files::WeightFiles,
     layout::{Layout, Recipe, Rule, Transform, is_hub_conv1d},
     quantization_config::QuantizationConfig,
     random::Random,
-    skip::{Action, action_for},
+    skip::action_for,
     store::Types,
 };
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
 
 /// A scope of a checkpoint: `weights.sub("layers").sub(3)` sees the tensors below `layers.3.`.
 #[derive(Clone)]
-pub struct Weights {
+pub(crate) struct Weights {
     store: Rc<Store>,
     prefix: String,
     norm_offset: f32,
@@ -45,7 +46,7 @@ impl Weights {
     ///
     /// # Errors
     /// A tensor is duplicate or of an unknown type, or does not fit MLX's layout.
-    pub fn new(
+    pub(crate) fn new(
         files: Vec<Safetensors>,
         layout: &Layout,
         types: Types,
@@ -62,19 +63,19 @@ impl Weights {
     }
 
     /// Bytes of all tensors as stored; 0 for random weights.
-    pub fn total_bytes(&self) -> usize {
+    pub(crate) fn total_bytes(&self) -> usize {
         self.store.loaded.borrow().total
     }
 
     /// Random weights, generated on demand.
-    pub fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
+    pub(crate) fn random(random: Random, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Weights {
         let store = Store { random: Some(random), ..Store::new(WeightFiles::default(), types, progress) };
         Weights { store: Rc::new(store), prefix: String::new(), norm_offset: 0.0 }
     }
 
     /// A checkpoint without data: enough to check whether a model fits it.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub fn described(
+    pub(crate) fn described(
         tensors: impl IntoIterator<Item = (String, Dtype, Vec<i32>)>,
         layout: &Layout,
         quantization_config: QuantizationConfig,
@@ -83,31 +84,31 @@ impl Weights {
         Weights::of(Store { quantization_config, ..store }, layout)
     }
 
-    pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
+    pub(crate) fn sub(&self, name: impl std::fmt::Display) -> Weights {
         Weights { prefix: format!("{}{name}.", self.prefix), ..self.clone() }
     }
 
     /// The same scope, with norms stored as `weight - offset`.
-    pub fn with_norm_offset(&self, norm_offset: f32) -> Weights {
+    pub(crate) fn with_norm_offset(&self, norm_offset: f32) -> Weights {
         Weights { norm_offset, ..self.clone() }
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.store.tensors.contains_key(&self.path(name))
     }
 
     /// Bytes of all tensors read so far, as stored.
-    pub fn loaded_bytes(&self) -> usize {
+    pub(crate) fn loaded_bytes(&self) -> usize {
         self.store.loaded.borrow().bytes
     }
 
     /// Statistics of the tensors read so far; `config` is the text part of config.json.
-    pub fn summary(&self, config: &Value) -> WeightSummary {
+    pub(crate) fn summary(&self, config: &Value) -> WeightSummary {
         self.store.stats.borrow().summary(config)
     }
 
     /// Marks a tensor, if present, as not needed.
-    pub fn skip(&self, name: &str) {
+    pub(crate) fn skip(&self, name: &str) {
         if let Some(tensor) = self.store.tensors.get(&self.path(name)) {
             tensor.used.set(true);
         }
@@ -117,7 +118,7 @@ impl Weights {
     ///
     /// # Errors
     /// Some are unused; the error names one.
-    pub fn all_used(&self) -> Result<()> {
+    pub(crate) fn all_used(&self) -> Result<()> {
         let unused = self.store.tensors.values().filter(|tensor| !tensor.used.get());
         let unused: BTreeSet<&String> = unused.flat_map(|tensor| &tensor.recipe.sources).collect();
         match unused.first() {
@@ -130,7 +131,7 @@ impl Weights {
     ///
     /// # Errors
     /// It is missing or has another shape.
-    pub fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+    pub(crate) fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         if let Some(random) = self.store.random {
             let array = random.tensor(&self.path(name), shape)?;
             self.store.count_generated(&self.path(name), &array);
@@ -180,7 +181,7 @@ impl Weights {
     ///
     /// # Errors
     /// It has another type.
-    pub fn float_tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+    pub(crate) fn float_tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         let array = self.tensor(name, shape)?;
         if array.dtype().is_float() {
             return Ok(array);
@@ -189,7 +190,7 @@ impl Weights {
     }
 
     /// [`float_tensor`](Weights::float_tensor) converted to float32.
-    pub fn float32(&self, name: &str, shape: &[i32]) -> Result<Array> {
+    pub(crate) fn float32(&self, name: &str, shape: &[i32]) -> Result<Array> {
         Ok(self.float_tensor(name, shape)?.astype(Dtype::Float32))
     }
 
@@ -198,7 +199,7 @@ impl Weights {
     ///
     /// # Errors
     /// It is missing.
-    pub fn shape(&self, name: &str) -> Result<Vec<i32>> {
+    pub(crate) fn shape(&self, name: &str) -> Result<Vec<i32>> {
         if self.store.random.is_some() {
             return Ok(vec![0, 0, 1]);
         }
@@ -206,19 +207,19 @@ impl Weights {
     }
 
     /// A linear layer `[outputs, inputs]` without bias, quantised if it has scales.
-    pub fn linear(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
+    pub(crate) fn linear(&self, name: &str, outputs: i32, inputs: i32) -> Result<Linear> {
         self.linear_with(name, outputs, inputs, false)
     }
 
     /// [`linear`](Weights::linear) with a bias `[outputs]` if `bias`.
-    pub fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
+    pub(crate) fn linear_with(&self, name: &str, outputs: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(name, &[outputs, inputs])?;
         self.layer(weight, self.bias(name, outputs, bias)?)
     }
 
     /// The router of a mixture of experts, `[experts, inputs]`, with a bias if `bias`. Its products
     /// are never rounded: a tiny difference may choose another expert.
-    pub fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
+    pub(crate) fn router(&self, name: &str, experts: i32, inputs: i32, bias: bool) -> Result<Linear> {
         let weight = self.matrix(name, &[experts, inputs])?;
         Ok(Linear::unrounded(weight, self.bias(name, experts, bias)?))
     }
@@ -238,24 +239,24 @@ impl Weights {
     }
 
     /// An embedding table `[vocab_size, hidden_size]`.
-    pub fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
+    pub(crate) fn embedding(&self, name: &str, vocab_size: i32, hidden_size: i32) -> Result<Embedding> {
         let table = self.layer(self.matrix(name, &[vocab_size, hidden_size])?, None)?;
         Ok(Embedding::new(table, vocab_size, self.store.types.activations))
     }
 
     /// A stack of `count` matrices `[outputs, inputs]`.
-    pub fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<StackedLinear> {
+    pub(crate) fn stacked(&self, name: &str, count: i32, outputs: i32, inputs: i32) -> Result<StackedLinear> {
         Ok(StackedLinear::new(self.matrix(name, &[count, outputs, inputs])?))
     }
 
     /// An RMS norm `[size]` in float32, plus the [offset](Weights::with_norm_offset).
-    pub fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
+    pub(crate) fn rms_norm(&self, name: &str, size: i32, eps: f32) -> Result<RmsNorm> {
         let weight = self.sub(name).float32("weight", &[size])?;
         Ok(RmsNorm::new(if self.norm_offset == 0.0 { weight } else { weight + self.norm_offset }, eps))
     }
 
     /// A depthwise convolution `[channels, width]`, stored in the hub's layout or MLX's.
-    pub fn conv1d(&self, name: &str, channels: i32, width: i32) -> Result<Array> {
+    pub(crate) fn conv1d(&self, name: &str, channels: i32, width: i32) -> Result<Array> {
         let name = format!("{name}.weight");
         let shape = match is_hub_conv1d(&self.shape(&name)?) {
             true => [channels, 1, width],
@@ -265,7 +266,7 @@ impl Weights {
     }
 
     /// Casts to the type that the device needs.
-    pub fn cast(&self, stored: Array) -> Array {
+    pub(crate) fn cast(&self, stored: Array) -> Array {
         match self.store.types.weights {
             Some(dtype) => stored.astype(dtype),
             None => stored,
@@ -273,7 +274,7 @@ impl Weights {
     }
 
     /// Evaluates an array, so that its inputs can be freed before the next read.
-    pub fn materialized(&self, array: Array) -> Result<Array> {
+    pub(crate) fn materialized(&self, array: Array) -> Result<Array> {
         if !self.store.is_described() {
             mlx::eval([&array])?;
         }

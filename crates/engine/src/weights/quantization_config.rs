@@ -9,14 +9,14 @@ use crate::error::{LoadError, Result};
 
 /// Format by path; `None` for not quantised.
 #[derive(Default)]
-pub struct QuantizationConfig(HashMap<String, Option<Quantization>>);
+pub(crate) struct QuantizationConfig(HashMap<String, Option<Quantization>>);
 
 impl QuantizationConfig {
     /// Reads `quantization` (or MLX's copy of it, `quantization_config`).
     ///
     /// # Errors
     /// An entry is invalid, or the checkpoint is in the format of another library.
-    pub fn from_config(config: &Value) -> Result<QuantizationConfig> {
+    pub(crate) fn from_config(config: &Value) -> Result<QuantizationConfig> {
         let of = |key: &str| {
             let found = config.get(key).or_else(|| config.get("text_config")?.get(key));
             found.and_then(Value::as_object)
@@ -49,7 +49,7 @@ impl QuantizationConfig {
     }
 
     /// Compares the format of a tensor `PATH.weight` with the entry of PATH, if any.
-    pub fn check(&self, stored: &str, found: Option<Quantization>) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, stored: &str, found: Option<Quantization>) -> std::result::Result<(), String> {
         let path = stored.strip_suffix(".weight").unwrap_or(stored);
         match self.0.get(path) {
             Some(declared) if *declared != found => Err(format!(

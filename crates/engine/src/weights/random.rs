@@ -19,14 +19,14 @@ const MIN_CHUNK: usize = 1 << 18;
 
 /// Format of random weights.
 #[derive(Clone, Copy, Debug)]
-pub struct Random {
+pub(crate) struct Random {
     /// Format of matrices; `None` for bfloat16, the type of all else.
     pub quantization: Option<Quantization>,
 }
 
 impl Random {
     /// Bfloat16 values of other tensors: norms and scales near 1, biases near 0.
-    pub fn tensor(self, name: &str, shape: &[i32]) -> Result<Array> {
+    pub(crate) fn tensor(self, name: &str, shape: &[i32]) -> Result<Array> {
         let near_zero = ["bias", "A_log", "sinks"].iter().any(|part| name.contains(part));
         let (centre, spread) = match shape {
             [_] if near_zero => (0.0, 0.5),
@@ -37,7 +37,7 @@ impl Random {
     }
 
     /// A matrix `[outputs, inputs]`, or a stack of them, called `name` without `.weight`.
-    pub fn matrix(self, name: &str, shape: &[i32]) -> Result<Matrix> {
+    pub(crate) fn matrix(self, name: &str, shape: &[i32]) -> Result<Matrix> {
         let weight = format!("{name}.weight");
         let sizes: Vec<usize> = shape.iter().map(|&dim| dim as usize).collect();
         let quantized =

@@ -28,7 +28,7 @@ const SKIP: &[(&str, &[&str])] = &[
 ];
 
 /// The action for a tensor.
-pub fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
+pub(crate) fn action_for(name: &str, shape: &[usize], dtype: Dtype, q: Quantization) -> Action {
     let inputs = shape.last().copied().unwrap_or(0);
     if let Some(reason) = skip_reason(name) {
         return Action::Skip(reason);

@@ -12,7 +12,7 @@ use crate::api::{WeightReads, WeightSummary};
 
 /// Sums, in bytes unless stated otherwise.
 #[derive(Default)]
-pub struct WeightStats {
+pub(super) struct WeightStats {
     total: usize,
     parameters: usize,
     /// By format.
@@ -29,7 +29,7 @@ pub struct WeightStats {
 
 impl WeightStats {
     /// Adds a tensor at its canonical path.
-    pub fn add(&mut self, path: &str, dtype: Dtype, shape: &[i32]) {
+    pub(super) fn add(&mut self, path: &str, dtype: Dtype, shape: &[i32]) {
         let elements = shape.iter().map(|&dim| dim as usize).product::<usize>();
         let bytes = elements * dtype.size();
         self.total += bytes;
@@ -50,13 +50,13 @@ impl WeightStats {
     }
 
     /// Adds the format of quantised codes, and their number of parameters.
-    pub fn quantized(&mut self, parameters: usize, q: Quantization) {
+    pub(super) fn quantized(&mut self, parameters: usize, q: Quantization) {
         self.parameters += parameters;
         *self.formats.entry(describe(q)).or_default() += parameters * q.bits as usize / 8;
     }
 
     /// The summary; `config` is the text part of config.json.
-    pub fn summary(&self, config: &Value) -> WeightSummary {
+    pub(super) fn summary(&self, config: &Value) -> WeightSummary {
         let format = self.formats.iter().max_by_key(|(_, bytes)| **bytes);
         WeightSummary {
             parameters: self.parameters,

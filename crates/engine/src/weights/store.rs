@@ -44,7 +44,7 @@ pub(super) struct CutSource {
 
 /// Types to convert to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Types {
+pub(crate) struct Types {
     /// Type of activations; `None` for the embedding's.
     pub activations: Option<Dtype>,
     /// Type of floating-point weights; `None` for the stored one.
@@ -58,7 +58,7 @@ pub(super) struct LoadProgress {
 }
 
 impl Store {
-    pub fn new(files: WeightFiles, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
+    pub(super) fn new(files: WeightFiles, types: Types, progress: Box<dyn FnMut(usize, usize)>) -> Store {
         Store {
             files: RefCell::new(files),
             tensors: HashMap::new(),
@@ -75,7 +75,7 @@ impl Store {
     ///
     /// # Errors
     /// One is duplicate, or does not fit MLX's layout.
-    pub fn index(&mut self, layout: &Layout) -> Result<()> {
+    pub(super) fn index(&mut self, layout: &Layout) -> Result<()> {
         let files = self.files.borrow();
         let mut names = files.names();
         names.retain(|name| layout.canonical(name).is_some());
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// Reads tensors of the checkpoint into one array, stacked.
-    pub fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
+    pub(super) fn read_whole(&self, sources: &[String], shape: &[i32], dtype: Dtype) -> Result<Array> {
         self.fill(shape, dtype, |bytes| {
             let size = bytes.len() / sources.len();
             sources
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Whether there is no data, only shapes.
-    pub fn is_described(&self) -> bool {
+    pub(super) fn is_described(&self) -> bool {
         self.random.is_none() && !self.files.borrow().has_files()
     }
 
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Counts a generated array.
-    pub fn count_generated(&self, path: &str, array: &Array) {
+    pub(super) fn count_generated(&self, path: &str, array: &Array) {
         self.stats.borrow_mut().add(path, array.dtype(), array.shape());
         self.loaded.borrow_mut().advance(array.size() * array.dtype().size());
     }
@@ -154,7 +154,7 @@ impl Tensor {
     }
 }
 
-pub fn to_i32(shape: &[usize]) -> Vec<i32> {
+pub(super) fn to_i32(shape: &[usize]) -> Vec<i32> {
     shape.iter().map(|&dim| i32::try_from(dim).unwrap_or(i32::MAX)).collect()
 }
 

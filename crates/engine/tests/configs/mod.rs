@@ -2,7 +2,7 @@
 //! dtypes and shapes of their tensors, as patterns. No weights.
 
 /// Expands a pattern into names: `{0-3}` is an inclusive range of integers, `{q,k,5,7-9}` a list.
-pub fn expand(pattern: &str) -> Vec<String> {
+pub(super) fn expand(pattern: &str) -> Vec<String> {
     let Some((before, rest)) = pattern.split_once('{') else { return vec![pattern.to_string()] };
     let (items, after) = rest.split_once('}').unwrap_or_else(|| panic!("{pattern} has no closing brace"));
     let tails = expand(after);

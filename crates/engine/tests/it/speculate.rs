@@ -13,7 +13,7 @@ use crate::support::{
 
 /// One model for each kind of cache: keys and values, windows, windows shared by layers,
 /// recurrences with a decay per head and per channel, convolutions, latents.
-pub const MODELS: [&str; 7] = [
+pub(crate) const MODELS: [&str; 7] = [
     "qwen3-a",
     "gemma3_text-a",
     "gemma4_e-a",

@@ -19,14 +19,14 @@ const MAX_IN_PLACE: usize = 16;
 
 impl QueryTile<'_> {
     /// Floats of scratch memory that [`attend`](QueryTile::attend) needs.
-    pub fn scratch_length(&self) -> usize {
+    pub(super) fn scratch_length(&self) -> usize {
         let AttentionShape { head_dim, value_dim, .. } = self.shape;
         let keys = head_dim.next_multiple_of(LANES) * PANEL_COLUMNS;
         keys.max(value_dim.next_multiple_of(PANEL_COLUMNS) * PANEL_COLUMNS) + self.rows * KEY_BLOCK
     }
 
     /// Attention of queries `q` `[rows, head_dim]` to key block `block`, into `partial`.
-    pub fn attend<T: Scalar>(
+    pub(super) fn attend<T: Scalar>(
         &self,
         head: &KvHead<T>,
         q: &[f32],
@@ -87,14 +87,14 @@ impl QueryTile<'_> {
     }
 
     /// Merges the partial softmax of block `block` into that of the blocks before it.
-    pub fn merge(&self, total: &mut [f32], partial: &mut [f32], block: usize) {
+    pub(super) fn merge(&self, total: &mut [f32], partial: &mut [f32], block: usize) {
         let (total, partial) =
             (SoftmaxPartial::new(total, self.rows), SoftmaxPartial::new(partial, self.rows));
         dispatch(MergePartials { tile: *self, block, total, partial });
     }
 
     /// The partial softmax over no keys.
-    pub fn clear(&self, total: &mut [f32]) {
+    pub(super) fn clear(&self, total: &mut [f32]) {
         let total = SoftmaxPartial::new(total, self.rows);
         total.max.fill(f32::NEG_INFINITY);
         total.total.fill(0.0);
@@ -102,7 +102,7 @@ impl QueryTile<'_> {
     }
 
     /// The weighted means, `[rows, value_dim rounded up to 16]`, after all blocks.
-    pub fn finish<'a>(&self, total: &'a mut [f32]) -> &'a [f32] {
+    pub(super) fn finish<'a>(&self, total: &'a mut [f32]) -> &'a [f32] {
         let mut total = SoftmaxPartial::new(total, self.rows);
         dispatch(NormaliseSums { tile: *self, total: &mut total });
         &total.sums[..self.rows * self.value_stride()]

@@ -10,14 +10,14 @@ use crate::{
 
 /// Rows of values, `stride` apart, of which the first `dim` numbers are used.
 #[derive(Clone, Copy)]
-pub struct ValueRows<'a, T> {
+pub(super) struct ValueRows<'a, T> {
     pub rows: &'a [T],
     pub stride: usize,
     pub dim: usize,
 }
 
 /// The keys and values that the queries of a key head attend to.
-pub struct KvHead<'a, T> {
+pub(super) struct KvHead<'a, T> {
     /// `[capacity, head_dim]`
     pub k: &'a [T],
     pub v: ValueRows<'a, T>,
@@ -26,12 +26,12 @@ pub struct KvHead<'a, T> {
 
 impl<T: Scalar> KvHead<'_, T> {
     /// Whether keys and values are multiples of 16.
-    pub fn is_whole_lanes(&self) -> bool {
+    pub(super) fn is_whole_lanes(&self) -> bool {
         [self.head_dim, self.v.dim].iter().all(|dim| dim.is_multiple_of(LANES))
     }
 
     /// Copies keys `from..to`, at most 64, to the columns of a panel `[head_dim, 64]`.
-    pub fn keys_to_panel(&self, from: usize, to: usize, panel: &mut [f32]) {
+    pub(super) fn keys_to_panel(&self, from: usize, to: usize, panel: &mut [f32]) {
         let rows = &self.k[from * self.head_dim..];
         dispatch(KeysToPanel { rows, count: to - from, dim: self.head_dim, panel });
     }
@@ -39,7 +39,7 @@ impl<T: Scalar> KvHead<'_, T> {
     /// Numbers `16 * chunk ..` of keys `from..to`, at most 16, then zeros. Prefetches the keys that
     /// follow.
     #[inline(always)]
-    pub fn key_square(&self, from: usize, to: usize, chunk: usize, square: &mut [Lanes; LANES]) {
+    pub(super) fn key_square(&self, from: usize, to: usize, chunk: usize, square: &mut [Lanes; LANES]) {
         let keys = &self.k[from * self.head_dim + chunk * LANES..];
         for (i, lanes) in square.iter_mut().enumerate() {
             if let Some(next) = keys.get((i + LANES) * self.head_dim..) {
@@ -60,12 +60,12 @@ impl<T: Scalar> KvHead<'_, T> {
     }
 
     /// Values from row `from`, in place.
-    pub fn value_rows(&self, from: usize) -> StridedRows<'_, T> {
+    pub(super) fn value_rows(&self, from: usize) -> StridedRows<'_, T> {
         StridedRows { values: &self.v.rows[from * self.v.stride..], stride: self.v.stride }
     }
 
     /// Copies values `from..to` to the rows of panels `[value panels, to - from, 64]`.
-    pub fn values_to_panels(&self, from: usize, to: usize, panels: &mut [f32]) {
+    pub(super) fn values_to_panels(&self, from: usize, to: usize, panels: &mut [f32]) {
         let ValueRows { rows, stride, dim } = self.v;
         dispatch(ValuesToPanels { rows: &rows[from * stride..], count: to - from, stride, dim, panels });
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Dot products of the queries with a panel of keys, each summed in order.
-pub struct Scores<'a> {
+pub(super) struct Scores<'a> {
     pub tile: QueryTile<'a>,
     pub q: &'a [f32],
     pub panel: &'a [f32],
@@ -57,7 +57,7 @@ impl WithSimd for Scores<'_> {
 }
 
 /// [`Scores`] of all panels for few queries, reading keys in place, bit-identical.
-pub struct FewScores<'a, T> {
+pub(super) struct FewScores<'a, T> {
     pub tile: QueryTile<'a>,
     pub q: &'a [f32],
     pub head: &'a KvHead<'a, T>,
@@ -99,7 +99,7 @@ impl<T: Scalar> WithSimd for FewScores<'_, T> {
 }
 
 /// Replaces scores by `exp(score - max)`, 0 for keys that a row does not attend to.
-pub struct Numerators<'a, 'b> {
+pub(super) struct Numerators<'a, 'b> {
     pub tile: QueryTile<'a>,
     pub base: usize,
     pub scores: &'a mut [f32],

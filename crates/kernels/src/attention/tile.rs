@@ -35,7 +35,7 @@ pub struct Softmax<'a> {
 
 /// Queries `first..first + rows` of a key head: its query heads, token by token.
 #[derive(Clone, Copy)]
-pub struct QueryTile<'a> {
+pub(super) struct QueryTile<'a> {
     pub shape: AttentionShape,
     pub softmax: Softmax<'a>,
     pub first: usize,
@@ -45,7 +45,7 @@ pub struct QueryTile<'a> {
 impl QueryTile<'_> {
     /// The keys that a row attends to.
     #[inline(always)]
-    pub fn visible(&self, row: usize) -> (usize, usize) {
+    pub(super) fn visible(&self, row: usize) -> (usize, usize) {
         let AttentionShape { tokens, heads, kv_heads, length, window, .. } = self.shape;
         let token = (self.first + row) / (heads / kv_heads);
         let end = length - tokens + token + 1;
@@ -54,30 +54,30 @@ impl QueryTile<'_> {
 
     /// The part of `from..to` that a row attends to; `(from, from)` if empty.
     #[inline(always)]
-    pub fn visible_part(&self, row: usize, from: usize, to: usize) -> (usize, usize) {
+    pub(super) fn visible_part(&self, row: usize, from: usize, to: usize) -> (usize, usize) {
         let (start, end) = self.visible(row);
         let (start, end) = (start.max(from), end.min(to));
         if start < end { (start, end) } else { (from, from) }
     }
 
     /// The keys that any row attends to.
-    pub fn all_visible(&self) -> (usize, usize) {
+    pub(super) fn all_visible(&self) -> (usize, usize) {
         (self.visible(0).0, self.visible(self.rows - 1).1)
     }
 
     #[inline]
-    pub fn value_stride(&self) -> usize {
+    pub(super) fn value_stride(&self) -> usize {
         self.shape.value_dim.next_multiple_of(LANES)
     }
 
     /// Floats of a [`SoftmaxPartial`].
-    pub fn partial_length(&self) -> usize {
+    pub(super) fn partial_length(&self) -> usize {
         (self.rows * (2 + self.value_stride())).next_multiple_of(LANES)
     }
 
     /// Scales scores and caps them.
     #[inline(always)]
-    pub fn scale(&self, scores: &mut [f32; LANES]) {
+    pub(super) fn scale(&self, scores: &mut [f32; LANES]) {
         for score in &mut *scores {
             *score *= self.softmax.scale;
         }
@@ -91,7 +91,7 @@ impl QueryTile<'_> {
 
 /// The softmax of rows over some keys: the largest score, and the sum of `exp(score - max)`, alone
 /// and weighted with the values.
-pub struct SoftmaxPartial<'a> {
+pub(super) struct SoftmaxPartial<'a> {
     pub max: &'a mut [f32],
     pub total: &'a mut [f32],
     /// `[rows, value_dim rounded up to 16]`
@@ -99,7 +99,7 @@ pub struct SoftmaxPartial<'a> {
 }
 
 impl SoftmaxPartial<'_> {
-    pub fn new(memory: &mut [f32], rows: usize) -> SoftmaxPartial<'_> {
+    pub(super) fn new(memory: &mut [f32], rows: usize) -> SoftmaxPartial<'_> {
         let (sums, rest) = memory.split_at_mut((memory.len() - 2 * rows) / LANES * LANES);
         let (max, rest) = rest.split_at_mut(rows);
         SoftmaxPartial { max, total: &mut rest[..rows], sums }

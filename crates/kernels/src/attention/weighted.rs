@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Values times weights, summed in the order of the keys that the row attends to.
-pub struct WeightedValues<'a, 'b, T> {
+pub(super) struct WeightedValues<'a, 'b, T> {
     pub tile: QueryTile<'a>,
     /// Rows of values; each 64 columns start `width * 64` numbers after the previous ones.
     pub values: StridedRows<'a, T>,

@@ -17,7 +17,7 @@ impl Token<'_> {
     /// Updates a row of whole lanes with value `v`; its output, or with `OUT` false an unspecified
     /// number.
     #[inline(always)]
-    pub fn update_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
+    pub(crate) fn update_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let delta = (v - dot(row, self.decayed)) * self.beta;
         for ((s, k), g) in row.iter_mut().zip(self.k).zip(self.decay) {
             *s = delta.mul_add(*k, *s * g);
@@ -27,7 +27,7 @@ impl Token<'_> {
 
     /// [`update_row`](Token::update_row) for any length.
     #[inline(always)]
-    pub fn update_ragged_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
+    pub(crate) fn update_ragged_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let mut sums = [0.0; LANES];
         for (j, s) in row.iter().enumerate() {
             sums[j % LANES] = s.mul_add(self.decayed[j], sums[j % LANES]);

@@ -21,20 +21,26 @@ pub(super) struct AllRows {
 }
 
 impl AllRows {
-    pub fn new(m: usize) -> AllRows {
+    pub(super) fn new(m: usize) -> AllRows {
         AllRows { rows: (0..m as u32).collect(), starts: [0, m] }
     }
 }
 
 impl<'a> RowGroups<'a> {
     /// All rows of `x`, with one matrix.
-    pub fn one_matrix(all: &'a AllRows, k: usize, n: usize) -> RowGroups<'a> {
+    pub(super) fn one_matrix(all: &'a AllRows, k: usize, n: usize) -> RowGroups<'a> {
         let rows = || Cow::Borrowed(&all.rows[..]);
         RowGroups { k, n, sources: rows(), targets: rows(), starts: Cow::Borrowed(&all.starts) }
     }
 
     /// Output row `r` belongs to matrix `matrices[r]` of `count` and row `r / per_row` of `x`.
-    pub fn by_matrix(matrices: &[u32], per_row: usize, count: usize, k: usize, n: usize) -> RowGroups<'a> {
+    pub(super) fn by_matrix(
+        matrices: &[u32],
+        per_row: usize,
+        count: usize,
+        k: usize,
+        n: usize,
+    ) -> RowGroups<'a> {
         assert!(per_row > 0 && matrices.len().is_multiple_of(per_row), "{per_row} outputs per row of x");
         let mut starts = vec![0; count + 1];
         for &matrix in matrices {
@@ -55,13 +61,13 @@ impl<'a> RowGroups<'a> {
     }
 
     /// Matrices with any rows, and the range of their rows in `sources` and `targets`.
-    pub fn matrices(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
+    pub(super) fn matrices(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
         let bounds = self.starts.windows(2).enumerate();
         bounds.filter(|(_, b)| b[0] < b[1]).map(|(e, b)| (e, b[0]..b[1]))
     }
 
     /// One more than the last row of `x` in use.
-    pub fn num_inputs(&self) -> usize {
+    pub(super) fn num_inputs(&self) -> usize {
         self.sources.iter().max().map_or(0, |last| *last as usize + 1)
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub fn new(length: usize) -> Scratch {
+    pub(crate) fn new(length: usize) -> Scratch {
         let mut lines = match length {
             0 => vec![],
             _ => FREE.with_borrow_mut(Vec::pop).unwrap_or_default(),

@@ -16,7 +16,7 @@ pub(super) struct CodeRows<'a, const ROWS: usize> {
 impl<const ROWS: usize> CodeRows<'_, ROWS> {
     /// Row `r` of `ROWS`; the last one for those that do not exist.
     #[inline(always)]
-    pub fn row(&self, r: usize) -> usize {
+    pub(super) fn row(&self, r: usize) -> usize {
         self.first + r.min(self.rows - 1)
     }
 }

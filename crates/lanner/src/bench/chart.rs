@@ -18,7 +18,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.page{fill
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.note{fill:#9aa4af}.spread{stroke:#e6edf3}}";
 
 /// Panels of bars, and the table that a page shows above them.
-pub struct Picture {
+pub(crate) struct Picture {
     /// The model and the machine.
     pub heading: [String; 2],
     pub columns: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Picture {
     pub panels: Vec<Panel>,
 }
 
-pub struct Panel {
+pub(crate) struct Panel {
     /// CSS class, for the colour.
     pub class: &'static str,
     pub title: &'static str,
@@ -41,7 +41,7 @@ impl Panel {
 }
 
 /// Panels of horizontal bars; a line marks the slowest and the fastest repeat.
-pub fn svg(picture: &Picture) -> String {
+pub(crate) fn svg(picture: &Picture) -> String {
     let mut top = HEADING;
     let mut panels = String::new();
     for panel in &picture.panels {
@@ -60,7 +60,7 @@ pub fn svg(picture: &Picture) -> String {
 }
 
 /// One self-contained page with the table and the picture.
-pub fn html(picture: &Picture) -> String {
+pub(crate) fn html(picture: &Picture) -> String {
     let [model, machine] = picture.heading.each_ref().map(|line| escape(line));
     let row = |tag: &str, cells: &[String]| {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();

@@ -6,7 +6,7 @@ use std::{fs, process::Command, thread};
 const MAX_BUFFER: usize = 1 << 30;
 const MIN_BUFFER: usize = 1 << 24;
 
-pub struct Machine {
+pub(crate) struct Machine {
     pub cpu: Option<String>,
     /// Physical cores that this process may use.
     pub cores: usize,
@@ -20,7 +20,7 @@ pub struct Machine {
 
 impl Machine {
     /// This machine, without its bandwidth.
-    pub fn here() -> Machine {
+    pub(crate) fn here() -> Machine {
         Machine {
             cpu: cpu(),
             cores: cores(),
@@ -31,7 +31,7 @@ impl Machine {
     }
 
     /// Measures the memory bandwidth; the best of all calls counts.
-    pub fn measure_reading(&mut self) {
+    pub(crate) fn measure_reading(&mut self) {
         let bytes = (spare_memory() / 4).clamp(MIN_BUFFER, MAX_BUFFER);
         let measured = engine::read_bandwidth(bytes, self.threads) / 1e9;
         self.read_gb_s = Some(self.read_gb_s.map_or(measured, |best| best.max(measured)));
@@ -39,14 +39,14 @@ impl Machine {
 }
 
 /// Peak memory of this process since its start or [`reset_peak_memory`], in bytes.
-pub fn peak_memory() -> Option<usize> {
+pub(crate) fn peak_memory() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? * 1024)
 }
 
 /// Resets the peak of MLX, and that of the process where the system can.
-pub fn reset_peak_memory() {
+pub(crate) fn reset_peak_memory() {
     engine::reset_peak_memory();
     // Without permission the peak remains that of the whole run.
     let _ = fs::write("/proc/self/clear_refs", "5");
@@ -81,7 +81,7 @@ fn vectors() -> &'static str {
 }
 
 /// Bytes of memory of the machine.
-pub fn memory() -> Option<usize> {
+pub(crate) fn memory() -> Option<usize> {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = field(&info, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<usize>().ok());
     kilobytes.map(|kilobytes| kilobytes * 1024).or_else(|| sysctl("hw.memsize")?.parse().ok())

@@ -64,7 +64,7 @@ impl SamplingKind {
 
 /// Measurements of one run of a workload.
 #[derive(Debug)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Seconds from submitting to the first token, of each request.
     pub ttft: Vec<f64>,
     /// Prompt tokens of all requests per second, until the last request has its first token.
@@ -81,7 +81,7 @@ pub struct Sample {
 
 /// Milliseconds of one kernel per token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     pub name: &'static str,
     pub prompt: f64,
     /// `None`: too few tokens.
@@ -90,7 +90,7 @@ pub struct Kernel {
 
 /// Mean cost of a generated token; the cost of a step is divided by its tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PerToken {
+pub(crate) struct PerToken {
     pub nodes: f64,
     /// `None` on a GPU, where Lanner's kernels do not run.
     pub kernels: Option<f64>,
@@ -112,7 +112,7 @@ struct Arrival {
 ///
 /// # Errors
 /// The engine rejects or fails a request.
-pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample, RequestError> {
+pub(crate) fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample, RequestError> {
     let vocab_size = engine.info().vocab_size;
     let prompts: Vec<Vec<u32>> =
         (0..workload.batch).map(|i| random_ids(seed << 16 | i as u64, workload.prompt, vocab_size)).collect();
@@ -143,7 +143,7 @@ pub fn measure(engine: &Engine, workload: Workload, seed: u64) -> Result<Sample,
 }
 
 /// Random token ids (SplitMix64).
-pub fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
+pub(crate) fn random_ids(seed: u64, count: usize, vocab_size: usize) -> Vec<u32> {
     let mut state = seed.wrapping_mul(0xd1b5_4a32_d192_ed03);
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

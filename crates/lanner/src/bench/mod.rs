@@ -1,14 +1,14 @@
 //! Benchmarks: workloads, measurements and reports. They use the engine as the server does.
 
 mod chart;
-pub mod machine;
+pub(crate) mod machine;
 mod measure;
 mod report;
 mod shapes;
-pub mod speculate;
+pub(crate) mod speculate;
 mod statistics;
 
-pub use chart::{Picture, html, svg};
-pub use measure::{Sample, SamplingKind, Workload, measure, random_ids};
-pub use report::{BenchReport, ModelReport, Run};
-pub use shapes::Shape;
+pub(crate) use chart::{Picture, html, svg};
+pub(crate) use measure::{Sample, SamplingKind, Workload, measure, random_ids};
+pub(crate) use report::{BenchReport, ModelReport, Run};
+pub(crate) use shapes::Shape;

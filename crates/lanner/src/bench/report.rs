@@ -11,13 +11,13 @@ use super::{
 };
 use crate::terminal::table;
 
-pub struct BenchReport {
+pub(crate) struct BenchReport {
     pub machine: Machine,
     pub model: ModelReport,
     pub runs: Vec<Run>,
 }
 
-pub struct ModelReport {
+pub(crate) struct ModelReport {
     pub name: String,
     /// Set if the weights are random.
     pub shape: Option<String>,
@@ -31,7 +31,7 @@ pub struct ModelReport {
 }
 
 /// All repeats of one workload.
-pub struct Run {
+pub(crate) struct Run {
     pub workload: Workload,
     pub repeats: usize,
     /// Seconds.
@@ -51,7 +51,7 @@ pub struct Run {
 }
 
 impl ModelReport {
-    pub fn new(name: String, shape: Option<String>, info: &ModelInfo) -> ModelReport {
+    pub(crate) fn new(name: String, shape: Option<String>, info: &ModelInfo) -> ModelReport {
         ModelReport {
             name,
             shape,
@@ -72,7 +72,7 @@ impl ModelReport {
 
 impl Run {
     /// `None`: no samples.
-    pub fn new(
+    pub(crate) fn new(
         workload: Workload,
         samples: &[Sample],
         peak_memory: Option<usize>,
@@ -170,7 +170,7 @@ impl Kernel {
 }
 
 /// Times are in milliseconds, memory in megabytes.
-pub const COLUMNS: [&str; 17] = [
+pub(super) const COLUMNS: [&str; 17] = [
     "prompt",
     "generate",
     "batch",
@@ -191,24 +191,24 @@ pub const COLUMNS: [&str; 17] = [
 ];
 
 impl BenchReport {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let mut report = about(&self.machine, &self.model);
         report["runs"] = self.runs.iter().map(|run| run.json(self)).collect();
         report
     }
 
     /// One row for each run, under [`COLUMNS`].
-    pub fn rows(&self) -> Vec<[String; COLUMNS.len()]> {
+    pub(crate) fn rows(&self) -> Vec<[String; COLUMNS.len()]> {
         self.runs.iter().map(|run| run.cells(self)).collect()
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let [model, machine] = heading(&self.machine, &self.model);
         let rows = [vec![COLUMNS.map(str::to_owned)], self.rows()].concat();
         format!("{model}\n{machine}\n\n{}", table(&rows))
     }
 
-    pub fn picture(&self) -> Picture {
+    pub(crate) fn picture(&self) -> Picture {
         let bars = |of: fn(&Run) -> Option<Spread>| {
             self.runs.iter().map(|run| (label(run.workload), of(run))).collect::<Vec<_>>()
         };
@@ -225,7 +225,7 @@ impl BenchReport {
     }
 
     /// A table of the milliseconds of each kernel in each run.
-    pub fn kernels(&self) -> String {
+    pub(crate) fn kernels(&self) -> String {
         let titles =
             ["prompt", "generate", "batch", "sampling", "kernel", "per prompt token", "per generated token"];
         let mut rows = vec![titles.map(str::to_owned)];
@@ -249,7 +249,7 @@ impl BenchReport {
 }
 
 /// The model and the machine, as JSON.
-pub fn about(machine: &Machine, model: &ModelReport) -> Value {
+pub(super) fn about(machine: &Machine, model: &ModelReport) -> Value {
     json!({
         "lanner": env!("CARGO_PKG_VERSION"),
         "machine": {
@@ -271,7 +271,7 @@ pub fn about(machine: &Machine, model: &ModelReport) -> Value {
 }
 
 /// The model and the machine, in two lines.
-pub fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
+pub(super) fn heading(machine: &Machine, model: &ModelReport) -> [String; 2] {
     let random = if model.shape.is_some() { ", random weights" } else { "" };
     let precision = model.precision.map_or(String::new(), |p| format!(", precision {}", p.name()));
     let count = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
@@ -304,7 +304,7 @@ fn label(Workload { prompt, generate, batch, sampling }: Workload) -> String {
 }
 
 /// At least three significant digits.
-pub fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
         Some(value) if value >= 100.0 => format!("{value:.0}"),

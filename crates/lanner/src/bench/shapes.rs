@@ -9,7 +9,7 @@ use serde_json::Value;
 const SHAPES: &str = include_str!("shapes.json");
 
 /// A shape to make random weights for.
-pub struct Shape {
+pub(crate) struct Shape {
     pub name: String,
     pub config: Value,
 }
@@ -24,7 +24,7 @@ impl Shape {
     ///
     /// # Errors
     /// There is neither such a shape nor such a file.
-    pub fn find(name: &str) -> Result<Shape, String> {
+    pub(crate) fn find(name: &str) -> Result<Shape, String> {
         if let Some(config) = known().get(name) {
             return Ok(Shape { name: name.into(), config: config.clone() });
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// Median, minimum and maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub(crate) struct Spread {
     pub median: f64,
     pub min: f64,
     pub max: f64,
@@ -12,21 +12,21 @@ pub struct Spread {
 
 impl Spread {
     /// `None`: no values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let values = sorted(values);
         let (min, max) = (*values.first()?, *values.last()?);
         let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
         Some(Spread { median: (low + high) / 2.0, min, max })
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({ "median": self.median, "min": self.min, "max": self.max })
     }
 }
 
 /// Percentiles of all measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Percentiles {
+pub(crate) struct Percentiles {
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
@@ -35,14 +35,14 @@ pub struct Percentiles {
 
 impl Percentiles {
     /// `None`: no values. Nearest rank: each percentile is one of the values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Percentiles> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Percentiles> {
         let values = sorted(values);
         let max = *values.last()?;
         let rank = |percent: usize| values[(values.len() * percent).div_ceil(100) - 1];
         Some(Percentiles { p50: rank(50), p90: rank(90), p99: rank(99), max })
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({ "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max })
     }
 }

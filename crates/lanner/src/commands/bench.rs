@@ -73,7 +73,7 @@ fn measure_speed(model: &ModelConfig, config: &SpeedConfig) -> Result<(), Comman
     config.chart.as_ref().map_or(Ok(()), |chart| draw(&report.picture(), chart))
 }
 
-pub fn draw(picture: &Picture, Chart { path, page }: &Chart) -> Result<(), CommandError> {
+pub(super) fn draw(picture: &Picture, Chart { path, page }: &Chart) -> Result<(), CommandError> {
     let text = if *page { bench::html(picture) } else { bench::svg(picture) };
     std::fs::write(path, text).map_err(|error| CommandError::Write { path: path.clone(), error })
 }

@@ -11,7 +11,11 @@ use crate::config::RunConfig;
 ///
 /// # Errors
 /// The engine refuses or fails the request, or a file cannot be written.
-pub fn continue_ids(engine: &Engine, prompt: Vec<u32>, config: &RunConfig) -> Result<(), CommandError> {
+pub(super) fn continue_ids(
+    engine: &Engine,
+    prompt: Vec<u32>,
+    config: &RunConfig,
+) -> Result<(), CommandError> {
     let request = Request {
         ignore_eos: config.ignore_eos,
         logits: config.dump_logits.is_some(),
@@ -43,7 +47,7 @@ pub fn continue_ids(engine: &Engine, prompt: Vec<u32>, config: &RunConfig) -> Re
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn dump_logits(
+pub(super) fn dump_logits(
     path: &Path,
     logits: &[Vec<f32>],
     ids: &[u32],

@@ -98,7 +98,7 @@ fn builtin_description() -> (String, String) {
     describe_config(&config).unwrap_or_default()
 }
 
-pub fn ago(time: SystemTime) -> String {
+pub(super) fn ago(time: SystemTime) -> String {
     let seconds = time.elapsed().unwrap_or(Duration::ZERO).as_secs();
     let (count, unit) = match seconds {
         0..60 => return "just now".into(),

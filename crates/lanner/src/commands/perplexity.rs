@@ -25,7 +25,7 @@ const CHUNK: usize = 512;
 /// Fewest tokens for a meaningful result.
 const MIN_TOKENS: usize = 32;
 
-pub struct Perplexity {
+pub(super) struct Perplexity {
     pub value: f64,
     /// Predicted tokens.
     pub tokens: usize,
@@ -35,7 +35,7 @@ pub struct Perplexity {
 ///
 /// # Errors
 /// It cannot be read or encoded, or is too short.
-pub fn read_text(location: &ModelLocation, path: &Path) -> Result<String, CommandError> {
+pub(super) fn read_text(location: &ModelLocation, path: &Path) -> Result<String, CommandError> {
     let text =
         std::fs::read_to_string(path).map_err(|error| CommandError::Read { path: path.into(), error })?;
     let tokenizer = model_files::tokenizer(location).map_err(OpenError::from)?;
@@ -47,7 +47,7 @@ pub fn read_text(location: &ModelLocation, path: &Path) -> Result<String, Comman
 ///
 /// # Errors
 /// The model does not load, the engine fails, or `stopped` was set.
-pub fn perplexity(
+pub(super) fn perplexity(
     config: &ModelConfig,
     text: &str,
     stopped: &Arc<AtomicBool>,

@@ -26,7 +26,7 @@ const PROMPTS: usize = 4;
 /// # Errors
 /// The model does not load or fails, there is no such drafter, the chart cannot be written, or
 /// answers differ from those of plain decoding, which is reported after the results.
-pub fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), CommandError> {
+pub(super) fn compare(model: &ModelConfig, config: &SpeculationConfig) -> Result<(), CommandError> {
     let mut options = model.options.clone();
     // Prompts repeat, and their cost is measured.
     (options.prefix_cache_bytes, options.disk_cache) = (0, None);

@@ -73,7 +73,7 @@ struct Sizes {
 }
 
 /// The configuration, and the model's arguments that it needs.
-pub fn resolve(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), ConfigError> {
+pub(super) fn resolve(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, BenchConfig), ConfigError> {
     if let Some(text) = args.perplexity {
         return Ok((args.model, BenchConfig::Perplexity { text, json: args.json }));
     }

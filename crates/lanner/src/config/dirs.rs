@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 /// `$variable/lanner`, or `~/fallback/lanner`; `None` if the system has no home folder.
-pub fn user_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
+pub(super) fn user_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
     Some(base_folder(variable, fallback)?.join("lanner"))
 }
 
@@ -13,7 +13,7 @@ pub fn kernel_cache_folder() -> Option<PathBuf> {
 }
 
 /// `$variable`, or `~/fallback`.
-pub fn base_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
+pub(super) fn base_folder(variable: &str, fallback: &str) -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(fallback)))
 }

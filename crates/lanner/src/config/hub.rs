@@ -10,7 +10,7 @@ use crate::hub::HubConfig;
 
 /// # Errors
 /// HF_ENDPOINT is not a URL, or the token holds characters that no token has.
-pub fn resolve() -> Result<HubConfig, ConfigError> {
+pub(super) fn resolve() -> Result<HubConfig, ConfigError> {
     let home = path("HF_HOME").or_else(|| Some(base_folder("XDG_CACHE_HOME", ".cache")?.join("huggingface")));
     let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
     if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {

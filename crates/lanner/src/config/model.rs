@@ -15,7 +15,7 @@ use crate::{
 const MIN_PREFIX_CACHE: usize = 256 << 20;
 const MAX_PREFIX_CACHE: usize = 8 << 30;
 /// Default size of a disk cache.
-pub const DISK_CACHE_BYTES: usize = 3 << 30;
+pub(super) const DISK_CACHE_BYTES: usize = 3 << 30;
 
 #[derive(Clone)]
 pub struct ModelConfig {
@@ -88,7 +88,11 @@ impl ModelConfig {
 ///
 /// # Errors
 /// There is to be a disk cache, but no prefix cache in memory or no folder; or bits without one.
-pub fn caches(args: &CacheArgs, file: &CacheArgs, default: Option<usize>) -> Result<Caches, ConfigError> {
+pub(super) fn caches(
+    args: &CacheArgs,
+    file: &CacheArgs,
+    default: Option<usize>,
+) -> Result<Caches, ConfigError> {
     let from_machine = || (machine::memory().unwrap_or(0) / 8).clamp(MIN_PREFIX_CACHE, MAX_PREFIX_CACHE);
     let memory_bytes = args.prefix_cache.or(file.prefix_cache).map_or_else(from_machine, |bytes| bytes.0);
     let explicit = args.disk_cache.or(file.disk_cache).map(|bytes| bytes.0);
@@ -114,7 +118,7 @@ pub fn caches(args: &CacheArgs, file: &CacheArgs, default: Option<usize>) -> Res
 }
 
 /// The default folder; `None` if the system has no home folder.
-pub fn disk_cache_folder() -> Option<PathBuf> {
+pub(super) fn disk_cache_folder() -> Option<PathBuf> {
     user_folder("XDG_CACHE_HOME", ".cache").map(|folder| folder.join("state"))
 }
 

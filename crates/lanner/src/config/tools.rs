@@ -84,7 +84,7 @@ impl NgramConfig {
     }
 }
 
-pub fn quantization(
+pub(super) fn quantization(
     mode: QuantizationMode,
     bits: Option<i32>,
     group_size: Option<i32>,

@@ -14,14 +14,14 @@ const MAX_FAILURES: u32 = 5;
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Waits between attempts, and counts failures.
-pub struct Backoff {
+pub(super) struct Backoff {
     failures: u32,
     /// The wait after the first failure; it doubles with each further one.
     first_wait: Duration,
 }
 
 impl Backoff {
-    pub fn new(first_wait: Duration) -> Backoff {
+    pub(super) fn new(first_wait: Duration) -> Backoff {
         Backoff { failures: 0, first_wait }
     }
 
@@ -31,7 +31,7 @@ impl Backoff {
     /// # Errors
     /// `error` after too many failures or if the hub asks for too long a wait; or the job was
     /// cancelled.
-    pub fn wait(
+    pub(super) fn wait(
         &mut self,
         error: HubError,
         wait: Option<Duration>,
@@ -61,7 +61,7 @@ impl Backoff {
 ///
 /// # Errors
 /// A permanent failure, too many transient ones, or the job was cancelled.
-pub fn with_retries<T>(
+pub(super) fn with_retries<T>(
     first_wait: Duration,
     job: &PullJob,
     ask: impl Fn() -> Result<T, FetchError>,

@@ -39,7 +39,7 @@ pub fn check(cache: &HubCache, repo: &RepoName) -> Result<LocalModel, Missing> {
 }
 
 /// As [`check`], for one snapshot.
-pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result<PathBuf, Missing> {
+pub(super) fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result<PathBuf, Missing> {
     let paths = files(snapshot);
     let chosen = match choose(repo, part, &paths) {
         // An interrupted download: the small files come first.
@@ -71,7 +71,7 @@ pub fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result
 }
 
 /// Sorted paths of all files, broken links included.
-pub fn files(snapshot: &Path) -> Vec<String> {
+pub(super) fn files(snapshot: &Path) -> Vec<String> {
     fn walk(folder: &Path, prefix: &str, found: &mut Vec<String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
@@ -113,7 +113,7 @@ fn is_whole(path: &Path) -> io::Result<bool> {
 }
 
 /// Whether a safetensors file has the length that its header states.
-pub fn has_stated_length(mut file: impl Read, length: u64) -> io::Result<bool> {
+pub(super) fn has_stated_length(mut file: impl Read, length: u64) -> io::Result<bool> {
     let mut prefix = [0; 8];
     file.read_exact(&mut prefix)?;
     let header = u64::from_le_bytes(prefix);

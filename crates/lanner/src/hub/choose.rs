@@ -8,7 +8,7 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// A folder of the repository and the weights in it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ModelFiles {
+pub(super) struct ModelFiles {
     /// Empty for the repository's root, else it ends with a slash.
     pub folder: String,
     pub weights: WeightFiles,
@@ -16,7 +16,7 @@ pub struct ModelFiles {
 
 /// Paths in the repository.
 #[derive(Debug, PartialEq, Eq)]
-pub enum WeightFiles {
+pub(super) enum WeightFiles {
     /// The shards that this index names.
     Index(String),
     Files(Vec<String>),
@@ -46,7 +46,7 @@ fn candidates_hint(candidates: &[String]) -> String {
 ///
 /// # Errors
 /// There is no model, or more than one; `repo` is the name in messages.
-pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelFiles, ChooseError> {
+pub(super) fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelFiles, ChooseError> {
     let folders = model_folders(paths);
     match part {
         Some(file) if file.ends_with(".safetensors") => {
@@ -77,7 +77,7 @@ pub fn choose(repo: &str, part: Option<&str>, paths: &[String]) -> Result<ModelF
 }
 
 /// Whether a model needs this file besides its weights.
-pub fn is_companion(name: &str) -> bool {
+pub(super) fn is_companion(name: &str) -> bool {
     matches!(
         name,
         "config.json"
@@ -95,7 +95,7 @@ pub fn is_companion(name: &str) -> bool {
 }
 
 /// The file name of a path directly in the folder.
-pub fn name_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+pub(super) fn name_in<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     path.strip_prefix(folder).filter(|name| !name.contains('/'))
 }
 

@@ -24,7 +24,7 @@ const MAX_REDIRECTS: usize = 10;
 /// Listings of the largest repositories have a few megabytes.
 const MAX_LISTING: u64 = 64 << 20;
 
-pub struct Client {
+pub(super) struct Client {
     agent: Agent,
     endpoint: String,
     token: Option<String>,
@@ -32,7 +32,7 @@ pub struct Client {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub enum FetchError {
+pub(super) enum FetchError {
     Permanent(HubError),
     /// Another attempt may succeed, after `wait` if the hub asked for one.
     Transient {
@@ -48,7 +48,7 @@ impl From<HubError> for FetchError {
 }
 
 impl Client {
-    pub fn new(config: &HubConfig) -> Client {
+    pub(super) fn new(config: &HubConfig) -> Client {
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
         let agent = Agent::config_builder()
             .tls_config(tls)
@@ -72,7 +72,7 @@ impl Client {
     ///
     /// # Errors
     /// There is no such repository or revision, access is denied, or the failure is transient.
-    pub fn listing(&self, repo: &RepoName) -> Result<Listing, FetchError> {
+    pub(super) fn listing(&self, repo: &RepoName) -> Result<Listing, FetchError> {
         let revision = repo.revision().replace('/', "%2F");
         let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, repo.id());
         let response = self.get(repo, "", &url, 0)?;
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`listing`](Client::listing).
-    pub fn file(
+    pub(super) fn file(
         &self,
         repo: &RepoName,
         commit: &str,

@@ -30,7 +30,7 @@ use super::{
 
 const CHUNK: usize = 256 << 10;
 /// State shared by downloads of one snapshot's files.
-pub struct Fetch<'a> {
+pub(super) struct Fetch<'a> {
     pub client: &'a Client,
     pub cache: &'a RepoCache,
     pub repo: &'a RepoName,
@@ -47,7 +47,7 @@ impl Fetch<'_> {
     /// # Errors
     /// The hub refuses or fails, the hash differs, or the file cannot be written. A partial file
     /// stays.
-    pub fn file(&self, file: &RemoteFile) -> Result<(), HubError> {
+    pub(super) fn file(&self, file: &RemoteFile) -> Result<(), HubError> {
         let blob = self.cache.blobs().join(file.digest.etag());
         if !is_whole(&blob, file) {
             let _lock = self.cache.lock(file.digest.etag(), || self.job.is_cancelled())?;
@@ -219,12 +219,12 @@ fn cut(file: &RemoteFile, reason: String) -> FetchError {
 }
 
 /// Whether the blob is complete. Its name is its hash, verified when it was moved there.
-pub fn is_whole(blob: &Path, file: &RemoteFile) -> bool {
+pub(super) fn is_whole(blob: &Path, file: &RemoteFile) -> bool {
     fs::metadata(blob).is_ok_and(|metadata| metadata.len() == file.size)
 }
 
 /// Bytes of the file that the cache has.
-pub fn present_bytes(cache: &RepoCache, file: &RemoteFile) -> u64 {
+pub(super) fn present_bytes(cache: &RepoCache, file: &RemoteFile) -> u64 {
     let blob = cache.blobs().join(file.digest.etag());
     if is_whole(&blob, file) {
         return file.size;

@@ -10,7 +10,7 @@ use super::name::is_safe_path;
 ///
 /// # Errors
 /// It is not an index, or names a file outside its folder.
-pub fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
+pub(super) fn shards(index: &[u8]) -> Result<BTreeSet<String>, String> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: BTreeMap<String, String>,

@@ -9,14 +9,14 @@ use super::{
 
 /// A commit and its files.
 #[derive(Debug)]
-pub struct Listing {
+pub(super) struct Listing {
     pub commit: String,
     files: Vec<Sibling>,
 }
 
 /// A file that can be fetched and verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemoteFile {
+pub(super) struct RemoteFile {
     pub path: String,
     /// In bytes.
     pub size: u64,
@@ -25,7 +25,7 @@ pub struct RemoteFile {
 
 /// The hash that names a blob, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Digest {
+pub(super) enum Digest {
     /// SHA-256 of large files (LFS).
     Sha256(String),
     /// Hash of files in the Git repository itself: SHA-1 of a header and the contents.
@@ -34,7 +34,7 @@ pub enum Digest {
 
 impl Digest {
     /// The blob's name.
-    pub fn etag(&self) -> &str {
+    pub(super) fn etag(&self) -> &str {
         match self {
             Digest::Sha256(hex) | Digest::Git(hex) => hex,
         }
@@ -67,7 +67,7 @@ impl Listing {
     ///
     /// # Errors
     /// It is not such a response, or names a file outside the repository.
-    pub fn parse(repo: &RepoName, body: &[u8]) -> Result<Listing, HubError> {
+    pub(super) fn parse(repo: &RepoName, body: &[u8]) -> Result<Listing, HubError> {
         let wrong = |reason: String| HubError::Answer { repo: repo.id(), reason };
         let answer: RevisionInfo = serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))?;
         if !is_commit(&answer.sha) {
@@ -79,13 +79,13 @@ impl Listing {
         }
     }
 
-    pub fn paths(&self) -> Vec<String> {
+    pub(super) fn paths(&self) -> Vec<String> {
         self.files.iter().map(|file| file.rfilename.clone()).collect()
     }
 
     /// # Errors
     /// There is no such file, or the hub gives no size and hash for it.
-    pub fn file(&self, repo: &RepoName, path: &str) -> Result<RemoteFile, HubError> {
+    pub(super) fn file(&self, repo: &RepoName, path: &str) -> Result<RemoteFile, HubError> {
         let sibling = self.files.iter().find(|file| file.rfilename == path);
         let sibling = sibling.ok_or_else(|| HubError::NoFile { repo: repo.id(), file: path.into() })?;
         if !is_safe_path(path) {

@@ -97,22 +97,22 @@ fn is_revision(revision: &str) -> bool {
 }
 
 /// Whether a path stays inside the folder that it is joined to.
-pub fn is_safe_path(path: &str) -> bool {
+pub(super) fn is_safe_path(path: &str) -> bool {
     let sound = |part: &str| !matches!(part, "" | "." | "..");
     !path.contains('\\') && !path.contains(char::is_control) && path.split('/').all(sound)
 }
 
 /// Whether a path was made to leave its folder.
-pub fn escapes(path: &str) -> bool {
+pub(super) fn escapes(path: &str) -> bool {
     path.starts_with(['/', '\\']) || path.split(['/', '\\']).any(|part| part == "..")
 }
 
 /// A commit's full hash.
-pub fn is_commit(text: &str) -> bool {
+pub(super) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }
 
-pub fn is_hex(text: &str, length: usize) -> bool {
+pub(super) fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 

@@ -12,7 +12,7 @@ use crate::generate::Canceller;
 
 /// Cheap to clone; all clones are the same list.
 #[derive(Clone, Default)]
-pub struct ActiveRequests(Arc<Shared>);
+pub(super) struct ActiveRequests(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -28,20 +28,20 @@ struct ActiveRequest {
 }
 
 /// Removes the request from the list when dropped.
-pub struct ActiveGuard {
+pub(super) struct ActiveGuard {
     active: ActiveRequests,
     key: u64,
 }
 
 impl ActiveRequests {
-    pub fn insert(&self, ids: [String; 2], canceller: Canceller) -> ActiveGuard {
+    pub(super) fn insert(&self, ids: [String; 2], canceller: Canceller) -> ActiveGuard {
         let key = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(key, ActiveRequest { ids, canceller });
         ActiveGuard { active: self.clone(), key }
     }
 
     /// Cancels all requests with this id; returns how many there were.
-    pub fn cancel(&self, id: &str) -> usize {
+    pub(super) fn cancel(&self, id: &str) -> usize {
         let requests = self.lock();
         let named = requests.values().filter(|request| request.ids.iter().any(|own| own == id));
         named.map(|request| request.canceller.cancel()).count()

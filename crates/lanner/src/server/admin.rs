@@ -43,7 +43,7 @@ struct PullRequest {
 }
 
 /// Responds once the other model is served or has failed to load.
-pub async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+pub(super) async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let request: LoadRequest = openai::parse(&body.0.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
@@ -56,7 +56,7 @@ pub async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<
 }
 
 /// Responds once the model is downloaded, with `stream` in JSON lines of progress.
-pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
+pub(super) async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
     let request: PullRequest = openai::parse(&body.0.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
@@ -71,7 +71,7 @@ pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Respo
 }
 
 /// The progress of a download in lines of JSON.
-pub fn ndjson(pull: PullStream, to_json: fn(PullLine) -> Value) -> Response {
+pub(super) fn ndjson(pull: PullStream, to_json: fn(PullLine) -> Value) -> Response {
     let lines = stream::unfold(pull, move |mut pull| async move {
         let line = format!("{}\n", to_json(pull.next().await?));
         Some((Ok::<_, Infallible>(Bytes::from(line)), pull))

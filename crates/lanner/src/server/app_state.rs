@@ -46,7 +46,7 @@ impl FromRef<AppState> for Arc<Server> {
 pub struct Busy;
 
 /// Most concurrent pulls: each has its own threads and connections.
-pub const MAX_PULLS: usize = 4;
+pub(super) const MAX_PULLS: usize = 4;
 
 #[derive(Debug)]
 pub enum PullRejected {
@@ -193,7 +193,7 @@ impl Engines {
 }
 
 /// Stops the engine when dropped, which frees its memory.
-pub struct EngineGuard {
+pub(super) struct EngineGuard {
     engines: Engines,
     id: u64,
 }

@@ -20,14 +20,14 @@ const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Suffixes of the local network, which cannot be registered publicly.
 const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 
-pub struct Auth {
+pub(super) struct Auth {
     on_loopback: bool,
     allowed_hosts: Vec<String>,
     api_key: Option<String>,
 }
 
 impl Auth {
-    pub fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Auth {
+    pub(super) fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Auth {
         Auth { on_loopback: listens_on.is_loopback(), allowed_hosts, api_key }
     }
 
@@ -103,7 +103,7 @@ impl Auth {
     }
 }
 
-pub async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
+pub(super) async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
     match auth.check(&request) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
@@ -111,14 +111,14 @@ pub async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Ne
 }
 
 /// Replaces the admin routes with --no-admin.
-pub async fn no_admin(request: Request, _: Next) -> ApiError {
+pub(super) async fn no_admin(request: Request, _: Next) -> ApiError {
     let message =
         format!("{} is disabled, because this server was started with --no-admin", request.uri().path());
     ApiError::new(StatusCode::FORBIDDEN, message).code("admin_disabled")
 }
 
 /// The response after a panic; the log has the details.
-pub fn panicked(_: Box<dyn Any + Send>) -> Response {
+pub(super) fn panicked(_: Box<dyn Any + Send>) -> Response {
     ApiError::new(
         StatusCode::INTERNAL_SERVER_ERROR,
         "the server hit a bug on this request; its log has the details",

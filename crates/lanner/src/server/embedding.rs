@@ -17,7 +17,7 @@ use super::{
 };
 
 /// A valid request whose answer is made of embeddings.
-pub trait EmbeddingTask: Sized + Send + Sync + 'static {
+pub(super) trait EmbeddingTask: Sized + Send + Sync + 'static {
     /// The request's field that holds the texts.
     const PARAM: &'static str;
 
@@ -33,7 +33,7 @@ pub trait EmbeddingTask: Sized + Send + Sync + 'static {
 ///
 /// # Errors
 /// Those of the parts: it is not valid, or an embedding failed.
-pub async fn embed<T: EmbeddingTask>(
+pub(super) async fn embed<T: EmbeddingTask>(
     server: &Arc<Server>,
     preparation: &Preparation,
     body: Body,
@@ -158,7 +158,7 @@ impl EmbeddingBatch {
 }
 
 /// The first `dimensions` numbers, scaled to length 1; zeros stay zeros.
-pub fn normalized(values: &[f32], dimensions: usize) -> Vec<f32> {
+pub(super) fn normalized(values: &[f32], dimensions: usize) -> Vec<f32> {
     let values = &values[..dimensions.min(values.len())];
     let length = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
     let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
@@ -166,7 +166,7 @@ pub fn normalized(values: &[f32], dimensions: usize) -> Vec<f32> {
 }
 
 /// The cosine of the angle between two embeddings.
-pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let product =
         |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
     let lengths = (product(a, a) * product(b, b)).sqrt();

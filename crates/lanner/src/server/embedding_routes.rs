@@ -22,7 +22,7 @@ use super::{
 };
 use crate::sampling;
 
-pub async fn embeddings(
+pub(super) async fn embeddings(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -36,7 +36,7 @@ pub async fn embeddings(
     .await
 }
 
-pub async fn rerank(
+pub(super) async fn rerank(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -51,7 +51,7 @@ pub async fn rerank(
 }
 
 /// Counts the request with the outcome of its answer.
-pub async fn counted(
+pub(super) async fn counted(
     server: &Server,
     log: Arc<RequestLog>,
     answer: impl Future<Output = Result<Response, ApiError>>,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The request and response bodies of one route.
-pub trait ApiFormat: Sized + Send + 'static {
+pub(super) trait ApiFormat: Sized + Send + 'static {
     type Request: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
     type Prompts: Send + Sync;
     /// A part of the answer.
@@ -70,7 +70,7 @@ pub trait ApiFormat: Sized + Send + 'static {
 
 /// What an answer has besides its choices.
 #[derive(Debug)]
-pub struct AnswerInfo {
+pub(super) struct AnswerInfo {
     pub id: String,
     /// In seconds since the Unix epoch.
     pub created: u64,
@@ -86,7 +86,7 @@ pub struct AnswerInfo {
 
 /// One event of a stream: a server-sent event, or a line of JSON.
 #[derive(Debug)]
-pub struct Frame {
+pub(super) struct Frame {
     /// Name of the server-sent event.
     pub event: Option<&'static str>,
     /// One line.
@@ -94,7 +94,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub fn json(event: Option<&'static str>, data: &impl Serialize) -> Frame {
+    pub(super) fn json(event: Option<&'static str>, data: &impl Serialize) -> Frame {
         // Fails only for types that JSON cannot represent; these are plain structs.
         Frame { event, data: serde_json::to_string(data).unwrap_or_default() }
     }
@@ -102,7 +102,7 @@ impl Frame {
 
 impl AnswerInfo {
     /// The number of choices, over all prompts.
-    pub fn choices(&self) -> usize {
+    pub(super) fn choices(&self) -> usize {
         self.prompt_tokens.len()
     }
 }

@@ -26,7 +26,7 @@ use super::{
 };
 
 /// 503 if the engine's thread is stuck or stopped, for monitors that restart the server.
-pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
+pub(super) async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
     let health = server.engine().health();
     let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
     let (status, activity, since, reason) = match health {
@@ -55,11 +55,11 @@ pub async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Valu
     (code, Json(body))
 }
 
-pub async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
     Json(json!({ "object": "list", "data": [describe(&server)] }))
 }
 
-pub async fn model(
+pub(super) async fn model(
     State(server): State<Arc<Server>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
@@ -67,7 +67,7 @@ pub async fn model(
     server.check_model(Some(&id)).map(|()| Json(describe(&server)))
 }
 
-pub fn describe(server: &Server) -> Value {
+pub(super) fn describe(server: &Server) -> Value {
     let info = server.model.engine.info();
     json!({
         "id": server.name(),
@@ -104,7 +104,7 @@ fn memory(engine: &Engine) -> Value {
 }
 
 /// Contents and counters of the prefix cache.
-pub async fn cache(
+pub(super) async fn cache(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
 ) -> Result<Json<Value>, ApiError> {
@@ -112,7 +112,7 @@ pub async fn cache(
 }
 
 /// Empties the prefix cache; responds with its contents before.
-pub async fn clear_cache(
+pub(super) async fn clear_cache(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
 ) -> Result<Json<Value>, ApiError> {
@@ -149,7 +149,7 @@ async fn cache_stats(
     })))
 }
 
-pub async fn chat_completions(
+pub(super) async fn chat_completions(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -158,7 +158,7 @@ pub async fn chat_completions(
     respond::<OpenAi<ChatFormat>>(server, &preparation, log, body).await
 }
 
-pub async fn completions(
+pub(super) async fn completions(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -167,12 +167,12 @@ pub async fn completions(
     respond::<OpenAi<CompletionFormat>>(server, &preparation, log, body).await
 }
 
-pub type Threads = Extension<Arc<Preparation>>;
-pub type Log = Extension<Arc<RequestLog>>;
+pub(super) type Threads = Extension<Arc<Preparation>>;
+pub(super) type Log = Extension<Arc<RequestLog>>;
 /// A `Result`, so that bodies that cannot be read are counted too.
-pub type Body = Result<JsonBody, ApiError>;
+pub(super) type Body = Result<JsonBody, ApiError>;
 
-pub async fn respond<F: ApiFormat>(
+pub(super) async fn respond<F: ApiFormat>(
     server: Arc<Server>,
     preparation: &Preparation,
     log: Arc<RequestLog>,
@@ -202,12 +202,12 @@ async fn answer<F: ApiFormat>(
     preparation.run(lane, begin).await?.respond().await
 }
 
-pub async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+pub(super) async fn unknown_route(method: Method, uri: Uri) -> ApiError {
     let message = format!("there is no {method} {}; see docs/api.md for the routes", uri.path());
     ApiError::new(StatusCode::NOT_FOUND, message).code("unknown_url")
 }
 
-pub async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not answer {method}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
 }
@@ -228,7 +228,7 @@ impl Server {
 
 /// A body of type JSON. A web page cannot send that type to another site without a preflight
 /// request, so requiring it keeps pages from using a server on the user's machine.
-pub struct JsonBody(pub Received);
+pub(super) struct JsonBody(pub Received);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;

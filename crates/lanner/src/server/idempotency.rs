@@ -18,7 +18,7 @@ const MAX_SHARE: usize = 8;
 
 /// A whole answer: the events of all choices in order.
 #[derive(Debug)]
-pub struct Recording {
+pub(super) struct Recording {
     pub id: String,
     /// Seconds since the Unix epoch.
     pub created: u64,
@@ -31,7 +31,7 @@ pub struct Fingerprint(pub [u8; 32]);
 
 /// What a request with a key does.
 #[derive(Debug)]
-pub enum Claim {
+pub(super) enum Claim {
     /// Generates, and records the answer.
     New(Recorder),
     Replay(Arc<Recording>),
@@ -39,11 +39,11 @@ pub enum Claim {
 
 /// The key was used for another request.
 #[derive(Debug)]
-pub struct KeyReused;
+pub(super) struct KeyReused;
 
 /// All recordings, finished or not, within `budget` bytes; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct IdempotencyStore {
+pub(super) struct IdempotencyStore {
     budget: usize,
     state: Arc<Mutex<Entries>>,
 }
@@ -78,7 +78,7 @@ enum Lookup {
 }
 
 impl IdempotencyStore {
-    pub fn new(budget: usize) -> IdempotencyStore {
+    pub(super) fn new(budget: usize) -> IdempotencyStore {
         IdempotencyStore { budget, state: Arc::default() }
     }
 
@@ -87,7 +87,7 @@ impl IdempotencyStore {
     ///
     /// # Errors
     /// The key was used with another fingerprint.
-    pub async fn claim(
+    pub(super) async fn claim(
         &self,
         key: &str,
         fingerprint: Fingerprint,
@@ -166,7 +166,7 @@ impl Entries {
 
 /// Records an answer; dropped before the end, it stores nothing.
 #[derive(Debug)]
-pub struct Recorder {
+pub(super) struct Recorder {
     store: IdempotencyStore,
     key: String,
     ttl: Duration,
@@ -178,7 +178,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// `None` if the answer will not be stored: a choice was cancelled, or it does not fit.
-    pub fn push(mut self, choice: usize, event: &ChoiceEvent) -> Option<Recorder> {
+    pub(super) fn push(mut self, choice: usize, event: &ChoiceEvent) -> Option<Recorder> {
         // A replay computes no prompt.
         if matches!(event, ChoiceEvent::PromptProgress { .. }) {
             return Some(self);
@@ -196,7 +196,7 @@ impl Recorder {
     }
 
     /// Stores the whole answer, and passes it to the waiting requests.
-    pub fn finish(self, id: String, created: u64) {
+    pub(super) fn finish(self, id: String, created: u64) {
         self.store_at(Instant::now(), id, created);
     }
 

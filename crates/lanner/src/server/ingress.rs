@@ -20,7 +20,7 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const LONGEST_ID: usize = 128;
 
 /// Puts the layer around all routes.
-pub fn around(routes: Router) -> Router {
+pub(super) fn around(routes: Router) -> Router {
     // Routing comes after this layer, which changes paths.
     Router::new().fallback_service(routes).layer(middleware::from_fn(enter))
 }
@@ -78,6 +78,6 @@ fn client_id(headers: &HeaderMap) -> Option<String> {
 }
 
 /// An id that no other request has.
-pub fn new_id() -> String {
+pub(super) fn new_id() -> String {
     format!("req_{:016x}", sampling::random())
 }

@@ -28,7 +28,7 @@ const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// How a request for a completion ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     Answered,
     /// Answered with an earlier answer.
     Replayed,
@@ -43,7 +43,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub const ALL: [Outcome; 7] = [
+    pub(super) const ALL: [Outcome; 7] = [
         Outcome::Answered,
         Outcome::Replayed,
         Outcome::Cancelled,
@@ -54,7 +54,7 @@ impl Outcome {
     ];
 
     /// The name in metrics and statistics.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Outcome::Answered => "answered",
             Outcome::Replayed => "replayed",
@@ -66,7 +66,7 @@ impl Outcome {
         }
     }
 
-    pub fn of(error: &ApiError) -> Outcome {
+    pub(super) fn of(error: &ApiError) -> Outcome {
         match error.status {
             StatusCode::TOO_MANY_REQUESTS => Outcome::Full,
             _ if error.body.code == Some("out_of_memory") => Outcome::Full,
@@ -79,31 +79,31 @@ impl Outcome {
 
 /// Ended requests for completions by outcome, over all models.
 #[derive(Debug, Default)]
-pub struct OutcomeCounts([AtomicU64; Outcome::ALL.len()]);
+pub(super) struct OutcomeCounts([AtomicU64; Outcome::ALL.len()]);
 
 impl OutcomeCounts {
-    pub fn count(&self, outcome: Outcome) -> u64 {
+    pub(super) fn count(&self, outcome: Outcome) -> u64 {
         self.0[outcome as usize].load(Relaxed)
     }
 }
 
 /// Counts a request once: with its outcome, or as cancelled when the last reference is dropped.
-pub struct OutcomeGuard {
+pub(super) struct OutcomeGuard {
     requests: Arc<OutcomeCounts>,
     log: Arc<RequestLog>,
     ended: AtomicBool,
 }
 
 impl OutcomeGuard {
-    pub fn new(requests: &Arc<OutcomeCounts>, log: Arc<RequestLog>) -> Arc<OutcomeGuard> {
+    pub(super) fn new(requests: &Arc<OutcomeCounts>, log: Arc<RequestLog>) -> Arc<OutcomeGuard> {
         Arc::new(OutcomeGuard { requests: requests.clone(), log, ended: AtomicBool::new(false) })
     }
 
-    pub fn log(&self) -> &RequestLog {
+    pub(super) fn log(&self) -> &RequestLog {
         &self.log
     }
 
-    pub fn record(&self, outcome: Outcome) {
+    pub(super) fn record(&self, outcome: Outcome) {
         if !self.ended.swap(true, Relaxed) {
             self.requests.0[outcome as usize].fetch_add(1, Relaxed);
             self.log.set_outcome(outcome.name());
@@ -117,7 +117,7 @@ impl Drop for OutcomeGuard {
     }
 }
 
-pub async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
+pub(super) async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, FORMAT)], render(&server))
 }
 
@@ -279,7 +279,7 @@ fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
 }
 
 /// The name in metrics and responses.
-pub fn memory_class(class: MemoryClass) -> &'static str {
+pub(super) fn memory_class(class: MemoryClass) -> &'static str {
     match class {
         MemoryClass::Weights => "weights",
         MemoryClass::Step => "step",

@@ -30,7 +30,7 @@ const UNVERSIONED: [&str; 10] = [
 
 /// The path that the router knows: `/v1` once before versioned routes and never before others, and
 /// no empty segments.
-pub fn canonical(path: &str) -> String {
+pub(super) fn canonical(path: &str) -> String {
     let mut segments = path.split('/').filter(|segment| !segment.is_empty()).peekable();
     let mut has_version = false;
     while segments.next_if_eq(&"v1").is_some() {

@@ -10,7 +10,7 @@ use super::{
 
 /// An API whose clients the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub(super) enum Protocol {
     OpenAi,
     Anthropic,
     Ollama,
@@ -21,7 +21,7 @@ const OVERLOADED: u16 = 529;
 
 impl Protocol {
     /// The API of a canonical path.
-    pub fn of(path: &str) -> Protocol {
+    pub(super) fn of(path: &str) -> Protocol {
         match path.trim_start_matches('/').split('/').take(2).collect::<Vec<_>>()[..] {
             ["v1", "messages"] => Protocol::Anthropic,
             ["api", ..] => Protocol::Ollama,
@@ -29,7 +29,7 @@ impl Protocol {
         }
     }
 
-    pub fn status(self, error: &ApiError) -> StatusCode {
+    pub(super) fn status(self, error: &ApiError) -> StatusCode {
         match (self, error.status) {
             (Protocol::Anthropic, StatusCode::SERVICE_UNAVAILABLE) => {
                 StatusCode::from_u16(OVERLOADED).unwrap_or(error.status)
@@ -39,7 +39,7 @@ impl Protocol {
     }
 
     /// The body of an error; `id` is the request's.
-    pub fn error(self, error: &ApiError, id: &str) -> Value {
+    pub(super) fn error(self, error: &ApiError, id: &str) -> Value {
         match self {
             Protocol::OpenAi => json!(ErrorObject { error: &error.body }),
             Protocol::Anthropic => {
@@ -51,7 +51,7 @@ impl Protocol {
     }
 
     /// The event that ends a stream with an error.
-    pub fn error_frame(self, error: &ApiError, id: &str) -> Frame {
+    pub(super) fn error_frame(self, error: &ApiError, id: &str) -> Frame {
         let event = (self == Protocol::Anthropic).then_some("error");
         Frame::json(event, &self.error(error, id))
     }

@@ -27,7 +27,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A download on a thread of its own. Dropping it, as happens when the client disconnects, cancels
 /// the download; partial files stay.
-pub struct PullStream {
+pub(super) struct PullStream {
     lines: UnboundedReceiver<PullLine>,
     cancelled: Arc<AtomicBool>,
     shutdown: ShutdownWatch,
@@ -35,7 +35,7 @@ pub struct PullStream {
 }
 
 /// What the download has reported.
-pub enum PullLine {
+pub(super) enum PullLine {
     Progress(PullEvent),
     Done(RepoName, Pulled),
     Failed(ApiError),
@@ -44,7 +44,7 @@ pub enum PullLine {
 impl PullStream {
     /// # Errors
     /// The repository is being downloaded already, or too many others are.
-    pub fn start(state: &AppState, repo: RepoName) -> Result<PullStream, ApiError> {
+    pub(super) fn start(state: &AppState, repo: RepoName) -> Result<PullStream, ApiError> {
         let guard = state.begin_pull(repo.id()).map_err(|rejected| pull_rejected(&rejected, &repo))?;
         let shutdown = state.current().shutdown.watch();
         let (sender, lines) = unbounded_channel();
@@ -67,7 +67,7 @@ impl PullStream {
     }
 
     /// The next line; `None` after the last.
-    pub async fn next(&mut self) -> Option<PullLine> {
+    pub(super) async fn next(&mut self) -> Option<PullLine> {
         if self.ended {
             return None;
         }
@@ -84,7 +84,7 @@ impl PullStream {
     ///
     /// # Errors
     /// The download failed.
-    pub async fn finish(mut self) -> Result<(RepoName, Pulled), ApiError> {
+    pub(super) async fn finish(mut self) -> Result<(RepoName, Pulled), ApiError> {
         loop {
             match self.next().await {
                 Some(PullLine::Done(repo, pulled)) => return Ok((repo, pulled)),

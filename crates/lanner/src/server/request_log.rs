@@ -16,7 +16,7 @@ const POLLED: [&str; 3] = ["/", "/health", "/metrics"];
 /// A request, logged when the last reference to it is dropped: after the answer's last byte, or
 /// when the client has disconnected.
 #[derive(Debug)]
-pub struct RequestLog {
+pub(super) struct RequestLog {
     id: String,
     method: Method,
     path: String,
@@ -43,29 +43,29 @@ struct CompletionLog {
 }
 
 impl RequestLog {
-    pub fn new(id: String, method: Method, path: String) -> RequestLog {
+    pub(super) fn new(id: String, method: Method, path: String) -> RequestLog {
         RequestLog { id, method, path, arrived: Instant::now(), answer: Mutex::default() }
     }
 
-    pub fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    pub fn set_status(&self, status: StatusCode) {
+    pub(super) fn set_status(&self, status: StatusCode) {
         self.update(|answer| answer.status = Some(status));
     }
 
-    pub fn set_outcome(&self, outcome: &'static str) {
+    pub(super) fn set_outcome(&self, outcome: &'static str) {
         self.update(|answer| answer.outcome = Some(outcome));
     }
 
     /// Records the time to the first token; later calls change nothing.
-    pub fn set_first_token(&self) {
+    pub(super) fn set_first_token(&self) {
         let elapsed = self.arrived.elapsed();
         self.update(|answer| answer.first_token = answer.first_token.or(Some(elapsed)));
     }
 
-    pub fn set_usage(&self, usage: &Usage) {
+    pub(super) fn set_usage(&self, usage: &Usage) {
         let completion = CompletionLog {
             prompt_tokens: usage.prompt_tokens,
             cached_tokens: usage.prompt_tokens_details.cached_tokens,

@@ -23,7 +23,7 @@ use super::{
 const MAX_PAGE: usize = 100;
 const DEFAULT_PAGE: usize = 20;
 
-pub async fn create(
+pub(super) async fn create(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -32,7 +32,11 @@ pub async fn create(
     respond::<ResponsesFormat>(server, &preparation, log, body).await
 }
 
-pub async fn read(State(server): State<Arc<Server>>, id: Id, uri: Uri) -> Result<Json<Value>, ApiError> {
+pub(super) async fn read(
+    State(server): State<Arc<Server>>,
+    id: Id,
+    uri: Uri,
+) -> Result<Json<Value>, ApiError> {
     let id = named(id)?;
     let streams = parameter(&uri, "stream").is_some_and(|stream| stream != "false");
     if streams || parameter(&uri, "starting_after").is_some() {
@@ -41,14 +45,14 @@ pub async fn read(State(server): State<Arc<Server>>, id: Id, uri: Uri) -> Result
     server.responses.response(&id).map(Json).map_err(not_found)
 }
 
-pub async fn delete(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
+pub(super) async fn delete(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
     let id = named(id)?;
     server.responses.remove(&id).map_err(not_found)?;
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 /// Cancels a response that is being streamed to another connection, or answered.
-pub async fn cancel(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
+pub(super) async fn cancel(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
     let id = named(id)?;
     let mut response = server.responses.response(&id).map_err(not_found)?;
     if server.active.cancel(&id) == 0 {
@@ -61,7 +65,7 @@ pub async fn cancel(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Va
 }
 
 /// The input items of a response, a page at a time, latest first.
-pub async fn input_items(
+pub(super) async fn input_items(
     State(server): State<Arc<Server>>,
     id: Id,
     uri: Uri,

@@ -43,7 +43,7 @@ struct DetokenizeRequest {
     tokens: Vec<u32>,
 }
 
-pub async fn tokenize(
+pub(super) async fn tokenize(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     body: Body,
@@ -57,7 +57,7 @@ pub async fn tokenize(
     .await
 }
 
-pub async fn detokenize(
+pub(super) async fn detokenize(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     body: Body,
@@ -76,7 +76,7 @@ pub async fn detokenize(
     .await
 }
 
-pub async fn apply_template(
+pub(super) async fn apply_template(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     body: Body,
@@ -89,7 +89,7 @@ pub async fn apply_template(
     .await
 }
 
-pub async fn tokenizer_info(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn tokenizer_info(State(server): State<Arc<Server>>) -> Json<Value> {
     let (info, tokenizer) = (server.model.engine.info(), server.model.tokenizer());
     Json(json!({
         "model": server.name(),

@@ -13,16 +13,16 @@ use serde_json::{Map, Value, json};
 use super::{Server, metrics::Outcome, openai::error::ApiError};
 
 /// Programs that look for a server at its address read any text.
-pub async fn greeting() -> &'static str {
+pub(super) async fn greeting() -> &'static str {
     "Lanner is running"
 }
 
-pub async fn version() -> Json<Value> {
+pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
 /// Cancels a request by the id of its header or of its answer; it ends with `abort`.
-pub async fn cancel(
+pub(super) async fn cancel(
     State(server): State<Arc<Server>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
@@ -37,7 +37,7 @@ pub async fn cancel(
 }
 
 /// The main counters as JSON; `/metrics` has all of them.
-pub async fn stats(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn stats(State(server): State<Arc<Server>>) -> Json<Value> {
     let metrics = server.engine().metrics();
     let outcomes =
         Outcome::ALL.map(|outcome| (outcome.name().to_owned(), server.requests.count(outcome).into()));

@@ -8,23 +8,23 @@ use tempfile::TempDir;
 use crate::support::{checkpoint, process::lanner, server::tokenizer_json};
 
 /// A tiny shape, measured in no time.
-pub fn shape() -> String {
+pub(crate) fn shape() -> String {
     checkpoint::recorded().join("qwen3_5-hub/config.json").display().to_string()
 }
 
 /// stdout and stderr of a command that must succeed.
-pub fn bench(args: &[&str], env: &[(&str, &str)]) -> (String, String) {
+pub(crate) fn bench(args: &[&str], env: &[(&str, &str)]) -> (String, String) {
     let output = lanner(&[&["bench", "--device", "cpu"], args].concat(), env);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{args:?}: {stderr}");
     (String::from_utf8(output.stdout).unwrap(), stderr)
 }
 
-pub fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
+pub(crate) fn json(args: &[&str], env: &[(&str, &str)]) -> Value {
     serde_json::from_str(&bench(&[args, &["--json"]].concat(), env).0).unwrap()
 }
 
-pub fn number(value: &Value) -> f64 {
+pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
@@ -32,7 +32,7 @@ fn check_near(a: f64, b: f64) {
     assert!((a - b).abs() <= 1e-9 * a.abs().max(b.abs()), "{a} and {b}");
 }
 
-pub fn check_ascending(of: &Value, keys: &[&str]) {
+pub(crate) fn check_ascending(of: &Value, keys: &[&str]) {
     let values: Vec<f64> = keys.iter().map(|key| number(&of[key])).collect();
     assert!(values[0] > 0.0 && values.is_sorted(), "{of}");
 }
@@ -140,7 +140,7 @@ fn threads_come_from_flag_environment_or_config_file() {
 }
 
 /// Asserts that tags are balanced and `&` and `<` are escaped.
-pub fn check_well_formed(document: &str) {
+pub(crate) fn check_well_formed(document: &str) {
     let mut open = vec![];
     let mut rest = document;
     while let Some((text, tail)) = rest.split_once('<') {
@@ -210,7 +210,7 @@ fn perplexity_counts_every_predicted_token() {
     assert!(line.starts_with("perplexity of ") && line.contains(&format!(" {value:.4} over ")), "{line}");
 }
 
-pub fn check_failure(args: &[&str], expected: &str) {
+pub(crate) fn check_failure(args: &[&str], expected: &str) {
     let output = lanner(&[&["bench"], args].concat(), &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && output.stdout.is_empty(), "{args:?}");

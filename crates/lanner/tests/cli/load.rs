@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::{client, process::ServerProcess};
 
 const STREAMS: u64 = 64;
-pub const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
+pub(crate) const WORDS: [&str; 8] = ["owl", "night", "the", "forest", "hunts", "mouse", "quiet", "feathers"];
 
 impl ServerProcess {
     /// Tokens per second of `streams` equal streams, from the first to the last.
@@ -35,10 +35,10 @@ impl ServerProcess {
 }
 
 /// Pseudorandom numbers, the same in every run (xorshift64*, Vigna 2016).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -128,7 +128,7 @@ fn soak(server: &ServerProcess, known: &(Value, String), time: Duration) -> Outc
     outcomes.into_inner().unwrap()
 }
 
-pub fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
+pub(crate) fn median<T: Copy + PartialOrd>(values: &[T]) -> T {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| a.partial_cmp(b).unwrap());
     sorted[sorted.len() / 2]

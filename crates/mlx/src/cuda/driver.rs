@@ -18,8 +18,8 @@ unsafe extern "C" {
 const RTLD_NOW: c_int = 2;
 
 /// Addresses on the device, and handles of the driver.
-pub type Address = u64;
-pub type Handle = usize;
+pub(super) type Address = u64;
+pub(super) type Handle = usize;
 
 /// An open library, never closed.
 struct Library {
@@ -49,7 +49,7 @@ macro_rules! functions {
     ($(#[$doc:meta])* $library:ident { $($field:ident = $name:literal: fn($($argument:ty),*);)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        pub struct $library { $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)* }
+        pub(super) struct $library { $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)* }
 
         impl $library {
             fn find(library: &Library) -> Result<$library> {
@@ -70,7 +70,7 @@ macro_rules! functions {
 
 /// A launch's grid, block, shared memory and stream, as the driver has it.
 #[repr(C)]
-pub struct LaunchConfig {
+pub(super) struct LaunchConfig {
     pub grid: [c_uint; 3],
     pub block: [c_uint; 3],
     pub shared: c_uint,
@@ -81,20 +81,20 @@ pub struct LaunchConfig {
 
 /// The attribute that lets a kernel start before the previous one ends.
 #[repr(C)]
-pub struct LaunchAttribute {
+pub(super) struct LaunchAttribute {
     id: c_uint,
     padding: c_uint,
     value: [u64; 8],
 }
 
 impl LaunchAttribute {
-    pub const DEPENDENT: LaunchAttribute =
+    pub(super) const DEPENDENT: LaunchAttribute =
         LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 }
 
 /// A copy of rows between two places on the device, as the driver has it.
 #[repr(C)]
-pub struct Copy2D {
+pub(super) struct Copy2D {
     from_x: usize,
     from_y: usize,
     from_kind: c_uint,
@@ -115,7 +115,7 @@ pub struct Copy2D {
 
 impl Copy2D {
     /// `height` rows of `width` bytes, each `pitch` bytes after the one before.
-    pub fn new(
+    pub(super) fn new(
         [from, to]: [Address; 2],
         [from_pitch, to_pitch]: [usize; 2],
         width: usize,
@@ -188,14 +188,14 @@ functions! {
 impl Driver {
     /// # Errors
     /// There is no driver, or it is too old.
-    pub fn open(library: &str) -> Result<Driver> {
+    pub(super) fn open(library: &str) -> Result<Driver> {
         let found = Library::open(library).ok_or_else(|| Fault(format!("there is no {library}")))?;
         Driver::find(&found)
     }
 
     /// # Errors
     /// `status` is one.
-    pub fn check(&self, status: c_int, what: &str) -> Result<()> {
+    pub(super) fn check(&self, status: c_int, what: &str) -> Result<()> {
         if status == 0 {
             return Ok(());
         }
@@ -216,7 +216,7 @@ impl Nvrtc {
     ///
     /// # Errors
     /// There is none.
-    pub fn open(folders: &[impl AsRef<Path>]) -> Result<Nvrtc> {
+    pub(super) fn open(folders: &[impl AsRef<Path>]) -> Result<Nvrtc> {
         // Named as NVRTC names it: it opens its second library by name, which is found if it is
         // open already.
         for major in ["13", "12"] {

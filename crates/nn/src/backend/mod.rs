@@ -26,7 +26,7 @@ thread_local! {
 impl Backend {
     /// The calling thread's back end, which [`use_gpu`] chose; without a choice, that of MLX's
     /// default device at first use.
-    pub fn current() -> Backend {
+    pub(crate) fn current() -> Backend {
         CURRENT.get().unwrap_or_else(|| Backend::select(::mlx::on_gpu()))
     }
 

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, process::Command};
 
 /// Where the emulated libraries are; `None` with a GPU, or the reason why there is no device.
-pub fn build() -> Result<Option<PathBuf>, String> {
+pub(crate) fn build() -> Result<Option<PathBuf>, String> {
     if std::env::var_os("LANNER_GPU").is_some() {
         return Ok(None);
     }

@@ -11,7 +11,7 @@ use mlx::{
 use super::emulation;
 
 /// Whether there is a device; without one, tests are skipped.
-pub fn has_device() -> bool {
+pub(crate) fn has_device() -> bool {
     static FOLDER: OnceLock<Result<Option<PathBuf>, String>> = OnceLock::new();
     match FOLDER.get_or_init(emulation::build) {
         Ok(None) => true,
@@ -31,13 +31,13 @@ pub fn has_device() -> bool {
 }
 
 /// Whether it is a GPU: then sizes may be large.
-pub fn is_gpu() -> bool {
+pub(crate) fn is_gpu() -> bool {
     std::env::var_os("LANNER_GPU").is_some()
 }
 
 /// What `run` computes on the CPU and on the device, each called afresh.
 #[track_caller]
-pub fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
+pub(crate) fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
     // One device, and one emulation of it.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -51,12 +51,12 @@ pub fn check<R: PartialEq + std::fmt::Debug>(what: &str, run: impl Fn() -> R) {
     assert!(fallbacks.is_empty(), "{what}: the CPU computed for the device: {fallbacks:?}");
 }
 
-pub fn bits(array: &Array) -> Vec<u32> {
+pub(crate) fn bits(array: &Array) -> Vec<u32> {
     array.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
 /// Numbers of all signs, mostly of magnitude 1, some far larger.
-pub fn numbers(seed: u64, n: usize) -> Vec<f32> {
+pub(crate) fn numbers(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -72,19 +72,19 @@ pub fn numbers(seed: u64, n: usize) -> Vec<f32> {
         .collect()
 }
 
-pub fn array(seed: u64, shape: &[i32]) -> Array {
+pub(crate) fn array(seed: u64, shape: &[i32]) -> Array {
     let n = shape.iter().map(|&dim| dim as usize).product();
     Array::from_slice(&numbers(seed, n), shape)
 }
 
 /// A quantised layer of random weights.
-pub fn linear(seed: u64, [outputs, inputs]: [i32; 2], bits: i32, bias: bool) -> Linear {
+pub(crate) fn linear(seed: u64, [outputs, inputs]: [i32; 2], bits: i32, bias: bool) -> Linear {
     let weight = array(seed, &[outputs, inputs]).astype(Dtype::Bfloat16);
     let quantization = Quantization { mode: Mode::Affine, group_size: 64, bits };
     let weight = Matrix::Quantized(quantize(&weight, quantization));
     Linear::prepacked(weight, bias.then(|| array(seed + 1, &[outputs]))).unwrap()
 }
 
-pub fn norm(seed: u64, size: i32) -> RmsNorm {
+pub(crate) fn norm(seed: u64, size: i32) -> RmsNorm {
     RmsNorm::new(array(seed, &[size]), 1e-6)
 }

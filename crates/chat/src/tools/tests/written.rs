@@ -8,7 +8,7 @@ type Call = (&'static str, Map<String, Value>);
 
 /// A section of calls in a dialect.
 // Long: one arm for each dialect.
-pub fn written(dialect: Dialect, calls: &[Call]) -> String {
+pub(super) fn written(dialect: Dialect, calls: &[Call]) -> String {
     let json = |arguments: &Map<String, Value>| Value::Object(arguments.clone()).to_string();
     let each = |write: &dyn Fn(usize, &Call) -> String, separator: &str| {
         let calls: Vec<String> = calls.iter().enumerate().map(|(index, call)| write(index, call)).collect();

@@ -11,7 +11,7 @@ use super::{NgramTable, NgramTableError, TableInfo};
 /// First bytes of a table, with the version of the format.
 const MAGIC: &[u8] = b"lanner n-grams 1\n";
 /// Bytes before the first entry: magic, JSON, and spaces to fill.
-pub const HEADER: usize = 4096;
+pub(super) const HEADER: usize = 4096;
 
 impl NgramTable {
     /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.
@@ -55,7 +55,7 @@ impl NgramTable {
 }
 
 /// A table that is being written, under another name until it is complete.
-pub struct TableWriter {
+pub(super) struct TableWriter {
     path: PathBuf,
     partial: PathBuf,
     file: BufWriter<File>,
@@ -64,7 +64,7 @@ pub struct TableWriter {
 }
 
 impl TableWriter {
-    pub fn create(path: &Path) -> io::Result<TableWriter> {
+    pub(super) fn create(path: &Path) -> io::Result<TableWriter> {
         let partial = with_extension(path, "partial");
         let mut file = BufWriter::new(File::create(&partial)?);
         file.write_all(&[b' '; HEADER])?;
@@ -72,7 +72,7 @@ impl TableWriter {
     }
 
     /// Entries come in ascending order.
-    pub fn push(&mut self, entry: u64) -> io::Result<()> {
+    pub(super) fn push(&mut self, entry: u64) -> io::Result<()> {
         let bytes = entry.to_le_bytes();
         self.hash.update(&bytes);
         self.entries += 1;
@@ -80,7 +80,7 @@ impl TableWriter {
     }
 
     /// Writes the header, with the number and the checksum of the entries.
-    pub fn finish(mut self, info: TableInfo) -> io::Result<TableInfo> {
+    pub(super) fn finish(mut self, info: TableInfo) -> io::Result<TableInfo> {
         let checksum = self.hash.finalize().to_hex().to_string();
         let info = TableInfo { entries: self.entries, checksum, ..info };
         let json = serde_json::to_vec(&info).map_err(io::Error::other)?;
@@ -98,7 +98,7 @@ impl TableWriter {
 }
 
 /// `path` with another extension appended.
-pub fn with_extension(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn with_extension(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(ending);

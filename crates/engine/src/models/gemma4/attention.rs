@@ -16,7 +16,7 @@ use crate::{
     weights::Weights,
 };
 
-pub struct Gemma4Attention {
+pub(super) struct Gemma4Attention {
     q_proj: Linear,
     q_norm: RmsNorm,
     keys: KeyValueSource,
@@ -42,7 +42,7 @@ enum KeyValueSource {
 }
 
 impl Gemma4Attention {
-    pub fn load(c: &Config, kind: LayerAttention, w: &Weights) -> Result<Gemma4Attention> {
+    pub(super) fn load(c: &Config, kind: LayerAttention, w: &Weights) -> Result<Gemma4Attention> {
         let (hidden, heads, eps) = (c.base.hidden_size, c.num_attention_heads, c.base.rms_norm_eps);
         let LayerAttention { head_dim, kv_heads, sliding_window, rope, source } = kind;
         let keys = match source {
@@ -77,7 +77,7 @@ impl Gemma4Attention {
         })
     }
 
-    pub fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
+    pub(super) fn forward(&self, x: &Array, layer: usize, batch: &mut Batch) -> Array {
         let split = |x: Array, heads| x.reshape(&[-1, heads, self.head_dim]);
         let q = batch.rope(&self.q_norm.forward(&split(self.q_proj.forward(x), self.heads)), &self.rope);
         let out = match &self.keys {
@@ -93,7 +93,7 @@ impl Gemma4Attention {
     }
 
     /// `None` if it uses another layer's cache.
-    pub fn make_cache(&self) -> Option<Cache> {
+    pub(super) fn make_cache(&self) -> Option<Cache> {
         match self.keys {
             KeyValueSource::Own { .. } => Some(self.sliding_window.map_or_else(Cache::kv, Cache::window)),
             KeyValueSource::OfLayer(_) => None,
@@ -102,7 +102,7 @@ impl Gemma4Attention {
 }
 
 /// The settings of one layer's attention.
-pub struct LayerAttention {
+pub(super) struct LayerAttention {
     head_dim: i32,
     kv_heads: i32,
     sliding_window: Option<i32>,
@@ -121,7 +121,7 @@ struct OwnHeads {
 
 impl LayerAttention {
     /// The settings of layer `i`; `slides` lists which layers use a sliding window.
-    pub fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<LayerAttention> {
+    pub(super) fn of(config: &Value, c: &Config, slides: &[bool], i: usize) -> Result<LayerAttention> {
         let own = match &c.per_layer_config {
             Some(layers) => layers.get(i.to_string()).map_or(Ok(OwnHeads::default()), parse)?,
             None if slides[i] => OwnHeads::default(),

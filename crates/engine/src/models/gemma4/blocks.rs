@@ -12,7 +12,7 @@ use super::Config;
 use crate::{error::Result, models::config::BaseConfig, weights::Weights};
 
 /// Per-layer inputs: a token embedding plus a projection of the model's input, for every layer.
-pub struct PerLayerInputs {
+pub(super) struct PerLayerInputs {
     embed_tokens_per_layer: Embedding,
     embedding_scale: f32,
     per_layer_model_projection: Linear,
@@ -22,7 +22,7 @@ pub struct PerLayerInputs {
 }
 
 impl PerLayerInputs {
-    pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInputs> {
+    pub(super) fn load(c: &Config, w: &Weights) -> Result<PerLayerInputs> {
         let (hidden, vocab) = (c.base.hidden_size, c.vocab_size_per_layer_input);
         let (layers, size) = (c.base.num_hidden_layers as i32, c.hidden_size_per_layer_input);
         // The projection is scaled by hidden^-0.5 before its norm: the same as a norm with a larger
@@ -40,7 +40,7 @@ impl PerLayerInputs {
 
     /// Token ids `[tokens]` and the model's input `[tokens, hidden_size]` to `[tokens, size]` per
     /// layer.
-    pub fn forward(&self, tokens: &Array, x: &Array) -> Vec<Array> {
+    pub(super) fn forward(&self, tokens: &Array, x: &Array) -> Vec<Array> {
         let all = self.layers * self.size;
         let embedded = self.embed_tokens_per_layer.forward(tokens).astype(x.dtype()) * self.embedding_scale;
         let projected = self.per_layer_model_projection.forward(x).reshape(&[-1, self.layers, self.size]);
@@ -51,14 +51,14 @@ impl PerLayerInputs {
 }
 
 /// Adds a layer's gated per-layer input to the residual stream.
-pub struct PerLayerInput {
+pub(super) struct PerLayerInput {
     per_layer_input_gate: Linear,
     per_layer_projection: Linear,
     post_per_layer_input_norm: RmsNorm,
 }
 
 impl PerLayerInput {
-    pub fn load(c: &Config, w: &Weights) -> Result<PerLayerInput> {
+    pub(super) fn load(c: &Config, w: &Weights) -> Result<PerLayerInput> {
         let (hidden, size) = (c.base.hidden_size, c.hidden_size_per_layer_input);
         Ok(PerLayerInput {
             per_layer_input_gate: w.linear("per_layer_input_gate", size, hidden)?,
@@ -72,7 +72,7 @@ impl PerLayerInput {
     }
 
     /// `h` `[tokens, hidden_size]` plus the layer's input `[tokens, size]`, projected.
-    pub fn forward(&self, h: &Array, input: &Array) -> Array {
+    pub(super) fn forward(&self, h: &Array, input: &Array) -> Array {
         let inner = gated(&self.per_layer_input_gate.forward(h), input, Activation::GeluTanh);
         h + self.post_per_layer_input_norm.forward(&self.per_layer_projection.forward(&inner))
     }
@@ -80,14 +80,14 @@ impl PerLayerInput {
 
 /// Keys of models with experts.
 #[derive(Deserialize)]
-pub struct MoeConfig {
+pub(super) struct MoeConfig {
     num_experts: i32,
     top_k_experts: i32,
     moe_intermediate_size: i32,
 }
 
 /// Experts in parallel with a dense block; each has norms of its own.
-pub struct ParallelMoe {
+pub(super) struct ParallelMoe {
     router: Router,
     /// Without a stored weight, but with the router's scale.
     router_norm: RmsNorm,
@@ -100,7 +100,7 @@ pub struct ParallelMoe {
 }
 
 impl ParallelMoe {
-    pub fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<ParallelMoe> {
+    pub(super) fn load(c: &MoeConfig, base: &BaseConfig, w: &Weights) -> Result<ParallelMoe> {
         let (hidden, eps, experts) = (base.hidden_size, base.rms_norm_eps, c.num_experts);
         let norm = |name| w.rms_norm(name, hidden, eps);
         let scale = w.float32("router.scale", &[hidden])? * (hidden as f32).powf(-0.5);
@@ -118,7 +118,7 @@ impl ParallelMoe {
 
     /// The experts' output on the residual stream `h`, added to the dense block's output; both
     /// normed.
-    pub fn forward(&self, dense: &Array, h: &Array) -> Array {
+    pub(super) fn forward(&self, dense: &Array, h: &Array) -> Array {
         let logits = self.router_proj.forward(&self.router_norm.forward(h));
         let Routing { experts, weights } = self.router.route(&logits);
         let weights = weights * self.per_expert_scale.take(&experts, 0);

@@ -81,11 +81,11 @@ fn defaults(config: &Value) -> Value {
 }
 
 /// MLX stacks experts under `switch_glu`.
-pub fn sanitize(config: &Value, name: &str) -> Option<String> {
+pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
     plain_names(config, &text_names(name)?.replace(".experts.switch_glu.", ".experts."))
 }
 
-pub fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
+pub(super) fn load(config: &Value, w: &Weights) -> Result<Box<dyn Model>> {
     let config = &with_defaults(config, defaults(config));
     let c: Config = parse(config)?;
     check(config)?;

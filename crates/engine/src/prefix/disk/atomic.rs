@@ -8,13 +8,13 @@ use std::{
 };
 
 /// Extension of a file that is being written; its writer holds a lock on it.
-pub const UNFINISHED: &str = "tmp";
+pub(super) const UNFINISHED: &str = "tmp";
 
 /// Writes a file through a temporary one beside it, which is removed on failure.
 ///
 /// # Errors
 /// Those of the disk and of `fill`.
-pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_atomic(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     // Machines that share the folder may have processes of the same number.
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos());
     let unfinished = path.with_file_name(format!("{}-{time}.{UNFINISHED}", std::process::id()));
@@ -32,7 +32,7 @@ pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>)
 }
 
 /// Whether the writer of an unfinished file has died: it would hold the file's lock.
-pub fn is_abandoned(path: &Path) -> bool {
+pub(super) fn is_abandoned(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| file.try_lock().is_ok())
 }
 

@@ -19,7 +19,7 @@ const FILE: &str = "digests.json";
 /// coarse.
 const MIN_AGE: Duration = Duration::from_millis(100);
 
-pub struct Digests {
+pub(super) struct Digests {
     file: PathBuf,
     /// By path.
     known: BTreeMap<String, Known>,
@@ -50,7 +50,7 @@ struct Stamp {
 
 impl Digests {
     /// Loads the digests in the disk cache's folder `root`; none if their file is unreadable.
-    pub fn open(root: &Path) -> Digests {
+    pub(super) fn open(root: &Path) -> Digests {
         let file = root.join(FILE);
         let known = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         Digests {
@@ -66,7 +66,7 @@ impl Digests {
     ///
     /// # Errors
     /// The file cannot be read, or changes while it is read.
-    pub fn of(&mut self, path: &Path) -> io::Result<String> {
+    pub(super) fn of(&mut self, path: &Path) -> io::Result<String> {
         let path = fs::canonicalize(path)?;
         let name = path.to_string_lossy().into_owned();
         let stamp = Stamp::of(&fs::metadata(&path)?)?;
@@ -94,7 +94,7 @@ impl Digests {
     ///
     /// # Errors
     /// The folder cannot be written.
-    pub fn save(mut self) -> io::Result<()> {
+    pub(super) fn save(mut self) -> io::Result<()> {
         if !self.changed {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Digests {
 ///
 /// # Errors
 /// The file cannot be removed.
-pub fn clear(root: &Path) -> io::Result<()> {
+pub(super) fn clear(root: &Path) -> io::Result<()> {
     folder::remove(&root.join(FILE))
 }
 

@@ -12,7 +12,7 @@ use crate::api::{CacheBits, Checkpoint, DiskCache, Options};
 
 /// A hash that is being computed on its own thread: all weights must be read, unless their digests
 /// are cached.
-pub struct Fingerprint(JoinHandle<io::Result<[String; 2]>>);
+pub(crate) struct Fingerprint(JoinHandle<io::Result<[String; 2]>>);
 
 impl Fingerprint {
     /// Starts hashing a model as the calling thread computes it, on that thread's device. `None`
@@ -20,7 +20,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// The model's config.json cannot be read, or no thread can be started.
-    pub fn start(
+    pub(crate) fn start(
         cache: &DiskCache,
         checkpoint: &Checkpoint,
         options: &Options,
@@ -46,7 +46,7 @@ impl Fingerprint {
     ///
     /// # Errors
     /// The program's own file, MLX's library or a weight file cannot be read.
-    pub fn finish(self) -> io::Result<[String; 2]> {
+    pub(crate) fn finish(self) -> io::Result<[String; 2]> {
         self.0.join().unwrap_or_else(|panic| Err(io::Error::other(mlx::panic_message(&*panic))))
     }
 }

@@ -18,11 +18,11 @@ use super::{
 use crate::api::CacheBits;
 
 /// File beside the state that stores which layers of the model can be skipped.
-pub const LAYER_PROFILE_FILE: &str = "layers.json";
+pub(crate) const LAYER_PROFILE_FILE: &str = "layers.json";
 const FINISHED: &str = "state";
 
 /// A state file, or an unfinished one.
-pub struct Entry {
+pub(super) struct Entry {
     pub path: PathBuf,
     /// Bytes allocated on the disk, at most its length.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub struct Entry {
 }
 
 /// Path and length of files whose length was checked against their header.
-pub type Checked = HashSet<(PathBuf, u64)>;
+pub(super) type Checked = HashSet<(PathBuf, u64)>;
 
 /// The stored state of one model, as computed by one build on one kind of machine.
 #[derive(Clone, Debug)]
@@ -105,7 +105,7 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
 /// Removes the least recently used files until at most `bytes` are left in `root`; returns their
 /// paths. Files whose length contradicts their header are removed first, so that they evict no
 /// other file.
-pub fn shrink(root: &Path, bytes: u64, checked: &mut Checked) -> io::Result<Vec<PathBuf>> {
+pub(super) fn shrink(root: &Path, bytes: u64, checked: &mut Checked) -> io::Result<Vec<PathBuf>> {
     let mut all: Vec<Entry> = vec![];
     for folder in folders(root)? {
         all.extend(entries(&folder)?);
@@ -136,7 +136,7 @@ pub fn shrink(root: &Path, bytes: u64, checked: &mut Checked) -> io::Result<Vec<
 }
 
 /// Removes unfinished files of dead writers from one model's folder.
-pub fn remove_abandoned(folder: &Path) {
+pub(super) fn remove_abandoned(folder: &Path) {
     for entry in entries(folder).unwrap_or_default().iter().filter(|entry| !entry.is_finished()) {
         if is_abandoned(&entry.path) {
             let _ = remove(&entry.path);
@@ -146,7 +146,7 @@ pub fn remove_abandoned(folder: &Path) {
 
 /// Marks files as used, each slightly later than the ones that depend on it, so that those are
 /// evicted first.
-pub fn touch(paths: &[PathBuf]) {
+pub(super) fn touch(paths: &[PathBuf]) {
     let now = SystemTime::now();
     for (i, path) in (0..).zip(paths) {
         let time = now + Duration::from_micros(paths.len() as u64 - i);
@@ -156,7 +156,7 @@ pub fn touch(paths: &[PathBuf]) {
 }
 
 /// Creates a model's folder, readable only by its owner: state can reveal prompts.
-pub fn create_folder(folder: &Path) -> io::Result<()> {
+pub(super) fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
@@ -169,7 +169,7 @@ pub fn create_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// State files of one model, including unfinished ones.
-pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+pub(super) fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
     let mut found = vec![];
     for entry in existing(fs::read_dir(folder))?.into_iter().flatten() {
         let path = entry?.path();
@@ -188,12 +188,12 @@ pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
 
 /// # Errors
 /// Those of `fs::remove_file`, except that a missing file is no error.
-pub fn remove(path: &Path) -> io::Result<()> {
+pub(super) fn remove(path: &Path) -> io::Result<()> {
     existing(fs::remove_file(path)).map(drop)
 }
 
 impl Entry {
-    pub fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.path.extension().is_some_and(|extension| extension == FINISHED)
     }
 

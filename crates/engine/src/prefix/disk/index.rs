@@ -14,13 +14,13 @@ use super::{
 };
 use crate::prefix::tree::{HeapSize, Lookup, RadixTree, Span};
 
-pub struct Index {
+pub(super) struct Index {
     tree: RadixTree<FileSpan, FileSnapshot>,
     /// The files that the tree refers to, by path.
     files: HashMap<PathBuf, Rc<StateFile>>,
 }
 
-pub struct StateFile {
+pub(super) struct StateFile {
     pub path: PathBuf,
     /// Position of the first token whose keys and values it stores.
     from: usize,
@@ -47,12 +47,12 @@ struct FileSnapshot {
 }
 
 impl Index {
-    pub fn new(needs_snapshots: bool) -> Index {
+    pub(super) fn new(needs_snapshots: bool) -> Index {
         Index { tree: RadixTree::new(needs_snapshots), files: HashMap::new() }
     }
 
     /// Adds a file; `false` if the state before it is not in the index.
-    pub fn insert(&mut self, segment: &Segment, path: PathBuf, written: bool) -> bool {
+    pub(super) fn insert(&mut self, segment: &Segment, path: PathBuf, written: bool) -> bool {
         let (from, tokens) = (segment.metadata.from, segment.position() - segment.metadata.from);
         let [span_bytes, snapshot_bytes] = segment.bytes();
         let file = Rc::new(StateFile {
@@ -75,18 +75,18 @@ impl Index {
     }
 
     /// The stored part of a sequence, and the last position up to `limit` that can be resumed.
-    pub fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
+    pub(super) fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
         let found = self.tree.find(tokens);
         let position = self.tree.resumable(&found, limit);
         (found, position)
     }
 
-    pub fn has_snapshot(&self, found: &Lookup, position: usize) -> bool {
+    pub(super) fn has_snapshot(&self, found: &Lookup, position: usize) -> bool {
         self.tree.snapshot(found, position).is_some()
     }
 
     /// The files of the first `length` tokens, in order of tokens.
-    pub fn files_of(&self, found: &Lookup, length: usize) -> Vec<Rc<StateFile>> {
+    pub(super) fn files_of(&self, found: &Lookup, length: usize) -> Vec<Rc<StateFile>> {
         let spans = self.tree.spans(found, length).map(|(span, _)| &span.file);
         let mut files: Vec<Rc<StateFile>> = vec![];
         for file in spans.chain(self.tree.snapshot(found, length).map(|snapshot| &snapshot.file)) {
@@ -99,7 +99,7 @@ impl Index {
 
     /// Sections to read for the keys and values of tokens `from..position` and the snapshot after
     /// them.
-    pub fn read_requests(&self, found: &Lookup, from: usize, position: usize) -> Vec<ReadRequest> {
+    pub(super) fn read_requests(&self, found: &Lookup, from: usize, position: usize) -> Vec<ReadRequest> {
         let mut requests: Vec<ReadRequest> = vec![];
         let mut end = 0;
         for (span, tokens) in self.tree.spans(found, position) {
@@ -126,35 +126,35 @@ impl Index {
     }
 
     /// Marks the first `position` tokens as used and returns their files.
-    pub fn touch(&mut self, tokens: &[u32], position: usize) -> Vec<Rc<StateFile>> {
+    pub(super) fn touch(&mut self, tokens: &[u32], position: usize) -> Vec<Rc<StateFile>> {
         let found = self.tree.find(tokens);
         self.tree.touch(&found, position);
         self.files_of(&found, position)
     }
 
-    pub fn set_written(&mut self, path: &Path) {
+    pub(super) fn set_written(&mut self, path: &Path) {
         self.files.get(path).into_iter().for_each(|file| file.written.set(true));
     }
 
     /// Removes files, and all state that depends on them.
-    pub fn remove(&mut self, paths: &HashSet<PathBuf>) {
+    pub(super) fn remove(&mut self, paths: &HashSet<PathBuf>) {
         let keep = |file: &Rc<StateFile>| !paths.contains(&file.path);
         self.tree.retain(|span| keep(&span.file), |snapshot| keep(&snapshot.file));
         self.files.retain(|path, _| !paths.contains(path));
     }
 
     /// Removes and returns the files that the tree does not refer to.
-    pub fn take_unreferenced(&mut self) -> Vec<PathBuf> {
+    pub(super) fn take_unreferenced(&mut self) -> Vec<PathBuf> {
         self.files.extract_if(|_, file| Rc::strong_count(file) == 1).map(|(path, _)| path).collect()
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.tree.clear();
         self.files.clear();
     }
 
     /// Bytes of state, and number of files.
-    pub fn usage(&self) -> (usize, usize) {
+    pub(super) fn usage(&self) -> (usize, usize) {
         (self.files.values().map(|file| file.bytes).sum(), self.files.len())
     }
 }

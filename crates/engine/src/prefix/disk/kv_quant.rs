@@ -18,7 +18,7 @@ const GROUP_HEADER: usize = 4;
 const MAX_VALUE: f32 = 1e38;
 
 /// Bytes of the `row` quantized values of one head and token.
-pub fn row_bytes(row: usize, bits: CacheBits) -> usize {
+pub(super) fn row_bytes(row: usize, bits: CacheBits) -> usize {
     let group = |values: usize| GROUP_HEADER + (values * usize::from(u8::from(bits))).div_ceil(8);
     let rest = row % GROUP;
     row / GROUP * group(GROUP) + if rest > 0 { group(rest) } else { 0 }
@@ -26,7 +26,7 @@ pub fn row_bytes(row: usize, bits: CacheBits) -> usize {
 
 /// Quantizes values of `dtype`, `row` per head and token. `None` if a value is not finite, or close
 /// to overflow.
-pub fn quantize(bytes: &[u8], row: usize, bits: CacheBits, dtype: Dtype) -> Option<Vec<u8>> {
+pub(super) fn quantize(bytes: &[u8], row: usize, bits: CacheBits, dtype: Dtype) -> Option<Vec<u8>> {
     let mut quantized = vec![];
     let mut group = [0.0; GROUP];
     for row in bytes.chunks(row.max(1) * dtype.size()) {
@@ -40,7 +40,7 @@ pub fn quantize(bytes: &[u8], row: usize, bits: CacheBits, dtype: Dtype) -> Opti
 }
 
 /// Fills `bytes` with approximately the values given to [`quantize`].
-pub fn dequantize(mut quantized: &[u8], row: usize, bits: CacheBits, dtype: Dtype, bytes: &mut [u8]) {
+pub(super) fn dequantize(mut quantized: &[u8], row: usize, bits: CacheBits, dtype: Dtype, bytes: &mut [u8]) {
     let mut group = [0.0; GROUP];
     for row in bytes.chunks_mut(row.max(1) * dtype.size()) {
         for values in row.chunks_mut(GROUP * dtype.size()) {

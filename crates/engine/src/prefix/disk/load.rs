@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// State of tokens `from..end`, or a snapshot at `end`, to be stored in memory.
-pub struct LoadedState {
+pub(crate) struct LoadedState {
     pub tokens: Vec<u32>,
     pub from: usize,
     pub end: usize,
@@ -23,7 +23,7 @@ pub struct LoadedState {
 }
 
 /// A load of one sequence's state.
-pub struct Load {
+pub(super) struct Load {
     pub id: u64,
     pub tokens: Vec<u32>,
     pub limit: usize,
@@ -36,7 +36,7 @@ pub struct Load {
 type LoadedLayer = (Option<[i32; 2]>, [Option<Array>; 2]);
 
 /// Builds the arrays of a section.
-pub struct ArrayBuilder {
+pub(super) struct ArrayBuilder {
     section: Section,
     raw: VecDeque<RawLayer>,
     lossy: bool,
@@ -44,7 +44,7 @@ pub struct ArrayBuilder {
 }
 
 impl ArrayBuilder {
-    pub fn new(section: Section, raw: RawSection) -> ArrayBuilder {
+    pub(super) fn new(section: Section, raw: RawSection) -> ArrayBuilder {
         ArrayBuilder { section, raw: raw.layers.into(), lossy: raw.lossy, layers: vec![] }
     }
 
@@ -52,7 +52,7 @@ impl ArrayBuilder {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn advance(&mut self, budget: &mut usize) -> mlx::Result<bool> {
+    pub(super) fn advance(&mut self, budget: &mut usize) -> mlx::Result<bool> {
         while *budget > 0 {
             let Some((window, sides)) = self.raw.pop_front() else { return Ok(true) };
             let bytes: usize = sides.iter().flatten().map(|side| side.bytes()).sum();
@@ -64,7 +64,7 @@ impl ArrayBuilder {
     }
 
     /// The state of a sequence of `tokens` that was loaded up to `position`.
-    pub fn into_state(self, tokens: &[u32], position: usize) -> LoadedState {
+    pub(super) fn into_state(self, tokens: &[u32], position: usize) -> LoadedState {
         let tokens = tokens[..position].to_vec();
         match self.section {
             Section::Span { start, end, .. } => {

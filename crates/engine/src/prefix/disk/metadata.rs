@@ -16,7 +16,7 @@ const MAX_ARRAYS: usize = usize::MAX >> 16;
 /// The JSON of the header; `rename` gives names that differ in the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Metadata {
+pub(super) struct Metadata {
     /// BLAKE3 of everything besides the tokens that determines the bits of the state.
     pub fingerprint: String,
     /// Readable name.
@@ -37,7 +37,7 @@ pub struct Metadata {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LayerSpec {
+pub(super) struct LayerSpec {
     /// First position and end of a sliding window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<[i32; 2]>,
@@ -46,7 +46,7 @@ pub struct LayerSpec {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ArraySpec {
+pub(super) struct ArraySpec {
     pub shape: Vec<i32>,
     pub dtype: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub struct ArraySpec {
 }
 
 impl Metadata {
-    pub fn new(
+    pub(super) fn new(
         [fingerprint, model]: [&str; 2],
         bits: Option<CacheBits>,
         from: usize,
@@ -82,7 +82,7 @@ impl Metadata {
     }
 
     /// Checks that the shapes fit a sequence of `position` tokens.
-    pub fn check(&self, position: usize) -> Result<(), String> {
+    pub(super) fn check(&self, position: usize) -> Result<(), String> {
         let Metadata { from, bits, span, snapshot, .. } = self;
         let tokens = position.checked_sub(*from).ok_or("it begins after its end")?;
         let all = || arrays(span).chain(snapshot.iter().flat_map(|layers| arrays(layers)));
@@ -119,13 +119,13 @@ impl ArraySpec {
         ArraySpec { shape: array.shape().to_vec(), dtype: array.dtype().name().into(), bits }
     }
 
-    pub fn dtype(&self) -> Option<Dtype> {
+    pub(super) fn dtype(&self) -> Option<Dtype> {
         let all = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
         all.into_iter().find(|dtype| dtype.name() == self.dtype)
     }
 
     /// Bytes in the file.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         match self.bits {
             None => self.memory_bytes(),
             Some(bits) => self.elements() / self.row().max(1) * kv_quant::row_bytes(self.row(), bits),
@@ -133,7 +133,7 @@ impl ArraySpec {
     }
 
     /// Bytes in memory.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.elements() * self.dtype().map_or(0, Dtype::size)
     }
 
@@ -142,11 +142,11 @@ impl ArraySpec {
     }
 
     /// Values per head and token.
-    pub fn row(&self) -> usize {
+    pub(super) fn row(&self) -> usize {
         self.shape.last().map_or(0, |&dim| dim as usize)
     }
 }
 
-pub fn arrays(layers: &[LayerSpec]) -> impl Iterator<Item = &ArraySpec> {
+pub(super) fn arrays(layers: &[LayerSpec]) -> impl Iterator<Item = &ArraySpec> {
     layers.iter().flat_map(|layer| &layer.arrays).flatten()
 }

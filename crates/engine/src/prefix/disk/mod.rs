@@ -25,11 +25,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{
-    atomic::write_atomic,
-    fingerprint::Fingerprint,
-    folder::{LAYER_PROFILE_FILE, StoredModel, clear, list},
-};
+pub use self::folder::{StoredModel, clear, list};
+pub(crate) use self::{atomic::write_atomic, fingerprint::Fingerprint, folder::LAYER_PROFILE_FILE};
 use self::{
     index::Index,
     load::{ArrayBuilder, Load, LoadedState},
@@ -52,7 +49,7 @@ const TOUCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The state in memory.
 type Memory = RadixTree<KvSpan, StateSnapshot>;
 
-pub struct DiskTier {
+pub(crate) struct DiskTier {
     folder: PathBuf,
     /// Hash and name.
     model: [String; 2],
@@ -74,7 +71,7 @@ pub struct DiskTier {
 
 impl DiskTier {
     /// Folder of files that apply to this model as computed by this engine.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
@@ -82,7 +79,11 @@ impl DiskTier {
     ///
     /// # Errors
     /// The folder cannot be created or read, or the model's files cannot be hashed.
-    pub fn open(cache: &DiskCache, fingerprint: Fingerprint, needs_snapshots: bool) -> io::Result<DiskTier> {
+    pub(crate) fn open(
+        cache: &DiskCache,
+        fingerprint: Fingerprint,
+        needs_snapshots: bool,
+    ) -> io::Result<DiskTier> {
         let model = fingerprint.finish()?;
         let folder = cache.folder.join(&model[0]);
         folder::create_folder(&folder)?;
@@ -140,36 +141,36 @@ impl DiskTier {
     }
 
     /// The stored part of a sequence, and the last position up to `limit` that can be resumed.
-    pub fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
+    pub(crate) fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
         self.index.find(tokens, limit)
     }
 
     /// Whether a sequence of `tokens` could resume from the disk well past `in_memory`, at `limit`
     /// at most.
-    pub fn has_more(&self, tokens: &[u32], limit: usize, in_memory: usize) -> bool {
+    pub(crate) fn has_more(&self, tokens: &[u32], limit: usize, in_memory: usize) -> bool {
         let (found, position) = self.find(tokens, limit);
         position >= in_memory + MIN_GAIN
             && self.index.files_of(&found, position).iter().all(|file| file.written.get())
     }
 
     /// The id of the load that is running.
-    pub fn active_load(&self) -> Option<u64> {
+    pub(crate) fn active_load(&self) -> Option<u64> {
         self.load.as_ref().map(|load| load.id)
     }
 
-    pub fn is_writing(&self) -> bool {
+    pub(crate) fn is_writing(&self) -> bool {
         (self.job.is_some() || !self.pending.is_empty()) && self.writer.is_alive()
     }
 
     /// Whether state is being read or waits to be written.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.load.is_some() || self.is_writing()
     }
 
     /// Starts to read the state from which a sequence of `tokens` can resume well past `in_memory`,
     /// at `limit` at most; memory stores the keys and values of its first `stored`. Returns the
     /// load's id, or `None` if there is nothing to read.
-    pub fn start_load(
+    pub(crate) fn start_load(
         &mut self,
         tokens: &[u32],
         limit: usize,
@@ -198,7 +199,7 @@ impl DiskTier {
     ///
     /// # Errors
     /// Out of memory; the load is dropped.
-    pub fn poll_load(&mut self, budget: &mut usize, memory: &Memory) -> mlx::Result<Vec<LoadedState>> {
+    pub(crate) fn poll_load(&mut self, budget: &mut usize, memory: &Memory) -> mlx::Result<Vec<LoadedState>> {
         let mut loaded = vec![];
         while let Some(load) = &mut self.load {
             if let Some(builder) = &mut load.builder {
@@ -240,7 +241,7 @@ impl DiskTier {
     }
 
     /// Marks the files of a sequence's first `position` tokens as used.
-    pub fn touch(&mut self, tokens: &[u32], position: usize) {
+    pub(crate) fn touch(&mut self, tokens: &[u32], position: usize) {
         self.apply_write_events();
         let files = self.index.touch(tokens, position);
         let is_due = |time: Option<Instant>| time.is_none_or(|time| time.elapsed() > TOUCH_INTERVAL);
@@ -251,7 +252,7 @@ impl DiskTier {
     }
 
     /// Schedules the state of `tokens` in memory for writing.
-    pub fn enqueue_write(&mut self, tokens: &[u32]) {
+    pub(crate) fn enqueue_write(&mut self, tokens: &[u32]) {
         if let Some(last) = self.pending.back_mut().filter(|last| tokens.starts_with(last)) {
             *last = tokens.to_vec();
         } else {
@@ -265,7 +266,7 @@ impl DiskTier {
     /// # Errors
     /// Evaluating the arrays failed.
     #[track_caller]
-    pub fn advance_writes(&mut self, memory: &Memory, budget: &mut usize) -> mlx::Result<()> {
+    pub(crate) fn advance_writes(&mut self, memory: &Memory, budget: &mut usize) -> mlx::Result<()> {
         self.apply_write_events();
         while *budget > 0 && self.is_writing() {
             let Some(mut job) = self.job.take().or_else(|| self.next_job(memory)) else {
@@ -319,7 +320,7 @@ impl DiskTier {
     }
 
     /// Removes all of this model's files, then calls `done`.
-    pub fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
+    pub(crate) fn clear(&mut self, done: impl FnOnce() + Send + 'static) {
         (self.load, self.job) = (None, None);
         self.pending.clear();
         self.index.clear();
@@ -327,11 +328,11 @@ impl DiskTier {
     }
 
     /// Bytes of state, and number of files.
-    pub fn usage(&self) -> (usize, usize) {
+    pub(crate) fn usage(&self) -> (usize, usize) {
         self.index.usage()
     }
 
-    pub fn budget_bytes(&self) -> usize {
+    pub(crate) fn budget_bytes(&self) -> usize {
         self.budget
     }
 

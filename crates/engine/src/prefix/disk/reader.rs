@@ -12,7 +12,7 @@ use super::segment::{RawSection, Segment};
 /// Sections that may wait in the queue, besides the one that is being read.
 const QUEUED: usize = 1;
 
-pub struct Reader {
+pub(super) struct Reader {
     /// `None` once the thread is to end.
     jobs: Option<Sender<ReadJob>>,
     events: Option<Receiver<(u64, ReadEvent)>>,
@@ -25,7 +25,7 @@ struct ReadJob {
 }
 
 /// A section to read from a file.
-pub struct ReadRequest {
+pub(super) struct ReadRequest {
     pub path: PathBuf,
     /// Position of the first token whose keys and values the file stores.
     pub from: usize,
@@ -33,7 +33,7 @@ pub struct ReadRequest {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Section {
+pub(super) enum Section {
     /// Tokens `start..end` of the sequence, which begin at token `first` of the file.
     Span {
         first: usize,
@@ -43,7 +43,7 @@ pub enum Section {
     Snapshot,
 }
 
-pub enum ReadEvent {
+pub(super) enum ReadEvent {
     Section(Section, RawSection),
     /// Everything requested was read.
     Done,
@@ -54,7 +54,7 @@ pub enum ReadEvent {
 impl Reader {
     /// # Errors
     /// No thread can be started.
-    pub fn start() -> std::io::Result<Reader> {
+    pub(super) fn start() -> std::io::Result<Reader> {
         let (jobs, queue) = channel::<ReadJob>();
         let (sender, events) = sync_channel(QUEUED);
         let work = move || queue.into_iter().for_each(|job| read_all(job, &sender));
@@ -63,7 +63,7 @@ impl Reader {
     }
 
     /// Starts to read; the events have this `id`.
-    pub fn read(&self, id: u64, requests: Vec<ReadRequest>) {
+    pub(super) fn read(&self, id: u64, requests: Vec<ReadRequest>) {
         // If the thread has ended, `take` reports it.
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(ReadJob { id, requests });
@@ -71,7 +71,7 @@ impl Reader {
     }
 
     /// The next event of job `id`, if there is one; `Err` if the thread has ended.
-    pub fn take(&self, id: u64) -> Result<Option<ReadEvent>, ()> {
+    pub(super) fn take(&self, id: u64) -> Result<Option<ReadEvent>, ()> {
         use std::sync::mpsc::TryRecvError::{Disconnected, Empty};
         let Some(events) = &self.events else { return Err(()) };
         loop {

@@ -40,30 +40,30 @@ const READ: usize = 128 << 10;
 /// State of the sequence `tokens`: keys and values of its tokens `from..`, a snapshot after the
 /// last one, or both.
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub(super) struct Segment {
     pub tokens: Vec<u32>,
     pub metadata: Metadata,
 }
 
 /// Bytes of the arrays before quantization, as sent to the writer's thread.
 #[derive(Default)]
-pub struct Payload {
+pub(super) struct Payload {
     pub span: Vec<Vec<u8>>,
     pub snapshot: Vec<Vec<u8>>,
 }
 
 /// Bytes of an array, as sent from the reader's thread.
-pub struct RawArray {
+pub(super) struct RawArray {
     shape: Vec<i32>,
     dtype: Dtype,
     bytes: Vec<u8>,
 }
 
 /// A layer of a section: first position and end of a window, and both arrays.
-pub type RawLayer = (Option<[i32; 2]>, [Option<RawArray>; 2]);
+pub(super) type RawLayer = (Option<[i32; 2]>, [Option<RawArray>; 2]);
 
 /// A checked section of a file, in bytes.
-pub struct RawSection {
+pub(super) struct RawSection {
     pub layers: Vec<RawLayer>,
     /// Even a snapshot without keys may have been computed from quantized ones.
     pub lossy: bool,
@@ -71,7 +71,7 @@ pub struct RawSection {
 
 impl Segment {
     /// Describes the state after `tokens`.
-    pub fn new(
+    pub(super) fn new(
         [fingerprint, model]: [&str; 2],
         bits: Option<CacheBits>,
         tokens: &[u32],
@@ -84,7 +84,7 @@ impl Segment {
     }
 
     /// The file's name: a hash of everything that determines its state.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let Metadata { fingerprint, from, bits, snapshot, .. } = &self.metadata;
         let mut hash = blake3::Hasher::new();
         hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
@@ -94,28 +94,28 @@ impl Segment {
         format!("{}.state", hash.finalize().to_hex())
     }
 
-    pub fn position(&self) -> usize {
+    pub(super) fn position(&self) -> usize {
         self.tokens.len()
     }
 
-    pub fn has_snapshot(&self) -> bool {
+    pub(super) fn has_snapshot(&self) -> bool {
         self.metadata.snapshot.is_some()
     }
 
     /// Bytes of the span and of the snapshot in the file.
-    pub fn bytes(&self) -> [usize; 2] {
+    pub(super) fn bytes(&self) -> [usize; 2] {
         let snapshot = self.metadata.snapshot.as_deref().unwrap_or_default();
         [&self.metadata.span[..], snapshot].map(|layers| arrays(layers).map(ArraySpec::bytes).sum())
     }
 
     /// Bytes of the span and of the snapshot in memory.
-    pub fn memory_bytes(&self) -> [usize; 2] {
+    pub(super) fn memory_bytes(&self) -> [usize; 2] {
         let snapshot = self.metadata.snapshot.as_deref().unwrap_or_default();
         [&self.metadata.span[..], snapshot].map(|layers| arrays(layers).map(ArraySpec::memory_bytes).sum())
     }
 
     /// Maximum bytes of the header.
-    pub fn header_bytes(&self) -> u64 {
+    pub(super) fn header_bytes(&self) -> u64 {
         let metadata = serde_json::to_vec(&self.metadata).map_or(0, |json| json.len() + 2 * 64);
         (FIXED + metadata + 4 * self.tokens.len()) as u64
     }
@@ -124,7 +124,7 @@ impl Segment {
     ///
     /// # Errors
     /// Those of `out`, or a value that cannot be quantized.
-    pub fn write(mut self, payload: Payload, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write(mut self, payload: Payload, out: &mut impl Write) -> io::Result<()> {
         let payload = payload.quantized(&self.metadata)?;
         self.metadata.checksums = [&payload.span, &payload.snapshot].map(|arrays| {
             let mut hash = blake3::Hasher::new();
@@ -148,7 +148,7 @@ impl Segment {
     ///
     /// # Errors
     /// The file is not a valid state file.
-    pub fn open(path: &Path) -> Result<(Segment, SegmentReader), String> {
+    pub(super) fn open(path: &Path) -> Result<(Segment, SegmentReader), String> {
         let mut file = File::open(path).map_err(|e| e.to_string())?;
         let length = file.metadata().map_err(|e| e.to_string())?.len();
         let mut fixed = [0; FIXED];
@@ -186,7 +186,7 @@ impl Segment {
 }
 
 /// Reads the sections after a checked header.
-pub struct SegmentReader {
+pub(super) struct SegmentReader {
     file: File,
     start: u64,
 }
@@ -196,7 +196,7 @@ impl SegmentReader {
     ///
     /// # Errors
     /// The section is invalid.
-    pub fn span(&mut self, segment: &Segment) -> Result<RawSection, String> {
+    pub(super) fn span(&mut self, segment: &Segment) -> Result<RawSection, String> {
         let layers = self.section(&segment.metadata.span, 0, &segment.metadata.checksums[0])?;
         Ok(RawSection { layers, lossy: segment.metadata.bits.is_some() })
     }
@@ -205,7 +205,7 @@ impl SegmentReader {
     ///
     /// # Errors
     /// There is none, or the section is invalid.
-    pub fn snapshot(&mut self, segment: &Segment) -> Result<RawSection, String> {
+    pub(super) fn snapshot(&mut self, segment: &Segment) -> Result<RawSection, String> {
         let layers = segment.metadata.snapshot.as_deref().ok_or("it has no snapshot")?;
         let layers = self.section(layers, segment.bytes()[0], &segment.metadata.checksums[1])?;
         Ok(RawSection { layers, lossy: segment.metadata.bits.is_some() })
@@ -254,12 +254,12 @@ impl SegmentReader {
 }
 
 impl RawArray {
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
     /// Reduces `[kv_heads, tokens, dim]` to tokens `from..to`.
-    pub fn slice_tokens(&mut self, from: usize, to: usize) {
+    pub(super) fn slice_tokens(&mut self, from: usize, to: usize) {
         let [heads, tokens, dim] = self.shape[..] else { return };
         if from == 0 && to == tokens as usize {
             return;
@@ -276,7 +276,7 @@ impl RawArray {
 
     /// # Errors
     /// Out of memory.
-    pub fn into_array(self) -> mlx::Result<Array> {
+    pub(super) fn into_array(self) -> mlx::Result<Array> {
         Array::fill_with(&self.shape, self.dtype, |bytes| {
             bytes.copy_from_slice(&self.bytes);
             Ok(())
@@ -294,7 +294,7 @@ fn zeros(length: usize) -> Result<Vec<u8>, String> {
 }
 
 impl Payload {
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.span.iter().chain(&self.snapshot).map(Vec::len).sum()
     }
 
@@ -327,11 +327,11 @@ fn token_bytes(tokens: &[u32]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A segment with one layer of keys for `tokens`.
-    pub fn segment(tokens: &[u32]) -> (Segment, Payload) {
+    pub(crate) fn segment(tokens: &[u32]) -> (Segment, Payload) {
         let array = ArraySpec { shape: vec![2, tokens.len() as i32, 4], dtype: "float32".into(), bits: None };
         let bytes = (0..array.bytes()).map(|i| i as u8).collect::<Vec<u8>>();
         let metadata = Metadata {

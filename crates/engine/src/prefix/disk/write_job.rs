@@ -5,7 +5,7 @@ use mlx::Array;
 use super::segment::{Payload, Segment};
 use crate::prefix::state::{KvSpan, StateSnapshot};
 
-pub struct WriteJob {
+pub(super) struct WriteJob {
     segment: Segment,
     span: Option<KvSpan>,
     snapshot: Option<StateSnapshot>,
@@ -13,12 +13,12 @@ pub struct WriteJob {
 }
 
 impl WriteJob {
-    pub fn new(segment: Segment, span: Option<KvSpan>, snapshot: Option<StateSnapshot>) -> WriteJob {
+    pub(super) fn new(segment: Segment, span: Option<KvSpan>, snapshot: Option<StateSnapshot>) -> WriteJob {
         WriteJob { segment, span, snapshot, payload: Payload::default() }
     }
 
     /// Bytes of all arrays in memory.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.segment.memory_bytes().iter().sum()
     }
 
@@ -26,7 +26,7 @@ impl WriteJob {
     ///
     /// # Errors
     /// Evaluating the arrays failed.
-    pub fn advance(&mut self, budget: &mut usize) -> mlx::Result<bool> {
+    pub(super) fn advance(&mut self, budget: &mut usize) -> mlx::Result<bool> {
         let span_arrays: Vec<&Array> = self.span.iter().flat_map(KvSpan::arrays).collect();
         let snapshot_arrays: Vec<&Array> = self.snapshot.iter().flat_map(StateSnapshot::arrays).collect();
         let Payload { span, snapshot } = &mut self.payload;
@@ -42,7 +42,7 @@ impl WriteJob {
         Ok(true)
     }
 
-    pub fn into_parts(self) -> (Segment, Payload) {
+    pub(super) fn into_parts(self) -> (Segment, Payload) {
         (self.segment, self.payload)
     }
 }

@@ -20,7 +20,7 @@ use super::{
 /// Bytes that may wait to be written; an empty queue accepts a larger segment.
 const MAX_QUEUED: usize = 256 << 20;
 
-pub struct Writer {
+pub(super) struct Writer {
     /// `None` once the thread is to end.
     jobs: Option<Sender<Job>>,
     events: Receiver<WriteEvent>,
@@ -29,7 +29,7 @@ pub struct Writer {
     thread: Option<JoinHandle<()>>,
 }
 
-pub struct Write {
+pub(super) struct Write {
     pub path: PathBuf,
     pub segment: Segment,
     pub payload: Payload,
@@ -48,7 +48,7 @@ enum Job {
 }
 
 /// A change of files on the disk.
-pub enum WriteEvent {
+pub(super) enum WriteEvent {
     Written(PathBuf),
     Removed(Vec<PathBuf>),
 }
@@ -58,7 +58,7 @@ impl Writer {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(root: PathBuf, folder: PathBuf, budget: u64) -> std::io::Result<Writer> {
+    pub(super) fn start(root: PathBuf, folder: PathBuf, budget: u64) -> std::io::Result<Writer> {
         let (jobs, queue) = channel();
         let (sender, events) = channel();
         let queued = Arc::new(AtomicUsize::new(0));
@@ -98,34 +98,34 @@ impl Writer {
     }
 
     /// Whether the queue accepts `bytes` more.
-    pub fn accepts(&self, bytes: usize) -> bool {
+    pub(super) fn accepts(&self, bytes: usize) -> bool {
         let queued = self.queued.load(Ordering::Relaxed);
         queued == 0 || queued + bytes <= MAX_QUEUED
     }
 
     /// Whether the thread is running.
-    pub fn is_alive(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    pub fn write(&self, write: Write) {
+    pub(super) fn write(&self, write: Write) {
         self.queued.fetch_add(write.payload.bytes(), Ordering::Relaxed);
         self.send(Job::Write(Box::new(write)));
     }
 
-    pub fn touch(&self, paths: Vec<PathBuf>) {
+    pub(super) fn touch(&self, paths: Vec<PathBuf>) {
         self.send(Job::Touch(paths));
     }
 
-    pub fn remove(&self, path: PathBuf) {
+    pub(super) fn remove(&self, path: PathBuf) {
         self.send(Job::Remove(path));
     }
 
-    pub fn clear(&self, done: impl FnOnce() + Send + 'static) {
+    pub(super) fn clear(&self, done: impl FnOnce() + Send + 'static) {
         self.send(Job::Clear(Box::new(done)));
     }
 
-    pub fn events(&self) -> impl Iterator<Item = WriteEvent> {
+    pub(super) fn events(&self) -> impl Iterator<Item = WriteEvent> {
         self.events.try_iter()
     }
 

@@ -20,7 +20,7 @@ enum Victim {
 impl<S: Span, C: HeapSize> RadixTree<S, C> {
     /// Evicts the least valuable state until at most `bytes` are left; returns the number of
     /// evictions.
-    pub fn shrink(&mut self, bytes: usize) -> usize {
+    pub(crate) fn shrink(&mut self, bytes: usize) -> usize {
         let mut evicted = 0;
         while self.bytes > bytes {
             let Some(victim) = self.least_valuable() else { break };
@@ -35,7 +35,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     }
 
     /// Removes everything, tombstones included.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = RadixTree { clock: self.clock, ..RadixTree::new(self.needs_snapshots) };
     }
 

@@ -6,7 +6,7 @@ use super::*;
 
 /// Step costs: milliseconds of a step of one token, and of per_token further token.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub(super) struct Machine {
     pub step: f64,
     pub token: f64,
     /// Largest relative error of a measured step.
@@ -17,7 +17,7 @@ pub struct Machine {
 
 /// A drafter.
 #[derive(Clone, Copy, Debug)]
-pub struct SimulatedDrafter {
+pub(super) struct SimulatedDrafter {
     /// Acceptance of its first token, and of tokens after an accepted one; and the prior.
     pub right: [f64; 2],
     pub prior: f64,
@@ -31,14 +31,14 @@ pub struct SimulatedDrafter {
 
 /// How drafts are chosen.
 #[derive(Clone, Copy, Debug)]
-pub enum Strategy {
+pub(super) enum Strategy {
     Auto,
     Fixed { drafter: usize, depth: usize },
 }
 
 const MAX_DRAFT: usize = 16;
 
-pub struct Simulation {
+pub(super) struct Simulation {
     pub machine: Machine,
     pub drafters: Vec<SimulatedDrafter>,
     pub controller: Controller,
@@ -51,18 +51,18 @@ pub struct Simulation {
 }
 
 impl Machine {
-    pub fn of(self, width: usize) -> f64 {
+    pub(super) fn of(self, width: usize) -> f64 {
         self.step + self.token * (width - 1) as f64
     }
 
     /// The costs measured at load.
-    pub fn costs(self) -> StepCosts {
+    pub(super) fn costs(self) -> StepCosts {
         StepCosts::at_load([1, 2, 4, 8, 16, 32].map(|width| (width, self.of(width))).to_vec())
     }
 }
 
 impl Simulation {
-    pub fn new(machine: Machine, drafters: &[SimulatedDrafter]) -> Simulation {
+    pub(super) fn new(machine: Machine, drafters: &[SimulatedDrafter]) -> Simulation {
         let prior = drafters.iter().map(|simulated| [simulated.prior; CONFIDENCE_BINS]).collect();
         let controller = Controller::new(machine.costs(), prior);
         Simulation { machine, drafters: drafters.to_vec(), controller, answers: 0, steps: 0, drafted: 0 }
@@ -89,7 +89,7 @@ impl Simulation {
     }
 
     /// Milliseconds for an answer of `tokens` tokens; `max_tokens` are allowed.
-    pub fn answer(&mut self, strategy: Strategy, tokens: usize, max_tokens: usize) -> f64 {
+    pub(super) fn answer(&mut self, strategy: Strategy, tokens: usize, max_tokens: usize) -> f64 {
         let (mut stats, mut length, mut elapsed, mut steps) = (SequenceStats::default(), 1, 0.0, 0);
         self.answers += 1;
         let mut catch_up: Vec<f64> = self.drafters.iter().map(|simulated| simulated.catch_up_cost).collect();
@@ -179,14 +179,14 @@ impl Simulation {
     }
 
     /// Speed relative to plain decoding for consecutive answers of these lengths.
-    pub fn speed(&mut self, strategy: Strategy, answers: &[usize]) -> f64 {
+    pub(super) fn speed(&mut self, strategy: Strategy, answers: &[usize]) -> f64 {
         let ms: f64 = answers.iter().map(|&tokens| self.answer(strategy, tokens, tokens + 1000)).sum();
         let tokens: usize = answers.iter().map(|tokens| tokens - 1).sum();
         tokens as f64 * self.machine.step / ms
     }
 
     /// The best relative speed of any fixed drafter and depth, or of plain decoding.
-    pub fn best(machine: Machine, drafters: &[SimulatedDrafter], answers: &[usize]) -> f64 {
+    pub(super) fn best(machine: Machine, drafters: &[SimulatedDrafter], answers: &[usize]) -> f64 {
         let ways = (0..drafters.len()).flat_map(|drafter| [1, 2, 3, 5, 7, 15].map(|depth| (drafter, depth)));
         let speed = |(drafter, depth)| {
             Simulation::new(machine, drafters).speed(Strategy::Fixed { drafter, depth }, answers)

@@ -22,11 +22,11 @@ use crate::{
 
 /// Most hidden states that wait for the next draft: they take more memory than the keys and values
 /// made of them.
-pub const MAX_PENDING: usize = 256;
+pub(crate) const MAX_PENDING: usize = 256;
 /// Assumes that the drafter's confidence predicts acceptance.
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.15, 0.4, 0.55, 0.65, 0.75, 0.9];
 
-pub struct DFlashDrafter {
+pub(crate) struct DFlashDrafter {
     model: Rc<dyn Model>,
     block: DFlash,
 }
@@ -53,7 +53,7 @@ struct DFlashRow<'a> {
 
 impl DFlashDrafter {
     /// `block` was loaded for `model`.
-    pub fn new(model: Rc<dyn Model>, block: DFlash) -> DFlashDrafter {
+    pub(crate) fn new(model: Rc<dyn Model>, block: DFlash) -> DFlashDrafter {
         DFlashDrafter { model, block }
     }
 

@@ -7,9 +7,9 @@ use nn::Recurrence;
 use crate::{cache::Cache, prefix::common};
 
 /// Positions of a draft to which recurrent state can return without being computed again.
-pub const ROLLBACK_POINTS: usize = 8;
+pub(crate) const ROLLBACK_POINTS: usize = 8;
 
-pub struct DraftContext {
+pub(crate) struct DraftContext {
     pub caches: Vec<Cache>,
     /// Tokens whose state is in the caches; the last ones may be drafted.
     pub tokens: Vec<u32>,
@@ -23,19 +23,19 @@ pub struct DraftContext {
 
 impl DraftContext {
     /// `caches` hold `tokens`, none of which is drafted.
-    pub fn new(caches: Vec<Cache>, tokens: Vec<u32>, snapshot_at: BTreeSet<usize>) -> DraftContext {
+    pub(crate) fn new(caches: Vec<Cache>, tokens: Vec<u32>, snapshot_at: BTreeSet<usize>) -> DraftContext {
         DraftContext { num_known: tokens.len(), caches, tokens, snapshot_at, rollback_points: vec![] }
     }
 
     /// Adds known tokens, which are computed next.
-    pub fn extend(&mut self, tokens: &[u32]) {
+    pub(crate) fn extend(&mut self, tokens: &[u32]) {
         self.tokens.extend(tokens);
         self.num_known = self.tokens.len();
         self.rollback_points.clear();
     }
 
     /// Remembers the recurrent state after `drafted` tokens of a draft.
-    pub fn add_rollback_point(&mut self, drafted: usize) {
+    pub(crate) fn add_rollback_point(&mut self, drafted: usize) {
         if drafted < ROLLBACK_POINTS {
             let recurrent = self.caches.iter().filter_map(|cache| match cache {
                 Cache::Recurrent(recurrent) => Some(recurrent.clone()),
@@ -47,13 +47,13 @@ impl DraftContext {
 
     /// Returns to a common prefix with `tokens`, without their last one; `None` if its state is
     /// gone.
-    pub fn rewind_to_match(self, tokens: &[u32]) -> Option<DraftContext> {
+    pub(crate) fn rewind_to_match(self, tokens: &[u32]) -> Option<DraftContext> {
         let common = common(&self.tokens, &tokens[..tokens.len() - 1]);
         self.rewind_to(common)
     }
 
     /// Returns to its first `length` tokens, or a few less; `None` if their state is gone.
-    pub fn rewind_to(mut self, length: usize) -> Option<DraftContext> {
+    pub(crate) fn rewind_to(mut self, length: usize) -> Option<DraftContext> {
         if length < self.tokens.len() {
             let point = self.rollback_points.iter().rev().find(|(at, _)| *at <= length);
             let is_recurrent = self.caches.iter().any(|cache| matches!(cache, Cache::Recurrent(_)));

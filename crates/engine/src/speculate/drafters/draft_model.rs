@@ -28,7 +28,7 @@ const CATCH_UP_WIDTH: usize = 32;
 /// Assumes that the draft model's confidence predicts acceptance.
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.2, 0.4, 0.55, 0.65, 0.75, 0.9];
 
-pub struct DraftModel {
+pub(crate) struct DraftModel {
     model: Rc<dyn Model>,
     /// Costs of its steps.
     costs: StepCosts,
@@ -57,7 +57,12 @@ struct DraftRow<'a> {
 impl DraftModel {
     /// `model` has the tokens of the model that it drafts for. Keeps at most `prefix_bytes` of
     /// state of finished sequences.
-    pub fn new(model: Rc<dyn Model>, costs: StepCosts, options: &Options, prefix_bytes: usize) -> DraftModel {
+    pub(crate) fn new(
+        model: Rc<dyn Model>,
+        costs: StepCosts,
+        options: &Options,
+        prefix_bytes: usize,
+    ) -> DraftModel {
         let options = Options { prefix_cache_bytes: prefix_bytes, ..options.clone() };
         DraftModel {
             prefix: PrefixCache::new(&options, &model.make_caches(), None, None),

@@ -5,7 +5,7 @@ use crate::speculate::{
     drafter::{Draft, DraftRequest, Drafter, DrafterInfo},
 };
 
-pub struct ForcedDrafter;
+pub(crate) struct ForcedDrafter;
 
 impl Drafter for ForcedDrafter {
     fn info(&self) -> DrafterInfo {

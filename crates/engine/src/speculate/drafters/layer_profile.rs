@@ -22,7 +22,7 @@ const VERIFICATION_COST: f64 = 0.1;
 const DEPTH: i32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LayerProfile {
+pub(crate) struct LayerProfile {
     /// For each layer but the first: mean cosine similarity of the residual stream before and after
     /// it.
     similarity: Vec<f32>,
@@ -33,7 +33,7 @@ pub struct LayerProfile {
 
 impl LayerProfile {
     /// Reads a file; `None` if it is not the profile of a model with `layers` layers.
-    pub fn open(path: &Path, layers: usize) -> Option<LayerProfile> {
+    pub(crate) fn open(path: &Path, layers: usize) -> Option<LayerProfile> {
         let profile: LayerProfile = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         let is_valid = profile.similarity.len() + 1 == layers
             && profile.similarity.iter().all(|x| x.abs() <= 1.01)
@@ -46,13 +46,13 @@ impl LayerProfile {
 
     /// # Errors
     /// The file cannot be written; no partial file is left.
-    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+    pub(crate) fn save(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self)?;
         write_atomic(path, |file| file.write_all(&text))
     }
 
     /// The layers without which drafts are expected to be fastest, ascending.
-    pub fn skipped(&self) -> Vec<usize> {
+    pub(crate) fn skipped(&self) -> Vec<usize> {
         let layers = (self.similarity.len() + 1) as f64;
         let speed = |&(count, agreement): &(usize, f64)| {
             let relative_cost = 1.0 - count as f64 / layers;
@@ -78,13 +78,13 @@ impl LayerProfile {
 }
 
 /// The layers to skip before a profile is measured.
-pub fn default_skipped(layers: usize) -> Vec<usize> {
+pub(crate) fn default_skipped(layers: usize) -> Vec<usize> {
     (1..layers.saturating_sub(1)).skip(1).step_by(2).collect()
 }
 
 /// Measures the profile of a model in slices: a pass with all layers, then one for each number of
 /// skipped layers.
-pub struct LayerProfiler {
+pub(crate) struct LayerProfiler {
     model: Rc<dyn Model>,
     text: Vec<u32>,
     slices: SliceSizer,
@@ -102,7 +102,7 @@ pub struct LayerProfiler {
 
 impl LayerProfiler {
     /// For a model with at least three layers, on a text of at least two tokens.
-    pub fn new(model: Rc<dyn Model>, text: Vec<u32>) -> LayerProfiler {
+    pub(crate) fn new(model: Rc<dyn Model>, text: Vec<u32>) -> LayerProfiler {
         let layers = model.layers();
         let mut counts = TRIED.map(|eighths| (layers * eighths / 8).clamp(1, layers - 2)).to_vec();
         counts.dedup();
@@ -125,7 +125,7 @@ impl LayerProfiler {
     /// # Errors
     /// Computing it failed.
     #[track_caller]
-    pub fn slice(&mut self) -> mlx::Result<Option<LayerProfile>> {
+    pub(crate) fn slice(&mut self) -> mlx::Result<Option<LayerProfile>> {
         let at = self.picked.len();
         let n = self.slices.next(self.text.len() - at);
         let text = &self.text[at..at + n];

@@ -23,12 +23,12 @@ use crate::{
 };
 
 /// Name of the drafter.
-pub const LAYER_SKIP: &str = "self";
+pub(crate) const LAYER_SKIP: &str = "self";
 /// Least mean probability of a draft's tokens, by the skipping model, for each confidence bin.
 const BIN_STARTS: [f64; CONFIDENCE_BINS] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.3, 0.4, 0.5, 0.65, 0.8, 0.9];
 
-pub struct LayerSkip {
+pub(crate) struct LayerSkip {
     model: Rc<dyn Model>,
     skipped: Vec<usize>,
     /// A draft grows while its probability is at least this.
@@ -53,7 +53,7 @@ struct SkipRow<'a, 'b> {
 
 impl LayerSkip {
     /// With the profile in `file`, if there is one; `None` for a model without layers to skip.
-    pub fn new(model: Rc<dyn Model>, file: Option<PathBuf>) -> Option<LayerSkip> {
+    pub(crate) fn new(model: Rc<dyn Model>, file: Option<PathBuf>) -> Option<LayerSkip> {
         let layers = model.layers();
         if layers < 3 {
             return None;
@@ -74,7 +74,7 @@ impl LayerSkip {
 
     /// Without the `skipped` layers, in drafts of at least this probability.
     #[cfg(test)]
-    pub fn without(model: Rc<dyn Model>, skipped: Vec<usize>, min_probability: f64) -> LayerSkip {
+    pub(crate) fn without(model: Rc<dyn Model>, skipped: Vec<usize>, min_probability: f64) -> LayerSkip {
         LayerSkip {
             model,
             skipped,
@@ -87,7 +87,7 @@ impl LayerSkip {
     }
 
     #[cfg(test)]
-    pub fn skipped(&self) -> &[usize] {
+    pub(crate) fn skipped(&self) -> &[usize] {
         &self.skipped
     }
 

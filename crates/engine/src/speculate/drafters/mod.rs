@@ -1,13 +1,13 @@
 //! The drafters, one per file.
 
-pub mod dflash;
-pub mod draft_context;
-pub mod draft_model;
-pub mod forced;
-pub mod layer_profile;
-pub mod layer_skip;
-pub mod mtp;
-pub mod ngram;
+pub(crate) mod dflash;
+pub(crate) mod draft_context;
+pub(crate) mod draft_model;
+pub(crate) mod forced;
+pub(crate) mod layer_profile;
+pub(crate) mod layer_skip;
+pub(crate) mod mtp;
+pub(crate) mod ngram;
 mod ngram_index;
 mod rows;
-pub mod scripted;
+pub(crate) mod scripted;

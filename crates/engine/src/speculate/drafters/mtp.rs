@@ -23,7 +23,7 @@ use crate::{
 /// Most hidden states that wait for the head. Older ones are dropped and the head does without
 /// them, so that a long prompt, or a long time without drafts, costs nothing; see
 /// docs/adr/0015-mtp-head.md.
-pub const MAX_PENDING: usize = 256;
+pub(crate) const MAX_PENDING: usize = 256;
 /// Cost of a drafted token relative to a plain step of merlin: one layer of thirteen, and the
 /// output head.
 const RELATIVE_COST: f64 = 0.2;
@@ -36,7 +36,7 @@ const MANY: usize = 64;
 /// Pending hidden states that need no catch-up: this many accumulate from one draft to the next.
 const FEW: usize = 16;
 
-pub struct MtpDrafter {
+pub(crate) struct MtpDrafter {
     model: Rc<dyn Model>,
     /// Measured milliseconds of a drafted token, and of catching up with one hidden state; 0
     /// before.
@@ -50,7 +50,7 @@ pub struct MtpDrafter {
 
 impl MtpDrafter {
     /// `None` if the model has no head.
-    pub fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
+    pub(crate) fn new(model: Rc<dyn Model>) -> Option<MtpDrafter> {
         model.mtp()?;
         Some(MtpDrafter { model, latency: 0.0, catch_up: 0.0, measuring: None, prepared: false })
     }
@@ -176,7 +176,7 @@ impl Calibrated for MtpDrafter {
 
 /// The head's state of one sequence: caches computed from the model's hidden states, never from the
 /// head's own.
-pub struct HeadContext {
+pub(crate) struct HeadContext {
     caches: Vec<Cache>,
     /// Hidden states of consecutive positions that the head has not computed, `[n, hidden_size]`
     /// each.
@@ -188,7 +188,7 @@ pub struct HeadContext {
 }
 
 /// A sequence to draft for.
-pub struct HeadRow<'a> {
+pub(crate) struct HeadRow<'a> {
     pub context: &'a mut HeadContext,
     /// All known tokens: the hidden states of all but the last were observed.
     pub tokens: &'a [u32],
@@ -198,17 +198,17 @@ pub struct HeadRow<'a> {
 
 /// Row and position of a drafted token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DraftPosition {
+pub(crate) struct DraftPosition {
     pub row: usize,
     pub position: usize,
 }
 
 /// Picks tokens, uint32 `[n]`, from float32 logits `[n, vocab_size]`, one for each position: what
 /// the sequences' own samplers would pick. Drafts with the same noise are accepted more often.
-pub type Choose<'a> = dyn FnMut(&Array, &[DraftPosition]) -> Array + 'a;
+pub(crate) type Choose<'a> = dyn FnMut(&Array, &[DraftPosition]) -> Array + 'a;
 
 impl HeadContext {
-    pub fn new(mtp: &Mtp) -> HeadContext {
+    pub(crate) fn new(mtp: &Mtp) -> HeadContext {
         HeadContext { caches: mtp.make_caches(), pending: VecDeque::new(), from: 0, to: 0 }
     }
 
@@ -218,7 +218,7 @@ impl HeadContext {
     /// # Panics
     /// If they were observed before, which is a bug.
     #[track_caller]
-    pub fn observe(&mut self, at: usize, hidden: &Array) {
+    pub(crate) fn observe(&mut self, at: usize, hidden: &Array) {
         assert!(at >= self.to, "positions from {at} on were observed before, up to {}", self.to);
         if at > self.to {
             self.pending.clear();
@@ -238,7 +238,7 @@ impl HeadContext {
 
     /// The position that comes next.
     #[cfg(test)]
-    pub fn observed(&self) -> usize {
+    pub(crate) fn observed(&self) -> usize {
         self.to
     }
 
@@ -289,7 +289,7 @@ impl HeadRow<'_> {
 /// nothing to start from. All rows go through the head together, and each gets the draft that it
 /// would get alone.
 #[track_caller]
-pub fn draft_rows(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> Vec<Option<Array>> {
+pub(crate) fn draft_rows(model: &dyn Model, rows: &mut [HeadRow], choose: &mut Choose) -> Vec<Option<Array>> {
     let mut drafts: Vec<Vec<Array>> = rows.iter().map(|_| vec![]).collect();
     let mut going: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].is_ready()).collect();
     if let (Some(mtp), false) = (model.mtp(), going.is_empty()) {

@@ -16,12 +16,12 @@ const PRIOR: [f64; CONFIDENCE_BINS] = [0.3, 0.4, 0.5, 0.65, 0.85, 0.93];
 /// A draft from a table ends where the probability of all of it is less than this.
 const MIN_PROBABILITY: f32 = 0.3;
 
-pub struct NgramDrafter {
+pub(crate) struct NgramDrafter {
     table: Option<Arc<NgramTable>>,
 }
 
 impl NgramDrafter {
-    pub fn new(table: Option<Arc<NgramTable>>) -> NgramDrafter {
+    pub(crate) fn new(table: Option<Arc<NgramTable>>) -> NgramDrafter {
         NgramDrafter { table }
     }
 

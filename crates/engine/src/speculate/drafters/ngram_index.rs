@@ -26,7 +26,7 @@ const BIN_STARTS: [usize; CONFIDENCE_BINS] = [2, 3, 4, 6, 12, 24];
 
 /// A token costs a few lookups, whatever the length of the sequence.
 #[derive(Default)]
-pub struct NgramIndex {
+pub(super) struct NgramIndex {
     /// Indexed tokens.
     length: usize,
     /// Position after the latest occurrence of a pair, other than the one at the end.
@@ -58,13 +58,13 @@ struct Match {
 
 impl NgramIndex {
     /// Acceptance that drafts would have had in the prompt.
-    pub fn prompt_acceptance(&self) -> &AcceptanceByBin {
+    pub(super) fn prompt_acceptance(&self) -> &AcceptanceByBin {
         &self.prompt_acceptance
     }
 
     /// Indexes new tokens, and replays drafts for the first `prompt` tokens. The work per token is
     /// bounded.
-    pub fn extend(&mut self, tokens: &[u32], prompt: usize) {
+    pub(super) fn extend(&mut self, tokens: &[u32], prompt: usize) {
         for end in self.length + 1..=tokens.len() {
             let tokens = &tokens[..end];
             // While the best match continues, no other can be longer by more than a token.
@@ -87,7 +87,7 @@ impl NgramIndex {
 
     /// The tokens that followed the best match, repeated from there if they reach the end of the
     /// sequence.
-    pub fn draft(&self, tokens: &[u32], depth: usize) -> Draft {
+    pub(super) fn draft(&self, tokens: &[u32], depth: usize) -> Draft {
         let Some(best) = self.best.filter(|best| best.length >= MIN_MATCH) else {
             return Draft::default();
         };

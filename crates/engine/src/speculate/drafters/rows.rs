@@ -5,7 +5,7 @@ use mlx::Array;
 use crate::{sample::Sampler, speculate::drafter::DraftRequest};
 
 /// Rows `indices`, ascending, of `x`.
-pub fn pick(x: &Array, indices: &[i32]) -> Array {
+pub(super) fn pick(x: &Array, indices: &[i32]) -> Array {
     match *indices {
         _ if indices.len() as i32 == x.dim(0) => x.clone(),
         [index] => x.slice(0, index, index + 1),
@@ -13,7 +13,7 @@ pub fn pick(x: &Array, indices: &[i32]) -> Array {
     }
 }
 
-pub fn concatenated(parts: &[Array]) -> Array {
+pub(super) fn concatenated(parts: &[Array]) -> Array {
     match parts {
         [one] => one.clone(),
         _ => Array::concatenate(parts, 0),
@@ -21,7 +21,7 @@ pub fn concatenated(parts: &[Array]) -> Array {
 }
 
 /// The sampler of a sequence, with its noise and penalties.
-pub fn sampler(request: &DraftRequest, vocab_size: usize) -> Sampler {
+pub(super) fn sampler(request: &DraftRequest, vocab_size: usize) -> Sampler {
     let (prompt, output) = request.tokens.split_at(request.prompt);
     Sampler::new(request.sampling, vocab_size, prompt, output)
 }

@@ -20,7 +20,7 @@ pub struct Script {
     pub seed: u64,
 }
 
-pub struct ScriptedDrafter(pub Script);
+pub(crate) struct ScriptedDrafter(pub Script);
 
 impl Drafter for ScriptedDrafter {
     fn info(&self) -> DrafterInfo {

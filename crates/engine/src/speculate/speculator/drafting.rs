@@ -31,7 +31,7 @@ impl Speculator {
     ///
     /// # Errors
     /// A drafter failed.
-    pub fn wants_draft<T: DraftTarget>(&mut self, target: &mut T, rows: usize) -> mlx::Result<bool> {
+    pub(crate) fn wants_draft<T: DraftTarget>(&mut self, target: &mut T, rows: usize) -> mlx::Result<bool> {
         let view = target.view();
         let max_depth = view.max_draft.saturating_sub(1).min(MAX_DEPTH);
         if max_depth == 0 {
@@ -62,7 +62,7 @@ impl Speculator {
     ///
     /// # Errors
     /// A drafter failed.
-    pub fn draft<T: DraftTarget>(&mut self, running: &mut [T], rows: usize) -> mlx::Result<()> {
+    pub(crate) fn draft<T: DraftTarget>(&mut self, running: &mut [T], rows: usize) -> mlx::Result<()> {
         let mut step = OtherRows { rows, width: rows, expected_tokens: rows as f64 };
         let is_plain = self.is_plain_step();
         let mut planned: Vec<PlannedDraft> = vec![];

@@ -9,7 +9,7 @@ use super::{
 use crate::{cache::CacheGuard, prefix::LAYER_PROFILE_FILE};
 
 /// Families in which layers can be skipped.
-pub fn models() -> impl Iterator<Item = &'static str> {
+pub(super) fn models() -> impl Iterator<Item = &'static str> {
     MODELS.into_iter().filter(|golden| *golden != "gemma4_e-a")
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with a recorded checkpoint.
-pub fn folder(name: &str) -> TempDir {
+pub(crate) fn folder(name: &str) -> TempDir {
     let recorded = recorded().join(name);
     let folder = tempfile::tempdir().expect("a folder");
     let text = fs::read_to_string(recorded.join("golden.json")).expect("golden.json");
@@ -23,12 +23,12 @@ pub fn folder(name: &str) -> TempDir {
 }
 
 /// The folder of the goldens.
-pub fn recorded() -> PathBuf {
+pub(crate) fn recorded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/tests/goldens")
 }
 
 /// Writes model.safetensors into `folder`, or the shards of `golden` and their index.
-pub fn write(golden: &Value, folder: &Path) {
+pub(crate) fn write(golden: &Value, folder: &Path) {
     let seed = golden["seed"].as_u64().expect("seed");
     let specs: BTreeMap<&str, &Value> = golden["tensors"]
         .as_object()
@@ -63,7 +63,7 @@ fn write_file(seed: u64, specs: &BTreeMap<&str, &Value>, path: &Path) {
 
 /// The bytes of tensor `name`. Element i is derived from output i of SplitMix64, seeded with the
 /// name's hash xor `seed`, as `spec` says.
-pub fn values(name: &str, seed: u64, spec: &Value) -> Vec<u8> {
+pub(crate) fn values(name: &str, seed: u64, spec: &Value) -> Vec<u8> {
     let count = shape(spec).iter().product::<usize>() as u64;
     let start = fnv1a(name) ^ seed;
     let outputs = (1..=count).map(|i| splitmix64(start.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))));

@@ -7,12 +7,12 @@ use super::{Constraint, ConstraintState, TokenSet};
 /// Allows few tokens at a time, of a vocabulary of at least 250. The poison of the engine's own
 /// tests is not among them.
 #[derive(Debug)]
-pub struct Winding;
+pub(crate) struct Winding;
 
 /// A number that stands for the tokens so far, after each of them.
 struct Winds(Vec<u64>);
 
-pub fn winding() -> Option<Arc<dyn Constraint>> {
+pub(crate) fn winding() -> Option<Arc<dyn Constraint>> {
     Some(Arc::new(Winding))
 }
 

@@ -14,30 +14,31 @@ use super::{
 
 /// One model per kind of cache: keys and values, windows, recurrences and keys, convolutions,
 /// latents.
-pub const MODELS: [&str; 5] = ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
+pub(crate) const MODELS: [&str; 5] =
+    ["qwen3-a", "gemma3_text-a", "qwen3_5-text-sharded", "lfm2-a", "deepseek_v3-a"];
 
 /// A model and its disk cache.
-pub struct DiskModel {
+pub(crate) struct DiskModel {
     pub folder: tempfile::TempDir,
     pub disk: tempfile::TempDir,
 }
 
 impl DiskModel {
-    pub fn new(golden: &str) -> DiskModel {
+    pub(crate) fn new(golden: &str) -> DiskModel {
         DiskModel { folder: checkpoint::folder(golden), disk: tempfile::tempdir().expect("a folder") }
     }
 
-    pub fn start(&self, options: Options) -> Engine {
+    pub(crate) fn start(&self, options: Options) -> Engine {
         let options = Options { device: Some(Device::Cpu), ..options };
         start(Checkpoint::Folder(self.folder.path().into()), options, |_| {}).expect("loads")
     }
 
     /// An engine without a prefix cache.
-    pub fn cold(&self) -> Engine {
+    pub(crate) fn cold(&self) -> Engine {
         self.start(Options { prefix_cache_bytes: 0, ..Options::default() })
     }
 
-    pub fn with_disk(&self, bytes: usize) -> Options {
+    pub(crate) fn with_disk(&self, bytes: usize) -> Options {
         let folder = self.disk.path().into();
         Options {
             disk_cache: Some(DiskCache { folder, bytes, bits: None }),
@@ -47,12 +48,12 @@ impl DiskModel {
     }
 
     /// An engine with a prefix cache and the disk cache.
-    pub fn warm(&self) -> Engine {
+    pub(crate) fn warm(&self) -> Engine {
         self.start(self.with_disk(1 << 30))
     }
 
     /// State files.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
         let mut files = files(self.disk.path());
         files.retain(|path| path.extension().is_some_and(|extension| extension == "state"));
         files
@@ -68,10 +69,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Total bytes of files.
-pub fn total_bytes(files: &[PathBuf]) -> u64 {
+pub(crate) fn total_bytes(files: &[PathBuf]) -> u64 {
     files.iter().map(|path| fs::metadata(path).expect("a file").len()).sum()
 }
 
-pub fn ask(engine: &Engine, prompt: &[u32]) -> Answer {
+pub(crate) fn ask(engine: &Engine, prompt: &[u32]) -> Answer {
     answer(submit(engine, request(prompt.to_vec(), 4)))
 }

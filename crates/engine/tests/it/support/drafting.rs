@@ -7,7 +7,7 @@ use super::requests::{Random, answer, any_request, submit};
 /// Submits a number of requests together in each of `rounds`, each with one of the `modes`, and
 /// cancels one of `cancel_one_of`. Answers equal those of `plain` to the bit; those of cancelled
 /// requests are prefixes. Returns the number of drafted tokens.
-pub fn check(
+pub(crate) fn check(
     what: &str,
     [plain, engine]: [&Engine; 2],
     seed: u64,

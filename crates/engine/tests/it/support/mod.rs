@@ -1,12 +1,12 @@
 //! Shared by several tests: recorded checkpoints, requests and their answers.
 
-pub mod checkpoint;
-pub mod constraints;
-pub mod disk_model;
-pub mod document;
-pub mod drafting;
-pub mod recorded;
-pub mod requests;
-pub mod skipped;
+pub(crate) mod checkpoint;
+pub(crate) mod constraints;
+pub(crate) mod disk_model;
+pub(crate) mod document;
+pub(crate) mod drafting;
+pub(crate) mod recorded;
+pub(crate) mod requests;
+pub(crate) mod skipped;
 
 use lanner_engine::{Constraint, ConstraintState, TokenSet};

@@ -16,14 +16,14 @@ use super::{checkpoint, skipped::skipped};
 const TIE: f32 = 1e-3;
 
 #[derive(Deserialize)]
-pub struct Golden {
+pub(crate) struct Golden {
     #[serde(default)]
     pub reference: String,
     pub cases: Vec<Case>,
 }
 
 #[derive(Deserialize)]
-pub struct Case {
+pub(crate) struct Case {
     pub prompt_ids: Vec<u32>,
     logit_positions: Vec<usize>,
     logits: Vec<Vec<f32>>,
@@ -35,7 +35,7 @@ pub struct Case {
 
 impl Case {
     /// The request to the engine.
-    pub fn request(&self) -> Request {
+    pub(crate) fn request(&self) -> Request {
         Request {
             logits: true,
             ignore_eos: true,
@@ -44,7 +44,7 @@ impl Case {
     }
 
     /// The reference's logits by position, those of generated tokens only up to step `last`.
-    pub fn expected(&self, last: usize) -> impl Iterator<Item = (usize, &[f32])> {
+    pub(crate) fn expected(&self, last: usize) -> impl Iterator<Item = (usize, &[f32])> {
         let prompt = self.logit_positions.iter().copied().zip(self.logits.iter().map(Vec::as_slice));
         let steps = self.decode_logits.iter().filter(move |(step, _)| **step <= last);
         prompt.chain(steps.map(|(step, logits)| (self.prompt_ids.len() - 1 + step, logits.as_slice())))
@@ -57,7 +57,7 @@ impl Case {
 }
 
 /// The result of a request: tokens, and logits by position.
-pub struct Answer {
+pub(crate) struct Answer {
     pub tokens: Vec<u32>,
     pub logits: Vec<Vec<f32>>,
     pub usage: Usage,
@@ -65,7 +65,7 @@ pub struct Answer {
 
 impl Answer {
     /// Bit for bit.
-    pub fn equals(&self, other: &Answer) -> bool {
+    pub(crate) fn equals(&self, other: &Answer) -> bool {
         let bits = |answer: &Answer| -> Vec<Vec<u32>> {
             answer.logits.iter().map(|l| l.iter().map(|v| v.to_bits()).collect()).collect()
         };
@@ -74,7 +74,7 @@ impl Answer {
 }
 
 /// Folders of our goldens and of LANNER_GOLDENS, with long prompts or without.
-pub fn folders(long: bool) -> Vec<PathBuf> {
+pub(crate) fn folders(long: bool) -> Vec<PathBuf> {
     let more = std::env::var_os("LANNER_GOLDENS").map(PathBuf::from);
     if more.is_none() {
         skipped("checkpoints from elsewhere: LANNER_GOLDENS is not set");
@@ -90,21 +90,21 @@ pub fn folders(long: bool) -> Vec<PathBuf> {
     folders
 }
 
-pub fn name(folder: &Path) -> String {
+pub(crate) fn name(folder: &Path) -> String {
     folder.file_name().expect("a name").to_string_lossy().into_owned()
 }
 
-pub fn holds_weights(folder: &Path) -> bool {
+pub(crate) fn holds_weights(folder: &Path) -> bool {
     ["model.safetensors", "model.safetensors.index.json"].iter().any(|file| folder.join(file).exists())
 }
 
-pub fn golden(folder: &Path) -> Golden {
+pub(crate) fn golden(folder: &Path) -> Golden {
     let text = std::fs::read_to_string(folder.join("golden.json")).expect("golden.json");
     serde_json::from_str(&text).expect("a golden")
 }
 
 /// Runs `check` on each folder, and reports all failures and panics at the end.
-pub fn check_each(folders: &[PathBuf], mut check: impl FnMut(&Path) -> Result<String, String>) {
+pub(crate) fn check_each(folders: &[PathBuf], mut check: impl FnMut(&Path) -> Result<String, String>) {
     let mut failures = vec![];
     for folder in folders {
         let name = name(folder);
@@ -117,7 +117,7 @@ pub fn check_each(folders: &[PathBuf], mut check: impl FnMut(&Path) -> Result<St
     assert!(failures.is_empty(), "{} goldens fail:\n{}", failures.len(), failures.join("\n"));
 }
 
-pub fn options(options: Options) -> Options {
+pub(crate) fn options(options: Options) -> Options {
     Options { device: Some(Device::Cpu), dtype: Some(Dtype::Float32), ..options }
 }
 
@@ -125,7 +125,7 @@ fn load(folder: &Path, with: Options) -> Result<Engine, String> {
     lanner_engine::start(Checkpoint::Folder(folder.into()), options(with), |_| {}).map_err(|e| e.to_string())
 }
 
-pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
+pub(crate) fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
     let (sender, events) = mpsc::channel();
     let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("a valid request");
     move || {
@@ -151,7 +151,7 @@ pub fn ask(engine: &Engine, request: Request) -> impl FnOnce() -> Answer {
     }
 }
 
-pub fn largest_difference(got: &[f32], expected: &[f32]) -> f32 {
+pub(crate) fn largest_difference(got: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(got.len(), expected.len());
     got.iter()
         .zip(expected)
@@ -161,7 +161,7 @@ pub fn largest_difference(got: &[f32], expected: &[f32]) -> f32 {
 
 /// The largest difference of a logit of a float32 answer. Fails if it exceeds `bound`, or if greedy
 /// tokens differ.
-pub fn check(case: &Case, answer: &Answer, bound: f32) -> Result<f32, String> {
+pub(crate) fn check(case: &Case, answer: &Answer, bound: f32) -> Result<f32, String> {
     let decided = case.decided();
     if answer.tokens[..decided] != case.greedy_ids[..decided] {
         return Err("other greedy tokens".into());
@@ -178,7 +178,7 @@ pub fn check(case: &Case, answer: &Answer, bound: f32) -> Result<f32, String> {
 }
 
 /// Root mean square error of the prompts' logits, relative to their size.
-pub fn relative_error(golden: &Golden, answers: &[Answer]) -> f64 {
+pub(crate) fn relative_error(golden: &Golden, answers: &[Answer]) -> f64 {
     let (mut error, mut size) = (0.0f64, 0.0f64);
     for (case, answer) in golden.cases.iter().zip(answers) {
         for (position, expected) in case.expected(0) {
@@ -192,7 +192,7 @@ pub fn relative_error(golden: &Golden, answers: &[Answer]) -> f64 {
 }
 
 /// The answers, after checking that prefill chunks and batch neighbours do not change a bit.
-pub fn same_in_every_cut(
+pub(crate) fn same_in_every_cut(
     folder: &Path,
     golden: &Golden,
     precision: Precision,
@@ -225,6 +225,6 @@ pub fn same_in_every_cut(
     }
 }
 
-pub fn same(a: &[Answer], b: &[Answer]) -> bool {
+pub(crate) fn same(a: &[Answer], b: &[Answer]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
 }

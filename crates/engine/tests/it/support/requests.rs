@@ -8,14 +8,14 @@ use super::constraints::winding;
 
 const VOCABULARY: u64 = 250;
 
-pub struct Running {
+pub(crate) struct Running {
     pub handle: RequestHandle,
     pub events: Receiver<Event>,
     /// Events that were already received.
     pub early: Vec<Event>,
 }
 
-pub fn submit(engine: &Engine, request: Request) -> Running {
+pub(crate) fn submit(engine: &Engine, request: Request) -> Running {
     let (sender, events) = mpsc::channel();
     let handle = engine.submit(request, move |event| drop(sender.send(event))).expect("valid");
     Running { handle, events, early: vec![] }
@@ -23,19 +23,19 @@ pub fn submit(engine: &Engine, request: Request) -> Running {
 
 /// Tokens with the bits of their log-probabilities, and the finish reason.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub tokens: Vec<(u32, Vec<u32>)>,
     pub reason: FinishReason,
     pub usage: Usage,
 }
 
 impl Answer {
-    pub fn ids(&self) -> Vec<u32> {
+    pub(crate) fn ids(&self) -> Vec<u32> {
         self.tokens.iter().map(|(id, _)| *id).collect()
     }
 }
 
-pub fn answer(Running { handle, events, early }: Running) -> Answer {
+pub(crate) fn answer(Running { handle, events, early }: Running) -> Answer {
     let mut tokens = vec![];
     let bits = |logprobs: Option<TokenLogprobs>| {
         let logprobs = logprobs.expect("requested");
@@ -54,40 +54,40 @@ pub fn answer(Running { handle, events, early }: Running) -> Answer {
     panic!("no final event");
 }
 
-pub fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
+pub(crate) fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request { ignore_eos: true, logprobs: Some(2), ..Request::new(prompt, max_tokens) }
 }
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
 
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    pub fn one_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    pub fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn choose<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    pub fn tokens(&mut self, n: usize) -> Vec<u32> {
+    pub(crate) fn tokens(&mut self, n: usize) -> Vec<u32> {
         (0..n).map(|_| 3 + (self.next() % (VOCABULARY - 3)) as u32).collect()
     }
 }
 
 /// A prompt that may begin like an earlier one; some are long enough for windows to move.
-pub fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
+pub(crate) fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
     let mut prompt = vec![];
     if !before.is_empty() && !random.one_in(4) {
         let other = &before[random.below(before.len())];
@@ -103,7 +103,7 @@ pub fn prompt(random: &mut Random, before: &[Vec<u32>]) -> Vec<u32> {
     prompt
 }
 
-pub fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
+pub(crate) fn any_request(random: &mut Random, before: &[Vec<u32>]) -> Request {
     let prompt = prompt(random, before);
     let marks = random.below(3);
     let cache_breakpoints = (0..marks).map(|_| random.below(prompt.len() + 1)).collect();

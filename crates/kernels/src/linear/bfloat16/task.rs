@@ -24,13 +24,13 @@ pub(crate) struct Bf16Task<'a> {
 impl Bf16Task<'_> {
     /// The task's rows, a panel at a time.
     #[inline]
-    pub fn panels(&self) -> impl Iterator<Item = Range<usize>> {
+    pub(crate) fn panels(&self) -> impl Iterator<Item = Range<usize>> {
         (0..self.rows).step_by(PANEL_ROWS).map(|start| start..self.rows.min(start + PANEL_ROWS))
     }
 
     /// The number of rows of `x`.
     #[inline]
-    pub fn num_inputs(&self) -> usize {
+    pub(crate) fn num_inputs(&self) -> usize {
         self.output.targets.len()
     }
 }

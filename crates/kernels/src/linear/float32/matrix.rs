@@ -101,7 +101,7 @@ pub(super) struct MicroscaledMatrix<'a, const BITS: usize, const GROUP: usize> {
 }
 
 impl<'a, const BITS: usize, const GROUP: usize> MicroscaledMatrix<'a, BITS, GROUP> {
-    pub fn new(weight: Microscaled<'a>, k: usize) -> Self {
+    pub(super) fn new(weight: Microscaled<'a>, k: usize) -> Self {
         let Microscaled { codes, scales, .. } = weight;
         MicroscaledMatrix { codes, scales, words: k * BITS / 32, groups: k / GROUP }
     }

@@ -29,7 +29,7 @@ pub(crate) struct InputLayout {
 
 impl InputLayout {
     /// The input at each place of a block.
-    pub fn order(self) -> &'static [u8; INPUT_BLOCK] {
+    pub(crate) fn order(self) -> &'static [u8; INPUT_BLOCK] {
         const ORDERS: [[u8; INPUT_BLOCK]; 3] = [order(1), order(2), order(4)];
         &ORDERS[self.stride.ilog2() as usize]
     }
@@ -54,7 +54,7 @@ pub(crate) enum ActivationWidth {
 }
 
 impl ActivationWidth {
-    pub fn of(precision: Precision) -> ActivationWidth {
+    pub(crate) fn of(precision: Precision) -> ActivationWidth {
         match precision {
             Precision::Int8 => ActivationWidth::One,
             Precision::Rounded | Precision::Float32 => ActivationWidth::Two,
@@ -86,20 +86,20 @@ impl InputGroup {
     /// The reciprocal of the step of a group whose largest magnitude is `max`; `None` if all its
     /// integers are 0.
     #[inline(always)]
-    pub fn inverse_step(max: f32, finite: bool, width: ActivationWidth) -> Option<f32> {
+    pub(crate) fn inverse_step(max: f32, finite: bool, width: ActivationWidth) -> Option<f32> {
         (finite && max >= SMALLEST).then(|| width.largest() / max)
     }
 
     /// The parameters of integers with the sum `total`.
     #[inline(always)]
-    pub fn new(max: f32, total: i32, excess: i32, width: ActivationWidth) -> InputGroup {
+    pub(crate) fn new(max: f32, total: i32, excess: i32, width: ActivationWidth) -> InputGroup {
         let step = max / width.largest();
         InputGroup { step, sum: total as f32 * step, correction: -excess * total }
     }
 
     /// The parameters of zeros; NaN for a group with an infinity or a NaN.
     #[inline(always)]
-    pub fn zeros(finite: bool) -> InputGroup {
+    pub(crate) fn zeros(finite: bool) -> InputGroup {
         match finite {
             true => InputGroup::default(),
             false => InputGroup { step: f32::NAN, sum: f32::NAN, correction: 0 },
@@ -156,7 +156,7 @@ pub(crate) struct UnfilledTile<'a> {
 
 impl QuantizedInputs {
     /// `quantize` fills a tile; with `as_bytes`, it stores integers as bytes.
-    pub fn new(
+    pub(super) fn new(
         x: &[f32],
         rows: &RowGroups,
         layout: InputLayout,
@@ -195,7 +195,7 @@ impl QuantizedInputs {
     }
 
     /// The tiles of `count` rows from entry `start` of `sources`, the first row of a tile.
-    pub fn tiles(&self, start: usize, count: usize) -> InputTiles<'_> {
+    pub(super) fn tiles(&self, start: usize, count: usize) -> InputTiles<'_> {
         InputTiles { inputs: self, rows: start..start + count }
     }
 }

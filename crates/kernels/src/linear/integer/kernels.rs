@@ -41,7 +41,7 @@ pub(super) struct IntegerKernels {
 
 impl IntegerKernels {
     /// The kernel for `rows` rows of `x` and packed weights, unless they should be unpacked first.
-    pub fn multiply_packed(&self, rows: usize) -> Option<MultiplyPacked> {
+    pub(super) fn multiply_packed(&self, rows: usize) -> Option<MultiplyPacked> {
         self.multiply_packed.filter(|(_, max_rows)| rows <= *max_rows).map(|(multiply, _)| multiply)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct UnpackedPanel {
 }
 
 impl UnpackedPanel {
-    pub const ZERO: UnpackedPanel = UnpackedPanel {
+    pub(crate) const ZERO: UnpackedPanel = UnpackedPanel {
         codes: [[CacheLine::ZERO; 2]; K_BLOCK / 4],
         scales: [[[0.0; 16]; 2]; K_BLOCK / 16],
         biases: [[[0.0; 16]; 2]; K_BLOCK / 16],

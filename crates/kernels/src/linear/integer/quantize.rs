@@ -29,7 +29,7 @@ pub(crate) trait Quantizer: Copy {
 
 impl UnfilledTile<'_> {
     #[inline(always)]
-    pub fn fill(self, quantizer: impl Quantizer) {
+    pub(crate) fn fill(self, quantizer: impl Quantizer) {
         let UnfilledTile { x, k, sources, layout, width, planes, lines, groups } = self;
         let (rows, group, order) = (sources.len(), layout.group, layout.order());
         // A group of 128 fills two blocks, smaller groups at most one.

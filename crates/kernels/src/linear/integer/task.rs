@@ -49,7 +49,7 @@ pub(super) enum IntegerWeight<'a> {
 impl<'a> IntegerWeight<'a> {
     /// # Panics
     /// If the codes are not integers.
-    pub fn new(weight: &Weight<'a>, k: usize) -> IntegerWeight<'a> {
+    pub(super) fn new(weight: &Weight<'a>, k: usize) -> IntegerWeight<'a> {
         match weight {
             Weight::Packed(packed) => IntegerWeight::Packed(*packed),
             weight => IntegerWeight::Rows(CodeMatrix::new(weight, k)),
@@ -57,7 +57,7 @@ impl<'a> IntegerWeight<'a> {
     }
 
     /// The layout of `x` that it requires.
-    pub fn layout(&self) -> InputLayout {
+    pub(super) fn layout(&self) -> InputLayout {
         match self {
             IntegerWeight::Rows(codes) => codes.layout(),
             IntegerWeight::Packed(packed) => packed::input_layout(packed),

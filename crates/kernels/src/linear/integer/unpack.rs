@@ -57,7 +57,7 @@ impl<'a> CodeMatrix<'a> {
     ///
     /// # Panics
     /// If its codes are not integers.
-    pub fn new(weight: &Weight<'a>, k: usize) -> CodeMatrix<'a> {
+    pub(crate) fn new(weight: &Weight<'a>, k: usize) -> CodeMatrix<'a> {
         let (words, bits, group, is_float, scales) = match *weight {
             Weight::Affine(Affine { codes, scales, biases, group_size, bits }) => {
                 (codes, bits, group_size, false, GroupScales::Affine(scales, biases))
@@ -76,7 +76,7 @@ impl<'a> CodeMatrix<'a> {
         CodeMatrix { words, bits, group, is_float, scales, row_words, row_groups }
     }
 
-    pub fn layout(&self) -> InputLayout {
+    pub(crate) fn layout(&self) -> InputLayout {
         InputLayout {
             group: self.group,
             stride: self.stride(),

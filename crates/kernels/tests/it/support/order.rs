@@ -7,14 +7,14 @@ use super::weights::Integers;
 
 /// One row of `x` with every row of `weight` `[n, k]`, in bfloat16, in the order of this
 /// processor's instructions.
-pub fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
+pub(crate) fn in_bfloat16(x: &[f32], weight: &[f32], k: usize) -> Vec<f32> {
     let x = blocks(x);
     let dot = if simd_level() == SimdLevel::Amx { tiles } else { lanes };
     weight.chunks(k).map(|row| dot(&blocks(row), &x)).collect()
 }
 
 /// One row of `x`, rounded to integers up to `most`, with every row of a weight of integers.
-pub fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> Vec<f32> {
+pub(crate) fn in_integers(x: &[f32], weight: &Integers, k: usize, most: f32) -> Vec<f32> {
     let group = weight.group;
     let rounded: Vec<(f32, Vec<i64>)> = x.chunks(group).map(|values| integers(values, most)).collect();
     let output = |row: usize| {

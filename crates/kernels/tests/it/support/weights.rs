@@ -5,7 +5,7 @@ use lanner_kernels::{Affine, FloatFormat, Floats, Microscaled, Scalar, Weight};
 use super::{noise, random_words};
 
 /// An affine weight `[rows, k]` with owned parts.
-pub struct AffineParts {
+pub(crate) struct AffineParts {
     pub codes: Vec<u32>,
     pub scales: Vec<f32>,
     pub biases: Vec<f32>,
@@ -15,7 +15,13 @@ pub struct AffineParts {
 }
 
 impl AffineParts {
-    pub fn random(seed: u64, rows: usize, groups: usize, group_size: usize, bits: usize) -> AffineParts {
+    pub(crate) fn random(
+        seed: u64,
+        rows: usize,
+        groups: usize,
+        group_size: usize,
+        bits: usize,
+    ) -> AffineParts {
         let k = groups * group_size;
         AffineParts {
             codes: random_words(seed, rows * k * bits / 32),
@@ -27,18 +33,18 @@ impl AffineParts {
         }
     }
 
-    pub fn weight(&self) -> Weight<'_> {
+    pub(crate) fn weight(&self) -> Weight<'_> {
         let AffineParts { codes, scales, biases, group_size, bits, .. } = self;
         let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
         Weight::Affine(Affine { codes, scales, biases, group_size: *group_size, bits: *bits })
     }
 
     /// Scales and biases in another type.
-    pub fn floats<T: Scalar>(&self) -> [Vec<T>; 2] {
+    pub(crate) fn floats<T: Scalar>(&self) -> [Vec<T>; 2] {
         [&self.scales, &self.biases].map(|values| values.iter().map(|v| T::from_f32(*v)).collect())
     }
 
-    pub fn integers(&self) -> Integers {
+    pub(crate) fn integers(&self) -> Integers {
         let values = self.scales.len() * self.group_size;
         Integers {
             codes: (0..values).map(|i| code(&self.codes, self.k, self.bits, i) as i64).collect(),
@@ -47,7 +53,7 @@ impl AffineParts {
         }
     }
 
-    pub fn unpacked(&self) -> Vec<f32> {
+    pub(crate) fn unpacked(&self) -> Vec<f32> {
         let value = |i: usize| {
             let (scale, bias) = (self.scales[i / self.group_size], self.biases[i / self.group_size]);
             (code(&self.codes, self.k, self.bits, i) as f32).mul_add(scale, bias)
@@ -58,7 +64,7 @@ impl AffineParts {
 
 /// A weight as integers, code * scale + bias; for 4-bit floats, twice the value times half the
 /// scale.
-pub struct Integers {
+pub(crate) struct Integers {
     pub codes: Vec<i64>,
     /// Scale and bias of each group.
     pub scales: Vec<[f32; 2]>,
@@ -66,7 +72,7 @@ pub struct Integers {
 }
 
 /// A microscaled weight `[rows, k]` with owned parts.
-pub struct FloatParts {
+pub(crate) struct FloatParts {
     pub codes: Vec<u32>,
     pub scales: Vec<u8>,
     pub format: FloatFormat,
@@ -75,7 +81,7 @@ pub struct FloatParts {
 
 impl FloatParts {
     /// Without NaN scales and codes.
-    pub fn random(seed: u64, rows: usize, groups: usize, format: FloatFormat) -> FloatParts {
+    pub(crate) fn random(seed: u64, rows: usize, groups: usize, format: FloatFormat) -> FloatParts {
         let (bits, group) = layout(format);
         let mut codes = random_words(seed, rows * groups * group * bits / 32);
         if bits == 8 {
@@ -93,12 +99,12 @@ impl FloatParts {
         FloatParts { codes, scales: scales.into_iter().map(scale).collect(), format, k: groups * group }
     }
 
-    pub fn weight(&self) -> Weight<'_> {
+    pub(crate) fn weight(&self) -> Weight<'_> {
         Weight::Microscaled(Microscaled { codes: &self.codes, scales: &self.scales, format: self.format })
     }
 
     /// If codes have 4 bits.
-    pub fn integers(&self) -> Option<Integers> {
+    pub(crate) fn integers(&self) -> Option<Integers> {
         let (bits, group) = layout(self.format);
         let doubled = |i| (2.0 * small_float(code(&self.codes, self.k, bits, i), 2, 1)) as i64;
         (bits == 4).then(|| Integers {
@@ -115,7 +121,7 @@ impl FloatParts {
         }
     }
 
-    pub fn unpacked(&self) -> Vec<f32> {
+    pub(crate) fn unpacked(&self) -> Vec<f32> {
         let (bits, group) = layout(self.format);
         let value = |i: usize| {
             let code = code(&self.codes, self.k, bits, i);
@@ -127,7 +133,7 @@ impl FloatParts {
 }
 
 /// Bits of a code and values in a group.
-pub fn layout(format: FloatFormat) -> (usize, usize) {
+pub(crate) fn layout(format: FloatFormat) -> (usize, usize) {
     match format {
         FloatFormat::Mxfp4 => (4, 32),
         FloatFormat::Mxfp8 => (8, 32),
@@ -143,7 +149,7 @@ fn code(codes: &[u32], k: usize, bits: usize, i: usize) -> u32 {
 }
 
 /// A float with a sign, `exponent` bits around 2^(exponent - 1) - 1 and `mantissa` bits.
-pub fn small_float(code: u32, exponent: i32, mantissa: i32) -> f64 {
+pub(crate) fn small_float(code: u32, exponent: i32, mantissa: i32) -> f64 {
     let sign = if code >> (exponent + mantissa) & 1 == 1 { -1.0 } else { 1.0 };
     let (e, m) = (code >> mantissa & ((1 << exponent) - 1), code & ((1 << mantissa) - 1));
     let fraction = m as f64 / (1 << mantissa) as f64;
@@ -155,7 +161,7 @@ pub fn small_float(code: u32, exponent: i32, mantissa: i32) -> f64 {
 }
 
 /// Matrix `e` of a stack, each `[n, k]`.
-pub fn matrix<'a>(stack: &Weight<'a>, e: usize, n: usize, k: usize) -> Weight<'a> {
+pub(crate) fn matrix<'a>(stack: &Weight<'a>, e: usize, n: usize, k: usize) -> Weight<'a> {
     let part = |len: usize| e * len..(e + 1) * len;
     let floats = |values: &Floats<'a>, len: usize| match values {
         Floats::F32(values) => Floats::F32(&values[part(len)]),

@@ -8,7 +8,7 @@ use std::{
 use engine::{Engine, Event, Request, RequestError, Sampling, Speculate, StepTimes};
 
 /// Prompts that run in groups of `batch` concurrent requests.
-pub struct Case {
+pub(crate) struct Case {
     pub class: String,
     pub prompts: Vec<Vec<u32>>,
     pub sampling: Sampling,
@@ -21,7 +21,7 @@ pub struct Case {
 
 /// Results of one mode on all prompts of a case, in one round.
 #[derive(Clone, Debug, Default)]
-pub struct Round {
+pub(crate) struct Round {
     /// Seconds from submitting to the first token, of each request.
     pub ttft: Vec<f64>,
     /// Tokens after all requests of a group had their first token, and the seconds they took.
@@ -39,7 +39,7 @@ pub struct Round {
 
 impl Round {
     /// Tokens per second; 0 if there were none.
-    pub fn speed(&self) -> f64 {
+    pub(crate) fn speed(&self) -> f64 {
         if self.seconds > 0.0 { self.decoded as f64 / self.seconds } else { 0.0 }
     }
 }
@@ -49,7 +49,7 @@ impl Round {
 ///
 /// # Errors
 /// The engine rejects or fails a request.
-pub fn round(
+pub(crate) fn round(
     engine: &Engine,
     case: &Case,
     modes: &[Speculate],

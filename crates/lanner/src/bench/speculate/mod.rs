@@ -6,7 +6,7 @@ mod report;
 
 use engine::{Speculate, StepTimes};
 
-pub use self::{
+pub(crate) use self::{
     measure::{Case, Round, round},
     prompts::{PROMPT_CLASSES, PromptClass},
     report::{Comparison, ComparisonRow},
@@ -70,7 +70,12 @@ fn depths(drafter: &str) -> &'static [usize] {
 }
 
 /// Rows of a case, one per mode; the first is plain decoding. `rounds` are by round, then by mode.
-pub fn rows(case: &Case, modes: &[Speculate], rounds: &[Vec<Round>], load: &StepTimes) -> Vec<ComparisonRow> {
+pub(crate) fn rows(
+    case: &Case,
+    modes: &[Speculate],
+    rounds: &[Vec<Round>],
+    load: &StepTimes,
+) -> Vec<ComparisonRow> {
     let of = |mode: usize| rounds.iter().map(|round| round[mode].clone()).collect::<Vec<Round>>();
     let plain = of(0);
     let rows = modes.iter().enumerate();

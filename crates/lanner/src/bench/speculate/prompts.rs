@@ -12,7 +12,7 @@ pub struct PromptClass {
 /// Separator of prompts in a file.
 const SEPARATOR: &str = "\n%%\n";
 
-pub const PROMPT_CLASSES: [PromptClass; 5] = [
+pub(crate) const PROMPT_CLASSES: [PromptClass; 5] = [
     PromptClass { name: "prose", think: false, text: include_str!("../prompts/prose.txt") },
     PromptClass { name: "copying", think: false, text: include_str!("../prompts/copying.txt") },
     PromptClass { name: "json", think: false, text: include_str!("../prompts/json.txt") },

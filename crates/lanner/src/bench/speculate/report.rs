@@ -15,7 +15,7 @@ use crate::{
     terminal::table,
 };
 
-pub struct Comparison {
+pub(crate) struct Comparison {
     pub machine: Machine,
     pub model: ModelReport,
     pub rows: Vec<ComparisonRow>,
@@ -23,7 +23,7 @@ pub struct Comparison {
 
 /// All rounds of one mode on one case.
 #[derive(Debug)]
-pub struct ComparisonRow {
+pub(crate) struct ComparisonRow {
     pub class: String,
     pub sampled: bool,
     pub batch: usize,
@@ -51,7 +51,7 @@ pub struct ComparisonRow {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Both are counted from 0.
     pub prompt: usize,
     pub position: usize,
@@ -59,7 +59,7 @@ pub struct Difference {
 
 impl ComparisonRow {
     /// From the rounds of this mode and of plain decoding; `None`: no rounds.
-    pub fn of(
+    pub(crate) fn of(
         case: &Case,
         mode: &Speculate,
         plain: &[Round],
@@ -109,7 +109,7 @@ impl ComparisonRow {
     }
 
     /// The case and the mode.
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         let ComparisonRow { class, batch, mode, .. } = self;
         let sampling = if self.sampled { ", seeded" } else { "" };
         let times = if *batch == 1 { String::new() } else { format!("{batch} × ") };
@@ -182,7 +182,7 @@ fn predicted(times: &StepTimes, drafter: &str, depth: usize, tokens_per_step: f6
 }
 
 /// Times are in milliseconds.
-pub const COLUMNS: [&str; 14] = [
+pub(super) const COLUMNS: [&str; 14] = [
     "prompts",
     "sampling",
     "batch",
@@ -200,7 +200,7 @@ pub const COLUMNS: [&str; 14] = [
 ];
 
 impl Comparison {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let mut report = about(&self.machine, &self.model);
         report["speculation"] = self.rows.iter().map(ComparisonRow::json).collect();
         report
@@ -210,7 +210,7 @@ impl Comparison {
         self.rows.iter().map(|row| row.cells().to_vec()).collect()
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let [model, machine] = heading(&self.machine, &self.model);
         let rows: Vec<[String; COLUMNS.len()]> = std::iter::once(COLUMNS.map(str::to_owned))
             .chain(self.rows.iter().map(ComparisonRow::cells))
@@ -218,7 +218,7 @@ impl Comparison {
         format!("{model}\n{machine}\n\n{}", table(&rows))
     }
 
-    pub fn picture(&self) -> Picture {
+    pub(crate) fn picture(&self) -> Picture {
         let bars = |of: fn(&ComparisonRow) -> Spread| {
             self.rows.iter().map(|row| (row.label(), Some(of(row)))).collect::<Vec<_>>()
         };
@@ -235,7 +235,7 @@ impl Comparison {
 
     /// Modes whose answers differ from plain decoding although they must not, with the first
     /// difference.
-    pub fn differences(&self) -> Vec<(String, Difference)> {
+    pub(crate) fn differences(&self) -> Vec<(String, Difference)> {
         self.rows.iter().filter_map(|row| Some((row.label(), row.error()?))).collect()
     }
 }

@@ -12,13 +12,13 @@ use super::CommandError;
 /// Most lines of the history file.
 const HISTORY_LINES: usize = 1000;
 
-pub enum Input {
+pub(super) enum Input {
     Terminal { editor: Box<DefaultEditor>, history: Option<PathBuf> },
     Pipe,
 }
 
 impl Input {
-    pub fn open(history: Option<PathBuf>) -> Result<Input, CommandError> {
+    pub(super) fn open(history: Option<PathBuf>) -> Result<Input, CommandError> {
         if !io::stdin().is_terminal() {
             return Ok(Input::Pipe);
         }
@@ -32,12 +32,12 @@ impl Input {
         Ok(Input::Terminal { editor, history })
     }
 
-    pub fn is_terminal(&self) -> bool {
+    pub(super) fn is_terminal(&self) -> bool {
         matches!(self, Input::Terminal { .. })
     }
 
     /// The next turn that is not blank, its continued lines joined; `None` at the end.
-    pub fn next(&mut self) -> Result<Option<String>, CommandError> {
+    pub(super) fn next(&mut self) -> Result<Option<String>, CommandError> {
         let mut turn = String::new();
         loop {
             let Some(line) = self.line(turn.is_empty())? else {

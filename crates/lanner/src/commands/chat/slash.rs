@@ -1,7 +1,7 @@
 //! Slash commands of the chat.
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Slash {
+pub(super) enum Slash {
     Help,
     /// Empty: no system message.
     System(String),
@@ -13,7 +13,7 @@ pub enum Slash {
     Invalid(String),
 }
 
-pub const HELP: &str = "\
+pub(super) const HELP: &str = "\
 /system TEXT   set the system message; without TEXT, remove it
 /think on|off  ask for reasoning or for none
 /clear         start over with the same system message
@@ -23,7 +23,7 @@ A line that ends with \\ continues in the next. Ctrl-C stops an answer.";
 
 impl Slash {
     /// `None` if the line is a message.
-    pub fn parse(line: &str) -> Option<Slash> {
+    pub(super) fn parse(line: &str) -> Option<Slash> {
         let (name, rest) =
             line.strip_prefix('/')?.split_once(char::is_whitespace).unwrap_or((&line[1..], ""));
         let rest = rest.trim();

@@ -8,7 +8,7 @@ use crate::server::openai::usage::{LannerUsage, Usage};
 /// An event of the stream; its name is its type.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum StreamEvent {
+pub(super) enum StreamEvent {
     MessageStart {
         message: Box<Message>,
     },
@@ -34,7 +34,7 @@ pub enum StreamEvent {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Message {
+pub(super) struct Message {
     pub id: String,
     pub r#type: &'static str,
     pub role: &'static str,
@@ -49,7 +49,7 @@ pub struct Message {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ContentBlock {
+pub(super) enum ContentBlock {
     Thinking {
         thinking: String,
         signature: String,
@@ -69,7 +69,7 @@ pub enum ContentBlock {
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type")]
-pub enum BlockDelta {
+pub(super) enum BlockDelta {
     #[serde(rename = "thinking_delta")]
     Thinking { thinking: String },
     #[serde(rename = "signature_delta")]
@@ -81,14 +81,14 @@ pub enum BlockDelta {
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct MessageEnd {
+pub(super) struct MessageEnd {
     pub stop_reason: Option<&'static str>,
     pub stop_sequence: Option<String>,
 }
 
 /// Tokens of the prompt count once: read from the cache, stored in it, or neither.
 #[derive(Clone, Debug, Serialize)]
-pub struct MessageUsage {
+pub(super) struct MessageUsage {
     pub input_tokens: usize,
     pub cache_creation_input_tokens: usize,
     pub cache_read_input_tokens: usize,
@@ -100,13 +100,13 @@ pub struct MessageUsage {
 
 /// No edit is ever applied.
 #[derive(Clone, Debug, Serialize)]
-pub struct ContextManagement {
+pub(super) struct ContextManagement {
     pub applied_edits: [(); 0],
 }
 
 impl MessageUsage {
     /// Of a prompt of which `cached` tokens were reused and the first `marked` are to be cached.
-    pub fn of_prompt(prompt: usize, cached: usize, marked: usize) -> MessageUsage {
+    pub(super) fn of_prompt(prompt: usize, cached: usize, marked: usize) -> MessageUsage {
         let cache_creation_input_tokens = marked.min(prompt).saturating_sub(cached);
         MessageUsage {
             input_tokens: prompt.saturating_sub(cached + cache_creation_input_tokens),
@@ -117,7 +117,7 @@ impl MessageUsage {
         }
     }
 
-    pub fn of_answer(usage: &Usage, marked: usize) -> MessageUsage {
+    pub(super) fn of_answer(usage: &Usage, marked: usize) -> MessageUsage {
         let cached = usage.prompt_tokens_details.cached_tokens;
         let is_off = usage.lanner.cache.miss.as_ref().is_some_and(|miss| miss.reason == "disabled");
         let marked = if is_off { 0 } else { marked };
@@ -130,7 +130,7 @@ impl MessageUsage {
 }
 
 impl StreamEvent {
-    pub fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             StreamEvent::MessageStart { .. } => "message_start",
             StreamEvent::ContentBlockStart { .. } => "content_block_start",
@@ -145,7 +145,7 @@ impl StreamEvent {
 
 impl Message {
     /// Applies an event after the message's start.
-    pub fn apply(&mut self, event: StreamEvent) {
+    pub(super) fn apply(&mut self, event: StreamEvent) {
         match event {
             StreamEvent::ContentBlockStart { content_block, .. } => self.content.push(content_block),
             StreamEvent::ContentBlockDelta { delta, .. } => {

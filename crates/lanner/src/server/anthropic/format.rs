@@ -27,7 +27,7 @@ use crate::{
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Writes the answer to one request.
-pub struct MessagesFormat {
+pub(super) struct MessagesFormat {
     thinking: Thinking,
     /// Tokens of the prompt that are to be cached.
     marked: usize,
@@ -48,7 +48,7 @@ pub struct MessagesFormat {
 /// The message of an answer without `stream`.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub struct WholeMessage(Option<Box<Message>>);
+pub(super) struct WholeMessage(Option<Box<Message>>);
 
 impl ApiFormat for MessagesFormat {
     type Request = MessagesRequest;

@@ -14,7 +14,7 @@ const REMINDER: &str = "<system-reminder>";
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a string or an array of text blocks")]
-pub enum SystemField {
+pub(super) enum SystemField {
     Text(String),
     Blocks(Vec<Value>),
 }
@@ -27,7 +27,7 @@ impl SystemField {
         }
     }
 
-    pub fn blocks(&self) -> &[Value] {
+    pub(super) fn blocks(&self) -> &[Value] {
         match self {
             SystemField::Text(_) => &[],
             SystemField::Blocks(blocks) => blocks,
@@ -42,7 +42,10 @@ impl SystemField {
 ///
 /// # Errors
 /// 400 that names the block: it lacks a field, or is no text.
-pub fn chat_messages(system: Option<&SystemField>, messages: &[Value]) -> Result<Vec<Value>, ApiError> {
+pub(super) fn chat_messages(
+    system: Option<&SystemField>,
+    messages: &[Value],
+) -> Result<Vec<Value>, ApiError> {
     let mut head = system.map(SystemField::texts).transpose()?.unwrap_or_default();
     let mut turns = Turns::default();
     for (index, message) in messages.iter().enumerate() {

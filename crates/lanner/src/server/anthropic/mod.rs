@@ -9,4 +9,4 @@ mod routes;
 mod thinking;
 mod tools;
 
-pub use routes::{count_tokens, messages};
+pub(super) use routes::{count_tokens, messages};

@@ -22,7 +22,7 @@ use crate::server::{
     preparation::Received,
 };
 
-pub async fn messages(
+pub(crate) async fn messages(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -32,7 +32,7 @@ pub async fn messages(
 }
 
 /// Counts the tokens of a prompt, rendered as for an answer.
-pub async fn count_tokens(
+pub(crate) async fn count_tokens(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,

@@ -73,6 +73,6 @@ impl Thinking {
 }
 
 /// The text of a block that was sent without it; empty if another server signed it.
-pub fn signed_text(signature: &str) -> String {
+pub(super) fn signed_text(signature: &str) -> String {
     decode_reasoning(signature).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::server::openai::error::ApiError;
 
 #[derive(Debug, Deserialize)]
-pub struct ToolChoiceField {
+pub(super) struct ToolChoiceField {
     r#type: String,
     name: Option<String>,
     pub disable_parallel_tool_use: Option<bool>,
@@ -14,7 +14,7 @@ pub struct ToolChoiceField {
 
 /// # Errors
 /// 400: a tool lacks a field, or Anthropic's servers run or define it.
-pub fn chat_tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
+pub(super) fn chat_tools(tools: &[Value]) -> Result<Vec<Value>, ApiError> {
     tools.iter().enumerate().map(|(index, tool)| chat_tool(&format!("tools[{index}]"), tool)).collect()
 }
 
@@ -48,7 +48,7 @@ fn chat_tool(at: &str, tool: &Value) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// 400: it is of no known type, or lacks the tool's name.
-pub fn chat_choice(choice: &ToolChoiceField) -> Result<Value, ApiError> {
+pub(super) fn chat_choice(choice: &ToolChoiceField) -> Result<Value, ApiError> {
     match (&*choice.r#type, &choice.name) {
         ("auto" | "none", _) => Ok(choice.r#type.clone().into()),
         ("any", _) => Ok("required".into()),

@@ -21,7 +21,7 @@ use axum::{
 use chat::{Decoder, volatile_lines::VolatileLine};
 use engine::{Constraint, Lossy, RequestError};
 
-pub use self::{request::ParsedRequest, stream::NDJSON};
+pub(super) use self::{request::ParsedRequest, stream::NDJSON};
 use super::{
     Server,
     active_requests::ActiveGuard,
@@ -55,7 +55,7 @@ const MISS_TEXT_TOKENS: usize = 12;
 const MISS_LINE_TOKENS: usize = 64;
 
 /// Dropping it, as happens when the client disconnects, cancels the generation.
-pub struct Completion<F: ApiFormat> {
+pub(super) struct Completion<F: ApiFormat> {
     server: Arc<Server>,
     format: F,
     source: Source,
@@ -83,7 +83,7 @@ impl<F: ApiFormat> Completion<F> {
     ///
     /// # Errors
     /// A prompt is not valid, or the engine rejects the request.
-    pub fn start(
+    pub(super) fn start(
         request: ParsedRequest<F>,
         claim: Option<Claim>,
         outcome: Arc<OutcomeGuard>,
@@ -146,7 +146,7 @@ impl<F: ApiFormat> Completion<F> {
 
     /// # Errors
     /// The engine fails before a whole response is complete.
-    pub async fn respond(self) -> Result<Response, ApiError> {
+    pub(super) async fn respond(self) -> Result<Response, ApiError> {
         let replayed = matches!(self.source, Source::Replayed(_)).then_some([(REPLAYED, "true")]);
         let info = self.server.model.engine.info();
         let lossy = info.is_lossy(self.params.speculation.as_ref());
@@ -303,13 +303,13 @@ fn requests<'a>(
 }
 
 /// Counts choices while they are generated, and texts while they are embedded, for /health.
-pub struct RunningChoices {
+pub(super) struct RunningChoices {
     count: Arc<AtomicUsize>,
     choices: usize,
 }
 
 impl RunningChoices {
-    pub fn new(count: &Arc<AtomicUsize>, choices: usize) -> RunningChoices {
+    pub(super) fn new(count: &Arc<AtomicUsize>, choices: usize) -> RunningChoices {
         count.fetch_add(choices, Ordering::Relaxed);
         RunningChoices { count: count.clone(), choices }
     }

@@ -11,7 +11,7 @@ use crate::server::{
     openai::{self, ValidRequest, error::ApiError},
 };
 
-pub struct ParsedRequest<F: ApiFormat> {
+pub(crate) struct ParsedRequest<F: ApiFormat> {
     pub server: Arc<Server>,
     pub valid: ValidRequest<F::Prompts>,
     /// Set if the request has an idempotency key.
@@ -22,7 +22,11 @@ pub struct ParsedRequest<F: ApiFormat> {
 impl<F: ApiFormat> ParsedRequest<F> {
     /// # Errors
     /// 400: the body is not valid for this route. 404: it names another model.
-    pub fn parse(server: Arc<Server>, body: &[u8], arrived: Instant) -> Result<ParsedRequest<F>, ApiError> {
+    pub(crate) fn parse(
+        server: Arc<Server>,
+        body: &[u8],
+        arrived: Instant,
+    ) -> Result<ParsedRequest<F>, ApiError> {
         let request: F::Request = openai::parse(body)?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         server.check_model(valid.model.as_deref())?;
@@ -42,7 +46,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
     ///
     /// # Errors
     /// 400: the key was used for another request. 504: the deadline has passed.
-    pub async fn claim(&self) -> Result<Option<Claim>, ApiError> {
+    pub(crate) async fn claim(&self) -> Result<Option<Claim>, ApiError> {
         let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
             return Ok(None);
         };

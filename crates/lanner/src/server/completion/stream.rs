@@ -21,7 +21,7 @@ use crate::server::{
 /// Keeps clients and proxies from giving up on a request that waits or prefills a long prompt.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-pub const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 /// A part of a stream.
 enum Part {
@@ -37,7 +37,7 @@ struct Frames<F: ApiFormat> {
     shutdown: ShutdownWatch,
 }
 
-pub fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
+pub(super) fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
     let first = completion.format.begin(&completion.answer);
     let shutdown = completion.server.shutdown.watch();
     let mut frames = Frames { completion, ready: VecDeque::new(), ended: false, shutdown };

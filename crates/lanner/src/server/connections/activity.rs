@@ -12,7 +12,7 @@ use crate::config::Timeouts;
 /// A new connection that sends nothing for this long may be evicted.
 const FIRST_BYTES: Duration = Duration::from_secs(1);
 
-pub struct Activity {
+pub(super) struct Activity {
     state: Mutex<State>,
     closed: Notify,
 }
@@ -37,56 +37,56 @@ enum Phase {
 
 /// Which timeout expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overdue {
+pub(super) enum Overdue {
     Head,
     /// Idle or write timeout, or evicted.
     Other,
 }
 
 impl Activity {
-    pub fn new() -> Activity {
+    pub(super) fn new() -> Activity {
         let phase = Phase::Idle { since: Instant::now(), first: true };
         let state = State { phase, blocked: None, unread_body: false, overdue: None };
         Activity { state: Mutex::new(state), closed: Notify::new() }
     }
 
-    pub fn received(&self) {
+    pub(super) fn received(&self) {
         let mut state = self.state();
         if matches!(state.phase, Phase::Idle { .. }) {
             state.phase = Phase::Head { since: Instant::now() };
         }
     }
 
-    pub fn wrote(&self, taken: bool) {
+    pub(super) fn wrote(&self, taken: bool) {
         let mut state = self.state();
         state.blocked = if taken { None } else { state.blocked.or_else(|| Some(Instant::now())) };
     }
 
-    pub fn begin(&self, has_body: bool) {
+    pub(super) fn begin(&self, has_body: bool) {
         let mut state = self.state();
         state.phase = Phase::Request;
         state.unread_body = has_body;
     }
 
-    pub fn body_ended(&self) {
+    pub(super) fn body_ended(&self) {
         self.state().unread_body = false;
     }
 
-    pub fn answered(&self) {
+    pub(super) fn answered(&self) {
         self.state().phase = Phase::Idle { since: Instant::now(), first: false };
     }
 
-    pub fn has_unread_body(&self) -> bool {
+    pub(super) fn has_unread_body(&self) -> bool {
         self.state().unread_body
     }
 
-    pub fn has_request(&self) -> bool {
+    pub(super) fn has_request(&self) -> bool {
         let state = self.state();
         matches!(state.phase, Phase::Request) || state.blocked.is_some()
     }
 
     /// `None` unless it can be closed without losing a request or a response.
-    pub fn idle_since(&self) -> Option<Instant> {
+    pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state();
         match state.phase {
             _ if state.blocked.is_some() || state.overdue.is_some() => None,
@@ -96,7 +96,7 @@ impl Activity {
     }
 
     /// Closes the connection if a timeout has expired.
-    pub fn check(&self, timeouts: &Timeouts, now: Instant) {
+    pub(super) fn check(&self, timeouts: &Timeouts, now: Instant) {
         let mut state = self.state();
         let late = |since: Instant, limit: Duration| now.saturating_duration_since(since) > limit;
         let overdue = match state.phase {
@@ -113,17 +113,17 @@ impl Activity {
         }
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.state().overdue = Some(Overdue::Other);
         self.closed.notify_one();
     }
 
     /// Waits until the connection must be closed.
-    pub async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
 
-    pub fn overdue(&self) -> Option<Overdue> {
+    pub(super) fn overdue(&self) -> Option<Overdue> {
         self.state().overdue
     }
 

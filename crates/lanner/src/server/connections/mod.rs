@@ -49,7 +49,7 @@ const REFUSALS: usize = 64;
 const EVICTION_WAIT: Duration = Duration::from_secs(5);
 
 /// All connections of a server.
-pub struct Connections {
+pub(super) struct Connections {
     router: TowerToHyperService<Router>,
     timeouts: Timeouts,
     most: u32,
@@ -61,7 +61,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    pub fn new(router: Router, config: &ServeConfig) -> Arc<Connections> {
+    pub(super) fn new(router: Router, config: &ServeConfig) -> Arc<Connections> {
         Arc::new(Connections {
             router: TowerToHyperService::new(router),
             timeouts: config.timeouts,
@@ -75,7 +75,7 @@ impl Connections {
     }
 
     /// Serves every connection of the listener.
-    pub async fn accept(self: &Arc<Connections>, listener: TcpListener) {
+    pub(super) async fn accept(self: &Arc<Connections>, listener: TcpListener) {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -96,7 +96,7 @@ impl Connections {
     }
 
     /// Closes connections that exceed a timeout. Runs beside [`accept`](Connections::accept).
-    pub async fn enforce_timeouts(self: Arc<Connections>) {
+    pub(super) async fn enforce_timeouts(self: Arc<Connections>) {
         let Timeouts { head, idle, write, .. } = self.timeouts;
         let tick = (head.min(idle).min(write) / 8).clamp(Duration::from_millis(5), Duration::from_secs(1));
         let mut ticks = interval(tick);
@@ -108,12 +108,12 @@ impl Connections {
     }
 
     /// Closes connections without a request now, and others after their response.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.closing.send_replace(true);
     }
 
     /// Waits until all connections have ended.
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         let _ = self.slots.acquire_many(self.most).await;
     }
 

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::activity::Activity;
 
-pub struct Watched<'a> {
+pub(super) struct Watched<'a> {
     pub stream: &'a mut TcpStream,
     pub activity: Arc<Activity>,
 }
@@ -71,7 +71,7 @@ impl AsyncWrite for Watched<'_> {
 }
 
 /// A request body.
-pub struct RequestBody {
+pub(super) struct RequestBody {
     pub body: Incoming,
     pub activity: Arc<Activity>,
 }
@@ -106,7 +106,7 @@ impl HttpBody for RequestBody {
 }
 
 /// A response body; hyper drops it once it has taken all of it.
-pub struct ResponseBody {
+pub(super) struct ResponseBody {
     pub body: Body,
     pub activity: Arc<Activity>,
 }

@@ -9,7 +9,7 @@ use crate::server::{format::AnswerInfo, openai::chat::TokenLogprob};
 
 /// A part of an answer.
 #[derive(Debug, Default)]
-pub struct AnswerPart {
+pub(super) struct AnswerPart {
     pub content: String,
     pub thinking: String,
     pub tool_calls: Vec<ToolCall>,
@@ -19,7 +19,7 @@ pub struct AnswerPart {
 
 /// A line of a stream, or a whole answer.
 #[derive(Debug, Serialize)]
-pub struct Line {
+pub(super) struct Line {
     model: String,
     created_at: String,
     /// Of `/api/chat`.
@@ -48,13 +48,13 @@ struct Message {
 }
 
 #[derive(Debug, Serialize)]
-pub struct ToolCall {
+pub(super) struct ToolCall {
     pub id: String,
     pub function: ToolFunction,
 }
 
 #[derive(Debug, Serialize)]
-pub struct ToolFunction {
+pub(super) struct ToolFunction {
     pub index: usize,
     pub name: String,
     pub arguments: Map<String, Value>,
@@ -62,7 +62,7 @@ pub struct ToolFunction {
 
 /// How an answer ended; durations are in nanoseconds.
 #[derive(Debug, Serialize)]
-pub struct AnswerEnd {
+pub(super) struct AnswerEnd {
     pub done_reason: &'static str,
     pub total_duration: u64,
     /// Waiting in the queue.
@@ -74,13 +74,13 @@ pub struct AnswerEnd {
 }
 
 /// Seconds since the Unix epoch as RFC 3339 writes them.
-pub fn rfc3339(seconds: u64) -> String {
+pub(super) fn rfc3339(seconds: u64) -> String {
     Timestamp::from_second(seconds.cast_signed()).unwrap_or_default().to_string()
 }
 
 impl Line {
     /// A part of an answer; `is_chat`: it is a message.
-    pub fn new(answer: &AnswerInfo, is_chat: bool, part: AnswerPart) -> Line {
+    pub(super) fn new(answer: &AnswerInfo, is_chat: bool, part: AnswerPart) -> Line {
         let AnswerPart { content, thinking, tool_calls, logprobs, end } = part;
         let thinking = Some(thinking).filter(|text| !text.is_empty());
         let line = Line {
@@ -101,7 +101,7 @@ impl Line {
         }
     }
 
-    pub fn append(&mut self, part: AnswerPart) {
+    pub(super) fn append(&mut self, part: AnswerPart) {
         let AnswerPart { content, thinking, tool_calls, logprobs, end } = part;
         let reasoning = match (&mut self.message, &mut self.response) {
             (Some(message), _) => {

@@ -41,7 +41,7 @@ enum Texts {
 }
 
 /// What to embed, and how.
-pub struct OllamaEmbedding {
+pub(super) struct OllamaEmbedding {
     model: Option<String>,
     texts: Vec<String>,
     /// `None`: as many as the model has.
@@ -50,10 +50,10 @@ pub struct OllamaEmbedding {
 }
 
 /// A valid request of `/api/embed`.
-pub struct EmbedTask(pub OllamaEmbedding);
+pub(super) struct EmbedTask(pub OllamaEmbedding);
 
 /// A valid request of `/api/embeddings`.
-pub struct EmbeddingsTask(OllamaEmbedding);
+pub(super) struct EmbeddingsTask(OllamaEmbedding);
 
 impl EmbeddingTask for EmbedTask {
     const PARAM: &'static str = "input";

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// A route that generates.
-pub trait Route: Sized + Send + 'static {
+pub(super) trait Route: Sized + Send + 'static {
     type Body: DeserializeOwned + TryInto<ValidRequest<Self::Prompts>, Error = ApiError>;
     type Prompts: Send + Sync;
 
@@ -47,13 +47,13 @@ pub trait Route: Sized + Send + 'static {
 }
 
 /// `/api/chat`.
-pub struct ChatRoute;
+pub(super) struct ChatRoute;
 
 /// `/api/generate`.
-pub struct GenerateRoute;
+pub(super) struct GenerateRoute;
 
 /// Writes the answer to one request.
-pub struct OllamaFormat<R> {
+pub(super) struct OllamaFormat<R> {
     model: Arc<Model>,
     started: Instant,
     logprobs: bool,

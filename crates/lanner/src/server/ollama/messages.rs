@@ -8,7 +8,7 @@ use crate::server::openai::error::ApiError;
 
 /// # Errors
 /// 400: a message has images.
-pub fn openai_messages(mut messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+pub(super) fn openai_messages(mut messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let mut calls = 0;
     let mut pending: VecDeque<(String, Value)> = VecDeque::new();
     for (index, message) in messages.iter_mut().enumerate() {

@@ -23,7 +23,7 @@ use super::{app_state::AppState, openai::error::ApiError};
 const API_VERSION: &str = "0.13.0";
 
 /// The routes that every client may use.
-pub fn routes() -> Router<AppState> {
+pub(super) fn routes() -> Router<AppState> {
     Router::new()
         .route("/api/chat", post(routes::chat))
         .route("/api/generate", post(routes::generate))
@@ -41,7 +41,7 @@ pub fn routes() -> Router<AppState> {
 }
 
 /// Those that `--no-admin` disables.
-pub fn admin_routes() -> Router<AppState> {
+pub(super) fn admin_routes() -> Router<AppState> {
     Router::new().route("/api/pull", post(pull::pull))
 }
 

@@ -25,19 +25,19 @@ struct ShowBody {
     name: Option<String>,
 }
 
-pub async fn version() -> Json<Value> {
+pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": API_VERSION }))
 }
 
 /// The models that requests can name: the served one.
-pub async fn tags(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn tags(State(server): State<Arc<Server>>) -> Json<Value> {
     let mut model = summary(&server);
     model["modified_at"] = rfc3339(server.created).into();
     Json(json!({ "models": [model] }))
 }
 
 /// The models in memory.
-pub async fn ps(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn ps(State(server): State<Arc<Server>>) -> Json<Value> {
     let mut model = summary(&server);
     let info = server.model.engine.info();
     model["expires_at"] = NEVER.into();
@@ -46,7 +46,7 @@ pub async fn ps(State(server): State<Arc<Server>>) -> Json<Value> {
     Json(json!({ "models": [model] }))
 }
 
-pub async fn show(State(server): State<Arc<Server>>, body: Body) -> Result<Json<Value>, ApiError> {
+pub(super) async fn show(State(server): State<Arc<Server>>, body: Body) -> Result<Json<Value>, ApiError> {
     let JsonBody(received) = body?;
     let body: ShowBody = openai::parse(&received.bytes)?;
     server.check_model(body.model.or(body.name).as_deref().map(model_name))?;
@@ -63,19 +63,19 @@ pub async fn show(State(server): State<Arc<Server>>, body: Body) -> Result<Json<
     })))
 }
 
-pub async fn delete() -> ApiError {
+pub(super) async fn delete() -> ApiError {
     unsupported("models are not deleted over HTTP; use `lanner rm`")
 }
 
-pub async fn create() -> ApiError {
+pub(super) async fn create() -> ApiError {
     unsupported("models are not created over HTTP; use `lanner quantize`, or `lanner serve --model`")
 }
 
-pub async fn copy() -> ApiError {
+pub(super) async fn copy() -> ApiError {
     unsupported("models are not copied; `lanner serve --name` serves one under another name")
 }
 
-pub async fn push() -> ApiError {
+pub(super) async fn push() -> ApiError {
     unsupported("models are not pushed; use the hub's own tools")
 }
 

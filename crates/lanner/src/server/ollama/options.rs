@@ -29,7 +29,7 @@ const HINTS: [&str; 16] = [
 /// The options that change answers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Options {
+pub(super) struct Options {
     /// Up to 0: as many as fit.
     num_predict: Option<i64>,
     temperature: Option<f64>,
@@ -52,7 +52,7 @@ pub struct Options {
 impl Options {
     /// # Errors
     /// 400: an option is unknown, of the wrong type, or asks for what there is not.
-    pub fn parse(options: Option<Map<String, Value>>) -> Result<Options, ApiError> {
+    pub(super) fn parse(options: Option<Map<String, Value>>) -> Result<Options, ApiError> {
         let mut options = options.unwrap_or_default();
         options.retain(|name, value| !HINTS.contains(&&**name) && !value.is_null());
         let text = Value::Object(options).to_string();
@@ -82,12 +82,12 @@ impl Options {
     }
 
     /// Most new tokens; `None`: as many as fit.
-    pub fn max_tokens(&self) -> Option<usize> {
+    pub(super) fn max_tokens(&self) -> Option<usize> {
         self.num_predict.and_then(|most| usize::try_from(most).ok()).filter(|most| *most > 0)
     }
 
     /// The fields of OpenAI's routes.
-    pub fn into_fields(self) -> Map<String, Value> {
+    pub(super) fn into_fields(self) -> Map<String, Value> {
         let max_tokens = self.max_tokens();
         let repeat_penalty = self.repeat_penalty.filter(|_| self.repeat_last_n != Some(0));
         let fields = [

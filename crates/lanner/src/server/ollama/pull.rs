@@ -31,7 +31,7 @@ struct PullBody {
     stream: Option<bool>,
 }
 
-pub async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
+pub(super) async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
     let body: PullBody = openai::parse(&body.0.bytes)?;
     fields::refuse(&[("insecure", body.insecure == Some(true))])?;
     let pull = PullStream::start(&state, repo(&body.model.or(body.name).unwrap_or_default())?)?;

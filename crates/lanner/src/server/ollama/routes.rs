@@ -39,7 +39,7 @@ struct LoadBody {
     keep_alive: Option<Value>,
 }
 
-pub async fn chat(
+pub(super) async fn chat(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -51,7 +51,7 @@ pub async fn chat(
     }
 }
 
-pub async fn generate(
+pub(super) async fn generate(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -99,7 +99,7 @@ fn load<R: Route>(server: &Server, body: &Body) -> Result<Option<Json<Value>>, A
     Ok(Some(Json(loaded)))
 }
 
-pub async fn embed(
+pub(super) async fn embed(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,
@@ -130,7 +130,7 @@ pub async fn embed(
     .await
 }
 
-pub async fn embeddings(
+pub(super) async fn embeddings(
     State(server): State<Arc<Server>>,
     Extension(preparation): Threads,
     Extension(log): Log,

@@ -12,7 +12,7 @@ const MAX_METADATA_VALUE: usize = 512;
 
 /// Text that the answer may repeat; OpenAI drafts it.
 #[derive(Debug, Deserialize)]
-pub struct PredictionField {
+pub(super) struct PredictionField {
     r#type: String,
     content: PredictedText,
 }
@@ -33,7 +33,7 @@ struct PredictedPart {
 
 /// # Errors
 /// 400: it is not text.
-pub fn prediction(field: Option<&PredictionField>) -> Result<(), ApiError> {
+pub(super) fn prediction(field: Option<&PredictionField>) -> Result<(), ApiError> {
     let is_text = |field: &PredictionField| match &field.content {
         PredictedText::Text(_) => true,
         PredictedText::Parts(parts) => parts.iter().all(|part| part.r#type == "text"),
@@ -46,7 +46,7 @@ pub fn prediction(field: Option<&PredictionField>) -> Result<(), ApiError> {
 
 /// # Errors
 /// 400: there are too many entries, or one is too long or no string.
-pub fn metadata(field: Option<&Map<String, Value>>) -> Result<(), ApiError> {
+pub(super) fn metadata(field: Option<&Map<String, Value>>) -> Result<(), ApiError> {
     let is_wrong = |(key, value): (&String, &Value)| {
         key.len() > MAX_METADATA_KEY || value.as_str().is_none_or(|text| text.len() > MAX_METADATA_VALUE)
     };
@@ -60,7 +60,7 @@ pub fn metadata(field: Option<&Map<String, Value>>) -> Result<(), ApiError> {
 }
 
 /// Chat completions are answered and not kept.
-pub fn store(field: Option<bool>) {
+pub(super) fn store(field: Option<bool>) {
     if field == Some(true) {
         tracing::debug!(field = "store", "ignored");
     }
@@ -68,7 +68,7 @@ pub fn store(field: Option<bool>) {
 
 /// # Errors
 /// 400: it asks for another tier than the only one.
-pub fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
     match tier {
         None | Some("auto" | "default") => Ok(()),
         Some("flex" | "priority" | "scale") => {
@@ -81,7 +81,7 @@ pub fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
 
 /// # Errors
 /// 400: it is none of OpenAI's.
-pub fn prompt_cache_retention(retention: Option<&str>) -> Result<(), ApiError> {
+pub(super) fn prompt_cache_retention(retention: Option<&str>) -> Result<(), ApiError> {
     match retention {
         None | Some("in_memory" | "in-memory" | "24h") => Ok(()),
         Some(_) => {

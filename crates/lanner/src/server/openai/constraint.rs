@@ -16,7 +16,7 @@ pub struct AnswerFormat {
 
 /// OpenAI's `response_format`.
 #[derive(Debug, Deserialize)]
-pub struct ResponseFormatField {
+pub(super) struct ResponseFormatField {
     r#type: String,
     json_schema: Option<NamedSchema>,
     /// llama.cpp's, with `json_object`.
@@ -31,7 +31,7 @@ struct NamedSchema {
 
 /// vLLM's `structured_outputs`.
 #[derive(Debug, Deserialize)]
-pub struct StructuredOutputsField {
+pub(super) struct StructuredOutputsField {
     json: Option<Value>,
     json_object: Option<bool>,
     regex: Option<String>,
@@ -43,7 +43,7 @@ pub struct StructuredOutputsField {
 
 /// The fields as sent.
 #[derive(Debug, Default)]
-pub struct FormatFields {
+pub(super) struct FormatFields {
     pub response_format: Option<ResponseFormatField>,
     pub guided_json: Option<Value>,
     pub guided_regex: Option<String>,
@@ -59,7 +59,7 @@ pub struct FormatFields {
 impl FormatFields {
     /// # Errors
     /// 400: a field is not valid or not supported, or two of them constrain the answer.
-    pub fn validate(self) -> Result<Option<AnswerFormat>, ApiError> {
+    pub(super) fn validate(self) -> Result<Option<AnswerFormat>, ApiError> {
         let whitespace = self.guided_whitespace_pattern.is_some();
         let mut formats = vec![];
         let mut add = |field, source: Option<Source>| {

@@ -62,7 +62,7 @@ pub struct OpenAi<F> {
     started: Option<Instant>,
 }
 
-pub enum Chunk<P> {
+pub(crate) enum Chunk<P> {
     /// The index of a choice, a part of it, and after the last token of all choices the timings.
     Choice(usize, P, Option<Box<Timings>>),
     Progress(PromptProgress),
@@ -72,7 +72,7 @@ pub enum Chunk<P> {
 
 /// llama-server's progress of a prompt, and the choice that has it.
 #[derive(Serialize)]
-pub struct PromptProgress {
+pub(crate) struct PromptProgress {
     index: usize,
     total: usize,
     cache: usize,
@@ -82,7 +82,7 @@ pub struct PromptProgress {
 
 /// A chunk, or a whole response.
 #[derive(Serialize)]
-pub struct Envelope<C> {
+pub(crate) struct Envelope<C> {
     id: String,
     object: &'static str,
     created: u64,
@@ -223,7 +223,7 @@ pub fn finish_reason(reason: Reason) -> &'static str {
 
 /// JSON has no infinity; OpenAI writes -9999 for impossible tokens. Widened so that equal values
 /// print alike everywhere.
-pub fn finite(logprob: f32) -> f64 {
+pub(super) fn finite(logprob: f32) -> f64 {
     f64::from(logprob.max(-9999.0))
 }
 

@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub enum PromptField {
+pub(super) enum PromptField {
     Text(String),
     Texts(Vec<String>),
     Ids(Vec<u32>),
@@ -137,7 +137,7 @@ impl PromptField {
     ///
     /// # Errors
     /// 400: there is no prompt, or there are too many.
-    pub fn split(self, param: &str, most: usize) -> Result<Vec<PromptInput>, ApiError> {
+    pub(super) fn split(self, param: &str, most: usize) -> Result<Vec<PromptInput>, ApiError> {
         let prompts: Vec<PromptInput> = match self {
             PromptField::Text(text) => vec![PromptInput::Text(text)],
             PromptField::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),

@@ -67,6 +67,7 @@ macro_rules! request_body {
     ) => {
         $(#[$meta])*
         #[derive(Debug, serde::Deserialize)]
+        #[allow(unreachable_pub, reason = "some bodies are only used in this crate")]
         pub struct $name {
             $($own: $own_type,)*
             $(pub(in crate::server::openai) $field: Option<$type>,)*
@@ -93,7 +94,7 @@ request_body! {
 }
 
 /// Parameters that follow from a route's own fields.
-pub struct RouteParams {
+pub(super) struct RouteParams {
     pub max_tokens: Option<usize>,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: bool,
@@ -104,7 +105,7 @@ pub struct RouteParams {
 impl SharedFields {
     /// # Errors
     /// 400 that names the first field with an invalid value.
-    pub fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
+    pub(super) fn validate<P>(self, prompts: P, route: RouteParams) -> Result<ValidRequest<P>, ApiError> {
         let number = fields::number;
         let ignore_eos = self.ignore_eos.unwrap_or(false);
         accepted::service_tier(self.service_tier.as_deref())?;

@@ -8,19 +8,19 @@ use std::{
 use super::{PATIENCE, requests::Ask};
 
 /// A keep-alive connection.
-pub struct Connection {
+pub(super) struct Connection {
     pub address: SocketAddr,
     pub stream: Option<BufReader<TcpStream>>,
 }
 
-pub struct Reply {
+pub(super) struct Reply {
     pub status: u16,
     pub body: Vec<u8>,
     stays: bool,
 }
 
 impl Connection {
-    pub fn send(&mut self, ask: &Ask) -> std::io::Result<Reply> {
+    pub(super) fn send(&mut self, ask: &Ask) -> std::io::Result<Reply> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => {
@@ -44,7 +44,7 @@ impl Connection {
     }
 }
 
-pub fn read(stream: &mut BufReader<TcpStream>, without_body: bool) -> std::io::Result<Reply> {
+pub(super) fn read(stream: &mut BufReader<TcpStream>, without_body: bool) -> std::io::Result<Reply> {
     let odd = |what: &str| std::io::Error::other(what.to_owned());
     let line = |stream: &mut BufReader<TcpStream>| {
         let mut line = String::new();

@@ -3,7 +3,7 @@
 use super::more_fields::{DETOKENIZE, Field, OLLAMA, OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE, TOKENIZE};
 
 /// Numbers as JSON: limits of types and of ranges, and numbers beyond every type.
-pub const NUMBERS: [&str; 42] = [
+pub(super) const NUMBERS: [&str; 42] = [
     "0",
     "-0",
     "-0.0",
@@ -49,7 +49,7 @@ pub const NUMBERS: [&str; 42] = [
 ];
 
 /// Other JSON values, and invalid JSON.
-pub const VALUES: [&str; 30] = [
+pub(super) const VALUES: [&str; 30] = [
     "null",
     "true",
     "false",
@@ -83,7 +83,7 @@ pub const VALUES: [&str; 30] = [
 ];
 
 /// Fields of both completion routes.
-pub const COMMON: [Field; 36] = [
+pub(super) const COMMON: [Field; 36] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -154,7 +154,7 @@ pub const COMMON: [Field; 36] = [
     ("prompt_cache_retention", &[r#""24h""#], &[r#""1y""#]),
 ];
 
-pub const CHAT: [Field; 22] = [
+pub(super) const CHAT: [Field; 22] = [
     (
         "messages",
         &[
@@ -227,7 +227,7 @@ pub const CHAT: [Field; 22] = [
     ("prediction", &["null", r#"{"type":"content","content":"a"}"#], &[r#"{"type":"content"}"#]),
 ];
 
-pub const COMPLETIONS: [Field; 6] = [
+pub(super) const COMPLETIONS: [Field; 6] = [
     (
         "prompt",
         &[r#""The owl""#, "[5,6,7]", r#"["a","b"]"#, "[[1],[2,3]]"],
@@ -240,7 +240,7 @@ pub const COMPLETIONS: [Field; 6] = [
     ("logprobs", &["0", "2"], &["20", "21"]),
 ];
 
-pub const EMBEDDINGS: [Field; 8] = [
+pub(super) const EMBEDDINGS: [Field; 8] = [
     (
         "input",
         &[r#""The owl""#, "[5,6,7]", r#"["a","b"]"#, "[[1],[2,3]]"],
@@ -255,7 +255,7 @@ pub const EMBEDDINGS: [Field; 8] = [
     ("truncate_prompt_tokens", &["null"], &["1"]),
 ];
 
-pub const RESPONSES: [Field; 16] = [
+pub(super) const RESPONSES: [Field; 16] = [
     (
         "input",
         &[r#""hi""#, r#"[{"role":"user","content":"hi"}]"#],
@@ -294,7 +294,7 @@ pub const RESPONSES: [Field; 16] = [
     ("timeout", &["0.3"], &["1e-9"]),
 ];
 
-pub const MESSAGES: [Field; 22] = [
+pub(super) const MESSAGES: [Field; 22] = [
     (
         "messages",
         &[
@@ -356,7 +356,7 @@ pub const MESSAGES: [Field; 22] = [
     ("timeout", &["0.3"], &["1e-9", "-1"]),
 ];
 
-pub const RERANK: [Field; 6] = [
+pub(super) const RERANK: [Field; 6] = [
     ("query", &[r#""owls""#], &[r#""""#]),
     ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
     ("top_n", &["1", "9"], &["0"]),
@@ -366,7 +366,7 @@ pub const RERANK: [Field; 6] = [
 ];
 
 /// Names of models, none of which exists locally; nothing is downloaded.
-pub const MODEL: [Field; 2] = [
+pub(super) const MODEL: [Field; 2] = [
     (
         "model",
         &[r#""nobody/nothing""#],
@@ -389,9 +389,9 @@ pub const MODEL: [Field; 2] = [
 ];
 
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
-pub type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
+pub(super) type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub fn posted() -> [Posted; 17] {
+pub(super) fn posted() -> [Posted; 17] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     let [ollama_chat, ollama_generate] =
         [&OLLAMA_CHAT[..], &OLLAMA_GENERATE[..]].map(|own| [own, &OLLAMA[..]].concat());
@@ -418,7 +418,7 @@ pub fn posted() -> [Posted; 17] {
 }
 
 /// Routes without a body, and unknown ones.
-pub const OTHERS: [&str; 37] = [
+pub(super) const OTHERS: [&str; 37] = [
     "POST /api/create",
     "POST /api/copy",
     "POST /api/push",

@@ -1,10 +1,10 @@
 //! Fields of Ollama's routes and of those that tokenise.
 
 /// A field, its valid values, and its edge cases.
-pub type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
+pub(super) type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Fields of both routes of Ollama that generate.
-pub const OLLAMA: [Field; 9] = [
+pub(super) const OLLAMA: [Field; 9] = [
     ("model", &[r#""default""#, r#""merlin:latest""#, "null"], &[r#""gpt-4""#, r#""/""#, r#"":latest""#]),
     (
         "options",
@@ -29,7 +29,7 @@ pub const OLLAMA: [Field; 9] = [
     ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
 ];
 
-pub const OLLAMA_CHAT: [Field; 2] = [
+pub(super) const OLLAMA_CHAT: [Field; 2] = [
     (
         "messages",
         &[r#"[{"role":"user","content":"hi"}]"#],
@@ -48,7 +48,7 @@ pub const OLLAMA_CHAT: [Field; 2] = [
     ),
 ];
 
-pub const OLLAMA_GENERATE: [Field; 9] = [
+pub(super) const OLLAMA_GENERATE: [Field; 9] = [
     ("prompt", &[r#""hi""#], &[r#""""#]),
     ("suffix", &["null"], &[r#""x""#]),
     ("system", &[r#""Be brief.""#], &[]),
@@ -60,7 +60,7 @@ pub const OLLAMA_GENERATE: [Field; 9] = [
     ("priority", &[r#""background""#], &[r#""urgent""#]),
 ];
 
-pub const OLLAMA_EMBED: [Field; 6] = [
+pub(super) const OLLAMA_EMBED: [Field; 6] = [
     ("input", &[r#""The owl""#, r#"["a","b"]"#], &["[]", "[7]", r#"[""]"#, "[[5]]"]),
     ("dimensions", &["1", "7"], &["0", "100000"]),
     ("options", &["{}", r#"{"num_ctx":99}"#], &[r#"{"x":1}"#]),
@@ -69,7 +69,7 @@ pub const OLLAMA_EMBED: [Field; 6] = [
     ("timeout", &["0.3"], &["1e-9"]),
 ];
 
-pub const TOKENIZE: [Field; 6] = [
+pub(super) const TOKENIZE: [Field; 6] = [
     ("content", &[r#""The owl""#], &[r#""<|im_end|>\u0000""#]),
     ("prompt", &["null"], &[r#""x""#]),
     ("messages", &["null"], &["[]", r#"[{"role":"user","content":"hi"}]"#]),
@@ -78,5 +78,5 @@ pub const TOKENIZE: [Field; 6] = [
     ("return_token_strs", &["true", "false"], &[]),
 ];
 
-pub const DETOKENIZE: [Field; 1] =
+pub(super) const DETOKENIZE: [Field; 1] =
     [("tokens", &["[]", "[5,6,7]"], &["[8191]", "[8192]", "[4294967296]", "[-1]", r#"["a"]"#])];

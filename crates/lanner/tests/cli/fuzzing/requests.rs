@@ -5,7 +5,7 @@ use serde_json::json;
 use super::fields::{NUMBERS, OTHERS, VALUES, posted};
 
 /// Pseudorandom numbers, the same in every run (SplitMix64).
-pub struct Random(pub u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -29,7 +29,7 @@ impl Random {
 }
 
 /// Nested arrays or objects.
-pub fn nested(depth: usize) -> String {
+pub(super) fn nested(depth: usize) -> String {
     if depth.is_multiple_of(2) {
         return "[".repeat(depth) + &"]".repeat(depth);
     }
@@ -37,7 +37,7 @@ pub fn nested(depth: usize) -> String {
 }
 
 /// Any JSON value, or almost JSON.
-pub fn value(random: &mut Random) -> String {
+pub(super) fn value(random: &mut Random) -> String {
     match random.below(12) {
         0..5 => random.pick(&NUMBERS).into(),
         5..10 => random.pick(&VALUES).into(),
@@ -46,7 +46,7 @@ pub fn value(random: &mut Random) -> String {
     }
 }
 
-pub fn text(random: &mut Random) -> String {
+pub(super) fn text(random: &mut Random) -> String {
     const PARTS: [&str; 12] = [
         "owl",
         " ",
@@ -65,22 +65,22 @@ pub fn text(random: &mut Random) -> String {
     (0..parts).map(|_| random.pick(&PARTS)).collect()
 }
 
-pub struct Ask {
+pub(super) struct Ask {
     /// Method and path.
     pub line: String,
     pub headers: &'static str,
     pub body: Vec<u8>,
 }
 
-pub const JSON: &str = "Content-Type: application/json\r\n";
+pub(super) const JSON: &str = "Content-Type: application/json\r\n";
 
-pub fn object(fields: &[(String, String)]) -> Vec<u8> {
+pub(super) fn object(fields: &[(String, String)]) -> Vec<u8> {
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{}:{value}", json!(name))).collect();
     format!("{{{}}}", fields.join(",")).into_bytes()
 }
 
 /// A valid body with up to three changes. Its answer is short: few tokens, or a short timeout.
-pub fn ask(random: &mut Random) -> Ask {
+pub(super) fn ask(random: &mut Random) -> Ask {
     let routes = posted();
     let weights = [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9, 9, 10, 10, 11, 12, 13, 14, 15, 16];
     let (path, fields, always) = &routes[weights[random.below(weights.len())]];
@@ -125,7 +125,7 @@ pub fn ask(random: &mut Random) -> Ask {
 }
 
 /// Each field alone, at each of its extremes, in an otherwise valid request.
-pub fn extremes() -> Vec<Ask> {
+pub(super) fn extremes() -> Vec<Ask> {
     let mut asks = vec![];
     for (path, fields, always) in posted() {
         let usual = |skip: &str| -> Vec<(String, String)> {

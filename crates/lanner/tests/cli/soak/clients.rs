@@ -27,7 +27,7 @@ const STARTS: [&str; 3] = [
 const SILENCE: Duration = Duration::from_secs(120);
 
 /// Sends each kind of request once, so that everything long-lived exists.
-pub fn each_once(soak: &Soak) {
+pub(super) fn each_once(soak: &Soak) {
     known(soak);
     chats(soak, &mut Random(92));
     load(soak, "merlin");
@@ -36,7 +36,7 @@ pub fn each_once(soak: &Soak) {
 }
 
 /// Sends valid and invalid requests in random order.
-pub fn mixed(soak: &Soak, mut random: Random) {
+pub(super) fn mixed(soak: &Soak, mut random: Random) {
     while soak.runs() {
         match random.below(10) {
             0 => known(soak),
@@ -65,7 +65,7 @@ fn known(soak: &Soak) {
 }
 
 /// Reads the whole answer to a prompt of up to several prefill chunks.
-pub fn answered(soak: &Soak, random: &mut Random) {
+pub(super) fn answered(soak: &Soak, random: &mut Random) {
     let tokens = 8 + random.below(60);
     let body = body(random, 900, tokens);
     let reply = ask(soak, "/v1/completions", body.to_string().as_bytes());
@@ -143,7 +143,7 @@ fn fails(soak: &Soak, random: &mut Random) {
 }
 
 /// Loads the served model again, or an invalid model.
-pub fn loads(soak: &Soak, mut random: Random) {
+pub(super) fn loads(soak: &Soak, mut random: Random) {
     while soak.runs() {
         let model = ["merlin", "merlin", "/no/such/folder", "/", "org/none"][random.below(5) as usize];
         load(soak, model);
@@ -159,7 +159,7 @@ fn load(soak: &Soak, model: &str) {
 }
 
 /// Keeps up to 20 connections open that send nothing or half a request.
-pub fn idle(soak: &Soak, mut random: Random) {
+pub(super) fn idle(soak: &Soak, mut random: Random) {
     let mut open: Vec<TcpStream> = vec![];
     while soak.runs() {
         if let Ok(mut stream) = TcpStream::connect(soak.server.address) {
@@ -175,7 +175,7 @@ pub fn idle(soak: &Soak, mut random: Random) {
 }
 
 /// Sends a request byte by byte.
-pub fn slow_sender(soak: &Soak) {
+pub(super) fn slow_sender(soak: &Soak) {
     let body = soak.known.0.to_string();
     let address = soak.server.address;
     let request = format!(

@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(12);
 
 /// State shared by all clients.
-pub struct Soak {
+pub(crate) struct Soak {
     pub server: ServerProcess,
     pub stop: AtomicBool,
     /// Start and end of each load request.
@@ -66,11 +66,11 @@ impl Soak {
         Soak { server, stop, loads, outcomes, known: (known, text), _cache: cache }
     }
 
-    pub fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
-    pub fn count(&self, what: &str, outcome: impl std::fmt::Display) {
+    pub(crate) fn count(&self, what: &str, outcome: impl std::fmt::Display) {
         *self.outcomes.lock().unwrap().entry(format!("{what}: {outcome}")).or_default() += 1;
     }
 

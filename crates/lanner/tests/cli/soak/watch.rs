@@ -23,7 +23,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 
 /// Resources that a process holds.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     /// In megabytes.
     pub resident: f64,
     /// Without the threads that chat templates may keep.
@@ -34,7 +34,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    pub fn of(server: &ServerProcess) -> Sample {
+    pub(super) fn of(server: &ServerProcess) -> Sample {
         let folder = format!("/proc/{}", server.child.id());
         let entries = |name: &str| fs::read_dir(format!("{folder}/{name}")).into_iter().flatten().flatten();
         let is_template = |task: &fs::DirEntry| {
@@ -52,7 +52,7 @@ impl Sample {
     }
 
     /// Whether it holds no more than `before`.
-    pub fn is_back_at(&self, before: &Sample) -> bool {
+    pub(super) fn is_back_at(&self, before: &Sample) -> bool {
         self.threads <= before.threads
             && self.descriptors <= before.descriptors
             && self.arrays <= before.arrays + 0.5
@@ -60,7 +60,7 @@ impl Sample {
 }
 
 /// The sum of a metric's samples, whatever their labels.
-pub fn metric(server: &ServerProcess, name: &str) -> f64 {
+pub(super) fn metric(server: &ServerProcess, name: &str) -> f64 {
     let reply = client::get(server.address, "/metrics");
     let is_it = |line: &&str| line.split(['{', ' ']).next() == Some(name);
     reply.body.lines().filter(is_it).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
@@ -68,10 +68,10 @@ pub fn metric(server: &ServerProcess, name: &str) -> f64 {
 
 /// Intervals in which the machine did not schedule this process.
 #[derive(Default)]
-pub struct Pauses(Mutex<Vec<(Instant, Instant)>>);
+pub(super) struct Pauses(Mutex<Vec<(Instant, Instant)>>);
 
 impl Pauses {
-    pub fn watch(&self, soak: &Soak) {
+    pub(super) fn watch(&self, soak: &Soak) {
         let nap = Duration::from_millis(1);
         while soak.runs() {
             let slept = Instant::now();
@@ -84,7 +84,7 @@ impl Pauses {
 }
 
 /// Intervals between the tokens of a stream, and their lengths without pauses of the machine.
-pub struct Gaps(Vec<(Instant, Instant)>, Vec<Duration>);
+pub(super) struct Gaps(Vec<(Instant, Instant)>, Vec<Duration>);
 
 impl Gaps {
     fn new(gaps: Vec<(Instant, Instant)>) -> Gaps {
@@ -93,7 +93,7 @@ impl Gaps {
     }
 
     /// Subtracts pauses of the machine.
-    pub fn without(mut self, pauses: &Pauses) -> Gaps {
+    pub(super) fn without(mut self, pauses: &Pauses) -> Gaps {
         let pauses = pauses.0.lock().unwrap();
         for ((from, to), length) in self.0.iter().zip(&mut self.1) {
             let first = pauses.partition_point(|(_, end)| end <= from);
@@ -104,13 +104,18 @@ impl Gaps {
         self
     }
 
-    pub fn longest(&self) -> Duration {
+    pub(super) fn longest(&self) -> Duration {
         self.1.iter().max().copied().unwrap_or_default()
     }
 
     /// Gaps longer than `limit`; longer than `busy` during a load and shortly after it, while two
     /// models share the processors.
-    pub fn over(&self, limit: Duration, busy: Duration, loads: &[(Instant, Instant)]) -> Vec<Duration> {
+    pub(super) fn over(
+        &self,
+        limit: Duration,
+        busy: Duration,
+        loads: &[(Instant, Instant)],
+    ) -> Vec<Duration> {
         let settle = Duration::from_secs(5);
         let during =
             |from: Instant, to: Instant| loads.iter().any(|load| load.0 < to && from < load.1 + settle);
@@ -119,7 +124,7 @@ impl Gaps {
         late.map(|(_, length)| *length).collect()
     }
 
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut lengths = self.1.clone();
         lengths.sort();
         let at =
@@ -133,7 +138,7 @@ impl Gaps {
 }
 
 /// Runs one stream after another without drafts and records the time between tokens.
-pub fn canary(soak: &Soak) -> Gaps {
+pub(super) fn canary(soak: &Soak) -> Gaps {
     let body = json!({
         "prompt": "The owl hunts", "temperature": 0, "max_tokens": 400, "ignore_eos": true, "stream": true,
         "priority": "interactive", "speculation": "off", "return_token_ids": true,

@@ -8,42 +8,42 @@ use std::{
 use serde_json::Value;
 
 #[derive(Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 impl Reply {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
     /// The JSON of every server-sent event but `[DONE]`.
-    pub fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
         data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
     }
 
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.body.ends_with("data: [DONE]\n\n")
     }
 }
 
-pub fn get(address: SocketAddr, path: &str) -> Reply {
+pub(crate) fn get(address: SocketAddr, path: &str) -> Reply {
     request(address, &format!("GET {path}"), "", b"")
 }
 
-pub fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
+pub(crate) fn post(address: SocketAddr, path: &str, body: &Value) -> Reply {
     post_raw(address, path, body.to_string().as_bytes())
 }
 
-pub fn post_raw(address: SocketAddr, path: &str, body: &[u8]) -> Reply {
+pub(crate) fn post_raw(address: SocketAddr, path: &str, body: &[u8]) -> Reply {
     request(address, &format!("POST {path}"), "Content-Type: application/json\r\n", body)
 }
 
 /// `line` is method and path, `headers` whole lines.
-pub fn request(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> Reply {
+pub(crate) fn request(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> Reply {
     let mut stream = open(address, line, headers, body);
     let mut bytes = Vec::new();
     // A server that refuses a body early may reset the connection after its answer.
@@ -52,7 +52,7 @@ pub fn request(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> R
 }
 
 /// Sends a request and leaves the reply on the socket.
-pub fn open(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> TcpStream {
+pub(crate) fn open(address: SocketAddr, line: &str, headers: &str, body: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let host = if headers.contains("Host:") { String::new() } else { format!("Host: {address}\r\n") };
     let length = body.len();

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use super::server::{TEMPLATE, tokenizer_json};
 
-pub const REPO: &str = "org/tiny";
+pub(crate) const REPO: &str = "org/tiny";
 
 /// A fault injected into one request.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     Status(u16, &'static str),
     /// Ends the connection after this many bytes of the body.
     Cut(usize),
@@ -37,13 +37,13 @@ pub enum Fault {
 }
 
 #[derive(Clone, Debug)]
-pub struct HubRequest {
+pub(crate) struct HubRequest {
     pub path: String,
     pub range: Option<String>,
     pub token: Option<String>,
 }
 
-pub struct FakeHub {
+pub(crate) struct FakeHub {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
@@ -58,7 +58,7 @@ struct State {
 }
 
 impl FakeHub {
-    pub fn new(files: Vec<(&str, Vec<u8>)>) -> FakeHub {
+    pub(crate) fn new(files: Vec<(&str, Vec<u8>)>) -> FakeHub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let files = files.into_iter().map(|(path, bytes)| (path.to_owned(), bytes)).collect();
@@ -75,7 +75,7 @@ impl FakeHub {
     }
 
     /// A small model of the engine's tests, with a byte tokenizer and the usual other files.
-    pub fn tiny() -> FakeHub {
+    pub(crate) fn tiny() -> FakeHub {
         let read = |name: &str| golden("qwen3_5-hub", name);
         FakeHub::new(vec![
             ("README.md", b"# Tiny\n".to_vec()),
@@ -88,7 +88,7 @@ impl FakeHub {
     }
 
     /// A model in shards, beside weights that are not part of it.
-    pub fn sharded() -> FakeHub {
+    pub(crate) fn sharded() -> FakeHub {
         let names = [
             "config.json",
             "model-00001-of-00002.safetensors",
@@ -103,49 +103,49 @@ impl FakeHub {
     }
 
     /// Injects `faults`, in order, into the next requests whose path contains `path`.
-    pub fn fails(self, path: &str, faults: impl IntoIterator<Item = Fault>) -> FakeHub {
+    pub(crate) fn fails(self, path: &str, faults: impl IntoIterator<Item = Fault>) -> FakeHub {
         let faults = faults.into_iter().map(|fault| (path.to_owned(), fault));
         self.state.lock().unwrap().faults.extend(faults);
         self
     }
 
     /// Overrides the listing of its files.
-    pub fn lists(self, listing: Value) -> FakeHub {
+    pub(crate) fn lists(self, listing: Value) -> FakeHub {
         self.state.lock().unwrap().listing = Some(listing);
         self
     }
 
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Received requests whose path contains `path`.
-    pub fn requests(&self, path: &str) -> Vec<HubRequest> {
+    pub(crate) fn requests(&self, path: &str) -> Vec<HubRequest> {
         let requests = self.state.lock().unwrap().requests.clone();
         requests.into_iter().filter(|request| request.path.contains(path)).collect()
     }
 
-    pub fn commit(&self) -> String {
+    pub(crate) fn commit(&self) -> String {
         self.state.lock().unwrap().commit.clone()
     }
 
     /// A new commit with other contents.
-    pub fn push(&self, commit: &str, path: &str, bytes: Vec<u8>) {
+    pub(crate) fn push(&self, commit: &str, path: &str, bytes: Vec<u8>) {
         let mut state = self.state.lock().unwrap();
         state.commit = commit.into();
         state.files.retain(|(other, _)| other != path);
         state.files.push((path.into(), bytes));
     }
 
-    pub fn file(&self, path: &str) -> Vec<u8> {
+    pub(crate) fn file(&self, path: &str) -> Vec<u8> {
         self.state.lock().unwrap().files.iter().find(|(other, _)| other == path).unwrap().1.clone()
     }
 
-    pub fn etag(&self, path: &str) -> String {
+    pub(crate) fn etag(&self, path: &str) -> String {
         etag(path, &self.file(path))
     }
 
-    pub fn config(&self, cache: &Path) -> HubConfig {
+    pub(crate) fn config(&self, cache: &Path) -> HubConfig {
         HubConfig {
             cache: Some(cache.into()),
             endpoint: self.endpoint(),
@@ -157,16 +157,16 @@ impl FakeHub {
         }
     }
 
-    pub fn pull(&self, cache: &Path) -> Result<Pulled, HubError> {
+    pub(crate) fn pull(&self, cache: &Path) -> Result<Pulled, HubError> {
         pull_from(&self.config(cache), REPO)
     }
 }
 
-pub fn pull_from(config: &HubConfig, name: &str) -> Result<Pulled, HubError> {
+pub(crate) fn pull_from(config: &HubConfig, name: &str) -> Result<Pulled, HubError> {
     pull_with_events(config, name).0
 }
 
-pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubError>, Vec<PullEvent>) {
+pub(crate) fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubError>, Vec<PullEvent>) {
     let events = Mutex::new(Vec::new());
     let job = PullJob { report: &|event| events.lock().unwrap().push(event), cancelled: &false.into() };
     let result = pull(config, &RepoName::parse(name).unwrap(), &job);
@@ -174,7 +174,7 @@ pub fn pull_with_events(config: &HubConfig, name: &str) -> (Result<Pulled, HubEr
 }
 
 /// A file of a recorded checkpoint.
-pub fn golden(family: &str, name: &str) -> Vec<u8> {
+pub(crate) fn golden(family: &str, name: &str) -> Vec<u8> {
     std::fs::read(super::checkpoint::folder(family).path().join(name)).unwrap()
 }
 

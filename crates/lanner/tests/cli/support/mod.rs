@@ -1,10 +1,10 @@
 //! Shared by several tests: servers, an HTTP client, a hub and recorded checkpoints.
 
 #[path = "../../../../engine/tests/it/support/checkpoint.rs"]
-pub mod checkpoint;
-pub mod client;
+pub(crate) mod checkpoint;
+pub(crate) mod client;
 #[path = "../../../../engine/tests/it/support/document.rs"]
-pub mod document;
-pub mod fake_hub;
-pub mod process;
-pub mod server;
+pub(crate) mod document;
+pub(crate) mod fake_hub;
+pub(crate) mod process;
+pub(crate) mod server;

@@ -13,30 +13,30 @@ use serde_json::Value;
 use super::client::{self, Reply};
 
 /// Runs `lanner` with no environment but `env`.
-pub fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
+pub(crate) fn lanner(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lanner"));
     command.env_clear().envs(env.iter().copied()).args(args);
     command.output().unwrap()
 }
 
 /// `lanner serve` in a process of its own, so that its memory can be measured.
-pub struct ServerProcess {
+pub(crate) struct ServerProcess {
     pub child: Child,
     pub address: SocketAddr,
 }
 
 impl ServerProcess {
-    pub fn start(args: &[&str]) -> ServerProcess {
+    pub(crate) fn start(args: &[&str]) -> ServerProcess {
         ServerProcess::start_program(env!("CARGO_BIN_EXE_lanner"), args)
     }
 
     /// Like [`start`](ServerProcess::start), with another build of the program.
-    pub fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> ServerProcess {
+    pub(crate) fn start_program(program: impl AsRef<OsStr>, args: &[&str]) -> ServerProcess {
         ServerProcess::spawn(program, args, &[])
     }
 
     /// Like [`start`](ServerProcess::start), with these environment variables.
-    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
+    pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
         ServerProcess::spawn(env!("CARGO_BIN_EXE_lanner"), args, variables)
     }
 
@@ -57,12 +57,12 @@ impl ServerProcess {
     }
 
     /// Resident megabytes; `None` where the system does not report them.
-    pub fn memory(&self) -> Option<f64> {
+    pub(crate) fn memory(&self) -> Option<f64> {
         self.status("VmRSS:")
     }
 
     /// Peak resident megabytes.
-    pub fn peak_memory(&self) -> Option<f64> {
+    pub(crate) fn peak_memory(&self) -> Option<f64> {
         self.status("VmHWM:")
     }
 
@@ -72,7 +72,7 @@ impl ServerProcess {
         Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
     }
 
-    pub fn complete(&self, body: &Value) -> Reply {
+    pub(crate) fn complete(&self, body: &Value) -> Reply {
         let reply = client::post(self.address, "/v1/completions", body);
         assert_eq!(reply.status, 200, "{}", reply.body);
         reply

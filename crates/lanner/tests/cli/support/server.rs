@@ -20,13 +20,13 @@ use tokio::{net::TcpListener, runtime::Runtime};
 
 use super::client::{self, Reply};
 
-pub const CONTEXT: usize = 1000;
-pub const IM_END: u32 = 257;
-pub const TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+pub(crate) const CONTEXT: usize = 1000;
+pub(crate) const IM_END: u32 = 257;
+pub(crate) const TEMPLATE: &str = "{#- Calls: <tool_call> -#}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {%- if tools %}tools={{ tools | tojson }}\n{% endif %}\
     {%- if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
 
-pub struct TestServer {
+pub(crate) struct TestServer {
     pub address: SocketAddr,
     pub host: AppState,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -34,7 +34,7 @@ pub struct TestServer {
 }
 
 /// Options of a test server.
-pub struct Setup {
+pub(crate) struct Setup {
     pub name: &'static str,
     pub template: &'static str,
     pub delay: Duration,
@@ -70,11 +70,11 @@ impl Default for Setup {
 
 impl Setup {
     /// The model answers every request with this text and ends its turn.
-    pub fn says(self, text: &'static str) -> TestServer {
+    pub(crate) fn says(self, text: &'static str) -> TestServer {
         self.script(move |_, n| token(tokens(text).get(n).copied().unwrap_or(IM_END)))
     }
 
-    pub fn script(
+    pub(crate) fn script(
         self,
         script: impl Fn(&Request, usize) -> scripted::Step + Clone + Send + 'static,
     ) -> TestServer {
@@ -94,13 +94,13 @@ impl Setup {
     }
 
     /// A server whose engine hangs in a step.
-    pub fn stuck(self) -> TestServer {
+    pub(crate) fn stuck(self) -> TestServer {
         let model = Model::new(self.name.into(), scripted::stuck(info()), tokenizer(), None);
         self.over(model, Arc::default())
     }
 
     /// The built-in model, served with `models`.
-    pub fn merlin(self) -> TestServer {
+    pub(crate) fn merlin(self) -> TestServer {
         let model = Model::open(&self.models).unwrap();
         self.over(model, Arc::default())
     }
@@ -127,7 +127,7 @@ impl Setup {
 }
 
 impl TestServer {
-    pub fn chat(&self, body: &Value) -> Reply {
+    pub(crate) fn chat(&self, body: &Value) -> Reply {
         let mut body = body.clone();
         if body.get("messages").is_none() {
             body["messages"] = json!([{ "role": "user", "content": "hi" }]);
@@ -135,40 +135,40 @@ impl TestServer {
         client::post(self.address, "/v1/chat/completions", &body)
     }
 
-    pub fn complete(&self, body: &Value) -> Reply {
+    pub(crate) fn complete(&self, body: &Value) -> Reply {
         client::post(self.address, "/v1/completions", body)
     }
 
-    pub fn health(&self) -> Value {
+    pub(crate) fn health(&self) -> Value {
         client::get(self.address, "/health").json()
     }
 
     /// The engine's last request.
-    pub fn last_request(&self) -> Request {
+    pub(crate) fn last_request(&self) -> Request {
         self.requests.lock().unwrap().last().expect("a request").clone()
     }
 
-    pub fn last_prompt(&self) -> String {
+    pub(crate) fn last_prompt(&self) -> String {
         tokenizer().decode(&self.last_request().prompt, false).unwrap()
     }
 
     /// Number of requests to the engine.
-    pub fn num_requests(&self) -> usize {
+    pub(crate) fn num_requests(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 }
 
-pub fn token(id: u32) -> scripted::Step {
+pub(crate) fn token(id: u32) -> scripted::Step {
     scripted::Step::Token(id)
 }
 
 /// Token ids of a text by the tests' tokenizer.
-pub fn tokens(text: &str) -> Vec<u32> {
+pub(crate) fn tokens(text: &str) -> Vec<u32> {
     tokenizer().encode(text, false).unwrap()
 }
 
 /// Loads for the CPU, from this hub.
-pub fn models(hub: HubConfig) -> ModelConfig {
+pub(crate) fn models(hub: HubConfig) -> ModelConfig {
     let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
     ModelConfig {
         model: None,
@@ -208,12 +208,12 @@ fn info() -> ModelInfo {
     }
 }
 
-pub fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     Tokenizer::from_bytes(tokenizer_json().as_bytes(), None).unwrap()
 }
 
 /// A tokenizer.json of single bytes and four control tokens.
-pub fn tokenizer_json() -> String {
+pub(crate) fn tokenizer_json() -> String {
     let mut vocab = Map::new();
     for byte in 0..=255u8 {
         vocab.insert(byte_symbol(byte).to_string(), byte.into());

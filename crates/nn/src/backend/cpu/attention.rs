@@ -149,11 +149,11 @@ pub(super) struct PreparedSoftmax {
 }
 
 impl PreparedSoftmax {
-    pub fn new(softmax: &Softmax) -> PreparedSoftmax {
+    pub(super) fn new(softmax: &Softmax) -> PreparedSoftmax {
         PreparedSoftmax { scale: softmax.scale, softcap: softmax.softcap }
     }
 
-    pub fn with_sinks<'a>(&self, sinks: Option<&'a Input>) -> kernels::Softmax<'a> {
+    pub(super) fn with_sinks<'a>(&self, sinks: Option<&'a Input>) -> kernels::Softmax<'a> {
         kernels::Softmax {
             scale: self.scale,
             softcap: self.softcap,

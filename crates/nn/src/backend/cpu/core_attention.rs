@@ -119,7 +119,7 @@ struct RowOutputs<'a, 'b, T> {
 
 impl PreparedAttention {
     #[track_caller]
-    pub fn new(attention: &CoreAttention) -> PreparedAttention {
+    pub(crate) fn new(attention: &CoreAttention) -> PreparedAttention {
         PreparedAttention {
             heads: attention.heads as usize,
             kv_heads: attention.kv_heads as usize,

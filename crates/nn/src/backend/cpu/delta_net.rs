@@ -216,7 +216,7 @@ struct RowOutputs<'a, 'p, 'n> {
 
 impl PreparedDeltaNet {
     #[track_caller]
-    pub fn new(net: &DeltaNet) -> PreparedDeltaNet {
+    pub(crate) fn new(net: &DeltaNet) -> PreparedDeltaNet {
         let weights = &net.weights;
         let channels = weights.conv1d.dim(0) as usize;
         PreparedDeltaNet {

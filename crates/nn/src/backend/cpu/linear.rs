@@ -157,7 +157,7 @@ pub(crate) enum PreparedWeight {
 
 impl PreparedLinear {
     #[track_caller]
-    pub fn new(linear: &Linear) -> PreparedLinear {
+    pub(crate) fn new(linear: &Linear) -> PreparedLinear {
         PreparedLinear {
             weight: PreparedWeight::new(&linear.weight),
             bias: linear.bias.as_ref().map(weight_values),
@@ -191,7 +191,7 @@ impl PreparedWeight {
     }
 
     /// The weight as an argument of a kernel.
-    pub fn view(&self) -> Weight<'_> {
+    pub(crate) fn view(&self) -> Weight<'_> {
         match self {
             PreparedWeight::Dense(values) => Weight::Dense(floats!(values)),
             PreparedWeight::Affine { codes, scales, biases, quantization } => {

@@ -27,22 +27,22 @@ pub(crate) struct PreparedNorm {
 
 impl PreparedNorm {
     #[track_caller]
-    pub fn new(norm: &RmsNorm) -> PreparedNorm {
+    pub(crate) fn new(norm: &RmsNorm) -> PreparedNorm {
         PreparedNorm { weight: weight_values(&norm.weight), eps: norm.eps }
     }
 
     /// Norm in place of each run of [`size`](PreparedNorm::size) values in some columns of rows of
     /// `width`.
-    pub fn apply(&self, x: &mut [f32], width: usize, columns: Range<usize>) {
+    pub(crate) fn apply(&self, x: &mut [f32], width: usize, columns: Range<usize>) {
         kernels::rms_norm_columns(x, width, columns, &self.weight, self.eps);
     }
 
     /// `norm(x) * silu(gate)`.
-    pub fn apply_gated(&self, x: &[f32], gate: &[f32], out: &mut [f32]) {
+    pub(crate) fn apply_gated(&self, x: &[f32], gate: &[f32], out: &mut [f32]) {
         kernels::gated_rms_norm(x, gate, &self.weight, out, self.eps);
     }
 
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.weight.len()
     }
 }

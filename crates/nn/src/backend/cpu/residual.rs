@@ -70,12 +70,12 @@ pub(super) struct PreparedAdd {
 
 impl PreparedAdd {
     #[track_caller]
-    pub fn new(add: &ResidualAdd) -> PreparedAdd {
+    pub(super) fn new(add: &ResidualAdd) -> PreparedAdd {
         PreparedAdd { post_norm: add.post_norm.map(RmsNorm::prepared) }
     }
 
     /// `out = stream + post_norm(out)`.
-    pub fn add_to(&self, stream: &Input, out: &mut [f32]) {
+    pub(super) fn add_to(&self, stream: &Input, out: &mut [f32]) {
         if let Some(norm) = &self.post_norm {
             norm.apply(out, norm.size(), 0..norm.size());
         }

@@ -269,7 +269,7 @@ fn gate(attention: &CoreAttention, q: &Array, [start, end]: [i32; 2], out: &Arra
 
 impl DeviceAttention {
     #[track_caller]
-    pub fn new(attention: &CoreAttention) -> DeviceAttention {
+    pub(crate) fn new(attention: &CoreAttention) -> DeviceAttention {
         let frequencies = &attention.rope.frequencies;
         let frequencies = match frequencies.is_empty() {
             true => zeros(&[1], Dtype::Float32),

@@ -41,7 +41,7 @@ pub(super) struct DeviceTokens {
 
 impl DeviceTokens {
     #[track_caller]
-    pub fn new(heads: DeviceHeads, tokens: i32) -> DeviceTokens {
+    pub(super) fn new(heads: DeviceHeads, tokens: i32) -> DeviceTokens {
         DeviceTokens {
             keys: empty(&[heads.key_heads, tokens, 2, heads.dim]),
             values: empty(&[heads.value_heads, tokens, heads.dim]),
@@ -51,7 +51,7 @@ impl DeviceTokens {
     }
 
     /// The first `tokens` from one state to another.
-    pub fn step(&self, tokens: i32, [before, after]: [&Array; 2], out: u64) -> DeltaStep {
+    pub(super) fn step(&self, tokens: i32, [before, after]: [&Array; 2], out: u64) -> DeltaStep {
         DeltaStep {
             keys: self.keys.device_address(),
             values: self.values.device_address(),
@@ -134,7 +134,7 @@ impl DeviceDeltaNet {
     /// Of a convolution `[channels, width]`, `-exp(A_log)`, `dt_bias` and norms of queries and
     /// keys.
     #[track_caller]
-    pub fn new(
+    pub(crate) fn new(
         heads: DeviceHeads,
         [conv1d, neg_exp_a, dt_bias]: [&Array; 3],
         [query_norm, key_norm]: &[RmsNorm; 2],

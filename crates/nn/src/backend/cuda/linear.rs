@@ -170,7 +170,7 @@ const WIDE_ROWS: usize = 128;
 
 impl QuantizedInputs {
     #[track_caller]
-    pub fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
+    pub(super) fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
         assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
         let segments = (inputs as usize).div_ceil(512);
         let (rows, groups) = (rows as usize, segments * 8);
@@ -221,7 +221,7 @@ impl QuantizedInputs {
 
     /// All products: up to four matrices of the same width of codes in one launch.
     #[track_caller]
-    pub fn multiply(&self, products: &[Product]) {
+    pub(super) fn multiply(&self, products: &[Product]) {
         for bits in [4, 8] {
             let own: Vec<&Product> =
                 products.iter().filter(|product| product.matrix().layout.bits == bits).collect();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::server::openai::error::ApiError;
 
 /// `functions` as `tools`.
-pub fn as_tools(functions: Vec<Value>) -> Vec<Value> {
+pub(super) fn as_tools(functions: Vec<Value>) -> Vec<Value> {
     functions.into_iter().map(|function| json!({ "type": "function", "function": function })).collect()
 }
 
@@ -13,7 +13,7 @@ pub fn as_tools(functions: Vec<Value>) -> Vec<Value> {
 ///
 /// # Errors
 /// 400: it is neither `none` nor `auto` nor an object with a name.
-pub fn as_tool_choice(choice: Value) -> Result<Value, ApiError> {
+pub(super) fn as_tool_choice(choice: Value) -> Result<Value, ApiError> {
     match (choice.as_str(), choice["name"].as_str()) {
         (Some("none" | "auto"), _) => Ok(choice),
         (_, Some(name)) => Ok(json!({ "type": "function", "function": { "name": name } })),
@@ -26,7 +26,7 @@ pub fn as_tool_choice(choice: Value) -> Result<Value, ApiError> {
 
 /// Messages with `function_call` as messages with `tool_calls`, and those of the role `function` as
 /// those of the role `tool`. A result belongs to the call before it.
-pub fn as_tool_messages(messages: &mut [Value]) {
+pub(super) fn as_tool_messages(messages: &mut [Value]) {
     let mut calls = 0;
     for message in messages.iter_mut().filter_map(Value::as_object_mut) {
         if let Some(function) = message.remove("function_call").filter(|function| !function.is_null()) {

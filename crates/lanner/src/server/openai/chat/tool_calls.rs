@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The part of a call in one chunk.
 #[derive(Debug, Serialize)]
-pub struct ToolCallDelta {
+pub(super) struct ToolCallDelta {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
@@ -15,7 +15,7 @@ pub struct ToolCallDelta {
 
 /// The part of a function call in one chunk.
 #[derive(Debug, Serialize)]
-pub struct FunctionDelta {
+pub(super) struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     arguments: String,
@@ -23,7 +23,7 @@ pub struct FunctionDelta {
 
 /// A whole call.
 #[derive(Debug, Serialize)]
-pub struct ToolCall {
+pub(super) struct ToolCall {
     id: String,
     r#type: &'static str,
     function: Function,
@@ -31,26 +31,26 @@ pub struct ToolCall {
 
 /// The function and arguments of a call.
 #[derive(Debug, Serialize)]
-pub struct Function {
+pub(super) struct Function {
     name: String,
     arguments: String,
 }
 
 impl ToolCallDelta {
-    pub fn begin(index: usize, id: String, name: String) -> ToolCallDelta {
+    pub(super) fn begin(index: usize, id: String, name: String) -> ToolCallDelta {
         let function = FunctionDelta { name: Some(name), arguments: String::new() };
         ToolCallDelta { index, id: Some(id), r#type: Some("function"), function }
     }
 
-    pub fn arguments(index: usize, arguments: String) -> ToolCallDelta {
+    pub(super) fn arguments(index: usize, arguments: String) -> ToolCallDelta {
         ToolCallDelta { index, id: None, r#type: None, function: FunctionDelta { name: None, arguments } }
     }
 
-    pub fn into_function(self) -> FunctionDelta {
+    pub(super) fn into_function(self) -> FunctionDelta {
         self.function
     }
 
-    pub fn append_to(self, calls: &mut Vec<ToolCall>) {
+    pub(super) fn append_to(self, calls: &mut Vec<ToolCall>) {
         let FunctionDelta { name, arguments } = self.function;
         match (self.id, name, calls.last_mut()) {
             (Some(id), Some(name), _) => {
@@ -63,7 +63,7 @@ impl ToolCallDelta {
 }
 
 impl FunctionDelta {
-    pub fn append_to(self, call: &mut Option<Function>) {
+    pub(super) fn append_to(self, call: &mut Option<Function>) {
         match (self.name, call) {
             (Some(name), call) => *call = Some(Function { name, arguments: self.arguments }),
             (None, Some(call)) => call.arguments.push_str(&self.arguments),

@@ -21,7 +21,7 @@ pub struct EmbeddingResponse {
 }
 
 #[derive(Debug, Serialize)]
-pub struct EmbeddingData {
+pub(super) struct EmbeddingData {
     object: &'static str,
     index: usize,
     embedding: EncodedEmbedding,
@@ -29,7 +29,7 @@ pub struct EmbeddingData {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum EncodedEmbedding {
+pub(super) enum EncodedEmbedding {
     Float(Vec<f32>),
     Base64(String),
 }

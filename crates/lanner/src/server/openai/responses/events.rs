@@ -9,7 +9,7 @@ use super::{
 use crate::server::openai::chat::TokenLogprob;
 
 #[derive(Debug, Serialize)]
-pub struct StreamEvent {
+pub(crate) struct StreamEvent {
     pub r#type: &'static str,
     pub sequence_number: usize,
     #[serde(flatten)]
@@ -18,7 +18,7 @@ pub struct StreamEvent {
 
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum EventBody {
+pub(crate) enum EventBody {
     Response {
         response: Box<ResponseObject>,
     },
@@ -67,7 +67,7 @@ pub enum EventBody {
 
 /// Where a part of a message or of reasoning is.
 #[derive(Clone, Debug, Serialize)]
-pub struct PartPosition {
+pub(crate) struct PartPosition {
     pub item_id: String,
     pub output_index: usize,
     /// Always 0: items have one part.

@@ -50,7 +50,7 @@ struct StoredTurn {
 /// The response of the last event.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub struct FinalResponse(Option<Box<ResponseObject>>);
+pub(crate) struct FinalResponse(Option<Box<ResponseObject>>);
 
 impl ApiFormat for ResponsesFormat {
     type Request = ResponsesRequest;

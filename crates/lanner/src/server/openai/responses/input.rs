@@ -11,7 +11,7 @@ const ENCODED: &str = "lanner1:";
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a string or an array of items")]
-pub enum InputField {
+pub(super) enum InputField {
     Text(String),
     Items(Vec<Value>),
 }
@@ -21,7 +21,7 @@ impl InputField {
     ///
     /// # Errors
     /// 400: one of them is not an object.
-    pub fn items(self) -> Result<Vec<Value>, ApiError> {
+    pub(super) fn items(self) -> Result<Vec<Value>, ApiError> {
         let items = match self {
             InputField::Text(text) => vec![json!({ "role": "user", "content": text })],
             InputField::Items(items) => items,
@@ -62,7 +62,7 @@ fn identified(index: usize, mut item: Value) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// 400 that names the item: it has no such type or lacks a field.
-pub fn messages(instructions: Option<&str>, items: &[Value]) -> Result<Vec<Value>, ApiError> {
+pub(super) fn messages(instructions: Option<&str>, items: &[Value]) -> Result<Vec<Value>, ApiError> {
     let mut turns = Turns::default();
     turns.messages.extend(instructions.map(|text| json!({ "role": "system", "content": text })));
     for (index, item) in items.iter().enumerate() {

@@ -12,5 +12,4 @@ mod tools;
 pub use self::{
     format::ResponsesFormat,
     input::{decode_reasoning, encode_reasoning},
-    request::{ResponsesPrompt, ResponsesRequest},
 };

@@ -7,7 +7,7 @@ use crate::server::openai::chat::TokenLogprob;
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum OutputItem {
+pub(crate) enum OutputItem {
     Reasoning {
         id: String,
         status: ItemStatus,
@@ -41,7 +41,7 @@ pub enum OutputItem {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ItemStatus {
+pub(crate) enum ItemStatus {
     InProgress,
     Completed,
     Incomplete,
@@ -49,25 +49,25 @@ pub enum ItemStatus {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum ContentPart {
+pub(crate) enum ContentPart {
     OutputText { text: String, annotations: [(); 0], logprobs: Vec<TokenLogprob> },
     ReasoningText { text: String },
 }
 
 impl OutputItem {
     /// A message whose text is to come.
-    pub fn message(id: String) -> OutputItem {
+    pub(crate) fn message(id: String) -> OutputItem {
         OutputItem::Message { id, status: ItemStatus::InProgress, role: "assistant", content: vec![] }
     }
 
     /// Reasoning whose text is to come.
-    pub fn reasoning(id: String) -> OutputItem {
+    pub(crate) fn reasoning(id: String) -> OutputItem {
         let (content, encrypted_content) = (vec![], None);
         OutputItem::Reasoning { id, status: ItemStatus::InProgress, summary: [], content, encrypted_content }
     }
 
     /// A call whose arguments are to come, of a custom tool or of a function.
-    pub fn call(id: String, call_id: String, name: String, is_custom: bool) -> OutputItem {
+    pub(crate) fn call(id: String, call_id: String, name: String, is_custom: bool) -> OutputItem {
         let status = ItemStatus::InProgress;
         match is_custom {
             true => OutputItem::CustomToolCall { id, status, call_id, name, input: String::new() },
@@ -75,7 +75,7 @@ impl OutputItem {
         }
     }
 
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         match self {
             OutputItem::Reasoning { id, .. }
             | OutputItem::Message { id, .. }
@@ -85,7 +85,7 @@ impl OutputItem {
     }
 
     /// The only part of a message or of reasoning, once it has begun.
-    pub fn part(&self) -> Option<&ContentPart> {
+    pub(crate) fn part(&self) -> Option<&ContentPart> {
         match self {
             OutputItem::Reasoning { content, .. } | OutputItem::Message { content, .. } => content.first(),
             OutputItem::FunctionCall { .. } | OutputItem::CustomToolCall { .. } => None,
@@ -93,7 +93,7 @@ impl OutputItem {
     }
 
     /// Appends to the text of its part, or to its arguments.
-    pub fn append(&mut self, more: &str, scores: Vec<TokenLogprob>) {
+    pub(crate) fn append(&mut self, more: &str, scores: Vec<TokenLogprob>) {
         match self {
             OutputItem::Message { content, .. } => {
                 if let Some(ContentPart::OutputText { text, logprobs, .. }) = content.first_mut() {
@@ -112,7 +112,7 @@ impl OutputItem {
     }
 
     /// Begins the part of a message or of reasoning.
-    pub fn begin_part(&mut self) -> Option<ContentPart> {
+    pub(crate) fn begin_part(&mut self) -> Option<ContentPart> {
         let (content, part) = match self {
             OutputItem::Message { content, .. } => {
                 (content, ContentPart::OutputText { text: String::new(), annotations: [], logprobs: vec![] })
@@ -127,7 +127,7 @@ impl OutputItem {
     }
 
     /// Ends the item; `encrypts` adds the encoded reasoning.
-    pub fn end(&mut self, ended: ItemStatus, encrypts: bool) {
+    pub(crate) fn end(&mut self, ended: ItemStatus, encrypts: bool) {
         match self {
             OutputItem::Reasoning { status, content, encrypted_content, .. } => {
                 *status = ended;
@@ -147,7 +147,7 @@ impl OutputItem {
 }
 
 impl ContentPart {
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         match self {
             ContentPart::OutputText { text, .. } | ContentPart::ReasoningText { text } => text,
         }

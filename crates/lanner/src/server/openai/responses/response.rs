@@ -8,7 +8,7 @@ use crate::server::openai::usage::{CompletionTokensDetails, LannerUsage, PromptT
 
 /// A response, complete or in progress.
 #[derive(Clone, Debug, Serialize)]
-pub struct ResponseObject {
+pub(crate) struct ResponseObject {
     pub id: String,
     pub object: &'static str,
     pub created_at: u64,
@@ -26,7 +26,7 @@ pub struct ResponseObject {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ResponseStatus {
+pub(crate) enum ResponseStatus {
     InProgress,
     Completed,
     Incomplete,
@@ -35,13 +35,13 @@ pub enum ResponseStatus {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct ResponseError {
+pub(crate) struct ResponseError {
     pub code: &'static str,
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct IncompleteDetails {
+pub(crate) struct IncompleteDetails {
     pub reason: &'static str,
 }
 
@@ -84,7 +84,7 @@ pub struct TextEcho {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct ResponseUsage {
+pub(crate) struct ResponseUsage {
     input_tokens: usize,
     input_tokens_details: PromptTokensDetails,
     /// Every generated token: reasoning and the end-of-sequence token included.

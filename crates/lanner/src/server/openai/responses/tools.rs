@@ -19,7 +19,7 @@ const NOT_OFFERED: [&str; 6] = [
 
 /// Tools that the model is offered.
 #[derive(Debug, Default, PartialEq)]
-pub struct OfferedTools {
+pub(super) struct OfferedTools {
     /// As the request has them.
     pub own: Vec<Value>,
     /// As chat completions have them.
@@ -31,7 +31,7 @@ pub struct OfferedTools {
 impl OfferedTools {
     /// # Errors
     /// 400: a tool lacks a field, or an answer without it would be another one.
-    pub fn new(tools: Vec<Value>) -> Result<OfferedTools, ApiError> {
+    pub(super) fn new(tools: Vec<Value>) -> Result<OfferedTools, ApiError> {
         let mut offered = OfferedTools::default();
         for (index, tool) in tools.into_iter().enumerate() {
             let param = format!("tools[{index}]");
@@ -98,7 +98,7 @@ fn custom(tool: &Value, name: &str, param: &str) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// 400: it requires a tool that the model is not offered.
-pub fn chat_choice(choice: &Value) -> Result<Value, ApiError> {
+pub(super) fn chat_choice(choice: &Value) -> Result<Value, ApiError> {
     let named = |tool: &Value| json!({ "type": "function", "function": { "name": tool["name"] } });
     let Some(kind) = choice["type"].as_str() else { return Ok(choice.clone()) };
     match kind {
