@@ -60,8 +60,8 @@ fn start_with(
     let (beats, waker) = (heartbeat.clone(), sender.clone());
     let thread = thread::Builder::new().name("lanner-engine".into());
     let work = move || {
-        // Handed on when nothing is left that could compute on them.
-        let _streams = match mlx::Streams::lease() {
+        // Returned when nothing is left that could compute on them.
+        let streams = match mlx::Streams::lease() {
             Ok(streams) => streams,
             Err(error) => return drop(ready.send(Err(error.into()))),
         };
@@ -75,6 +75,8 @@ fn start_with(
                 if ready.send(Ok(info.clone())).is_ok() {
                     run(model, info, options, disk, speculator, &beats, messages);
                 }
+                // First, so that an engine that gets this memory also gets these streams.
+                drop(streams);
                 drop(memory);
                 account.wake_engines();
             }

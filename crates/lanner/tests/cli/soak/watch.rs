@@ -28,6 +28,8 @@ pub(super) struct Sample {
     pub resident: f64,
     /// Without the threads that chat templates may keep.
     pub threads: usize,
+    /// Names of all threads, sorted, to tell which one was left.
+    pub names: Vec<String>,
     pub descriptors: usize,
     /// MLX's active memory in megabytes.
     pub arrays: f64,
@@ -37,15 +39,17 @@ impl Sample {
     pub(super) fn of(server: &ServerProcess) -> Sample {
         let folder = format!("/proc/{}", server.child.id());
         let entries = |name: &str| fs::read_dir(format!("{folder}/{name}")).into_iter().flatten().flatten();
-        let is_template = |task: &fs::DirEntry| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "template")
-        };
+        let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
         // Before descriptors are counted: reading a metric opens a connection.
         let arrays = metric(server, "lanner_memory_active_bytes") / 1e6;
-        let templates = entries("task").filter(is_template).count();
+        let mut names: Vec<String> =
+            entries("task").filter_map(name).map(|name| name.trim().to_owned()).collect();
+        names.sort();
+        let templates = names.iter().filter(|name| *name == "template").count();
         Sample {
             resident: server.memory().unwrap_or_default(),
-            threads: entries("task").count() - templates.min(TEMPLATE_THREADS),
+            threads: names.len() - templates.min(TEMPLATE_THREADS),
+            names,
             descriptors: entries("fd").count(),
             arrays,
         }
