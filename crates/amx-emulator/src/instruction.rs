@@ -50,7 +50,7 @@ const F2: u8 = 3;
 /// There must be an instruction at `ip`.
 pub(super) unsafe fn decode(ip: usize, general: &[usize; 16]) -> Option<(Instruction, usize)> {
     let mut code = Code { next: ip };
-    // SAFETY: the bytes before each one that is read tell that it belongs to the instruction.
+    // SAFETY: the bytes read so far show that the next one belongs to the instruction.
     unsafe {
         if code.byte() != 0xc4 {
             return None;

@@ -48,7 +48,7 @@ thread_local! {
     static REGISTERS: UnsafeCell<Registers> = const { UnsafeCell::new(Registers::RELEASED) };
 }
 
-/// Emulates AMX in this process from now on, if the processor has AVX-512; whether it has.
+/// Emulates AMX in this process from now on if the processor has AVX-512; returns whether it does.
 pub fn install() -> bool {
     let possible = is_x86_feature_detected!("avx512f");
     if possible {
@@ -118,7 +118,8 @@ unsafe extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c
 /// # Safety
 /// The system must have returned the action, and passed the other arguments.
 unsafe fn pass_on(previous: &libc::sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: an address other than the two constants is a function's, whose type the flag tells.
+    // SAFETY: an address other than the two constants is a function, of the type that the flag
+    // names.
     unsafe {
         match previous.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN => {

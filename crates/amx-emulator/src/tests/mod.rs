@@ -244,7 +244,7 @@ fn pass_on_calls_the_previous_handler() {
     extern "C" fn long(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
         CALLED.fetch_add(context as usize, Relaxed);
     }
-    // SAFETY: zeros are a valid action; each function has the type that the flag tells.
+    // SAFETY: zeros are a valid action; each function has the type that the flag names.
     unsafe {
         let mut previous: libc::sigaction = zeroed();
         previous.sa_sigaction = short as *const () as usize;

@@ -72,7 +72,7 @@ fn tdpbf16ps_flushes_subnormals_to_zero() {
     if !install() {
         return;
     }
-    // Factors of 2^-126 and less, or whose products are.
+    // Factors, or products of factors, of 2^-126 and less.
     for exponents in [(0x0000, 0x3f80), (0x0000, 0x7e80), (0x2000, 0x1f80), (0x0080, 0x3f00)] {
         let pairs = |seed, count, exponent: u32| -> Vec<u32> {
             words(seed, count).into_iter().map(|w| w & 0x807f_807f | exponent << 16 | exponent).collect()
