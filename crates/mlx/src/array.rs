@@ -88,7 +88,7 @@ impl Array {
         self.shape().iter().map(|&d| d as usize).product()
     }
 
-    /// Bytes of its elements.
+    /// Bytes of all elements.
     #[track_caller]
     pub fn nbytes(&self) -> usize {
         self.size() * self.dtype().size()
@@ -99,8 +99,8 @@ impl Array {
         bridge::dtype_of(&self.0).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Whether its contents are computed, on the CPU and row-major: kernels that take it may run at
-    /// once.
+    /// Whether the contents are computed, on the CPU and row-major: kernels that take the array may
+    /// run at once.
     pub fn is_ready(&self) -> bool {
         bridge::is_ready(&self.0)
     }
@@ -154,7 +154,7 @@ impl fmt::Debug for Array {
     }
 }
 
-/// Building an operation fails only on a bug of ours; say where.
+/// The array of an operation; panics at the caller's line if it could not be built.
 #[track_caller]
 pub(crate) fn built(result: std::result::Result<UniquePtr<RawArray>, cxx::Exception>) -> Array {
     profile::count_node();

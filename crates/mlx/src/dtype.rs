@@ -16,7 +16,7 @@ element!(u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64, i32 => Int32,
     half::f16 => Float16, half::bf16 => Bfloat16);
 
 impl Dtype {
-    /// The name that safetensors and config.json use in lower case, e.g. `bfloat16`.
+    /// The name in MLX and in config.json, e.g. `bfloat16`.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Bool => "bool",

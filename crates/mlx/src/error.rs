@@ -1,6 +1,6 @@
 //! Errors other than our own bugs.
 
-/// MLX, a file or the memory failed.
+/// A failure of MLX, of the GPU or of a file, or a read as the wrong type.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("MLX: {0}")]

@@ -60,7 +60,7 @@ impl Safetensors {
         }
         let mut bytes = vec![0; header as usize];
         source.read_exact(&mut bytes).map_err(io)?;
-        // Each tensor is an object: counted before parsing allocates memory for them.
+        // Each tensor is an object: braces are counted before parsing allocates memory for tensors.
         let tensors = bytes.iter().filter(|&&byte| byte == b'{').count();
         if tensors > MAX_TENSORS {
             return Err(fail(format!(

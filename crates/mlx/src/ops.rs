@@ -123,7 +123,7 @@ impl Array {
         if !self.on_device() {
             return built(bridge::reshape(&self.0, shape));
         }
-        // Memory of a device is viewed at once, by known dimensions.
+        // A reshape on the device is a view made at once, which needs every dimension.
         let known: i32 = shape.iter().filter(|&&dim| dim >= 0).product();
         let infer = |&dim: &i32| if dim < 0 { self.size() as i32 / known.max(1) } else { dim };
         let shape: Vec<i32> = shape.iter().map(infer).collect();
@@ -285,7 +285,7 @@ impl Array {
         built(bridge::cumsum(&self.host(), axis))
     }
 
-    /// Indices (uint32) that sort `axis` upwards.
+    /// Indices (uint32) that sort `axis` in ascending order.
     #[track_caller]
     pub fn argsort(&self, axis: i32) -> Array {
         built(bridge::argsort(&self.host(), axis))

@@ -15,7 +15,7 @@ static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 
-/// See [`kernels`]. One thread computes, so the lock is never contended.
+/// See [`kernels`]. The kernels of a thread run one after another, so the lock is rarely contended.
 static BY_NAME: Mutex<Vec<KernelTime>> = Mutex::new(vec![]);
 
 /// Runs and time of one kernel.

@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Device {
-    /// An array in `buffer`, which it frees.
+    /// An array in `buffer`, which is freed with the array's last handle.
     ///
     /// # Panics
     /// If the buffer is too small.
@@ -72,7 +72,7 @@ impl Device {
         Ok(out)
     }
 
-    /// The arrays one after the other along `axis`; they have one shape but for it, and one type.
+    /// The arrays concatenated along `axis`; their other dimensions and their types are equal.
     ///
     /// # Errors
     /// An array cannot be evaluated, or the device failed.
@@ -120,17 +120,17 @@ impl Array {
         bridge::device_address(&self.0) != 0
     }
 
-    /// Its address on the device.
+    /// The array's address on the device.
     ///
     /// # Panics
-    /// If it is elsewhere.
+    /// If the array is in the host's memory.
     #[track_caller]
     pub fn device_address(&self) -> u64 {
         assert!(self.on_device(), "an array of the host's as an argument of a kernel");
         address(self)
     }
 
-    /// A copy in the host's memory, or the array itself if it is there.
+    /// A copy in the host's memory, or the array itself if it is there already.
     #[track_caller]
     pub fn to_host(&self) -> Array {
         let Some(device) = device().filter(|_| self.on_device()) else { return self.clone() };
@@ -142,7 +142,7 @@ impl Array {
         Array::fill_with(self.shape(), self.dtype(), fill).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// As an argument of MLX's operations, which read the host's memory.
+    /// The array as MLX's operations need it: a copy in the host's memory if it is on the device.
     #[track_caller]
     pub(crate) fn host(&self) -> Host<'_> {
         match self.on_device() {

@@ -1,4 +1,4 @@
-//! Compiling kernels with NVRTC to cubins, which are kept in a folder.
+//! Compiles kernels with NVRTC to cubins, which are cached in a folder.
 
 #![allow(unsafe_code, reason = "calls to NVRTC")]
 
@@ -26,10 +26,11 @@ pub struct Sources {
     pub headers: &'static [(&'static str, &'static str)],
 }
 
-/// Every fused multiply-add is written as one, so that the compiler makes none.
+/// The sources write each fused multiply-add explicitly; `--fmad=false` stops the compiler from
+/// adding others.
 const OPTIONS: [&str; 3] = ["--fmad=false", "-std=c++17", "-default-device"];
 
-/// Where NVRTC is looked for first, and where cubins are kept.
+/// The folders searched first for NVRTC, and the folder of cached cubins.
 #[derive(Clone, Debug, Default)]
 pub struct CompileOptions {
     pub nvrtc_folders: Vec<PathBuf>,
@@ -78,14 +79,14 @@ pub fn cubins(
     })
 }
 
-/// Compiles every source for `arch` and returns what the assembler says of it.
+/// Compiles every source for `arch` and returns the assembler's reports.
 ///
 /// # Errors
 /// There is no NVRTC, or a source does not compile.
 pub fn compile_logs(sources: Sources, arch: &str, options: &CompileOptions) -> Result<Vec<String>> {
     let nvrtc = Nvrtc::open(&options.nvrtc_folders)?;
-    // NVRTC itself may remember a cubin, and then reports nothing: a definition makes it another
-    // program.
+    // NVRTC may have a cubin in a cache of its own, and then reports nothing: a definition makes
+    // the program a new one.
     let unique = format!("-DREPORT={}", std::process::id());
     let log = |&(name, text): &(&str, &str)| {
         Ok(nvrtc.compile_source(name, text, sources.headers, arch, Some(&unique))?.1)
@@ -93,8 +94,8 @@ pub fn compile_logs(sources: Sources, arch: &str, options: &CompileOptions) -> R
     sources.kernels.iter().map(log).collect()
 }
 
-/// The name says everything that a cubin depends on but NVRTC's version: another one's cubin is as
-/// good.
+/// The name covers everything that a cubin depends on except NVRTC's version: a cubin of another
+/// version serves as well.
 fn cache_name(name: &str, text: &str, sources: Sources, arch: &str) -> String {
     let mut hash = Sha256::new();
     let headers = sources.headers.iter().flat_map(|(name, text)| [*name, *text]);
@@ -106,8 +107,7 @@ fn cache_name(name: &str, text: &str, sources: Sources, arch: &str) -> String {
     format!("{}-{arch}-{hash}.cubin", name.trim_end_matches(".cu"))
 }
 
-/// A process that ends meanwhile leaves no half file; one that cannot write compiles next time
-/// again.
+/// Writes a cubin whole or not at all. If it cannot be written, the next process compiles it again.
 fn keep(file: &Path, cubin: &[u8]) {
     let partial = file.with_extension(format!("partial-{}", std::process::id()));
     let written = file.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&partial, cubin));
@@ -172,11 +172,11 @@ impl Nvrtc {
         read: unsafe extern "C" fn(Handle, *mut u8) -> c_int,
     ) -> Vec<u8> {
         let mut length = 0;
-        // SAFETY: the caller's.
+        // SAFETY: the caller ensures it.
         unsafe { size(program, &mut length) };
         let mut bytes = vec![0; length];
         let to = if bytes.is_empty() { ptr::null_mut() } else { bytes.as_mut_ptr() };
-        // SAFETY: the caller's.
+        // SAFETY: the caller ensures it.
         unsafe { read(program, to) };
         bytes
     }

@@ -20,7 +20,7 @@ pub struct Device {
     pub(super) driver: Driver,
     context: Handle,
     pub(super) stream: Handle,
-    /// For the disk cache: other devices may compute other bits.
+    /// Part of the disk cache's fingerprint: another device may compute other bits.
     pub name: String,
     pub multiprocessors: u32,
     /// Bytes of the device's memory.
@@ -33,7 +33,8 @@ pub struct Device {
 /// A kernel on the device.
 pub(super) struct Function {
     pub handle: Handle,
-    /// The most dynamic shared memory that it was allowed so far.
+    /// Bytes of dynamic shared memory that the kernel may use; a launch raises them if it needs
+    /// more.
     pub shared: AtomicU32,
 }
 
@@ -59,7 +60,7 @@ pub fn in_use() -> bool {
     IN_USE.get()
 }
 
-/// Says whether the calling thread computes on the device from here on.
+/// Sets whether the calling thread computes on the device from here on.
 pub fn set_in_use(in_use: bool) {
     IN_USE.set(in_use);
 }
@@ -145,7 +146,8 @@ impl Device {
         Ok(Device { driver, context, stream, name, multiprocessors, total_memory: total, functions, staging })
     }
 
-    /// Makes the device the calling thread's; every call to the driver comes after this.
+    /// Makes the device's context current on the calling thread, which every call to the driver
+    /// needs.
     pub(super) fn enter(&self) -> &Driver {
         if !ENTERED.get() {
             // SAFETY: the context exists as long as the process.
@@ -161,7 +163,7 @@ impl Device {
         self.functions.get(name).unwrap_or_else(|| panic!("there is no kernel {name}"))
     }
 
-    /// Waits until the device has done everything.
+    /// Waits until the device has done everything queued so far.
     ///
     /// # Errors
     /// A kernel failed.

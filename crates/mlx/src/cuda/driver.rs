@@ -68,7 +68,7 @@ macro_rules! functions {
     };
 }
 
-/// A launch's grid, block, shared memory and stream, as the driver has it.
+/// A launch's grid, block, shared memory and stream, in the driver's layout.
 #[repr(C)]
 pub(super) struct LaunchConfig {
     pub grid: [c_uint; 3],
@@ -92,7 +92,7 @@ impl LaunchAttribute {
         LaunchAttribute { id: 6, padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 }
 
-/// A copy of rows between two places on the device, as the driver has it.
+/// A copy of rows between two places on the device, in the driver's layout.
 #[repr(C)]
 pub(super) struct Copy2D {
     from_x: usize,
@@ -194,7 +194,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// `status` is one.
+    /// `status` is an error.
     pub(super) fn check(&self, status: c_int, what: &str) -> Result<()> {
         if status == 0 {
             return Ok(());
@@ -217,8 +217,8 @@ impl Nvrtc {
     /// # Errors
     /// There is none.
     pub(super) fn open(folders: &[impl AsRef<Path>]) -> Result<Nvrtc> {
-        // Named as NVRTC names it: it opens its second library by name, which is found if it is
-        // open already.
+        // NVRTC opens its library of built-ins by name, which succeeds wherever the library lies if
+        // it is open already.
         for major in ["13", "12"] {
             let names = [format!("libnvrtc-builtins.so.{major}"), format!("libnvrtc.so.{major}")];
             let places = folders.iter().map(|folder| Some(folder.as_ref())).chain([None]);
@@ -240,7 +240,7 @@ impl Nvrtc {
     }
 }
 
-/// Opens the newest library of this name, which ends in a minor version, too.
+/// Opens the library whose name is `prefix` and a minor version; of several, the last by name.
 fn open_builtins(folder: &Path, prefix: &str) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
     let named = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(prefix);

@@ -13,13 +13,13 @@ use crate::profile;
 
 /// Parameters of a kernel, in its order.
 pub struct Arguments {
-    /// Aligned for any of them.
+    /// Aligned for every parameter.
     words: Vec<u64>,
-    /// The first word of each.
+    /// The index of each parameter's first word.
     starts: Vec<usize>,
 }
 
-/// The attribute function that raises a limit of shared memory.
+/// The function attribute that limits a kernel's dynamic shared memory.
 const MAX_SHARED: i32 = 8;
 
 impl Arguments {
@@ -45,10 +45,11 @@ impl Arguments {
 
 impl Device {
     /// Queues a kernel: `grid` blocks of `threads` threads, with `shared` bytes of dynamic shared
-    /// memory. It may start before the kernel before it has ended, and waits for it by itself.
+    /// memory. It may start before the previous kernel has ended, and waits for that kernel itself
+    /// (programmatic dependent launch).
     ///
     /// # Errors
-    /// The device failed, or the kernel cannot be launched so.
+    /// The device failed, or the kernel cannot be launched with these sizes.
     ///
     /// # Panics
     /// If there is no kernel of this name.

@@ -1,7 +1,7 @@
-//! The device's memory: pieces that are freed are used again for later ones of their size.
+//! The device's memory: a pool that reuses freed pieces for later allocations of their size.
 //!
-//! Everything that touches them is queued on one stream, in order, so a freed piece can be handed
-//! out at once.
+//! Everything that touches the memory is queued on one stream, in order, so a freed piece can be
+//! reused at once.
 
 #![allow(unsafe_code, reason = "calls to the driver")]
 
@@ -34,14 +34,14 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { free: BTreeMap::new(), active: 0, peak: 0, cached: 0 });
 
-/// Free pieces beyond this many bytes are returned to the driver.
+/// If free pieces have more than this many bytes, all of them are returned to the driver.
 const MAX_CACHED: usize = 4 << 30;
 
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The size of the piece for a number of bytes: few sizes, so that pieces are used again.
+/// The size of the piece for a number of bytes: one of few sizes, so that pieces can be reused.
 fn piece(bytes: usize) -> usize {
     let bytes = bytes.max(512);
     match bytes {
@@ -55,7 +55,7 @@ impl Buffer {
     /// Uninitialised memory of the open device.
     ///
     /// # Errors
-    /// The device has no such memory left.
+    /// The device has too little memory left.
     pub fn new(device: &Device, bytes: usize) -> Result<Buffer> {
         let size = piece(bytes);
         let mut pool = pool();
@@ -78,12 +78,12 @@ impl Buffer {
         Ok(Buffer { pointer, bytes })
     }
 
-    /// The buffer that [`Buffer::leak`] returned.
+    /// A buffer of memory that [`Buffer::leak`] gave up.
     pub(super) fn adopt(pointer: Address, bytes: usize) -> Buffer {
         Buffer { pointer, bytes }
     }
 
-    /// The address and size of memory that is not freed when this ends.
+    /// Gives the memory up without freeing it; returns its address and size.
     pub(super) fn leak(self) -> (Address, usize) {
         let parts = (self.pointer, self.bytes);
         std::mem::forget(self);
@@ -107,7 +107,7 @@ impl Drop for Buffer {
         pool.cached += size;
         pool.free.entry(size).or_default().push(self.pointer);
         if let Some(device) = device().filter(|_| pool.cached > MAX_CACHED) {
-            // What cannot be returned now is returned later.
+            // A failed device fails the next operation anyway.
             let _ = pool.release(device);
         }
     }

@@ -2,7 +2,7 @@
 //! MLX has no part in it.
 //!
 //! Arrays may lie in the device's memory ([`Array::on_device`](crate::Array::on_device)). Launches,
-//! copies and reuse of memory all happen in the order of one stream, so nothing waits but a read.
+//! copies and reuse of memory all happen in the order of one stream, so only reads wait.
 //! An operation that has no kernel reads a copy in the host's memory.
 
 mod arrays;
@@ -21,7 +21,7 @@ pub use self::{
     memory::Buffer,
 };
 
-/// What the driver, NVRTC or the device could not do.
+/// A failure of the driver, of NVRTC or of the device.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Fault(pub String);

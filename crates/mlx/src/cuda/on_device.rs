@@ -3,7 +3,7 @@
 use super::device;
 use crate::{Array, Dtype};
 
-/// The arrays one after the other, if one of them is on the device.
+/// The concatenated arrays, if one of them is on the device.
 #[track_caller]
 pub(crate) fn concatenate(arrays: &[&Array], axis: i32) -> Option<Array> {
     let first = arrays.first()?;
