@@ -10,7 +10,7 @@ pub struct Softmax {
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// One logit per head, float32 `[heads]`, that takes part in the normalisation alone.
+    /// One logit per head, float32 `[heads]`, that only takes part in the normalisation.
     pub sinks: Option<Array>,
 }
 

@@ -84,7 +84,7 @@ impl DeltaHeads {
         self.key_heads * self.key_dim
     }
 
-    /// As kernels for GPUs take them: keys and values have one size.
+    /// The sizes as GPU kernels take them, where heads of keys and of values have one size.
     pub(crate) fn on_device(&self) -> DeviceHeads {
         DeviceHeads { key_heads: self.key_heads, value_heads: self.value_heads, dim: self.key_dim }
     }

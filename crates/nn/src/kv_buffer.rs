@@ -36,13 +36,13 @@ impl KvBuffer {
     pub fn concatenate(parts: &[Array], room: i32) -> KvBuffer {
         let Some(first) = parts.first() else { return KvBuffer::default() };
         let length: i32 = parts.iter().map(|part| part.dim(1)).sum();
-        // Never without room: a single part would not be copied.
+        // Never without room, so that a single part is copied too.
         let capacity = round_up(length + room.max(1));
         let room = zeros(&[first.dim(0), capacity - length, first.dim(2)], first.dtype());
         KvBuffer(Some(Array::concatenate(parts.iter().chain([&room]), 1)))
     }
 
-    /// Keeps tokens `from..to` alone, copied to the front of new memory. `from` is a multiple of
+    /// Keeps only tokens `from..to`, at the front of the buffer. `from` is a multiple of
     /// [`KEY_BLOCK`].
     #[track_caller]
     pub fn slide(&mut self, from: i32, to: i32) {

@@ -33,10 +33,10 @@ impl Linear {
         Linear { unrounded: true, ..Linear::new(weight, bias) }
     }
 
-    /// A layer whose weight is rearranged into the order in which kernels of the CPU or an NVIDIA
-    /// GPU read it, if it is affine: this makes products in
-    /// [`Precision::Rounded`](crate::Precision::Rounded) faster and others impossible. It takes no
-    /// more memory, but for a moment twice as much.
+    /// A layer whose weight, if it is affine, is rearranged into the order in which kernels of the
+    /// CPU or an NVIDIA GPU read it. Products are then faster, but impossible in
+    /// [`Precision::Float32`](crate::Precision::Float32). The result takes no more memory than the
+    /// weight, but both exist for a moment.
     ///
     /// # Errors
     /// The weight cannot be evaluated, or memory is exhausted.

@@ -17,9 +17,9 @@ pub struct Routing {
 pub enum Router {
     /// Softmax over all experts, then the best `per_token`.
     Softmax { per_token: i32, normalize: bool },
-    /// Sigmoid scores; the choice, not the weights, adds a bias per expert. Only experts of the
-    /// best `topk_group` of `n_group` groups are chosen; a group's score is the sum of its two best
-    /// experts' (DeepSeek-V3, 2024).
+    /// Sigmoid scores; a bias per expert affects the choice but not the weights. Only experts of
+    /// the best `topk_group` of `n_group` groups are chosen; a group's score is the sum of its two
+    /// best experts' scores (DeepSeek-V3, 2024).
     Sigmoid {
         per_token: i32,
         normalize: bool,

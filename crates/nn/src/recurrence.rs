@@ -18,7 +18,7 @@ use crate::{
     delta_net::gated_delta,
 };
 
-/// Empty until the first tokens come; zeros then stand for the past.
+/// The state of a recurrent layer; empty until the first tokens come, whose past is zeros.
 ///
 /// The draft tokens of a step leave the state as it was before them. Those that are not
 /// [rewound](Recurrence::rewind) are committed by the next step, so that neither accepting nor
@@ -202,8 +202,8 @@ impl Recurrence {
         out
     }
 
-    /// Takes the state out, for an operation that computes convolution and delta rule of a row;
-    /// `conv` and `state` are the shapes of zeros where there is none.
+    /// Takes the state out, for an operation that computes convolution and delta rule of a row; if
+    /// there is none, zeros of the shapes `conv` and `state`.
     #[track_caller]
     pub(crate) fn take(&mut self, conv: &[i32], dtype: Dtype, state: &[i32]) -> StateIn {
         let other_kind = self.conv_uncommitted.is_some() || self.state_uncommitted.is_some();

@@ -15,7 +15,7 @@ pub(crate) enum WeightStorage {
     Device(DeviceMatrix),
 }
 
-/// A matrix in the order in which CPU kernels read it; nothing else can.
+/// A matrix in the order in which CPU kernels read it; nothing else can read it.
 pub(crate) struct PrepackedMatrix {
     /// Uint32.
     pub words: Array,
@@ -25,8 +25,8 @@ pub(crate) struct PrepackedMatrix {
 }
 
 impl WeightStorage {
-    /// Rearranges `matrix` where the back end can, if it is affine, unless in float32.
-    /// Takes no more memory than before, but for a moment twice as much of this matrix.
+    /// Rearranges an affine matrix into the order of the back end's kernels, if they have one for
+    /// it. The result takes no more memory than the matrix, but both exist for a moment.
     ///
     /// # Errors
     /// The matrix cannot be evaluated, or memory is exhausted.
@@ -53,7 +53,7 @@ impl WeightStorage {
     /// The matrix in the checkpoint's format.
     ///
     /// # Panics
-    /// If it is prepacked: a bug in the caller, since only CPU kernels read those.
+    /// If it is prepacked or on a device: a bug in the caller, since only kernels read those.
     #[track_caller]
     pub(crate) fn plain(&self) -> &Matrix {
         match self {

@@ -38,8 +38,8 @@ impl Backend {
     }
 }
 
-/// Chooses an NVIDIA GPU and our kernels for this thread's operations from here on; MLX keeps
-/// computing on the CPU what has no kernel.
+/// Chooses an NVIDIA GPU and our kernels for this thread's operations from here on; the CPU
+/// computes operations that have no kernel.
 ///
 /// # Errors
 /// There is no such GPU, or its kernels cannot be compiled.
@@ -60,7 +60,8 @@ pub(crate) fn zeros(shape: &[i32], dtype: ::mlx::Dtype) -> ::mlx::Array {
     }
 }
 
-/// What the CPU had to do for the GPU since this was last asked, each once for the process.
+/// The operations that the CPU computed for the GPU since the last call; each is reported once for
+/// the process.
 pub fn take_fallbacks() -> Vec<&'static str> {
     cuda::take_fallbacks()
 }

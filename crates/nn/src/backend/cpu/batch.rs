@@ -9,8 +9,8 @@ const ROWS_PER_NODE: usize = 8;
 /// Tokens of a short row.
 const SHORT: usize = 8;
 
-/// The outputs of all rows, from those that `step` gives for groups of rows and the first token of
-/// each group. There is one group if operations on `x` run at once, without the graph.
+/// Calls `step` with the first token and the rows of each group, and concatenates the outputs.
+/// There is one group if operations on `x` run at once, without the graph.
 #[track_caller]
 pub(super) fn in_groups<R>(
     x: &Array,

@@ -26,7 +26,7 @@ pub(crate) struct PreparedAttention {
     output_gate: bool,
 }
 
-/// A row's tokens, and their place in its buffers.
+/// A row's tokens, and where its buffers hold them.
 struct RowSpan {
     /// The first token, among those of all rows.
     start: usize,

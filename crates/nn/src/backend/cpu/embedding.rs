@@ -2,7 +2,7 @@
 
 use mlx::{Array, Dtype, OutputSpec, apply};
 
-/// `tokens`, of which each is checked to be in the vocabulary.
+/// `tokens`, each checked to be in the vocabulary.
 #[track_caller]
 pub(crate) fn check_token_ids(tokens: &Array, vocab_size: u32) -> Array {
     let spec = OutputSpec { shape: tokens.shape().to_vec(), dtype: Dtype::Uint32 };

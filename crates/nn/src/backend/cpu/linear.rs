@@ -138,8 +138,8 @@ fn prepacked(weight: &Quantized) -> mlx::Result<Option<PrepackedMatrix>> {
     Ok(Some(PrepackedMatrix { words, layout, outputs, inputs }))
 }
 
-/// A [`Linear`] as kernels take it. Its arrays are no inputs of operations: each would cost MLX as
-/// much as a small product.
+/// A [`Linear`] as kernels take it. Its arrays are not inputs of operations: each input would cost
+/// MLX as much as a small product.
 pub(crate) struct PreparedLinear {
     pub weight: PreparedWeight,
     pub bias: Option<Vec<f32>>,

@@ -1,4 +1,4 @@
-//! Values on their way between a model's type and float32, in which kernels compute.
+//! Conversions between a model's type and float32, in which kernels compute.
 
 use std::borrow::Cow;
 
@@ -101,8 +101,7 @@ fn narrow<T: Scalar>(values: &[f32], out: &mut [T]) {
     out.iter_mut().zip(values).for_each(|(out, &value)| *out = T::from_f32(value));
 }
 
-/// Lets `write` fill float32 outputs, which are rounded to the outputs' own type if that is
-/// another.
+/// Lets `write` fill float32 outputs, which are then rounded to the outputs' own types.
 pub(super) fn write_rounded(outputs: &mut [Output], write: impl FnOnce(&mut [&mut [f32]])) {
     if outputs.iter().all(|output| output.dtype() == Dtype::Float32) {
         return write(&mut outputs.iter_mut().map(Output::values).collect::<Vec<_>>());
