@@ -68,8 +68,9 @@ fn token(report: &Report, k: usize, n: usize) {
     }
 }
 
-/// A model's products: layers of `hidden` numbers, what they make of them, what those mix and what
-/// feed-forward layers hold; the head's codes may have more bits.
+/// The sizes of a model's products. In each of `layers`, projections from `hidden` to each of
+/// `inputs`, one from `mixed` back, and a feed-forward block of `inner`; then the output head,
+/// whose codes may have more bits.
 struct Shape {
     name: &'static str,
     layers: usize,
@@ -81,7 +82,7 @@ struct Shape {
     head_bits: usize,
 }
 
-/// Read from memory.
+/// Its weights are read from memory.
 const QWEN: Shape = Shape {
     name: "Qwen3.5-0.8B",
     layers: 18,
@@ -93,7 +94,7 @@ const QWEN: Shape = Shape {
     head_bits: 4,
 };
 
-/// Fits in a large cache; products are short.
+/// Its weights fit in a large cache; products are short.
 const MERLIN: Shape = Shape {
     name: "merlin",
     layers: 12,

@@ -1,5 +1,5 @@
-//! CUDA kernels: their sources, the layout of weights that they read, and their parameters as C has
-//! them. Compiling and launching them is left to others.
+//! CUDA kernels: their sources, the layout of weights that they read, and their parameters in C's
+//! layout. Other crates compile and launch them.
 
 mod parameters;
 mod tiles;
@@ -20,7 +20,7 @@ pub const KERNELS: &[(&str, &str)] = &[
     ("wide.cu", include_str!("../cuda/wide.cu")),
 ];
 
-/// Headers that they include.
+/// Headers that the sources include.
 pub const HEADERS: &[(&str, &str)] =
     &[("common.cuh", include_str!("../cuda/common.cuh")), ("math.cuh", include_str!("../cuda/math.cuh"))];
 

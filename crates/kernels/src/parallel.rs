@@ -54,7 +54,8 @@ pub(crate) fn for_each(count: usize, work: usize, f: impl Fn(usize) + Sync) {
 }
 
 /// Sets the number of threads that kernels use, including the calling one. Only the first call has
-/// an effect. The default is the number of physical cores that this process may use.
+/// an effect. The default is the number of physical cores, at most the hardware threads that this
+/// process may use.
 pub fn set_threads(threads: usize) {
     THREADS.get_or_init(|| threads.max(1));
 }
@@ -290,7 +291,7 @@ fn pool() -> &'static Pool {
     })
 }
 
-/// Physical cores of the hardware threads that this process may use, as far as the system tells.
+/// The machine's physical cores, at most the hardware threads that this process may use.
 fn physical_cores() -> usize {
     let logical = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // Linux: hardware threads of one core list the same siblings.

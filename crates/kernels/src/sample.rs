@@ -290,8 +290,8 @@ impl ScaledLogits<'_> {
     /// is the lower half.
     fn keys(&self, least: f32) -> Vec<u64> {
         let mut keys: Vec<u64> = vec![];
-        // Few tokens reach it, and scores are expensive. Despite rounding, no logit that reaches it
-        // is below this bound.
+        // Few tokens reach `least`, and scores are expensive, so logits are compared first. Despite
+        // rounding, no logit whose score reaches `least` is below this bound.
         let around = least * self.temperature;
         let least_logit = self.max + around - 1e-5 * (self.max.abs() - around);
         dispatch(TokensAbove {

@@ -14,8 +14,8 @@ pub(super) struct WeightedValues<'a, 'b, T> {
     /// Rows of values; each 64 columns start `width * 64` numbers after the previous ones.
     pub values: StridedRows<'a, T>,
     pub width: usize,
-    /// Whether to prefetch the next values, as many again: all at once would exceed the lines that
-    /// the processor fetches at a time.
+    /// Whether to prefetch the values that follow, as many as these, 64 columns at a time: more
+    /// would exceed the lines that the processor fetches at once.
     pub prefetch: bool,
     pub from: usize,
     pub to: usize,

@@ -203,7 +203,7 @@ pub const fn few_shared(dim: usize, rows: usize) -> usize {
     (slots * piece * dim + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
 }
 
-/// Queries of a block of attention of many, and its shared memory.
+/// Queries in a block of attention of many queries.
 pub const fn many_queries(dim: usize) -> usize {
     if dim == 256 { 16 } else { 32 }
 }

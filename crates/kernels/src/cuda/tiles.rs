@@ -32,7 +32,7 @@ impl TiledLayout {
         self.features.div_ceil(TILE_FEATURES)
     }
 
-    /// Tiles that there is memory for.
+    /// Tiles in memory, including padding.
     pub fn padded_tiles(self) -> usize {
         self.tiles().next_multiple_of(TILES_TOGETHER)
     }

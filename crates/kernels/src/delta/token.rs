@@ -14,8 +14,8 @@ pub(crate) struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Updates a row of whole lanes with value `v`; its output, or with `OUT` false an unspecified
-    /// number.
+    /// Updates a row of whole lanes with value `v`. Returns the row's output, or an unspecified
+    /// number if `OUT` is false.
     #[inline(always)]
     pub(crate) fn update_row<const OUT: bool>(&self, row: &mut [f32], v: f32) -> f32 {
         let delta = (v - dot(row, self.decayed)) * self.beta;

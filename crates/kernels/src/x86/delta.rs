@@ -77,7 +77,7 @@ unsafe fn compute_deltas<V: RowVector<ROWS, PARTS>, const ROWS: usize, const PAR
     }
 }
 
-/// Deltas become outputs, with `OUT`; the state is written with `KEEP`.
+/// With `OUT`, deltas become outputs; with `KEEP`, the state is written.
 #[inline(always)]
 unsafe fn apply_deltas<
     V: RowVector<ROWS, PARTS>,

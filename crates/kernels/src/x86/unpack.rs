@@ -37,7 +37,7 @@ pub(super) trait UnpackRows {
     /// Codes of 3, 5 or 6 bits.
     ///
     /// # Safety
-    /// As [`unpack_words`](UnpackRows::unpack_words).
+    /// See [`unpack_words`](UnpackRows::unpack_words).
     unsafe fn unpack_stream(&self, inputs: &Range<usize>, panel: &mut UnpackedPanel);
 }
 

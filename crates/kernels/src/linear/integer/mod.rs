@@ -26,9 +26,9 @@
 //! A *four* is the four codes of a row that a 32-bit lane holds as bytes, in the order in which
 //! instructions multiply them with four inputs.
 //!
-//! A code of a 4-bit float is twice its value plus 12, so at least 0; the 12 are subtracted from
-//! the dot product. They have no bias. A group of `x` whose magnitudes are below 1e-30 counts as
-//! zeros; a group with an infinity or a NaN makes all outputs of its row NaN.
+//! The code of a 4-bit float is twice its value plus 12, which is at least 0; the 12 are subtracted
+//! from the dot product. 4-bit floats have no bias. A group of `x` whose magnitudes are below 1e-30
+//! counts as zeros; a group with an infinity or a NaN makes all outputs of its row NaN.
 
 pub(crate) mod inputs;
 mod kernels;

@@ -109,8 +109,8 @@ pub(super) fn run(matmuls: Vec<IntegerMatmul>, kernels: &IntegerKernels) {
     for_each(tasks.len(), work, |i| tasks[i].run());
 }
 
-/// Cuts `n` columns of `work` multiply-adds each into pieces of whole panels, of even size and a
-/// multiple of the threads in number if possible. `matrices` matrices are cut at once.
+/// Cuts `n` columns of `work` multiply-adds each into pieces of whole panels and of even size;
+/// their number is a multiple of the threads if possible. `matrices` matrices are cut at once.
 fn cut_columns(n: usize, work: usize, matrices: usize) -> impl Iterator<Item = Range<usize>> {
     let panels = n.div_ceil(PANEL_ROWS);
     let max = (TASKS * threads()).div_ceil(matrices);

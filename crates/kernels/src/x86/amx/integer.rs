@@ -152,8 +152,8 @@ macro_rules! store {
 }
 
 impl PanelHalf<'_> {
-    /// Adds its products to the rows' sums. `started` says whether its first group has been. Starts
-    /// the first group of `next` if possible; whether it did.
+    /// Adds the half's products to the rows' sums. `started` says whether the half's first group
+    /// has been started. Starts the first group of `next` if possible, and returns whether it did.
     #[inline(always)]
     unsafe fn multiply(self, started: bool, next: Option<PanelHalf>, sums: &mut [[f32; PANEL_ROWS]]) -> bool {
         // The next half starts with the registers of an even group, and with the same

@@ -7,8 +7,8 @@ use std::arch::{asm, x86_64::*};
 
 /// Whether the processor has AMX and the system lets this process use it; asks for that permission.
 ///
-/// With the feature `emulated-tiles`, `emulate` is true also where the processor has AVX-512 with
-/// bfloat16 only: tile instructions are emulated from then on.
+/// With the feature `emulated-tiles` and `emulate`, AVX-512 with bfloat16 is enough: tile
+/// instructions are emulated from then on.
 pub(crate) fn is_available(emulate: bool) -> bool {
     let leaf = __cpuid_count(7, 0);
     // AMX-TILE, AMX-BF16 and AMX-INT8.

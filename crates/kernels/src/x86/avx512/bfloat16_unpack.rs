@@ -13,7 +13,7 @@ use crate::{
 
 /// A weight that AVX-512 reads block by block.
 pub(crate) trait UnpackAvx512: Bf16Weight {
-    /// As [`Bf16Weight::block`].
+    /// [`Bf16Weight::block`] with AVX-512.
     ///
     /// # Safety
     /// The processor must have AVX-512 F, BW, VL, DQ and BF16.
@@ -23,7 +23,7 @@ pub(crate) trait UnpackAvx512: Bf16Weight {
 /// Block `block` of the rows from row `first`, two of `lines` per row.
 ///
 /// # Safety
-/// As [`UnpackAvx512::block_avx512`].
+/// See [`UnpackAvx512::block_avx512`].
 #[inline(always)]
 pub(crate) unsafe fn unpack_column(
     weight: impl UnpackAvx512,
@@ -101,7 +101,7 @@ impl UnpackAvx512 for Mxfp8<'_> {
 }
 
 /// # Safety
-/// As [`UnpackAvx512::block_avx512`].
+/// See [`UnpackAvx512::block_avx512`].
 #[inline(always)]
 unsafe fn load(block: Bf16Block) -> [__m512i; 2] {
     // SAFETY: a block is two aligned lines of 64 bytes.
@@ -111,7 +111,7 @@ unsafe fn load(block: Bf16Block) -> [__m512i; 2] {
 /// The values of 16 e4m3 codes.
 ///
 /// # Safety
-/// As [`UnpackAvx512::block_avx512`], and the codes must exist.
+/// See [`UnpackAvx512::block_avx512`]; the codes must exist.
 #[inline(always)]
 unsafe fn widen_e4m3(codes: *const __m128i) -> __m512 {
     // SAFETY: the caller ensures it.

@@ -99,7 +99,7 @@ unsafe fn multiply_rows<const BYTES: usize, const M: usize>(
 /// lower bytes, or of single bytes.
 ///
 /// # Safety
-/// As [`multiply_rows`], which keeps accesses within the tile and the panel.
+/// See [`multiply_rows`], which keeps accesses within the tile and the panel.
 #[inline(always)]
 unsafe fn group_dots<const BYTES: usize, const M: usize>(
     KBlock { panel, start, group, .. }: KBlock,

@@ -186,7 +186,7 @@ unsafe fn multiply_rows<
 /// `r`.
 ///
 /// # Safety
-/// As [`multiply_rows`], which keeps accesses within the tile.
+/// See [`multiply_rows`], which keeps accesses within the tile.
 #[inline(always)]
 unsafe fn group_dots<const FOURS: usize, const BYTES: usize, const M: usize, const CHAINS: usize>(
     line: *const CacheLine,

@@ -80,7 +80,7 @@ pub(crate) struct FloatParts {
 }
 
 impl FloatParts {
-    /// Without NaN scales and codes.
+    /// Random parts without NaN scales and codes.
     pub(crate) fn random(seed: u64, rows: usize, groups: usize, format: FloatFormat) -> FloatParts {
         let (bits, group) = layout(format);
         let mut codes = random_words(seed, rows * groups * group * bits / 32);
@@ -103,7 +103,7 @@ impl FloatParts {
         Weight::Microscaled(Microscaled { codes: &self.codes, scales: &self.scales, format: self.format })
     }
 
-    /// If codes have 4 bits.
+    /// The weight as integers, if codes have 4 bits.
     pub(crate) fn integers(&self) -> Option<Integers> {
         let (bits, group) = layout(self.format);
         let doubled = |i| (2.0 * small_float(code(&self.codes, self.k, bits, i), 2, 1)) as i64;
