@@ -103,7 +103,7 @@ fn dist() -> Result<(), String> {
     for file in ["README.md", "LICENSE", "CHANGELOG.md"] {
         copy(Path::new(file), &root.join(file))?;
     }
-    // MLX's rpath expects its own libraries beside its folder.
+    // MLX's rpath expects the other libraries of its wheel beside its folder.
     let wheel = mlx.parent().ok_or("MLX lies in no folder")?;
     for folder in fs::read_dir(wheel).map_err(|e| e.to_string())?.flatten() {
         let name = folder.file_name().to_string_lossy().into_owned();

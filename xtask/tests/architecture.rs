@@ -136,7 +136,7 @@ fn environment_is_read_only_where_architecture_says() {
         "var_os(",
         "getenv",
         "setenv",
-        // clap's attribute; `target_env` is none.
+        // clap's attribute; `target_env` is not one.
         " env = \"",
         "(env = \"",
     ];

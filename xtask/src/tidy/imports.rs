@@ -1,6 +1,6 @@
 //! Imports between files: the order of crates, the layers of a crate, and circles.
 //!
-//! An import leads to the file that defines the name: re-exports are followed, and are no imports
+//! An import leads to the file that defines the name: re-exports are followed, and are not imports
 //! themselves. Code under `#[cfg(test)]` does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("e
 /// Maximum number of files in an import circle.
 const CIRCLE: usize = 3;
 
-/// The heights of a crate's folders, and of its other files.
+/// The layers of a crate's folders, and of its other files, numbered from the lowest.
 struct Floors {
     name: &'static str,
     folders: &'static [(&'static str, usize)],
