@@ -41,9 +41,9 @@ pub(crate) struct Run {
     pub decode: Option<Spread>,
     /// Milliseconds.
     pub token: Option<Percentiles>,
-    /// Of the repeat with the median speed.
+    /// Costs in the repeat with the median speed.
     pub per_token: Option<PerToken>,
-    /// Of the same repeat, what took longest first.
+    /// Kernels of the same repeat, the slowest first.
     pub kernels: Vec<Kernel>,
     /// Bytes, of the process and of MLX's arrays alone.
     pub peak_memory: Option<usize>,
@@ -104,7 +104,7 @@ impl Run {
         Some(model.step_bytes(self.workload.batch)? as f64 * steps / 1e9)
     }
 
-    /// That as a share of the machine's bandwidth; `None` on a GPU.
+    /// [`weight_gb_s`](Run::weight_gb_s) as a share of the machine's bandwidth; `None` on a GPU.
     fn read_fraction(&self, report: &BenchReport) -> Option<f64> {
         self.per_token?.kernels?;
         Some(self.weight_gb_s(&report.model)? / report.machine.read_gb_s?)

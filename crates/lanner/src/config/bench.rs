@@ -1,4 +1,4 @@
-//! What `lanner bench` measures.
+//! Settings of `lanner bench`.
 
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -87,7 +87,7 @@ pub(super) fn resolve(args: BenchArgs, file: &ModelArgs) -> Result<(ModelArgs, B
     }
     let (chart, repeats) = (args.chart.map(chart).transpose()?, args.repeats.get());
     let Some(modes) = args.speculate else {
-        // Plain decoding is what is measured.
+        // Plain decoding is measured.
         model.speculate = Some(SpeculateArg(Speculate::Off));
         let workloads = sizes.workloads(&sampling);
         let speed = SpeedConfig { weights, workloads, repeats, warmup, chart, kernels, json };

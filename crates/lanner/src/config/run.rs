@@ -1,4 +1,4 @@
-//! What `lanner run` and `lanner chat` are asked.
+//! Settings of `lanner run` and `lanner chat`.
 
 use std::path::PathBuf;
 

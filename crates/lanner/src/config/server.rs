@@ -1,4 +1,4 @@
-//! Where the server listens, whom it answers, and its limits.
+//! The server's address, access control and limits.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

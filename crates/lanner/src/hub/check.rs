@@ -38,7 +38,7 @@ pub fn check(cache: &HubCache, repo: &RepoName) -> Result<LocalModel, Missing> {
     Ok(LocalModel { commit, path })
 }
 
-/// As [`check`], for one snapshot.
+/// Like [`check`], for one snapshot.
 pub(super) fn check_snapshot(snapshot: &Path, repo: &str, part: Option<&str>) -> Result<PathBuf, Missing> {
     let paths = files(snapshot);
     let chosen = match choose(repo, part, &paths) {

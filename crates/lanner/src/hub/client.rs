@@ -85,7 +85,7 @@ impl Client {
     /// A file's bytes from `from` on; the status says whether the hub started there.
     ///
     /// # Errors
-    /// As [`listing`](Client::listing).
+    /// Those of [`listing`](Client::listing).
     pub(super) fn file(
         &self,
         repo: &RepoName,

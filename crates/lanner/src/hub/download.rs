@@ -233,7 +233,7 @@ pub(super) fn present_bytes(cache: &RepoCache, file: &RemoteFile) -> u64 {
     fs::metadata(partial).map_or(0, |metadata| metadata.len().min(file.size))
 }
 
-/// A file that is not whole yet, and the hash of what there is of it.
+/// An incomplete file, and the hash of its bytes so far.
 struct Partial {
     path: PathBuf,
     file: File,

@@ -91,7 +91,7 @@ fn limit_hint(token: bool) -> &'static str {
     if token { "" } else { "\nhint: with HF_TOKEN the limits are higher" }
 }
 
-/// For people, such as `1.2 GB`.
+/// A readable size, such as `1.2 GB`.
 pub fn megabytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

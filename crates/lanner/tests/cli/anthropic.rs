@@ -366,7 +366,7 @@ fn required_tool_is_used_with_valid_input() {
     assert_ne!(ask(&server, &none).json()["stop_reason"], "tool_use");
 }
 
-/// What Claude Code sends in turn `n`, with a billing line that is new in every request.
+/// The request of Claude Code in turn `n`, with a billing line that is new in every request.
 fn agent_request(n: usize, messages: &[Value]) -> Value {
     let marked =
         |text: &str| json!({ "type": "text", "text": text, "cache_control": { "type": "ephemeral" } });

@@ -94,7 +94,7 @@ fn block(changes: Value) -> TempDir {
     folder
 }
 
-/// A folder without a tokenizer: the model's tokens are its own.
+/// The drafter's folder has no tokenizer: it uses the model's tokens.
 #[test]
 fn block_drafter_changes_no_answer() {
     let drafter = block(json!({}));

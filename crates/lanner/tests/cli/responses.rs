@@ -131,7 +131,7 @@ fn stream_ends_with_the_response_of_a_blocking_request() {
             let reply = ask(&server, &streamed);
             names(&reply);
             let mut last = reply.events().pop().unwrap()["response"].take();
-            // From another answer.
+            // These differ between two answers.
             for key in ["id", "created_at", "completed_at"] {
                 last[key] = whole[key].clone();
             }
@@ -325,8 +325,8 @@ fn response_in_progress_is_read_and_cancelled() {
 const ENDLESS: &str =
     "owls hunt at night and sleep by day; owls hunt at night and sleep by day; owls hunt at night";
 
-/// Sends 20 turns, each made of its number and the response before it; the share of reusable tokens
-/// that were reused.
+/// Sends 20 turns, each built from its number and the previous response; returns the share of
+/// reusable tokens that were reused.
 fn session(server: &TestServer, turn: impl Fn(usize, &Value) -> Value) -> f64 {
     let mut response = Value::Null;
     for n in 0..20 {
@@ -340,7 +340,7 @@ fn session(server: &TestServer, turn: impl Fn(usize, &Value) -> Value) -> f64 {
     count("reused_tokens") / count("reusable_tokens")
 }
 
-/// As long as those of a coding agent, in proportion to what a turn adds.
+/// Instructions as long as a coding agent's, in proportion to the tokens that a turn adds.
 fn instructions() -> String {
     let rule = |n: usize| format!("Rule {n}: add the numbers with care and answer with the sum alone. ");
     (1..40).map(rule).collect()

@@ -13,7 +13,7 @@ fn schema() -> Value {
     })
 }
 
-/// Every field, with a value of it.
+/// Every field that constrains an answer, with a valid value.
 fn fields() -> Vec<Value> {
     let gbnf = "root ::= \"yes\" | \"no\"";
     vec![

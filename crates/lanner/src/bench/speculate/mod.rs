@@ -57,8 +57,8 @@ impl SpeculationModes {
 /// Draft lengths that show most about a drafter.
 fn depths(drafter: &str) -> &'static [usize] {
     match drafter {
-        // Drafting is free, and right for long or not at all. With the known token these fill one
-        // or two tiles of a matrix product.
+        // Drafts cost nothing, and many of their tokens are right or none. With the known token
+        // these depths fill one or two tiles of a matrix product.
         "ngram" => &[3, 7, 15],
         "mtp" => &[1, 2, 3, 5],
         // The cost is the same at any depth.

@@ -105,7 +105,7 @@ pub(super) struct ContextManagement {
 }
 
 impl MessageUsage {
-    /// Of a prompt of which `cached` tokens were reused and the first `marked` are to be cached.
+    /// Usage for a prompt: `cached` tokens were reused, and the first `marked` are to be cached.
     pub(super) fn of_prompt(prompt: usize, cached: usize, marked: usize) -> MessageUsage {
         let cache_creation_input_tokens = marked.min(prompt).saturating_sub(cached);
         MessageUsage {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::thinking::signed_text;
 use crate::server::openai::error::ApiError;
 
-/// How agents mark what the system says inside the turns of users.
+/// The tag that agents put around system messages inside users' turns.
 const REMINDER: &str = "<system-reminder>";
 
 #[derive(Debug, Deserialize)]
@@ -58,7 +58,7 @@ pub(super) fn chat_messages(
             _ => return Err(wrong(&format!("messages[{index}].role"), "must be user, assistant or system")),
         }
     }
-    // Of the client's version and request; it says nothing to the model.
+    // A billing line names the client's version and request; it means nothing to the model.
     let head = head.iter().map(|text| volatile_lines::without_billing(text));
     let head: Vec<&str> = head.filter(|text| !text.is_empty()).collect();
     let system = (!head.is_empty()).then(|| json!({ "role": "system", "content": head.join("\n") }));

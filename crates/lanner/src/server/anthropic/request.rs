@@ -1,5 +1,5 @@
-//! Request bodies of the Messages API, and their validation: fields that chat completions have too
-//! are checked as theirs.
+//! Request bodies of the Messages API, and their validation: fields that chat completions share are
+//! checked in the same way.
 
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value, json};
@@ -59,7 +59,7 @@ struct OutputConfig {
     format: Option<Value>,
 }
 
-/// What to answer, and how.
+/// The conversation to answer, and the format of the answer.
 #[derive(Debug)]
 pub struct MessagesPrompt {
     pub conversation: Conversation,
@@ -137,8 +137,8 @@ impl MessagesRequest {
         head.any(is_marked).then_some(CacheMark::Head)
     }
 
-    /// A request for a chat completion with the same parameters; its messages stand for the real
-    /// ones, which need no checks.
+    /// A request for a chat completion with the same parameters; a placeholder replaces the
+    /// messages, which need no checks.
     fn chat(self, messages: &[Value], thinking: Thinking) -> Result<ChatRequest, ApiError> {
         let tools = chat_tools(self.tools.as_deref().unwrap_or_default())?;
         let choice = self.tool_choice.as_ref().map(chat_choice).transpose()?;
@@ -189,7 +189,7 @@ impl MessagesRequest {
     }
 }
 
-/// Levels above those that templates know are the highest of these.
+/// Lowers levels that templates do not know to the highest that they know.
 fn chat_effort(effort: &str) -> &str {
     match effort {
         "xhigh" | "max" => "high",

@@ -32,7 +32,7 @@ impl Thinking {
     /// # Errors
     /// 400 that names the field.
     pub fn new(field: Option<&ThinkingField>, max_tokens: usize) -> Result<Thinking, ApiError> {
-        // As in Anthropic's API, only requests that ask for it think.
+        // Only requests that ask for thinking get it, as in Anthropic's API.
         let Some(field) = field else { return Ok(Thinking { enabled: Some(false), omitted: false }) };
         let wrong = |name: &str, message: String| Err(ApiError::invalid(format!("thinking.{name}"), message));
         let enabled = match (&*field.r#type, field.budget_tokens) {

@@ -54,7 +54,8 @@ const MISS_TEXT_TOKENS: usize = 12;
 /// Tokens on either side of a cache miss that are searched for the ends of its line.
 const MISS_LINE_TOKENS: usize = 64;
 
-/// Dropping it, as happens when the client disconnects, cancels the generation.
+/// The answer to one request. Dropping it, as happens when the client disconnects, cancels the
+/// generation.
 pub(super) struct Completion<F: ApiFormat> {
     server: Arc<Server>,
     format: F,
@@ -193,7 +194,7 @@ impl<F: ApiFormat> Completion<F> {
         self.format.end(&self.answer)
     }
 
-    /// The whole answer was sent.
+    /// Records that the whole answer was sent.
     fn record_outcome(&self) {
         self.outcome.record(match self.source {
             Source::Live { .. } => Outcome::Answered,
@@ -253,7 +254,7 @@ fn miss_context(model: &Model, ids: &[u32], at: usize) -> MissContext {
     }
 }
 
-/// What the answers to each prompt must match.
+/// The constraint on the answers to each prompt.
 fn constraints(
     model: &Model,
     prompts: &[Prompt],

@@ -22,10 +22,10 @@ pub(super) struct AnswerPart {
 pub(super) struct Line {
     model: String,
     created_at: String,
-    /// Of `/api/chat`.
+    /// Only in `/api/chat`.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<Message>,
-    /// Of `/api/generate`, as `thinking`.
+    /// Only in `/api/generate`, like `thinking`.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use crate::server::{
     openai::{self, PromptInput, error::ApiError, fields},
 };
 
-/// As many as OpenAI's route takes.
+/// Maximum texts of a request, as in OpenAI's route.
 const MAX_TEXTS: usize = 2048;
 
 #[derive(Debug, Deserialize)]
@@ -40,7 +40,7 @@ enum Texts {
     Many(Vec<String>),
 }
 
-/// What to embed, and how.
+/// Texts to embed, and the parameters.
 pub(super) struct OllamaEmbedding {
     model: Option<String>,
     texts: Vec<String>,

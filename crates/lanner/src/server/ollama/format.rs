@@ -210,7 +210,7 @@ impl<R: Route> OllamaFormat<R> {
         Some(AnswerPart { tool_calls: vec![ToolCall { id, function }], ..AnswerPart::default() })
     }
 
-    /// Those of the content's tokens.
+    /// Log-probabilities of the content's tokens.
     fn logprobs(&self, tokens: Vec<Token>) -> Option<Vec<TokenLogprob>> {
         let content = tokens.into_iter().filter(|token| !token.reasoning).filter_map(|token| token.logprobs);
         self.logprobs.then(|| content.map(|logprobs| TokenLogprob::new(&self.model, logprobs)).collect())

@@ -1,4 +1,4 @@
-//! Messages in Ollama's format as those of OpenAI: ids of calls, and whose result a message is.
+//! Converts messages from Ollama's format to OpenAI's, with ids for calls and their results.
 
 use std::collections::VecDeque;
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{app_state::AppState, openai::error::ApiError};
 
-/// The version of Ollama's API whose requests are understood; editors ask for a lowest one.
+/// The version of Ollama's API whose requests are understood; editors require a minimum.
 const API_VERSION: &str = "0.13.0";
 
 /// The routes that every client may use.
@@ -40,7 +40,7 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/api/blobs/{digest}", any(models::create))
 }
 
-/// Those that `--no-admin` disables.
+/// The routes that `--no-admin` disables.
 pub(super) fn admin_routes() -> Router<AppState> {
     Router::new().route("/api/pull", post(pull::pull))
 }

@@ -1,4 +1,4 @@
-//! Routes about models: the served one in Ollama's words, and operations that there are not.
+//! Routes about models: the served one in Ollama's words, and operations that are refused.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::server::{
     openai::{self, error::ApiError},
 };
 
-/// When a model that stays loaded is unloaded.
+/// The `expires_at` of a model that stays loaded.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
 #[derive(Deserialize)]
@@ -111,7 +111,7 @@ fn details(server: &Server) -> Value {
     })
 }
 
-/// As Ollama writes it: `4.0B`, `23.6M`.
+/// A parameter count in Ollama's notation: `4.0B`, `23.6M`.
 fn parameter_size(parameters: usize) -> String {
     match parameters {
         0..1_000_000 => format!("{:.1}K", parameters as f64 / 1e3),

@@ -51,7 +51,7 @@ pub(super) struct Options {
 
 impl Options {
     /// # Errors
-    /// 400: an option is unknown, of the wrong type, or asks for what there is not.
+    /// 400: an option is unknown, unsupported or of the wrong type.
     pub(super) fn parse(options: Option<Map<String, Value>>) -> Result<Options, ApiError> {
         let mut options = options.unwrap_or_default();
         options.retain(|name, value| !HINTS.contains(&&**name) && !value.is_null());

@@ -51,7 +51,7 @@ macro_rules! ollama_body {
                 Ok(SharedFields { fields, max_tokens })
             }
 
-            /// Those that only conversations have.
+            /// Fields that only conversations have.
             fn chat_fields(&self) -> Result<Map<String, Value>, ApiError> {
                 let mut fields = self.think.as_ref().map(ThinkField::fields).transpose()?.unwrap_or_default();
                 fields.insert("logprobs".into(), self.logprobs.into());
@@ -63,7 +63,7 @@ macro_rules! ollama_body {
 }
 
 ollama_body! {
-    /// Of `/api/chat`.
+    /// A body of `/api/chat`.
     pub struct ChatBody {
         messages: Vec<Value>,
         tools: Option<Vec<Value>>,
@@ -71,7 +71,7 @@ ollama_body! {
 }
 
 ollama_body! {
-    /// Of `/api/generate`.
+    /// A body of `/api/generate`.
     pub struct GenerateBody {
         prompt: Option<String>,
         suffix: Option<String>,
@@ -86,7 +86,7 @@ ollama_body! {
     }
 }
 
-/// What both bodies share, in the names of OpenAI's routes.
+/// Fields that both bodies share, under the names of OpenAI's routes.
 struct SharedFields {
     fields: Map<String, Value>,
     max_tokens: Option<usize>,
@@ -99,7 +99,7 @@ enum ThinkField {
     Level(String),
 }
 
-/// What `/api/generate` continues.
+/// The prompt of `/api/generate`.
 #[derive(Debug)]
 pub enum GeneratePrompt {
     Turn(Conversation),

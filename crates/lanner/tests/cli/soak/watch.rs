@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Soak;
 use crate::support::{client, process::ServerProcess};
 
-/// Idle threads that the chat templates of one model keep, if that many rendered at once.
+/// Maximum idle threads that the chat templates of one model keep.
 const TEMPLATE_THREADS: usize = 2;
 /// A sleep this much too long counts as a pause of the machine.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -55,7 +55,7 @@ impl Sample {
         }
     }
 
-    /// Whether it holds no more than `before`.
+    /// Whether the process holds no more than at `before`.
     pub(super) fn is_back_at(&self, before: &Sample) -> bool {
         self.threads <= before.threads
             && self.descriptors <= before.descriptors

@@ -167,7 +167,7 @@ pub(crate) fn tokens(text: &str) -> Vec<u32> {
     tokenizer().encode(text, false).unwrap()
 }
 
-/// Loads for the CPU, from this hub.
+/// Settings that load models from this hub for the CPU.
 pub(crate) fn models(hub: HubConfig) -> ModelConfig {
     let cpu = engine::Options { device: Some(engine::Device::Cpu), ..engine::Options::default() };
     ModelConfig {
