@@ -49,7 +49,7 @@ pub struct BenchArgs {
     /// Measured rounds.
     #[arg(long, value_name = "ROUNDS", default_value = "3")]
     pub repeats: NonZeroUsize,
-    /// Unmeasured rounds before those.
+    /// Unmeasured rounds before the measured ones.
     #[arg(long, value_name = "ROUNDS", default_value = "1")]
     pub warmup: usize,
     /// Use random weights made in memory instead of a model: qwen3.5-0.8b, qwen3.5-4b, llama-8b,

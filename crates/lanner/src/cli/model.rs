@@ -93,7 +93,7 @@ pub struct CacheArgs {
     /// [default: an eighth of the machine's memory, at most 8G].
     #[arg(long, env = "LANNER_PREFIX_CACHE", value_name = "BYTES|off")]
     pub prefix_cache: Option<Bytes>,
-    /// Most disk space of the prefix cache, where it outlives the process; `off` disables it
+    /// Most disk space of the prefix cache, which then outlives the process; `off` disables it
     /// [default: 3G for serve if there is a prefix cache, off for chat unless there is a
     /// --cache-dir].
     #[arg(long, env = "LANNER_DISK_CACHE", value_name = "BYTES|off")]

@@ -48,8 +48,7 @@ pub struct ServerArgs {
     /// Seconds to receive a request head [default: 15].
     #[arg(long, value_name = "SECONDS")]
     pub header_timeout: Option<NonZeroU32>,
-    /// Longest pause in a request body, in seconds, and the time it may stay below 64 KiB a second
-    /// on average [default: 30].
+    /// Seconds that a request body may pause, or average less than 64 KiB/s [default: 30].
     #[arg(long, value_name = "SECONDS")]
     pub body_timeout: Option<NonZeroU32>,
     /// Seconds to keep an idle connection open [default: 75].
