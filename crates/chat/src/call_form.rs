@@ -1,10 +1,10 @@
-//! In which form a chat template takes earlier tool calls.
+//! The form in which a chat template takes earlier tool calls.
 
 use serde_json::{Value, json};
 
 use crate::{RenderInput, Template};
 
-/// How a conversation given to a template holds messages with calls.
+/// How messages with tool calls are given to a template.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallForm {
     /// Arguments are JSON text, which the template copies; else an object, which it writes.
@@ -13,7 +13,7 @@ pub(crate) struct CallForm {
     pub empty_content: bool,
 }
 
-/// All forms, those that most templates take first.
+/// All forms, the most widely accepted first.
 const FORMS: [CallForm; 4] = [
     CallForm { text_arguments: false, empty_content: false },
     CallForm { text_arguments: true, empty_content: false },
@@ -24,8 +24,8 @@ const KEY: &str = "lanner";
 const VALUE: &str = "call-form";
 
 impl CallForm {
-    /// The first form in which the template writes a call, and not as Python prints objects; else
-    /// the first that it takes.
+    /// The first form in which the template writes the call other than as Python's `repr`; else the
+    /// first form that renders.
     pub(crate) fn detect(template: &Template) -> Self {
         let prompts = FORMS.map(|form| (form, form.probe(template)));
         let first = |fits: &dyn Fn(&str) -> bool| {
@@ -38,7 +38,7 @@ impl CallForm {
         first(&is_written).or_else(|| first(&|_| true)).unwrap_or_default()
     }
 
-    /// The prompt of a conversation with a call in this form, if the template takes it.
+    /// The prompt of a conversation with a call in this form, if the template accepts it.
     fn probe(self, template: &Template) -> Option<String> {
         let arguments = json!({ KEY: VALUE });
         let arguments = if self.text_arguments { Value::from(arguments.to_string()) } else { arguments };

@@ -55,7 +55,7 @@ fn alias_reasoning(message: Map<String, Value>) -> Map<String, Value> {
     aliased
 }
 
-/// Content as a string, or null.
+/// The content as a string, or `null`.
 fn join_parts(content: &Value) -> std::result::Result<Value, String> {
     let parts = match content {
         Value::Null | Value::String(_) => return Ok(content.clone()),

@@ -30,7 +30,7 @@ pub struct ToolOptions {
     pub dialect: Dialect,
     /// The tools that may be called.
     pub tools: Arc<ToolSet>,
-    /// Makes the ids of the calls; no two replies should share it.
+    /// Seed of the call ids; every reply needs its own.
     pub id_seed: u64,
     /// Whether a grammar keeps calls valid, so that arguments are passed on as they arrive.
     pub stream: bool,
@@ -174,7 +174,7 @@ impl Decoder {
         parsed
     }
 
-    /// Ends the content at a stop string; no string reaches over a tool call.
+    /// Ends the content at a stop string; no stop string matches across a tool call.
     fn stop_content(&mut self, deltas: Vec<Delta>) -> Vec<Delta> {
         let mut output = Vec::new();
         let held = self.tools.as_ref().map(ToolParser::pending_whitespace).unwrap_or_default();

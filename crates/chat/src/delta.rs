@@ -7,7 +7,7 @@ pub enum Delta {
     Reasoning(String),
     /// Answer: `content`.
     Content(String),
-    /// A tool call begins.
+    /// The start of a tool call.
     ToolCall {
         /// Position among the calls of this reply.
         index: usize,
@@ -26,7 +26,7 @@ pub enum Delta {
 }
 
 impl Delta {
-    /// The delta's text: of a beginning call, none.
+    /// The delta's text; empty for the start of a call.
     pub fn text(&self) -> &str {
         match self {
             Self::Reasoning(text) | Self::Content(text) | Self::ToolArguments { arguments: text, .. } => text,

@@ -60,8 +60,8 @@ impl TextOffsets {
         Self { tokenizer, characters, pending: Vec::new(), strip_start }
     }
 
-    /// The offset of the next token; one that continues a character starts after it. `shown` says
-    /// whether a special token appears in the text.
+    /// The offset of the next token; a token that continues a character gets the offset after that
+    /// character. `shown` says whether a special token appears in the text.
     pub fn push(&mut self, id: u32, shown: bool) -> usize {
         let offset = self.characters + usize::from(!self.pending.is_empty());
         if shown || !self.tokenizer.is_special(id) {

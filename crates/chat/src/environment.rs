@@ -42,7 +42,7 @@ pub(crate) fn environment(budget: &Arc<Budget>) -> Environment<'static> {
 }
 
 fn register_functions(environment: &mut Environment<'static>, budget: &Arc<Budget>) {
-    // It prints all variables.
+    // `debug` prints all variables.
     environment.remove_global("debug");
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
     let counted = budget.clone();
@@ -100,8 +100,8 @@ fn raise_exception(budget: &Budget, message: &Value) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Refusal(message)))
 }
 
-/// Rewrites what minijinja lacks of transformers' Jinja: all line endings become line feeds, and
-/// `{% generation %}` blocks, which mark text for training, become scopes.
+/// Rewrites what transformers' Jinja has and minijinja lacks: all line endings become line feeds,
+/// and `{% generation %}` blocks, which mark text for training, become scopes.
 pub(crate) fn jinja_source(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());

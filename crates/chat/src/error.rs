@@ -44,15 +44,16 @@ pub enum Error {
     /// The chat template called `raise_exception`: it does not accept the conversation.
     #[error("the chat template refuses this conversation: {0}")]
     Refused(String),
-    /// The chat template exceeded its steps.
+    /// The chat template exceeded its step limit.
     #[error("the chat template did not finish within {0} steps: it may be endless")]
     OutOfFuel(u64),
-    /// The chat template exceeded its memory or work: it is hostile, or the conversation is huge.
+    /// The chat template exceeded its memory or work limit: it is hostile, or the conversation is
+    /// huge.
     #[error(
         "the chat template is too costly for this conversation: {0}; shorten the conversation or fix the template"
     )]
     TooCostly(&'static str),
-    /// The chat template exceeded its output.
+    /// The chat template exceeded its output limit.
     #[error("the chat template wrote more than {0} bytes: shorten the conversation or fix the template")]
     PromptTooLong(usize),
     /// A message of the request is malformed or unsupported.

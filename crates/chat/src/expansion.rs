@@ -17,7 +17,7 @@ const MAX_FACTOR: u64 = 1 << 10;
 const MAX_ADDED: u64 = 4 << 10;
 /// Maximum special tokens around a text.
 const MAX_SPECIAL: usize = 64;
-/// Up to this bound, which published tokenizers keep, texts of any length are encoded.
+/// Published tokenizers stay within this bound; within it, texts of any length are encoded.
 const ORDINARY: Expansion = Expansion { factor: 64, added: 256 };
 /// Maximum bytes of a normalized text beyond that bound.
 const MAX_NORMALIZED: u64 = 64 << 20;
@@ -65,7 +65,8 @@ impl Expansion {
         check_rules("normalizer", &parts.normalizer)
     }
 
-    /// Whether the normalized text stays within the limit.
+    /// Whether to encode the text: always within [`ORDINARY`], else if the normalized text stays
+    /// within the limit.
     pub(crate) fn allows(self, text: &str) -> bool {
         let length = text.len() as u64 + 1;
         let most = length.saturating_mul(self.factor).saturating_add(length.saturating_mul(self.added));
@@ -134,7 +135,7 @@ fn longest_replacement(charsmap: &str) -> Result<u64> {
     Ok(longest.max(1) as u64)
 }
 
-/// Rejects post-processors that add more than special tokens, or repeat the text.
+/// Rejects post-processors that add too many special tokens or repeat the text.
 fn check_post_processor(processor: &Value) -> Result<()> {
     let mut lists = [&processor["processors"], &processor["single"]].into_iter().filter_map(Value::as_array);
     let long_list = lists.any(|list| list.len() > MAX_SPECIAL);
@@ -149,7 +150,7 @@ fn check_post_processor(processor: &Value) -> Result<()> {
     processor["processors"].as_array().into_iter().flatten().try_for_each(check_post_processor)
 }
 
-/// Length of the longest string in a JSON value, which is not stored.
+/// Length of the longest string in a JSON value; the value itself is not stored.
 #[derive(Debug, Default, Clone, Copy)]
 struct Longest(usize);
 

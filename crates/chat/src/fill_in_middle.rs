@@ -3,12 +3,12 @@
 
 use crate::{Result, Tokenizer};
 
-/// In which order a model reads the parts.
+/// The order in which a model reads the parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// Prefix, suffix, then the middle is written.
+    /// Prefix, suffix; then the model writes the middle.
     PrefixFirst,
-    /// Suffix, prefix, then the middle is written without a token of its own.
+    /// Suffix, prefix; then the model writes the middle, without a token of its own.
     SuffixFirst,
 }
 
@@ -46,7 +46,7 @@ impl FillInMiddle {
         })
     }
 
-    /// The tokens of a prompt whose answer stands between `prefix` and `suffix`.
+    /// The tokens of a prompt whose answer belongs between `prefix` and `suffix`.
     ///
     /// # Errors
     /// [`Error::Encode`](crate::Error::Encode).

@@ -19,7 +19,7 @@ const MIN_PART: usize = 64;
 const MAX_WORK: usize = 64 << 20;
 /// Bytes of an entry besides its text and ids.
 const OVERHEAD: usize = 160;
-/// The largest entry is the budget divided by this.
+/// An entry has at most the budget divided by this.
 const MAX_ENTRY_DIVISOR: usize = 4;
 
 /// Special tokens before which a text can be split.

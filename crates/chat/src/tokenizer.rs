@@ -153,8 +153,7 @@ impl Tokenizer {
         self.special_ids.contains(&id)
     }
 
-    /// How many tokens there are, added ones included. A model's own table may be padded beyond
-    /// this.
+    /// Number of tokens, added ones included. A model's embedding table may be padded beyond this.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }

@@ -69,7 +69,7 @@ pub fn normalize(messages: &[Value]) -> Vec<Value> {
             append(&mut normalized[..], &filter.moved.join("\n"));
         }
     }
-    // An empty conversation would be an error of ours, not of the client.
+    // An empty conversation would be this server's error, not the client's.
     if normalized.is_empty() { messages.to_vec() } else { normalized }
 }
 
