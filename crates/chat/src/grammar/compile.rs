@@ -22,14 +22,14 @@ use crate::{Error, Result, Tokenizer};
 const CACHED: usize = 32;
 /// Classes that stand for ASCII alone, as in JSON Schema's regular expressions.
 const ASCII_CLASSES: &str = "dw";
-/// The parsers of grammars recurse.
+/// Stack of the compiling thread: grammar parsers recurse.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Data shared by the grammars of one tokenizer. Building it takes time; share it in an `Arc`.
 pub struct Grammars {
     shared: Arc<Shared>,
     factory: ParserFactory,
-    /// The latest last.
+    /// Oldest first.
     cached: Mutex<VecDeque<Grammar>>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub eos_ids: Vec<u32>,
     /// Tokens of one or two line feeds, with their number.
     pub line_feeds: Vec<(u32, usize)>,
-    /// Tokens that complete a text, by the texts and what came before.
+    /// Tokens that complete a text, by the texts and the preceding text.
     pub completing: Mutex<HashMap<WatchedText, Arc<[u32]>>>,
 }
 
@@ -87,8 +87,8 @@ impl Grammars {
     /// Compiles a grammar, or returns the compiled one of an earlier call.
     ///
     /// # Errors
-    /// [`Error::Grammar`]: it has no such syntax, is too large, or no token can follow it; of a
-    /// schema, it has a keyword that cannot be honoured.
+    /// [`Error::Grammar`]: invalid syntax, too large, no token can begin an answer, or a schema
+    /// keyword cannot be honoured.
     pub fn compile(&self, source: &Source, start: &Start) -> Result<Grammar> {
         let is_same = |known: &&Grammar| known.0.source == *source && known.0.start == *start;
         let known = self.cached().iter().find(is_same).cloned();
@@ -112,7 +112,7 @@ impl Grammars {
         Ok(grammar)
     }
 
-    /// A text in a Lark rule, with the special tokens that it contains.
+    /// `text` as part of a Lark rule, with its special tokens by id.
     pub fn literal(&self, text: &str) -> String {
         let special = |id: &u32| self.shared.tokenizer.is_special(*id);
         let ids = self.shared.tokenizer.encode(text, false).unwrap_or_default();
@@ -140,7 +140,7 @@ impl Grammars {
         let grammar = source.top_level()?;
         let compile = || {
             let mut parser = llguidance::Matcher::new(self.factory.create_parser(grammar));
-            // Computes the first mask, which fails if the grammar has no beginning.
+            // Computes the first mask, which fails if no token can begin an answer.
             parser.compute_mask_or_eos().map(|_| parser).map_err(|e| failed(&e))
         };
         let on_large_stack = thread::scope(|scope| {
@@ -226,7 +226,7 @@ impl Source {
                 limits::check_text(gbnf)?;
                 TopLevelGrammar::from_lark(gbnf::to_lark(gbnf)?)
             }
-            // A terminal, so that one text may begin another.
+            // A terminal, so that one text may be a prefix of another.
             Source::Choice(_) => {
                 TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", self.expression()?))
             }

@@ -7,7 +7,7 @@ use crate::{Error, Result};
 /// The Lark grammar that matches the same texts.
 ///
 /// # Errors
-/// The grammar has no such syntax; the message names the line.
+/// Invalid syntax (the message names the line), or no rule `root`.
 pub(super) fn to_lark(gbnf: &str) -> Result<String> {
     let (mut lark, mut rest, mut depth) = (String::new(), gbnf, 0usize);
     while let Some(first) = rest.chars().next() {
@@ -39,7 +39,7 @@ pub(super) fn to_lark(gbnf: &str) -> Result<String> {
     }
 }
 
-/// Whether what was written last opens a repetition such as `{2,3}`.
+/// Whether a repetition such as `{2,3}` is open at the end of `lark`.
 fn starts_repetition(lark: &str) -> bool {
     let open = lark.rfind('{');
     open.is_some_and(|open| !lark[open..].contains('}'))
@@ -54,7 +54,7 @@ fn rule(text: &str, may_define: bool) -> (String, usize) {
     let length = text.find(|c| !is_name(c)).unwrap_or(text.len());
     let name = match &text[..length] {
         "root" => "start".to_owned(),
-        // Lower case is a rule in Lark; names that differ in case must not become one.
+        // Lower case is a rule in Lark; names that differ in case must stay distinct.
         name => {
             let escape = |c: char| match c {
                 'a'..='z' | '0'..='9' => c.to_string(),

@@ -4,9 +4,9 @@ use llguidance::api::ParserLimits;
 
 use crate::{Error, Result};
 
-/// Bytes of a source.
+/// Maximum bytes of a source.
 const MAX_BYTES: usize = 1 << 20;
-/// Brackets open at once; the parsers of grammars recurse.
+/// Maximum number of brackets open at once: grammar parsers recurse.
 const MAX_NESTING: usize = 200;
 const MAX_CHOICES: usize = 10_000;
 

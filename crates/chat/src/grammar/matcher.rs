@@ -1,4 +1,4 @@
-//! Follows one answer through a grammar, token by token, and back.
+//! Follows one answer through a grammar, token by token; tokens can be removed again.
 
 use llguidance::toktrie::TokenizerEnv;
 
@@ -22,13 +22,13 @@ pub struct Matcher {
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     phase: Phase,
-    /// The end of the free text, as far as it matters.
+    /// The end of the free text that may be the start of a trigger or marker.
     tail: Vec<u8>,
 }
 
 struct Past {
     state: State,
-    /// Tokens that the parser got for this one.
+    /// Tokens that the parser consumed for this one.
     parsed: usize,
 }
 
@@ -68,7 +68,7 @@ impl Matcher {
     /// Removes the last `tokens` tokens.
     ///
     /// # Errors
-    /// There are not as many.
+    /// There are fewer.
     pub fn rewind(&mut self, tokens: usize) -> Result<()> {
         self.guarded(|matcher| {
             let Some(at) = matcher.past.len().checked_sub(tokens) else {
@@ -196,7 +196,7 @@ impl Matcher {
         !grammar.0.start.triggers.is_empty() || is_skipped(rest)
     }
 
-    /// Free content; `None` if a trigger is complete and what follows it does not match.
+    /// Free content; `None` if a trigger is complete and the text after it does not match.
     fn watch(&mut self, text: &[u8]) -> Result<Option<usize>> {
         let text = [&self.state.tail, text].concat();
         let grammar = self.grammar.clone();
@@ -208,7 +208,7 @@ impl Matcher {
         self.begin(&grammar.0.shared.spelled(&[triggers.text(found), &text[found.end..]].concat()))
     }
 
-    /// Goes on in the grammar.
+    /// Continues in the grammar.
     fn begin(&mut self, tokens: &[u32]) -> Result<Option<usize>> {
         self.state = State { phase: Phase::Following, tail: vec![] };
         let shared = &self.grammar.0.shared;
@@ -256,7 +256,7 @@ impl Matcher {
         }
     }
 
-    /// The grammar's mask, with these tokens too.
+    /// The grammar's mask plus the tokens `also`.
     fn parser_mask(&mut self, also: &[u32]) -> Result<Mask> {
         let mask = self.parser.compute_mask_or_eos().map_err(|error| failed(&error))?;
         let vocab_size = mask.len();

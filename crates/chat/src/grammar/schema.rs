@@ -1,10 +1,11 @@
-//! JSON Schemas as llguidance gets them: keywords that it would not honour are refused by name.
+//! JSON Schemas as given to llguidance: keywords that it would not honour are refused by name.
 
 use serde_json::{Map, Value, json};
 
 use crate::{Error, Result};
 
-/// Whitespace between two tokens of JSON: enough to indent, too little to write nothing else.
+/// Whitespace between two tokens of JSON: enough to indent, bounded so that a model cannot write
+/// whitespace forever.
 const WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 
 /// Keywords that restrict a value in ways that no grammar here follows.
@@ -28,11 +29,11 @@ const UNSUPPORTED: [&str; 15] = [
 
 /// Keywords whose value is a schema, or several.
 const SUBSCHEMAS: [&str; 6] = ["additionalItems", "additionalProperties", "allOf", "anyOf", "items", "oneOf"];
-/// Keywords whose value is an object of schemas.
+/// Keywords whose value is an object of schemas; `prefixItems`, an array of them.
 const NAMED_SUBSCHEMAS: [&str; 5] =
     ["$defs", "definitions", "patternProperties", "prefixItems", "properties"];
 
-/// A schema with this program's options.
+/// The schema with our llguidance options.
 ///
 /// # Errors
 /// It has a keyword that cannot be honoured.

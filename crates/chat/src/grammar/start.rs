@@ -7,9 +7,9 @@ use crate::Markers;
 pub struct Start {
     /// Reasoning that may come first, and is free.
     pub reasoning: Option<ReasoningStart>,
-    /// The grammar begins with the first of these in content, and matches from its first character
-    /// on; everything before it is free, and so is an answer without any. Empty: it begins with
-    /// the content, and the answer cannot end without it.
+    /// The grammar begins at the first of these in the content and also matches the trigger itself;
+    /// text before it is free, and so is an answer without a trigger. If empty, the grammar begins
+    /// with the content, and the answer cannot end before it.
     pub triggers: Vec<Trigger>,
 }
 
@@ -26,7 +26,7 @@ pub struct ReasoningStart {
 /// The start of a grammar within free content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// Text, however it is split into tokens; a token may contain what follows it too.
+    /// Text, however it is split into tokens; a token may also contain text after it.
     Text(String),
     /// A token, such as a special one.
     Token(u32),

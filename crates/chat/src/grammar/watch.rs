@@ -1,4 +1,4 @@
-//! Searches free text for what begins a grammar: the end of the reasoning, or a trigger.
+//! Searches free text for the start of a grammar: the end of the reasoning, or a trigger.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use llguidance::toktrie::TokenizerEnv;
 
 use super::{Mask, Start, Trigger, compile::Shared};
 
-/// Most line feeds between reasoning and a grammar; they are no part of the content.
+/// Maximum line feeds between reasoning and a grammar; they are not part of the content.
 pub(super) const MAX_LINE_FEEDS: usize = 2;
 
 /// Strings that the two kinds of free text are searched for.
@@ -73,7 +73,7 @@ impl Watch {
         self.tokens.contains(&id)
     }
 
-    /// The first text to be complete; of two ending together, the longer one.
+    /// The first text to be complete; if two end together, the longer one.
     pub(super) fn find(&self, text: &[u8]) -> Option<Found> {
         let first = |(i, wanted): (usize, &Vec<u8>)| {
             let at = text.windows(wanted.len()).position(|window| window == wanted)?;
@@ -83,14 +83,14 @@ impl Watch {
         found.min_by_key(|found| (found.end, usize::MAX - self.texts[found.text].len()))
     }
 
-    /// The end of a text in which a wanted one may have begun.
+    /// The longest end of a text that may be the start of a wanted one.
     pub(super) fn tail<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         let longest = self.texts.iter().map(|wanted| overlap(text, wanted)).max().unwrap_or(0);
         &text[text.len() - longest..]
     }
 
-    /// Tokens that may follow free text that ends with `tail`: all but those of `never` and those
-    /// that complete a text and go on in a way that `accepts` does not accept.
+    /// Tokens that may follow free text that ends with `tail`: all except `never` and those that
+    /// complete a text with a continuation that `accepts` rejects.
     pub(super) fn mask(
         &self,
         tail: &[u8],
