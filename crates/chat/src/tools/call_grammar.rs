@@ -9,12 +9,12 @@ use super::{
 };
 use crate::grammar::Source;
 
-/// The form of the calls of a reply.
+/// Grammar of the tool calls of a reply.
 #[derive(Debug, Default)]
 pub(super) struct CallGrammar {
     /// Before the first call.
     pub open: String,
-    /// May come before that.
+    /// Text that may come before `open`.
     pub optional_start: Option<String>,
     /// Between two calls.
     pub separator: String,
@@ -103,7 +103,7 @@ impl CallRule {
         self.part(Part::Tagged(Tagged { parameter, head, close: close.to_owned(), tail }))
     }
 
-    /// A parameter that may be followed by line feeds after its key and its value.
+    /// A parameter with optional line feeds after its key and after its value.
     pub(super) fn spaced_parameter(
         &mut self,
         parameter: &Parameter,
@@ -138,7 +138,7 @@ impl CallRule {
 }
 
 impl Parameter {
-    /// A Python literal; JSON is one but for its words.
+    /// Written as `True`, `False` and `None` where a parameter takes only those; as JSON otherwise.
     pub(super) fn python(&self) -> ListedValue {
         let plain = ["enum", "const", "anyOf", "oneOf", "allOf", "$ref"];
         let plain = plain.iter().all(|key| self.schema.get(key).is_none());
@@ -166,7 +166,7 @@ pub(super) struct Lark<'a> {
 }
 
 impl<'a> Lark<'a> {
-    /// Writes texts by `literal`.
+    /// `literal` writes texts as Lark.
     pub(super) fn new(literal: &'a dyn Fn(&str) -> String) -> Lark<'a> {
         Lark { literal, rules: Vec::new() }
     }
@@ -195,7 +195,7 @@ impl<'a> Lark<'a> {
         Ok(self.rule(&expression.map_err(|error| invalid("tools", error.to_string()))?))
     }
 
-    /// Text that is valid against a schema of strings, and what closes it.
+    /// A rule for text valid against a string schema, followed by `close`.
     pub(super) fn text(&mut self, schema: &Value, close: &str) -> Result<String, InvalidTools> {
         let closing = self.literal(close);
         let values =
@@ -214,7 +214,7 @@ impl<'a> Lark<'a> {
         Ok(match closing.starts_with("<[") {
             // A special token is no text: the terminal before it ends there.
             true => self.rule(&format!("{open}{optional} {closing}")),
-            // One terminal with its end, since terminals are as long as possible.
+            // One terminal with its end, since terminals match as much as possible.
             false => self.terminal(&format!("{open} {quoted}")),
         })
     }
@@ -320,9 +320,9 @@ fn text_regex(schema: &Value) -> Result<String, InvalidTools> {
     Ok(format!("{regex} & {length}"))
 }
 
-/// A schema whose objects have no properties but the declared ones, where it does not say.
+/// The schema with `additionalProperties: false` in objects that do not set it.
 ///
-/// A model may not invent arguments; callers reject them.
+/// Callers reject arguments that a model invents.
 fn closed(schema: &Value) -> Value {
     let Value::Object(object) = schema else { return schema.clone() };
     let composed =

@@ -76,7 +76,7 @@ impl ToolSet {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// No tools: a reply in a syntax of its own is still read.
+    /// The empty set, for dialects whose replies are parsed even without tools.
     pub fn none() -> Self {
         Self { tools: Vec::new(), required: false, parallel: true }
     }
@@ -179,7 +179,7 @@ impl Tool {
     }
 }
 
-/// A schema without `type` describes an object too, one without any keyword an empty one.
+/// Adds `type: object` if missing, and empty `properties` if the schema has only annotations.
 fn object_schema(schema: &Map<String, Value>) -> Value {
     let mut schema = schema.clone();
     if !schema.contains_key("type") {

@@ -8,7 +8,7 @@ use super::{
     literal::QUOTE,
 };
 
-/// Keywords of every schema that this notation can honour.
+/// Keywords that this notation can honour, in any schema.
 const KNOWN: [&str; 27] = [
     "type",
     "enum",
@@ -41,10 +41,10 @@ const KNOWN: [&str; 27] = [
 const NUMBER_KEYWORDS: [&str; 6] =
     ["type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 const MAX_DEPTH: usize = 16;
-/// Levels of values without a schema.
+/// Maximum nesting of values without a schema.
 const FREE_DEPTH: usize = 3;
 
-/// An expression of the values of a schema.
+/// A Lark expression for the values of a schema.
 ///
 /// # Errors
 /// It has a keyword that this notation cannot honour.
@@ -134,7 +134,7 @@ fn object(lark: &mut Lark, schema: &Value, depth: usize) -> Result<String, Inval
     Ok(lark.rule(&format!("\"{{\" {first} \"}}\"")))
 }
 
-/// Any value of a few levels.
+/// Any value nested at most `depth` levels.
 fn free(lark: &mut Lark, depth: usize) -> Result<String, InvalidTools> {
     let text = typed(lark, &json!({}), "string", 1)?;
     let number = typed(lark, &json!({}), "number", 1)?;

@@ -66,7 +66,7 @@ async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
     Ok(())
 }
 
-/// The tool's name in what follows `to=functions.`.
+/// The tool's name in the text after `to=functions.`.
 fn recipient(text: &str) -> &str {
     text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default()
 }

@@ -31,7 +31,7 @@ async fn read(reader: Reader, tools: Arc<ToolSet>) -> Result<()> {
     reader.spaces().await;
     json::call(&reader, &tools).await?;
     reader.spaces().await;
-    // A model may end its turn in place of the closing tag.
+    // A model may end its turn instead of writing the closing tag.
     if reader.more().await {
         reader.expect(CLOSE).await?;
     }

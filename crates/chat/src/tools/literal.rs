@@ -14,7 +14,7 @@ use super::{
 
 /// Gemma's quotation mark.
 pub(super) const QUOTE: &str = "<|\"|>";
-/// Readers of deeper values would exhaust the stack.
+/// Maximum nesting: deeper values would exhaust the stack.
 const MAX_DEPTH: usize = 64;
 /// Characters that end a number or a word.
 const WORD_ENDS: [&str; 8] = [",", ")", "]", "}", ":", " ", "\n", "<"];
@@ -101,7 +101,7 @@ async fn object(reader: &Reader, depth: usize) -> Result<Value> {
     }
 }
 
-/// Reads a number, or `true`, `None` and their like.
+/// Reads a number, or `true`, `None` and the like.
 async fn word(reader: &Reader) -> Result<Value> {
     let word = reader.until(&WORD_ENDS).await?;
     match &*word {
@@ -127,7 +127,7 @@ async fn string(reader: &Reader) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Reads the rest of a string with escapes, which Python and JSON share but for a few.
+/// Reads the rest of a string, with Python's and JSON's escapes.
 async fn quoted(reader: &Reader, quote: &str) -> Result<String> {
     let mut text = String::new();
     loop {
@@ -153,7 +153,7 @@ async fn quoted(reader: &Reader, quote: &str) -> Result<String> {
     }
 }
 
-/// A character of four digits, or of two surrogates.
+/// A character written as four hex digits, or as two surrogates.
 async fn utf16(reader: &Reader) -> Result<char> {
     let first = hex(reader, 4).await?;
     if !(0xd800..0xdc00).contains(&first) {

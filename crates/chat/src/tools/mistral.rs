@@ -14,7 +14,7 @@ use super::{
 const OPEN: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
-/// Templates refuse ids of another form.
+/// Prefix and length of ids; templates refuse any other form.
 const ID: (&str, usize) = ("", 9);
 
 pub(super) const SYNTAX: Syntax = Syntax {
@@ -65,7 +65,7 @@ async fn list(reader: &Reader, tools: &ToolSet) -> Result<()> {
         if reader.accept(",").await {
             continue;
         }
-        // A model may end its turn in place of the bracket.
+        // A model may end its turn instead of writing the bracket.
         return match reader.accept("]").await || !reader.more().await {
             true => Ok(()),
             false => Err(Malformed),

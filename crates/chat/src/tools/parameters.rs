@@ -11,7 +11,7 @@ use super::{
     reader::{Reader, Result},
 };
 
-/// Keywords beside `properties` that do not constrain arguments, or are honoured.
+/// Top-level keywords that are honoured or do not constrain arguments.
 const KNOWN: [&str; 13] = [
     "type",
     "properties",
@@ -34,14 +34,14 @@ const MAX_REFS: usize = 16;
 #[derive(Debug, Clone)]
 pub(super) struct Parameter {
     pub name: String,
-    /// With the definitions that it refers to.
+    /// With the definitions that it may refer to.
     pub schema: Value,
     pub required: bool,
     /// The JSON types of its values; integers are numbers.
     pub types: BTreeSet<&'static str>,
 }
 
-/// The parameters of a tool, those of its schema's `properties` first. Others are not written.
+/// The parameters of a tool: those in `properties`, then required ones that are not declared there.
 ///
 /// # Errors
 /// The schema constrains the arguments as a whole.

@@ -27,7 +27,7 @@ pub(crate) struct ToolParser {
     reader: Reader,
     /// The call being read.
     call: Option<CallReading>,
-    /// Whether the last thing was a call, so that whitespace may lead to the next one.
+    /// Whether the last output was a call, so that whitespace may lead to the next one.
     after_call: bool,
 }
 
@@ -98,7 +98,7 @@ impl ToolParser {
         }
     }
 
-    /// Passes on what is certain.
+    /// Emits the deltas that are certain.
     fn release(&self, deltas: &mut Vec<Delta>) {
         let tape = &mut *self.reader.tape();
         let certain = match self.stream || tape.begun == tape.complete {
@@ -108,7 +108,7 @@ impl ToolParser {
         deltas.extend(tape.deltas.drain(..certain));
     }
 
-    /// Makes content of what was read since the last complete call.
+    /// Emits the text read since the last complete call as content.
     fn give_up(&mut self, deltas: &mut Vec<Delta>) {
         (self.call, self.after_call) = (None, false);
         let mut tape = self.reader.tape();
@@ -134,7 +134,7 @@ impl ToolParser {
         }
     }
 
-    /// Emits content up to the next call; whether one begins.
+    /// Emits content up to the next call; returns whether one begins.
     fn content(&mut self, deltas: &mut Vec<Delta>) -> bool {
         let tape = &mut *self.reader.tape();
         let found = self.triggers.iter().filter_map(|trigger| tape.text.find(trigger)).min();

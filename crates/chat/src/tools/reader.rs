@@ -1,5 +1,5 @@
 //! Text that arrives in pieces, read by straight-line parsers: `async` functions that are suspended
-//! until more text is there. Nothing but [`Reader`] and the parser that polls it knows of this.
+//! until more text is there. Only [`Reader`] and the parser that polls it depend on this.
 
 use std::{
     future::poll_fn,
@@ -90,7 +90,7 @@ impl Reader {
         self.decide(|text, ended| (!text.is_empty() || ended).then_some(!text.is_empty())).await
     }
 
-    /// Takes the unread text, at least one character of it.
+    /// Returns the unread text, at least one character, without taking it.
     pub(super) async fn some(&self) -> Result<String> {
         match self.more().await {
             true => Ok(self.tape().text.clone()),
@@ -149,7 +149,7 @@ impl Reader {
         }
     }
 
-    /// Takes a piece of the text before the first of `markers`, and whether that follows now.
+    /// Takes a piece of the text before the first of `markers`, and whether a marker follows now.
     pub(super) async fn piece_before(&self, markers: &[&str]) -> Result<(String, bool)> {
         let piece = self.decide(|text, ended| {
             let found = markers.iter().filter_map(|marker| text.find(marker)).min();
@@ -166,8 +166,8 @@ impl Reader {
         Ok((self.take(length), found))
     }
 
-    /// Takes a piece of the text before the first of `markers`, and whether that or the end of the
-    /// text follows now; `None` at the end.
+    /// Takes a piece of the text before the first of `markers`, and whether a marker or the end of
+    /// the text follows now; `None` at the end.
     pub(super) async fn piece_until(&self, markers: &[&str]) -> Option<(String, bool)> {
         if !self.more().await {
             return None;
@@ -191,7 +191,7 @@ impl Reader {
         }
     }
 
-    /// Begins a call; its id is made up if the model wrote none.
+    /// Begins a call; its id is generated if the model wrote none.
     pub(super) fn begin(&self, name: &str, id: Option<String>) {
         let mut tape = self.tape();
         let id = id.unwrap_or_else(|| tape.ids.next());

@@ -9,7 +9,7 @@ use super::{
     reader::{Reader, Result},
 };
 
-/// Definition of a dialect.
+/// The definition of a tool-call dialect.
 pub(super) struct Syntax {
     pub name: &'static str,
     /// Models that write it, for the documentation.
@@ -22,7 +22,7 @@ pub(super) struct Syntax {
     pub id: (&'static str, usize),
     /// The texts that begin a call or a section of calls.
     pub triggers: fn(&ToolSet) -> Vec<String>,
-    /// Those that begin the grammar.
+    /// The texts that begin the grammar.
     pub grammar_triggers: fn(&ToolSet) -> Vec<String>,
     pub read: fn(Reader, Arc<ToolSet>) -> CallReading,
     pub grammar: fn(&ToolSet) -> std::result::Result<CallGrammar, InvalidTools>,

@@ -1,4 +1,4 @@
-//! Parsers over every split of replies, and over random calls in every dialect.
+//! Parses replies at every split, and random calls in every dialect.
 
 mod grammars;
 mod templates;
@@ -211,7 +211,7 @@ fn harmony_messages_go_to_their_channels() {
         &["hm to=functions.add", "I look.", "call add {\"a\": 1}"],
     );
     check(" to=functions.add<|channel|>commentary json<|message|>{}", &["call add {}"]);
-    // A call that is none is content, and what follows is read as usual.
+    // A malformed call is content; later messages are read as usual.
     check(
         "<|channel|>commentary to=functions.add<|message|>7<|end|><|start|>assistant<|channel|>final<|message|>x",
         &["<|channel|>commentary to=functions.add<|message|>7x"],
@@ -257,7 +257,7 @@ fn streamed_arguments_arrive_before_their_call_is_complete() {
     );
 }
 
-/// Values whose strings contain no markers: those cannot be written in every dialect.
+/// Values whose strings contain no markers, which not every dialect can write.
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

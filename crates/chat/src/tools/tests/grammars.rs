@@ -114,7 +114,8 @@ impl Random {
     }
 }
 
-/// Random tokens that the grammar allows after `ids`, which it allows too, up to its end.
+/// Extends `ids` with random allowed tokens up to EOS; `None` if it does not come within
+/// [`MAX_TOKENS`].
 fn reply(
     matcher: &mut crate::grammar::Matcher,
     random: &mut Random,
@@ -157,7 +158,7 @@ fn free_text(dialect: Dialect) -> &'static str {
     }
 }
 
-/// Checks random replies that must have calls; the number of their calls.
+/// Checks random replies that must have calls; returns the number of calls.
 fn check(dialect: Dialect, special: bool, tools: &Arc<ToolSet>, begins: Beginning, seeds: u64) -> usize {
     let tokenizer = tokenizer(dialect, special);
     let vocab_size = tokenizer.vocab_size().max(520);

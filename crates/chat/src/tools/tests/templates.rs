@@ -39,10 +39,10 @@ const UNWRITTEN: [&str; 6] = [
     "LFM2.5-Instruct.jinja",
     "library_llama4_latest.jinja",
 ];
-/// Published templates that Python refuses too: they change lists, or name what is not there.
+/// Published templates that Python refuses too: they modify lists or use undefined values.
 const REFUSED: [&str; 3] = ["Kimi-K2-Instruct.jinja", "Kimi-K2-Thinking.jinja", "MiroThinker.jinja"];
 
-/// What tells the template of each dialect from the others.
+/// A snippet by which each dialect's template is recognised.
 const SNIPPETS: [(Dialect, &str); 13] = [
     (Dialect::Hermes, "<tool_call>\\n{\"name\": \"{{ call.name }}\"}\\n</tool_call>"),
     (Dialect::QwenXml, "<tool_call>\\n<function={{ call.name }}>\\n<parameter={{ key }}>"),

@@ -85,7 +85,7 @@ pub(super) fn written(dialect: Dialect, calls: &[Call]) -> String {
     }
 }
 
-/// The parameters that these tools do not declare take text, so strings that read as JSON are
+/// Parameters that these tools do not declare accept any value, so strings that parse as JSON are
 /// quoted.
 fn text(value: &Value) -> String {
     match value {
