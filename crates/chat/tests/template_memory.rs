@@ -1,7 +1,7 @@
 //! Values of a template are freed after rendering. A separate binary: memory is measured per
 //! process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 use lanner_chat::{RenderInput, Template};

@@ -1,7 +1,7 @@
 //! Integration tests of chat. `template_memory`, which measures its process, is a binary of its
 //! own.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 mod decoding;

@@ -14,7 +14,7 @@ fn merlin() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/merlin")
 }
 
-/// A tokenizer's name, itself, and its special tokens.
+/// A name, the tokenizer of that name, and its special tokens.
 type Named = (String, Arc<Tokenizer>, Vec<String>);
 
 /// merlin's tokenizer and the published ones in `LANNER_SHARED`.
@@ -135,7 +135,7 @@ fn cached_prompt_encodes_faster() {
         let tokens = tokenizer.encode_prompt(&text).unwrap().len();
         let rendering = fastest(&|i| _ = render(i));
         let cold = fastest(&|_| _ = tokenizer.encode(&text, false).unwrap());
-        // Each has another question.
+        // Each prompt has another question.
         let texts: Vec<String> = (1..10).map(prompt).collect();
         let warm = fastest(&|i| _ = tokenizer.encode_prompt(&texts[i]).unwrap());
         println!(

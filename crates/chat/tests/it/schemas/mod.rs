@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::grammars::{EOS, Random, allowed, tokenizer};
 use crate::skipped;
 
-/// Random answers for each schema, and the most tokens of one.
+/// Random answers per schema, and the maximum tokens of each.
 const ANSWERS: u64 = 3;
 const MAX_TOKENS: usize = 300;
 
@@ -43,7 +43,7 @@ struct Counts {
     answers: usize,
 }
 
-/// Counts of one suite, and what must not happen.
+/// Counts of one suite, and its faults.
 #[derive(Debug, Default)]
 struct Report {
     counts: Counts,

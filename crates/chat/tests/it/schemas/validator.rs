@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Whether `value` is valid against `schema`, a part of `root`; `None` if a pattern is beyond the
 /// regex crate.
 pub(super) fn is_valid(schema: &Value, value: &Value, root: &Value) -> Option<bool> {
-    // A vocabulary of its own may give keywords another meaning.
+    // A custom vocabulary may give keywords another meaning.
     let draft = root.get("$schema").and_then(Value::as_str).unwrap_or("json-schema.org");
     if !draft.contains("json-schema.org") {
         return None;
