@@ -1,4 +1,4 @@
-//! Reports of the prefix cache: its work for one request, and its content.
+//! Prefix-cache reports: for one request, and of its contents.
 
 /// State that a request reused from the prefix cache, and why it reused no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,11 +7,11 @@ pub struct CacheReport {
     pub source: Option<CacheSource>,
     /// Prompt tokens whose state was reused.
     pub reused: usize,
-    /// Prompt tokens, without the last, in common with the closest sequence that is stored, or was
-    /// not long ago.
+    /// Prompt tokens in common with the closest sequence that is or recently was stored; the last
+    /// prompt token does not count.
     pub reusable: usize,
-    /// Why not the whole prompt but its last token was reused, what cost most of it; `None` also if
-    /// whatever was sent before ends where the reuse ended.
+    /// The main reason why less than the whole prompt but its last token was reused; `None` also if
+    /// the closest sequence ends where the reuse ended.
     pub miss: Option<Miss>,
 }
 
@@ -70,38 +70,38 @@ impl MissReason {
 /// Content and counters of the prefix cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Most bytes; 0 if it is off.
+    /// Maximum bytes; 0 if the cache is off.
     pub budget_bytes: usize,
     /// Bytes of all entries and snapshots.
     pub bytes: usize,
-    /// Runs of tokens, each stored once for all sequences that share it.
+    /// KV spans, each stored once for all sequences that share it.
     pub entries: usize,
-    /// Tokens of those.
+    /// Tokens of those spans.
     pub stored_tokens: usize,
     /// States of recurrences, convolutions and windows.
     pub snapshots: usize,
     /// Requests that began since the engine started.
     pub requests: usize,
-    /// Those of them that reused something.
+    /// Requests that reused state.
     pub hits: usize,
     /// Prompt tokens of all these requests.
     pub prompt_tokens: usize,
-    /// Those of them whose state was reused.
+    /// Prompt tokens whose state was reused.
     pub reused_tokens: usize,
-    /// Those of them that begin a sequence known to the cache, reused or not.
+    /// Prompt tokens in common with a sequence that is or recently was stored, reused or not.
     pub reusable_tokens: usize,
     /// Entries and snapshots that made room for others.
     pub evictions: usize,
     /// Bytes of state that were copied to be stored.
     pub copied_bytes: usize,
-    /// Most bytes on the disk; 0 if nothing is kept there.
+    /// Maximum bytes on the disk; 0 if nothing is kept there.
     pub disk_budget_bytes: usize,
     /// Bytes on the disk of this model's state.
     pub disk_bytes: usize,
     /// Files of this model's state.
     pub disk_files: usize,
-    /// Files removed because they did not hold what they should.
+    /// Invalid files that were removed.
     pub disk_rejected: usize,
-    /// Times it had to be emptied because of a bug of ours.
+    /// Times the cache was emptied after an internal error.
     pub failures: usize,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mlx::quant::Quantization;
 use serde_json::Value;
 
-/// Where a model's files come from.
+/// A model's files, or what replaces them.
 #[derive(Clone, Debug)]
 pub enum Checkpoint {
     /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.
@@ -22,7 +22,7 @@ pub enum Checkpoint {
         /// Bytes of a safetensors file.
         weights: &'static [u8],
     },
-    /// Weights made up for a config.json, in memory: the size and speed of a model without its
+    /// Random weights for a config.json, in memory: the size and speed of a model without its
     /// files.
     Random {
         /// Content of config.json.

@@ -6,8 +6,8 @@ use mlx::{Array, Dtype};
 
 /// Decides which tokens may come next.
 ///
-/// Everything it does runs on worker threads, beside the model's steps. The answer depends on what
-/// it allows, so that must depend on the tokens alone.
+/// It runs on worker threads beside the model's steps, and must be a function of the tokens alone:
+/// the answer depends on it.
 pub trait Constraint: Debug + Send + Sync {
     /// The state before the first token of an answer.
     fn start(&self) -> Box<dyn ConstraintState>;
@@ -18,26 +18,26 @@ pub trait ConstraintState: Send {
     /// Appends a token; `false`, and nothing changes, if it is not allowed.
     ///
     /// # Errors
-    /// The constraint cannot go on.
+    /// The constraint cannot continue.
     fn push(&mut self, token: u32) -> Result<bool, String>;
 
     /// Removes the last `tokens` tokens.
     ///
     /// # Errors
-    /// The constraint cannot go on.
+    /// The constraint cannot continue.
     fn rewind(&mut self, tokens: usize) -> Result<(), String>;
 
-    /// The tokens that may come next; none: a dead end, which fails the request.
+    /// The tokens that may come next. An empty set fails the request.
     ///
     /// # Errors
-    /// The constraint cannot go on.
+    /// The constraint cannot continue.
     fn allowed(&mut self) -> Result<TokenSet, String>;
 
     /// At most `max` tokens that must come next, for drafts. A token that `allowed` does not allow
     /// costs time, never the answer.
     ///
     /// # Errors
-    /// The constraint cannot go on.
+    /// The constraint cannot continue.
     fn forced(&mut self, max: usize) -> Result<Vec<u32>, String>;
 }
 

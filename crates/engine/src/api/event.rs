@@ -8,9 +8,9 @@ pub enum Event {
     /// With `prompt_progress`: when the request starts, and after each step that computes a part of
     /// the prompt and not its end.
     PromptProgress {
-        /// Tokens of the prompt whose state is there.
+        /// Prompt tokens whose state is computed or reused.
         processed: usize,
-        /// Those of them that were reused instead of computed.
+        /// Those reused instead of computed.
         cached: usize,
     },
     /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any
@@ -79,7 +79,7 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// How the prefix cache served the prompt.
     pub cache: CacheReport,
-    /// By drafter, of those that drafted anything.
+    /// One entry per drafter that drafted.
     pub speculation: Vec<Drafted>,
     /// Why the answer may differ from the model's own; empty unless an option allows that.
     pub lossy: Vec<Lossy>,
@@ -99,9 +99,9 @@ pub enum Lossy {
 pub struct Drafted {
     /// Name of the drafter.
     pub drafter: &'static str,
-    /// Tokens that it proposed.
+    /// Proposed tokens.
     pub drafted: usize,
-    /// Those that were right: each saved a step.
+    /// Proposed tokens that were accepted: each saved a step.
     pub accepted: usize,
 }
 

@@ -33,7 +33,8 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// Whether a request that asks so for drafts may get another answer than the model's.
+    /// Whether a request with this speculation (`None`: the engine's default) may get an answer
+    /// other than the model's.
     pub fn is_lossy(&self, asked: Option<&Speculate>) -> bool {
         *asked.unwrap_or(&self.speculate) == Speculate::Lossy
     }
@@ -42,17 +43,17 @@ impl ModelInfo {
 /// A model's weights, for measurements.
 #[derive(Clone, Debug, Default)]
 pub struct WeightSummary {
-    /// Numbers that the weights stand for, scales of quantised ones not among them.
+    /// Number of parameters, without the scales of quantised weights.
     pub parameters: usize,
-    /// That of most bytes: `affine 4-bit, group 64`, `mxfp4`, `bfloat16`.
+    /// The format of most bytes: `affine 4-bit, group 64`, `mxfp4`, `bfloat16`.
     pub format: String,
-    /// In which products with them are computed; `None` on a GPU, where it is MLX's.
+    /// Precision of products with the weights; `None` on a GPU, where MLX decides.
     pub precision: Option<Precision>,
     /// `None` if the model has experts and does not say how many of them a token takes.
     pub reads: Option<WeightReads>,
 }
 
-/// Bytes of weights that computing takes; single rows of tables are left out.
+/// Bytes of weights that a step reads, without single rows of embedding tables.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightReads {
     /// Once in each step, for all tokens in it together.

@@ -1,14 +1,14 @@
-//! Where a model's memory goes, and which requests fit into a limit: sums of bytes.
+//! A model's memory use, and which requests fit into a limit.
 
 use super::{StateSize, request::Request, request_error::RequestError};
 
-/// Buffers of keys and values grow by this many tokens at least, and by a quarter.
+/// Buffers of keys and values grow by a quarter, and by at least this many tokens.
 const STEP: usize = 256;
 
-/// Where a model's memory goes, in bytes, and what fits: upper bounds, but for what a step takes.
+/// A model's memory use in bytes: upper bounds, except `step`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// Most for everything together; `None`: whatever the machine has.
+    /// Maximum for everything together; `None`: the machine's memory.
     pub limit: Option<usize>,
     /// All weights.
     pub weights: usize,
@@ -19,22 +19,22 @@ pub struct Memory {
     pub token: usize,
     /// The part of `token` that may exist twice while buffers grow.
     pub growing: usize,
-    /// Windows: state for each token in one, and most tokens that its buffer holds.
+    /// For each window cache: bytes per token, and the maximum tokens of its buffer.
     pub windows: Vec<(usize, usize)>,
-    /// State of a sequence whatever its length.
+    /// State of a sequence independent of its length.
     pub sequence: usize,
     /// Logits of a step's prompt tokens, for requests that want them.
     pub prompt_logits: usize,
     /// Size of a sequence's stored state; `None`: not known before one has run.
     pub stored: Option<StateSize>,
-    /// Most for the state of past sequences, where running ones leave as much.
+    /// Maximum for the prefix cache, if running sequences leave that much.
     pub prefix_cache: usize,
-    /// Most for what a draft model keeps of past sequences.
+    /// Maximum for the state of past sequences in a draft model.
     pub draft_cache: usize,
 }
 
 impl Memory {
-    /// Most bytes of state of a sequence of `tokens`.
+    /// Maximum bytes of state of a sequence of `tokens`.
     pub fn state(&self, tokens: usize) -> usize {
         let room = |tokens: usize| (tokens + tokens / 4 + STEP).next_multiple_of(STEP);
         let windows = self.windows.iter().map(|(token, most)| token * room(tokens.min(*most)));
@@ -57,12 +57,12 @@ impl Memory {
         fits
     }
 
-    /// Most bytes that a request takes while it runs, in a context of `context` tokens.
+    /// Maximum bytes that a request takes while it runs, in a context of `context` tokens.
     pub(crate) fn needs(&self, request: &Request, context: usize) -> usize {
         self.needs_of(request, request.prompt.len().saturating_add(request.max_tokens).min(context))
     }
 
-    /// Most bytes that a request takes until its prompt and output have `tokens` tokens.
+    /// Maximum bytes that a request takes until its prompt and output have `tokens` tokens.
     pub(crate) fn needs_of(&self, request: &Request, tokens: usize) -> usize {
         self.state(tokens) + if request.wants_prompt_logits() { self.prompt_logits } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! One account of memory for the engines that share a limit: what each class has been promised, in
-//! bytes. Pure bookkeeping; the prefix cache is told of here and makes room for all others.
+//! One account of memory for the engines that share a limit: the reserved bytes of each class. Pure
+//! bookkeeping; the prefix cache is counted here and shrinks for all others.
 
 use std::{
     collections::BTreeMap,
@@ -35,14 +35,14 @@ impl MemoryClass {
     ];
 }
 
-/// Shared by the engines of a process that count together.
+/// Reserved memory of the engines that share a limit.
 #[derive(Default)]
 pub struct MemoryAccount(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     bytes: [usize; MemoryClass::ALL.len()],
-    /// Wake engines, by their names, so that their caches make room.
+    /// Callbacks that wake engines, by registration.
     engines: BTreeMap<u64, Box<dyn Fn() + Send>>,
     next: u64,
 }
@@ -67,10 +67,10 @@ pub struct Registration {
 }
 
 impl MemoryAccount {
-    /// Takes `bytes`, if they fit into `limit` beside all others'.
+    /// Reserves `bytes`, if they and all other reservations fit into `limit`.
     ///
     /// # Errors
-    /// They do not; these many bytes are free.
+    /// They do not fit; the error is the number of free bytes.
     pub fn reserve(
         self: &Arc<Self>,
         class: MemoryClass,
@@ -86,12 +86,12 @@ impl MemoryAccount {
         self.lock().bytes[class as usize]
     }
 
-    /// Bytes that are promised, those of prefix caches not among them.
+    /// Reserved bytes, without those of prefix caches.
     pub fn promised(&self) -> usize {
         self.lock().promised()
     }
 
-    /// Has engines look at what their caches may hold.
+    /// Wakes the engines so that they resize their caches.
     pub fn wake_engines(&self) {
         self.lock().engines.values().for_each(|wake| wake());
     }
@@ -118,7 +118,8 @@ impl State {
 
 impl Reservation {
     /// # Errors
-    /// More does not fit into `limit`, and nothing has changed; these many bytes are free.
+    /// The larger size does not fit; nothing has changed, and the error is the number of free
+    /// bytes.
     pub fn resize(&mut self, bytes: usize, limit: Option<usize>) -> Result<(), usize> {
         let mut state = self.account.lock();
         let others = state.promised() - if self.class == MemoryClass::PrefixCache { 0 } else { self.bytes };

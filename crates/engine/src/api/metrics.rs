@@ -20,8 +20,8 @@ const FIRST_TOKEN: &[f64] =
 /// Upper bounds of the time between two tokens, in seconds.
 const BETWEEN_TOKENS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
 
-/// Shared by the engines that one after another, or for a while beside each other, do the same
-/// work: what they have done is counted on, what they hold is summed.
+/// Shared by engines that replace each other, or run beside each other for a while: counters
+/// continue, gauges are summed.
 #[derive(Debug)]
 pub struct Metrics {
     /// Requests that wait for admission.
@@ -30,13 +30,13 @@ pub struct Metrics {
     pub running: Gauge,
     /// Tokens of prompts that began.
     pub prompt_tokens: Counter,
-    /// Those of them whose state was reused.
+    /// Prompt tokens whose state was reused.
     pub cached_tokens: Counter,
-    /// Those that ended an answer included.
+    /// Generated tokens, including end-of-sequence tokens.
     pub generated_tokens: Counter,
-    /// From when a request was taken in.
+    /// Time from a request's submission to its first token.
     pub first_token: Histogram,
-    /// 0 between tokens of one step.
+    /// Time between two tokens; 0 within a step.
     pub between_tokens: Histogram,
     pub(crate) hits: [Counter; CacheSource::ALL.len()],
     pub(crate) misses: [Counter; MissReason::ALL.len()],
@@ -44,9 +44,9 @@ pub struct Metrics {
     pub evictions: Counter,
     /// Bytes that the prefix cache stores in memory.
     pub cache_bytes: Gauge,
-    /// Runs of tokens that the prefix cache stores in memory.
+    /// KV spans that the prefix cache stores in memory.
     pub cache_entries: Gauge,
-    /// Most bytes of the prefix cache in memory.
+    /// Maximum bytes of the prefix cache in memory.
     pub cache_budget: Gauge,
     /// Bytes of the prefix cache on the disk.
     pub disk_bytes: Gauge,
@@ -60,27 +60,26 @@ pub struct Metrics {
     pub verifying_steps: Counter,
     /// Steps that ended with an error or a panic.
     pub failed_steps: Counter,
-    /// Sequences whose state made room for others', and was computed again.
+    /// Sequences that were preempted: their state was dropped and computed again.
     pub preemptions: Counter,
     /// Rows of all steps.
     pub step_rows: Counter,
     /// Tokens of all steps, drafted ones included.
     pub step_tokens: Counter,
-    /// Nanoseconds from one step's end to that of the next, without times in which there was
-    /// nothing to do.
+    /// Nanoseconds from one step's end to that of the next, without idle times.
     pub step_time: Counter,
-    /// Nanoseconds of those that drafting took.
+    /// Nanoseconds of drafting within `step_time`.
     pub draft_time: Counter,
     /// Bytes that MLX holds in this process.
     pub memory: Gauge,
-    /// The most bytes that MLX has held.
+    /// The maximum bytes that MLX has held.
     pub most_memory: Gauge,
     /// Reserved memory, by class.
     pub account: Arc<MemoryAccount>,
     drafts: Mutex<Vec<Arc<Drafts>>>,
 }
 
-/// Only ever grows.
+/// A counter, which only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -88,12 +87,12 @@ pub struct Counter(AtomicU64);
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
-/// How often something took how long.
+/// Distribution of durations.
 #[derive(Debug)]
 pub struct Histogram {
     /// Upper bounds, ascending, in seconds.
     bounds: &'static [f64],
-    /// One for each bound, and one for all that took longer.
+    /// One for each bound, and one for longer times.
     counts: Vec<Counter>,
     nanoseconds: Counter,
 }
@@ -101,7 +100,7 @@ pub struct Histogram {
 /// Content of a [`Histogram`] when it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Upper bounds in seconds, and how many took at most so long; the last bound is infinite.
+    /// Upper bounds in seconds, and the number of times up to each; the last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
     /// Sum of all recorded times.
     pub seconds: f64,
@@ -114,7 +113,7 @@ pub struct Drafts {
     pub drafter: &'static str,
     /// Tokens that it proposed.
     pub drafted: Counter,
-    /// Those of them that verification accepted.
+    /// Proposed tokens that verification accepted.
     pub accepted: Counter,
 }
 
@@ -155,12 +154,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Sequences that reused something, by where it lay.
+    /// Sequences that reused state, by where the state was stored.
     pub fn hits(&self) -> impl Iterator<Item = (CacheSource, u64)> {
         CacheSource::ALL.into_iter().zip(self.hits.iter().map(Counter::get))
     }
 
-    /// Sequences that reused less than their prompt, by why.
+    /// Sequences that reused less than their prompt, by reason.
     pub fn misses(&self) -> impl Iterator<Item = (MissReason, u64)> {
         MissReason::ALL.into_iter().zip(self.misses.iter().map(Counter::get))
     }
@@ -170,7 +169,7 @@ impl Metrics {
         self.drafts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where a drafter's tokens are counted. Asked once for each drafter of an engine.
+    /// The counters of a drafter; called once for each drafter of an engine.
     pub(crate) fn drafts_of(&self, drafter: &'static str) -> Arc<Drafts> {
         let mut all = self.drafts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.iter().find(|of| of.drafter == drafter) {
@@ -203,7 +202,7 @@ impl Gauge {
         self.0.store(value as u64, Relaxed);
     }
 
-    /// Moves one party's part of it, whatever the others' are.
+    /// Changes one engine's share of the gauge.
     pub(crate) fn shift(&self, before: usize, now: usize) {
         self.0.fetch_add((now as u64).wrapping_sub(before as u64), Relaxed);
     }

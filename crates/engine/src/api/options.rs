@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{checkpoint::Checkpoint, metrics::Metrics, ngram_table::NgramTable};
 
-/// Most tokens of a draft.
+/// Maximum tokens of a draft.
 pub(crate) const MAX_DEPTH: usize = 32;
 
 /// How an engine is set up; fixed for its life.
@@ -17,7 +17,7 @@ pub struct Options {
     pub device: Option<Device>,
     /// Type of the activations; `None` means float32 on the CPU, the checkpoint's type on a GPU.
     pub dtype: Option<Dtype>,
-    /// Type to which matrix products on the CPU round their factors, but for routers, which round
+    /// Type to which matrix products on the CPU round their factors, except routers, which round
     /// nothing; on a GPU MLX decides.
     pub precision: Precision,
     /// Type of stored keys and values; `None` means the type of the activations. On the CPU it may
@@ -26,23 +26,24 @@ pub struct Options {
     /// Threads that compute on the CPU; `None` takes one for each physical core. The first engine
     /// of a process decides.
     pub threads: Option<NonZeroUsize>,
-    /// Most prompt tokens computed in one step.
+    /// Maximum prompt tokens computed in one step.
     pub prefill_chunk: usize,
-    /// Most requests stepped together; the others wait their turn.
+    /// Maximum requests stepped together; the others wait.
     pub max_batch: usize,
-    /// Most requests that wait for their turn; more are refused.
+    /// Maximum waiting requests; more are refused.
     pub queue_limit: usize,
     /// Lowers the model's context length.
     pub max_context: Option<usize>,
-    /// Most bytes of past sequences' state kept for those that begin alike; 0 keeps none.
+    /// Maximum bytes of the prefix cache in memory; 0 turns it off.
     pub prefix_cache_bytes: usize,
-    /// Also keeps that state on a disk, where it outlives the engine; needs a prefix cache.
+    /// Also keeps the prefix cache's state on a disk, where it outlives the engine; needs a prefix
+    /// cache in memory.
     pub disk_cache: Option<DiskCache>,
-    /// Tokens of a long prompt after which state that cannot be cut out of later state is kept; 0
-    /// keeps none on the way.
+    /// Tokens between state snapshots of a long prompt, for models with recurrences, convolutions
+    /// or windows; 0 takes none.
     pub snapshot_interval: usize,
-    /// Most bytes for weights, steps and state together; what is kept of past sequences makes room
-    /// for running ones.
+    /// Maximum bytes for weights, steps and state together; the prefix cache shrinks for running
+    /// sequences.
     pub memory_limit: Option<usize>,
     /// The tokenizer's end-of-sequence tokens, for a model whose config.json and
     /// generation_config.json name none.
@@ -50,39 +51,38 @@ pub struct Options {
     /// Treatment of a request that would fit under the memory limit, but not beside those that
     /// run.
     pub when_full: WhenFull,
-    /// Likely continuations in texts like those that will be asked for: where drafts come from when
-    /// a sequence itself holds no example. Made with the model's tokenizer.
+    /// Drafts for when the sequence itself has no match; built with the model's tokenizer.
     pub ngram_table: Option<Arc<NgramTable>>,
-    /// A smaller model with the same tokens, to draft with. Whether they are the same is for the
-    /// caller to know.
+    /// A smaller model to draft with. The caller makes sure that it has the same tokens.
     pub draft_model: Option<Checkpoint>,
-    /// Drafts for requests that do not say themselves.
+    /// Speculation of requests that do not set it.
     pub speculate: Speculate,
-    /// No step counts as stuck earlier; one that takes ten times as long as any before it does.
+    /// A step counts as stuck after this time, or after ten times the longest step so far if that
+    /// is longer.
     pub stuck_after: Duration,
-    /// Where the engine counts what it does; engines loaded with the same options count together,
-    /// and share the memory limit.
+    /// Metrics of the engine; engines with the same [`Metrics`] count together and share the memory
+    /// limit.
     pub metrics: Arc<Metrics>,
 }
 
-/// Whether tokens are drafted before they are computed, several at a time: that changes how fast an
-/// answer comes, and nothing else. [`Lossy`](Speculate::Lossy) alone changes the answer.
+/// Speculative decoding: it changes the speed of an answer, never the answer, except
+/// [`Lossy`](Speculate::Lossy).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
     /// No drafts.
     Off,
-    /// By whom and how far measurements decide, for a request that is alone.
+    /// Measurements choose the drafter and the depth; on a GPU only for a request that runs alone.
     #[default]
     Auto,
-    /// Always this drafter, if it has an idea.
+    /// Always this drafter, whenever it has a draft.
     Fixed {
         /// Name of the drafter.
         drafter: String,
-        /// Most tokens of a draft; `None`: what is usual for it.
+        /// Maximum tokens of a draft; `None`: the drafter's default.
         depth: Option<usize>,
     },
     /// After the prompt the model skips its least important layers, and nothing verifies the
-    /// output. Never chosen by measurements; [`Usage`](crate::Usage) tells of it.
+    /// output. Never chosen by measurements; [`Usage`](crate::Usage) reports it.
     Lossy,
 }
 
@@ -164,14 +164,14 @@ impl Default for Options {
 pub struct DiskCache {
     /// The folder, which is created if it does not exist.
     pub folder: PathBuf,
-    /// Most bytes in the folder, written by any engine.
+    /// Maximum bytes in the folder, written by any engine.
     pub bytes: usize,
-    /// Compresses keys and values there. That is lossy: a request which goes on from them says so,
-    /// and may get another answer than without. `None` keeps their bits.
+    /// Compresses keys and values on the disk. Lossy: an answer that resumes from them may differ,
+    /// and its usage says so. `None` stores them exactly.
     pub bits: Option<CacheBits>,
 }
 
-/// Bits of each key and value on the disk, beside 1 for what a group of them shares.
+/// Bits per key or value on the disk, besides 1 for the minimum and scale of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum CacheBits {
@@ -210,7 +210,7 @@ impl FromStr for CacheBits {
     }
 }
 
-/// Where a model is computed.
+/// Device that computes a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// The processor.

@@ -13,7 +13,7 @@ pub struct Request {
     pub max_tokens: usize,
     /// How each token is chosen.
     pub sampling: Sampling,
-    /// Go on after an end-of-sequence token (parity checks, benchmarks).
+    /// Continue after an end-of-sequence token (parity checks, benchmarks).
     pub ignore_eos: bool,
     /// Tokens that end the answer as end-of-sequence tokens do, also with `ignore_eos`.
     pub stop_token_ids: Vec<u32>,
@@ -27,16 +27,16 @@ pub struct Request {
     pub prompt_progress: bool,
     /// Report raw float32 logits of every prompt position and step (parity checks).
     pub logits: bool,
-    /// How urgent it is among the waiting and running requests.
+    /// Its urgency among the waiting and running requests.
     pub priority: Priority,
     /// When the request fails with [`RequestError::TimeIsUp`](crate::RequestError::TimeIsUp) if it
     /// has not ended, waiting or running.
     pub deadline: Option<Instant>,
-    /// Positions in the prompt from which later requests are likely to go on another way (the end
-    /// of a system message, of a conversation before the start of the answer): state is kept there.
-    /// At most the prompt's length, each.
+    /// Prompt positions at which later requests are likely to diverge (the end of a system message,
+    /// of a conversation before the start of the answer): state is stored there. Each is at most
+    /// the prompt's length.
     pub cache_breakpoints: Vec<usize>,
-    /// Drafts; `None`: as the engine's options say.
+    /// Speculation; `None`: the engine's default.
     pub speculation: Option<Speculate>,
     /// Which tokens may come next; `None`: all.
     pub constraint: Option<Arc<dyn Constraint>>,
@@ -48,14 +48,14 @@ pub struct Request {
 /// How the hidden states of a prompt become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// That of the last token. Stored prefixes are reused.
+    /// The hidden state of the last token. Stored prefixes are reused.
     Last,
-    /// Their mean, so every token is computed.
+    /// The mean of all, so every token is computed.
     Mean,
 }
 
 impl Request {
-    /// A greedy request with nothing else asked for.
+    /// A greedy request without further options.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
         Request {
             prompt,
@@ -113,12 +113,12 @@ impl Priority {
     /// Most urgent first.
     pub const ALL: [Priority; 3] = [Priority::Interactive, Priority::Normal, Priority::Background];
 
-    /// Shares among those who want the same.
+    /// Relative share of a resource.
     pub fn weight(self) -> usize {
         [16, 4, 1][self as usize]
     }
 
-    /// The time from one turn to the next, in proportion: the inverse of the weight.
+    /// Relative time between turns: the inverse of the weight.
     pub fn stride(self) -> usize {
         16 / self.weight()
     }

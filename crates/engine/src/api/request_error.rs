@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bytes::megabytes;
 
-/// Why one request failed; the engine and every other request go on.
+/// Why one request failed; the engine and every other request continue.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum RequestError {
     /// The prompt has no token.
@@ -63,7 +63,7 @@ pub enum RequestError {
     DraftTooLong {
         /// Tokens of the draft.
         depth: usize,
-        /// Most tokens of a draft.
+        /// Maximum tokens of a draft.
         most: usize,
     },
     /// The constraint excludes every token.
@@ -106,7 +106,7 @@ pub enum RequestError {
     QueueFull {
         /// Requests that wait.
         waiting: usize,
-        /// When a place is likely to be free.
+        /// Time after which a permit is likely to be free.
         retry_after: Duration,
     },
     /// The request does not fit under the memory limit, even alone.
@@ -119,7 +119,7 @@ pub enum RequestError {
     NeverFits {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Most new tokens.
+        /// Maximum new tokens.
         max_tokens: usize,
         /// Bytes that the request may need.
         needs: usize,
@@ -154,13 +154,13 @@ pub enum RequestError {
     EngineStopped,
 }
 
-/// A number without a row of zeros.
+/// A number without a long run of zeros.
 fn short(value: f64) -> String {
     let plain = value == 0.0 || (1e-4..1e9).contains(&value.abs());
     if plain { value.to_string() } else { format!("{value:?}") }
 }
 
-/// Hint for drafters that are no part of the model.
+/// Hint for drafters that are not part of the model.
 fn loaded_beside(name: &str) -> &'static str {
     match name {
         "draft_model" | "block" => "; a draft model is loaded only if one is named when the model is loaded",

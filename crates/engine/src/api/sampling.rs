@@ -1,6 +1,6 @@
-//! Sampling parameters: their defaults, their ranges and who may set them. Ranges are wide enough
-//! for every use, and narrow enough that no arithmetic on the logits of a sound model overflows
-//! float32.
+//! Sampling parameters: their defaults, their ranges, and whether generation_config.json sets them.
+//! Ranges are wide enough for every use, and narrow enough that no arithmetic on the logits of a
+//! sound model overflows float32.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ macro_rules! with_parameters {
 }
 pub(crate) use with_parameters;
 
-/// A parameter that is one number: its range, its place, and whether generation_config.json sets
+/// A parameter that is one number: its range, its field, and whether generation_config.json sets
 /// it.
 pub(crate) struct Parameter {
     pub range: SamplingRange,
@@ -102,7 +102,7 @@ const fn parameter(
     Parameter { range, value, in_generation_config }
 }
 
-/// The values of one parameter; both ends count, unless `above` says that the lower one does not.
+/// The range of one parameter; inclusive, except that `above` excludes the lower end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingRange {
     /// As in a request and in generation_config.json.
@@ -117,30 +117,30 @@ pub struct SamplingRange {
 }
 
 impl SamplingRange {
-    /// Of [`Sampling::temperature`].
+    /// Range of [`Sampling::temperature`].
     pub const TEMPERATURE: SamplingRange = range("temperature", 0.0, 100.0, "between 0 and 100");
-    /// Of [`Sampling::top_p`].
+    /// Range of [`Sampling::top_p`].
     pub const TOP_P: SamplingRange =
         SamplingRange { above: true, ..range("top_p", 0.0, 1.0, "above 0 and at most 1") };
-    /// Of [`Sampling::min_p`].
+    /// Range of [`Sampling::min_p`].
     pub const MIN_P: SamplingRange = range("min_p", 0.0, 1.0, "between 0 and 1");
-    /// Of [`Sampling::repetition_penalty`].
+    /// Range of [`Sampling::repetition_penalty`].
     pub const REPETITION_PENALTY: SamplingRange =
         range("repetition_penalty", 0.01, 100.0, "between 0.01 and 100");
-    /// Of [`Sampling::presence_penalty`].
+    /// Range of [`Sampling::presence_penalty`].
     pub const PRESENCE_PENALTY: SamplingRange =
         range("presence_penalty", -100.0, 100.0, "between -100 and 100");
-    /// Of [`Sampling::frequency_penalty`].
+    /// Range of [`Sampling::frequency_penalty`].
     pub const FREQUENCY_PENALTY: SamplingRange =
         range("frequency_penalty", -100.0, 100.0, "between -100 and 100");
-    /// Of each value of [`Sampling::logit_bias`].
+    /// Range of each value of [`Sampling::logit_bias`].
     pub const LOGIT_BIAS: SamplingRange =
         range("logit_bias", -10_000.0, 10_000.0, "between -10000 and 10000");
 
-    /// The value as it is computed with.
+    /// Checks a value and converts it to float32.
     ///
     /// # Errors
-    /// [`RequestError::BadSampling`]: it is out of range, or no number.
+    /// [`RequestError::BadSampling`]: it is out of range, or NaN.
     pub fn check(&self, value: f64) -> Result<f32, RequestError> {
         let narrow = value as f32;
         let inside = (self.least..=self.most).contains(&narrow) && !(self.above && narrow == self.least);

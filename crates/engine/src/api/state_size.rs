@@ -1,6 +1,6 @@
-//! How many bytes the stored state of a sequence takes.
+//! Bytes of the stored state of a sequence.
 
-/// No sequence is longer.
+/// Upper bound on the length of a sequence.
 const MOST_TOKENS: usize = 1 << 40;
 
 /// Size of the state of a sequence's first tokens, in bytes.
@@ -10,18 +10,18 @@ pub struct StateSize {
     pub token: usize,
     /// Bytes of a snapshot of recurrences, at any position.
     pub snapshot: usize,
-    /// Sliding windows: bytes of each token in one, and most tokens of one.
+    /// Sliding windows: bytes per token, and the maximum tokens stored.
     pub windows: Vec<(usize, usize)>,
 }
 
 impl StateSize {
-    /// Most bytes of the state of a sequence's first `tokens`.
+    /// Maximum bytes of the state of a sequence's first `tokens`.
     pub fn at(&self, tokens: usize) -> usize {
         let windows = self.windows.iter().map(|(token, most)| token * tokens.min(*most));
         self.token.saturating_mul(tokens) + self.snapshot + windows.sum::<usize>()
     }
 
-    /// Most tokens whose state takes at most `bytes`.
+    /// Maximum tokens whose state takes at most `bytes`.
     pub fn tokens_within(&self, bytes: usize) -> usize {
         let (mut fits, mut beyond) = (0, MOST_TOKENS);
         while beyond - fits > 1 {

@@ -11,7 +11,7 @@ use std::{
 
 use super::{NgramTableError, TOKEN_BITS, TableInfo, entry, file, hashes};
 
-/// Counts in memory before they are written as a run: 64 MiB.
+/// Number of counts in memory before they are written as a run: 64 MiB.
 const BUFFER: usize = 1 << 22;
 /// Runs before they are merged into one, which bounds the number of open files.
 const RUNS: usize = 64;
@@ -30,7 +30,7 @@ pub struct Builder {
     min_count: u32,
     path: PathBuf,
     counts: Vec<NgramCount>,
-    /// Number of counts that make a run.
+    /// Maximum counts in memory.
     buffer: usize,
     runs: Vec<SortedRun>,
     /// The last tokens of the text so far.
@@ -83,7 +83,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Ends a text: its tokens are no context of what is added next.
+    /// Ends a text: its tokens are no context for later ones.
     pub fn end_text(&mut self) {
         self.tail.clear();
     }
@@ -101,7 +101,7 @@ impl Builder {
         let mut merged = MergedRuns::of(&mut self.runs)?;
         let mut next = merged.next()?;
         while let Some(first) = next {
-            // The likeliest token; the lower id of equals.
+            // The likeliest token; of equally likely ones the lowest id.
             let (mut best, mut total) = (first, 0);
             while let Some(count) = next.filter(|count| count.context == first.context) {
                 total += u64::from(count.times);

@@ -14,7 +14,8 @@ const MAGIC: &[u8] = b"lanner n-grams 1\n";
 pub(super) const HEADER: usize = 4096;
 
 impl NgramTable {
-    /// Reads a table for the tokenizer with this fingerprint; `model` is whose tokenizer it is.
+    /// Reads a table for the tokenizer with this fingerprint; `model` names the model with that
+    /// tokenizer.
     ///
     /// # Errors
     /// The file is not a table, is damaged, or is for another tokenizer.

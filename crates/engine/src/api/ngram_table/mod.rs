@@ -8,7 +8,7 @@ use std::{fmt, path::PathBuf};
 
 pub use self::builder::Builder;
 
-/// Most tokens of a context.
+/// Maximum tokens of a context.
 pub const MAX_ORDER: usize = 16;
 
 /// Bits of an entry: part of the context's hash, then the token, then the confidence. Contexts with
@@ -18,7 +18,7 @@ const HASH_BITS: u32 = 38;
 const TOKEN_BITS: u32 = 20;
 const CONFIDENCE_BITS: u32 = 6;
 
-/// Contexts and what follows them, for one tokenizer.
+/// Contexts with their likeliest next tokens, for one tokenizer.
 pub struct NgramTable {
     /// The header.
     pub info: TableInfo,
@@ -33,7 +33,7 @@ pub struct TableInfo {
     pub tokenizer: String,
     /// The model whose tokenizer it is, for messages.
     pub model: String,
-    /// Most tokens of a context.
+    /// Maximum tokens of a context.
     pub order: usize,
     /// Contexts that occurred less often are not in the table.
     pub min_count: u32,
@@ -102,8 +102,8 @@ pub enum NgramTableError {
 
 impl NgramTable {
     /// The likeliest token after the longest known context at the end of `tokens`, and its
-    /// probability: its share of what followed, with one other token added, so that rare contexts
-    /// count for less.
+    /// probability: its share of what followed, as if one more token had followed, so that rare
+    /// contexts count for less.
     pub fn next(&self, tokens: &[u32]) -> Option<(u32, f32)> {
         let known = hashes(tokens, self.info.order).filter_map(|hash| self.find(hash));
         known.last().map(|entry| (token(entry), confidence(entry)))
