@@ -47,8 +47,8 @@ impl Deferred {
         self.overtaken += usize::from(self.candidate.priority() as usize > by as usize);
     }
 
-    /// Whether nothing may overtake it any more: it was overtaken once for each turn that the queue
-    /// gives to more urgent classes before its own.
+    /// Whether no request may overtake it any more: it was overtaken once for each turn that the
+    /// queue gives to more urgent classes before its own.
     pub(crate) fn is_overdue(&self) -> bool {
         self.overtaken >= self.candidate.priority().stride()
     }

@@ -1,5 +1,5 @@
 //! Speculation in the engine loop: when a step has to be read before the next is built, the drafts
-//! made in between, and what is learned from them.
+//! made in between, and the measurements of them.
 
 use std::time::Instant;
 
@@ -113,8 +113,8 @@ impl EngineLoop {
         self.clock.add_drafting(started.elapsed());
     }
 
-    /// Passes the hidden states of a step to the drafters that read them. One that fails costs
-    /// speed alone.
+    /// Passes the hidden states of a step to the drafters that read them. A drafter that fails only
+    /// costs speed.
     pub(crate) fn publish_hidden(&mut self, hidden: Vec<(u64, HiddenRow)>) {
         for (id, HiddenRow { from, last, layers }) in hidden {
             let (running, speculator) = (&mut self.running, &mut self.speculator);
@@ -149,7 +149,7 @@ impl EngineLoop {
         self.speculator.on_step(views, rows, decodes.then_some(ms), drafted);
     }
 
-    /// A drafter failed: running sequences go on without drafts.
+    /// A drafter failed: running sequences continue without drafts.
     pub(crate) fn stop_drafting(&mut self, error: &str) {
         tracing::error!("a drafter failed: {error}");
         for s in &mut self.running {

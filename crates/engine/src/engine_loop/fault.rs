@@ -1,6 +1,6 @@
-//! Panics on purpose, for tests of what becomes of them; outside of the crate's own tests nothing.
+//! Injected panics, for tests of recovery; nothing outside this crate's tests.
 
-/// A place where a test may have the engine's thread panic.
+/// A point at which a test may make the engine's thread panic.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn point(_name: &'static str) {}
@@ -13,12 +13,12 @@ mod tests {
     use std::cell::Cell;
 
     thread_local! {
-        /// The place, and how often it is still passed before it panics; then how often it panics.
+        /// The point, the number of passes before its first panic, and the number of panics.
         static NEXT: Cell<Option<(&'static str, usize, usize)>> = const { Cell::new(None) };
     }
 
-    /// Has this thread panic when it comes to a place for the `after`-th time, counted from 0, and
-    /// `times` in all.
+    /// Makes this thread panic at a point after it was passed `after` times, and `times` times in
+    /// all.
     pub(crate) fn panic_at(name: &'static str, after: usize, times: usize) {
         NEXT.set(Some((name, after, times)));
     }

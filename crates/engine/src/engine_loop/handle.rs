@@ -24,7 +24,7 @@ use crate::{
 pub(crate) enum Message {
     Submit(Box<Submission>),
     CacheStats(mpsc::Sender<CacheStats>),
-    /// Empties the prefix cache; answered with its stats before.
+    /// Empties the prefix cache; answered with its statistics before.
     ClearCache(mpsc::Sender<CacheStats>),
     /// Tokens of a short text, for drafters that are measured on one.
     CalibrationText(Vec<u32>),
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     /// Cancels every request and waits until the engine's thread has ended and freed the model: at
-    /// most as long as the step takes that is being computed.
+    /// most for the rest of the current step.
     ///
     /// A program that exits while MLX computes crashes in MLX's destructors: call this, or drop
     /// every clone, first.
@@ -133,7 +133,7 @@ impl Engine {
     /// come one by one.
     ///
     /// # Errors
-    /// Those of the two.
+    /// Those of both.
     pub fn submit(
         &self,
         request: Request,
@@ -178,7 +178,7 @@ impl Engine {
         self.ask(Message::CacheStats)
     }
 
-    /// Empties the prefix cache and returns its statistics before; running requests go on. Waits
+    /// Empties the prefix cache and returns its statistics before; running requests continue. Waits
     /// for at most a step.
     ///
     /// # Errors
@@ -187,8 +187,8 @@ impl Engine {
         self.ask(Message::ClearCache)
     }
 
-    /// Sets the tokens of a short text on which layer skipping is measured. Without one it takes a
-    /// guess.
+    /// Sets the tokens of a short text on which layer skipping is measured. Without one, every
+    /// second inner layer is skipped.
     pub fn set_calibration_text(&self, mut text: Vec<u32>) {
         // A tokenizer may have more tokens than the model.
         text.retain(|&id| (id as usize) < self.info().vocab_size);
@@ -196,8 +196,8 @@ impl Engine {
         let _ = self.shared.messages.send(Message::CalibrationText(text));
     }
 
-    /// Measured times of steps and drafts, by which it decides whether to draft; waits for at most
-    /// a step.
+    /// Measured times of steps and drafts, by which the engine decides whether to draft; waits for
+    /// at most a step.
     ///
     /// # Errors
     /// [`RequestError::EngineStopped`].

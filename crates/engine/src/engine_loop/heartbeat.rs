@@ -1,5 +1,5 @@
-//! What an engine's thread does, as anyone may read at any time: a thread that is stuck cannot say
-//! so itself.
+//! The activity of an engine's thread, readable from any thread: a stuck thread cannot report
+//! itself.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -10,7 +10,7 @@ use std::{
 const LONGEST: u32 = 10;
 
 pub(crate) struct Heartbeat {
-    /// No tick is stuck earlier.
+    /// Minimum time before a tick counts as stuck.
     patience: Duration,
     state: Mutex<State>,
 }
@@ -29,7 +29,7 @@ enum Activity {
     Ended,
 }
 
-/// How an engine's thread is, and since when.
+/// State of an engine's thread, and the time since it was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// It waits for requests.
@@ -43,7 +43,7 @@ pub enum Health {
         /// Longest time that a step may take.
         allowed: Duration,
     },
-    /// It has ended, and answers nothing any more.
+    /// It has ended and answers no more messages.
     Ended,
 }
 

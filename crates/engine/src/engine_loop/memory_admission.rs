@@ -18,7 +18,7 @@ use crate::{
 
 /// Tokens of output reserved at a time: an answer may fill the context, and most are short.
 const OUTPUT_SLICE: usize = 256;
-/// Most tokens that a step adds: the sampled one, and a draft.
+/// Maximum tokens that a step adds: the sampled one, and a draft.
 const MAX_STEP_TOKENS: usize = 1 + MAX_DEPTH;
 
 impl EngineLoop {
@@ -63,8 +63,8 @@ impl EngineLoop {
     }
 
     /// The next request to admit, with memory for its prompt and the start of its output. One that
-    /// does not fit is deferred; then only more urgent ones are admitted before it, and only so
-    /// often.
+    /// does not fit is deferred; then only more urgent ones are admitted before it, and only a
+    /// limited number of them.
     fn next_candidate(&mut self, max_batch: usize) -> Option<(Candidate, TokenMemory)> {
         loop {
             let overdue = self.deferred.iter().position(Deferred::is_overdue);
@@ -111,7 +111,7 @@ impl EngineLoop {
         self.queue.pop(|p| may(p) && fits(p))
     }
 
-    /// A request does not fit now, where `free` bytes are left.
+    /// Defers or rejects a request that does not fit into the `free` bytes.
     fn defer_or_reject(&mut self, mut submission: Submission, free: usize) {
         match self.options.when_full {
             WhenFull::Refuse => {
@@ -164,7 +164,7 @@ impl EngineLoop {
         (tokens.len() + OUTPUT_SLICE).min(most)
     }
 
-    /// Reserves memory for what running sequences are about to compute. While there is none, the
+    /// Reserves memory for what running sequences are about to compute. While none is free, the
     /// least urgent and youngest sequence is preempted: its state is computed again later, and its
     /// answer is the same.
     pub(crate) fn grow_reservations(&mut self) {
@@ -187,9 +187,9 @@ impl EngineLoop {
         }
     }
 
-    /// Preempts the least urgent sequence, of several the youngest.
+    /// Preempts the least urgent sequence, the youngest of equally urgent ones.
     fn preempt_last(&mut self) {
-        // May end some.
+        // This may end sequences.
         self.collect_launched(&[]);
         let last = |(_, s): &(usize, &Sequence)| (s.request.priority as usize, s.id);
         let Some((at, _)) = self.running.iter().enumerate().max_by_key(last) else { return };

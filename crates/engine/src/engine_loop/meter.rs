@@ -62,7 +62,7 @@ impl Meter {
         self.enter(Stage::Running);
     }
 
-    /// Its first step comes next.
+    /// The request's first step follows.
     pub(crate) fn started(&self, prompt: usize, report: &CacheReport) {
         self.metrics.record_start(prompt, report);
     }

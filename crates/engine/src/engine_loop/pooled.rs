@@ -1,4 +1,4 @@
-//! The mean of hidden states, whichever steps they come from.
+//! Mean of hidden states, independent of how steps split them.
 
 /// Summed token by token in float64, so that the result does not depend on the steps' sizes.
 #[derive(Default)]
@@ -18,7 +18,7 @@ impl PooledStates {
         self.num_tokens += num_tokens;
     }
 
-    /// Their mean; `None` if a number is not finite.
+    /// The mean; `None` if a number is not finite.
     pub(super) fn mean(&self) -> Option<Vec<f32>> {
         let count = self.num_tokens as f64;
         let mean: Vec<f32> = self.sum.iter().map(|sum| (sum / count) as f32).collect();

@@ -10,8 +10,8 @@ use crate::api::Priority;
 /// When all classes wait, 21 turns are 16 interactive, 4 normal and 1 background ones. Between two
 /// turns of a class that waits, each other one has at most one turn more than the ratio of their
 /// weights, so none starves. Within a class, requests of one group stand in one line; lines take
-/// turns, in the order in which they formed, so that a hundred requests of one client hold up
-/// another's first by one turn.
+/// turns, in the order in which they formed, so that a hundred requests of one client delay another
+/// client's first request by one turn.
 ///
 /// Start-time fair queueing (Goyal, Vin, Cheng 1996) with every request of the same length.
 pub(crate) struct Queue<T> {
@@ -44,7 +44,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The next one of the classes that `may` go.
+    /// The next request of the classes that `may` allows.
     pub(crate) fn pop(&mut self, may: impl Fn(Priority) -> bool) -> Option<T> {
         let waits = |p: &Priority| !self.classes[*p as usize].lines.is_empty() && may(*p);
         // The first of equals, which is the more urgent.
@@ -69,7 +69,7 @@ impl<T> Queue<T> {
         self.classes.iter().flat_map(|class| &class.lines).flat_map(|(_, line)| line)
     }
 
-    /// Takes out the requests that `leaves` names.
+    /// Removes the requests for which `leaves` is true.
     pub(crate) fn extract(&mut self, leaves: impl Fn(&T) -> bool) -> Vec<T> {
         let mut left = vec![];
         for Class { lines, .. } in &mut self.classes {
@@ -132,7 +132,7 @@ mod tests {
         assert!(first.iter().filter(|c| **c == Background).count() >= 2, "{first:?}");
     }
 
-    /// What happens to a queue: `Some` pushes, `None` pops.
+    /// Events of a queue: `Some` pushes, `None` pops.
     fn events() -> impl Strategy<Value = Vec<Option<(usize, u64)>>> {
         prop::collection::vec(prop::option::weighted(0.55, (0usize..3, 0u64..4)), 1..600)
     }

@@ -1,4 +1,4 @@
-//! Failed steps and ticks: which sequence is to blame, and how the others go on.
+//! Failed steps and ticks: which sequence is to blame, and how the others continue.
 
 use super::{delivery::End, fault, run::EngineLoop, step::Step};
 use crate::{

@@ -18,9 +18,9 @@ pub(super) struct StepRow {
     pub sequence: u64,
     /// Tokens of the row, drafted ones included.
     pub num_tokens: usize,
-    /// Tokens computed with this row.
+    /// Position after the row's last token.
     end: usize,
-    /// The last of them.
+    /// The drafted tokens, the last of the row.
     pub draft: Vec<u32>,
     /// Tokens that the constraint allows after the known tokens and after each drafted one; `None`:
     /// all.
@@ -243,7 +243,7 @@ impl PromptStates {
 /// The results of a row, read back.
 pub(super) struct RowOutput {
     pub sequence: u64,
-    /// Tokens computed with the row.
+    /// Position after the row's last token.
     end: usize,
     /// Whether its numbers were finite.
     finite: bool,
@@ -287,7 +287,7 @@ impl RowOutput {
         s.rewind(self.drafted);
     }
 
-    /// Hands its results to the sequence; returns why that ends, if it does.
+    /// Hands its results to the sequence; returns why the sequence ends, if it does.
     ///
     /// # Errors
     /// The logits after an accepted token were not finite, or left no token to choose.

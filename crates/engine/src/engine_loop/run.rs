@@ -25,8 +25,8 @@ const DISK_POLL: Duration = Duration::from_millis(2);
 /// How often an idle loop retries deferred requests: another engine may have freed memory.
 const MEMORY_POLL: Duration = Duration::from_millis(10);
 
-/// Serves requests until it is told to stop. A panic in a tick costs the request that caused it, or
-/// one restart of those that run, never the thread.
+/// Serves requests until [`Message::Stop`], or until every sender is gone. A panic in a tick costs
+/// the request that caused it, or one restart of those that run, never the thread.
 pub(crate) fn run(
     model: Rc<dyn Model>,
     info: ModelInfo,
@@ -165,7 +165,8 @@ impl EngineLoop {
         self.launch_and_collect(&scheduled, memory);
     }
 
-    /// Receives what has come; waits if there is nothing else to do. `false` at the end.
+    /// Receives the messages that have arrived; waits if there is nothing else to do. `false` at
+    /// the end.
     fn receive(&mut self, messages: &Receiver<Message>, heartbeat: &Heartbeat) -> bool {
         fault::point("receive");
         let measures = self.speculator.is_measuring();
@@ -192,7 +193,7 @@ impl EngineLoop {
         first.into_iter().chain(messages.try_iter()).all(|message| self.handle(message))
     }
 
-    /// `false` if it is to stop.
+    /// `false` if the loop should stop.
     fn handle(&mut self, message: Message) -> bool {
         match message {
             Message::Submit(submission) => {
@@ -213,7 +214,7 @@ impl EngineLoop {
         true
     }
 
-    /// How long it may wait for a message.
+    /// How long the loop may wait for a message.
     fn receive_mode(&self, idle: bool, measures: bool) -> ReceiveMode {
         let on_disk = self.prefix.is_disk_busy() && !measures;
         let has_waiting = !self.deferred.is_empty() || !self.queue.is_empty();

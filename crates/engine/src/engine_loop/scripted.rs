@@ -1,4 +1,4 @@
-//! An engine without a model, for tests of what stands above it: a closure decides every token.
+//! An engine without a model, for tests of the layers above: a closure decides every token.
 
 use std::{
     sync::{Arc, mpsc},
@@ -72,13 +72,13 @@ pub fn stuck(info: ModelInfo) -> Engine {
     let heartbeat = Arc::new(Heartbeat::new(Duration::ZERO));
     heartbeat.working();
     let stop = |message: &Message| matches!(message, Message::Stop);
-    // Requests are kept, as by one that hangs.
+    // Requests are kept, as a hanging engine would.
     let thread =
         thread::spawn(move || drop(messages.into_iter().take_while(|m| !stop(m)).collect::<Vec<_>>()));
     Engine::new(info, Admission::new(1, 0), Arc::default(), heartbeat, sender, thread)
 }
 
-/// The hidden state of a token is a vector of eight numbers: 1 where the token's remainder is.
+/// The hidden state of a token is a vector of eight numbers: 1 at the index `id % 8`, else 0.
 fn embed(mut submission: Submission, pooling: Pooling) {
     let prompt = submission.request.prompt.clone();
     let tokens = match pooling {

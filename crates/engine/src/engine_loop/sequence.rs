@@ -31,9 +31,9 @@ pub(crate) struct Sequence {
     pub caches: Vec<Cache>,
     pub sampler: Sampler,
     pub draft: DraftTokens,
-    /// With a constraint alone.
+    /// Only with a constraint.
     pub masks: Option<SequenceMasks>,
-    /// Its drafter, and how often that was right.
+    /// Its drafter and acceptance statistics.
     pub speculation: SequenceSpeculation,
     pub reuse: Reuse,
     pub snapshots: Snapshots,
@@ -58,7 +58,7 @@ pub(crate) struct DraftTokens {
 /// State that a sequence takes from the prefix cache.
 #[derive(Default)]
 pub(crate) struct Reuse {
-    /// Never resume: it failed when it did.
+    /// Set after a failure: never resume from stored state again.
     pub bypass_cache: bool,
     /// Set once it resumed from lossy state; all it computes afterwards is lossy too.
     pub lossy: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Snapshots {
     /// Positions whose copies are being computed.
     pub in_flight: Vec<usize>,
     pub copied: CopyProgress,
-    /// Whether all its numbers have been finite; other state is never stored.
+    /// Whether all numbers in its state have been finite; other state is never stored.
     pub all_finite: bool,
     /// The copy of all its state once it has ended.
     copying: Option<StateCopy>,
@@ -91,7 +91,7 @@ impl Default for Snapshots {
     }
 }
 
-/// Reserved memory, and the number of tokens that it is enough for.
+/// Reserved memory, and the number of tokens for which it suffices.
 pub(crate) struct TokenMemory {
     pub reservation: Reservation,
     pub tokens: usize,
@@ -289,7 +289,7 @@ impl Sequence {
         if in_prompt { &[] } else { self.speculation.skipped_layers() }
     }
 
-    /// Of `num_tokens` in its next step the last ones that may be rewound: its draft, or the
+    /// How many of the last of `num_tokens` in its next step may be rewound: its draft, or the
     /// prompt's last token if the state before that is copied.
     pub(crate) fn num_rewindable(&self, num_tokens: usize) -> usize {
         let (last, computed) = (self.before_last_prompt_token(), self.progress.num_computed_tokens);
@@ -330,7 +330,7 @@ impl Sequence {
         due
     }
 
-    /// Whether state at `position` or later is on its way into the prefix cache.
+    /// Whether a snapshot at `position` is due or in flight.
     pub(crate) fn will_snapshot(&self, position: usize) -> bool {
         let due = position > self.progress.num_computed_tokens && self.snapshots.due_at.contains(&position);
         due || self.snapshots.in_flight.contains(&position)
@@ -360,7 +360,7 @@ impl Sequence {
         }
     }
 
-    /// What [`copy_all`](Sequence::copy_all) has copied.
+    /// The state that [`copy_all`](Sequence::copy_all) has copied.
     pub(crate) fn take_copied(&mut self) -> Option<CopiedState> {
         self.snapshots.copying.take().map(StateCopy::into_state)
     }
@@ -368,13 +368,14 @@ impl Sequence {
 
 /// Results.
 impl Sequence {
-    /// Takes log-probabilities of prompt tokens `at..`.
+    /// Reports that the first `computed` prompt tokens are computed.
     pub(crate) fn deliver_progress(&mut self, computed: usize) {
         if self.generated() == 0 {
             self.delivery.send_progress(computed);
         }
     }
 
+    /// Takes log-probabilities of prompt tokens `at..`.
     pub(crate) fn deliver_prompt_logprobs(&mut self, at: usize, logprobs: Vec<TokenLogprobs>) {
         self.delivery.add_prompt_logprobs(at, logprobs);
     }

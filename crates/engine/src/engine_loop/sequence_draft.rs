@@ -14,12 +14,12 @@ impl Sequence {
             && self.progress.num_computed_tokens + 1 == self.tokens.len()
     }
 
-    /// Most tokens of a draft: each step generates one more than it accepts.
+    /// Maximum tokens of a draft: each step generates one more than it accepts.
     pub(crate) fn max_draft_tokens(&self) -> usize {
         (self.max_new_tokens - self.generated()).saturating_sub(1)
     }
 
-    /// Tells the constraint the known tokens, and asks for what it forces if a draft may follow.
+    /// Passes the known tokens to the constraint; orders the masks at once if no draft can follow.
     pub(crate) fn follow_constraint(&mut self) {
         let Some(masks) = &mut self.masks else { return };
         if self.progress.num_unread > 0 {
@@ -43,7 +43,7 @@ impl Sequence {
         }
     }
 
-    /// Has the constraint compute what may follow the known tokens and the draft.
+    /// Starts computing the tokens that may follow the known tokens and the draft.
     pub(crate) fn order_masks(&mut self) {
         if let Some(masks) = self.masks.as_mut().filter(|_| self.progress.num_unread == 0) {
             masks.order();
@@ -65,7 +65,7 @@ impl Sequence {
         self.draft.tokens = tokens;
     }
 
-    /// Shortens the draft so that no step crosses a due snapshot.
+    /// Shortens the draft so that no drafted token reaches a due snapshot.
     pub(crate) fn truncate_draft(&mut self) {
         let computed = self.progress.num_computed_tokens;
         if let Some(&at) = self.snapshots.due_at.range(computed + 1..).next() {

@@ -33,7 +33,7 @@ pub fn start(
     start_with(checkpoint, options, None, progress)
 }
 
-/// As [`start`], with a drafter `scripted` that follows a script: for tests and measurements.
+/// Like [`start`], with a drafter `scripted` that follows a script: for tests and measurements.
 ///
 /// # Errors
 /// Those of [`start`].

@@ -45,7 +45,7 @@ struct SampledTokens {
 pub(crate) struct StepOutput {
     /// Sequences that end with it; their final event is not sent yet.
     pub ended: Vec<(Sequence, End)>,
-    /// For drafters, of sequences that go on.
+    /// For drafters, of sequences that continue.
     pub hidden: Vec<(u64, HiddenRow)>,
     /// State to store, with its tokens.
     pub copied: Vec<(Vec<u32>, CopiedState)>,
@@ -128,8 +128,8 @@ impl Step {
         self.rows.iter().map(|row| row.sequence)
     }
 
-    /// Waits for the step and hands its results to its sequences; those that end leave `sequences`.
-    /// Sequences that had `ended` before may still have state to store.
+    /// Waits for the step and hands its results to its sequences; sequences that end leave
+    /// `sequences`. Sequences that had `ended` before may still have state to store.
     ///
     /// # Errors
     /// Computing the step failed.

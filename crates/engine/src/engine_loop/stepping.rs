@@ -27,7 +27,7 @@ impl EngineLoop {
         schedule(&demands, self.options.prefill_chunk.max(1))
     }
 
-    /// Lets sequences whose masks take long miss the step, unless it has no other.
+    /// Lets sequences whose masks take long miss the step, unless no other sequence has work.
     fn skip_late(&self, demands: &mut [(Demand, Priority)]) {
         let is_late = |s: &Sequence| s.masks.as_ref().is_some_and(SequenceMasks::is_late);
         let late: Vec<bool> = self.running.iter().map(is_late).collect();

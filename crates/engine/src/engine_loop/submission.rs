@@ -59,7 +59,7 @@ impl Submission {
         self.permit.as_ref().map_or(0, |permit| permit.id)
     }
 
-    /// Drops it without an event: the caller gets an error instead.
+    /// Drops the request without an event: the caller gets an error instead.
     pub(crate) fn reject(mut self) {
         self.ended = true;
     }
