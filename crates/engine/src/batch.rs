@@ -13,7 +13,7 @@ use crate::cache::Cache;
 /// Tokens that a sequence computes in a step.
 pub(crate) struct BatchRow<'a> {
     pub num_tokens: usize,
-    /// The last ones of those, which may be [rewound](Cache::rewind).
+    /// Number of these, from the end, that may be [rewound](Cache::rewind).
     pub num_draft: usize,
     /// Tokens before those of the step.
     pub num_computed: usize,
@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
         self.skipped = layers.to_vec();
     }
 
-    /// Whether a model is to run this layer.
+    /// Whether a model should run this layer.
     pub(crate) fn runs_layer(&self, layer: usize) -> bool {
         !self.skipped.contains(&layer)
     }
@@ -81,7 +81,7 @@ impl<'a> Batch<'a> {
         std::mem::take(&mut self.captured)
     }
 
-    /// Position of every token in its own sequence, int32 `[tokens]`.
+    /// The position of every token in its own sequence, int32 `[tokens]`.
     pub(crate) fn positions(&self) -> &Array {
         &self.positions
     }

@@ -1,5 +1,4 @@
-//! The files of a model: where they lie and what config.json says; tensors themselves are
-//! [`Weights`]' business.
+//! The files of a checkpoint: their paths and config.json; [`Weights`] reads the tensors.
 //!
 //! [`Weights`]: crate::weights::Weights
 
@@ -32,13 +31,12 @@ impl Checkpoint {
             }
             Checkpoint::File(file) => read_json(&file.with_file_name("config.json"), files::SETTINGS),
             Checkpoint::Builtin { config, .. } => parse("built-in config.json", config),
-            // Quantised as this says, and not as the model that it was written for.
+            // `quantization` applies, not that of config.json.
             Checkpoint::Random { config, .. } => Ok(without_quantization(config)),
         }
     }
 
-    /// Whether it is of a model that guesses blocks of tokens for another one, and has no tokens of
-    /// its own.
+    /// Whether it is a block drafter (DFlash), which drafts for another model.
     pub fn is_block_drafter(&self) -> bool {
         self.config().is_ok_and(|config| models::is_dflash(&config))
     }
@@ -61,9 +59,9 @@ impl Checkpoint {
         }
     }
 
-    /// Whether config.json or generation_config.json names an end-of-sequence token. mlx-lm takes
-    /// the tokenizer's only where neither does. [`start`](crate::start) reports files that cannot
-    /// be read.
+    /// Whether config.json or generation_config.json names an end-of-sequence token. mlx-lm uses
+    /// the tokenizer's only if neither does. [`start`](crate::start) reports files that cannot be
+    /// read.
     pub fn names_eos(&self) -> bool {
         let own = |config: &Value| {
             let known = |config: &Value| config.get("eos_token_id").is_some_and(|ids| !ids.is_null());
@@ -74,7 +72,7 @@ impl Checkpoint {
             || generation.map_or(true, |config| !config.eos_ids.is_empty())
     }
 
-    /// How weights are made up, if they are.
+    /// How random weights are generated, for [`Checkpoint::Random`].
     pub(crate) fn random(&self) -> Option<Random> {
         match self {
             Checkpoint::Random { quantization, .. } => Some(Random { quantization: *quantization }),
@@ -82,7 +80,7 @@ impl Checkpoint {
         }
     }
 
-    /// Where weights lie, if they lie in files.
+    /// Paths of the weight files; none for weights that are not in files.
     pub(crate) fn weight_paths(&self) -> Result<Vec<PathBuf>> {
         match self {
             Checkpoint::Folder(folder) => weight_paths(folder),

@@ -17,7 +17,7 @@ use crate::{
 
 type Outcome = Result<(), String>;
 
-/// Most tensors of a model that [`config_json`] builds; it gives up on larger ones.
+/// Maximum tensors of a model that [`config_json`] builds; it gives up on larger ones.
 const MOST_TENSORS: usize = 100;
 /// Bytes of magic and numbers in a state file; the checksum follows.
 const STATE_NUMBERS: usize = 20;
@@ -53,7 +53,7 @@ pub fn safetensors_index(bytes: &[u8]) -> Outcome {
     Ok(())
 }
 
-/// Builds the model of a config.json over tensors that are only described.
+/// Builds the model of a config.json over tensors with shapes but no data.
 pub fn config_json(bytes: &[u8]) -> Outcome {
     // The arrays are never computed, so their size does not matter.
     mlx::set_memory_limit(1 << 50).map_err(text)?;

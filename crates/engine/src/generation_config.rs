@@ -12,7 +12,7 @@ use crate::api::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GenerationConfig {
     pub eos_ids: Vec<u32>,
-    /// `temperature` is 0 if it says `do_sample: false`.
+    /// `temperature` is 0 if the file says `do_sample: false`.
     pub sampling: Sampling,
 }
 

@@ -1,4 +1,4 @@
-//! Panics as errors: a bug of ours costs a request, never the engine's thread.
+//! Panics as errors: an internal bug costs a request, never the engine's thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> mlx::Result<T>) -> Result<T, Str
     }
 }
 
-/// As [`guarded`], of work that fails by a panic alone.
+/// Like [`guarded`], for work that fails only by a panic.
 pub(crate) fn contained(work: impl FnOnce()) -> Result<(), String> {
     guarded(|| {
         work();
@@ -18,7 +18,7 @@ pub(crate) fn contained(work: impl FnOnce()) -> Result<(), String> {
     })
 }
 
-/// Whether a failure of a step says that there was no memory for it.
+/// Whether the error of a step says that it ran out of memory.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
     // MLX's allocators, C++, and our own checks.
     let known = ["out of memory", "bad_alloc", "[malloc", "Unable to allocate", "[metal::malloc]"];

@@ -20,11 +20,11 @@ use crate::{
 const GROWING: usize = 6;
 /// Tokens beyond a window and a step that its buffer may hold before it moves.
 const BEHIND_WINDOW: usize = 1024;
-/// A draft model keeps this part as much of past sequences as the model itself may.
+/// The draft model's cache is the model's divided by this.
 const DRAFT_CACHE: usize = 8;
-/// Loading takes this part of the weights more, for a while.
+/// Loading temporarily takes additional memory: the weights divided by this.
 const LOADING: usize = 10;
-/// Outputs run ahead by at most this part of a layer's activations.
+/// Outputs run ahead by at most a layer's activations divided by this.
 const AHEAD_PART: usize = 4;
 /// Bytes of outputs that may always run ahead: waiting for the stream after each operation of a
 /// tiny model would cost more time than it saves memory.
@@ -50,12 +50,12 @@ impl Memory {
                     None => estimated_step(config, chunk),
                     Some(_) => measured_step(model, config, options)?,
                 },
-            // The logits, those read back, and what becomes of them on the way.
+            // The logits on the device, the ones read back, and a copy in between.
             prompt_logits: 3 * chunk * logits,
             prefix_cache: options.prefix_cache_bytes,
             ..Memory::default()
         };
-        // Running sequences take as much again: see `resize_prefix_cache`.
+        // Running sequences take the other half: see `resize_prefix_cache`.
         let most = memory.room().map_or(usize::MAX, |room| room / 2);
         memory.prefix_cache = memory.prefix_cache.min(most);
         let caches = caches_of_one_token(model);
@@ -67,19 +67,20 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Counts in the state that every sequence has in caches like these, which hold one token.
+    /// Adds the state that every sequence has in caches like these, which hold one token.
     fn add_caches(&mut self, caches: &[Cache], chunk: usize) {
         let mut layers = vec![];
         for cache in caches {
             let bytes: usize = cache.arrays().map(Array::nbytes).sum();
             let token = cache.arrays().map(|array| array.nbytes() / array.dim(1).max(1) as usize).sum();
             match cache {
-                // One that is read, one that is written, and one that the next step begins with.
+                // The state that is read, the one that is written, and the one that the next step
+                // begins with.
                 Cache::Recurrent(_) => self.sequence += 3 * bytes,
                 Cache::Kv(kv) => match kv.window() {
                     None => layers.push(token),
                     Some(window) => {
-                        // The old one, while it moves.
+                        // Twice: the old buffer exists while it moves.
                         self.windows.push((2 * token, 2 * window as usize + chunk + BEHIND_WINDOW));
                     }
                 },
@@ -101,8 +102,7 @@ impl Memory {
         self.step += chunk * shown;
     }
 
-    /// Counts in a draft model as well, whose own needs are given: it has a state of every sequence
-    /// too.
+    /// Adds a draft model by its own estimate: it has state for every sequence too.
     pub(crate) fn add_draft(&mut self, draft: Memory) {
         let Memory { weights, step, token, growing, windows, sequence, .. } = draft;
         self.weights += weights;
@@ -110,7 +110,8 @@ impl Memory {
         self.token += token;
         self.growing += growing;
         self.windows.extend(windows);
-        // A third of this is the state itself; it also keeps those that a wrong draft goes back to.
+        // A third of this is the state itself; the draft model also keeps the states to which a
+        // wrong draft returns.
         self.sequence += sequence + sequence * ROLLBACK_POINTS / 3;
         let room = self.room().map_or(usize::MAX, |room| room / DRAFT_CACHE);
         self.draft_cache = (self.prefix_cache / DRAFT_CACHE).min(room);
@@ -141,8 +142,8 @@ fn caches_of_one_token(model: &dyn Model) -> Vec<Cache> {
     caches
 }
 
-/// Most hidden states that wait to be seen by the head for tokens further ahead: the window, and
-/// the chunk it ends in.
+/// Bytes of the hidden states that may be pending for the MTP head: [`mtp::MAX_PENDING`] tokens and
+/// a chunk.
 fn waiting_hidden(config: &Value, chunk: usize) -> usize {
     let hidden = config.get("hidden_size").and_then(Value::as_u64).unwrap_or(0) as usize;
     (mtp::MAX_PENDING + chunk) * hidden * size_of::<f32>()
@@ -153,13 +154,13 @@ fn sampling(logits: usize, options: &Options) -> usize {
     4 * (options.max_batch.max(1) + MAX_STEP_DRAFT) * logits
 }
 
-/// Most tokens in a step: a part of prompts, a token of each other row, and drafts.
+/// Maximum tokens in a step: a part of prompts, a token of each other row, and drafts.
 fn step_tokens(options: &Options) -> usize {
     options.prefill_chunk.max(1) + options.max_batch.max(1) + MAX_STEP_DRAFT
 }
 
-/// Likely memory of the activations of a step of `tokens`: those of four layers, as
-/// operations are begun ahead of what is computed.
+/// Likely memory of the activations of a step of `tokens`: those of four layers, because MLX begins
+/// operations ahead of the ones that it computes.
 fn estimated_step(config: &Value, tokens: usize) -> usize {
     4 * layer_activations(config, tokens)
 }
@@ -176,13 +177,13 @@ fn layer_activations(config: &Value, tokens: usize) -> usize {
 }
 
 /// Memory of the widest steps, of sequences without and with a past. How far operations run ahead
-/// of what is computed hangs on how busy the machine is, so that is bounded from here on, by a part
-/// of a layer's activations, and counted in full: a step on a busy machine takes no more than this.
+/// depends on how busy the machine is, so from here on it is bounded, by a part of a layer's
+/// activations, and counted in full: a step on a busy machine takes no more than this.
 fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::Result<usize> {
     let tokens = step_tokens(options);
     let ahead = (layer_activations(config, tokens) / AHEAD_PART).max(LEAST_AHEAD);
     mlx::set_run_ahead(ahead);
-    // Two rows, whose parts of what is computed are joined.
+    // Two rows, whose separate results are joined.
     let rows = [tokens.div_ceil(2), (tokens / 2).max(1)];
     let ids = Array::from_slice(&vec![0u32; rows[0] + rows[1]], &[(rows[0] + rows[1]) as i32]);
     let mut caches = rows.map(|_| model.make_caches());
@@ -209,6 +210,6 @@ fn measured_step(model: &dyn Model, config: &Value, options: &Options) -> mlx::R
         held = holds;
         most = most.max(mlx::peak_memory().saturating_sub(before + grown));
     }
-    // On a GPU as much again for what a next step has begun.
+    // On a GPU the next step, which is begun already, takes as much again.
     Ok(if mlx::on_gpu() { 2 * most } else { most + ahead })
 }

@@ -59,7 +59,7 @@ fn memory(
         Some(Draft::Block(block, weights)) => memory.add_block(block, *weights, options),
         None => {}
     }
-    // Without it everything is slower, and nothing wrong.
+    // A failure only costs speed.
     mlx::wire_memory(memory.limit.unwrap_or(usize::MAX))
         .unwrap_or_else(|error| tracing::warn!("memory is not wired: {error}"));
     let Some(limit) = memory.limit else { return Ok(memory) };

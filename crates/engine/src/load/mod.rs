@@ -81,14 +81,14 @@ pub(crate) fn load(
     Ok(Ready { model, info, disk, speculator, memory })
 }
 
-/// Tells what the CPU does for the GPU, each once.
+/// Logs what the CPU does for the GPU, each item once.
 pub(crate) fn report_fallbacks() {
     for what in nn::take_fallbacks() {
         tracing::warn!("the GPU leaves to the CPU: {what}");
     }
 }
 
-/// All that an engine's thread runs.
+/// Everything that an engine's thread runs.
 pub(crate) struct Ready {
     pub model: Rc<dyn Model>,
     pub info: ModelInfo,
@@ -98,7 +98,7 @@ pub(crate) struct Ready {
     pub memory: Vec<Reservation>,
 }
 
-/// A model with what it was made of.
+/// A model, its config and its weights.
 struct Loaded {
     model: Rc<dyn Model>,
     /// The text part of config.json.
@@ -106,7 +106,7 @@ struct Loaded {
     weights: Weights,
 }
 
-/// Drafters that the user loads beside the model.
+/// Drafters that are loaded beside the model.
 enum Draft {
     Model(Loaded),
     /// With the bytes of its weights.
@@ -129,8 +129,8 @@ fn load_model(
     Ok(Loaded { model, config: text, weights })
 }
 
-/// A model that guesses blocks, if its config.json says so, or any other. `config` is the text part
-/// of the config.json of the model to draft for.
+/// Loads a block drafter if its config.json says so, else any other model. `config` is the text
+/// part of the config.json of the model to draft for.
 fn load_draft(
     checkpoint: &Checkpoint,
     options: &Options,
@@ -169,8 +169,8 @@ fn open_weights(
     }
 }
 
-/// Which state on the disk would be this model's, if a disk tier of the prefix cache is wanted and
-/// can be had: an engine without is slower, not wrong.
+/// The fingerprint of this model's state on the disk; `None` if no disk tier is wanted or it cannot
+/// be opened, which only costs speed.
 fn start_fingerprint(checkpoint: &Checkpoint, options: &Options) -> Option<Fingerprint> {
     let place = options.disk_cache.as_ref().filter(|_| options.prefix_cache_bytes > 0)?;
     Fingerprint::start(place, checkpoint, options).unwrap_or_else(|error| no_disk(place, &error))
@@ -218,8 +218,8 @@ fn has_kernels(config: &Value) -> bool {
     affine && number("group_size") == Some(64) && matches!(number("bits"), Some(4 | 8))
 }
 
-/// On the CPU activations are float32 unless told otherwise: it is what the kernels compute in, and
-/// the most exact. On a GPU they take the checkpoint's type.
+/// On the CPU activations are float32 unless `dtype` says otherwise: the kernels compute in it, and
+/// it is the most exact. On a GPU they take the checkpoint's type.
 fn activation_dtype(dtype: Option<Dtype>) -> Option<mlx::Dtype> {
     match dtype {
         Some(dtype) => Some(mlx_dtype(dtype)),

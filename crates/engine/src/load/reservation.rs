@@ -1,5 +1,5 @@
-//! Memory for a model before it is loaded: engines that serve meanwhile keep what they were
-//! promised, and a model that does not fit beside them is refused before it takes anything.
+//! Memory for a model before it is loaded: engines that serve meanwhile keep their reservations,
+//! and a model that does not fit beside them is refused before it takes anything.
 
 use std::{
     sync::Arc,
@@ -25,8 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(super) struct LoadRoom<'a> {
     options: &'a Options,
     account: Arc<MemoryAccount>,
-    /// The memory limit, if other engines live under it; one that is alone learns by itself what it
-    /// needs.
+    /// The memory limit, if other engines share it; an engine that is alone checks it after
+    /// loading.
     limit: Option<usize>,
     /// For what was loaded so far.
     held: Vec<Reservation>,
@@ -39,7 +39,8 @@ impl LoadRoom<'_> {
         LoadRoom { options, account, limit, held: vec![] }
     }
 
-    /// Takes what loading these weights may come to, and waits until it is there.
+    /// Reserves what loading these weights may need, and waits until the caches of other engines
+    /// have freed it.
     ///
     /// # Errors
     /// [`LoadError::MemoryFull`].

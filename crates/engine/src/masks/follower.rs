@@ -15,7 +15,7 @@ pub(super) struct Follower {
     state: Option<Box<dyn ConstraintState>>,
     generated: Vec<u32>,
     draft: Vec<u32>,
-    /// Until more tokens are generated: a draft that fails may not be what is generated.
+    /// Kept until more tokens are generated: a draft that fails may not be what is generated.
     error: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Follower {
         }
     }
 
-    /// `None` after an error, which a panic of the constraint is too: what came before it counts.
+    /// Returns `None` after an error or panic of the constraint; earlier results stay valid.
     fn with_state<T>(
         &mut self,
         work: impl FnOnce(&mut dyn ConstraintState) -> Result<T, String>,

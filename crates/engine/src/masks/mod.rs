@@ -16,19 +16,19 @@ use self::strand::{Answers, Command, Strand};
 pub(crate) use self::workers::MaskWorkers;
 use crate::api::{Constraint, TokenSet};
 
-/// A sequence for whose sets a step waited longer than this misses steps until they are there: the
-/// other sequences must not wait with it.
+/// If a step waited longer than this for a sequence's sets, the sequence misses steps until its
+/// sets are ready, so that others need not wait.
 const SLOW: Duration = Duration::from_millis(2);
 
 /// The engine thread's side of one sequence's constraint.
 pub(crate) struct SequenceMasks {
     strand: Arc<Strand>,
     workers: MaskWorkers,
-    /// Generated tokens that the constraint has been told of; `None` before the first call.
+    /// Number of generated tokens passed to the constraint; `None` before the first call.
     known: Option<usize>,
     /// Whether the sets of this round are ordered.
     ordered: bool,
-    /// Whether a step waited long for its sets, and they still take long.
+    /// Whether a step waited long for its sets, and computing them still takes long.
     slow: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct SequenceMasks {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Masks {
     pub sets: Vec<TokenSet>,
-    /// Why it cannot go on after those; the sets after them are empty.
+    /// Why the constraint failed; sets from there on are empty.
     pub error: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl SequenceMasks {
         SequenceMasks { strand, workers, known: None, ordered: false, slow: false }
     }
 
-    /// Tells the constraint the generated tokens so far.
+    /// Passes the generated tokens so far to the constraint.
     pub(crate) fn follow(&mut self, generated: &[u32]) {
         if self.known == Some(generated.len()) {
             return;
