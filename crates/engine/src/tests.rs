@@ -1,4 +1,4 @@
-//! Tests that need the inside: steps that fail, and caches that rewind.
+//! Tests of internals: failing steps, and rewinding caches.
 
 #[path = "../tests/it/support/checkpoint.rs"]
 pub(crate) mod checkpoint;
@@ -34,7 +34,7 @@ const POISON: u32 = 13;
 /// Makes its own row's hidden state not a number.
 const NAN_TOKEN: u32 = 14;
 
-/// A real model that fails where it is told to.
+/// A real model that fails at a chosen step or token.
 struct Faulty {
     model: Box<dyn Model>,
     /// Building the step with this number panics, once.
@@ -89,7 +89,7 @@ pub(crate) fn load_golden(name: &str, types: Types) -> Box<dyn Model> {
     load_checkpoint(&Checkpoint::Folder(folder.path().into()), types)
 }
 
-/// A recorded block drafter for the golden of the same name, which was loaded.
+/// A recorded block drafter, loaded for the golden of the same name.
 pub(crate) fn load_dflash(name: &str, target: &dyn Model, hidden_size: i32) -> models::DFlash {
     let folder = checkpoint::folder(&format!("../blocks/{name}"));
     let checkpoint = Checkpoint::Folder(folder.path().into());
@@ -172,7 +172,7 @@ fn submit(engine: &Engine, request: Request) -> (RequestHandle, Receiver<Event>)
     (engine.submit(request, move |event| drop(sender.send(event))).expect("valid"), events)
 }
 
-/// Everything a request was told but what the cache did for it, as text: bit-exact for floats.
+/// All events of a request without its cache report, as text: bit-exact for floats.
 fn told((_handle, events): (RequestHandle, Receiver<Event>)) -> Vec<String> {
     let without_cache = |event| match event {
         Event::Finished { reason, usage } => {
@@ -209,8 +209,7 @@ fn a_step_that_panics_while_it_is_built_costs_nobody_anything() {
     let alone: Vec<_> = (0..3).map(|i| told(submit(&good, request(i)))).collect();
     for panics_at in [0, 1, 3, 5, 9, 20] {
         let engine = engine(Some(panics_at));
-        // Step 0 may hold one request alone, which is then rightly to blame; give it company to be
-        // safe from that.
+        // Step 0 may hold one request alone, which is then rightly to blame and may fail.
         let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
         let together: Vec<_> = running.into_iter().map(told).collect();
         for (i, (together, alone)) in together.iter().zip(&alone).enumerate() {

@@ -1,4 +1,4 @@
-//! Published configurations: each finds its family, and the family asks for just the tensors that
+//! Published configurations: each finds its family, and the family reads exactly the tensors that
 //! its checkpoint holds.
 
 use mlx::Dtype;
@@ -67,7 +67,7 @@ fn check(recorded: &Value) -> Result<usize, String> {
 
 #[test]
 fn published_checkpoints_fit_their_families() {
-    // The arrays are never computed, so what they would take does not matter.
+    // The arrays are never computed, so their size does not matter.
     mlx::set_memory_limit(1 << 50).expect("set");
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/configs");
     let (mut seen, mut failures) = (0, vec![]);

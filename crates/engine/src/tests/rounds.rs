@@ -1,5 +1,5 @@
-//! Rounds of the engine, one by one: who is let in, who makes room, how sequences end, and what
-//! becomes of panics.
+//! Ticks of the engine loop, one by one: admission, preemption, ends of sequences, and recovery
+//! from panics.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// An engine without a thread: the test runs its rounds.
+/// An engine without a thread: the test runs its ticks.
 struct Rig {
     engine_loop: EngineLoop,
     engine: Engine,
@@ -73,7 +73,7 @@ impl Rig {
         assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }
 
-    /// Rounds until nothing runs or waits.
+    /// Ticks until nothing runs or waits.
     fn finish(&mut self) {
         while !self.engine_loop.running.is_empty()
             || !self.engine_loop.deferred.is_empty()
@@ -304,8 +304,8 @@ fn drafter_state_is_dropped_however_a_sequence_ends() {
     assert_eq!(drafter.0.get(), 0, "cancelled");
 }
 
-/// Three requests through an engine whose thread panics at a place: their ends, and what one more
-/// is told.
+/// Three requests through an engine whose thread panics at a point: their events, and those of one
+/// more request.
 fn panicking(point: &'static str, after: usize, times: usize) -> (Vec<Vec<String>>, Vec<String>) {
     let engine = engine_with(None, move || fault::panic_at(point, after, times));
     let running: Vec<_> = (0..3).map(|i| submit(&engine, request(i))).collect();
