@@ -13,7 +13,7 @@ pub(super) struct Decoder<L> {
     pub layers: Vec<L>,
     pub norm: RmsNorm,
     pub head: Head,
-    /// Embeddings are multiplied with this before the first layer.
+    /// Embeddings are multiplied by this before the first layer.
     pub embedding_scale: Option<f32>,
     pub mtp: Option<Mtp>,
     vocab_size: usize,

@@ -6,7 +6,7 @@ use nn::{Mlp, Residual, RmsNorm};
 use super::config::BaseConfig;
 use crate::{batch::Batch, cache::Cache, error::Result, weights::Weights};
 
-/// One layer of a [`Decoder`].
+/// One layer of a [`Decoder`](super::decoder::Decoder).
 pub(super) trait Layer {
     /// The residual stream `[tokens, hidden_size]` through layer `i`.
     fn forward(&self, x: &Array, i: usize, batch: &mut Batch) -> Array;

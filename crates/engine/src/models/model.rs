@@ -6,7 +6,7 @@ use nn::Embedding;
 use super::Mtp;
 use crate::{batch::Batch, cache::Cache};
 
-/// A loaded model. Rows of a batch never see each other.
+/// A loaded model. Rows of a batch do not affect each other.
 pub(crate) trait Model {
     /// Token ids `[tokens]` (uint32) to hidden states `[tokens, hidden_size]` after the final norm.
     fn forward(&self, tokens: &Array, batch: &mut Batch) -> Array;
@@ -17,7 +17,7 @@ pub(crate) trait Model {
     /// Empty caches for a new sequence, one per layer that has state of its own.
     fn make_caches(&self) -> Vec<Cache>;
 
-    /// Number of tokens that it has logits for.
+    /// The vocabulary size of its logits.
     fn vocab_size(&self) -> usize;
 
     /// Tokens of context that it was trained on.

@@ -52,9 +52,9 @@ impl Mtp {
     }
 
     /// Hidden states `[n, hidden_size]` of the model, or its own from an earlier call, and the
-    /// tokens `[n]` (uint32) that follow their positions, to hidden states `[n, hidden_size]`: the
-    /// model's head makes of them the logits of the tokens after those. The batch's rows have only
-    /// this [cache](Mtp::make_caches) and are at the hidden states' positions.
+    /// tokens `[n]` (uint32) that follow their positions, to hidden states `[n, hidden_size]`: from
+    /// them the model's head computes the logits of the tokens after those. The batch's rows have
+    /// only this [cache](Mtp::make_caches) and are at the hidden states' positions.
     #[track_caller]
     pub(crate) fn forward(&self, hidden: &Array, tokens: &Array, batch: &mut Batch) -> Array {
         self.norm.forward(&self.layer.forward(&self.joined(hidden, tokens), 0, batch))

@@ -31,7 +31,7 @@ pub(super) struct RopeParameters {
 }
 
 impl RopeParameters {
-    /// Parameters of all layers, or of those of one type where config.json tells types apart.
+    /// Parameters of all layers, or of those of one type where config.json distinguishes types.
     ///
     /// # Errors
     /// A key is of the wrong type.
@@ -65,7 +65,7 @@ impl RopeParameters {
         numbers.into_iter().find_map(wrong).map_or(Ok(()), Err)
     }
 
-    /// With these for what config.json leaves out.
+    /// Uses these values for keys that config.json leaves out.
     pub(super) fn or(self, theta: f32, partial_rotary_factor: f32) -> RopeParameters {
         RopeParameters {
             rope_theta: self.rope_theta.or(Some(theta)),
@@ -74,7 +74,7 @@ impl RopeParameters {
         }
     }
 
-    /// Parameters of heads that turn as a whole, whatever config.json says of other parts.
+    /// Rotates whole heads, ignoring `partial_rotary_factor`.
     pub(super) fn whole_head(self) -> RopeParameters {
         RopeParameters { partial_rotary_factor: Some(1.0), ..self }
     }
@@ -82,7 +82,7 @@ impl RopeParameters {
     /// The embedding of heads of `head_dim` values.
     ///
     /// # Errors
-    /// The kind of scaling is not one of ours, or lacks a number.
+    /// The scaling is not supported, or lacks a number.
     pub(super) fn rope(&self, head_dim: i32, pairs: RopePairs) -> Result<Rope> {
         let partial = self.partial_rotary_factor.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&partial) {
@@ -94,7 +94,8 @@ impl RopeParameters {
         let dims = (head_dim as f32 * partial) as i32;
         let mut scale = 1.0;
         let frequencies = match self.kind() {
-            // `dynamic` scaling starts beyond max_position_embeddings, where we never go.
+            // `dynamic` scaling starts beyond max_position_embeddings, which sequences never
+            // exceed.
             "default" | "dynamic" => frequencies(dims, dims, theta),
             "linear" => {
                 let factor = self.need("factor", self.factor)?;
@@ -106,8 +107,8 @@ impl RopeParameters {
                 self.yarn(dims, theta)?
             }
             "proportional" => {
-                // The share of pairs that turn, at the speeds they have in a whole head; the others
-                // stand still.
+                // Only part of the pairs rotate, at their frequencies in a whole head; the others
+                // have frequency 0.
                 let mut turning = frequencies((partial * head_dim as f32 / 2.0) as i32 * 2, head_dim, theta);
                 turning.iter_mut().for_each(|f| *f /= self.factor.unwrap_or(1.0));
                 turning.resize(head_dim as usize / 2, 0.0);
@@ -122,7 +123,7 @@ impl RopeParameters {
         Ok(Rope { frequencies, pairs, scale })
     }
 
-    /// What YaRN with `mscale_all_dim` multiplies the softmax scale with; 1 otherwise.
+    /// Factor of the softmax scale for YaRN with `mscale_all_dim`; 1 otherwise.
     pub(super) fn softmax_factor(&self) -> f32 {
         match (self.kind(), self.mscale_all_dim, self.factor) {
             ("yarn", Some(mscale), Some(factor)) if mscale != 0.0 => mscale_of(factor, mscale).powi(2),
