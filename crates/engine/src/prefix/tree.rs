@@ -2,7 +2,8 @@
 //! about the stored state.
 //!
 //! A node holds consecutive tokens and their span; at its end it may hold a snapshot. Evicted nodes
-//! keep their tokens for a while as tombstones, so that eviction can be told from a first request.
+//! keep their tokens for a while as tombstones, so that eviction can be distinguished from a first
+//! request.
 
 mod evict;
 #[cfg(test)]
@@ -43,7 +44,7 @@ struct Node<S, C> {
     tokens: Vec<u32>,
     /// Keyed by first token.
     children: BTreeMap<u32, usize>,
-    /// `None` once evicted; then no descendant has one either.
+    /// `None` if evicted or never stored; then no descendant has one either.
     span: Option<S>,
     /// The span is missing because it did not fit into the cache, even alone.
     too_large: bool,
@@ -278,8 +279,8 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         self.nodes[i].too_large = false;
     }
 
-    /// Splits node `i` after `at` tokens and returns the upper node; `i` itself if it has only
-    /// those.
+    /// Splits node `i` after `at` tokens and returns the upper node; `i` itself if it has no
+    /// others.
     fn split(&mut self, i: usize, at: usize) -> usize {
         if at == self.nodes[i].tokens.len() {
             return i;

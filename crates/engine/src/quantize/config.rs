@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 /// `model_type`s that mlx-lm has only under the name of the multimodal model.
 const ALSO_SEE: &[(&str, &str)] = &[("qwen3_5_text", "qwen3_5"), ("qwen3_5_moe_text", "qwen3_5_moe")];
 
-/// The source's config.json with the changes. Loaders see by the scales which tensors are
-/// quantised.
+/// The source's config.json with the changes. Loaders recognise quantised tensors by their scales.
 pub(super) fn config(source: &Value, q: Quantization, has_mtp: bool) -> Value {
     let mut config = source.clone();
     let quantization = json!({ "group_size": q.group_size, "bits": q.bits, "mode": q.mode.name() });

@@ -156,7 +156,7 @@ fn reclaim(path: &Path, out: &Path) -> Result<File, QuantizeError> {
         return Err(taken());
     }
     let lock = lock_folder(File::open(path.join(LOCK)).map_err(fail)?, path, out)?;
-    // Again: its run may have gone on before the lock.
+    // Checked again: that run may have continued before the lock was taken.
     let files = leftovers(path).map_err(fail)?.ok_or_else(taken)?;
     files.iter().try_for_each(fs::remove_file).map_err(fail)?;
     Ok(lock)

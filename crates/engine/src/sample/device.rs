@@ -1,4 +1,5 @@
-//! Sampling where the logits are, on an NVIDIA GPU, for draws without filters: the CPU's tokens.
+//! Samples on an NVIDIA GPU, where the logits are, for draws without filters; gives the CPU's
+//! tokens.
 
 use mlx::Array;
 use nn::PlainDraw;

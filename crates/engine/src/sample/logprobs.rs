@@ -6,7 +6,7 @@ use nn::top_k;
 use super::log_sum_exp;
 use crate::api::TokenLogprobs;
 
-/// Log-probabilities of chosen tokens, on their way.
+/// Log-probabilities of chosen tokens, not read back yet.
 pub(crate) struct Logprobs {
     /// Uint32 `[n]`.
     chosen: Array,
@@ -17,7 +17,8 @@ pub(crate) struct Logprobs {
 }
 
 impl Logprobs {
-    /// Of `chosen` `[n]` and the `top` likeliest tokens under float32 `logits` `[n, vocab_size]`.
+    /// Log-probabilities of `chosen` `[n]` and of the `top` likeliest tokens, under float32
+    /// `logits` `[n, vocab_size]`.
     pub(crate) fn of(logits: &Array, chosen: Array, top: usize) -> Logprobs {
         let n = logits.dim(0);
         let total = log_sum_exp(logits).reshape(&[n, 1]);

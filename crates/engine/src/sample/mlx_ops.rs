@@ -1,4 +1,4 @@
-//! Sampling with MLX's own operations, row by row: on GPUs, until they have a kernel.
+//! Sampling with MLX's own operations, row by row: on MLX's GPUs, until they have a kernel.
 
 use kernels::{PastToken, SampleError};
 use mlx::{Array, Dtype, OutputSpec};
@@ -35,7 +35,7 @@ impl Draw {
     fn sample(&self, logits: &Array, pending: &[Array]) -> (Array, Array) {
         let minus_infinity = Array::scalar(f32::NEG_INFINITY, Dtype::Float32);
         let mut adjusted = self.adjusted(logits, pending);
-        // Tokens whose logit bias and penalties have made infinite cannot be chosen.
+        // Tokens whose logits bias or penalties made infinite cannot be chosen.
         adjusted = is_finite(&adjusted).select(&adjusted, &minus_infinity);
         let allowed = self.allowed.as_ref().and_then(|allowed: &TokenSet| allowed.array(adjusted.dim(0)));
         if let Some(allowed) = allowed {

@@ -72,7 +72,7 @@ impl Sampler {
         }
     }
 
-    /// Appends a generated token that was read back to the history.
+    /// Appends to the history a generated token that was read back.
     pub(crate) fn push(&mut self, token: u32) {
         if let Some(history) = &mut self.history {
             history.push(token);
@@ -94,7 +94,7 @@ impl Sampler {
         (0..=draft.len()).map(|row| (draw(row), self.pending.clone())).collect()
     }
 
-    /// Remembers a token, uint32 `[1]`, that was sampled and is read back later.
+    /// Records a token, uint32 `[1]`, that was sampled and is read back later.
     fn await_token(&mut self, token: &Array) {
         if self.history.is_some() {
             self.pending.push(token.clone());

@@ -11,7 +11,7 @@ impl Weights {
         self.mlp_with(hidden, intermediate, activation, false)
     }
 
-    /// As [`mlp`](Weights::mlp), with biases on all three projections if `bias`.
+    /// Like [`mlp`](Weights::mlp), with biases on all three projections if `bias`.
     pub(crate) fn mlp_with(
         &self,
         hidden: i32,

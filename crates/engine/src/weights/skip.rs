@@ -2,7 +2,7 @@
 
 use mlx::{Dtype, quant::Quantization};
 
-/// What `quantize` does with a tensor.
+/// The action of `quantize` for a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Quantises it.

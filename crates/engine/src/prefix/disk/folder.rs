@@ -96,7 +96,7 @@ pub fn clear(root: &Path) -> io::Result<(usize, u64)> {
         }
         // It can be measured again.
         existing(fs::remove_file(folder.join(LAYER_PROFILE_FILE)))?;
-        // Fails, and may, if the folder has other files.
+        // May fail: the folder may have other files.
         let _ = fs::remove_dir(folder);
     }
     Ok((files, bytes))
@@ -144,8 +144,8 @@ pub(super) fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Marks files as used, each slightly later than the ones that depend on it, so that those are
-/// evicted first.
+/// Marks files as used, each slightly later than the ones that depend on it, so that dependent
+/// files are evicted first.
 pub(super) fn touch(paths: &[PathBuf]) {
     let now = SystemTime::now();
     for (i, path) in (0..).zip(paths) {

@@ -195,7 +195,7 @@ impl DiskTier {
     }
 
     /// Turns state that was read into arrays, within `budget` bytes. Removes invalid files and
-    /// retries without them; `memory` is what is stored besides.
+    /// retries without them; `memory` is the state in memory.
     ///
     /// # Errors
     /// Out of memory; the load is dropped.
