@@ -8,10 +8,10 @@ use super::{
     step_costs::StepCosts,
 };
 
-/// Least relative gain of a row for which a draft is made.
+/// Minimum relative gain of a row for which a draft is made.
 const MIN_GAIN: f64 = 0.02;
-/// The same if the drafter has to catch up first and a past answer to a similar prompt is known:
-/// short answers do not earn catch-up back.
+/// Minimum relative gain if the drafter has to catch up first and a past answer to a similar prompt
+/// is known: short answers do not earn catch-up back.
 const MIN_GAIN_WITH_CATCH_UP: f64 = 0.1;
 /// Share of a sequence's time that drafts may cost more than they save.
 const MAX_LOSS: f64 = 0.015;
@@ -34,7 +34,7 @@ const SHARED_WEIGHT: f64 = 6.0;
 const PRIOR_WEIGHT: f64 = 8.0;
 /// Weight of past drafts of all sequences when another one is verified.
 const SHARED_DECAY: f64 = 0.99;
-/// Tokens that a step with a draft generates, about.
+/// Approximate tokens that a step with a draft generates.
 const TOKENS_PER_DRAFT: f64 = 2.0;
 /// Assumed tokens of an answer before the first one has finished.
 const DEFAULT_LENGTH: f64 = 32.0;
@@ -44,16 +44,16 @@ const PROMPT_WEIGHT: f64 = 0.3;
 const LENGTH_WEIGHT: f64 = 0.2;
 /// Weight of the latest draft in each drafter's share of recent drafts.
 const SHARE_WEIGHT: f64 = 0.02;
-/// Least share of a drafter, so that drafters without recent drafts are still considered.
+/// Minimum share of a drafter, so that drafters without recent drafts are still considered.
 const MIN_SHARE: f64 = 0.05;
 /// Plain steps that drafts may cost before they have saved any.
 const INITIAL_SLACK: f64 = 1.0;
-/// Most saved plain steps that drafts may cost again.
+/// Maximum saved plain steps that drafts may cost again.
 const MAX_SLACK: f64 = 8.0;
 /// Share of the expected answer to a similar prompt that drafts may cost: short answers do not earn
 /// catch-up back.
 const MAX_SHARE_OF_ANSWER: f64 = 0.1;
-/// Most plain steps that probes may cost at a time.
+/// Maximum plain steps that probes may cost at a time.
 const MAX_PROBE_BUDGET: f64 = 4.0;
 /// A sequence is expected to become at most this many times as long as it is.
 const MAX_GROWTH: f64 = 4.0;
@@ -110,7 +110,7 @@ pub(super) struct DraftOption {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SequenceLength {
     pub generated: usize,
-    /// Most tokens still to come.
+    /// Maximum tokens still to come.
     pub max_remaining: usize,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct TargetView<'a> {
     pub tokens: &'a [u32],
     /// Tokens that the request's constraint forces next.
     pub forced: &'a [u32],
-    /// Most tokens of a draft, so that the token after it still belongs to the answer.
+    /// Maximum tokens of a draft, so that the token after it still belongs to the answer.
     pub max_draft: usize,
     pub caches: &'a mut [Cache],
     pub speculation: &'a mut SequenceSpeculation,

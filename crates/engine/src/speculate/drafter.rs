@@ -116,8 +116,8 @@ pub(crate) struct DrafterInfo {
     pub relative_cost: f64,
     /// Milliseconds of a drafted token, or of a whole block, measured at load; 0 if not measured.
     pub latency: f64,
-    /// Most tokens of a draft that takes one pass, whatever its length; `None` if each token takes
-    /// a pass.
+    /// Maximum tokens of a draft that takes one pass, whatever its length; `None` if each token
+    /// takes a pass.
     pub block_size: Option<usize>,
     /// Whether it computes on the sequences' own caches.
     pub uses_target_cache: bool,
@@ -143,7 +143,7 @@ pub(crate) struct DraftRequest<'a> {
     pub tokens: &'a [u32],
     /// Tokens of the prompt.
     pub prompt: usize,
-    /// Most tokens of the draft, at least one.
+    /// Maximum tokens of the draft, at least one.
     pub depth: usize,
     /// Drafters sample as the model does, with the same noise at each position: more tokens match.
     pub sampling: &'a Sampling,
@@ -210,8 +210,8 @@ impl fmt::Debug for DrafterState {
 pub(crate) struct Draft {
     pub tokens: Vec<u32>,
     /// The drafter's confidence, below [`CONFIDENCE_BINS`]; the acceptance of each bin is learned.
-    /// Only [free](DrafterInfo::is_free) drafts are made before they are chosen, so only theirs is
-    /// used for that.
+    /// Only [free](DrafterInfo::is_free) drafts are made before they are chosen, so only their bins
+    /// are used in the choice.
     pub confidence_bin: usize,
 }
 

@@ -31,8 +31,8 @@ pub(crate) use self::{
 pub use self::{drafters::scripted::Script, step_costs::StepTimes};
 
 pub(crate) use crate::api::MAX_DEPTH;
-/// Most drafted tokens in a step, over all its rows.
+/// Maximum drafted tokens in a step, over all its rows.
 pub(crate) const MAX_STEP_DRAFT: usize = 32;
 
-// A window cache keeps at least a draft of tokens beyond its reach.
+// A window cache keeps at least a draft's tokens before its window.
 const _: () = assert!(MAX_DEPTH < crate::cache::REWINDABLE as usize);

@@ -7,9 +7,9 @@ use super::acceptance::AcceptanceByBin;
 
 /// Tokens of a prompt that are compared.
 const PREFIX: usize = 64;
-/// Fewest common tokens that count, unless the prompts are equal.
+/// Minimum common tokens that count, unless the prompts are equal.
 const MIN_COMMON: usize = 12;
-/// Most prompts that are remembered.
+/// Maximum prompts that are remembered.
 const MAX_PROMPTS: usize = 64;
 
 /// A bounded list of past answers, the latest first.

@@ -1,5 +1,4 @@
-//! Owns the drafters and the controller: calibration, hidden states, and what is learned from
-//! steps.
+//! Owns the drafters and the controller: calibration, hidden states, and learning from steps.
 
 mod drafting;
 
@@ -238,8 +237,8 @@ impl Speculator {
         }
     }
 
-    /// Learns from a step that was read: what it brought the sequences that decode, and the
-    /// milliseconds it took, if nothing else was in it.
+    /// Learns from a step that was read: the tokens of the decoding sequences, and its milliseconds
+    /// if all rows decoded.
     pub(crate) fn on_step<'a>(
         &mut self,
         running: impl Iterator<Item = TargetView<'a>>,
@@ -281,7 +280,7 @@ impl Speculator {
         &mut self.controller.costs
     }
 
-    /// Learns from a finished sequence. It is to be [released](Speculator::release) too.
+    /// Learns from a finished sequence. [Release](Speculator::release) it too.
     pub(crate) fn on_finished(
         &mut self,
         speculation: &SequenceSpeculation,

@@ -15,12 +15,13 @@ const MAX_OWN_WEIGHT: f64 = 0.4;
 /// can only have made the measurement at load too large, and a draft that costs more after all is
 /// within the allowance.
 const UNVERIFIED_SHARE: f64 = 0.75;
-/// Most by which a step that ran raises the cost of wider steps that did not: it may have run
-/// beside other programs.
+/// Maximum factor by which a step that ran raises the cost of wider steps that did not: it may have
+/// run beside other programs.
 const MAX_CORRECTION: f64 = 1.1;
 /// A measurement this many times off shows other programs on the machine.
 const OUTLIER: f64 = 2.5;
-/// Least and most cost of a drafted token in a batch relative to its cost in a step of one row.
+/// Minimum and maximum cost of a drafted token in a batch relative to its cost in a step of one
+/// row.
 const MIN_BATCH_RATIO: f64 = 0.1;
 const MAX_BATCH_RATIO: f64 = 10.0;
 
@@ -58,7 +59,7 @@ struct WidthCost {
 }
 
 /// Cost of steps of one number of rows. Each row has a past of its own, so width alone does not
-/// tell.
+/// determine it.
 #[derive(Clone, Copy, Debug, Default)]
 struct BatchCost {
     /// Milliseconds without drafts.

@@ -58,7 +58,7 @@ fn script(acceptance_rate: f64, answers: Vec<(Vec<u32>, Vec<u32>)>) -> Script {
     Script { answers, acceptance_rate, vocab_size: 250, seed: 5 }
 }
 
-/// An engine without a thread: the test takes its steps.
+/// An engine without a thread: the test runs its ticks.
 pub(super) struct Bench {
     engine_loop: EngineLoop,
     engine: Engine,
@@ -129,7 +129,7 @@ impl Bench {
         compared
     }
 
-    /// One turn of the engine loop.
+    /// One tick of the engine loop.
     pub(super) fn turn(&mut self) {
         assert!(self.engine_loop.tick(&self.messages, &self.heartbeat));
     }

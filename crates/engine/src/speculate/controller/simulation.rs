@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::*;
 
-/// Step costs: milliseconds of a step of one token, and of per_token further token.
+/// Step costs: milliseconds of a step of one token, and of each further token.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
     pub step: f64,
@@ -21,8 +21,7 @@ pub(super) struct SimulatedDrafter {
     /// Acceptance of its first token, and of tokens after an accepted one; and the prior.
     pub right: [f64; 2],
     pub prior: f64,
-    /// Milliseconds for per_token token of a draft, and for catch-up before an answer's first
-    /// draft.
+    /// Milliseconds for each token of a draft, and for catch-up before an answer's first draft.
     pub per_token: f64,
     pub catch_up_cost: f64,
     /// Probability that it has a draft; below 1, its drafts are free.
@@ -80,7 +79,7 @@ impl Simulation {
         self.chance(2 * drafter as u64 + 1, at) < self.drafters[drafter].right[before.min(1)]
     }
 
-    /// How many times as long everything takes now. It changes every 20 steps.
+    /// The current slowdown factor; it changes every 20 steps.
     fn slowed(&self) -> f64 {
         let mut hash = DefaultHasher::new();
         (self.steps / 20).hash(&mut hash);

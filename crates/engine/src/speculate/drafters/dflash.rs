@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Most hidden states that wait for the next draft: they take more memory than the keys and values
-/// made of them.
+/// Maximum hidden states that wait for the next draft: they take more memory than the keys and
+/// values made of them.
 pub(crate) const MAX_PENDING: usize = 256;
 /// Assumes that the drafter's confidence predicts acceptance.
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.15, 0.4, 0.55, 0.65, 0.75, 0.9];

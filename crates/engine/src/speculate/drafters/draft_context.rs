@@ -6,7 +6,7 @@ use nn::Recurrence;
 
 use crate::{cache::Cache, prefix::common};
 
-/// Positions of a draft to which recurrent state can return without being computed again.
+/// Maximum positions of a draft to which recurrent state can return without being computed again.
 pub(crate) const ROLLBACK_POINTS: usize = 8;
 
 pub(crate) struct DraftContext {

@@ -32,7 +32,7 @@ pub(crate) struct DraftModel {
     model: Rc<dyn Model>,
     /// Costs of its steps.
     costs: StepCosts,
-    /// Most tokens computed in one call to catch up.
+    /// Maximum tokens computed in one call to catch up.
     chunk: usize,
     /// State of finished sequences, for those with the same prefix.
     prefix: PrefixCache,

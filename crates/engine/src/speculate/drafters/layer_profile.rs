@@ -18,7 +18,7 @@ use crate::{
 const TRIED: [usize; 4] = [1, 2, 3, 4];
 /// Assumed cost of verifying another token, relative to a plain step, when trials are compared.
 const VERIFICATION_COST: f64 = 0.1;
-/// Most tokens of a draft when trials are compared.
+/// Maximum tokens of a draft when trials are compared.
 const DEPTH: i32 = 8;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

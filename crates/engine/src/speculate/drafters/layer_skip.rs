@@ -24,7 +24,7 @@ use crate::{
 
 /// Name of the drafter.
 pub(crate) const LAYER_SKIP: &str = "self";
-/// Least mean probability of a draft's tokens, by the skipping model, for each confidence bin.
+/// Minimum mean probability of a draft's tokens, by the skipping model, for each confidence bin.
 const BIN_STARTS: [f64; CONFIDENCE_BINS] = [0.0, 0.3, 0.5, 0.7, 0.85, 0.95];
 const PRIOR: [f64; CONFIDENCE_BINS] = [0.3, 0.4, 0.5, 0.65, 0.8, 0.9];
 
@@ -72,7 +72,7 @@ impl LayerSkip {
         Some(layer_skip)
     }
 
-    /// Without the `skipped` layers, in drafts of at least this probability.
+    /// Skips these layers; drafts end below this probability.
     #[cfg(test)]
     pub(crate) fn without(model: Rc<dyn Model>, skipped: Vec<usize>, min_probability: f64) -> LayerSkip {
         LayerSkip {
@@ -92,7 +92,8 @@ impl LayerSkip {
     }
 
     /// Cost of a drafted token relative to a plain step. Another token costs this much and saves a
-    /// step if all before it are accepted, so this is also the least probability at which it pays.
+    /// step if all before it are accepted, so this is also the minimum probability at which it
+    /// pays.
     fn relative_cost(&self) -> f64 {
         1.0 - self.skipped.len() as f64 / self.model.layers() as f64
     }
@@ -225,8 +226,8 @@ impl<'a, 'b> SkipRow<'a, 'b> {
         SkipRow { request, sampler, tokens: vec![], probability: 1.0 }
     }
 
-    /// Whether the draft gets another token. Verifying the first one is paid for, whatever its
-    /// probability.
+    /// Whether the draft gets another token. The first one is always drafted: its verification is
+    /// already paid for.
     fn grows(&self, min_probability: f64) -> bool {
         self.tokens.len() < self.request.depth
             && (self.tokens.is_empty() || self.probability >= min_probability)

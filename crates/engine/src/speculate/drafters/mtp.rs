@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Most hidden states that wait for the head. Older ones are dropped and the head does without
-/// them, so that a long prompt, or a long time without drafts, costs nothing; see
+/// Maximum hidden states that wait for the head. Older ones are dropped and not given to the head,
+/// so that a long prompt, or a long time without drafts, costs nothing; see
 /// docs/adr/0015-mtp-head.md.
 pub(crate) const MAX_PENDING: usize = 256;
 /// Cost of a drafted token relative to a plain step of merlin: one layer of thirteen, and the
@@ -192,7 +192,7 @@ pub(crate) struct HeadRow<'a> {
     pub context: &'a mut HeadContext,
     /// All known tokens: the hidden states of all but the last were observed.
     pub tokens: &'a [u32],
-    /// Most tokens to draft.
+    /// Maximum tokens to draft.
     pub depth: usize,
 }
 

@@ -1,6 +1,6 @@
 //! Prompt lookup: drafts what followed the last time that prompt and output ended as they do now
-//! (Saxena, "Prompt Lookup Decoding", 2023), or what a table of n-grams knows where they did not.
-//! Reads token ids alone.
+//! (Saxena, "Prompt Lookup Decoding", 2023), or the continuation in an n-gram table if that is more
+//! confident. Reads token ids alone.
 
 use std::sync::Arc;
 

@@ -32,7 +32,8 @@ pub(super) struct NgramIndex {
     /// Position after the latest occurrence of a pair, other than the one at the end.
     pairs: HashMap<[u32; MIN_MATCH], u32>,
     anchors: HashMap<[u32; ANCHOR], u32>,
-    /// By position after an anchor: the same for its previous occurrence; 0: none.
+    /// For each position after an anchor: the position after its previous occurrence; 0 if there is
+    /// none.
     previous: Vec<u32>,
     best: Option<Match>,
     /// Where a copy ended, and the number of tokens since then.
@@ -181,7 +182,7 @@ fn confidence_bin(length: usize) -> usize {
     BIN_STARTS.iter().rposition(|&start| length >= start).unwrap_or(0)
 }
 
-/// How many tokens before `position` are those at the end.
+/// Number of tokens before `position` that match the tokens at the end.
 fn common(tokens: &[u32], position: usize) -> usize {
     let backwards = tokens[..position].iter().rev().zip(tokens.iter().rev());
     backwards.take(MAX_MATCH).take_while(|(a, b)| a == b).count()

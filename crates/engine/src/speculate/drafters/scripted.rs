@@ -10,7 +10,7 @@ use crate::speculate::{
 /// Answers and acceptance rate of a [`ScriptedDrafter`].
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// Prompts, and what plain decoding answers.
+    /// Prompts, and the answers of plain decoding.
     pub answers: Vec<(Vec<u32>, Vec<u32>)>,
     /// Probability that a drafted token is right if those before it are.
     pub acceptance_rate: f64,

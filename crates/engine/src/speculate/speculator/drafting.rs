@@ -12,7 +12,7 @@ use crate::speculate::{
     sequence_speculation::{SpeculationMode, UnusedDraft},
 };
 
-/// One step of this many goes without drafts.
+/// One step in this many goes without drafts.
 const PLAIN_STEP_EVERY: usize = 64;
 
 /// A draft that is made together with those of other sequences. Ordered by drafter, then by
@@ -119,7 +119,7 @@ impl Speculator {
         self.since_plain == 0
     }
 
-    /// Has one drafter make the planned drafts.
+    /// Lets one drafter make the planned drafts.
     fn draft_batch<T: DraftTarget>(
         &mut self,
         running: &mut [T],
