@@ -1,7 +1,7 @@
 //! Whole answers on an NVIDIA GPU, or on an emulated one, against the CPU's. A binary of its own:
 //! the device is that of the process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../nn/tests/cuda/emulation.rs"]
@@ -82,7 +82,7 @@ impl ConstraintState for Even {
     }
 }
 
-/// Tokens of requests that run together, with what is told of their log-probabilities.
+/// Tokens of requests that run together, with their log-probabilities as text.
 fn answers(engine: &Engine, requests: &[Request]) -> Vec<Vec<(u32, String)>> {
     let submitted: Vec<_> = requests
         .iter()

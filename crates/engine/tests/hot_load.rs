@@ -1,7 +1,7 @@
 //! Engines that share a memory limit. A binary of its own with one test: the limit is that of the
 //! process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 #[path = "it/support/checkpoint.rs"]

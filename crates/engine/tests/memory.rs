@@ -1,6 +1,6 @@
 //! Peak memory of loading. A binary of its own: the peak is that of the process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 #[expect(dead_code, reason = "this test writes a manifest of its own")]

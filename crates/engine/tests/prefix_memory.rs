@@ -1,7 +1,7 @@
 //! Memory of the prefix cache equals its own count. A separate binary: memory is measured per
 //! process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 #[path = "it/support/checkpoint.rs"]

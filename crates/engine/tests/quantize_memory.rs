@@ -1,6 +1,6 @@
 //! Peak memory of quantising. A binary of its own: the peak is that of the process.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 #![cfg(target_os = "linux")]
 

@@ -93,7 +93,7 @@ fn damaged_state_file_is_removed_and_not_used() {
                         "{golden}, {how}: a damaged file is still there"
                     );
                 }
-                // State written in its model is sound.
+                // State written in its place is sound.
                 let again = ask(&model.warm(), &prompt);
                 assert_eq!(
                     (again.usage.cache.source, again.tokens),

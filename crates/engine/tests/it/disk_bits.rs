@@ -147,7 +147,7 @@ fn compressed_files_are_smaller_and_answers_close() {
     }
 }
 
-/// Neither side finds what the other wrote, not even if its files are put in model.
+/// Neither side finds what the other wrote, not even if its files are put in place.
 #[test]
 fn formats_do_not_mix() {
     for golden in ["qwen3-a", "qwen3_5-text-sharded"] {

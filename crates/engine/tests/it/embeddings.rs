@@ -145,7 +145,7 @@ fn embedding_of_a_bad_prompt_is_refused() {
     assert!(matches!(submit(vec![1 << 20]), Some(RequestError::TokenOutOfRange { .. })));
 }
 
-/// As Qwen3-Embedding is published.
+/// Qwen3-Embedding is published like this.
 #[test]
 fn checkpoint_without_the_prefix_of_its_names_loads() {
     let folder = checkpoint::folder("qwen3-a");

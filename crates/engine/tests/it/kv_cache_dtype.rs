@@ -26,7 +26,8 @@ fn bfloat16_keys_and_values_take_half_the_memory() {
     }
 }
 
-/// As with float32 ones: by chunks, beside others, with drafts, from the cache and after a restart.
+/// The answer does not depend on chunks, batch neighbours, drafts, the cache or a restart, as with
+/// float32 keys and values.
 #[test]
 fn answers_with_bfloat16_keys_depend_on_the_request_alone() {
     for golden in MODELS {

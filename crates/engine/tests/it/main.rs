@@ -1,7 +1,7 @@
 //! Integration tests of the engine. Tests that need a process of their own are binaries beside this
 //! folder.
 
-// A panic is the verdict of a test.
+// Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
 mod broken;

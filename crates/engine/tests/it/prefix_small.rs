@@ -1,5 +1,5 @@
-//! A prefix cache that is too small for a prompt: it keeps as much as fits, says what did not, and
-//! costs nothing.
+//! A prefix cache that is too small for a prompt: it keeps as much as fits, reports what did not
+//! fit, and costs nothing.
 
 use std::{sync::Arc, time::Instant};
 

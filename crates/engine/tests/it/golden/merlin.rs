@@ -1,5 +1,5 @@
-//! The built-in model in bfloat16, as it was before it was quantised: how likely it finds a text,
-//! by transformers in float32 and by the engine; and what the default precision costs each format
+//! The built-in model in bfloat16, as it was before it was quantised: its perplexity of a text, by
+//! transformers in float32 and by the engine; and the cost of the default precision for each format
 //! of its copies.
 
 use std::{collections::HashMap, fs, ops::ControlFlow, path::Path, sync::mpsc};
