@@ -61,7 +61,7 @@ pub enum Error {
     Message {
         /// Its index in the request.
         index: usize,
-        /// What is wrong with it.
+        /// The reason.
         message: String,
     },
     /// A stop string is empty.

@@ -34,7 +34,7 @@ pub struct ToolSet {
 pub struct InvalidTools {
     /// The field, such as `tools[1].function.name`.
     pub field: String,
-    /// What is wrong with it.
+    /// The reason.
     pub message: String,
 }
 

@@ -80,7 +80,7 @@ pub(super) fn parameter(tool: &Tool, name: &str, required: bool) -> Parameter {
     Parameter { name: name.to_owned(), schema, required, types }
 }
 
-/// The JSON types that a schema accepts, as far as its keywords tell; else all.
+/// The JSON types that a schema accepts, as far as its keywords restrict them; else all.
 fn types(schema: &Value, root: &Value, refs: usize) -> BTreeSet<&'static str> {
     let named = |name: &str| match name {
         "integer" => Some("number"),

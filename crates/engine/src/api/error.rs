@@ -10,7 +10,7 @@ pub enum LoadError {
     File {
         /// Path or name of the file.
         path: String,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
     /// A value of config.json is missing, invalid or not supported.
@@ -45,7 +45,7 @@ pub enum LoadError {
     BadTensor {
         /// Name of the tensor.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         message: String,
     },
     /// The checkpoint has tensors that the model does not use.

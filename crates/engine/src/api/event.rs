@@ -10,7 +10,7 @@ pub enum Event {
     PromptProgress {
         /// Prompt tokens whose state is computed or reused.
         processed: usize,
-        /// Those reused instead of computed.
+        /// Prompt tokens that were reused instead of computed.
         cached: usize,
     },
     /// With `prompt_logprobs`: one entry per prompt token, the first `None`; comes before any

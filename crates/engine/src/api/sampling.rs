@@ -105,7 +105,7 @@ const fn parameter(
 /// The range of one parameter; inclusive, except that `above` excludes the lower end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingRange {
-    /// As in a request and in generation_config.json.
+    /// Its name in requests and in generation_config.json.
     pub name: &'static str,
     /// The smallest value.
     pub least: f32,

@@ -79,7 +79,7 @@ pub enum NgramTableError {
     Damaged {
         /// The table.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
     /// The table has token ids of another tokenizer.
