@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub env: Arc<TokenEnv>,
     pub tokenizer: Arc<Tokenizer>,
     pub eos_ids: Vec<u32>,
-    /// Tokens of one or two line feeds, with their number.
+    /// The tokens of one and of two line feeds, with that number.
     pub line_feeds: Vec<(u32, usize)>,
     /// Tokens that complete a text, by the texts and the preceding text.
     pub completing: Mutex<HashMap<WatchedText, Arc<[u32]>>>,

@@ -125,7 +125,7 @@ impl Shared {
         bytes.strip_prefix(&[llguidance::toktrie::TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes)
     }
 
-    /// Tokens after which one of `texts` is complete and something follows it.
+    /// Tokens that complete one of `texts` and continue after it.
     fn completing(&self, texts: &[Vec<u8>], tail: &[u8]) -> Arc<[u32]> {
         let key = (texts.to_vec(), tail.to_vec());
         let mut known = self.completing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use mlx::quant::Quantization;
 use serde_json::Value;
 
-/// A model's files, or what replaces them.
+/// The source of a model's files.
 #[derive(Clone, Debug)]
 pub enum Checkpoint {
     /// A Hugging Face folder: config.json, safetensors, optionally generation_config.json.

@@ -26,7 +26,8 @@ impl EngineLoop {
         if let [only] = involved[..]
             && let Some(at) = self.running.iter().position(|s| s.id == only)
         {
-            // The state that it resumed from may be to blame: it gets one more chance without.
+            // The state that it resumed from may be to blame: the sequence gets one more try
+            // without it.
             let sequence = &mut self.running[at];
             match sequence.phase.has_resumed() && !sequence.reuse.bypass_cache && !out_of_memory {
                 true => sequence.reuse.bypass_cache = true,

@@ -74,8 +74,8 @@ pub(super) fn sanitize(config: &Value, name: &str) -> Option<String> {
         .then(|| name.replace(".mlp.switch_mlp.", ".mlp.experts."))
 }
 
-/// MLX's layout has norm weights without the hub's offset of -1, and convolutions as `[channels,
-/// width, 1]`; mlx-lm converts both or neither, for later Qwens when it loads them.
+/// MLX's layout stores the whole norm weight and convolutions as `[channels, width, 1]`; mlx-lm
+/// converts both or neither, and converts later Qwens when it loads them.
 pub(super) const LAYOUT: &[Rule] = &[
     copy_rule(".linear_attn.conv1d.weight", &[(".linear_attn.conv1d.weight", Transposed)]),
     copy_rule("input_layernorm.weight", &[("input_layernorm.weight", PlusOne)]),

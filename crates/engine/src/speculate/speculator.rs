@@ -238,7 +238,7 @@ impl Speculator {
     }
 
     /// Learns from a step that was read: the tokens of the decoding sequences, and its milliseconds
-    /// if all rows decoded.
+    /// if all rows decoded, with all layers.
     pub(crate) fn on_step<'a>(
         &mut self,
         running: impl Iterator<Item = TargetView<'a>>,

@@ -4,9 +4,9 @@
 const NEW_WEIGHT: f64 = 0.15;
 /// Weight of a new measurement in the machine's speed, for a width that is measured all the time.
 const SPEED_WEIGHT: f64 = 0.25;
-/// Weight of a new measurement in the width's own cost: at least, added for each step of another
-/// width since the last one, divided by the number of measurements while there are few, and at
-/// most.
+/// Weight of a new measurement in the width's own cost: the first constant, plus the second for
+/// each step of another width since the last measurement; at least the third divided by the number
+/// of measurements; at most the fourth.
 const MIN_OWN_WEIGHT: f64 = 0.05;
 const RARE_WEIGHT: f64 = 0.01;
 const EARLY_WEIGHT: f64 = 0.8;
@@ -130,7 +130,8 @@ impl StepCosts {
     pub(crate) fn step(&self, width: usize) -> Option<f64> {
         let at = self.steps.partition_point(|step| step.width < width);
         let first = self.steps.first()?.ms;
-        // Drafted tokens that proved cheaper or dearer than at load are so in wider steps as well.
+        // Drafted tokens that proved cheaper or dearer than at load are assumed to be so in wider
+        // steps as well.
         let proved = self.steps[..at].iter().rev().find(|step| step.num_runs > 0.0 && step.width > 1);
         let share = self.unverified_share;
         let correction = proved.map_or(share, |step| (step.ms / step.first).clamp(share, MAX_CORRECTION));
@@ -148,8 +149,8 @@ impl StepCosts {
             (Some(a), Some(b)) => {
                 a.ms + (b.ms - a.ms) * (width - a.width) as f64 / (b.width - a.width) as f64
             }
-            // Proportional is too much for wide steps, which makes them unlikely, and right for
-            // narrow ones.
+            // Proportional to the width: right for narrow steps, too much for wide ones, which
+            // makes those unlikely.
             (Some(a), None) => a.ms * width as f64 / a.width as f64,
             (None, right) => right?.ms,
         };

@@ -88,7 +88,7 @@ impl Rig {
     }
 }
 
-/// A megabyte for each token, and room for `tokens` of them: far more than is really taken.
+/// A megabyte per token, far more than is really taken, and a limit of `tokens` of them.
 fn room_for(tokens: usize) -> Memory {
     Memory { limit: Some(tokens << 20), token: 1 << 20, ..Memory::default() }
 }
@@ -118,7 +118,7 @@ fn has_ended((_, events): &Running) -> bool {
 
 #[test]
 fn interactive_request_after_a_held_background_one_is_admitted_at_once() {
-    // State is rounded up to 512 tokens for each of them.
+    // The state of each is rounded up to 512 tokens.
     let mut rig = Rig::plain(room_for(1200));
     let _first = rig.submit(plain(10, 60, Priority::Background));
     rig.round();
@@ -169,7 +169,7 @@ fn requests_that_may_take_the_whole_context_run_together_and_outgrow_the_limit()
     free.finish();
     let expected = running.each_ref().map(tokens);
 
-    // Room for one whole context, with what is left for growing, and for three beginnings.
+    // Room for one whole context and its growing buffers, or for the starts of three.
     let mut rig = Rig::plain(room_for(2400));
     let running = requests().map(|request| rig.submit(request));
     rig.round();

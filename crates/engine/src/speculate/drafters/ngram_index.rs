@@ -131,8 +131,9 @@ impl NgramIndex {
         Some(Match { position: position + 1, length: (length + 1).min(MAX_MATCH) })
     }
 
-    /// Where a copy may go on after a change: at the last token if that is near, else as if tokens
-    /// had been replaced by as many others. The match counts as short, or as just long enough.
+    /// Where a copy may continue after a change: after the next occurrence of the last token if
+    /// that is near, else as if tokens had been replaced by equally many others. The match counts
+    /// as short, or as just long enough.
     fn after_change(&mut self, tokens: &[u32]) -> Option<Match> {
         let (position, since) = self.interrupted.take().filter(|(_, since)| *since < MAX_CHANGE)?;
         let (last, before) = tokens.split_last()?;

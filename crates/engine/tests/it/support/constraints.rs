@@ -1,4 +1,4 @@
-//! A constraint whose sets depend on every token so far, and which forces stretches of them.
+//! A constraint whose sets depend on every token so far, and which sometimes forces tokens.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Constraint, ConstraintState, TokenSet};
 #[derive(Debug)]
 pub(crate) struct Winding;
 
-/// A number that stands for the tokens so far, after each of them.
+/// A hash of the tokens so far, before the first and after each of them.
 struct Winds(Vec<u64>);
 
 pub(crate) fn winding() -> Option<Arc<dyn Constraint>> {
@@ -31,7 +31,7 @@ impl Winds {
         let is_known = (20..250).contains(&token);
         match at % 3 {
             0 => token == Winds::forced(at),
-            // One, at least.
+            // At least one token is allowed.
             _ if token == 77 => true,
             _ => is_known && (at >> 8).wrapping_mul(u64::from(token) | 1) >> 7 & 7 == 0,
         }
