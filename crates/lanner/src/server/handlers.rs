@@ -8,7 +8,10 @@ use std::{
 use axum::{
     Extension, Json,
     extract::{FromRequest, Path, Request, State, rejection::PathRejection},
-    http::{HeaderMap, Method, StatusCode, Uri, header::CONTENT_TYPE},
+    http::{
+        HeaderMap, Method, StatusCode, Uri,
+        header::{CONTENT_TYPE, ORIGIN},
+    },
     response::Response,
 };
 use chat::tools::Dialect;
@@ -227,7 +230,8 @@ impl Server {
 }
 
 /// A body of type JSON. A web page cannot send that type to another site without a preflight
-/// request, so requiring it keeps pages from using a server on the user's machine.
+/// request, so requiring it keeps pages from using a server on the user's machine. A body without a
+/// type, as some clients of Ollama send it, is read if no browser sent it.
 pub(super) struct JsonBody(pub Received);
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
@@ -246,6 +250,10 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        // Browsers send at least one of these with every POST.
+        return !headers.contains_key(ORIGIN) && !headers.contains_key("sec-fetch-site");
+    };
+    let value = value.to_str().unwrap_or_default();
     value.split(';').next().is_some_and(|mime| mime.trim().eq_ignore_ascii_case("application/json"))
 }

@@ -252,6 +252,25 @@ fn unreadable_body_is_refused_and_the_server_continues() {
 }
 
 #[test]
+fn body_without_content_type_is_read_unless_a_browser_sent_it() {
+    let server = Setup::default().says("x");
+    let body = br#"{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}"#;
+    let ask = |path: &str, headers: &str| {
+        client::request(server.address, &format!("POST {path}"), headers, body).status
+    };
+    for path in ["/v1/chat/completions", "/api/chat", "/v1/messages"] {
+        assert_eq!(ask(path, ""), 200, "{path}");
+        // Pages that the server answers need the type all the same.
+        let own_page = "Origin: http://localhost\r\n";
+        let page = "Sec-Fetch-Site: cross-site\r\n";
+        for headers in [own_page, page, "Content-Type: text/plain\r\n", "Content-Type: \r\n"] {
+            let status = ask(path, headers);
+            assert!([400, 415].contains(&status), "{path} {headers}: {status}");
+        }
+    }
+}
+
+#[test]
 fn api_key_is_required_on_all_routes_but_health() {
     let server = Setup { api_key: Some("secret"), ..Setup::default() }.says("x");
     let get =
