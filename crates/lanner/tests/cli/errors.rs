@@ -191,8 +191,8 @@ fn prompt_longer_than_the_context_reports_both_lengths() {
         let request = json!({ "prompt": vec![65; CONTEXT + 9], "stream": stream });
         let message =
             check(&server.complete(&request), 400, "prompt".into(), "context_length_exceeded".into());
-        let phrase =
-            "This model's maximum context length is 1000 tokens. However, your prompt has 1009 tokens";
+        // langchain-openai looks for "prompt is too long" in the message.
+        let phrase = "This model's maximum context length is 1000 tokens. However, your prompt is too long: it has 1009 tokens";
         assert!(message.starts_with(phrase), "{message}");
     }
     let request = json!({ "messages": [{ "role": "user", "content": "x".repeat(CONTEXT) }] });

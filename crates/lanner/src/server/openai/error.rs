@@ -57,9 +57,11 @@ impl ApiError {
     }
 
     /// The prompt in `param` leaves no token of the context for an answer; `rest` says by how much.
-    /// Clients shorten their conversations if they read the phrase.
+    /// Clients shorten their conversations if they read OpenAI's phrase, or Anthropic's.
     pub fn context_exceeded(param: &str, context: usize, rest: &str) -> ApiError {
-        let message = format!("This model's maximum context length is {context} tokens. However, {rest}");
+        let message = format!(
+            "This model's maximum context length is {context} tokens. However, your prompt is too long: {rest}"
+        );
         ApiError::invalid(param, message).code("context_length_exceeded")
     }
 
@@ -95,7 +97,7 @@ impl ApiError {
             RequestError::EmptyPrompt => ApiError::invalid(prompt, message),
             RequestError::NoTokensAsked => ApiError::invalid("max_tokens", message),
             RequestError::PromptTooLong { prompt: tokens, context } => {
-                let rest = format!("your prompt has {tokens} tokens; shorten it by {}", tokens + 1 - context);
+                let rest = format!("it has {tokens} tokens; shorten it by {}", tokens + 1 - context);
                 ApiError::context_exceeded(prompt, *context, &rest)
             }
             RequestError::TokenOutOfRange { .. } => ApiError::new(StatusCode::BAD_REQUEST, message),

@@ -201,7 +201,7 @@ impl<F: ChoiceFormat> OpenAi<F> {
 pub fn prompt_error(error: &PromptError, param: &str) -> ApiError {
     match error {
         PromptError::TooLong { bytes, context } => {
-            let rest = format!("your prompt has {bytes} bytes, which are far more tokens");
+            let rest = format!("it has {bytes} bytes, which are far more tokens");
             ApiError::context_exceeded(param, *context, &rest)
         }
         PromptError::Tools(invalid) => ApiError::invalid(&invalid.field, error.to_string()),
