@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{Error, Result, Template};
+use crate::{Error, Result, Template, late_system};
 
 /// Prepares a request's messages for [`Template::render`]; unknown fields are kept.
 ///
@@ -15,6 +15,8 @@ use crate::{Error, Result, Template};
 /// - Reasoning of earlier turns gets both names that templates use, `reasoning_content` and
 ///   `thinking`, as in transformers.
 /// - The role `developer` becomes `system` if the template does not mention it.
+/// - System messages after the start become reminders in the turns of users and tools if the
+///   template does not write them there.
 ///
 /// # Errors
 /// [`Error::Message`] for a malformed message.
@@ -22,7 +24,12 @@ pub fn prepare(messages: &[Value], template: &Template) -> Result<Vec<Value>> {
     let prepared = messages.iter().enumerate().map(|(index, message)| {
         prepare_message(message, template).map_err(|message| Error::Message { index, message })
     });
-    prepared.collect()
+    let prepared: Vec<Value> = prepared.collect::<Result<_>>()?;
+    let is_late = |pair: &[Value]| !late_system::is_system(&pair[0]) && late_system::is_system(&pair[1]);
+    if prepared.windows(2).any(is_late) && !template.writes_late_system() {
+        return Ok(late_system::into_reminders(prepared));
+    }
+    Ok(prepared)
 }
 
 fn prepare_message(message: &Value, template: &Template) -> std::result::Result<Value, String> {

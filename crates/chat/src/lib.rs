@@ -33,6 +33,7 @@ mod filters;
 pub mod fuzzing;
 pub mod grammar;
 mod json;
+mod late_system;
 mod python;
 mod reasoning;
 mod sandbox;

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::call_form::CallForm;
 use crate::environment::jinja_source;
 use crate::error::{parse_json, read};
+use crate::late_system;
 use crate::sandbox::{Sandbox, budget::Allowance};
 use crate::tokenizer::special_tokens;
 use crate::{Error, Result};
@@ -33,6 +34,8 @@ pub struct Template {
     now: Option<DateTime>,
     /// Found when a conversation first has a call.
     call_form: OnceLock<CallForm>,
+    /// Found when a conversation first has a system message after its start.
+    writes_late_system: OnceLock<bool>,
 }
 
 /// Variables of a template.
@@ -92,7 +95,8 @@ impl Template {
     fn named(sources: BTreeMap<String, String>, special_tokens: Map<String, Value>) -> Result<Self> {
         let jinja = sources.iter().map(|(name, source)| (name.clone(), jinja_source(source)));
         let sandbox = Sandbox::new(jinja.collect())?;
-        Ok(Self { sandbox, sources, special_tokens, now: None, call_form: OnceLock::new() })
+        let (call_form, writes_late_system) = Default::default();
+        Ok(Self { sandbox, sources, special_tokens, now: None, call_form, writes_late_system })
     }
 
     /// Fixes the time of `strftime_now`, for reproducible prompts.
@@ -108,6 +112,11 @@ impl Template {
 
     pub(crate) fn call_form(&self) -> CallForm {
         *self.call_form.get_or_init(|| CallForm::detect(self))
+    }
+
+    /// Whether it writes system messages that follow other turns.
+    pub(crate) fn writes_late_system(&self) -> bool {
+        *self.writes_late_system.get_or_init(|| late_system::is_written(self))
     }
 
     /// Renders the prompt of a conversation.
