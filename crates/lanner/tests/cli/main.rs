@@ -10,6 +10,7 @@ mod bench;
 mod bench_speculate;
 mod cache;
 mod chat;
+mod codex;
 mod commands;
 mod completions;
 mod connections;
