@@ -1,16 +1,12 @@
-"""The official anthropic package for Python: messages, streams, thinking, tools and errors."""
+"""The official anthropic package for Python."""
 
 import json
-import os
-import traceback
+import uuid
 
-try:
-    import anthropic
-except ImportError:
-    print(json.dumps({"skip": "pip install anthropic"}))
-    raise SystemExit
+import anthropic
+from support import ENDLESS, ENDLESS_TOKENS, KEY, TOO_LONG, URL, check_freed, check_raises, report
 
-client = anthropic.Anthropic(base_url=os.environ["LANNER_URL"], api_key="none", max_retries=0)
+client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0)
 WEATHER = {
     "name": "get_weather",
     "description": "Get the weather for a city",
@@ -112,7 +108,8 @@ def stop_sequences():
 
 
 def cache():
-    text = "You know birds of prey, by their cries and by their feathers. " * 20
+    # New in every run: nothing of it may be cached before.
+    text = f"You are {uuid.uuid4()}. " + "You know birds of prey, by their cries and by their feathers. " * 20
     system = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
     first = ask(messages=HELLO, system=system, max_tokens=1).usage
     second = ask(messages=ASK, system=system, max_tokens=1).usage
@@ -127,7 +124,17 @@ def count_tokens():
     assert counted == total, (counted, usage)
 
 
-def errors():
+def structured_output():
+    properties = {"bird": {"type": "string", "maxLength": 20}, "legs": {"enum": [2, 4]}}
+    schema = {"type": "object", "properties": properties, "required": ["bird", "legs"]}
+    schema["additionalProperties"] = False
+    output = {"format": {"type": "json_schema", "schema": schema}}
+    answer = ask(extra_body={"output_config": output, "temperature": 2, "seed": 1})
+    bird = json.loads(answer.content[0].text)
+    assert isinstance(bird["bird"], str) and bird["legs"] in (2, 4) and len(bird) == 2, bird
+
+
+def bad_request():
     image = {"type": "image", "source": {"type": "url", "url": "http://localhost/owl.png"}}
     search = {"type": "web_search_20250305", "name": "web_search"}
     for changes in [
@@ -135,42 +142,45 @@ def errors():
         {"tools": [search]},
         {"messages": []},
     ]:
-        try:
-            ask(**changes)
-        except anthropic.BadRequestError as error:
-            assert error.body["error"]["type"] == "invalid_request_error", error.body
-            assert error.request_id, error
-        else:
-            raise AssertionError(f"not refused: {changes}")
-    try:
-        ask(model="claude-nothing")
-    except anthropic.NotFoundError as error:
-        assert error.body["error"]["type"] == "not_found_error", error.body
-    else:
-        raise AssertionError("another model was not refused")
+        error = check_raises(lambda: ask(**changes), anthropic.BadRequestError)
+        assert error.body["error"]["type"] == "invalid_request_error", error.body
+        assert error.request_id, error
 
 
-CHECKS = [
-    message,
-    stream,
-    thinking,
-    thinking_stream,
-    tools_auto,
-    tools_any,
-    tools_named_and_none,
-    tools_stream,
-    tools_round_trip,
-    stop_sequences,
-    cache,
-    count_tokens,
-    errors,
-]
+def unknown_model():
+    error = check_raises(lambda: ask(model="claude-nothing"), anthropic.NotFoundError)
+    assert error.body["error"]["type"] == "not_found_error", error.body
 
-for check in CHECKS:
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}), flush=True)
-    except Exception:
-        detail = traceback.format_exc().strip().splitlines()
-        row = {"check": check.__name__, "ok": False, "detail": " | ".join(detail[-2:])}
-        print(json.dumps(row), flush=True)
+
+def context_overflow():
+    long = [{"role": "user", "content": TOO_LONG}]
+    error = check_raises(lambda: ask(messages=long), anthropic.BadRequestError, "prompt is too long")
+    assert error.body["error"]["type"] == "invalid_request_error", error.body
+
+
+def wrong_key():
+    stranger = client.with_options(api_key="wrong")
+    error = check_raises(lambda: stranger.messages.create(**arguments()), anthropic.AuthenticationError)
+    assert error.body["error"]["type"] == "authentication_error", error.body
+
+
+def cancel():
+    events = ask(stream=True, max_tokens=ENDLESS_TOKENS, extra_body=ENDLESS)
+    next(iter(events))
+    check_freed(events.close)
+
+
+report(
+    chat="the package speaks Anthropic's API only",
+    stream=[stream, thinking_stream],
+    tools_auto=[tools_auto, tools_stream, tools_round_trip],
+    tools_required=[tools_any],
+    tools_named=[tools_named_and_none],
+    structured_output=[structured_output],
+    completions="the package speaks Anthropic's API only",
+    responses="the package speaks Anthropic's API only",
+    messages=[message, thinking, stop_sequences, cache, count_tokens],
+    embeddings="Anthropic's API has none",
+    errors=[bad_request, unknown_model, context_overflow, wrong_key],
+    cancel=[cancel],
+)

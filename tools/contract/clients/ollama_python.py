@@ -1,16 +1,11 @@
-"""The official ollama package for Python: chat, text, tools, formats, embeddings and models."""
+"""The official ollama package for Python."""
 
 import json
-import os
-import traceback
 
-try:
-    import ollama
-except ImportError:
-    print(json.dumps({"skip": "pip install ollama"}))
-    raise SystemExit
+import ollama
+from support import ENDLESS_TOKENS, KEY, TOO_LONG, URL, check_freed, check_raises, report
 
-client = ollama.Client(host=os.environ["LANNER_URL"])
+client = ollama.Client(host=URL, headers={"Authorization": f"Bearer {KEY}"})
 MODEL = client.list().models[0].model
 SHORT = {"temperature": 0, "num_predict": 60}
 
@@ -106,31 +101,42 @@ def refusals():
         (400, lambda: client.copy(MODEL, "other")),
         (400, lambda: ask(options={"mirostat": 2})),
     ):
-        try:
-            call()
-        except ollama.ResponseError as error:
-            assert error.status_code == status and error.error, (status, error)
-        else:
-            raise AssertionError(f"no error of status {status}")
+        error = check_raises(call, ollama.ResponseError)
+        assert error.status_code == status and error.error, (status, error)
 
 
-for check in (
-    chat,
-    chat_stream,
-    thinking,
-    generate,
-    load,
-    format_json,
-    tools,
-    tools_stream,
-    embeddings,
-    models,
-    refusals,
-):
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}))
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"line {where.lineno}: {error!r}"
-        print(json.dumps({"check": check.__name__, "ok": False, "detail": detail}))
+def context_overflow():
+    words = "maximum context length is 8192 tokens"
+    error = check_raises(lambda: ask(TOO_LONG, options={"temperature": 0}), ollama.ResponseError, words)
+    assert error.status_code == 400, error
+
+
+def wrong_key():
+    stranger = ollama.Client(host=URL, headers={"Authorization": "Bearer wrong"})
+    call = lambda: stranger.chat(MODEL, messages=[{"role": "user", "content": "x"}])
+    assert check_raises(call, ollama.ResponseError).status_code == 401
+
+
+def cancel():
+    # Ollama's API has no field that keeps an answer from ending; a minimum in a schema does.
+    schema = {"type": "array", "items": {"enum": [1]}, "minItems": ENDLESS_TOKENS}
+    options = {"temperature": 0, "num_predict": ENDLESS_TOKENS}
+    parts = ask("Count.", stream=True, format=schema, options=options)
+    next(parts)
+    check_freed(parts.close)
+
+
+report(
+    chat=[chat, thinking, load, models],
+    stream=[chat_stream],
+    tools_auto=[tools, tools_stream],
+    tools_required="Ollama's API has no tool_choice",
+    tools_named="Ollama's API has no tool_choice",
+    structured_output=[format_json],
+    completions=[generate],
+    responses="the package speaks Ollama's API only",
+    messages="the package speaks Ollama's API only",
+    embeddings=[embeddings],
+    errors=[refusals, context_overflow, wrong_key],
+    cancel=[cancel],
+)

@@ -1,17 +1,11 @@
-"""The official openai package for Python: chat, tools, structured output, responses, embeddings."""
+"""The official openai package for Python."""
 
 import json
-import os
-import traceback
 
-try:
-    import openai
-except ImportError:
-    print(json.dumps({"skip": "pip install openai"}))
-    raise SystemExit
+import openai
+from support import ENDLESS, ENDLESS_TOKENS, KEY, MODEL, TOO_LONG, URL, check_freed, check_raises, report
 
-client = openai.OpenAI(base_url=os.environ["LANNER_URL"] + "/v1", api_key="none")
-MODEL = client.models.list().data[0].id
+client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 WEATHER = {
     "type": "function",
     "function": {
@@ -52,9 +46,25 @@ def check_call(choice, name):
     return call, json.loads(call.function.arguments)
 
 
+def models():
+    (served,) = client.models.list().data
+    assert served.id == MODEL and client.models.retrieve(MODEL).id == MODEL, served
+
+
 def chat():
     choice = ask(messages=[{"role": "user", "content": "Say hello."}]).choices[0]
     assert choice.message.content and choice.finish_reason in ("stop", "length"), choice
+
+
+def stream():
+    hello = [{"role": "user", "content": "Say hello."}]
+    chunks = list(ask(messages=hello, stream=True, stream_options={"include_usage": True}))
+    assert len({chunk.id for chunk in chunks}) == 1, chunks
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == ask(messages=hello).choices[0].message.content, text
+    finishes = [choice.finish_reason for chunk in chunks for choice in chunk.choices]
+    assert finishes[-1] in ("stop", "length") and not any(finishes[:-1]), finishes
+    assert chunks[-1].usage.completion_tokens > 0, chunks[-1]
 
 
 def tools_auto():
@@ -231,30 +241,71 @@ def embeddings():
     assert decoded[0].embedding != decoded[1].embedding
 
 
-for check in (
-    chat,
-    tools_auto,
-    tools_required,
-    tools_named,
-    tools_none,
-    tools_not_parallel,
-    tools_stream,
-    tools_round_trip,
-    functions_deprecated,
-    tools_invalid,
-    structured_output,
-    structured_output_invalid,
-    unused_parameters,
-    responses,
-    responses_stream,
-    responses_tools,
-    responses_structured_output,
-    embeddings,
-):
-    try:
-        check()
-        print(json.dumps({"check": check.__name__, "ok": True}))
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"line {where.lineno}: {error!r}"
-        print(json.dumps({"check": check.__name__, "ok": False, "detail": detail}))
+def completions():
+    answer = client.completions.create(
+        model=MODEL, prompt=["The owl", "A hare"], max_tokens=5, echo=True, logprobs=2, temperature=0
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1], answer
+    for choice, prompt in zip(answer.choices, ("The owl", "A hare")):
+        scores = choice.logprobs
+        assert choice.text.startswith(prompt) and "".join(scores.tokens) == choice.text, choice
+        assert scores.token_logprobs[0] is None and max(scores.token_logprobs[1:]) <= 0, scores
+    parts = client.completions.create(model=MODEL, prompt="The owl", max_tokens=5, stream=True, temperature=0)
+    assert "".join(part.choices[0].text for part in parts) == answer.choices[0].text.removeprefix("The owl")
+
+
+def bad_request():
+    error = check_raises(lambda: ask(temperature=-1), openai.BadRequestError, "temperature")
+    assert error.param == "temperature" and error.type == "invalid_request_error", error.body
+    assert error.request_id, error
+
+
+def unknown_model():
+    error = check_raises(lambda: ask(model="gpt-9"), openai.NotFoundError, "gpt-9")
+    assert error.code == "model_not_found", error.body
+
+
+def context_overflow():
+    long = [{"role": "user", "content": TOO_LONG}]
+    words = "This model's maximum context length is 8192 tokens"
+    error = check_raises(lambda: ask(messages=long), openai.BadRequestError, words)
+    assert error.code == "context_length_exceeded", error.body
+    error = check_raises(lambda: respond(input=TOO_LONG), openai.BadRequestError, words)
+    assert error.code == "context_length_exceeded", error.body
+
+
+def wrong_key():
+    stranger = client.with_options(api_key="wrong")
+    for call in (
+        lambda: stranger.chat.completions.create(model=MODEL, messages=ASK),
+        lambda: stranger.responses.create(model=MODEL, input="x"),
+        lambda: stranger.models.list(),
+    ):
+        error = check_raises(call, openai.AuthenticationError)
+        assert error.code == "invalid_api_key", error.body
+
+
+def cancel():
+    for start in (
+        lambda: ask(stream=True, max_tokens=ENDLESS_TOKENS, extra_body=ENDLESS),
+        lambda: respond(input="Hi.", stream=True, max_output_tokens=ENDLESS_TOKENS, extra_body=ENDLESS),
+    ):
+        stream = start()
+        next(iter(stream))
+        check_freed(stream.close)
+
+
+report(
+    chat=[models, chat, unused_parameters],
+    stream=[stream],
+    tools_auto=[tools_auto, tools_stream, tools_round_trip, tools_none, tools_invalid],
+    tools_required=[tools_required, tools_not_parallel],
+    tools_named=[tools_named, functions_deprecated],
+    structured_output=[structured_output, structured_output_invalid],
+    completions=[completions],
+    responses=[responses, responses_stream, responses_tools, responses_structured_output],
+    messages="the package speaks OpenAI's API only",
+    embeddings=[embeddings],
+    errors=[bad_request, unknown_model, context_overflow, wrong_key],
+    cancel=[cancel],
+)
