@@ -2,6 +2,7 @@
 
 mod bytes;
 mod cache;
+mod cache_salt;
 mod checkpoint;
 mod constraint;
 pub(crate) mod error;
@@ -20,6 +21,7 @@ mod state_size;
 pub(crate) use self::{bytes::megabytes, memory_account::Reservation, options::MAX_DEPTH};
 pub use self::{
     cache::{CacheReport, CacheSource, CacheStats, Miss, MissReason},
+    cache_salt::CacheSalt,
     checkpoint::Checkpoint,
     constraint::{Constraint, ConstraintState, TokenSet},
     error::LoadError,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{constraint::Constraint, options::Speculate, sampling::Sampling};
+use super::{cache_salt::CacheSalt, constraint::Constraint, options::Speculate, sampling::Sampling};
 
 /// One generation or embedding: prompt token ids in, [`Event`](crate::Event)s out.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct Request {
     /// of a conversation before the start of the answer): state is stored there. Each is at most
     /// the prompt's length.
     pub cache_breakpoints: Vec<usize>,
+    /// Only requests with the same salt share stored prefixes.
+    pub cache_salt: Option<CacheSalt>,
     /// Speculation; `None`: the engine's default.
     pub speculation: Option<Speculate>,
     /// Which tokens may come next; `None`: all.
@@ -70,6 +72,7 @@ impl Request {
             priority: Priority::default(),
             deadline: None,
             cache_breakpoints: vec![],
+            cache_salt: None,
             speculation: None,
             constraint: None,
             pooling: None,

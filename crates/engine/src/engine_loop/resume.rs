@@ -4,7 +4,7 @@
 use super::{delivery::End, fault, phase::Phase, recovery::failure, run::EngineLoop, sequence::Sequence};
 use crate::{
     guard::guarded,
-    prefix::{CopiedState, PrefixCache, common},
+    prefix::{CopiedState, PrefixCache},
 };
 
 /// Tokens that waiting for another sequence's snapshot must save.
@@ -139,9 +139,9 @@ fn should_wait_for_snapshot(sequence: &mut Sequence, before: &mut [Sequence], pr
 
 /// The running sequence whose coming snapshot saves most, and its position.
 fn find_snapshot(sequence: &Sequence, before: &mut [Sequence], prefix: &PrefixCache) -> Option<(u64, usize)> {
-    let own = sequence.exact_tokens();
+    let own = sequence.prefix_key();
     let least = prefix.resumable(own) + WORTH_WAITING;
-    let shared = |other: &Sequence| common(&own[..own.len() - 1], other.exact_tokens());
+    let shared = |other: &Sequence| own.first(own.tokens.len() - 1).common(&other.prefix_key());
     // Less urgent sequences get a small share of each step.
     let urgency = sequence.request.priority as usize;
     let others = before.iter_mut().filter(|other| {

@@ -10,7 +10,7 @@ use crate::{
     api::{FinishReason, ModelInfo, Pooling, RequestError, TokenLogprobs, TokenSet},
     masks::Masks,
     models::Model,
-    prefix::{CopiedState, CopySource, PrefixCache},
+    prefix::{CopiedState, CopySource, PrefixCache, PrefixKey},
     sample::logprobs::Logprobs,
 };
 
@@ -139,12 +139,13 @@ impl StepRow {
         self.snapshots = s.take_due();
         let computed = s.progress.num_computed_tokens;
         let worth = computed <= s.exact_tokens().len()
-            && prefix.is_worth_copying(&s.exact_tokens()[..computed], s.snapshots.copied);
+            && prefix.is_worth_copying(s.prefix_key().first(computed), s.snapshots.copied);
         let here = (worth && !self.snapshots.contains(&computed)).then_some(computed);
         let mut taken = 0;
         for at in self.snapshots.iter().copied().chain(here) {
-            let (tokens, caches, ahead) = (&s.tokens[..at], &s.caches[..], computed - at);
-            let source = CopySource { tokens, caches, ahead, lossy: s.reuse.lossy };
+            let (key, caches, ahead) =
+                (PrefixKey::of(&s.request, &s.tokens[..at]), &s.caches[..], computed - at);
+            let source = CopySource { key, caches, ahead, lossy: s.reuse.lossy };
             let Some(copy) = prefix.start_copy(&source, s.snapshots.copied) else { continue };
             let copied = copy.at_once(&s.caches);
             let bytes: usize = copied.arrays().map(Array::nbytes).sum();

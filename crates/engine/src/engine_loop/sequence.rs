@@ -16,7 +16,7 @@ use crate::{
     cache::{Cache, WindowEvicted},
     masks::SequenceMasks,
     models::Model,
-    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixMatch, StateCopy},
+    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixKey, PrefixMatch, StateCopy},
     sample::Sampler,
     speculate::SequenceSpeculation,
 };
@@ -283,6 +283,11 @@ impl Sequence {
         if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
     }
 
+    /// What these tokens are stored under.
+    pub(crate) fn prefix_key(&self) -> PrefixKey<'_> {
+        PrefixKey::of(&self.request, self.exact_tokens())
+    }
+
     /// Layers that its next step skips.
     pub(crate) fn skipped_layers(&self) -> &[usize] {
         let in_prompt = self.progress.num_computed_tokens < self.request.prompt.len();
@@ -350,8 +355,9 @@ impl Sequence {
         }
         let copying = &mut self.snapshots.copying;
         if copying.is_none() {
-            let (tokens, caches) = (&self.tokens[..computed], &self.caches[..]);
-            let source = CopySource { tokens, caches, ahead: 0, lossy: self.reuse.lossy };
+            let key = PrefixKey::of(&self.request, &self.tokens[..computed]);
+            let caches = &self.caches[..];
+            let source = CopySource { key, caches, ahead: 0, lossy: self.reuse.lossy };
             *copying = prefix.start_copy(&source, CopyProgress::default());
         }
         match copying {

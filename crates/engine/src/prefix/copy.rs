@@ -2,16 +2,19 @@
 
 use mlx::Array;
 
-use super::state::{KvSpan, StateSnapshot};
-use crate::cache::Cache;
+use super::{
+    key::PrefixKey,
+    state::{KvSpan, StateSnapshot},
+};
+use crate::{api::CacheSalt, cache::Cache};
 
 /// Tokens of a stored span of keys and values: the unit of eviction where any token can be resumed.
 pub(super) const SPAN: usize = 256;
 
-/// The state to copy: that after `tokens`.
+/// The state to copy: that after the key's tokens.
 pub(crate) struct CopySource<'a> {
-    pub tokens: &'a [u32],
-    /// Hold `tokens`, then `ahead` more that the last step may rewind.
+    pub key: PrefixKey<'a>,
+    /// Hold those tokens, then `ahead` more that the last step may rewind.
     pub caches: &'a [Cache],
     pub ahead: usize,
     /// Whether the state was computed from lossy state.
@@ -40,6 +43,7 @@ pub(crate) struct StateCopy {
 /// State to be stored once it is evaluated.
 #[derive(Default)]
 pub(crate) struct CopiedState {
+    pub salt: Option<CacheSalt>,
     length: usize,
     position: usize,
     /// Consecutive spans, each with the position of its first token.
@@ -55,9 +59,9 @@ impl StateCopy {
         snapshot: bool,
         source: &CopySource,
     ) -> StateCopy {
-        let CopySource { caches, ahead, lossy, .. } = *source;
+        let CopySource { key, caches, ahead, lossy } = *source;
         let snapshot = snapshot.then(|| StateSnapshot::new(caches, ahead, lossy));
-        let copied = CopiedState { length, position, spans: vec![], snapshot };
+        let copied = CopiedState { salt: key.salt, length, position, spans: vec![], snapshot };
         StateCopy { ranges: ranges.into_iter().rev().collect(), lossy, layers: vec![], copied }
     }
 

@@ -7,6 +7,7 @@
 
 mod copy;
 mod disk;
+mod key;
 mod lookup;
 mod size;
 mod state;
@@ -26,9 +27,9 @@ use mlx::Array;
 pub(crate) use self::{
     copy::{CopiedState, CopyProgress, CopySource, StateCopy},
     disk::{DiskTier, Fingerprint, LAYER_PROFILE_FILE, write_atomic},
+    key::{OwnedPrefixKey, PrefixKey, common},
     lookup::PrefixMatch,
     state::StateRestore,
-    tree::common,
 };
 use self::{
     copy::{SPAN, span_ranges},
@@ -119,11 +120,11 @@ impl PrefixCache {
 
     /// The position that a sequence of `tokens` could resume from now. The last token is always
     /// computed, for the logits of the next one.
-    pub(crate) fn resumable(&self, tokens: &[u32]) -> usize {
-        let limit = tokens.len() - 1;
+    pub(crate) fn resumable(&self, key: PrefixKey) -> usize {
+        let limit = key.tokens.len() - 1;
         let max_tokens = limit.min(self.max_tokens());
-        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(tokens, max_tokens).1);
-        self.tree.resumable(&self.tree.find(tokens), limit).max(on_disk)
+        let on_disk = self.disk.as_ref().map_or(0, |disk| disk.find(key, max_tokens).1);
+        self.tree.resumable(&self.tree.find(key), limit).max(on_disk)
     }
 
     /// Whether a sequence of `tokens` must wait for state that is read from the disk. Starts the
@@ -137,18 +138,18 @@ impl PrefixCache {
         if !self.is_enabled() || request.computes_whole_prompt() {
             return false;
         }
-        let limit = (tokens.len() - 1).min(self.max_tokens());
+        let (key, limit) = (PrefixKey::of(request, tokens), (tokens.len() - 1).min(self.max_tokens()));
         let Some(disk) = &mut self.disk else { return false };
-        let found = self.tree.find(tokens);
+        let found = self.tree.find(key);
         let in_memory = self.tree.resumable(&found, limit);
         if let Some(id) = disk.active_load() {
-            if disk.has_more(tokens, limit, in_memory) {
+            if disk.has_more(key, limit, in_memory) {
                 fetch.waits_for = Some(id);
             }
             return fetch.waits_for == Some(id);
         }
         if !fetch.started {
-            fetch.waits_for = disk.start_load(tokens, limit, found.stored, in_memory);
+            fetch.waits_for = disk.start_load(key, limit, found.stored, in_memory);
             fetch.started = fetch.waits_for.is_some();
             return fetch.started;
         }
@@ -174,8 +175,8 @@ impl PrefixCache {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         for loaded in disk.poll_load(&mut self.copy_budget, &self.tree)? {
             self.version += 1;
-            let tokens = &loaded.tokens[..loaded.end];
-            self.tree.insert(tokens, loaded.from, loaded.span, loaded.snapshot);
+            let key = loaded.key.as_key().first(loaded.end);
+            self.tree.insert(key, loaded.from, loaded.span, loaded.snapshot);
         }
         disk.advance_writes(&self.tree, &mut self.copy_budget)
     }
@@ -209,8 +210,9 @@ impl PrefixCache {
             return PrefixMatch::none(MissReason::Disabled);
         }
         let wants_all = request.computes_whole_prompt();
-        let on_disk = self.disk.as_ref().map(|disk| disk.find(tokens, limit).0).unwrap_or_default();
-        let found = self.tree.find(tokens);
+        let key = PrefixKey::of(request, tokens);
+        let on_disk = self.disk.as_ref().map(|disk| disk.find(key, limit).0).unwrap_or_default();
+        let found = self.tree.find(key);
         let known = found.merge(&on_disk);
         let reusable = known.known.min(limit);
         let position = if wants_all { 0 } else { self.tree.resumable(&found, limit) };
@@ -222,7 +224,7 @@ impl PrefixCache {
         };
         matched.snapshot_at = self.snapshot_positions(request, tokens.len(), position, reusable);
         self.tree.touch(&found, position);
-        self.disk.iter_mut().for_each(|disk| disk.touch(tokens, position));
+        self.disk.iter_mut().for_each(|disk| disk.touch(key, position));
         self.count(tokens.len(), &matched.report);
         // The match shares the arrays it found, so evicting them here is safe.
         self.stats.evictions += self.tree.shrink(self.budget);
@@ -291,8 +293,8 @@ impl PrefixCache {
             // The size depends on the model alone.
             StateSize::of(source.caches).into_iter().for_each(|size| _ = self.size.set(size));
         }
-        let (length, max_tokens) = (source.tokens.len(), self.max_tokens());
-        let found = self.tree.find(source.tokens);
+        let (length, max_tokens) = (source.key.tokens.len(), self.max_tokens());
+        let found = self.tree.find(source.key);
         // Part of a snapshot is useless.
         let position = if self.needs_snapshots && length > max_tokens { 0 } else { length.min(max_tokens) };
         let in_flight = found.stored >= progress.stored;
@@ -309,14 +311,15 @@ impl PrefixCache {
         needed.then(|| StateCopy::new([length, position], ranges, snapshot, source))
     }
 
-    /// Whether enough of `tokens` is neither stored nor in flight to copy it before the prompt
+    /// Whether enough of a sequence is neither stored nor in flight to copy it before the prompt
     /// ends; never true where only snapshots can be resumed.
-    pub(crate) fn is_worth_copying(&self, tokens: &[u32], progress: CopyProgress) -> bool {
-        if self.needs_snapshots || !self.is_enabled() || tokens.len() < progress.copied + SPAN {
+    pub(crate) fn is_worth_copying(&self, key: PrefixKey, progress: CopyProgress) -> bool {
+        let length = key.tokens.len();
+        if self.needs_snapshots || !self.is_enabled() || length < progress.copied + SPAN {
             return false;
         }
-        let end = tokens.len().min(self.max_tokens());
-        let stored = self.tree.find(tokens).stored;
+        let end = length.min(self.max_tokens());
+        let stored = self.tree.find(key).stored;
         // Evicted state is not copied again and again.
         stored >= progress.stored && end >= stored.max(progress.copied) + SPAN
     }
@@ -326,19 +329,20 @@ impl PrefixCache {
         self.version += 1;
         self.stats.copied_bytes += copied.arrays().map(Array::nbytes).sum::<usize>();
         let (length, position) = (copied.length(), copied.position());
-        let CopiedState { spans, snapshot, .. } = copied;
+        let CopiedState { salt, spans, snapshot, .. } = copied;
+        let key = PrefixKey { salt, tokens };
         let ends: Vec<usize> = spans.iter().skip(1).map(|(from, _)| *from).chain([position]).collect();
         for ((from, span), end) in spans.into_iter().zip(ends) {
-            self.tree.insert(&tokens[..end], from, Some(span), None);
+            self.tree.insert(key.first(end), from, Some(span), None);
         }
-        self.tree.insert(&tokens[..position], position, None, snapshot);
+        self.tree.insert(key.first(position), position, None, snapshot);
         if position < length {
-            self.tree.set_too_large(&tokens[..length]);
+            self.tree.set_too_large(key.first(length));
         }
         if position > 0
             && let Some(disk) = &mut self.disk
         {
-            disk.enqueue_write(&tokens[..position]);
+            disk.enqueue_write(key.first(position));
         }
         self.stats.evictions += self.tree.shrink(self.budget);
     }

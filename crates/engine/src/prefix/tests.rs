@@ -61,7 +61,12 @@ fn state_copied_in_slices_equals_state_copied_at_once() {
     let longer = [&tokens[..], &[7, 7]].concat();
     let new = || PrefixCache::new(&Options::default(), &caches, None, None);
     let mut at_once = new();
-    let source = CopySource { tokens: &tokens, caches: &caches, ahead: 0, lossy: false };
+    let source = CopySource {
+        key: PrefixKey { salt: None, tokens: &tokens },
+        caches: &caches,
+        ahead: 0,
+        lossy: false,
+    };
     let copy = at_once.start_copy(&source, CopyProgress::default()).expect("new state");
     let copied = copy.at_once(&caches);
     mlx::eval(copied.arrays()).expect("runs");

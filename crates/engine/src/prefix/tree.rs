@@ -1,5 +1,5 @@
 //! Radix tree over token ids: which sequences are stored, how far, and what to evict. Knows nothing
-//! about the stored state.
+//! about the stored state. Each salt has a root of its own.
 //!
 //! A node holds consecutive tokens and their span; at its end it may hold a snapshot. Evicted nodes
 //! keep their tokens for a while as tombstones, so that eviction can be distinguished from a first
@@ -10,6 +10,9 @@ mod evict;
 mod tests;
 
 use std::collections::BTreeMap;
+
+use super::key::{PrefixKey, common};
+use crate::api::CacheSalt;
 
 /// State that takes memory.
 pub(crate) trait HeapSize {
@@ -23,8 +26,10 @@ pub(crate) trait Span: HeapSize + Sized {
 }
 
 pub(crate) struct RadixTree<S, C> {
-    /// The first one is the root, which has no tokens and is never removed.
+    /// The first one is the root of sequences without a salt, which is never removed.
     nodes: Vec<Node<S, C>>,
+    /// Roots of the other sequences; each has children.
+    salted: BTreeMap<CacheSalt, usize>,
     /// Unused indices of `nodes`.
     free: Vec<usize>,
     /// Whether state can be resumed only at snapshots, not at any token.
@@ -38,9 +43,11 @@ pub(crate) struct RadixTree<S, C> {
 }
 
 struct Node<S, C> {
+    /// That of a root is the root itself.
     parent: usize,
     /// Position of the first token.
     start: usize,
+    /// Empty in roots and unused nodes only.
     tokens: Vec<u32>,
     /// Keyed by first token.
     children: BTreeMap<u32, usize>,
@@ -89,21 +96,21 @@ const ROOT: usize = 0;
 
 impl<S: Span, C: HeapSize> RadixTree<S, C> {
     pub(crate) fn new(needs_snapshots: bool) -> RadixTree<S, C> {
-        let root = Node {
-            parent: ROOT,
-            start: 0,
-            tokens: vec![],
-            children: BTreeMap::new(),
-            span: None,
-            too_large: false,
-            snapshot: None,
-            used: 0,
-        };
-        RadixTree { nodes: vec![root], free: vec![], needs_snapshots, clock: 0, bytes: 0, tombstones: 0 }
+        RadixTree {
+            nodes: vec![Node::new(ROOT, 0, vec![])],
+            salted: BTreeMap::new(),
+            free: vec![],
+            needs_snapshots,
+            clock: 0,
+            bytes: 0,
+            tombstones: 0,
+        }
     }
 
-    pub(crate) fn find(&self, tokens: &[u32]) -> Lookup {
-        let (mut found, mut at, mut stored) = (Lookup::default(), ROOT, true);
+    pub(crate) fn find(&self, PrefixKey { salt, tokens }: PrefixKey) -> Lookup {
+        let (mut found, mut stored) = (Lookup::default(), true);
+        let root = salt.map_or(Some(ROOT), |salt| self.salted.get(&salt).copied());
+        let Some(mut at) = root else { return found };
         while let Some(first) = tokens.get(found.known) {
             let Some(&child) = self.nodes[at].children.get(first) else {
                 found.differs = !self.nodes[at].children.is_empty();
@@ -168,16 +175,20 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     /// nothing if the tokens before `from` are not stored.
     pub(crate) fn insert(
         &mut self,
-        tokens: &[u32],
+        key: PrefixKey,
         from: usize,
         span: Option<S>,
         snapshot: Option<C>,
     ) -> bool {
-        if self.find(tokens).stored < from {
+        if self.find(key).stored < from {
             return false;
         }
+        let tokens = key.tokens;
+        if tokens.is_empty() {
+            return true;
+        }
         let mut rest = RemainingSpan { start: from, end: tokens.len(), span };
-        let (mut at, mut position) = (ROOT, 0);
+        let (mut at, mut position) = (self.root_of(key.salt), 0);
         while position < tokens.len() {
             let (next, length) = match self.nodes[at].children.get(&tokens[position]) {
                 None => (self.add(at, &tokens[position..]), tokens.len() - position),
@@ -192,7 +203,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             self.nodes[next].used = self.clock;
             (at, position) = (next, position + length);
         }
-        if at != ROOT && self.nodes[at].snapshot.is_none() {
+        if self.nodes[at].snapshot.is_none() {
             self.bytes += snapshot.as_ref().map_or(0, C::bytes);
             self.nodes[at].snapshot = snapshot;
         }
@@ -200,11 +211,14 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     }
 
     /// Records that those of `tokens` that are not stored do not fit.
-    pub(crate) fn set_too_large(&mut self, tokens: &[u32]) {
-        let stored = self.find(tokens).stored;
-        self.insert(tokens, stored, None, None);
-        let (mut at, mut position) = (ROOT, 0);
-        while let Some(first) = tokens.get(position) {
+    pub(crate) fn set_too_large(&mut self, key: PrefixKey) {
+        if key.tokens.is_empty() {
+            return;
+        }
+        let stored = self.find(key).stored;
+        self.insert(key, stored, None, None);
+        let (mut at, mut position) = (self.root_of(key.salt), 0);
+        while let Some(first) = key.tokens.get(position) {
             at = self.nodes[at].children[first];
             position = self.nodes[at].end();
             self.nodes[at].too_large = self.nodes[at].span.is_none();
@@ -214,9 +228,11 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     /// Evicts spans and snapshots for which the predicates are false, and all descendants of such
     /// spans.
     pub(crate) fn retain(&mut self, keep_span: impl Fn(&S) -> bool, keep_snapshot: impl Fn(&C) -> bool) {
-        let mut open = vec![(ROOT, true)];
+        let roots = self.salted.values().copied().chain([ROOT]);
+        let mut open: Vec<(usize, bool)> = roots.map(|root| (root, true)).collect();
         while let Some((i, parent_kept)) = open.pop() {
-            let keep = parent_kept && (i == ROOT || self.nodes[i].span.as_ref().is_some_and(&keep_span));
+            let is_root = self.nodes[i].is_root();
+            let keep = parent_kept && (is_root || self.nodes[i].span.as_ref().is_some_and(&keep_span));
             if !keep {
                 self.evict(i);
             } else if self.nodes[i].snapshot.as_ref().is_some_and(|snapshot| !keep_snapshot(snapshot)) {
@@ -240,20 +256,23 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
         self.nodes.iter().filter(|node| node.snapshot.is_some()).count()
     }
 
+    /// The root of sequences with this salt, which must get a child.
+    fn root_of(&mut self, salt: Option<CacheSalt>) -> usize {
+        let Some(salt) = salt else { return ROOT };
+        if let Some(&root) = self.salted.get(&salt) {
+            return root;
+        }
+        let root = self.alloc(Node::new(ROOT, 0, vec![]));
+        self.nodes[root].parent = root;
+        self.salted.insert(salt, root);
+        root
+    }
+
     /// A new child, without a span.
     fn add(&mut self, parent: usize, tokens: &[u32]) -> usize {
-        let node = Node {
-            parent,
-            start: self.nodes[parent].end(),
-            tokens: tokens.to_vec(),
-            children: BTreeMap::new(),
-            span: None,
-            too_large: false,
-            snapshot: None,
-            used: self.clock,
-        };
         self.tombstones += tokens.len();
-        let i = self.alloc(node);
+        let start = self.nodes[parent].end();
+        let i = self.alloc(Node { used: self.clock, ..Node::new(parent, start, tokens.to_vec()) });
         self.nodes[parent].children.insert(tokens[0], i);
         i
     }
@@ -309,6 +328,24 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
 }
 
 impl<S, C> Node<S, C> {
+    /// Without children and state.
+    fn new(parent: usize, start: usize, tokens: Vec<u32>) -> Node<S, C> {
+        Node {
+            parent,
+            start,
+            tokens,
+            children: BTreeMap::new(),
+            span: None,
+            too_large: false,
+            snapshot: None,
+            used: 0,
+        }
+    }
+
+    fn is_root(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
     fn end(&self) -> usize {
         self.start + self.tokens.len()
     }
@@ -341,9 +378,4 @@ impl<S: Span> RemainingSpan<S> {
         (self.start, self.span) = (at, Some(after));
         Some(before)
     }
-}
-
-/// Length of the common prefix of two sequences.
-pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

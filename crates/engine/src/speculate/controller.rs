@@ -7,6 +7,7 @@ use super::{
     similar_prompts::{PastAnswer, SimilarPrompts},
     step_costs::StepCosts,
 };
+use crate::{api::CacheSalt, prefix::PrefixKey};
 
 /// Minimum relative gain of a row for which a draft is made.
 const MIN_GAIN: f64 = 0.02;
@@ -70,6 +71,8 @@ pub(super) struct SequenceStats {
     upfront_cost: f64,
     /// Average and last length of answers to similar prompts, if there were any.
     lengths: Option<[f64; 2]>,
+    /// Only answers under the same salt count as similar.
+    salt: Option<CacheSalt>,
 }
 
 impl SequenceStats {
@@ -172,13 +175,14 @@ impl Controller {
     }
 
     /// Statistics of a new sequence: those of the last answer to a similar prompt, if there is one.
-    pub(super) fn new_sequence(&self, prompt: &[u32]) -> SequenceStats {
+    pub(super) fn new_sequence(&self, prompt: PrefixKey) -> SequenceStats {
         let known = |past: &PastAnswer| SequenceStats {
             acceptance: past.acceptance.clone(),
             lengths: Some(past.lengths),
             ..SequenceStats::default()
         };
-        self.similar.find(prompt).map_or_else(SequenceStats::default, known)
+        let stats = self.similar.find(prompt).map_or_else(SequenceStats::default, known);
+        SequenceStats { salt: prompt.salt, ..stats }
     }
 
     /// Expected tokens of a step with a draft of one token, of two, and so on.
@@ -356,6 +360,7 @@ impl Controller {
             |known: Option<f64>, new: f64| known.map_or(new, |known| known + LENGTH_WEIGHT * (new - known));
         let length = tokens as f64;
         self.lengths = Some([average(self.lengths.map(|[average, _]| average), length), length]);
+        let prompt = PrefixKey { salt: stats.salt, tokens: prompt };
         self.similar.add(prompt, stats.acceptance.clone(), length, average);
     }
 

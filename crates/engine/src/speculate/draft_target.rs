@@ -45,6 +45,7 @@ impl<'a> TargetView<'a> {
         DraftRequest {
             tokens,
             prompt: request.prompt.len(),
+            cache_salt: request.cache_salt,
             depth,
             sampling: &request.sampling,
             forced,

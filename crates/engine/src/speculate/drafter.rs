@@ -5,7 +5,10 @@ use std::{any::Any, fmt};
 use mlx::Array;
 
 use super::acceptance::{AcceptanceByBin, CONFIDENCE_BINS};
-use crate::{api::Sampling, cache::CacheGuard};
+use crate::{
+    api::{CacheSalt, Sampling},
+    cache::CacheGuard,
+};
 
 /// Proposes tokens that are likely to come next. Wrong ones cost time, never the answer.
 pub(crate) trait Drafter {
@@ -143,6 +146,8 @@ pub(crate) struct DraftRequest<'a> {
     pub tokens: &'a [u32],
     /// Tokens of the prompt.
     pub prompt: usize,
+    /// Only sequences with the same salt share stored state.
+    pub cache_salt: Option<CacheSalt>,
     /// Maximum tokens of the draft, at least one.
     pub depth: usize,
     /// Drafters sample as the model does, with the same noise at each position: more tokens match.
@@ -166,7 +171,16 @@ impl<'a> DraftRequest<'a> {
         sampling: &'a Sampling,
         state: &'a mut DrafterState,
     ) -> DraftRequest<'a> {
-        DraftRequest { tokens, prompt, depth, sampling, forced: &[], state, target_cache: None }
+        DraftRequest {
+            tokens,
+            prompt,
+            cache_salt: None,
+            depth,
+            sampling,
+            forced: &[],
+            state,
+            target_cache: None,
+        }
     }
 }
 

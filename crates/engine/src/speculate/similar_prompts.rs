@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::acceptance::AcceptanceByBin;
+use crate::prefix::{OwnedPrefixKey, PrefixKey};
 
 /// Tokens of a prompt that are compared.
 const PREFIX: usize = 64;
@@ -20,7 +21,7 @@ pub(super) struct SimilarPrompts {
 
 pub(super) struct PastAnswer {
     /// The first tokens of the prompt.
-    prefix: Vec<u32>,
+    prefix: OwnedPrefixKey,
     /// By drafter.
     pub acceptance: Vec<AcceptanceByBin>,
     /// Tokens of answers to prompts with this prefix: a moving average, and of the last answer.
@@ -30,38 +31,39 @@ pub(super) struct PastAnswer {
 impl SimilarPrompts {
     /// The past answer whose prompt has the longest common prefix with `prompt`; the latest one of
     /// several.
-    pub(super) fn find(&self, prompt: &[u32]) -> Option<&PastAnswer> {
+    pub(super) fn find(&self, prompt: PrefixKey) -> Option<&PastAnswer> {
         let prefix = head(prompt);
-        let common = |past: &PastAnswer| past.prefix.iter().zip(prefix).take_while(|(a, b)| a == b).count();
+        let common = |past: &PastAnswer| past.prefix.as_key().common(&prefix);
         let found = self.past.iter().rev().max_by_key(|past| common(past))?;
-        (common(found) >= MIN_COMMON || found.prefix == prefix).then_some(found)
+        (common(found) >= MIN_COMMON || found.prefix.as_key() == prefix).then_some(found)
     }
 
     /// Adds an answer of `tokens` tokens, with the acceptance known at its end; `average` updates
     /// the average length.
     pub(super) fn add(
         &mut self,
-        prompt: &[u32],
+        prompt: PrefixKey,
         acceptance: Vec<AcceptanceByBin>,
         tokens: f64,
         average: impl Fn(Option<f64>, f64) -> f64,
     ) {
         let prefix = head(prompt);
-        let known =
-            self.past.iter().position(|past| past.prefix == prefix).and_then(|at| self.past.remove(at));
+        let known = self.past.iter().position(|past| past.prefix.as_key() == prefix);
+        let known = known.and_then(|at| self.past.remove(at));
         let lengths = [average(known.map(|past| past.lengths[0]), tokens), tokens];
         self.past.truncate(MAX_PROMPTS - 1);
-        self.past.push_front(PastAnswer { prefix: prefix.to_vec(), acceptance, lengths });
+        self.past.push_front(PastAnswer { prefix: prefix.into(), acceptance, lengths });
     }
 }
 
-fn head(prompt: &[u32]) -> &[u32] {
-    &prompt[..prompt.len().min(PREFIX)]
+fn head(prompt: PrefixKey) -> PrefixKey {
+    prompt.first(prompt.tokens.len().min(PREFIX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::CacheSalt;
 
     #[test]
     fn lookup_prefers_the_longest_common_prefix_then_the_latest() {
@@ -69,16 +71,21 @@ mod tests {
         let prompt =
             |common: u32, rest: u32| (0..common).chain(1000 * rest..1000 * rest + 9).collect::<Vec<u32>>();
         let add = |similar: &mut SimilarPrompts, prompt: &[u32], tokens| {
+            let prompt = PrefixKey { salt: None, tokens: prompt };
             similar.add(prompt, vec![], tokens, |known, new| known.map_or(new, |known| (known + new) / 2.0));
         };
-        let lengths =
-            |similar: &SimilarPrompts, prompt: &[u32]| similar.find(prompt).map(|past| past.lengths);
+        let under = |salt, similar: &SimilarPrompts, tokens: &[u32]| {
+            similar.find(PrefixKey { salt, tokens }).map(|past| past.lengths)
+        };
+        let lengths = |similar: &SimilarPrompts, prompt: &[u32]| under(None, similar, prompt);
         assert_eq!(lengths(&similar, &prompt(20, 1)), None);
         add(&mut similar, &prompt(20, 1), 10.0);
         add(&mut similar, &prompt(30, 2), 20.0);
         add(&mut similar, &prompt(20, 3), 30.0);
         assert_eq!(lengths(&similar, &prompt(40, 4)), Some([20.0, 20.0]), "30 common tokens");
         assert_eq!(lengths(&similar, &prompt(20, 4)), Some([30.0, 30.0]), "the latest");
+        let salt = Some(CacheSalt::new([Some("other")]));
+        assert_eq!(under(salt, &similar, &prompt(20, 1)), None, "another salt");
         assert_eq!(lengths(&similar, &prompt(MIN_COMMON as u32 - 1, 4)), None, "too short");
         add(&mut similar, &prompt(2, 5), 5.0);
         assert_eq!(lengths(&similar, &prompt(2, 5)), Some([5.0, 5.0]), "short and equal");

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     api::{Drafted, Drafts, Options, Request, Speculate},
     models::Model,
+    prefix::PrefixKey,
 };
 
 pub(crate) struct Speculator {
@@ -114,7 +115,7 @@ impl Speculator {
             drafts: self.drafts.clone(),
             verified: None,
             num_reported: 0,
-            stats: self.controller.new_sequence(&request.prompt),
+            stats: self.controller.new_sequence(PrefixKey::of(request, &request.prompt)),
             unused: None,
             skipped_layers: None,
             states: self.drafters.iter().map(|_| DrafterState::default()).collect(),

@@ -7,7 +7,7 @@ use lanner_engine::*;
 
 use crate::support::{
     disk_model::{DiskModel, MODELS, ask, total_bytes},
-    requests::{Random, answer, any_request, submit},
+    requests::{Random, answer, any_request, request, submit},
 };
 
 #[test]
@@ -289,5 +289,38 @@ fn restarts_do_not_change_answers() {
             }
         }
         assert!(from_disk > 0, "{golden}: no state came from the disk");
+    }
+}
+
+#[test]
+fn state_of_another_salt_is_found_neither_in_memory_nor_on_disk() {
+    for golden in MODELS {
+        let model = DiskModel::new(golden);
+        let prompt = Random(11).tokens(600);
+        let salts = [None, Some(CacheSalt::new([Some("a")])), Some(CacheSalt::new([Some("b")]))];
+        let ask = |engine: &Engine, salt| {
+            answer(submit(engine, Request { cache_salt: salt, ..request(prompt.clone(), 4) }))
+        };
+        let expected = ask(&model.cold(), None).tokens;
+        let engine = model.warm();
+        for salt in salts {
+            let first = ask(&engine, salt);
+            assert_eq!(first.tokens, expected, "{golden}");
+            assert_eq!(first.usage.cached_tokens, 0, "{golden}: {salt:?} {:?}", first.usage);
+            assert_eq!((first.usage.cache.reusable, first.usage.cache.miss), (0, None), "{golden}");
+            let again = ask(&engine, salt).usage;
+            assert_eq!((again.cached_tokens, again.cache.source), (599, Some(CacheSource::Ram)), "{golden}");
+        }
+        drop(engine);
+        let restarted = model.warm();
+        let unknown = ask(&restarted, Some(CacheSalt::new([Some("c")]))).usage;
+        assert_eq!((unknown.cached_tokens, unknown.cache.reusable), (0, 0), "{golden}");
+        for salt in salts {
+            let again = ask(&restarted, salt);
+            assert_eq!(again.tokens, expected, "{golden}");
+            let report = (again.usage.cached_tokens, again.usage.cache.source);
+            assert_eq!(report, (599, Some(CacheSource::Disk)), "{golden}: {salt:?}");
+        }
+        assert_eq!(restarted.cache_stats().expect("runs").disk_rejected, 0, "{golden}");
     }
 }

@@ -12,7 +12,10 @@ use super::{
     reader::{ReadRequest, Section},
     segment::Segment,
 };
-use crate::prefix::tree::{HeapSize, Lookup, RadixTree, Span};
+use crate::prefix::{
+    key::PrefixKey,
+    tree::{HeapSize, Lookup, RadixTree, Span},
+};
 
 pub(super) struct Index {
     tree: RadixTree<FileSpan, FileSnapshot>,
@@ -67,7 +70,7 @@ impl Index {
         let span = (tokens > 0).then_some(span);
         let snapshot =
             segment.has_snapshot().then(|| FileSnapshot { file: file.clone(), bytes: snapshot_bytes });
-        let inserted = self.tree.insert(&segment.tokens, from, span, snapshot);
+        let inserted = self.tree.insert(segment.key(), from, span, snapshot);
         if inserted {
             self.files.insert(path, file);
         }
@@ -75,8 +78,8 @@ impl Index {
     }
 
     /// The stored part of a sequence, and the last position up to `limit` that can be resumed.
-    pub(super) fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
-        let found = self.tree.find(tokens);
+    pub(super) fn find(&self, key: PrefixKey, limit: usize) -> (Lookup, usize) {
+        let found = self.tree.find(key);
         let position = self.tree.resumable(&found, limit);
         (found, position)
     }
@@ -126,8 +129,8 @@ impl Index {
     }
 
     /// Marks the first `position` tokens as used and returns their files.
-    pub(super) fn touch(&mut self, tokens: &[u32], position: usize) -> Vec<Rc<StateFile>> {
-        let found = self.tree.find(tokens);
+    pub(super) fn touch(&mut self, key: PrefixKey, position: usize) -> Vec<Rc<StateFile>> {
+        let found = self.tree.find(key);
         self.tree.touch(&found, position);
         self.files_of(&found, position)
     }

@@ -10,12 +10,15 @@ use super::{
 };
 use crate::{
     cache::Snapshot,
-    prefix::state::{KvSpan, StateSnapshot},
+    prefix::{
+        key::{OwnedPrefixKey, PrefixKey},
+        state::{KvSpan, StateSnapshot},
+    },
 };
 
 /// State of tokens `from..end`, or a snapshot at `end`, to be stored in memory.
 pub(crate) struct LoadedState {
-    pub tokens: Vec<u32>,
+    pub key: OwnedPrefixKey,
     pub from: usize,
     pub end: usize,
     pub span: Option<KvSpan>,
@@ -25,7 +28,7 @@ pub(crate) struct LoadedState {
 /// A load of one sequence's state.
 pub(super) struct Load {
     pub id: u64,
-    pub tokens: Vec<u32>,
+    pub key: OwnedPrefixKey,
     pub limit: usize,
     /// Position that can be resumed once everything is loaded.
     pub position: usize,
@@ -63,21 +66,21 @@ impl ArrayBuilder {
         Ok(self.raw.is_empty())
     }
 
-    /// The state of a sequence of `tokens` that was loaded up to `position`.
-    pub(super) fn into_state(self, tokens: &[u32], position: usize) -> LoadedState {
-        let tokens = tokens[..position].to_vec();
+    /// The state of a sequence that was loaded up to the last token of `key`.
+    pub(super) fn into_state(self, key: PrefixKey) -> LoadedState {
+        let (position, key) = (key.tokens.len(), key.into());
         match self.section {
             Section::Span { start, end, .. } => {
                 let span = KvSpan::new(self.layers.into_iter().map(|(_, sides)| sides).collect(), self.lossy);
                 span.from_disk.set(true);
-                LoadedState { tokens, from: start, end, span: Some(span), snapshot: None }
+                LoadedState { key, from: start, end, span: Some(span), snapshot: None }
             }
             Section::Snapshot => {
                 let layers =
                     self.layers.into_iter().map(|(window, sides)| Snapshot::from_parts(window, sides));
                 let snapshot =
                     StateSnapshot { layers: layers.collect(), lossy: self.lossy, from_disk: true.into() };
-                LoadedState { tokens, from: position, end: position, span: None, snapshot: Some(snapshot) }
+                LoadedState { key, from: position, end: position, span: None, snapshot: Some(snapshot) }
             }
         }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kv_quant;
 use crate::{
-    CacheBits,
+    CacheBits, CacheSalt,
     cache::Snapshot,
     prefix::state::{KvSpan, StateSnapshot},
 };
@@ -21,6 +21,9 @@ pub(super) struct Metadata {
     pub fingerprint: String,
     /// Readable name.
     pub model: String,
+    /// That of the request that computed it; absent if it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salt: Option<StoredSalt>,
     pub from: usize,
     /// Bits of quantized keys and values; absent if they are stored as computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +37,11 @@ pub(super) struct Metadata {
     /// BLAKE3 of the bytes of the span and of the snapshot.
     pub checksums: [String; 2],
 }
+
+/// A salt as 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct StoredSalt(pub CacheSalt);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +81,7 @@ impl Metadata {
         Metadata {
             fingerprint: fingerprint.into(),
             model: model.into(),
+            salt: None,
             from,
             bits,
             span: span.iter().map(|sides| layer(None, bits, sides.each_ref().map(Option::as_ref))).collect(),
@@ -111,6 +120,20 @@ impl Metadata {
         } else {
             Err("its shapes are wrong".into())
         }
+    }
+}
+
+impl TryFrom<String> for StoredSalt {
+    type Error = &'static str;
+
+    fn try_from(digits: String) -> Result<StoredSalt, &'static str> {
+        CacheSalt::from_hex(&digits).map(StoredSalt).ok_or("its salt is broken")
+    }
+}
+
+impl From<StoredSalt> for String {
+    fn from(StoredSalt(salt): StoredSalt) -> String {
+        salt.to_hex()
     }
 }
 

@@ -36,6 +36,7 @@ use self::{
     writer::{Write, WriteEvent, Writer},
 };
 use super::{
+    key::{OwnedPrefixKey, PrefixKey},
     state::{KvSpan, StateSnapshot},
     tree::{Lookup, RadixTree},
 };
@@ -60,7 +61,7 @@ pub(crate) struct DiskTier {
     writer: Writer,
     reader: Reader,
     /// Sequences whose state in memory is still to be written.
-    pending: VecDeque<Vec<u32>>,
+    pending: VecDeque<OwnedPrefixKey>,
     job: Option<WriteJob>,
     load: Option<Load>,
     /// Id of the last load.
@@ -141,14 +142,13 @@ impl DiskTier {
     }
 
     /// The stored part of a sequence, and the last position up to `limit` that can be resumed.
-    pub(crate) fn find(&self, tokens: &[u32], limit: usize) -> (Lookup, usize) {
-        self.index.find(tokens, limit)
+    pub(crate) fn find(&self, key: PrefixKey, limit: usize) -> (Lookup, usize) {
+        self.index.find(key, limit)
     }
 
-    /// Whether a sequence of `tokens` could resume from the disk well past `in_memory`, at `limit`
-    /// at most.
-    pub(crate) fn has_more(&self, tokens: &[u32], limit: usize, in_memory: usize) -> bool {
-        let (found, position) = self.find(tokens, limit);
+    /// Whether a sequence could resume from the disk well past `in_memory`, at `limit` at most.
+    pub(crate) fn has_more(&self, key: PrefixKey, limit: usize, in_memory: usize) -> bool {
+        let (found, position) = self.find(key, limit);
         position >= in_memory + MIN_GAIN
             && self.index.files_of(&found, position).iter().all(|file| file.written.get())
     }
@@ -167,27 +167,27 @@ impl DiskTier {
         self.load.is_some() || self.is_writing()
     }
 
-    /// Starts to read the state from which a sequence of `tokens` can resume well past `in_memory`,
-    /// at `limit` at most; memory stores the keys and values of its first `stored`. Returns the
+    /// Starts to read the state from which a sequence can resume well past `in_memory`, at `limit`
+    /// at most; memory stores the keys and values of its first `stored`. Returns the
     /// load's id, or `None` if there is nothing to read.
     pub(crate) fn start_load(
         &mut self,
-        tokens: &[u32],
+        key: PrefixKey,
         limit: usize,
         stored: usize,
         in_memory: usize,
     ) -> Option<u64> {
         self.last_load += 1;
-        let load = Load { id: self.last_load, tokens: tokens.to_vec(), limit, position: 0, builder: None };
+        let load = Load { id: self.last_load, key: key.into(), limit, position: 0, builder: None };
         self.request_load(load, stored, in_memory);
         self.active_load()
     }
 
     fn request_load(&mut self, mut load: Load, stored: usize, in_memory: usize) {
         self.apply_write_events();
-        if self.has_more(&load.tokens, load.limit, in_memory) {
+        if self.has_more(load.key.as_key(), load.limit, in_memory) {
             let found;
-            (found, load.position) = self.find(&load.tokens, load.limit);
+            (found, load.position) = self.find(load.key.as_key(), load.limit);
             let requests = self.index.read_requests(&found, stored.min(load.position), load.position);
             self.reader.read(load.id, requests);
             self.load = Some(load);
@@ -212,7 +212,7 @@ impl DiskTier {
                     }
                 }
                 let built = load.builder.take();
-                loaded.extend(built.map(|built| built.into_state(&load.tokens, load.position)));
+                loaded.extend(built.map(|built| built.into_state(load.key.as_key().first(load.position))));
             }
             match self.reader.take(load.id) {
                 Ok(None) => return Ok(loaded),
@@ -234,16 +234,16 @@ impl DiskTier {
             false => self.unindex(&[path.to_owned()].into()),
         }
         if let Some(load) = self.load.take() {
-            let found = memory.find(&load.tokens);
+            let found = memory.find(load.key.as_key());
             let in_memory = memory.resumable(&found, load.limit);
             self.request_load(load, found.stored, in_memory);
         }
     }
 
     /// Marks the files of a sequence's first `position` tokens as used.
-    pub(crate) fn touch(&mut self, tokens: &[u32], position: usize) {
+    pub(crate) fn touch(&mut self, key: PrefixKey, position: usize) {
         self.apply_write_events();
-        let files = self.index.touch(tokens, position);
+        let files = self.index.touch(key, position);
         let is_due = |time: Option<Instant>| time.is_none_or(|time| time.elapsed() > TOUCH_INTERVAL);
         if files.iter().any(|file| file.written.get() && is_due(file.touched.get())) {
             files.iter().for_each(|file| file.touched.set(Some(Instant::now())));
@@ -251,12 +251,12 @@ impl DiskTier {
         }
     }
 
-    /// Schedules the state of `tokens` in memory for writing.
-    pub(crate) fn enqueue_write(&mut self, tokens: &[u32]) {
-        if let Some(last) = self.pending.back_mut().filter(|last| tokens.starts_with(last)) {
-            *last = tokens.to_vec();
+    /// Schedules the state of a sequence in memory for writing.
+    pub(crate) fn enqueue_write(&mut self, key: PrefixKey) {
+        if let Some(last) = self.pending.back_mut().filter(|last| key.starts_with(&last.as_key())) {
+            *last = key.into();
         } else {
-            self.pending.push_back(tokens.to_vec());
+            self.pending.push_back(key.into());
         }
     }
 
@@ -283,7 +283,7 @@ impl DiskTier {
             }
             let (segment, payload) = job.into_parts();
             let path = self.folder.join(segment.name());
-            let (found, _) = self.find(&segment.tokens, 0);
+            let (found, _) = self.find(segment.key(), 0);
             let ancestors = self.index.files_of(&found, segment.metadata.from);
             let ancestors = ancestors.iter().map(|file| file.path.clone()).collect();
             if self.index.insert(&segment, path.clone(), false) {
@@ -297,10 +297,10 @@ impl DiskTier {
     /// `memory` is written.
     #[track_caller]
     fn next_job(&self, memory: &Memory) -> Option<WriteJob> {
-        let tokens = self.pending.front()?;
-        let (in_memory, (on_disk, _)) = (memory.find(tokens), self.find(tokens, 0));
+        let key = self.pending.front()?.as_key();
+        let (in_memory, (on_disk, _)) = (memory.find(key), self.find(key, 0));
         let mut end = 0;
-        for (span, length) in memory.spans(&in_memory, tokens.len()) {
+        for (span, length) in memory.spans(&in_memory, key.tokens.len()) {
             let start = end;
             end += length;
             let from = on_disk.stored.max(start).min(end);
@@ -312,7 +312,7 @@ impl DiskTier {
             let span = (from < end).then(|| span.part(from - start, length));
             let [hash, label] = &self.model;
             let segment =
-                Segment::new([hash, label], self.bits, &tokens[..end], from, span.as_ref(), snapshot);
+                Segment::new([hash, label], self.bits, key.first(end), from, span.as_ref(), snapshot);
             let bytes: usize = segment.bytes().iter().sum();
             return (bytes <= self.budget).then(|| WriteJob::new(segment, span, snapshot.cloned()));
         }

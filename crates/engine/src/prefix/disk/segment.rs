@@ -19,11 +19,14 @@ use mlx::{Array, Dtype};
 
 use super::{
     kv_quant,
-    metadata::{ArraySpec, LayerSpec, Metadata, arrays},
+    metadata::{ArraySpec, LayerSpec, Metadata, StoredSalt, arrays},
 };
 use crate::{
     CacheBits,
-    prefix::state::{KvSpan, StateSnapshot},
+    prefix::{
+        key::PrefixKey,
+        state::{KvSpan, StateSnapshot},
+    },
 };
 
 const MAGIC: &[u8; 8] = b"LANSTATE";
@@ -70,26 +73,33 @@ pub(super) struct RawSection {
 }
 
 impl Segment {
-    /// Describes the state after `tokens`.
+    /// Describes the state after the key's tokens.
     pub(super) fn new(
         [fingerprint, model]: [&str; 2],
         bits: Option<CacheBits>,
-        tokens: &[u32],
+        key: PrefixKey,
         from: usize,
         span: Option<&KvSpan>,
         snapshot: Option<&StateSnapshot>,
     ) -> Segment {
-        let metadata = Metadata::new([fingerprint, model], bits, from, span, snapshot);
-        Segment { tokens: tokens.to_vec(), metadata }
+        let mut metadata = Metadata::new([fingerprint, model], bits, from, span, snapshot);
+        metadata.salt = key.salt.map(StoredSalt);
+        Segment { tokens: key.tokens.to_vec(), metadata }
+    }
+
+    pub(super) fn key(&self) -> PrefixKey<'_> {
+        PrefixKey { salt: self.metadata.salt.map(|StoredSalt(salt)| salt), tokens: &self.tokens }
     }
 
     /// The file's name: a hash of everything that determines its state.
     pub(super) fn name(&self) -> String {
-        let Metadata { fingerprint, from, bits, snapshot, .. } = &self.metadata;
+        let Metadata { fingerprint, salt, from, bits, snapshot, .. } = &self.metadata;
         let mut hash = blake3::Hasher::new();
         hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
         hash.update(&[bits.map_or(0, u8::from)]);
-        hash.update(&(*from as u64).to_le_bytes()).update(&[u8::from(snapshot.is_some())]);
+        let flags = u8::from(snapshot.is_some()) | u8::from(salt.is_some()) << 1;
+        hash.update(&(*from as u64).to_le_bytes()).update(&[flags]);
+        salt.iter().for_each(|StoredSalt(salt)| _ = hash.update(salt.as_bytes()));
         hash.update(&token_bytes(&self.tokens));
         format!("{}.state", hash.finalize().to_hex())
     }
@@ -337,6 +347,7 @@ pub(super) mod tests {
         let metadata = Metadata {
             fingerprint: "a".repeat(64),
             model: "a model".into(),
+            salt: None,
             from: 0,
             bits: None,
             span: vec![LayerSpec { window: None, arrays: [Some(array), None] }],

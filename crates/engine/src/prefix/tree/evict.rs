@@ -5,7 +5,7 @@
 //! by its age in lookups; the least valuable one is removed first. A span that nothing can resume
 //! from is worth nothing.
 
-use super::{HeapSize, Node, ROOT, RadixTree, Span};
+use super::{HeapSize, Node, RadixTree, Span};
 
 /// Maximum tokens of evicted nodes.
 const MAX_TOMBSTONES: usize = 1 << 20;
@@ -64,7 +64,7 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
             return 0;
         }
         let mut ancestor = node.parent;
-        while ancestor != ROOT && self.nodes[ancestor].snapshot.is_none() {
+        while !self.nodes[ancestor].is_root() && self.nodes[ancestor].snapshot.is_none() {
             ancestor = self.nodes[ancestor].parent;
         }
         node.end() - self.nodes[ancestor].end()
@@ -88,14 +88,25 @@ impl<S: Span, C: HeapSize> RadixTree<S, C> {
     pub(super) fn drop_tombstones(&mut self, tokens: usize) {
         while self.tombstones > tokens {
             let leaves = self.nodes.iter().enumerate();
-            let leaves =
-                leaves.filter(|(i, node)| *i != ROOT && !node.tokens.is_empty() && node.is_tombstone_leaf());
+            let leaves = leaves.filter(|(_, node)| !node.is_root() && node.is_tombstone_leaf());
             let Some(oldest) = leaves.min_by_key(|(_, node)| node.used).map(|(i, _)| i) else { return };
             let node = &mut self.nodes[oldest];
             self.tombstones -= node.tokens.len();
             let (parent, tokens) = (node.parent, std::mem::take(&mut node.tokens));
             self.nodes[parent].children.remove(&tokens[0]);
             self.free.push(oldest);
+            if self.nodes[parent].is_root() && self.nodes[parent].children.is_empty() {
+                self.remove_root(parent);
+            }
+        }
+    }
+
+    /// Removes a root without children, unless it is that of sequences without a salt.
+    fn remove_root(&mut self, root: usize) {
+        let salts = self.salted.len();
+        self.salted.retain(|_, other| *other != root);
+        if self.salted.len() < salts {
+            self.free.push(root);
         }
     }
 }

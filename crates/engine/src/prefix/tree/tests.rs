@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::prefix::OwnedPrefixKey;
 
 /// The tokens of a span, 10 bytes each.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,17 +30,29 @@ impl HeapSize for TokenSnapshot {
     }
 }
 
+fn key(tokens: &[u32]) -> PrefixKey<'_> {
+    PrefixKey { salt: None, tokens }
+}
+
 type TestTree = RadixTree<TokenSpan, TokenSnapshot>;
 
 fn insert(tree: &mut TestTree, tokens: &[u32], snapshot: bool) -> bool {
-    let from = tree.find(tokens).stored;
+    insert_under(tree, key(tokens), snapshot)
+}
+
+fn insert_under(tree: &mut TestTree, key: PrefixKey, snapshot: bool) -> bool {
+    let (from, tokens) = (tree.find(key).stored, key.tokens);
     let span = (from < tokens.len()).then(|| TokenSpan(tokens[from..].to_vec()));
-    tree.insert(tokens, from, span, snapshot.then(|| TokenSnapshot(tokens.to_vec())))
+    tree.insert(key, from, span, snapshot.then(|| TokenSnapshot(tokens.to_vec())))
 }
 
 /// The tokens of all spans of a sequence's first `length` tokens.
 fn read(tree: &TestTree, tokens: &[u32], length: usize) -> Vec<u32> {
-    let found = tree.find(tokens);
+    read_under(tree, key(tokens), length)
+}
+
+fn read_under(tree: &TestTree, key: PrefixKey, length: usize) -> Vec<u32> {
+    let found = tree.find(key);
     tree.spans(&found, length).flat_map(|(span, n)| span.0[..n].to_vec()).collect()
 }
 
@@ -50,18 +63,18 @@ fn tree_shares_common_prefix() {
     assert!(insert(&mut tree, &[1, 2, 5, 6], false));
     assert_eq!(tree.stored(), (6, 3));
     assert_eq!(tree.bytes(), 60);
-    let found = tree.find(&[1, 2, 5, 7]);
+    let found = tree.find(key(&[1, 2, 5, 7]));
     assert_eq!((found.stored, found.known, found.differs), (3, 3, true));
     assert_eq!(tree.resumable(&found, 2), 2);
     assert_eq!(read(&tree, &[1, 2, 5, 7], 3), [1, 2, 5]);
-    let found = tree.find(&[1, 2, 5, 6, 7]);
+    let found = tree.find(key(&[1, 2, 5, 6, 7]));
     assert_eq!((found.stored, found.differs), (4, false), "the stored sequence ends");
 }
 
 #[test]
 fn insert_after_gap_is_refused() {
     let mut tree = TestTree::new(false);
-    assert!(!tree.insert(&[1, 2, 3], 2, Some(TokenSpan(vec![3])), None));
+    assert!(!tree.insert(key(&[1, 2, 3]), 2, Some(TokenSpan(vec![3])), None));
     assert_eq!((tree.bytes(), tree.stored()), (0, (0, 0)));
 }
 
@@ -70,10 +83,10 @@ fn resumable_position_is_last_snapshot() {
     let mut tree = TestTree::new(true);
     insert(&mut tree, &[1, 2, 3, 4, 5, 6], true);
     insert(&mut tree, &[1, 2, 3], true);
-    let found = tree.find(&[1, 2, 3, 4, 5, 9]);
+    let found = tree.find(key(&[1, 2, 3, 4, 5, 9]));
     assert_eq!((found.stored, tree.resumable(&found, 5)), (5, 3));
     assert_eq!(tree.snapshot(&found, 3), Some(&TokenSnapshot(vec![1, 2, 3])));
-    assert_eq!(tree.resumable(&tree.find(&[1, 2, 3, 4, 5, 6]), 5), 3, "the last token must be computed");
+    assert_eq!(tree.resumable(&tree.find(key(&[1, 2, 3, 4, 5, 6])), 5), 3, "the last token must be computed");
 }
 
 #[test]
@@ -81,27 +94,27 @@ fn eviction_removes_least_valuable_and_leaves_tombstone() {
     let mut tree = TestTree::new(false);
     insert(&mut tree, &[1, 2, 3], false);
     insert(&mut tree, &[1, 2, 4], false);
-    let found = tree.find(&[1, 2, 3]);
+    let found = tree.find(key(&[1, 2, 3]));
     tree.touch(&found, 3);
     assert_eq!(tree.shrink(30), 1);
-    let found = tree.find(&[1, 2, 4]);
+    let found = tree.find(key(&[1, 2, 4]));
     assert_eq!((found.stored, found.known), (2, 3), "the unused branch is evicted and leaves a tombstone");
-    assert_eq!(tree.find(&[1, 2, 3]).stored, 3);
+    assert_eq!(tree.find(key(&[1, 2, 3])).stored, 3);
     assert!(insert(&mut tree, &[1, 2, 4, 5], false));
     assert_eq!(read(&tree, &[1, 2, 4, 5], 4), [1, 2, 4, 5]);
     tree.shrink(0);
     tree.drop_tombstones(0);
-    assert_eq!((tree.bytes(), tree.tombstones, tree.find(&[1]).known), (0, 0, 0));
+    assert_eq!((tree.bytes(), tree.tombstones, tree.find(key(&[1])).known), (0, 0, 0));
 }
 
 #[test]
 fn too_large_tokens_differ_from_evicted_ones() {
     let mut tree = TestTree::new(false);
     insert(&mut tree, &[1, 2, 3], false);
-    tree.set_too_large(&[1, 2, 3, 4, 5]);
-    tree.set_too_large(&[1, 9]);
+    tree.set_too_large(key(&[1, 2, 3, 4, 5]));
+    tree.set_too_large(key(&[1, 9]));
     let check = |tree: &TestTree, tokens: &[u32], expected: [usize; 4]| {
-        let found = tree.find(tokens);
+        let found = tree.find(key(tokens));
         assert_eq!(
             [found.stored, found.known, found.too_large, found.too_large_from],
             expected,
@@ -118,7 +131,7 @@ fn too_large_tokens_differ_from_evicted_ones() {
     check(&tree, &[1, 2, 3, 4, 5], [4, 5, 1, 4]);
     tree.shrink(0);
     check(&tree, &[1, 2, 3, 4, 5], [0, 5, 1, 4]);
-    tree.set_too_large(&[1, 2, 3, 4]);
+    tree.set_too_large(key(&[1, 2, 3, 4]));
     check(&tree, &[1, 2, 3, 4, 5], [0, 5, 5, 0]);
 }
 
@@ -129,43 +142,68 @@ fn eviction_removes_snapshot_that_saves_few_tokens_first() {
     insert(&mut tree, &tokens[..98], true);
     insert(&mut tree, &tokens, true);
     tree.shrink(tree.bytes() - 1);
-    let found = tree.find(&tokens);
+    let found = tree.find(key(&tokens));
     assert_eq!(tree.resumable(&found, 99), 98);
-    let nothing_to_resume = tree.find(&tokens);
+    let nothing_to_resume = tree.find(key(&tokens));
     assert!(nothing_to_resume.stored <= 98);
+}
+
+#[test]
+fn sequences_of_another_salt_are_not_found() {
+    let mut tree = TestTree::new(true);
+    let salts = [None, Some(CacheSalt::new([Some("a")])), Some(CacheSalt::new([Some("b")]))];
+    let under = |salt, tokens| PrefixKey { salt, tokens };
+    for (i, salt) in salts.into_iter().enumerate() {
+        let found = tree.find(under(salt, &[1, 2, 3]));
+        assert_eq!((found.stored, found.known, found.differs), (0, 0, false), "{salt:?}");
+        assert!(insert_under(&mut tree, under(salt, &[1, 2, 3]), true));
+        assert_eq!(tree.stored(), (3 * (i + 1), i + 1), "each salt has state of its own");
+    }
+    assert!(!tree.insert(under(Some(CacheSalt::new([])), &[1, 2, 3]), 1, None, None));
+    assert_eq!(tree.salted.len(), 2);
+    tree.shrink(0);
+    tree.drop_tombstones(0);
+    assert!(tree.salted.is_empty(), "roots go with their last sequence");
+    assert_eq!(tree.find(under(salts[1], &[1, 2, 3])).known, 0);
+    audit(&tree);
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert(Vec<u32>, bool),
-    Use(Vec<u32>),
+    Insert(OwnedPrefixKey, bool),
+    Use(OwnedPrefixKey),
     Shrink(usize),
     DropTombstones(usize),
-    TooLarge(Vec<u32>),
+    TooLarge(OwnedPrefixKey),
     /// Evicts spans of this length and snapshots at this position.
     Retain(usize),
 }
 
-fn tokens() -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(0u32..3, 1..12)
+fn keys() -> impl Strategy<Value = OwnedPrefixKey> {
+    let salt = prop_oneof![2 => Just(None), 1 => Just(Some("a")), 1 => Just(Some("b"))];
+    (salt, prop::collection::vec(0u32..3, 1..12)).prop_map(|(salt, tokens)| OwnedPrefixKey {
+        salt: salt.map(|salt| CacheSalt::new([Some(salt)])),
+        tokens,
+    })
 }
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        5 => (tokens(), any::<bool>()).prop_map(|(tokens, snapshot)| Op::Insert(tokens, snapshot)),
-        2 => tokens().prop_map(Op::Use),
+        5 => (keys(), any::<bool>()).prop_map(|(key, snapshot)| Op::Insert(key, snapshot)),
+        2 => keys().prop_map(Op::Use),
         1 => (0usize..600).prop_map(Op::Shrink),
         1 => (0usize..30).prop_map(Op::DropTombstones),
-        1 => tokens().prop_map(Op::TooLarge),
+        1 => keys().prop_map(Op::TooLarge),
         1 => (1usize..8).prop_map(Op::Retain),
     ]
 }
 
 /// Recomputes all counters.
 fn audit(tree: &TestTree) {
-    let live: Vec<usize> = (1..tree.nodes.len()).filter(|i| !tree.free.contains(i)).collect();
+    let roots: Vec<usize> = tree.salted.values().copied().chain([ROOT]).collect();
+    let unused = |i: &usize| tree.free.contains(i) || roots.contains(i);
     let (mut bytes, mut tombstones) = (0, 0);
-    for &i in &live {
+    for i in (0..tree.nodes.len()).filter(|i| !unused(i)) {
         let node = &tree.nodes[i];
         bytes +=
             node.span.as_ref().map_or(0, HeapSize::bytes) + node.snapshot.as_ref().map_or(0, HeapSize::bytes);
@@ -178,6 +216,11 @@ fn audit(tree: &TestTree) {
         assert_eq!(tree.nodes[node.parent].end(), node.start);
     }
     assert_eq!((bytes, tombstones), (tree.bytes, tree.tombstones));
+    for &root in &roots {
+        let node = &tree.nodes[root];
+        assert!(node.is_root() && node.span.is_none() && node.snapshot.is_none());
+        assert!(root == ROOT || (node.parent == root && !node.children.is_empty()));
+    }
 }
 
 proptest! {
@@ -185,27 +228,29 @@ proptest! {
     #[test]
     fn tree_finds_same_as_list_of_sequences(ops in prop::collection::vec(op(), 1..60), needs_snapshots: bool) {
         let mut tree = TestTree::new(needs_snapshots);
-        let (mut list, mut evicted): (Vec<(Vec<u32>, bool)>, bool) = (vec![], false);
+        let (mut list, mut evicted): (Vec<(OwnedPrefixKey, bool)>, bool) = (vec![], false);
         for op in ops {
             match op {
-                Op::Insert(tokens, snapshot) => {
-                    prop_assert!(insert(&mut tree, &tokens, snapshot));
-                    prop_assert_eq!(tree.find(&tokens).stored, tokens.len());
-                    list.push((tokens, snapshot));
+                Op::Insert(own, snapshot) => {
+                    let key = own.as_key();
+                    prop_assert!(insert_under(&mut tree, key, snapshot));
+                    prop_assert_eq!(tree.find(key).stored, key.tokens.len());
+                    list.push((own, snapshot));
                 }
-                Op::Use(tokens) => {
-                    let found = tree.find(&tokens);
-                    let longest = list.iter().map(|(other, _)| common(other, &tokens)).max().unwrap_or(0);
+                Op::Use(own) => {
+                    let key = own.as_key();
+                    let found = tree.find(key);
+                    let longest = list.iter().map(|(other, _)| other.as_key().common(&key)).max().unwrap_or(0);
                     prop_assert!(found.stored <= longest && found.known <= longest && found.stored <= found.known);
-                    let at = tree.resumable(&found, tokens.len());
+                    let at = tree.resumable(&found, key.tokens.len());
                     prop_assert!(at <= found.stored);
-                    prop_assert_eq!(read(&tree, &tokens, at), &tokens[..at]);
+                    prop_assert_eq!(read_under(&tree, key, at), &key.tokens[..at]);
                     if needs_snapshots && at > 0 {
-                        prop_assert_eq!(tree.snapshot(&found, at), Some(&TokenSnapshot(tokens[..at].to_vec())));
+                        prop_assert_eq!(tree.snapshot(&found, at), Some(&TokenSnapshot(key.tokens[..at].to_vec())));
                     }
                     if !evicted {
-                        let ends = list.iter().filter(|(other, marked)| *marked && tokens.starts_with(other));
-                        let best = ends.map(|(other, _)| other.len()).max().unwrap_or(0);
+                        let ends = list.iter().filter(|(other, marked)| *marked && key.starts_with(&other.as_key()));
+                        let best = ends.map(|(other, _)| other.tokens.len()).max().unwrap_or(0);
                         prop_assert_eq!((found.stored, found.known), (longest, longest));
                         prop_assert_eq!(at, if needs_snapshots { best } else { longest });
                     }
@@ -220,13 +265,14 @@ proptest! {
                     tree.drop_tombstones(tokens);
                     prop_assert!(tree.tombstones <= tokens);
                 }
-                Op::TooLarge(tokens) => {
-                    let stored = tree.find(&tokens).stored;
-                    tree.set_too_large(&tokens);
-                    let found = tree.find(&tokens);
-                    prop_assert_eq!((found.stored, found.known), (stored, tokens.len()));
-                    prop_assert_eq!(found.too_large, tokens.len() - stored);
-                    list.push((tokens, false));
+                Op::TooLarge(own) => {
+                    let key = own.as_key();
+                    let stored = tree.find(key).stored;
+                    tree.set_too_large(key);
+                    let found = tree.find(key);
+                    prop_assert_eq!((found.stored, found.known), (stored, key.tokens.len()));
+                    prop_assert_eq!(found.too_large, key.tokens.len() - stored);
+                    list.push((own, false));
                     evicted = true;
                 }
                 Op::Retain(length) => {

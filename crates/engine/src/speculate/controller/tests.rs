@@ -202,7 +202,7 @@ fn similar_prompt_starts_with_the_statistics_of_the_last_answer() {
     controller.on_finished(&stats, &prompt, 9);
     controller.on_finished(&SequenceStats::default(), &other, 400);
     let depth = |prompt: &[u32]| {
-        let stats = controller.new_sequence(prompt);
+        let stats = controller.new_sequence(PrefixKey { salt: None, tokens: prompt });
         let length = SequenceLength { generated: 1, max_remaining: 1000 };
         let choice = controller.choose(&stats, &[option(8, [0.1, 0.0])], OtherRows::default(), length);
         (choice.map_or(0, |choice| choice.depth), stats.lengths)

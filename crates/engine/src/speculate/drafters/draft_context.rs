@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 
 use nn::Recurrence;
 
-use crate::{cache::Cache, prefix::common};
+use crate::{api::CacheSalt, cache::Cache, prefix::common};
 
 /// Maximum positions of a draft to which recurrent state can return without being computed again.
 pub(crate) const ROLLBACK_POINTS: usize = 8;
 
 pub(crate) struct DraftContext {
     pub caches: Vec<Cache>,
+    /// That of the sequence.
+    pub cache_salt: Option<CacheSalt>,
     /// Tokens whose state is in the caches; the last ones may be drafted.
     pub tokens: Vec<u32>,
     /// Number of these that are not drafted.
@@ -23,8 +25,14 @@ pub(crate) struct DraftContext {
 
 impl DraftContext {
     /// `caches` hold `tokens`, none of which is drafted.
-    pub(crate) fn new(caches: Vec<Cache>, tokens: Vec<u32>, snapshot_at: BTreeSet<usize>) -> DraftContext {
-        DraftContext { num_known: tokens.len(), caches, tokens, snapshot_at, rollback_points: vec![] }
+    pub(crate) fn new(
+        caches: Vec<Cache>,
+        cache_salt: Option<CacheSalt>,
+        tokens: Vec<u32>,
+        snapshot_at: BTreeSet<usize>,
+    ) -> DraftContext {
+        let num_known = tokens.len();
+        DraftContext { num_known, caches, cache_salt, tokens, snapshot_at, rollback_points: vec![] }
     }
 
     /// Adds known tokens, which are computed next.

@@ -14,7 +14,7 @@ use crate::{
     batch::{Batch, BatchRow},
     guard::guarded,
     models::Model,
-    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache},
+    prefix::{CopiedState, CopyProgress, CopySource, PrefixCache, PrefixKey},
     sample::{Sampler, guess},
     speculate::{
         acceptance::CONFIDENCE_BINS,
@@ -98,13 +98,17 @@ impl DraftModel {
             return Ok(context);
         }
         let mut caches = self.model.make_caches();
-        let own = Request::new(request.tokens[..request.prompt].to_vec(), 1);
+        let own = Request {
+            cache_salt: request.cache_salt,
+            ..Request::new(request.tokens[..request.prompt].to_vec(), 1)
+        };
         let mut begun = self.prefix.attach_and_restore(&own, request.tokens, &mut caches)?;
         // A copy before the prompt's last token would cost a step of its own.
         if begun.snapshot_at.remove(&(request.prompt - 1)) {
             begun.snapshot_at.insert(request.prompt);
         }
-        Ok(DraftContext::new(caches, request.tokens[..begun.position].to_vec(), begun.snapshot_at))
+        let tokens = request.tokens[..begun.position].to_vec();
+        Ok(DraftContext::new(caches, request.cache_salt, tokens, begun.snapshot_at))
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest]) -> mlx::Result<Vec<Draft>> {
@@ -246,7 +250,9 @@ impl Drafter for DraftModel {
         }
         let computed = match request.state.get::<DraftContext>() {
             Some(context) => context.tokens.len(),
-            None if self.prefix.is_enabled() => self.prefix.resumable(request.tokens),
+            None if self.prefix.is_enabled() => {
+                self.prefix.resumable(PrefixKey { salt: request.cache_salt, tokens: request.tokens })
+            }
             None => 0,
         };
         // The cost of each draft includes a few tokens.
@@ -280,8 +286,8 @@ impl StateStore for DraftModel {
 }
 
 fn copy(prefix: &PrefixCache, context: &DraftContext) -> Option<CopiedState> {
-    let DraftContext { tokens, caches, .. } = context;
-    let source = CopySource { tokens, caches, ahead: 0, lossy: false };
+    let DraftContext { cache_salt, tokens, caches, .. } = context;
+    let source = CopySource { key: PrefixKey { salt: *cache_salt, tokens }, caches, ahead: 0, lossy: false };
     Some(prefix.start_copy(&source, CopyProgress::default())?.at_once(caches))
 }
 

@@ -2,7 +2,7 @@
 //! state it stores.
 
 use super::{layer_skip::models, *};
-use crate::api::Lossy;
+use crate::{api::Lossy, prefix::PrefixKey};
 
 const SKIPPED: usize = 1;
 
@@ -100,7 +100,10 @@ fn exact_requests_never_resume_from_lossy_state() {
         let (answer, _) = answer_of(&mut bench, &request);
         // Prompt and answer, and one more token.
         let all = [&request.prompt[..], &answer, &[3]].concat();
-        assert!(bench.engine_loop.prefix.resumable(&all) <= request.prompt.len(), "{golden}");
+        assert!(
+            bench.engine_loop.prefix.resumable(PrefixKey::of(&request, &all)) <= request.prompt.len(),
+            "{golden}"
+        );
         assert!(bench.engine_loop.prefix.stats().stored_tokens > 0, "{golden}: the prompt is reusable");
         let next = Request { prompt: all.clone(), speculation: None, ..request.clone() };
         let (warm, _) = answer_of(&mut bench, &next);
