@@ -41,6 +41,17 @@ pub enum ChoiceEvent {
     Finished(Finish),
 }
 
+impl ChoiceEvent {
+    /// The generated tokens that it reports.
+    pub fn tokens(&self) -> Option<&[Token]> {
+        match self {
+            ChoiceEvent::Text { tokens, .. } => Some(tokens),
+            ChoiceEvent::Finished(finish) => Some(&finish.tokens),
+            ChoiceEvent::PromptProgress { .. } | ChoiceEvent::Prompt(_) | ChoiceEvent::Logits { .. } => None,
+        }
+    }
+}
+
 /// A generated token.
 #[derive(Clone, Debug)]
 pub struct Token {

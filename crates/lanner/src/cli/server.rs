@@ -3,12 +3,13 @@
 use std::{
     net::IpAddr,
     num::{NonZeroU16, NonZeroU32},
+    path::PathBuf,
 };
 
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::ToolDialect;
+use super::values::{OneOrMany, ToolDialect};
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -21,9 +22,19 @@ pub struct ServerArgs {
     /// Port to listen on; 0 picks a free one [default: 11436].
     #[arg(long, env = "LANNER_PORT")]
     pub port: Option<u16>,
-    /// Require `Authorization: Bearer KEY` on /v1/* and /metrics.
+    /// Require `Authorization: Bearer KEY` on all routes but /health; may be given several times.
     #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
-    pub api_key: Option<String>,
+    #[serde(deserialize_with = "OneOrMany::deserialize_list")]
+    pub api_key: Vec<String>,
+    /// File of API keys, one on each line: `name:key` or `key`, then limits of that key if wanted,
+    /// as in `ann:sk-1234 max_parallel_requests=4 rpm_limit=60 tpm_limit=100000`. Empty lines and
+    /// lines that begin with `#` are skipped.
+    #[arg(long, alias = "api-key-file", env = "LANNER_API_KEYS_FILE", value_name = "FILE")]
+    pub api_keys_file: Option<PathBuf>,
+    /// Let clients with different API keys reuse each other's cached prefixes. That saves time and
+    /// memory, but lets a client find out whether another one has sent the same text.
+    #[arg(long)]
+    pub share_prefixes: bool,
     /// Also accept this name in Host and Origin headers; `*` accepts all. By default a loopback
     /// address accepts loopback names, any other address also IP addresses and names of the local
     /// network.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// Speculative decoding, in the engine's notation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -23,6 +23,27 @@ impl FromStr for SpeculateArg {
 
     fn from_str(text: &str) -> Result<SpeculateArg, String> {
         text.parse().map(SpeculateArg)
+    }
+}
+
+/// One text or a list of them, in the config file.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a string or an array of strings")]
+pub(super) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// # Errors
+    /// The value is neither.
+    pub(super) fn deserialize_list<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<String>, D::Error> {
+        Ok(match OneOrMany::deserialize(deserializer)? {
+            OneOrMany::One(text) => vec![text],
+            OneOrMany::Many(texts) => texts,
+        })
     }
 }
 

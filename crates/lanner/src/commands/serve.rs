@@ -13,7 +13,7 @@ use tokio::{net::TcpListener, runtime::Builder};
 use super::CommandError;
 use crate::{
     bench::machine,
-    config::{ModelConfig, ServeConfig},
+    config::{ModelConfig, ServeConfig, is_readable_by_others},
     hub,
     model::Model,
     server::{self, AppState, Server, preparation},
@@ -65,7 +65,7 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
-    warning(&config, address).into_iter().for_each(say);
+    warning(&config, address).into_iter().chain(keys_warning(&config)).for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
     let state = AppState::new(server, model.clone(), config.name.clone());
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
@@ -85,13 +85,19 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
 
 /// A server that listens beyond loopback without an API key is open to the network.
 fn warning(config: &ServeConfig, address: SocketAddr) -> Option<String> {
-    let is_open = !address.ip().is_loopback() && config.api_key.is_none();
+    let is_open = !address.ip().is_loopback() && config.api_keys.is_empty();
     let admin = if config.admin {
         ", and load and pull models; set --api-key or --no-admin"
     } else {
         "; set --api-key"
     };
     is_open.then(|| format!("lanner: warning: any client that reaches {address} can use this server{admin}"))
+}
+
+/// Keys in a file that other users can read are no secrets.
+fn keys_warning(config: &ServeConfig) -> Option<String> {
+    let path = config.api_keys_file.as_deref().filter(|path| is_readable_by_others(path))?.display();
+    Some(format!("lanner: warning: other users can read the API keys in {path}; run `chmod 600 {path}`"))
 }
 
 /// Runs work that may hang in a driver or on a device file; `false` if it has not ended in time.

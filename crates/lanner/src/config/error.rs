@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use engine::{RequestError, quantize::QuantizeError};
 
+use super::api_keys::ApiKeyError;
 use crate::bench::speculate::PROMPT_CLASSES;
 
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,8 @@ pub enum ConfigError {
     /// Names the flag or config key.
     #[error("{0}")]
     Sampling(RequestError),
+    #[error(transparent)]
+    ApiKeys(#[from] ApiKeyError),
     #[error(transparent)]
     Format(#[from] QuantizeError),
     #[error("HF_ENDPOINT is `{0}`; it must begin with https:// or http://")]

@@ -1,6 +1,7 @@
 //! One immutable configuration, resolved once: defaults < config file < environment < flags. Only
 //! this module and `cli` read the environment.
 
+mod api_keys;
 mod bench;
 mod dirs;
 mod error;
@@ -20,6 +21,7 @@ use tracing::level_filters::LevelFilter;
 
 use self::dirs::user_folder;
 pub use self::{
+    api_keys::{ApiKey, ApiKeyError, ApiKeys, KeyDigest, KeyLimits, is_readable_by_others, key_digest},
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     error::ConfigError,
@@ -84,7 +86,7 @@ impl Config {
                 let mut model = model(args.model, file.model).with_cache(caches, &args.cache, &file.cache);
                 let dialect = args.server.tool_dialect.or(file.server.tool_dialect);
                 model.tool_dialect = dialect.map(|dialect| dialect.0);
-                Command::Serve(model, ServeConfig::new(args.server, file.server))
+                Command::Serve(model, ServeConfig::new(args.server, file.server)?)
             }
             CliCommand::Chat(mut args) => {
                 args.model.speculate = args.speculate.speculate;

@@ -3,17 +3,26 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     num::NonZeroU32,
+    path::PathBuf,
     time::Duration,
 };
 
+use super::{api_keys::ApiKeys, error::ConfigError};
 use crate::cli::ServerArgs;
 
 /// More than the default batch and queue, less than the usual limit on open files.
 const MAX_CONNECTIONS: u32 = 512;
+pub const DEFAULT_PORT: u16 = 11436;
+/// In MiB.
+const DEFAULT_BODY_LIMIT: usize = 16;
 
 pub struct ServeConfig {
     pub address: SocketAddr,
-    pub api_key: Option<String>,
+    pub api_keys: ApiKeys,
+    /// The file of some of them.
+    pub api_keys_file: Option<PathBuf>,
+    /// Whether clients with different keys share cached prefixes.
+    pub share_prefixes: bool,
     pub allowed_hosts: Vec<String>,
     /// In bytes.
     pub body_limit: usize,
@@ -45,19 +54,43 @@ impl Default for Timeouts {
     }
 }
 
+impl Default for ServeConfig {
+    /// As without flags and config file.
+    fn default() -> ServeConfig {
+        ServeConfig {
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT),
+            api_keys: ApiKeys::default(),
+            api_keys_file: None,
+            share_prefixes: false,
+            allowed_hosts: vec![],
+            body_limit: DEFAULT_BODY_LIMIT << 20,
+            name: None,
+            admin: true,
+            max_connections: MAX_CONNECTIONS,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
 impl ServeConfig {
-    pub fn new(args: ServerArgs, file: ServerArgs) -> ServeConfig {
+    /// # Errors
+    /// The API keys cannot be used.
+    pub fn new(args: ServerArgs, file: ServerArgs) -> Result<ServeConfig, ConfigError> {
         let host = args.host.or(file.host).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let port = args.port.or(file.port).unwrap_or(11436);
+        let port = args.port.or(file.port).unwrap_or(DEFAULT_PORT);
         let defaults = Timeouts::default();
         let seconds = |flag: Option<NonZeroU32>, file: Option<NonZeroU32>, default| {
             flag.or(file).map_or(default, |seconds| Duration::from_secs(seconds.get().into()))
         };
-        ServeConfig {
+        let given = if args.api_key.is_empty() { file.api_key } else { args.api_key };
+        let api_keys_file = args.api_keys_file.or(file.api_keys_file);
+        Ok(ServeConfig {
             address: SocketAddr::new(host, port),
-            api_key: args.api_key.or(file.api_key).filter(|key| !key.is_empty()),
+            api_keys: ApiKeys::new(&given, api_keys_file.as_deref())?,
+            api_keys_file,
+            share_prefixes: args.share_prefixes || file.share_prefixes,
             allowed_hosts: [args.allow_host, file.allow_host].concat(),
-            body_limit: args.body_limit.or(file.body_limit).unwrap_or(16) << 20,
+            body_limit: args.body_limit.or(file.body_limit).unwrap_or(DEFAULT_BODY_LIMIT) << 20,
             name: args.name.or(file.name),
             admin: !args.no_admin && !file.no_admin,
             max_connections: args
@@ -70,6 +103,6 @@ impl ServeConfig {
                 idle: seconds(args.idle_timeout, file.idle_timeout, defaults.idle),
                 write: seconds(args.write_timeout, file.write_timeout, defaults.write),
             },
-        }
+        })
     }
 }

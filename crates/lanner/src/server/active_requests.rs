@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use super::tenant::Client;
 use crate::generate::Canceller;
 
 /// Cheap to clone; all clones are the same list.
@@ -24,6 +25,7 @@ struct ActiveRequest {
     /// Of the request and of its answer. Clients choose the former, so several requests may share
     /// it.
     ids: [String; 2],
+    client: Client,
     canceller: Canceller,
 }
 
@@ -34,16 +36,17 @@ pub(super) struct ActiveGuard {
 }
 
 impl ActiveRequests {
-    pub(super) fn insert(&self, ids: [String; 2], canceller: Canceller) -> ActiveGuard {
+    pub(super) fn insert(&self, ids: [String; 2], client: Client, canceller: Canceller) -> ActiveGuard {
         let key = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(key, ActiveRequest { ids, canceller });
+        self.lock().insert(key, ActiveRequest { ids, client, canceller });
         ActiveGuard { active: self.clone(), key }
     }
 
-    /// Cancels all requests with this id; returns how many there were.
-    pub(super) fn cancel(&self, id: &str) -> usize {
+    /// Cancels all of the client's requests with this id; returns how many there were.
+    pub(super) fn cancel(&self, id: &str, client: &Client) -> usize {
         let requests = self.lock();
-        let named = requests.values().filter(|request| request.ids.iter().any(|own| own == id));
+        let own = requests.values().filter(|request| request.client == *client);
+        let named = own.filter(|request| request.ids.iter().any(|own| own == id));
         named.map(|request| request.canceller.cancel()).count()
     }
 

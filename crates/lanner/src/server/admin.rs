@@ -44,7 +44,7 @@ struct PullRequest {
 
 /// Responds once the other model is served or has failed to load.
 pub(super) async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
-    let request: LoadRequest = openai::parse(&body.0.bytes)?;
+    let request: LoadRequest = openai::parse(&body.received.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
     let loaded = state.load(request.model).map_err(busy)?.await;
@@ -57,7 +57,7 @@ pub(super) async fn load(State(state): State<AppState>, body: JsonBody) -> Resul
 
 /// Responds once the model is downloaded, with `stream` in JSON lines of progress.
 pub(super) async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
-    let request: PullRequest = openai::parse(&body.0.bytes)?;
+    let request: PullRequest = openai::parse(&body.received.bytes)?;
     let repo = source::repo(&request.model).ok_or_else(|| {
         let message = format!("{} is not ORG/NAME[@REVISION][:PART], nor a short name", request.model);
         ApiError::invalid("model", message)

@@ -1,7 +1,8 @@
 //! Which requests are allowed: the Host header against DNS rebinding, the Origin header against
-//! other sites' pages, and the API key. Also turns panics into error objects.
+//! other sites' pages, and the API key, which also tells clients apart. Also turns panics into
+//! error objects.
 
-use std::{any::Any, net::IpAddr, sync::Arc};
+use std::{any::Any, net::IpAddr, sync::Arc, time::Instant};
 
 use axum::{
     extract::{Request, State},
@@ -13,7 +14,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::openai::error::ApiError;
+use super::{key_limits::KeyUsage, openai::error::ApiError, request_log::RequestLog, tenant::Client};
+use crate::config::{ApiKey, KeyDigest, ServeConfig, key_digest};
 
 /// The header in which Anthropic's clients send the key.
 const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -23,21 +25,48 @@ const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 pub(super) struct Auth {
     on_loopback: bool,
     allowed_hosts: Vec<String>,
-    api_key: Option<String>,
+    /// Empty if clients need none.
+    keys: Vec<KnownKey>,
+    share_prefixes: bool,
+}
+
+/// A key that clients may send, and what it has used.
+struct KnownKey {
+    name: Arc<str>,
+    digest: KeyDigest,
+    usage: KeyUsage,
 }
 
 impl Auth {
-    pub(super) fn new(listens_on: IpAddr, allowed_hosts: Vec<String>, api_key: Option<String>) -> Auth {
-        Auth { on_loopback: listens_on.is_loopback(), allowed_hosts, api_key }
+    pub(super) fn new(config: &ServeConfig) -> Auth {
+        let known = |ApiKey { name, digest, limits }: &ApiKey| KnownKey {
+            name: name.clone(),
+            digest: *digest,
+            usage: KeyUsage::new(*limits, Instant::now()),
+        };
+        Auth {
+            on_loopback: config.address.ip().is_loopback(),
+            allowed_hosts: config.allowed_hosts.clone(),
+            keys: config.api_keys.as_slice().iter().map(known).collect(),
+            share_prefixes: config.share_prefixes,
+        }
     }
 
-    fn check(&self, request: &Request) -> Result<(), ApiError> {
+    /// The key of a request that is allowed, if it needs one.
+    fn check(&self, request: &Request) -> Result<Option<&KnownKey>, ApiError> {
         self.check_host(request)?;
         self.check_origin(request)?;
         match request.uri().path() {
-            "/" | "/health" => Ok(()),
-            _ => self.check_key(request),
+            "/" | "/health" => Ok(None),
+            _ if self.keys.is_empty() => Ok(None),
+            _ => self.check_key(request).map(Some),
         }
+    }
+
+    /// One key alone tells no clients apart.
+    fn client(&self, key: Option<&KnownKey>) -> Client {
+        let key = key.filter(|_| self.keys.len() > 1).map(|key| key.name.clone());
+        Client { key, shares_prefixes: self.share_prefixes }
     }
 
     /// DNS rebinding: a web page can point its own host name at this machine; the browser then
@@ -87,25 +116,40 @@ impl Auth {
             || self.allowed_hosts.iter().any(|host| host == "*" || host.eq_ignore_ascii_case(name))
     }
 
-    fn check_key(&self, request: &Request) -> Result<(), ApiError> {
-        let Some(key) = &self.api_key else { return Ok(()) };
+    fn check_key(&self, request: &Request) -> Result<&KnownKey, ApiError> {
         let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
         let bearer = header(AUTHORIZATION)
             .and_then(|value| value.split_once(' '))
             .and_then(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer").then_some(token.trim()));
         let given = bearer.or_else(|| header(ANTHROPIC_KEY).map(str::trim));
         let message = match given {
-            Some(given) if constant_time_eq(given.as_bytes(), key.as_bytes()) => return Ok(()),
             Some(_) => "the API key is wrong",
             None => "this server requires an API key; send `Authorization: Bearer KEY` or `x-api-key: KEY`",
         };
-        Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
+        let wrong = || ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key");
+        given.and_then(|given| self.find(given)).ok_or_else(wrong)
+    }
+
+    /// Compares all of every key, so that the time tells nothing of the keys.
+    fn find(&self, given: &str) -> Option<&KnownKey> {
+        let digest = key_digest(given);
+        self.keys.iter().fold(None, |found, key| {
+            let is_same = constant_time_eq(&digest, &key.digest);
+            if is_same { Some(key) } else { found }
+        })
     }
 }
 
-pub(super) async fn authorize(State(auth): State<Arc<Auth>>, request: Request, next: Next) -> Response {
+pub(super) async fn authorize(State(auth): State<Arc<Auth>>, mut request: Request, next: Next) -> Response {
     match auth.check(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(key) => {
+            let client = auth.client(key);
+            if let (Some(key), Some(log)) = (key, request.extensions().get::<Arc<RequestLog>>()) {
+                log.set_key(client.key.clone(), key.usage.clone());
+            }
+            request.extensions_mut().insert(client);
+            next.run(request).await
+        }
         Err(error) => error.into_response(),
     }
 }
@@ -134,9 +178,9 @@ fn host_name(header: &str) -> &str {
     }
 }
 
-/// Takes the same time for any two keys of the same length.
-fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && std::hint::black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
+/// Takes the same time for any two digests.
+fn constant_time_eq(a: &KeyDigest, b: &KeyDigest) -> bool {
+    std::hint::black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
 }
 
 #[cfg(test)]
@@ -151,6 +195,7 @@ mod tests {
     use tower_http::catch_panic::CatchPanicLayer;
 
     use super::*;
+    use crate::config::ApiKeys;
 
     #[test]
     fn panic_in_a_handler_is_a_500() {
@@ -169,12 +214,23 @@ mod tests {
         assert!(!reply.contains("on purpose"), "{reply}");
     }
 
+    fn auth(listens_on: &str, host: &str, keys: &[&str]) -> Auth {
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        Auth::new(&ServeConfig {
+            address: (listens_on.parse::<IpAddr>().unwrap(), 0).into(),
+            api_keys: ApiKeys::new(&keys, None).unwrap(),
+            allowed_hosts: vec![host.into()],
+            ..ServeConfig::default()
+        })
+    }
+
     #[test]
     fn host_and_origin_that_could_be_rebound_are_rejected() {
         let check = |listens_on: &str, header: axum::http::HeaderName, value: &str| {
-            let auth = Auth::new(listens_on.parse().unwrap(), vec!["owl.example".into()], None);
+            let auth = auth(listens_on, "owl.example", &[]);
             let request = Request::builder().uri("/health").header(header, value);
-            auth.check(&request.body(axum::body::Body::empty()).unwrap()).map_err(|error| error.body.code)
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            auth.check(&request).map(|_| ()).map_err(|error| error.body.code)
         };
         let (host, origin) = (Err(Some("host_not_allowed")), Err(Some("origin_not_allowed")));
         for (name, on_loopback, elsewhere) in [
@@ -205,8 +261,7 @@ mod tests {
             assert_eq!(check("127.0.0.1", ORIGIN, page), on_loopback, "{page}");
             assert_eq!(check("0.0.0.0", ORIGIN, page), elsewhere, "{page}");
         }
-        let auth = Auth::new("0.0.0.0".parse().unwrap(), vec!["*".into()], None);
-        assert!(auth.is_own("any.example"));
+        assert!(auth("0.0.0.0", "*", &[]).is_own("any.example"));
     }
 
     #[test]
@@ -223,9 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn constant_time_eq_compares_keys() {
-        assert!(constant_time_eq(b"key", b"key"));
-        assert!(!constant_time_eq(b"key", b"kez"));
-        assert!(!constant_time_eq(b"key", b"keys"));
+    fn key_is_found_among_several() {
+        let auth = auth("127.0.0.1", "*", &["a", "b", "c"]);
+        for key in ["a", "b", "c"] {
+            assert_eq!(auth.find(key).map(|found| found.digest), Some(key_digest(key)));
+        }
+        assert!(["", "d", "ab", "A"].iter().all(|key| auth.find(key).is_none()));
+        assert!(constant_time_eq(&[7; 32], &[7; 32]));
+        let other: KeyDigest = std::array::from_fn(|i| if i == 31 { 8 } else { 7 });
+        assert!(!constant_time_eq(&[7; 32], &other));
     }
 }

@@ -14,6 +14,8 @@ use super::{
     handlers::{Body, JsonBody},
     openai::{PromptInput, error::ApiError},
     preparation::{Preparation, Received},
+    request_log::RequestLog,
+    tenant::{Client, Tenant},
 };
 
 /// A valid request whose answer is made of embeddings.
@@ -32,24 +34,27 @@ pub(super) trait EmbeddingTask: Sized + Send + Sync + 'static {
 /// The valid request in a body, and the embeddings of its texts.
 ///
 /// # Errors
-/// Those of the parts: it is not valid, or an embedding failed.
+/// Those of the parts: its key is at a limit, it is not valid, or an embedding failed.
 pub(super) async fn embed<T: EmbeddingTask>(
     server: &Arc<Server>,
     preparation: &Preparation,
+    log: &RequestLog,
     body: Body,
 ) -> Result<(T, Vec<TextEmbedding>), ApiError> {
     let arrived = Instant::now();
-    let JsonBody(Received { bytes, charge }) = body?;
+    log.enter()?;
+    let JsonBody { received: Received { bytes, charge }, client } = body?;
     let (server, lane) = (server.clone(), charge.lane());
     let start = move || {
         let task = T::parse(&bytes)?;
         server.check_model(task.model())?;
-        let batch = EmbeddingBatch::start(&server, &task, arrived)?;
+        let batch = EmbeddingBatch::start(&server, &task, client, arrived)?;
         // Its memory is free from here on.
         drop(charge);
         Ok((task, batch))
     };
     let (task, batch) = preparation.run(lane, start).await?;
+    log.add_tokens(batch.num_tokens);
     Ok((task, batch.finish().await?))
 }
 
@@ -61,6 +66,8 @@ pub struct EmbeddingParams {
     pub priority: Priority,
     /// From the request's arrival to its end.
     pub timeout: Option<Duration>,
+    /// Prefixes are shared only under the same salt.
+    pub cache_salt: Option<String>,
 }
 
 /// Texts being embedded. Dropping it cancels them.
@@ -68,6 +75,8 @@ struct EmbeddingBatch {
     events: UnboundedReceiver<(usize, Event)>,
     handles: Vec<RequestHandle>,
     param: &'static str,
+    /// Of all texts.
+    num_tokens: usize,
     _running: RunningChoices,
 }
 
@@ -89,6 +98,7 @@ impl EmbeddingBatch {
     fn start<T: EmbeddingTask>(
         server: &Server,
         task: &T,
+        client: Client,
         arrived: Instant,
     ) -> Result<EmbeddingBatch, ApiError> {
         let (param, params) = (T::PARAM, task.params());
@@ -102,12 +112,14 @@ impl EmbeddingBatch {
         let pooling = model.pooling.as_ref().map_err(no_embeddings)?;
         let pooling = params.pooling.unwrap_or(*pooling);
         let deadline = params.timeout.and_then(|timeout| arrived.checked_add(timeout));
+        let cache_salt = Tenant::new(client, params.cache_salt.as_deref()).prefix_salt();
         let request = |input: PromptInput| {
             let prompt = input.encode(model, param)?.ids;
             let request = Request::embedding(prompt, pooling);
-            Ok(Request { priority: params.priority, deadline, ..request })
+            Ok(Request { priority: params.priority, deadline, cache_salt, ..request })
         };
         let requests = task.inputs().into_iter().map(request).collect::<Result<Vec<_>, ApiError>>()?;
+        let num_tokens = requests.iter().map(|request| request.prompt.len()).sum();
         let (sender, events) = unbounded_channel();
         let submit = |(index, request)| {
             let sender = sender.clone();
@@ -119,7 +131,7 @@ impl EmbeddingBatch {
         };
         let running = RunningChoices::new(&server.running, requests.len());
         let handles = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
-        Ok(EmbeddingBatch { events, handles, param, _running: running })
+        Ok(EmbeddingBatch { events, handles, param, num_tokens, _running: running })
     }
 
     /// The embeddings, in the order of the texts.

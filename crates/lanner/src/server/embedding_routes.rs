@@ -28,8 +28,8 @@ pub(super) async fn embeddings(
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log, async {
-        let (request, embeddings) = embed::<ValidEmbeddingRequest>(&server, &preparation, body).await?;
+    counted(&server, log.clone(), async {
+        let (request, embeddings) = embed::<ValidEmbeddingRequest>(&server, &preparation, &log, body).await?;
         let response = embedding_response(server.name(), &embeddings, request.encoding, request.dimensions)?;
         Ok(Json(response).into_response())
     })
@@ -42,8 +42,8 @@ pub(super) async fn rerank(
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log, async {
-        let (request, embeddings) = embed::<ValidRerankRequest>(&server, &preparation, body).await?;
+    counted(&server, log.clone(), async {
+        let (request, embeddings) = embed::<ValidRerankRequest>(&server, &preparation, &log, body).await?;
         let id = format!("rerank-{:016x}", sampling::random());
         Ok(Json(request.response(id, server.name(), &embeddings)).into_response())
     })

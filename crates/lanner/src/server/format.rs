@@ -9,6 +9,7 @@ use super::{
     Server,
     openai::{GenerateParams, ValidRequest, error::ApiError, usage::Usage},
     protocol::Protocol,
+    tenant::Tenant,
 };
 use crate::{
     generate::ChoiceEvent,
@@ -31,11 +32,11 @@ pub(super) trait ApiFormat: Sized + Send + 'static {
     /// The request's field that holds the prompt.
     const PROMPT: &'static str;
 
-    /// Adds what the server has stored to the prompts.
+    /// Adds what the server has stored for the tenant to the prompts.
     ///
     /// # Errors
     /// 400: it is not stored.
-    fn attach(_: &mut Self::Prompts, _: &Server) -> Result<(), ApiError> {
+    fn attach(_: &mut Self::Prompts, _: &Server, _: &Tenant) -> Result<(), ApiError> {
         Ok(())
     }
     /// Encodes the prompts.

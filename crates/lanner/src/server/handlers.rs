@@ -26,6 +26,7 @@ use super::{
     openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
     request_log::RequestLog,
+    tenant::Client,
 };
 
 /// 503 if the engine's thread is stuck or stopped, for monitors that restart the server.
@@ -182,7 +183,10 @@ pub(super) async fn respond<F: ApiFormat>(
     body: Body,
 ) -> Result<Response, ApiError> {
     let outcome = OutcomeGuard::new(&server.requests, log);
-    let response = answer::<F>(server, preparation, body, outcome.clone()).await;
+    let response = match outcome.log().enter() {
+        Ok(()) => answer::<F>(server, preparation, body, outcome.clone()).await,
+        Err(error) => Err(error),
+    };
     response.inspect_err(|error| outcome.record(Outcome::of(error)))
 }
 
@@ -193,9 +197,10 @@ async fn answer<F: ApiFormat>(
     outcome: Arc<OutcomeGuard>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let JsonBody(Received { bytes, charge }) = body?;
+    let JsonBody { received: Received { bytes, charge }, client } = body?;
     let lane = charge.lane();
-    let request = preparation.run(lane, move || ParsedRequest::<F>::parse(server, &bytes, arrived)).await?;
+    let request =
+        preparation.run(lane, move || ParsedRequest::<F>::parse(server, client, &bytes, arrived)).await?;
     let claim = request.claim().await?;
     let begin = move || {
         // Until preparation has freed its memory.
@@ -232,7 +237,10 @@ impl Server {
 /// A body of type JSON. A web page cannot send that type to another site without a preflight
 /// request, so requiring it keeps pages from using a server on the user's machine. A body without a
 /// type, as some clients of Ollama send it, is read if no browser sent it.
-pub(super) struct JsonBody(pub Received);
+pub(super) struct JsonBody {
+    pub received: Received,
+    pub client: Client,
+}
 
 impl<S: Send + Sync> FromRequest<S> for JsonBody {
     type Rejection = ApiError;
@@ -245,7 +253,9 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
         let Some(preparation) = request.extensions().get::<Arc<Preparation>>().cloned() else {
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this route has no body reader"));
         };
-        preparation.read(request.into_body()).await.map(JsonBody)
+        let client = request.extensions().get::<Client>().cloned().unwrap_or_default();
+        let received = preparation.read(request.into_body()).await?;
+        Ok(JsonBody { received, client })
     }
 }
 

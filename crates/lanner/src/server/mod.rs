@@ -14,6 +14,7 @@ mod format;
 mod handlers;
 mod idempotency;
 mod ingress;
+mod key_limits;
 mod metrics;
 mod ollama;
 pub mod openai;
@@ -24,6 +25,7 @@ mod pulling;
 mod request_log;
 mod responses;
 mod shutdown;
+mod tenant;
 mod tokens;
 mod utility;
 
@@ -128,7 +130,7 @@ fn names(model: &Model, name: Option<String>) -> Vec<String> {
 }
 
 pub fn router(state: AppState, config: &ServeConfig) -> Router {
-    let auth = Auth::new(config.address.ip(), config.allowed_hosts.clone(), config.api_key.clone());
+    let auth = Auth::new(config);
     let preparation = Preparation::new(config.body_limit, config.timeouts.body, state.memory_limit());
     let shutdown = state.current().shutdown.clone();
     let admin = Router::new()

@@ -2,13 +2,16 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use axum::http::{Method, StatusCode};
 
-use super::openai::usage::Usage;
+use super::{
+    key_limits::{KeyPermit, KeyUsage},
+    openai::{error::ApiError, usage::Usage},
+};
 
 /// Routes that monitors poll are logged at `debug`.
 const POLLED: [&str; 3] = ["/", "/health", "/metrics"];
@@ -21,7 +24,16 @@ pub(super) struct RequestLog {
     method: Method,
     path: String,
     arrived: Instant,
+    key: OnceLock<RequestKey>,
     answer: Mutex<AnswerLog>,
+}
+
+/// The API key of a request.
+#[derive(Debug)]
+struct RequestKey {
+    /// `None`: there is only one.
+    name: Option<Arc<str>>,
+    usage: KeyUsage,
 }
 
 /// What is known of the answer so far.
@@ -32,6 +44,9 @@ struct AnswerLog {
     outcome: Option<&'static str>,
     first_token: Option<Duration>,
     completion: Option<CompletionLog>,
+    /// Tokens of prompts and answers so far.
+    num_tokens: usize,
+    permit: Option<KeyPermit>,
 }
 
 #[derive(Debug)]
@@ -44,11 +59,39 @@ struct CompletionLog {
 
 impl RequestLog {
     pub(super) fn new(id: String, method: Method, path: String) -> RequestLog {
-        RequestLog { id, method, path, arrived: Instant::now(), answer: Mutex::default() }
+        RequestLog {
+            id,
+            method,
+            path,
+            arrived: Instant::now(),
+            key: OnceLock::new(),
+            answer: Mutex::default(),
+        }
     }
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Sets the API key; later calls change nothing.
+    pub(super) fn set_key(&self, name: Option<Arc<str>>, usage: KeyUsage) {
+        let _ = self.key.set(RequestKey { name, usage });
+    }
+
+    /// Counts the request, until its end, towards the limits of its key.
+    ///
+    /// # Errors
+    /// 429: the key is at a limit.
+    pub(super) fn enter(&self) -> Result<(), ApiError> {
+        let Some(key) = self.key.get() else { return Ok(()) };
+        let permit = key.usage.acquire(Instant::now())?;
+        self.update(|answer| answer.permit = Some(permit));
+        Ok(())
+    }
+
+    /// Adds tokens of a prompt or an answer, which are charged to the key at the end.
+    pub(super) fn add_tokens(&self, count: usize) {
+        self.update(|answer| answer.num_tokens += count);
     }
 
     pub(super) fn set_status(&self, status: StatusCode) {
@@ -102,12 +145,19 @@ impl fmt::Display for RequestLog {
         if let Some(speed) = answer.completion.as_ref().and_then(|answer| answer.tokens_per_second) {
             write!(f, ", {speed:.1} tok/s")?;
         }
+        if let Some(name) = self.key.get().and_then(|key| key.name.as_deref()) {
+            write!(f, ", key {name}")?;
+        }
         write!(f, ", {:.0} ms, {}", self.arrived.elapsed().as_secs_f64() * 1e3, self.id)
     }
 }
 
 impl Drop for RequestLog {
     fn drop(&mut self) {
+        let answer = self.answer.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(permit) = answer.permit.take() {
+            permit.charge(answer.num_tokens);
+        }
         match POLLED.contains(&&*self.path) {
             true => tracing::debug!("{self}"),
             false => tracing::info!("{self}"),
@@ -118,6 +168,7 @@ impl Drop for RequestLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::KeyLimits;
 
     #[test]
     fn request_log_names_route_status_and_tokens() {
@@ -136,5 +187,7 @@ mod tests {
             "{line}"
         );
         assert!(line.ends_with(" ms, req_1"), "{line}");
+        log.set_key(Some("ann".into()), KeyUsage::new(KeyLimits::default(), Instant::now()));
+        assert!(log.to_string().contains(", key ann, "), "{log}");
     }
 }

@@ -17,6 +17,7 @@ use super::{
         error::ApiError,
         responses::{ResponsesFormat, store::NotStored},
     },
+    tenant::Client,
 };
 
 /// Most items of a page.
@@ -34,6 +35,7 @@ pub(super) async fn create(
 
 pub(super) async fn read(
     State(server): State<Arc<Server>>,
+    Extension(client): Sender,
     id: Id,
     uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
@@ -42,20 +44,28 @@ pub(super) async fn read(
     if streams || parameter(&uri, "starting_after").is_some() {
         return Err(ApiError::unsupported("stream"));
     }
-    server.responses.response(&id).map(Json).map_err(not_found)
+    server.responses.response(&id, &client).map(Json).map_err(not_found)
 }
 
-pub(super) async fn delete(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
+pub(super) async fn delete(
+    State(server): State<Arc<Server>>,
+    Extension(client): Sender,
+    id: Id,
+) -> Result<Json<Value>, ApiError> {
     let id = named(id)?;
-    server.responses.remove(&id).map_err(not_found)?;
+    server.responses.remove(&id, &client).map_err(not_found)?;
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 /// Cancels a response that is being streamed to another connection, or answered.
-pub(super) async fn cancel(State(server): State<Arc<Server>>, id: Id) -> Result<Json<Value>, ApiError> {
+pub(super) async fn cancel(
+    State(server): State<Arc<Server>>,
+    Extension(client): Sender,
+    id: Id,
+) -> Result<Json<Value>, ApiError> {
     let id = named(id)?;
-    let mut response = server.responses.response(&id).map_err(not_found)?;
-    if server.active.cancel(&id) == 0 {
+    let mut response = server.responses.response(&id, &client).map_err(not_found)?;
+    if server.active.cancel(&id, &client) == 0 {
         let status = response["status"].as_str().unwrap_or_default();
         let message = format!("the response is {status}; only one in progress can be cancelled");
         return Err(ApiError::invalid("response_id", message));
@@ -67,6 +77,7 @@ pub(super) async fn cancel(State(server): State<Arc<Server>>, id: Id) -> Result<
 /// The input items of a response, a page at a time, latest first.
 pub(super) async fn input_items(
     State(server): State<Arc<Server>>,
+    Extension(client): Sender,
     id: Id,
     uri: Uri,
 ) -> Result<Json<Value>, ApiError> {
@@ -79,7 +90,7 @@ pub(super) async fn input_items(
             return Err(ApiError::invalid("limit", message));
         }
     };
-    let mut items = server.responses.input(&id).map_err(not_found)?;
+    let mut items = server.responses.input(&id, &client).map_err(not_found)?;
     match parameter(&uri, "order") {
         None | Some("desc") => items.reverse(),
         Some("asc") => {}
@@ -105,6 +116,9 @@ pub(super) async fn input_items(
         "data": items,
     })))
 }
+
+/// Responses are read and changed with the key that made them.
+type Sender = Extension<Client>;
 
 /// A response's id in the path.
 type Id = Result<Path<String>, PathRejection>;

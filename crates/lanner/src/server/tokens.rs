@@ -109,7 +109,7 @@ async fn prepared(
     body: Body,
     work: impl FnOnce(&Server, &[u8]) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Json<Value>, ApiError> {
-    let JsonBody(Received { bytes, charge }) = body?;
+    let JsonBody { received: Received { bytes, charge }, .. } = body?;
     let lane = charge.lane();
     let work = move || {
         let _charge = charge;

@@ -3,14 +3,14 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, State, rejection::PathRejection},
     http::StatusCode,
 };
 use engine::{Distribution, Histogram};
 use serde_json::{Map, Value, json};
 
-use super::{Server, metrics::Outcome, openai::error::ApiError};
+use super::{Server, metrics::Outcome, openai::error::ApiError, tenant::Client};
 
 /// Programs that look for a server at its address read any text.
 pub(super) async fn greeting() -> &'static str {
@@ -24,10 +24,11 @@ pub(super) async fn version() -> Json<Value> {
 /// Cancels a request by the id of its header or of its answer; it ends with `abort`.
 pub(super) async fn cancel(
     State(server): State<Arc<Server>>,
+    Extension(client): Extension<Client>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Path(id) = id.map_err(|rejection| ApiError::invalid("id", rejection.body_text()))?;
-    match server.active.cancel(&id) {
+    match server.active.cancel(&id, &client) {
         0 => {
             let message = format!("no request `{id}` is being answered");
             Err(ApiError::new(StatusCode::NOT_FOUND, message).param("id").code("request_not_found"))

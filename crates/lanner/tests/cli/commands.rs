@@ -249,6 +249,38 @@ fn listening_beyond_loopback_without_api_key_logs_a_warning() {
     assert_eq!(warning(&[]), None);
 }
 
+#[test]
+fn keys_file_that_others_can_read_logs_a_warning() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, _) = model();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let start = |keys: &str, mode| {
+        std::fs::write(path, keys).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut server = spawn(&folder, &["serve", "--port", "0", "--api-keys-file", path], Stdio::null());
+        let lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut seen = vec![];
+        for line in lines {
+            seen.push(line);
+            if seen.last().is_some_and(|line| line.contains("serving")) {
+                interrupt(&server);
+            }
+        }
+        server.wait().unwrap();
+        seen.join("\n")
+    };
+    let warning = format!("other users can read the API keys in {path}; run `chmod 600 {path}`");
+    assert!(start("ann:secret", 0o644).contains(&warning));
+    assert!(!start("ann:secret", 0o600).contains("other users"));
+    let error = start("ann:secret\nann:hidden", 0o600);
+    assert!(
+        error.contains(&format!("line 2 of {path}: the name ann is taken by an earlier line")),
+        "{error}"
+    );
+    assert!(!error.contains("hidden"), "{error}");
+}
+
 fn interrupt(server: &Child) {
     let killed = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
     assert!(killed.success());

@@ -40,5 +40,6 @@ mod soak;
 mod speculation;
 mod structured_output;
 mod support;
+mod tenants;
 mod tokens;
 mod tools;

@@ -51,6 +51,7 @@ pub struct MessagesRequest {
     speculation: Option<Value>,
     idempotency_key: Option<Value>,
     cache_ttl_ms: Option<Value>,
+    cache_salt: Option<Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -178,6 +179,7 @@ impl MessagesRequest {
             ("speculation", self.speculation),
             ("idempotency_key", self.idempotency_key),
             ("cache_ttl_ms", self.cache_ttl_ms),
+            ("cache_salt", self.cache_salt),
         ];
         for (name, value) in more {
             fields[name] = value.unwrap_or_default();

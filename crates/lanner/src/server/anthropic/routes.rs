@@ -40,7 +40,7 @@ pub(crate) async fn count_tokens(
 ) -> Result<Response, ApiError> {
     let served = server.clone();
     counted(&server, log, async {
-        let JsonBody(Received { bytes, charge }) = body?;
+        let JsonBody { received: Received { bytes, charge }, .. } = body?;
         let lane = charge.lane();
         let count = move || {
             // Until preparation has freed its memory.

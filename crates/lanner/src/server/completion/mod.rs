@@ -101,21 +101,25 @@ impl<F: ApiFormat> Completion<F> {
         recorder: Option<Recorder>,
         outcome: Arc<OutcomeGuard>,
     ) -> Result<Completion<F>, ApiError> {
-        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, deadline, .. } = request;
+        let ParsedRequest { server, valid: ValidRequest { prompts, params, .. }, tenant, deadline, .. } =
+            request;
         let engine_error = |error| ApiError::from_engine(&error, F::PROMPT);
         // Before any work: a full server has none to spare.
         let place = server.model.engine.acquire().map_err(engine_error)?;
         let (format, prompts) = F::prepare(&server.model, prompts, &params)?;
         let constraints = constraints(&server.model, &prompts, &params)?;
-        let requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
+        let mut requests = requests(&server.model, prompts.iter().zip(&constraints), &params, deadline)
             .map_err(|error| prompt_error(&error, F::PROMPT))?;
+        let cache_salt = tenant.prefix_salt();
+        requests.iter_mut().for_each(|(request, _)| request.cache_salt = cache_salt);
         let id = format!("{}{:016x}", F::ID_PREFIX, sampling::random());
         let answer = answer_info(&server, &params, &prompts, id, unix_seconds());
         let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
         let running = RunningChoices::new(&server.running, answer.choices());
+        outcome.log().add_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());
         let ids = [outcome.log().id().to_owned(), answer.id.clone()];
-        let active = server.active.insert(ids, generation.canceller());
+        let active = server.active.insert(ids, tenant.client, generation.canceller());
         Ok(Completion {
             format,
             source: Source::Live { generation, recorder, _running: running, _active: active },
@@ -203,6 +207,9 @@ impl<F: ApiFormat> Completion<F> {
     }
 
     fn pieces(&mut self, index: usize, event: ChoiceEvent) -> Vec<F::Piece> {
+        if let (Source::Live { .. }, Some(tokens)) = (&self.source, event.tokens()) {
+            self.outcome.log().add_tokens(tokens.len());
+        }
         if matches!(event, ChoiceEvent::Text { .. } | ChoiceEvent::Finished(_)) {
             self.outcome.log().set_first_token();
         }

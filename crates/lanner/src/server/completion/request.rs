@@ -9,6 +9,7 @@ use crate::server::{
     format::ApiFormat,
     idempotency::{Claim, Fingerprint, KeyReused},
     openai::{self, ValidRequest, error::ApiError},
+    tenant::{Client, Tenant},
 };
 
 pub(crate) struct ParsedRequest<F: ApiFormat> {
@@ -16,6 +17,7 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
     pub valid: ValidRequest<F::Prompts>,
     /// Set if the request has an idempotency key.
     fingerprint: Option<Fingerprint>,
+    pub tenant: Tenant,
     pub deadline: Option<Instant>,
 }
 
@@ -24,13 +26,15 @@ impl<F: ApiFormat> ParsedRequest<F> {
     /// 400: the body is not valid for this route. 404: it names another model.
     pub(crate) fn parse(
         server: Arc<Server>,
+        client: Client,
         body: &[u8],
         arrived: Instant,
     ) -> Result<ParsedRequest<F>, ApiError> {
         let request: F::Request = openai::parse(body)?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
         server.check_model(valid.model.as_deref())?;
-        F::attach(&mut valid.prompts, &server)?;
+        let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
+        F::attach(&mut valid.prompts, &server, &tenant)?;
         let info = server.model.engine.info();
         if valid.idempotency.is_some() && !valid.params.is_repeatable(info) {
             let message = "idempotency_key only goes with a seed or `temperature: 0`";
@@ -39,7 +43,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let lossy = info.is_lossy(valid.params.speculation.as_ref());
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
-        Ok(ParsedRequest { server, valid, fingerprint, deadline })
+        Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline })
     }
 
     /// Claims the idempotency key, if there is one; waits while another request with the key runs.
@@ -50,7 +54,8 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let (Some(idempotency), Some(fingerprint)) = (&self.valid.idempotency, &self.fingerprint) else {
             return Ok(None);
         };
-        let claim = self.server.idempotency.claim(&idempotency.key, fingerprint.clone(), idempotency.ttl);
+        let key = self.tenant.scoped(&idempotency.key);
+        let claim = self.server.idempotency.claim(&key, fingerprint.clone(), idempotency.ttl);
         let claim = match self.deadline {
             Some(deadline) => tokio::time::timeout_at(deadline.into(), claim)
                 .await

@@ -21,6 +21,7 @@ struct EmbedBody {
     keep_alive: Option<Value>,
     priority: Option<String>,
     timeout: Option<f64>,
+    cache_salt: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +32,7 @@ struct EmbeddingsBody {
     keep_alive: Option<Value>,
     priority: Option<String>,
     timeout: Option<f64>,
+    cache_salt: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,7 +76,7 @@ impl EmbeddingTask for EmbedTask {
             return Err(ApiError::invalid("dimensions", "dimensions is 0; ask for at least one"));
         }
         let (model, dimensions) = (body.model, body.dimensions);
-        let params = params(body.priority.as_deref(), body.timeout)?;
+        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt)?;
         Ok(EmbedTask(OllamaEmbedding { model, texts, dimensions, params }))
     }
 
@@ -98,7 +100,7 @@ impl EmbeddingTask for EmbeddingsTask {
         let body: EmbeddingsBody = openai::parse(body)?;
         check_keep_alive(body.keep_alive.as_ref())?;
         Options::parse(body.options)?;
-        let params = params(body.priority.as_deref(), body.timeout)?;
+        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt)?;
         let (model, texts) = (body.model, vec![body.prompt]);
         Ok(EmbeddingsTask(OllamaEmbedding { model, texts, dimensions: None, params }))
     }
@@ -116,10 +118,15 @@ impl EmbeddingTask for EmbeddingsTask {
     }
 }
 
-fn params(priority: Option<&str>, timeout: Option<f64>) -> Result<EmbeddingParams, ApiError> {
+fn params(
+    priority: Option<&str>,
+    timeout: Option<f64>,
+    cache_salt: Option<String>,
+) -> Result<EmbeddingParams, ApiError> {
     Ok(EmbeddingParams {
         pooling: None,
         priority: fields::priority(priority)?,
         timeout: fields::timeout(timeout)?,
+        cache_salt: fields::cache_salt(cache_salt)?,
     })
 }

@@ -47,7 +47,7 @@ pub(super) async fn ps(State(server): State<Arc<Server>>) -> Json<Value> {
 }
 
 pub(super) async fn show(State(server): State<Arc<Server>>, body: Body) -> Result<Json<Value>, ApiError> {
-    let JsonBody(received) = body?;
+    let JsonBody { received, .. } = body?;
     let body: ShowBody = openai::parse(&received.bytes)?;
     server.check_model(body.model.or(body.name).as_deref().map(model_name))?;
     let model = &server.model;

@@ -32,7 +32,7 @@ struct PullBody {
 }
 
 pub(super) async fn pull(State(state): State<AppState>, body: JsonBody) -> Result<Response, ApiError> {
-    let body: PullBody = openai::parse(&body.0.bytes)?;
+    let body: PullBody = openai::parse(&body.received.bytes)?;
     fields::refuse(&[("insecure", body.insecure == Some(true))])?;
     let pull = PullStream::start(&state, repo(&body.model.or(body.name).unwrap_or_default())?)?;
     if body.stream.unwrap_or(true) {

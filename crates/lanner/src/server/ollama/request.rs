@@ -33,6 +33,7 @@ macro_rules! ollama_body {
             top_logprobs: Option<usize>,
             priority: Option<String>,
             timeout: Option<f64>,
+            cache_salt: Option<String>,
         }
 
         impl $name {
@@ -47,6 +48,7 @@ macro_rules! ollama_body {
                     ("stream".to_owned(), self.stream.unwrap_or(true).into()),
                     ("priority".to_owned(), self.priority.take().into()),
                     ("timeout".to_owned(), self.timeout.into()),
+                    ("cache_salt".to_owned(), self.cache_salt.take().into()),
                 ]);
                 Ok(SharedFields { fields, max_tokens })
             }

@@ -69,7 +69,7 @@ pub(super) async fn generate(
 /// 404: it names another model. 400: it asks to unload.
 fn load<R: Route>(server: &Server, body: &Body) -> Result<Option<Json<Value>>, ApiError> {
     let Ok(body) = body else { return Ok(None) };
-    let bytes = &body.0.bytes;
+    let bytes = &body.received.bytes;
     let request = (bytes.len() <= LONGEST_LOAD).then(|| serde_json::from_slice(bytes).ok()).flatten();
     let Some(LoadBody { model, messages, prompt, suffix, keep_alive }) = request else { return Ok(None) };
     let is_empty = |text: Option<String>| text.is_none_or(|text| text.is_empty());
@@ -105,10 +105,10 @@ pub(super) async fn embed(
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log, async {
+    counted(&server, log.clone(), async {
         let started = Instant::now();
         let (EmbedTask(request), embeddings) =
-            embeddings_of::<EmbedTask>(&server, &preparation, body).await?;
+            embeddings_of::<EmbedTask>(&server, &preparation, &log, body).await?;
         let most = embeddings.first().map_or(usize::MAX, |embedding| embedding.values.len());
         let dimensions = request.dimensions.unwrap_or(most);
         if dimensions > most {
@@ -136,8 +136,8 @@ pub(super) async fn embeddings(
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log, async {
-        let (_, embeddings) = embeddings_of::<EmbeddingsTask>(&server, &preparation, body).await?;
+    counted(&server, log.clone(), async {
+        let (_, embeddings) = embeddings_of::<EmbeddingsTask>(&server, &preparation, &log, body).await?;
         let embedding = embeddings.first().map(|embedding| normalized(&embedding.values, usize::MAX));
         Ok(Json(json!({ "embedding": embedding.unwrap_or_default() })).into_response())
     })

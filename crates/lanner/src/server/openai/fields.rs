@@ -21,6 +21,7 @@ const MAX_STOP_BYTES: usize = 1024;
 const MAX_STOP_TOKENS: usize = 128;
 const MAX_TOP_LOGPROBS: usize = 20;
 const MAX_KEY_BYTES: usize = 128;
+const MAX_SALT_BYTES: usize = 512;
 /// In milliseconds.
 const MAX_TTL: u64 = 60_000;
 /// In seconds: about thirty years.
@@ -85,6 +86,17 @@ pub fn idempotency(key: Option<String>, ttl: Option<u64>) -> Result<Option<Idemp
             wrong("cache_ttl_ms", format!("cache_ttl_ms must be between 0 and {MAX_TTL}"))
         }
         (Some(key), ttl) => Ok(Some(Idempotency { key, ttl: Duration::from_millis(ttl) })),
+    }
+}
+
+/// As in vLLM: requests with different salts share no cached prefixes.
+pub fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
+    match salt {
+        Some(salt) if !(1..=MAX_SALT_BYTES).contains(&salt.len()) => {
+            let message = format!("cache_salt must have 1 to {MAX_SALT_BYTES} bytes");
+            Err(ApiError::invalid("cache_salt", message))
+        }
+        salt => Ok(salt),
     }
 }
 

@@ -62,6 +62,8 @@ pub struct GenerateParams {
     pub reply: Reply,
     /// Report the prompt's progress in the stream.
     pub return_progress: bool,
+    /// Prefixes, idempotency keys and responses are shared only under the same salt.
+    pub cache_salt: Option<String>,
 }
 
 impl GenerateParams {

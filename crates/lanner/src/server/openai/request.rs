@@ -53,6 +53,7 @@ macro_rules! request_body {
             speculation: $crate::server::openai::fields::SpeculationField,
             idempotency_key: String,
             cache_ttl_ms: u64,
+            cache_salt: String,
             return_progress: bool,
             user: String,
             safety_identifier: String,
@@ -160,6 +161,7 @@ impl SharedFields {
                 speculation: fields::speculation(self.speculation)?,
                 reply: fields::reply(self.stream, self.stream_options)?,
                 return_progress: fields::return_progress(self.return_progress, self.stream)?,
+                cache_salt: fields::cache_salt(self.cache_salt)?,
             },
             idempotency: fields::idempotency(self.idempotency_key, self.cache_ttl_ms)?,
         })

@@ -21,6 +21,7 @@ pub struct RerankRequest {
     pooling: Option<String>,
     priority: Option<String>,
     timeout: Option<f64>,
+    cache_salt: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,6 +78,7 @@ impl TryFrom<RerankRequest> for ValidRerankRequest {
                 pooling: embeddings::pooling(request.pooling.as_deref())?,
                 priority: fields::priority(request.priority.as_deref())?,
                 timeout: fields::timeout(request.timeout)?,
+                cache_salt: fields::cache_salt(request.cache_salt)?,
             },
         })
     }

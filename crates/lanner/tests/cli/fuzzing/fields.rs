@@ -83,7 +83,7 @@ pub(super) const VALUES: [&str; 30] = [
 ];
 
 /// Fields of both completion routes.
-pub(super) const COMMON: [Field; 36] = [
+pub(super) const COMMON: [Field; 37] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -128,6 +128,7 @@ pub(super) const COMMON: [Field; 36] = [
         &[r#""kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk""#],
     ),
     ("cache_ttl_ms", &["0", "10"], &["60001"]),
+    ("cache_salt", &[r#""s""#, "null"], &[]),
     ("stop_token_ids", &["[]", "[5,6]"], &["[-1]", "[4294967296]"]),
     (
         "response_format",

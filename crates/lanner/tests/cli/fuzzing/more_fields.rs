@@ -4,7 +4,7 @@
 pub(super) type Field = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Fields of both routes of Ollama that generate.
-pub(super) const OLLAMA: [Field; 9] = [
+pub(super) const OLLAMA: [Field; 10] = [
     ("model", &[r#""default""#, r#""merlin:latest""#, "null"], &[r#""gpt-4""#, r#""/""#, r#"":latest""#]),
     (
         "options",
@@ -27,6 +27,7 @@ pub(super) const OLLAMA: [Field; 9] = [
     ("logprobs", &["true", "false"], &[]),
     ("top_logprobs", &["0"], &["20", "21"]),
     ("timeout", &["0.3"], &["1e-9", "1000000001", "-1"]),
+    ("cache_salt", &[r#""s""#, "null"], &[]),
 ];
 
 pub(super) const OLLAMA_CHAT: [Field; 2] = [

@@ -10,7 +10,7 @@ use ::chat::{Template, Tokenizer};
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::VolatilePrefix,
-    config::{ModelConfig, ServeConfig, Timeouts},
+    config::{ApiKeys, ModelConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
     server::{self, AppState, Server},
@@ -41,6 +41,9 @@ pub(crate) struct Setup {
     /// Concurrent requests.
     pub capacity: usize,
     pub api_key: Option<&'static str>,
+    /// Lines of a file of keys.
+    pub api_keys: &'static str,
+    pub share_prefixes: bool,
     pub allowed_hosts: Vec<String>,
     /// Finds and loads other models.
     pub models: ModelConfig,
@@ -58,6 +61,8 @@ impl Default for Setup {
             delay: Duration::ZERO,
             capacity: 1000,
             api_key: None,
+            api_keys: "",
+            share_prefixes: false,
             allowed_hosts: Vec::new(),
             models: models(no_hub()),
             body_limit: 2 << 20,
@@ -105,16 +110,24 @@ impl Setup {
         self.over(model, Arc::default())
     }
 
+    fn keys(&self) -> ApiKeys {
+        let given: Vec<String> = self.api_key.iter().map(|key| (*key).to_owned()).collect();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), self.api_keys).unwrap();
+        ApiKeys::new(&given, (!self.api_keys.is_empty()).then(|| file.path())).unwrap()
+    }
+
     fn over(self, model: Model, requests: Arc<Mutex<Vec<Request>>>) -> TestServer {
         let config = ServeConfig {
             address: "127.0.0.1:0".parse().unwrap(),
-            api_key: self.api_key.map(str::to_owned),
+            api_keys: self.keys(),
+            share_prefixes: self.share_prefixes,
             allowed_hosts: self.allowed_hosts,
             body_limit: self.body_limit,
-            name: None,
             admin: self.admin,
             max_connections: self.max_connections,
             timeouts: self.timeouts,
+            ..ServeConfig::default()
         };
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();

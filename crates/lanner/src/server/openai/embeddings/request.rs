@@ -26,6 +26,7 @@ pub struct EmbeddingRequest {
     truncate_prompt_tokens: Option<i64>,
     priority: Option<String>,
     timeout: Option<f64>,
+    cache_salt: Option<String>,
 }
 
 /// A request in which every field is valid.
@@ -75,6 +76,7 @@ impl TryFrom<EmbeddingRequest> for ValidEmbeddingRequest {
                 pooling: pooling(request.pooling.as_deref())?,
                 priority: fields::priority(request.priority.as_deref())?,
                 timeout: fields::timeout(request.timeout)?,
+                cache_salt: fields::cache_salt(request.cache_salt)?,
             },
         })
     }

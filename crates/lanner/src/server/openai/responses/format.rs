@@ -21,6 +21,7 @@ use crate::{
         format::{AnswerInfo, ApiFormat, Frame},
         openai::{GenerateParams, chat::TokenLogprob, error::ApiError, prompt_error},
         protocol::Protocol,
+        tenant::Tenant,
         unix_seconds,
     },
 };
@@ -41,9 +42,10 @@ pub struct ResponsesFormat {
     turn: StoredTurn,
 }
 
-/// What is stored of this turn, and where; dropping it before its end stores that it was cancelled.
+/// What is stored of this turn, where and for whom; dropping it before its end stores that it was
+/// cancelled.
 struct StoredTurn {
-    store: Option<Arc<ResponseStore>>,
+    store: Option<(Arc<ResponseStore>, Tenant)>,
     input: Vec<serde_json::Value>,
 }
 
@@ -63,8 +65,8 @@ impl ApiFormat for ResponsesFormat {
     const ROUTE: &'static str = "response";
     const PROMPT: &'static str = "input";
 
-    fn attach(prompt: &mut ResponsesPrompt, server: &Server) -> Result<(), ApiError> {
-        prompt.resolve(&server.responses)
+    fn attach(prompt: &mut ResponsesPrompt, server: &Server, tenant: &Tenant) -> Result<(), ApiError> {
+        prompt.resolve(&server.responses, tenant)
     }
 
     fn prepare(
@@ -347,10 +349,11 @@ impl ResponsesFormat {
     }
 
     fn store(&self) {
-        let Some(store) = &self.turn.store else { return };
+        let Some((store, tenant)) = &self.turn.store else { return };
         let turn = Turn {
             id: &self.response.id,
             previous: self.response.echo.previous_response_id.as_deref(),
+            tenant,
             input: &self.turn.input,
         };
         // Fails only for types that JSON cannot represent; these are plain structs.

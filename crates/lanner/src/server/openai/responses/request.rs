@@ -22,6 +22,7 @@ use crate::{
         params::ValidRequest,
         request::request_body,
     },
+    server::tenant::Tenant,
 };
 
 /// Values of `include`; what those of OpenAI's own tools would add is never there.
@@ -91,8 +92,8 @@ pub struct ResponsesPrompt {
     /// The client sends reasoning back as it gets it, encoded.
     pub encrypts_reasoning: bool,
     pub echo: RequestEcho,
-    /// Where the answer is to be stored.
-    pub store: Option<Arc<ResponseStore>>,
+    /// Where the answer is to be stored, and for whom.
+    pub store: Option<(Arc<ResponseStore>, Tenant)>,
 }
 
 impl ResponsesPrompt {
@@ -100,20 +101,21 @@ impl ResponsesPrompt {
     ///
     /// # Errors
     /// 400: they are not stored.
-    pub fn resolve(&mut self, store: &Arc<ResponseStore>) -> Result<(), ApiError> {
+    pub fn resolve(&mut self, store: &Arc<ResponseStore>, tenant: &Tenant) -> Result<(), ApiError> {
         if let Some(id) = &self.echo.previous_response_id {
-            self.history = store.history(id).map_err(|NotStored(id)| {
+            self.history = store.history(id, tenant).map_err(|NotStored(id)| {
                 let message = format!("the previous response `{id}` is not stored here, or not any more");
                 ApiError::invalid("previous_response_id", message).code("previous_response_not_found")
             })?;
         }
         for (index, item) in self.items.iter_mut().enumerate().filter(|(_, item)| is_reference(item)) {
-            *item = store.item(item["id"].as_str().unwrap_or_default()).map_err(|NotStored(id)| {
-                let message = format!("the item `{id}` is not stored here, or not any more");
-                ApiError::invalid(format!("input[{index}].id"), message).code("item_not_found")
-            })?;
+            *item =
+                store.item(item["id"].as_str().unwrap_or_default(), tenant).map_err(|NotStored(id)| {
+                    let message = format!("the item `{id}` is not stored here, or not any more");
+                    ApiError::invalid(format!("input[{index}].id"), message).code("item_not_found")
+                })?;
         }
-        self.store = self.echo.store.then(|| store.clone());
+        self.store = self.echo.store.then(|| (store.clone(), tenant.clone()));
         Ok(())
     }
 }
