@@ -24,25 +24,33 @@ pub struct SamplingArgs {
     pub temperature: Option<f64>,
     /// Keep the smallest set of most likely tokens whose probabilities add up to this; above 0 and
     /// at most 1.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true, long, allow_negative_numbers = true)]
     pub top_p: Option<f64>,
     /// Keep this many most likely tokens; 0 keeps all.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub top_k: Option<usize>,
     /// Drop tokens less likely than this times the most likely one; between 0 and 1.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true, long, allow_negative_numbers = true)]
     pub min_p: Option<f64>,
     /// Make tokens of the prompt and the answer less likely; between 0.01 and 100, 1 is off.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true, long, allow_negative_numbers = true)]
     pub repetition_penalty: Option<f64>,
     /// Subtracted once from the logit of every token already generated; between -100 and 100.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true, long, allow_negative_numbers = true)]
     pub presence_penalty: Option<f64>,
     /// Subtracted from a token's logit for each time it was generated; between -100 and 100.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true, long, allow_negative_numbers = true)]
     pub frequency_penalty: Option<f64>,
     /// The same seed gives the same answer [default: random].
-    #[arg(long)]
+    #[arg(
+        hide_short_help = true,
+        hide_short_help = true,
+        hide_short_help = true,
+        hide_short_help = true,
+        hide_short_help = true,
+        hide_short_help = true,
+        long
+    )]
     pub seed: Option<u64>,
 }
 

@@ -72,6 +72,18 @@ impl Source {
     }
 }
 
+/// Whether a word of the command line names a model on this machine, or a short name.
+pub fn is_model(word: &str, hub: &HubConfig) -> bool {
+    let path = Path::new(word);
+    let is_file = path.is_file() && path.extension().is_some_and(|end| end == "safetensors");
+    let is_cached = |repo: &RepoName| hub.cache().is_ok_and(|cache| cache.repo(repo).folder.is_dir());
+    is_file
+        || path.join("config.json").is_file()
+        || word == BUILTIN.name
+        || catalog::look_up(word).is_some()
+        || RepoName::parse(word).is_some_and(|repo| is_cached(&repo))
+}
+
 /// The repository of a short name or of ORG/NAME.
 pub fn repo(model: &str) -> Option<RepoName> {
     catalog::look_up(model).or_else(|| RepoName::parse(model))

@@ -12,8 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
 pub use self::{
     bench::BenchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
-    server::ServerArgs,
-    values::{Bytes, LogLevel, QuantizationMode, SpeculateArg},
+    server::{RemoteArgs, ServerArgs},
+    values::{Bytes, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
 };
 use crate::sampling::SamplingArgs;
 
@@ -31,6 +31,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "General")]
 pub struct GlobalArgs {
     /// Config file [default: lanner/config.toml in $XDG_CONFIG_HOME or ~/.config, if it exists].
     #[arg(long, global = true, env = "LANNER_CONFIG", value_name = "FILE")]
@@ -45,12 +46,46 @@ pub struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
-    /// Serve the model over the OpenAI HTTP API.
-    Serve(ServeArgs),
+    /// Answer one prompt and exit: `lanner run MODEL PROMPT`.
+    ///
+    /// The first word is the model if it names one on this machine, unless --model does; all other
+    /// words are the prompt. Text that is piped in comes before the prompt, or is all of it.
+    Run(RunArgs),
     /// Chat with the model in the terminal.
     Chat(ChatArgs),
-    /// Answer one prompt and exit.
-    Run(RunArgs),
+    /// Serve the model over the HTTP APIs of OpenAI, Anthropic and Ollama.
+    Serve(ServeArgs),
+    /// Download a model from the Hugging Face hub, or the files of it that are missing.
+    ///
+    /// Prints the model's folder. Downloads are resumed and verified. They go to the cache that
+    /// other tools share: $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub. HF_TOKEN (or the
+    /// file $HF_HOME/token) gives access to gated and private models, HF_ENDPOINT names another
+    /// hub, and HF_HUB_OFFLINE=1 forbids network access.
+    Pull(PullArgs),
+    /// List the models on this machine.
+    #[command(visible_alias = "list", alias = "ls")]
+    Models(ModelsArgs),
+    /// Show what is known of a model on this machine.
+    Show(ShowArgs),
+    /// List the models that a running server has loaded.
+    Ps(PsArgs),
+    /// Unload a model of a running server.
+    Stop(StopArgs),
+    /// Remove a model from the cache.
+    Rm(RmArgs),
+    /// Show where data lies: config file, models, caches.
+    Paths(PathsArgs),
+    /// Show or remove the disk cache of earlier requests' state.
+    Cache(DiskCacheArgs),
+    /// Quantise a model into a new folder, which mlx-lm can load too.
+    ///
+    /// Vision and audio towers, projectors, MTP heads, norms, convolutions, recurrences and routers
+    /// are copied as they are; --dry-run lists what happens to each tensor. Memory holds a few
+    /// pieces of one tensor at a time, and the same source gives the same bytes.
+    Quantize(QuantizeArgs),
+    /// Build or show an n-gram table of your texts, for --ngram-table.
+    #[command(subcommand)]
+    Ngram(NgramCommand),
     /// Measure how fast a model runs on this machine.
     ///
     /// Runs every combination of --prompt, --generate, --batch and --sampling once per round:
@@ -79,28 +114,6 @@ pub enum CliCommand {
     /// Speeds and TTFT are medians; times are in milliseconds, memory in megabytes. An unknown
     /// value is `-`, in JSON null.
     Bench(BenchArgs),
-    /// Quantise a model into a new folder, which mlx-lm can load too.
-    ///
-    /// Vision and audio towers, projectors, MTP heads, norms, convolutions, recurrences and routers
-    /// are copied as they are; --dry-run lists what happens to each tensor. Memory holds a few
-    /// pieces of one tensor at a time, and the same source gives the same bytes.
-    Quantize(QuantizeArgs),
-    /// Download a model from the Hugging Face hub, or the files of it that are missing.
-    ///
-    /// Prints the model's folder. Downloads are resumed and verified. They go to the cache that
-    /// other tools share: $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub. HF_TOKEN (or the
-    /// file $HF_HOME/token) gives access to gated and private models, HF_ENDPOINT names another
-    /// hub, and HF_HUB_OFFLINE=1 forbids network access.
-    Pull(PullArgs),
-    /// List the models on this machine.
-    Models(ModelsArgs),
-    /// Remove a model from the cache.
-    Rm(RmArgs),
-    /// Show or remove the disk cache of earlier requests' state.
-    Cache(DiskCacheArgs),
-    /// Build or show an n-gram table of your texts, for --ngram-table.
-    #[command(subcommand)]
-    Ngram(NgramCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -122,7 +135,7 @@ pub struct NgramBuildArgs {
     pub corpus: Vec<PathBuf>,
     /// Model whose tokenizer splits the texts; takes what --model of other commands takes
     /// [default: the built-in model].
-    #[arg(long, env = "LANNER_MODEL", value_name = "MODEL")]
+    #[arg(long, short, env = "LANNER_MODEL", value_name = "MODEL")]
     pub model: Option<String>,
     /// Table to write [default: the model's name with .ngrams, in the current folder].
     #[arg(long, value_name = "FILE")]
@@ -163,6 +176,39 @@ pub struct ModelsArgs {
     /// List all short names instead, downloaded or not.
     #[arg(long)]
     pub catalog: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The model; takes what --model of other commands takes.
+    pub model: String,
+    /// Print a JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    #[command(flatten)]
+    pub server: RemoteArgs,
+    /// Print a JSON array instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// The model, by one of the names under which it is served.
+    pub model: String,
+    #[command(flatten)]
+    pub server: RemoteArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PathsArgs {
+    /// Print a JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -221,17 +267,21 @@ pub struct ChatArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
+    /// The model, if it names one on this machine and --model does not; else the first word of the
+    /// prompt.
+    #[arg(value_name = "MODEL")]
+    pub model_or_prompt: Option<String>,
     /// The prompt; `-` reads it from standard input.
-    #[arg(required_unless_present = "ids")]
-    pub prompt: Option<String>,
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Vec<String>,
     /// Complete the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["system", "think", "no_think"])]
     pub raw: bool,
     /// Prompt as token ids, separated by spaces; prints only the new token ids.
-    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "raw", "system", "think", "no_think"])]
+    #[arg(hide_short_help = true, long, value_name = "IDS", conflicts_with_all = ["prompt", "raw", "system", "think", "no_think"])]
     pub ids: Option<String>,
     /// Continue after an end-of-sequence token.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub ignore_eos: bool,
     /// Stop before this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
@@ -240,7 +290,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub json: bool,
     /// Write the float32 logits of every prompt position and step to this safetensors file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub dump_logits: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelArgs,

@@ -16,36 +16,36 @@ pub struct ModelArgs {
     /// A folder with config.json, tokenizer.json and *.safetensors; a safetensors file in such a
     /// folder; ORG/NAME[@REVISION][:PART] of a downloaded model; or a short name. A path that
     /// exists takes precedence [default: the built-in model].
-    #[arg(long, env = "LANNER_MODEL", value_name = "MODEL")]
+    #[arg(long, short, env = "LANNER_MODEL", value_name = "MODEL")]
     #[serde(rename = "path")]
     pub model: Option<String>,
     /// Device to compute on [default: the GPU if there is one].
     #[arg(long, env = "LANNER_DEVICE")]
     pub device: Option<Device>,
     /// Type of the activations [default: float32 on the CPU, the checkpoint's on a GPU].
-    #[arg(long, env = "LANNER_DTYPE")]
+    #[arg(hide_short_help = true, long, env = "LANNER_DTYPE")]
     pub dtype: Option<Dtype>,
     /// Rounding of activations in matrix products on the CPU. `rounded`: to 16-bit integers with a
     /// scale per group if the weights are quantised, to bfloat16 if they are bfloat16. `int8`: to
     /// 8-bit integers, less accurate, and faster where the processor multiplies bytes (AVX-512 with
     /// VNNI, AMX). `float32`: none. Weights are never rounded [default: rounded].
-    #[arg(long, env = "LANNER_PRECISION")]
+    #[arg(hide_short_help = true, long, env = "LANNER_PRECISION")]
     pub precision: Option<Precision>,
     /// Type of stored keys and values; with float32 activations on the CPU, bfloat16 halves their
     /// memory and rounds them [default: that of the activations].
-    #[arg(long, value_name = "DTYPE")]
+    #[arg(hide_short_help = true, long, value_name = "DTYPE")]
     pub kv_cache_dtype: Option<Dtype>,
     /// Compute threads on the CPU [default: one per physical core].
-    #[arg(long, env = "LANNER_THREADS", value_name = "THREADS")]
+    #[arg(hide_short_help = true, long, env = "LANNER_THREADS", value_name = "THREADS")]
     pub threads: Option<NonZeroUsize>,
     /// Most prompt tokens computed in one step [default: 512].
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(hide_short_help = true, long, value_name = "TOKENS")]
     pub prefill_chunk: Option<usize>,
     /// Most sequences in a batch [default: 64].
-    #[arg(long, value_name = "REQUESTS")]
+    #[arg(hide_short_help = true, long, value_name = "REQUESTS")]
     pub max_batch: Option<usize>,
     /// Most requests in the queue; the server rejects more with 429 [default: 256].
-    #[arg(long, value_name = "REQUESTS")]
+    #[arg(hide_short_help = true, long, value_name = "REQUESTS")]
     pub queue_limit: Option<usize>,
     /// Lower the model's context length.
     #[arg(long, value_name = "TOKENS")]
@@ -55,16 +55,16 @@ pub struct ModelArgs {
     #[arg(long, env = "LANNER_MEMORY_LIMIT", value_name = "BYTES|off")]
     pub memory_limit: Option<Bytes>,
     /// What happens to a request that fits under the memory limit, but not now [default: wait].
-    #[arg(long, value_name = "POLICY")]
+    #[arg(hide_short_help = true, long, value_name = "POLICY")]
     pub when_full: Option<WhenFull>,
     /// Draft tokens from this n-gram table where the request's own text has no match; lanner ngram
     /// build makes one [default: none].
-    #[arg(long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
+    #[arg(hide_short_help = true, long, env = "LANNER_NGRAM_TABLE", value_name = "FILE")]
     pub ngram_table: Option<PathBuf>,
     /// A smaller model with the same tokenizer, for the drafter draft_model; takes what --model
     /// takes. A block drafter trained for the model (DFlash) becomes the drafter block
     /// [default: none].
-    #[arg(long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
+    #[arg(hide_short_help = true, long, env = "LANNER_DRAFT_MODEL", value_name = "MODEL")]
     pub draft_model: Option<String>,
     /// A flag of some commands only: see [`SpeculateArgs`].
     #[arg(skip)]
@@ -80,7 +80,12 @@ pub struct SpeculateArgs {
     /// measurement, on GPUs only for a request that runs alone; NAME (ngram, mtp, draft_model,
     /// block, self) fixes the drafter, and :DEPTH the most tokens of a draft. self:lossy verifies
     /// nothing and does change answers: the model skips some layers [default: auto].
-    #[arg(long, env = "LANNER_SPECULATE", value_name = "auto|off|NAME[:DEPTH]|self:lossy")]
+    #[arg(
+        hide_short_help = true,
+        long,
+        env = "LANNER_SPECULATE",
+        value_name = "auto|off|NAME[:DEPTH]|self:lossy"
+    )]
     pub speculate: Option<SpeculateArg>,
 }
 
@@ -102,16 +107,16 @@ pub struct CacheArgs {
     /// This is lossy: a request that reuses them, or state computed from them, says
     /// `compressed_cache` in `usage.lanner.lossy`, and its answer may differ
     /// [default: no compression].
-    #[arg(long, env = "LANNER_DISK_CACHE_BITS", value_name = "8|4")]
+    #[arg(hide_short_help = true, long, env = "LANNER_DISK_CACHE_BITS", value_name = "8|4")]
     pub disk_cache_bits: Option<engine::CacheBits>,
     /// Folder of the disk cache; several servers may share it and its space. It holds users' texts
     /// as token ids [default: lanner/state in $XDG_CACHE_HOME or ~/.cache].
-    #[arg(long, env = "LANNER_CACHE_DIR", value_name = "DIR")]
+    #[arg(hide_short_help = true, long, env = "LANNER_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Lines at the head of system messages that change with every request, such as the time or
     /// Claude Code's billing line: `keep` leaves them and names them where they cost a cache hit;
     /// `normalize` changes the prompt so that they cost none [default: keep].
-    #[arg(long, env = "LANNER_VOLATILE_PREFIX", value_name = "RULE")]
+    #[arg(hide_short_help = true, long, env = "LANNER_VOLATILE_PREFIX", value_name = "RULE")]
     pub volatile_prefix: Option<VolatilePrefix>,
 }
 

@@ -1,7 +1,6 @@
 //! Arguments of the HTTP server; section `[server]` of the config file.
 
 use std::{
-    net::IpAddr,
     num::{NonZeroU16, NonZeroU32},
     path::PathBuf,
 };
@@ -9,16 +8,17 @@ use std::{
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{OneOrMany, ToolDialect};
+use super::values::{HostAddress, OneOrMany, ToolDialect};
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// Address to listen on [default: 127.0.0.1].
-    #[arg(long, env = "LANNER_HOST", value_name = "IP")]
-    pub host: Option<IpAddr>,
+    /// Address to listen on: localhost, 0.0.0.0 for all networks, or an IP address
+    /// [default: 127.0.0.1].
+    #[arg(long, env = "LANNER_HOST", value_name = "ADDRESS")]
+    pub host: Option<HostAddress>,
     /// Port to listen on; 0 picks a free one [default: 11436].
     #[arg(long, env = "LANNER_PORT")]
     pub port: Option<u16>,
@@ -33,39 +33,53 @@ pub struct ServerArgs {
     pub api_keys_file: Option<PathBuf>,
     /// Let clients with different API keys reuse each other's cached prefixes. That saves time and
     /// memory, but lets a client find out whether another one has sent the same text.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub share_prefixes: bool,
     /// Also accept this name in Host and Origin headers; `*` accepts all. By default a loopback
     /// address accepts loopback names, any other address also IP addresses and names of the local
     /// network.
-    #[arg(long, value_name = "NAME")]
+    #[arg(hide_short_help = true, long, value_name = "NAME")]
     pub allow_host: Vec<String>,
     /// Largest request body, in MiB [default: 16].
-    #[arg(long, value_name = "MIB")]
+    #[arg(hide_short_help = true, long, value_name = "MIB")]
     pub body_limit: Option<usize>,
     /// Serve the model under this name [default: the folder's name].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// How the model writes tool calls; see docs/tools.md
     /// [default: what its chat template and tokenizer show].
-    #[arg(long, env = "LANNER_TOOL_DIALECT", value_name = "NAME")]
+    #[arg(hide_short_help = true, long, env = "LANNER_TOOL_DIALECT", value_name = "NAME")]
     pub tool_dialect: Option<ToolDialect>,
     /// Turn off the routes that load and pull models and those of the prefix cache.
     #[arg(long)]
     pub no_admin: bool,
     /// Most open connections; idle ones are closed first, further ones get a 503 [default: 512].
-    #[arg(long, value_name = "CONNECTIONS")]
+    #[arg(hide_short_help = true, long, value_name = "CONNECTIONS")]
     pub max_connections: Option<NonZeroU16>,
     /// Seconds to receive a request head [default: 15].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(hide_short_help = true, long, value_name = "SECONDS")]
     pub header_timeout: Option<NonZeroU32>,
     /// Seconds that a request body may pause, or average less than 64 KiB/s [default: 30].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(hide_short_help = true, long, value_name = "SECONDS")]
     pub body_timeout: Option<NonZeroU32>,
     /// Seconds to keep an idle connection open [default: 75].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(hide_short_help = true, long, value_name = "SECONDS")]
     pub idle_timeout: Option<NonZeroU32>,
     /// Seconds after which a client that reads none of its response is disconnected [default: 60].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(hide_short_help = true, long, value_name = "SECONDS")]
     pub write_timeout: Option<NonZeroU32>,
+}
+
+/// A running server, for the commands that talk to one.
+#[derive(Debug, Args)]
+pub struct RemoteArgs {
+    /// Address of the server: localhost or an IP address [default: 127.0.0.1].
+    #[arg(long, env = "LANNER_HOST", value_name = "ADDRESS")]
+    pub host: Option<HostAddress>,
+    /// Port of the server [default: 11436].
+    #[arg(long, env = "LANNER_PORT")]
+    pub port: Option<u16>,
+    /// An API key of the server.
+    #[arg(long, env = "LANNER_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
 }

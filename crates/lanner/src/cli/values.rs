@@ -1,6 +1,9 @@
 //! Values of flags and config keys that have a notation of their own.
 
-use std::str::FromStr;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
@@ -44,6 +47,33 @@ impl OneOrMany {
             OneOrMany::One(text) => vec![text],
             OneOrMany::Many(texts) => texts,
         })
+    }
+}
+
+/// An address to listen on, or of a server: an IP address or `localhost`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HostAddress(pub IpAddr);
+
+impl TryFrom<String> for HostAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<HostAddress, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for HostAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostAddress, String> {
+        let address = match text.eq_ignore_ascii_case("localhost") {
+            true => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            false => text.parse().map_err(|_| {
+                format!("`{text}` is no IP address; write localhost, 0.0.0.0 for all networks, or an address")
+            })?,
+        };
+        Ok(HostAddress(address))
     }
 }
 

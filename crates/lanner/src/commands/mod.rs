@@ -6,12 +6,15 @@ mod chat;
 mod ids;
 mod models;
 mod ngram;
+mod paths;
 mod perplexity;
 mod pull;
 mod quantize;
+mod remote;
 mod rm;
 mod run;
 mod serve;
+mod show;
 mod speculate;
 
 pub use bench::bench;
@@ -19,17 +22,26 @@ pub use cache::cache;
 pub use chat::chat;
 pub use models::models;
 pub use ngram::{build as ngram_build, show as ngram_show};
+pub use paths::paths;
 pub use pull::pull;
 pub use quantize::quantize;
+pub use remote::{ps, stop};
 pub use rm::rm;
 pub use run::run;
 pub use serve::serve;
+pub use show::show;
 
 /// Why a command failed, in one sentence for stderr.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("cannot listen on {address}: {error}{}", port_hint(error))]
     Listen { address: std::net::SocketAddr, error: std::io::Error },
+    #[error(
+        "no Lanner server answers at {url}: {error}\nhint: start one with lanner serve, or name another with --host and --port"
+    )]
+    NoServer { url: String, error: String },
+    #[error("the server at {url} answers {status}: {message}")]
+    Refused { url: String, status: u16, message: String },
     #[error(transparent)]
     Hub(#[from] crate::hub::HubError),
     #[error("{0} is built in and not in the cache")]

@@ -103,14 +103,15 @@ impl RunInput {
 }
 
 fn read_text(text: &PromptText) -> std::io::Result<String> {
-    match text {
-        PromptText::Given(text) => Ok(text.clone()),
-        PromptText::Stdin => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text)?;
-            Ok(text)
-        }
+    let mut piped = String::new();
+    if text.reads_stdin {
+        std::io::stdin().read_to_string(&mut piped)?;
     }
+    Ok(match &text.given {
+        None => piped,
+        Some(given) if piped.trim().is_empty() => given.clone(),
+        Some(given) => format!("{}\n\n{given}", piped.trim_end()),
+    })
 }
 
 /// The collected answer.

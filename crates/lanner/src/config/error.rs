@@ -13,6 +13,11 @@ pub enum ConfigError {
     Read { path: PathBuf, error: std::io::Error },
     #[error("the config file {} is not valid: {error}", path.display())]
     Parse { path: PathBuf, error: toml::de::Error },
+    #[error(
+        "there is no prompt: write one, pipe one in, or talk with `lanner chat`\n\
+         hint: lanner run MODEL \"Why is the sky blue?\""
+    )]
+    NoPrompt,
     #[error("--ids: `{0}` is not a token id")]
     Ids(String),
     #[error("--shape {name}: {problem}")]

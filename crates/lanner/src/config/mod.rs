@@ -7,6 +7,7 @@ mod dirs;
 mod error;
 mod hub;
 mod model;
+mod paths;
 mod run;
 mod server;
 mod tools;
@@ -19,16 +20,16 @@ use std::{
 use serde::Deserialize;
 use tracing::level_filters::LevelFilter;
 
-use self::dirs::user_folder;
 pub use self::{
     api_keys::{ApiKey, ApiKeyError, ApiKeys, KeyDigest, KeyLimits, is_readable_by_others, key_digest},
     bench::{BenchConfig, BenchWeights, Chart, SpeculationConfig, SpeedConfig},
     dirs::kernel_cache_folder,
     error::ConfigError,
     model::ModelConfig,
+    paths::{DataPath, PathsConfig},
     run::{ChatConfig, ConversationConfig, PromptText, RunConfig, RunPrompt},
-    server::{ServeConfig, Timeouts},
-    tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig},
+    server::{ServeConfig, ServerAddress, Timeouts},
+    tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
 };
 use crate::{
     cli::{CacheArgs, Cli, CliCommand, LogLevel, ModelArgs, NgramCommand, ServerArgs},
@@ -48,6 +49,12 @@ pub enum Command {
     /// With the model to download.
     Pull(HubConfig, String),
     Models(HubConfig, ModelsConfig),
+    Show(HubConfig, ShowConfig),
+    /// With whether to print JSON.
+    Ps(ServerAddress, bool),
+    /// With the model to unload.
+    Stop(ServerAddress, String),
+    Paths(PathsConfig),
     Rm(HubConfig, RmConfig),
     Cache(DiskCacheConfig),
     Bench(ModelConfig, BenchConfig),
@@ -74,8 +81,7 @@ impl Config {
     /// # Errors
     /// The config file cannot be read or has an unknown key, or a value is not valid.
     pub fn resolve(cli: Cli) -> Result<Config, ConfigError> {
-        let file = ConfigFile::read(cli.global.config.as_deref())?;
-        let color = !cli.global.no_color;
+        let (file, color) = (ConfigFile::read(cli.global.config.as_deref())?, !cli.global.no_color);
         let hub = hub::resolve()?;
         let model = |args, file| ModelConfig::without_cache(args, file, hub.clone());
         let command = match cli.command {
@@ -94,7 +100,7 @@ impl Config {
                     sampling: args.sampling.overrides(file.sampling).map_err(ConfigError::Sampling)?,
                     conversation: ConversationConfig::new(args.conversation),
                     color,
-                    history: user_folder("XDG_STATE_HOME", ".local/state").map(|f| f.join("chat-history")),
+                    history: paths::history_file(),
                 };
                 let caches = model::caches(&args.cache, &file.cache, None)?;
                 Command::Chat(
@@ -104,7 +110,7 @@ impl Config {
             }
             CliCommand::Run(mut args) => {
                 args.model.speculate = args.speculate.speculate.take();
-                let (args, run) = RunConfig::new(args, file.sampling, color)?;
+                let (args, run) = RunConfig::new(args, file.sampling, color, &hub)?;
                 Command::Run(model(args, file.model), run)
             }
             CliCommand::Bench(args) => {
@@ -113,6 +119,12 @@ impl Config {
             }
             CliCommand::Pull(args) => Command::Pull(hub, args.model),
             CliCommand::Models(args) => Command::Models(hub, ModelsConfig::new(&args)),
+            CliCommand::Show(args) => Command::Show(hub, ShowConfig { model: args.model, json: args.json }),
+            CliCommand::Ps(args) => Command::Ps(ServerAddress::new(args.server, file.server), args.json),
+            CliCommand::Stop(args) => Command::Stop(ServerAddress::new(args.server, file.server), args.model),
+            CliCommand::Paths(args) => {
+                Command::Paths(PathsConfig::new(&args, cli.global.config, file.cache, &hub))
+            }
             CliCommand::Rm(args) => Command::Rm(hub, RmConfig { model: args.model, yes: args.yes }),
             CliCommand::Cache(args) => Command::Cache(DiskCacheConfig::new(args, file.cache)?),
             CliCommand::Quantize(args) => {
@@ -133,8 +145,8 @@ impl Config {
 impl ConfigFile {
     /// The file at `path`, else the user's, if it exists.
     fn read(path: Option<&Path>) -> Result<ConfigFile, ConfigError> {
-        let default = || user_folder("XDG_CONFIG_HOME", ".config").map(|f| f.join("config.toml"));
-        let Some(path) = path.map(Path::to_path_buf).or_else(|| default().filter(|p| p.exists())) else {
+        let default = || paths::config_file().filter(|path| path.exists());
+        let Some(path) = path.map(Path::to_path_buf).or_else(default) else {
             return Ok(ConfigFile::default());
         };
         let text = match fs::read_to_string(&path) {

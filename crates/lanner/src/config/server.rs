@@ -8,11 +8,12 @@ use std::{
 };
 
 use super::{api_keys::ApiKeys, error::ConfigError};
-use crate::cli::ServerArgs;
+use crate::cli::{HostAddress, RemoteArgs, ServerArgs};
 
 /// More than the default batch and queue, less than the usual limit on open files.
 const MAX_CONNECTIONS: u32 = 512;
-pub const DEFAULT_PORT: u16 = 11436;
+const DEFAULT_PORT: u16 = 11436;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// In MiB.
 const DEFAULT_BODY_LIMIT: usize = 16;
 
@@ -58,7 +59,7 @@ impl Default for ServeConfig {
     /// As without flags and config file.
     fn default() -> ServeConfig {
         ServeConfig {
-            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), DEFAULT_PORT),
+            address: SocketAddr::new(LOCALHOST, DEFAULT_PORT),
             api_keys: ApiKeys::default(),
             api_keys_file: None,
             share_prefixes: false,
@@ -76,7 +77,7 @@ impl ServeConfig {
     /// # Errors
     /// The API keys cannot be used.
     pub fn new(args: ServerArgs, file: ServerArgs) -> Result<ServeConfig, ConfigError> {
-        let host = args.host.or(file.host).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let host = args.host.or(file.host).map_or(LOCALHOST, |HostAddress(address)| address);
         let port = args.port.or(file.port).unwrap_or(DEFAULT_PORT);
         let defaults = Timeouts::default();
         let seconds = |flag: Option<NonZeroU32>, file: Option<NonZeroU32>, default| {
@@ -104,5 +105,28 @@ impl ServeConfig {
                 write: seconds(args.write_timeout, file.write_timeout, defaults.write),
             },
         })
+    }
+}
+
+/// A running server, and a key to it.
+#[derive(Clone, Debug)]
+pub struct ServerAddress {
+    pub address: SocketAddr,
+    pub api_key: Option<String>,
+}
+
+impl ServerAddress {
+    pub fn new(args: RemoteArgs, file: ServerArgs) -> ServerAddress {
+        let HostAddress(host) = args.host.or(file.host).unwrap_or(HostAddress(LOCALHOST));
+        // What listens on all addresses is found on this one.
+        let host = if host.is_unspecified() { LOCALHOST } else { host };
+        let port = args.port.or(file.port).unwrap_or(DEFAULT_PORT);
+        let api_key = args.api_key.or_else(|| file.api_key.into_iter().next());
+        ServerAddress { address: SocketAddr::new(host, port), api_key: api_key.filter(|key| !key.is_empty()) }
+    }
+
+    /// Without a slash at the end.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 }

@@ -15,6 +15,11 @@ pub enum ModelsConfig {
     Table,
 }
 
+pub struct ShowConfig {
+    pub model: String,
+    pub json: bool,
+}
+
 pub struct RmConfig {
     pub model: String,
     pub yes: bool,

@@ -112,6 +112,38 @@ fn run_prints_text_or_one_json_object() {
 }
 
 #[test]
+fn run_takes_the_model_as_first_word_and_text_from_a_pipe() {
+    let (folder, _) = model();
+    let path = folder.path().to_str().unwrap();
+    let ask = |words: &[&str], piped: Option<&str>| {
+        let options = ["--raw", "--json", "--max-tokens", "2", "--temperature", "0", "--ignore-eos"];
+        let mut run = Command::new(env!("CARGO_BIN_EXE_lanner"))
+            .env_clear()
+            .args([&["run"], words, &options, &DEVICE].concat())
+            .stdin(if piped.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if let (Some(text), Some(mut stdin)) = (piped, run.stdin.take()) {
+            stdin.write_all(text.as_bytes()).unwrap();
+        }
+        let output = run.wait_with_output().unwrap();
+        assert!(output.status.success(), "{words:?}");
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // The tokens of the tests' tokenizer are bytes.
+        String::from_utf8(ids(&answer["prompt_ids"]).iter().map(|id| *id as u8).collect()).unwrap()
+    };
+    assert_eq!(ask(&[path, "hi"], None), "hi");
+    assert_eq!(ask(&[path, "hi", "there"], None), "hi there");
+    assert_eq!(ask(&["-m", path, "hi", "there"], None), "hi there");
+    assert_eq!(ask(&["hi", "--model", path], None), "hi");
+    assert_eq!(ask(&[path, "what is this?"], Some("some text\n")), "some text\n\nwhat is this?");
+    assert_eq!(ask(&[path, "hi"], Some("")), "hi");
+    assert_eq!(ask(&[path], Some("all of it")), "all of it");
+    assert_eq!(ask(&[path, "-"], Some("all of it\n")), "all of it\n");
+}
+
+#[test]
 fn chat_reads_one_turn_per_piped_line() {
     let (folder, _) = model();
     let saved = folder.path().join("conversation.json");

@@ -31,8 +31,10 @@ fn config_file(text: &str) -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn wrong_usage_names_the_flag_and_value() {
-    check_failure(&["run"], &[], &["<PROMPT>"]);
-    check_failure(&["run", "--ids", "1 2", "hi"], &[], &["cannot be used with"]);
+    check_failure(&["run"], &[], &["there is no prompt", "lanner chat"]);
+    check_failure(&["run", "merlin"], &[], &["there is no prompt"]);
+    check_failure(&["run", "unknown", "hi"], &[], &["there is no model `unknown`"]);
+    check_failure(&["run", "--ids", "1 2", "merlin", "hi"], &[], &["cannot be used with"]);
     check_failure(&["run", "--ids", "1 two"], &[], &["`two` is not a token id"]);
     check_failure(&["run", "hi", "--temperature", "hot"], &[], &["--temperature", "hot"]);
     check_failure(
@@ -40,6 +42,7 @@ fn wrong_usage_names_the_flag_and_value() {
         &[],
         &["temperature is -1; it must be between 0 and 100"],
     );
+    check_failure(&["serve", "--host", "here"], &[], &["--host", "`here` is no IP address; write localhost"]);
     check_failure(&["serve", "--port", "70000"], &[], &["--port", "70000"]);
     check_failure(&["serve", "--disk-cache-bits", "5"], &[], &["--disk-cache-bits", "5 bits are not 8 or 4"]);
     let nothing = ["--disk-cache-bits: there is no disk cache"];

@@ -33,6 +33,7 @@ mod overload;
 mod oversized_requests;
 mod pull;
 mod quantize;
+mod remote;
 mod repeated_loads;
 mod requests;
 mod responses;
