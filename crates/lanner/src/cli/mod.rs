@@ -13,7 +13,7 @@ pub use self::{
     bench::BenchArgs,
     model::{CacheArgs, Device, Dtype, ModelArgs, Precision, SpeculateArgs, VolatilePrefix, WhenFull},
     server::{RemoteArgs, ServerArgs},
-    values::{Bytes, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
+    values::{Bytes, CorsOrigin, HostAddress, LogLevel, QuantizationMode, SpeculateArg},
 };
 use crate::sampling::SamplingArgs;
 

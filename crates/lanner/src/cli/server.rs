@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{HostAddress, OneOrMany, ToolDialect};
+use super::values::{CorsOrigin, HostAddress, OneOrMany, ToolDialect};
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -35,6 +35,10 @@ pub struct ServerArgs {
     /// memory, but lets a client find out whether another one has sent the same text.
     #[arg(hide_short_help = true, long)]
     pub share_prefixes: bool,
+    /// Let web pages of this origin use the server, as in https://app.example; `*` lets all. May be
+    /// given several times.
+    #[arg(long, env = "LANNER_CORS_ORIGIN", value_name = "ORIGIN|*")]
+    pub cors_origin: Vec<CorsOrigin>,
     /// Also accept this name in Host and Origin headers; `*` accepts all. By default a loopback
     /// address accepts loopback names, any other address also IP addresses and names of the local
     /// network.

@@ -77,6 +77,38 @@ impl FromStr for HostAddress {
     }
 }
 
+/// The origin of web pages, as browsers send it, or `*` for every one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum CorsOrigin {
+    Any,
+    One(String),
+}
+
+impl TryFrom<String> for CorsOrigin {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<CorsOrigin, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for CorsOrigin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CorsOrigin, String> {
+        let is_host =
+            |host: &str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        match text.split_once("://") {
+            _ if text == "*" => Ok(CorsOrigin::Any),
+            Some((scheme, host)) if !scheme.is_empty() && is_host(host) => {
+                Ok(CorsOrigin::One(text.to_ascii_lowercase()))
+            }
+            _ => Err(format!("`{text}` is no origin; write one as https://app.example:8443, or * for all")),
+        }
+    }
+}
+
 /// A syntax of tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -171,6 +203,20 @@ pub enum LogLevel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn origin_has_a_scheme_and_a_host_and_no_path() {
+        for text in ["https://app.example", "http://localhost:3000", "app://obsidian.md", "HTTPS://A.example"]
+        {
+            assert_eq!(text.parse(), Ok(CorsOrigin::One(text.to_ascii_lowercase())));
+        }
+        assert_eq!("*".parse(), Ok(CorsOrigin::Any));
+        for text in
+            ["", "app.example", "https://", "://a", "https://a/", "https://a/b", "https://a b", "null"]
+        {
+            assert!(text.parse::<CorsOrigin>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn bytes_parse_with_and_without_units() {

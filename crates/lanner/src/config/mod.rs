@@ -31,6 +31,7 @@ pub use self::{
     server::{ServeConfig, ServerAddress, Timeouts},
     tools::{DiskCacheConfig, ModelsConfig, NgramConfig, QuantizeConfig, RmConfig, ShowConfig},
 };
+pub use crate::cli::CorsOrigin;
 use crate::{
     cli::{CacheArgs, Cli, CliCommand, LogLevel, ModelArgs, NgramCommand, ServerArgs},
     hub::HubConfig,

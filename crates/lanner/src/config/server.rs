@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{api_keys::ApiKeys, error::ConfigError};
-use crate::cli::{HostAddress, RemoteArgs, ServerArgs};
+use crate::cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs};
 
 /// More than the default batch and queue, less than the usual limit on open files.
 const MAX_CONNECTIONS: u32 = 512;
@@ -25,6 +25,8 @@ pub struct ServeConfig {
     /// Whether clients with different keys share cached prefixes.
     pub share_prefixes: bool,
     pub allowed_hosts: Vec<String>,
+    /// Web pages that may use the server from other sites.
+    pub cors_origins: Vec<CorsOrigin>,
     /// In bytes.
     pub body_limit: usize,
     /// Replaces the model's own name in responses.
@@ -64,6 +66,7 @@ impl Default for ServeConfig {
             api_keys_file: None,
             share_prefixes: false,
             allowed_hosts: vec![],
+            cors_origins: vec![],
             body_limit: DEFAULT_BODY_LIMIT << 20,
             name: None,
             admin: true,
@@ -90,6 +93,7 @@ impl ServeConfig {
             api_keys: ApiKeys::new(&given, api_keys_file.as_deref())?,
             api_keys_file,
             share_prefixes: args.share_prefixes || file.share_prefixes,
+            cors_origins: if args.cors_origin.is_empty() { file.cors_origin } else { args.cors_origin },
             allowed_hosts: [args.allow_host, file.allow_host].concat(),
             body_limit: args.body_limit.or(file.body_limit).unwrap_or(DEFAULT_BODY_LIMIT) << 20,
             name: args.name.or(file.name),

@@ -15,7 +15,7 @@ use axum::{
 };
 
 use super::{key_limits::KeyUsage, openai::error::ApiError, request_log::RequestLog, tenant::Client};
-use crate::config::{ApiKey, KeyDigest, ServeConfig, key_digest};
+use crate::config::{ApiKey, CorsOrigin, KeyDigest, ServeConfig, key_digest};
 
 /// The header in which Anthropic's clients send the key.
 const ANTHROPIC_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -25,6 +25,7 @@ const LOCAL: [&str; 4] = [".local", ".lan", ".internal", ".home.arpa"];
 pub(super) struct Auth {
     on_loopback: bool,
     allowed_hosts: Vec<String>,
+    cors_origins: Vec<CorsOrigin>,
     /// Empty if clients need none.
     keys: Vec<KnownKey>,
     share_prefixes: bool,
@@ -47,6 +48,7 @@ impl Auth {
         Auth {
             on_loopback: config.address.ip().is_loopback(),
             allowed_hosts: config.allowed_hosts.clone(),
+            cors_origins: config.cors_origins.clone(),
             keys: config.api_keys.as_slice().iter().map(known).collect(),
             share_prefixes: config.share_prefixes,
         }
@@ -95,11 +97,11 @@ impl Auth {
             // A sandboxed frame of any site sends `null`.
             None => false,
         };
-        if is_allowed {
+        if is_allowed || self.cors_origins.iter().any(|allowed| allowed.allows(origin)) {
             return Ok(());
         }
         let message = format!(
-            "this server does not answer pages of `{origin}`; to allow them, start with --allow-host and their host"
+            "this server does not answer pages of `{origin}`; to allow them, start with --cors-origin {origin}"
         );
         Err(ApiError::new(StatusCode::FORBIDDEN, message).code("origin_not_allowed"))
     }

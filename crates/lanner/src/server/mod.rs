@@ -8,6 +8,7 @@ mod app_state;
 mod auth;
 mod completion;
 mod connections;
+mod cors;
 mod embedding;
 mod embedding_routes;
 mod format;
@@ -172,7 +173,12 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .layer(middleware::from_fn_with_state(shutdown, shutdown::until_shutdown))
         .layer(middleware::from_fn_with_state(Arc::new(auth), auth::authorize))
         .layer(CatchPanicLayer::custom(auth::panicked));
-    ingress::around(routes)
+    let routes = ingress::around(routes);
+    // Outermost: a preflight request has no API key, and errors are readable for pages too.
+    match cors::layer(&config.cors_origins) {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    }
 }
 
 /// Serves until Ctrl-C or SIGTERM; then accepts no new connections and gives running requests

@@ -14,6 +14,7 @@ mod codex;
 mod commands;
 mod completions;
 mod connections;
+mod cors;
 mod disconnects;
 mod disk;
 mod draft_model;

@@ -10,7 +10,7 @@ use ::chat::{Template, Tokenizer};
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::VolatilePrefix,
-    config::{ApiKeys, ModelConfig, ServeConfig, Timeouts},
+    config::{ApiKeys, CorsOrigin, ModelConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
     server::{self, AppState, Server},
@@ -45,6 +45,7 @@ pub(crate) struct Setup {
     pub api_keys: &'static str,
     pub share_prefixes: bool,
     pub allowed_hosts: Vec<String>,
+    pub cors_origins: Vec<CorsOrigin>,
     /// Finds and loads other models.
     pub models: ModelConfig,
     pub body_limit: usize,
@@ -64,6 +65,7 @@ impl Default for Setup {
             api_keys: "",
             share_prefixes: false,
             allowed_hosts: Vec::new(),
+            cors_origins: Vec::new(),
             models: models(no_hub()),
             body_limit: 2 << 20,
             admin: true,
@@ -123,6 +125,7 @@ impl Setup {
             api_keys: self.keys(),
             share_prefixes: self.share_prefixes,
             allowed_hosts: self.allowed_hosts,
+            cors_origins: self.cors_origins,
             body_limit: self.body_limit,
             admin: self.admin,
             max_connections: self.max_connections,
