@@ -1,4 +1,5 @@
-//! How many requests an engine accepts, and when a refused one should be sent again.
+//! How many requests, sequences and bytes an engine accepts, and when a refused request should be
+//! sent again.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,6 +11,10 @@ use crate::api::RequestError;
 /// Bounds of `retry_after`: shorter waits are not worth a header, and OpenAI's clients ignore
 /// longer ones.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Sequences of all requests, per permit: a request has several if it has choices or texts.
+const SEQUENCES_PER_PERMIT: usize = 16;
+/// Bytes of the prompts of all requests.
+const MAX_BYTES: usize = 256 << 20;
 
 /// A semaphore with one permit for each request that runs or waits.
 pub(crate) struct Admission {
@@ -21,8 +26,17 @@ pub(crate) struct Admission {
 
 struct State {
     acquired: usize,
+    /// Of all permits.
+    total: Load,
     next_id: u64,
     rate: CompletionRate,
+}
+
+/// What requests take besides their permit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    sequences: usize,
+    bytes: usize,
 }
 
 /// The right to submit requests, returned on drop. Requests submitted with the same permit queue as
@@ -30,12 +44,18 @@ struct State {
 pub struct Permit {
     pub(crate) id: u64,
     admission: Arc<Admission>,
+    own: Mutex<Load>,
 }
 
 impl Admission {
     /// For `running` requests at a time and `waiting` ones in the queue.
     pub(crate) fn new(running: usize, waiting: usize) -> Arc<Admission> {
-        let state = State { acquired: 0, next_id: 0, rate: CompletionRate::new(Instant::now()) };
+        let state = State {
+            acquired: 0,
+            total: Load::default(),
+            next_id: 0,
+            rate: CompletionRate::new(Instant::now()),
+        };
         let permits = running.max(1).saturating_add(waiting);
         Arc::new(Admission { waiting, permits, state: Mutex::new(state) })
     }
@@ -53,7 +73,7 @@ impl Admission {
         }
         state.acquired += 1;
         state.next_id += 1;
-        Ok(Arc::new(Permit { id: state.next_id, admission: self.clone() }))
+        Ok(Arc::new(Permit { id: state.next_id, admission: self.clone(), own: Mutex::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -61,9 +81,34 @@ impl Admission {
     }
 }
 
+impl Permit {
+    /// Counts a sequence with a prompt of `bytes`, until the permit is returned. A request that is
+    /// alone may have any number.
+    ///
+    /// # Errors
+    /// [`RequestError::QueueFull`].
+    pub(crate) fn add_sequence(&self, bytes: usize) -> Result<(), RequestError> {
+        let (now, mut state) = (Instant::now(), self.admission.lock());
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let total = Load { sequences: state.total.sequences + 1, bytes: state.total.bytes + bytes };
+        let most = self.admission.permits.saturating_mul(SEQUENCES_PER_PERMIT);
+        if state.total != *own && (total.sequences > most || total.bytes > MAX_BYTES) {
+            let (waiting, retry_after) =
+                (self.admission.waiting, state.rate.retry_after(self.admission.waiting, now));
+            return Err(RequestError::QueueFull { waiting, retry_after });
+        }
+        state.total = total;
+        *own = Load { sequences: own.sequences + 1, bytes: own.bytes + bytes };
+        Ok(())
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.admission.lock();
+        let own = self.own.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.total.sequences -= own.sequences;
+        state.total.bytes -= own.bytes;
         state.acquired -= 1;
         state.rate.record_completion(Instant::now());
     }
@@ -119,6 +164,27 @@ mod tests {
         drop(shared);
         assert!(admission.acquire().is_ok());
         assert!(Admission::new(0, 0).acquire().is_ok(), "one request can always run");
+    }
+
+    #[test]
+    fn sequences_and_bytes_are_counted_over_all_permits() {
+        let admission = Admission::new(1, 1);
+        let most = 2 * SEQUENCES_PER_PERMIT;
+        let [first, second] =
+            [admission.acquire(), admission.acquire()].map(|permit| permit.expect("a permit"));
+        assert!((0..most + 5).all(|_| first.add_sequence(8).is_ok()), "alone it may have any number");
+        let is_full = |permit: &Permit, bytes| {
+            matches!(permit.add_sequence(bytes), Err(RequestError::QueueFull { .. }))
+        };
+        assert!(is_full(&second, 8));
+        drop(first);
+        assert!(second.add_sequence(MAX_BYTES + 1).is_ok(), "alone it may have any size");
+        let third = admission.acquire().expect("a permit");
+        assert!(is_full(&third, 0) && !is_full(&second, MAX_BYTES + 1));
+        drop(second);
+        assert!(third.add_sequence(MAX_BYTES).is_ok());
+        drop(third);
+        assert_eq!(admission.lock().total, Load::default());
     }
 
     #[test]

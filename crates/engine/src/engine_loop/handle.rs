@@ -147,7 +147,8 @@ impl Engine {
     ///
     /// # Errors
     /// A request the model cannot run (empty, too long, unknown ids, parameters out of range),
-    /// before any event; or [`RequestError::EngineStopped`].
+    /// before any event; [`RequestError::QueueFull`] if other requests have too many sequences or
+    /// too long prompts; or [`RequestError::EngineStopped`].
     pub fn submit_with(
         &self,
         permit: &Arc<Permit>,
@@ -155,6 +156,7 @@ impl Engine {
         sink: impl FnMut(Vec<Event>) + Send + 'static,
     ) -> Result<RequestHandle, RequestError> {
         check(&request, self.info())?;
+        permit.add_sequence(size_of_val(&request.prompt[..]))?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let meter = Meter::new(self.shared.metrics.clone());
         let handle = RequestHandle { cancelled: cancelled.clone() };
