@@ -6,11 +6,12 @@ use std::{
     ops::Sub,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
+static ON_DEVICE: AtomicBool = AtomicBool::new(false);
 static NODES: AtomicU64 = AtomicU64::new(0);
 static KERNELS: AtomicU64 = AtomicU64::new(0);
 static KERNEL_NANOSECONDS: AtomicU64 = AtomicU64::new(0);
@@ -36,6 +37,16 @@ pub struct Counters {
     pub kernels: u64,
     /// Time inside our kernels. They run one after another, so this is wall time.
     pub kernel_time: Duration,
+}
+
+/// Makes the times of kernels on a device of ours those that the device takes, instead of those
+/// that launching them takes: each is then waited for.
+pub fn time_on_device(on_device: bool) {
+    ON_DEVICE.store(on_device, Relaxed);
+}
+
+pub(crate) fn times_on_device() -> bool {
+    ON_DEVICE.load(Relaxed)
 }
 
 /// The counts so far; a graph in evaluation counts as far as it is done.
@@ -79,9 +90,19 @@ pub(crate) fn count_node() {
 /// Runs and counts a kernel's body.
 pub(crate) fn timed<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     let (result, time) = part(name, body);
+    count_kernel(time);
+    result
+}
+
+/// Counts a kernel that took `time`.
+pub(crate) fn record(name: &'static str, time: Duration) {
+    add(name, time);
+    count_kernel(time);
+}
+
+fn count_kernel(time: Duration) {
     KERNEL_NANOSECONDS.fetch_add(time.as_nanos() as u64, Relaxed);
     KERNELS.fetch_add(1, Relaxed);
-    result
 }
 
 /// Runs a part of a kernel, which also counts under this name.
@@ -89,10 +110,14 @@ pub fn part<T>(name: &'static str, body: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let result = body();
     let time = started.elapsed();
+    add(name, time);
+    (result, time)
+}
+
+fn add(name: &'static str, time: Duration) {
     let mut all = BY_NAME.lock().unwrap_or_else(PoisonError::into_inner);
     match all.iter_mut().find(|kernel| kernel.name == name) {
         Some(kernel) => (kernel.runs, kernel.time) = (kernel.runs + 1, kernel.time + time),
         None => all.push(KernelTime { name, runs: 1, time }),
     }
-    (result, time)
 }

@@ -172,6 +172,11 @@ int cuDevicePrimaryCtxRetain(void** context, int) { return *context = nullptr, 0
 int cuCtxSetCurrent(void*) { return 0; }
 int cuStreamCreate(void** stream, unsigned) { return *stream = nullptr, 0; }
 int cuStreamSynchronize(void*) { return 0; }
+int cuEventCreate(void** event, unsigned) { return *event = nullptr, 0; }
+int cuEventDestroy_v2(void*) { return 0; }
+int cuEventRecord(void*, void*) { return 0; }
+int cuEventSynchronize(void*) { return 0; }
+int cuEventElapsedTime(float* ms, void*, void*) { return *ms = 0, 0; }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = *total = (size_t)8 << 30, 0; }
 int cuMemAlloc_v2(void** memory, size_t bytes) {
     *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);

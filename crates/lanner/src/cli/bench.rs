@@ -69,7 +69,8 @@ pub struct BenchArgs {
     #[arg(long, requires = "shape", conflicts_with_all = ["mode", "bits", "group_size"])]
     pub unquantized: bool,
     /// Also show the time of each kernel per prompt token and per generated token, in milliseconds;
-    /// JSON always has it.
+    /// JSON always has it. Kernels of our own on a GPU are then waited for and timed there, which
+    /// makes everything slower; without this option their times are those of launching them.
     #[arg(long)]
     pub kernels: bool,
     /// Measure the model's perplexity on this text instead of its speed.

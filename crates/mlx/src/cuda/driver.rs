@@ -155,6 +155,11 @@ functions! {
         set_context = "cuCtxSetCurrent": fn(Handle);
         create_stream = "cuStreamCreate": fn(*mut Handle, c_uint);
         synchronize = "cuStreamSynchronize": fn(Handle);
+        create_event = "cuEventCreate": fn(*mut Handle, c_uint);
+        record_event = "cuEventRecord": fn(Handle, Handle);
+        wait_for_event = "cuEventSynchronize": fn(Handle);
+        destroy_event = "cuEventDestroy_v2": fn(Handle);
+        elapsed_ms = "cuEventElapsedTime": fn(*mut f32, Handle, Handle);
         memory_info = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
         allocate = "cuMemAlloc_v2": fn(*mut Address, usize);
         free = "cuMemFree_v2": fn(Address);

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "calls to the driver")]
 
-use std::{ffi::c_void, mem::size_of, sync::atomic::Ordering::Relaxed};
+use std::{ffi::c_void, mem::size_of, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use super::{
     Result,
@@ -80,12 +80,33 @@ impl Device {
             attributes: &LaunchAttribute::DEPENDENT,
             num_attributes: 1,
         };
-        profile::timed(name, || {
-            // SAFETY: the driver copies the parameters now, which are as many and as large as the
-            // kernel's; the kernel touches memory of the device alone.
-            let status =
-                unsafe { (driver.launch)(&config, function.handle, pointers.as_ptr(), std::ptr::null()) };
-            driver.check(status, name)
-        })
+        // SAFETY: the driver copies the parameters now, which are as many and as large as the
+        // kernel's; the kernel touches memory of the device alone.
+        let launch = || unsafe {
+            driver.check((driver.launch)(&config, function.handle, pointers.as_ptr(), std::ptr::null()), name)
+        };
+        if profile::times_on_device() { self.timed(name, launch) } else { profile::timed(name, launch) }
+    }
+
+    /// Launches a kernel, waits for it and counts the time that the device took.
+    fn timed(&self, name: &'static str, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+        let (driver, mut events, mut ms) = (self.enter(), [0, 0], 0.0);
+        self.synchronize()?;
+        // SAFETY: the functions write handles, which are used as long as they exist, and a number.
+        unsafe {
+            for event in &mut events {
+                driver.check((driver.create_event)(event, 0), "make an event")?;
+            }
+            driver.check((driver.record_event)(events[0], self.stream), "record an event")?;
+            launch()?;
+            driver.check((driver.record_event)(events[1], self.stream), "record an event")?;
+            driver.check((driver.wait_for_event)(events[1]), "finish a kernel")?;
+            driver.check((driver.elapsed_ms)(&mut ms, events[0], events[1]), "measure a kernel")?;
+            for event in events {
+                driver.check((driver.destroy_event)(event), "drop an event")?;
+            }
+        }
+        profile::record(name, Duration::from_secs_f32(ms / 1e3));
+        Ok(())
     }
 }
