@@ -88,6 +88,12 @@ pub fn on_gpu() -> bool {
     bridge::on_gpu()
 }
 
+/// Whether operations of this thread are queued on a device: it computes while more are built. On
+/// the CPU an operation is computed at once.
+pub fn runs_ahead() -> bool {
+    on_gpu() || cuda::in_use()
+}
+
 /// Bytes held by live arrays, on the device too.
 pub fn active_memory() -> usize {
     bridge::active_memory() + cuda::active_memory()

@@ -27,6 +27,7 @@ mod ops;
 mod process;
 pub mod profile;
 pub mod quant;
+mod read;
 mod streams;
 
 pub use apply::{OutputSpec, apply, apply_in_place, apply_many};
@@ -37,6 +38,7 @@ pub use eval::*;
 pub use frozen::FrozenArray;
 pub use kernel::{Input, Output};
 pub use process::{exit_now, limit_heaps};
+pub use read::PendingRead;
 pub use streams::Streams;
 
 #[cfg(test)]

@@ -68,11 +68,11 @@ impl EngineLoop {
     }
 
     /// Whether the step on the device has to be read before the next is built: the next token
-    /// depends on how much of a draft is accepted or on a constraint, or a draft pays. On the CPU
-    /// it always has to: a launched step is computed at once.
+    /// depends on how much of a draft is accepted or on a constraint, or a draft pays. A step that
+    /// is computed already is read as well: on the CPU that is every one.
     pub(crate) fn must_read(&mut self) -> bool {
         let Some(step) = &self.launched else { return false };
-        if step.has_drafts() || !mlx::on_gpu() {
+        if step.has_drafts() || step.was_awaited() || !mlx::runs_ahead() {
             return true;
         }
         let rows = step.shape().rows;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kernels::SampleError;
-use mlx::{Array, Dtype};
+use mlx::{Array, Dtype, PendingRead};
 
 use super::sequence::Sequence;
 use crate::{
@@ -28,9 +28,9 @@ pub(super) struct StepRow {
     /// Whether it samples, after the known tokens and after each drafted one: `false` before the
     /// end of a prompt.
     pub samples: bool,
-    /// Sum of the last hidden state, float32 scalar, where nothing is sampled: not finite if any
-    /// number before it is not.
-    sum: Option<Array>,
+    /// The last hidden state, float32 `[1, hidden_size]`, where nothing is sampled: not finite if
+    /// any number before it is not.
+    last: Option<PendingRead>,
     /// Positions whose snapshots were due, whether or not there was anything to copy.
     snapshots: Vec<usize>,
     copied: Vec<CopiedState>,
@@ -96,7 +96,7 @@ impl StepRow {
             samples: s.samples_after(0),
             draft,
             masks: None,
-            sum: None,
+            last: None,
             snapshots: vec![],
             copied: vec![],
             logprobs: None,
@@ -126,15 +126,18 @@ impl StepRow {
 
     /// Copies the sequence's state where a snapshot is due, up to `room` bytes; returns the bytes
     /// copied. `last` is the hidden state of its last token, `[1, hidden_size]`.
+    ///
+    /// # Errors
+    /// The device failed.
     pub(super) fn snapshot(
         &mut self,
         s: &mut Sequence,
         last: &Array,
         prefix: &PrefixCache,
         room: usize,
-    ) -> usize {
+    ) -> mlx::Result<usize> {
         if !self.samples {
-            self.sum = Some(last.astype(Dtype::Float32).sum(-1, false));
+            self.last = Some(last.astype(Dtype::Float32).start_read()?);
         }
         self.snapshots = s.take_due();
         let computed = s.progress.num_computed_tokens;
@@ -158,7 +161,7 @@ impl StepRow {
             so_far.copied = so_far.copied.max(copied.position());
             self.copied.push(copied);
         }
-        taken
+        Ok(taken)
     }
 
     /// Keeps the row's part of the step's hidden states for drafters; its last token ends at `end`.
@@ -185,7 +188,8 @@ impl StepRow {
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let logprobs = [self.logprobs.as_ref(), self.prompt_logprobs.as_ref().map(|(_, l)| l)];
         let logprobs = logprobs.into_iter().flatten().flat_map(Logprobs::arrays);
-        let copied = self.copied.iter().flat_map(CopiedState::arrays).chain(&self.sum);
+        let copied = self.copied.iter().flat_map(CopiedState::arrays);
+        let copied = copied.chain(self.last.as_ref().map(PendingRead::array));
         let logits = self.logits.as_ref().map(|(_, logits)| logits);
         let pooled = self.pooled.as_ref().map(|(states, _)| states);
         logits.into_iter().chain(pooled).chain(logprobs).chain(copied)
@@ -198,7 +202,7 @@ impl StepRow {
     /// Computing the step failed.
     pub(super) fn read(self, sampled: Vec<Result<u32, SampleError>>) -> mlx::Result<RowOutput> {
         let prompt = |(at, logprobs): (usize, Logprobs)| Ok::<_, mlx::Error>((at, logprobs.read()?));
-        let sum = self.sum.map(|sum| sum.to_vec::<f32>()).transpose()?;
+        let last = self.last.map(|last| last.to_vec::<f32>()).transpose()?;
         // A drafted token is right if the model samples the same one at its position.
         let right = self.draft.iter().zip(&sampled).take_while(|(drafted, chosen)| Ok(**drafted) == **chosen);
         let right = right.count();
@@ -206,7 +210,7 @@ impl StepRow {
         Ok(RowOutput {
             sequence: self.sequence,
             end: self.end,
-            finite: finite && sum.is_none_or(|sum| sum[0].is_finite()),
+            finite: finite && last.is_none_or(|last| last.iter().all(|x| x.is_finite())),
             snapshots: self.snapshots,
             copied: self.copied,
             drafted: self.draft.len(),

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use kernels::SampleError;
-use mlx::{Array, Dtype};
+use mlx::{Array, Dtype, PendingRead};
 
 use super::{
     delivery::End,
@@ -34,9 +34,9 @@ pub(crate) struct Step {
 /// drafted token.
 struct SampledTokens {
     /// Uint32 `[n]`.
-    tokens: Rc<Array>,
+    tokens: PendingRead,
     /// Float32 `[n]`, read by [`fault_of`].
-    faults: Array,
+    faults: PendingRead,
     vocab_size: usize,
 }
 
@@ -84,7 +84,7 @@ impl Step {
             let mut row = StepRow::build(model, sequence, &hidden, start, n);
             start += n as i32;
             if prefix.is_enabled() {
-                room -= row.snapshot(sequence, &hidden.slice(0, start - 1, start), prefix, room);
+                room -= row.snapshot(sequence, &hidden.slice(0, start - 1, start), prefix, room)?;
             }
             row.capture(sequence, hidden_capture.last.then_some(&hidden), &layers, start);
             ends.extend(start - row.num_sampled() as i32..start);
@@ -103,6 +103,7 @@ impl Step {
             let sampling = chosen.into_iter().zip(&mut rows).filter(|(_, row)| row.samples);
             SampledTokens::of(&logits, sampling.collect())
         });
+        let sampled = sampled.transpose()?;
         let step = Step { rows, decodes, lossy, sampled };
         mlx::async_eval(step.arrays().chain(&cache_arrays))?;
         Ok(step)
@@ -112,6 +113,14 @@ impl Step {
     /// known before.
     pub(crate) fn has_drafts(&self) -> bool {
         self.rows.iter().any(|row| !row.draft.is_empty())
+    }
+
+    /// Whether building it has waited for it: the CPU sampled its tokens, or computed their
+    /// log-probabilities.
+    pub(crate) fn was_awaited(&self) -> bool {
+        let on_host = |sampled: &SampledTokens| !sampled.tokens.array().on_device();
+        let has_logprobs = self.rows.iter().any(|row| row.logprobs.is_some());
+        !mlx::on_gpu() && (has_logprobs || self.sampled.as_ref().is_some_and(on_host))
     }
 
     pub(crate) fn shape(&self) -> StepShape {
@@ -179,7 +188,8 @@ impl Step {
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let sampled = self.sampled.iter().flat_map(|sampled| [&*sampled.tokens, &sampled.faults]);
+        let sampled =
+            self.sampled.iter().flat_map(|sampled| [sampled.tokens.array(), sampled.faults.array()]);
         sampled.chain(self.rows.iter().flat_map(StepRow::arrays))
     }
 }
@@ -195,7 +205,7 @@ fn pick(x: &Array, indices: &[i32]) -> Array {
 
 impl SampledTokens {
     /// Samples for the rows from float32 logits `[n, vocab_size]`.
-    fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut StepRow)>) -> SampledTokens {
+    fn of(logits: &Array, mut rows: Vec<(&mut Sequence, &mut StepRow)>) -> mlx::Result<SampledTokens> {
         let sample_rows = rows.iter_mut().map(|(s, row)| SampleRow {
             position: s.progress.num_computed_tokens - row.draft.len(),
             sampler: &mut s.sampler,
@@ -203,6 +213,7 @@ impl SampledTokens {
             allowed: row.masks.as_ref().map_or(&[], |masks| &masks.sets),
         });
         let SampleOutput { tokens, faults } = sample(logits, sample_rows.collect());
+        let (read_tokens, faults) = (tokens.start_read()?, faults.start_read()?);
         let tokens = Rc::new(tokens);
         let mut start = 0;
         for (s, row) in rows {
@@ -216,7 +227,7 @@ impl SampledTokens {
             s.progress.num_unread += 1;
             start = end;
         }
-        SampledTokens { tokens, faults, vocab_size: logits.dim(1) as usize }
+        Ok(SampledTokens { tokens: read_tokens, faults, vocab_size: logits.dim(1) as usize })
     }
 
     /// # Panics

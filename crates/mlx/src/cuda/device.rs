@@ -12,6 +12,7 @@ use std::{
 use super::{
     Fault, Result,
     compile::{CacheUse, CompileOptions, Sources, cubins},
+    download::Pinned,
     driver::{Driver, Handle},
 };
 
@@ -28,6 +29,8 @@ pub struct Device {
     functions: HashMap<&'static str, Function>,
     /// Pinned memory through which results are read.
     pub(super) staging: Mutex<Staging>,
+    /// Pieces of pinned memory for downloads that are waited for later.
+    pub(super) pinned: Mutex<Vec<Pinned>>,
 }
 
 /// A kernel on the device.
@@ -46,6 +49,12 @@ pub(super) struct Staging {
 
 // SAFETY: the memory is the process's, and a mutex guards it.
 unsafe impl Send for Staging {}
+
+impl Default for Staging {
+    fn default() -> Staging {
+        Staging { memory: std::ptr::null_mut(), bytes: 0 }
+    }
+}
 
 static DEVICE: OnceLock<Device> = OnceLock::new();
 static OPENING: Mutex<()> = Mutex::new(());
@@ -102,7 +111,7 @@ impl Device {
         options: &CompileOptions,
     ) -> Result<Device> {
         let (mut count, mut ordinal, mut context, mut stream) = (0, 0, 0, 0);
-        let (mut free, mut total) = (0, 0);
+        let (mut free, mut total_memory) = (0, 0);
         let mut name = [0 as c_char; 128];
         // SAFETY: every pointer is to a local of the type that the function writes.
         unsafe {
@@ -117,16 +126,13 @@ impl Device {
             driver.check((driver.set_context)(context), "use the device")?;
             // Not synchronised with the default stream.
             driver.check((driver.create_stream)(&mut stream, 1), "make a stream")?;
-            driver.check((driver.memory_info)(&mut free, &mut total), "read the size of memory")?;
+            driver.check((driver.memory_info)(&mut free, &mut total_memory), "read the size of memory")?;
         }
         let attribute = |which: c_int| -> Result<c_int> {
             let mut value = 0;
             // SAFETY: as above.
-            driver.check(
-                unsafe { (driver.device_attribute)(&mut value, which, ordinal) },
-                "describe the device",
-            )?;
-            Ok(value)
+            let status = unsafe { (driver.device_attribute)(&mut value, which, ordinal) };
+            driver.check(status, "describe the device").map(|()| value)
         };
         let (major, minor) = (attribute(MAJOR)?, attribute(MINOR)?);
         // SAFETY: the driver ends the name with zero, and the last byte was left zero.
@@ -142,8 +148,18 @@ impl Device {
         let functions = load(CacheUse::Read).or_else(|_| load(CacheUse::Renew))?;
         let multiprocessors = attribute(MULTIPROCESSORS)? as u32;
         let name = format!("{name} sm_{major}{minor}");
-        let staging = Mutex::new(Staging { memory: std::ptr::null_mut(), bytes: 0 });
-        Ok(Device { driver, context, stream, name, multiprocessors, total_memory: total, functions, staging })
+        let (staging, pinned) = Default::default();
+        Ok(Device {
+            driver,
+            context,
+            stream,
+            name,
+            multiprocessors,
+            total_memory,
+            functions,
+            staging,
+            pinned,
+        })
     }
 
     /// Makes the device's context current on the calling thread, which every call to the driver

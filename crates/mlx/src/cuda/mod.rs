@@ -8,6 +8,7 @@
 mod arrays;
 mod compile;
 mod device;
+mod download;
 mod driver;
 mod launch;
 mod memory;
@@ -17,6 +18,7 @@ pub(crate) use self::memory::{active_memory, clear_cache, peak_memory, reset_pea
 pub use self::{
     compile::{CacheUse, CompileOptions, Sources, compile_logs, cubins},
     device::{Device, device, in_use, open, set_in_use},
+    download::Download,
     launch::Arguments,
     memory::Buffer,
 };

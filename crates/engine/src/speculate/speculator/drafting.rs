@@ -179,7 +179,7 @@ impl Speculator {
     ) -> mlx::Result<Option<(DraftChoice, Option<Draft>)>> {
         // On a GPU a batch builds its next step during this one; a draft would make all of it wait
         // (ADR 14).
-        if others.rows > 0 && mlx::on_gpu() {
+        if others.rows > 0 && mlx::runs_ahead() {
             return Ok(None);
         }
         self.learn_from_unused(target.view());
