@@ -1,34 +1,15 @@
-// Causal softmax attention over float32 keys and values, in the CPU kernel's order, bit for bit.
-//
-// Keys are processed in blocks of 256 positions: dot products are summed over the head's numbers in
-// order, numerators as 16 partial sums and a tree, values in the order of keys. Blocks are merged from
-// first to last. `attend_few` gives each block of few queries a CTA of its own, and the last one of a key
-// head merges; `attend_many` walks through all blocks.
-#include "math.cuh"
+// Attention of few queries (attention.cuh): a CTA for each block of keys, of which the last one of a key head
+// merges all blocks.
+#include "attention.cuh"
 
-constexpr int KEY_BLOCK = 256;
-
-// One sequence's queries, the last of its `length` keys.
-struct AttentionRow {
-    const float* keys;
-    const float* values;
-    // The first query, among those of all sequences.
-    int start;
-    int tokens;
-    int length;
-    int capacity;
-    // Of attend_many: its first CTA in the grid's first dimension.
-    int first_chunk;
-};
-constexpr int MAX_ATTENTION_ROWS = 64;
-struct AttentionRows {
-    AttentionRow row[MAX_ATTENTION_ROWS];
-    int count;
-};
+// Parts of a warp's keys in shared memory.
+constexpr int PARTS_AHEAD = 3;
 
 // `ROWS` queries of a key head, `first` and following, and one block of its keys.
 template <int DIM, int ROWS>
 struct Block {
+    // Parts of each warp's keys.
+    __align__(16) float keys[8][PARTS_AHEAD][32 * KEY_STRIDE];
     __align__(16) float queries[ROWS][DIM];
     __align__(16) float weights[KEY_BLOCK][ROWS];
     float maxima[8][ROWS], largest[ROWS], totals[ROWS];
@@ -46,28 +27,48 @@ struct Block {
         __syncthreads();
     }
 
-    // Keys that query `r` sees, from position `base` on.
-    __device__ __forceinline__ static int visible(const AttentionRow& row, int r, int group, int base) {
-        const int token = r / group;
-        return token < row.tokens ? row.length - row.tokens + token + 1 - base : 0;
+    // Starts copying part `part` of the warp's keys, of which `from` has `count`.
+    __device__ __forceinline__ void fetch(const float* from, int count, int part) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+        const u32 to = shared_address(keys[warp][part % PARTS_AHEAD]);
+#pragma unroll
+        for (int i = 0; i < PART / 4; i++) {
+            const int key = (i * 32 + lane) / (PART / 4), four = lane % (PART / 4);
+            if (warp * 32 + key < count)
+                copy_16(to + (key * KEY_STRIDE + four * 4) * 4,
+                        from + (size_t)(warp * 32 + key) * DIM + part * PART + four * 4);
+        }
+        commit_copies();
     }
 
-    // Numerators, their largest scores and sums.
-    __device__ __forceinline__ void score(const AttentionRow& row, int first, int head, int group, int base,
-                                          float scale) {
+    // The first parts.
+    __device__ __forceinline__ void start(const float* from, int count) {
+        for (int part = 0; part < PARTS_AHEAD - 1; part++) fetch(from, count, part);
+    }
+
+    // Numerators, their largest scores and sums, after `start`.
+    __device__ __forceinline__ void score(const AttentionRow& row, const float* from, int count, int first,
+                                          int group, int base, float scale) {
         const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-        const int count = min(KEY_BLOCK, row.length - base);
         float score[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) score[r] = 0;
-        if (thread < count) {
-            const float4* from = (const float4*)(row.keys + ((size_t)head * row.capacity + base + thread) * DIM);
-#pragma unroll(ROWS == 4 ? 8 : 4)
-            for (int at = 0; at < DIM / 4; at++) {
-                const float4 key = from[at];
+#pragma unroll 1
+        for (int part = 0; part < DIM / PART; part++) {
+            wait_for_copies<PARTS_AHEAD - 2>();
+            __syncwarp();
+            if (part + PARTS_AHEAD - 1 < DIM / PART) {
+                fetch(from, count, part + PARTS_AHEAD - 1);
+            } else {
+                commit_copies();
+            }
+            const float* own = keys[warp][part % PARTS_AHEAD] + lane * KEY_STRIDE;
+#pragma unroll
+            for (int four = 0; four < PART / 4; four++) {
+                const float4 key = *(const float4*)(own + four * 4);
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    const float4 x = *(const float4*)&queries[r][at * 4];
+                    const float4 x = *(const float4*)&queries[r][part * PART + four * 4];
                     score[r] = __fmaf_rn(x.x, key.x, score[r]);
                     score[r] = __fmaf_rn(x.y, key.y, score[r]);
                     score[r] = __fmaf_rn(x.z, key.z, score[r]);
@@ -77,7 +78,7 @@ struct Block {
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            const int end = visible(row, first + r, group, base);
+            const int end = visible_keys(row, first + r, group, base);
             score[r] = thread < min(end, count) ? score[r] * scale : -INFINITY;
             float most = score[r];
 #pragma unroll
@@ -108,22 +109,70 @@ struct Block {
     }
 };
 
-__device__ __forceinline__ void merge_block(float& most, float& before, float& now, float largest) {
-    const float next = largest > most ? largest : most;
-    before = exact_exp(most - next), now = exact_exp(largest - next);
-    most = next;
-}
-
 // Keys of a piece of values, and pieces in shared memory.
-constexpr int PIECE = 32;
+constexpr int PIECE = 16;
 constexpr int few_slots(int dim) { return 512 / dim; }
+
+// Merges the blocks of partial results `all` and writes the outputs. Factors are computed by a thread for each
+// query, for some blocks at a time.
+template <int DIM, int ROWS>
+__device__ __forceinline__ void merge_blocks(Block<DIM, ROWS>& shared, const AttentionRow& row, const float* all,
+                                             float* out, int head, int heads, int group, int blocks,
+                                             const OutputGates& gates) {
+    constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, TOGETHER = KEY_BLOCK / 2;
+    const int thread = threadIdx.x, column = thread % DIM, first = thread / DIM * OWN;
+    float most = -INFINITY, total = 0, sums[OWN];
+    int visible[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        sums[i] = 0;
+        visible[i] = (visible_keys(row, first + i, group, 0) + KEY_BLOCK - 1) / KEY_BLOCK;
+    }
+    for (int start = 0; start < blocks; start += TOGETHER) {
+        const int end = min(blocks, start + TOGETHER);
+        if (thread < ROWS) {
+            const int seen = min(end, (visible_keys(row, thread, group, 0) + KEY_BLOCK - 1) / KEY_BLOCK);
+#pragma unroll 4
+            for (int b = start; b < seen; b++) {
+                const float* part = all + ((size_t)b * ROWS + thread) * (DIM + 2) + DIM;
+                const float largest = part[0], part_total = part[1];
+                float before, now;
+                merge_block(most, before, now, largest);
+                total = __fmaf_rn(before, total, now * part_total);
+                shared.weights[2 * (b - start)][thread] = before, shared.weights[2 * (b - start) + 1][thread] = now;
+            }
+            shared.totals[thread] = total;
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (int b = start; b < end; b++) {
+#pragma unroll
+            for (int i = 0; i < OWN; i++) {
+                if (b >= visible[i]) continue;
+                const float part = all[((size_t)b * ROWS + first + i) * (DIM + 2) + column];
+                const float before = shared.weights[2 * (b - start)][first + i];
+                const float now = shared.weights[2 * (b - start) + 1][first + i];
+                sums[i] = __fmaf_rn(before, sums[i], part * now);
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        const int r = first + i;
+        if (visible[i] == 0) continue;
+        const size_t to = (size_t)(row.start + r / group) * heads + head * group + r % group;
+        out[to * DIM + column] = gates.apply(sums[i] / shared.totals[r], to, column);
+    }
+}
 
 // partials [sequences][kv_heads][blocks][ROWS][DIM + 2]; arrived [sequences][kv_heads], zero before and
 // afterwards. Grid: most blocks of a sequence, kv_heads, sequences; 256 threads. tokens * group <= ROWS.
 // Each thread sums a column of DIM for some of the queries, while bulk copies bring values.
 template <int DIM, int ROWS>
 __device__ __forceinline__ void attend_few(const AttentionRows& rows, const float* q, float* out, float* partials,
-                                           u32* arrived, int heads, int kv_heads, float scale) {
+                                           u32* arrived, int heads, int kv_heads, float scale,
+                                           const OutputGates& gates) {
     constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS, SLOTS = few_slots(DIM);
     DYNAMIC_SHARED(memory);
     float* ring = (float*)memory;
@@ -150,11 +199,13 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
         bulk_copy(shared_address(ring + piece % SLOTS * PIECE * DIM), values + (size_t)piece * PIECE * DIM, bytes,
                   barrier, evict_first());
     };
+    const float* keys = row.keys + ((size_t)head * row.capacity + base) * DIM;
+    shared.start(keys, count);
     if (thread == 0) {
         for (int i = 0; i < SLOTS; i++) fetch(i);
     }
     shared.load(row, q, 0, head, heads, group);
-    shared.score(row, 0, head, group, base, scale);
+    shared.score(row, keys, count, 0, group, base, scale);
     const int column = thread % DIM, first = thread / DIM * OWN;
     float sums[OWN];
 #pragma unroll
@@ -181,11 +232,12 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
 #pragma unroll
         for (int i = 0; i < OWN; i++) {
             const int r = first + i;
-            if (Block<DIM, ROWS>::visible(row, r, group, 0) == 0) continue;
+            if (visible_keys(row, r, group, 0) == 0) continue;
             const size_t token = row.start + r / group;
+            const size_t own = token * heads + head * group + r % group;
             // A merge with nothing multiplies by 1 and adds zeros.
-            out[(token * heads + head * group + r % group) * DIM + column] =
-                __fmaf_rn(0.0f, 0.0f, sums[i]) / shared.totals[r];
+            out[own * DIM + column] =
+                gates.apply(__fmaf_rn(0.0f, 0.0f, sums[i]) / shared.totals[r], own, column);
         }
         return;
     }
@@ -207,106 +259,19 @@ __device__ __forceinline__ void attend_few(const AttentionRows& rows, const floa
     __syncthreads();
     if (!last) return;
     __threadfence();
-#pragma unroll 1
-    for (int i = 0; i < OWN; i++) {
-        const int r = first + i, end = Block<DIM, ROWS>::visible(row, r, group, 0);
-        if (end == 0) continue;
-        float most = -INFINITY, total = 0, sum = 0, before, now;
-        const int visible = (end + KEY_BLOCK - 1) / KEY_BLOCK;
-#pragma unroll 8
-        for (int b = 0; b < visible; b++) {
-            const float* part = all + ((size_t)b * ROWS + r) * (DIM + 2);
-            const float largest = part[DIM], part_total = part[DIM + 1], part_sum = part[column];
-            merge_block(most, before, now, largest);
-            total = __fmaf_rn(before, total, now * part_total);
-            sum = __fmaf_rn(before, sum, part_sum * now);
-        }
-        const size_t token = row.start + r / group;
-        out[(token * heads + head * group + r % group) * DIM + column] = sum / total;
-    }
+    merge_blocks<DIM, ROWS>(shared, row, all, out, head, heads, group, blocks, gates);
 }
 
-// `ROWS` queries of a key head and all blocks that they see. Grid: chunks of all sequences, kv_heads; 256
-// threads. Each thread sums a column of DIM for every (256 / DIM)th query.
-template <int DIM, int ROWS>
-__device__ __forceinline__ void attend_many(const AttentionRows& rows, const float* q, float* out, int heads,
-                                            int kv_heads, float scale) {
-    constexpr int PARTS = 256 / DIM, OWN = ROWS / PARTS;
-    DYNAMIC_SHARED(memory);
-    Block<DIM, ROWS>& shared = *(Block<DIM, ROWS>*)memory;
-    // Of each query: what merges the current block, and the largest score and the sum so far.
-    __shared__ float before[ROWS], now[ROWS], most[ROWS], totals[ROWS];
-    launch_dependents();
-    wait_for_previous();
-    int r = 0;
-    while (r + 1 < rows.count && (int)blockIdx.x >= rows.row[r + 1].first_chunk) r++;
-    const AttentionRow& row = rows.row[r];
-    const int head = blockIdx.y, group = heads / kv_heads, first = ((int)blockIdx.x - row.first_chunk) * ROWS;
-    const int column = threadIdx.x % DIM, part = threadIdx.x / DIM;
-    shared.load(row, q, first, head, heads, group);
-    float sums[OWN];
-#pragma unroll
-    for (int i = 0; i < OWN; i++) sums[i] = 0;
-    if (threadIdx.x < ROWS) most[threadIdx.x] = -INFINITY, totals[threadIdx.x] = 0;
-    const int last = min(first + ROWS, row.tokens * group) - 1;
-    const int end = Block<DIM, ROWS>::visible(row, last, group, 0);
-    for (int base = 0; base < end; base += KEY_BLOCK) {
-        shared.score(row, first, head, group, base, scale);
-        __syncthreads();
-        if (threadIdx.x < ROWS) {
-            const int i = threadIdx.x;
-            before[i] = 1, now[i] = 0;
-            if (Block<DIM, ROWS>::visible(row, first + i, group, base) > 0) {
-                float largest = most[i], old, added;
-                merge_block(largest, old, added, shared.largest[i]);
-                totals[i] = __fmaf_rn(old, totals[i], added * shared.totals[i]);
-                most[i] = largest, before[i] = old, now[i] = added;
-            }
-        }
-        float own[OWN];
-#pragma unroll
-        for (int i = 0; i < OWN; i++) own[i] = 0;
-        const float* values = row.values + ((size_t)head * row.capacity + base) * DIM + column;
-        const int count = min(KEY_BLOCK, end - base);
-#pragma unroll 4
-        for (int k = 0; k < count; k++) {
-            const float value = values[(size_t)k * DIM];
-#pragma unroll
-            for (int i = 0; i < OWN; i++)
-                own[i] = __fmaf_rn(shared.weights[k][part * OWN + i], value, own[i]);
-        }
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < OWN; i++)
-            sums[i] = __fmaf_rn(before[part * OWN + i], sums[i], own[i] * now[part * OWN + i]);
-        __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        const int r = first + part * OWN + i, token = r / group;
-        if (token >= row.tokens) continue;
-        out[((size_t)(row.start + token) * heads + head * group + r % group) * DIM + column] =
-            sums[i] / totals[part * OWN + i];
-    }
-}
-
-#define ATTEND(dim)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256) attend_few_##dim##_4(                                   \
+#define ATTEND_FEW(dim, queries)                                                                             \
+    extern "C" __global__ void __launch_bounds__(256, 2) attend_few_##dim##_##queries(                           \
         const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived, \
-        int heads, int kv_heads, float scale) {                                                              \
-        attend_few<dim, 4>(rows, q, out, partials, arrived, heads, kv_heads, scale);                         \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256) attend_few_##dim##_16(                                  \
-        const __grid_constant__ AttentionRows rows, const float* q, float* out, float* partials, u32* arrived, \
-        int heads, int kv_heads, float scale) {                                                              \
-        attend_few<dim, 16>(rows, q, out, partials, arrived, heads, kv_heads, scale);                        \
-    }                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256) attend_many_##dim(                                      \
-        const __grid_constant__ AttentionRows rows, const float* q, float* out, int heads, int kv_heads,     \
-        float scale) {                                                                                       \
-        attend_many<dim, dim == 256 ? 16 : 32>(rows, q, out, heads, kv_heads, scale);                                          \
+        int heads, int kv_heads, float scale, const __grid_constant__ OutputGates gates) {                   \
+        attend_few<dim, queries>(rows, q, out, partials, arrived, heads, kv_heads, scale, gates);            \
     }
 
-ATTEND(64)
-ATTEND(128)
-ATTEND(256)
+ATTEND_FEW(64, 4)
+ATTEND_FEW(64, 16)
+ATTEND_FEW(128, 4)
+ATTEND_FEW(128, 16)
+ATTEND_FEW(256, 4)
+ATTEND_FEW(256, 16)

@@ -9,7 +9,7 @@
 // values [value_heads][tokens][DIM]; gates [value_heads][tokens, rounded up to even][2]: decay and beta.
 // state [value_heads][DIM values][DIM keys]; out [tokens][value_heads][DIM]. delta_inputs.cu makes keys,
 // values and gates.
-#include "common.cuh"
+#include "delta.cuh"
 
 // Tokens of a stage, and stages in flight.
 constexpr int STAGE = 16;
@@ -35,13 +35,6 @@ constexpr int MAX_DELTA_ROWS = 16;
 struct DeltaRows {
     DeltaRow row[MAX_DELTA_ROWS];
 };
-
-// The sum over 8 lanes, in each of them.
-__device__ __forceinline__ float sum_lanes(float x) {
-    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 4));
-    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
-    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
-}
 
 // `ROWS` rows of the state in each group of 8 lanes, 4 ROWS in a warp. Grid: value_heads * DIM / (4 ROWS
 // WARPS), sequences.

@@ -1,6 +1,6 @@
 // Inputs of the gated delta rule (delta.cu): causal convolution with SiLU, norms of keys and queries, and
 // gates; in the CPU kernels' order of rounding.
-#include "math.cuh"
+#include "delta.cuh"
 
 // Consecutive tokens of one sequence.
 struct DeltaTokens {
@@ -21,33 +21,6 @@ struct DeltaTokensOf {
     DeltaTokens row[MAX_DELTA_TOKENS];
     int count;
 };
-
-struct DeltaSizes {
-    int key_heads;
-    int value_heads;
-    int channels;
-    int width;
-    float key_eps, query_eps;
-    // The norms' weights are one number each.
-    float key_weight, query_weight;
-};
-
-// A channel of a token after convolution and SiLU; `t` counts from the sequence's first token.
-__device__ __forceinline__ float convolved(const DeltaSizes& sizes, const float* past, const float* x,
-                                           const float* taps, int t, int channel) {
-    float sum = 0;
-    for (int j = 0; j < sizes.width; j++) {
-        const int from = t + j - (sizes.width - 1);
-        float value = 0;
-        if (from >= 0) {
-            value = x[(size_t)from * sizes.channels + channel];
-        } else if (past) {
-            value = past[(size_t)(from + sizes.width - 1) * sizes.channels + channel];
-        }
-        sum = __fmaf_rn(value, taps[(size_t)j * sizes.channels + channel], sum);
-    }
-    return silu(sum);
-}
 
 // x [tokens][channels]: queries, keys and values; taps [width][channels]; b, a [tokens][value_heads].
 // Grid: tokens, key_heads + value_heads; DIM threads.

@@ -1,5 +1,5 @@
-// Heads of attention before and after it: norms of queries and keys, rotation, appending to the cache,
-// output gates; in the CPU kernels' order of rounding.
+// Heads before attention: norms of queries and keys, rotation, appending to the cache; in the CPU kernels'
+// order of rounding.
 #include "math.cuh"
 
 // One sequence's tokens.
@@ -85,13 +85,4 @@ extern "C" __global__ void __launch_bounds__(256)
     } else {
         row.keys[cached] = result;
     }
-}
-
-// x [tokens * heads][dim] times the sigmoid of each head's gate, `stride` numbers apart. Grid: heads of
-// all tokens; dim threads.
-extern "C" __global__ void __launch_bounds__(256) gate_heads(float* x, const float* gates, int stride) {
-    launch_dependents();
-    wait_for_previous();
-    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    x[at] = x[at] * sigmoid(gates[(size_t)blockIdx.x * stride + threadIdx.x]);
 }

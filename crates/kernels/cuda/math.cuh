@@ -110,7 +110,7 @@ __device__ __forceinline__ float reduce_16(float x) {
 // The factor that normalises a row, in every lane of the calling warp.
 __device__ __forceinline__ float inverse_rms(const float* row, int length, float eps) {
     float squares = 0;
-#pragma unroll 8
+#pragma unroll 32
     for (int i = threadIdx.x & 15; i < length; i += 16) squares = __fmaf_rn(row[i], row[i], squares);
     return 1.0f / sqrtf(reduce_16(squares) / (float)length + eps);
 }

@@ -1,14 +1,12 @@
-// Inputs of quantised products: a row's groups of 64 become integers of 16 bits with one step, as on
-// the CPU (kernels/src/linear/integer), fused with what produces the row.
+// Inputs of quantised products as integers (quantize.cuh), fused with what produces the row.
 //
-// An integer is two signed bytes, in two planes of a group. Of a plane, input i lies at byte
-// i % 16 / 4 * 16 + i / 16 * 4 + i % 4. For few rows (skinny.cu): planes [rows][groups][2][64], steps
+// For few rows (skinny.cu): planes [rows][groups][2][64], steps
 // [groups][rows]. For many (wide.cu): [rows / 128][groups][128][2][64], the high plane first in even
 // rows and second in odd ones, and steps [rows / 128][groups][128]. A step comes with the group's sum
 // times the step. Groups after the row's end are zeros.
 //
 // Grid: groups / 8, rows; 256 threads, a warp for each group.
-#include "math.cuh"
+#include "quantize.cuh"
 
 struct Quantized {
     u8* planes;
@@ -23,44 +21,20 @@ struct Quantized {
 // The calling warp's group of the calling CTA's row; each lane has inputs 2 lane and 2 lane + 1.
 __device__ __forceinline__ void quantize_group(const Quantized& to, int group, float first, float second) {
     const int lane = threadIdx.x & 31, row = blockIdx.y;
-    float largest = fabsf(first) > fabsf(second) ? fabsf(first) : fabsf(second);
-    int finite = fabsf(first) <= 3.402823466e38f && fabsf(second) <= 3.402823466e38f;
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, largest, distance);
-        largest = other > largest ? other : largest;
-        finite &= __shfl_xor_sync(0xffffffffu, finite, distance);
-    }
-    int a = 0, b = 0;
-    float2 step = make_float2(0.0f, 0.0f);
-    if (finite && largest >= 1e-30f) {
-        const float inverse = 32639.0f / largest;
-        a = __float2int_rn(first * inverse), b = __float2int_rn(second * inverse);
-        step.x = largest / 32639.0f;
-    } else if (!finite) {
-        step.x = __uint_as_float(0x7fc00000u);
-    }
-    int total = a + b;
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
-    step.y = (float)total * step.x;
-    const int low_a = (signed char)(a & 255), low_b = (signed char)(b & 255);
-    const int high_a = (a - low_a) / 256, high_b = (b - low_b) / 256;
-    const int i = 2 * lane, at = i % 16 / 4 * 16 + i / 16 * 4 + i % 4;
-    const unsigned short low = (low_a & 255) | (low_b & 255) << 8, high = (high_a & 255) | (high_b & 255) << 8;
+    const QuantizedPair pair = quantize_pair(first, second);
     u8* planes;
     int swapped = 0;
     if (to.wide) {
         const size_t block = (size_t)(row / 128) * to.groups + group;
         planes = to.planes + (block * 128 + row % 128) * 128;
         swapped = (row & 1) * 64;
-        if (lane == 0) to.steps[block * 128 + row % 128] = step;
+        if (lane == 0) to.steps[block * 128 + row % 128] = pair.step;
     } else {
         planes = to.planes + ((size_t)row * to.groups + group) * 128;
-        if (lane == 0) to.steps[(size_t)group * to.rows + row] = step;
+        if (lane == 0) to.steps[(size_t)group * to.rows + row] = pair.step;
     }
-    *(unsigned short*)(planes + at + swapped) = high;
-    *(unsigned short*)(planes + at + (swapped ^ 64)) = low;
+    *(unsigned short*)(planes + pair.at + swapped) = pair.high;
+    *(unsigned short*)(planes + pair.at + (swapped ^ 64)) = pair.low;
 }
 
 __device__ __forceinline__ int own_group() { return blockIdx.x * 8 + (threadIdx.x >> 5); }

@@ -13,24 +13,99 @@
 // plane, 16 bytes for each t, word w holding inputs 16 w + 4 t + byte. Steps [K / 64][M]: the step, and
 // the step times the group's sum. See quantize.cu.
 //
+// Of a single row, the inputs may be float32, before a norm and a gate: every CTA then makes the integers
+// itself.
+//
 // A warp takes whole segments of whole tiles and prefetches its own next ones by bulk copies; the
 // last one to finish a tile adds its segments in ascending order.
-#include "common.cuh"
+#include "quantize.cuh"
 
 // Tiles in flight in one CTA.
 constexpr int OPEN_TILES = 4;
 
-// Shared memory in bytes for these sizes.
+// Shared memory in bytes for these sizes; a row in float32 takes 4 more for each input.
 constexpr int skinny_shared(int bits, int warps, int depth, int sets, int segments, int rows) {
     return warps * depth * block_bytes(bits) + OPEN_TILES * segments * sets * 64 * 4 +
            segments * GROUPS * rows * (128 + 8) + warps * depth * 8 + OPEN_TILES * 4 + 256;
 }
 
-// `SETS` of 4 rows; `stride` is the M of the steps, of which these are `rows`.
-template <int BITS, int WARPS, int DEPTH, int SETS>
+// A row of inputs in float32.
+struct InputRow {
+    const float* x;
+    const float* weight;
+    // Multiplied by each input's gate's SiLU, or null.
+    const float* gate;
+    int inputs;
+    // A norm is over each `dim` inputs: all of them, or a multiple of GROUP. 0: no norm.
+    int dim;
+    float eps;
+};
+
+// Groups of a warp whose integers are made side by side: each takes long chains of exchanges.
+constexpr int GROUPS_TOGETHER = 4;
+
+// The integers of a row; `row` has room for it. By all threads.
+template <int WARPS>
+__device__ __forceinline__ void quantize_row(const InputRow& from, float* row, int groups, uint4* inputs,
+                                             float2* input_steps) {
+    __shared__ float whole;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int i = threadIdx.x; i < from.inputs / 4; i += WARPS * 32) ((float4*)row)[i] = ((const float4*)from.x)[i];
+    __syncthreads();
+    const bool one_norm = from.dim == from.inputs;
+    int first = warp;
+    // All warps at least once: they synchronise.
+    do {
+        float2 pair[GROUPS_TOGETHER], weight[GROUPS_TOGETHER], gate[GROUPS_TOGETHER];
+#pragma unroll
+        for (int j = 0; j < GROUPS_TOGETHER; j++) {
+            const int i = (first + j * WARPS) * GROUP + lane * 2;
+            pair[j] = weight[j] = gate[j] = make_float2(0.0f, 0.0f);
+            if (i >= from.inputs) continue;
+            pair[j] = *(const float2*)(row + i);
+            if (from.dim) weight[j] = *(const float2*)(from.weight + (one_norm ? i : i % from.dim));
+            if (from.gate) gate[j] = *(const float2*)(from.gate + i);
+        }
+        // Weights are on their way meanwhile.
+        if (one_norm && first == warp) {
+            if (warp == 0) {
+                const float own = inverse_rms(row, from.inputs, from.eps);
+                if (lane == 0) whole = own;
+            }
+            __syncthreads();
+        }
+        QuantizedPair own[GROUPS_TOGETHER];
+#pragma unroll
+        for (int j = 0; j < GROUPS_TOGETHER; j++) {
+            const int start = (first + j * WARPS) * GROUP;
+            // Whole warps: a group lies inside the row, and inside one norm.
+            if (from.dim && start < from.inputs) {
+                const float factor =
+                    one_norm ? whole : inverse_rms(row + start / from.dim * from.dim, from.dim, from.eps);
+                pair[j].x = pair[j].x * factor * weight[j].x, pair[j].y = pair[j].y * factor * weight[j].y;
+            }
+            if (from.gate) pair[j].x = pair[j].x * silu(gate[j].x), pair[j].y = pair[j].y * silu(gate[j].y);
+        }
+        quantize_pairs<GROUPS_TOGETHER>(pair, own);
+#pragma unroll
+        for (int j = 0; j < GROUPS_TOGETHER; j++) {
+            const int group = first + j * WARPS;
+            if (group >= groups) continue;
+            u8* planes = (u8*)(inputs + group * 8);
+            *(unsigned short*)(planes + own[j].at) = own[j].high;
+            *(unsigned short*)(planes + 64 + own[j].at) = own[j].low;
+            if (lane == 0) input_steps[group] = own[j].step;
+        }
+        first += WARPS * GROUPS_TOGETHER;
+    } while (first < groups);
+}
+
+// `SETS` of 4 rows; `stride` is the M of the steps, of which these are `rows`. With `ROW` the inputs are
+// those of `from`, one row.
+template <int BITS, int WARPS, int DEPTH, int SETS, bool ROW>
 __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restrict__ x,
                                        const float2* __restrict__ steps, int tiles, int segments, int rows,
-                                       int stride) {
+                                       int stride, const InputRow& from) {
     constexpr int BLOCK = block_bytes(BITS);
     DYNAMIC_SHARED(memory);
     unsigned char* ring = memory;
@@ -68,9 +143,14 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
     // Weights do not depend on the previous kernel; everything below does.
     launch_dependents();
     wait_for_previous();
-    for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
-    for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)
-        input_steps[i] = steps[i / rows * stride + i % rows];
+    if (ROW) {
+        float* row = (float*)(((size_t)(arrived + OPEN_TILES) + 15) & ~(size_t)15);
+        quantize_row<WARPS>(from, row, segments * GROUPS, inputs, input_steps);
+    } else {
+        for (int i = threadIdx.x; i < segments * GROUPS * rows * 8; i += WARPS * 32) inputs[i] = x[i];
+        for (int i = threadIdx.x; i < segments * GROUPS * rows; i += WARPS * 32)
+            input_steps[i] = steps[i / rows * stride + i % rows];
+    }
     __syncthreads();
 
     int slot = 0, parity = 0;
@@ -150,10 +230,16 @@ __device__ __forceinline__ void skinny(const Parts& parts, const uint4* __restri
 }
 
 #define SKINNY(bits, warps, depth, sets)                                                                     \
-    extern "C" __global__ void __launch_bounds__(warps * 32) skinny_##bits##_##warps##_##depth##_##sets(      \
+    extern "C" __global__ void __launch_bounds__(warps * 32, 1) skinny_##bits##_##warps##_##depth##_##sets(      \
         const __grid_constant__ Parts parts, const uint4* x, const float2* steps, int tiles, int segments,    \
         int rows, int stride) {                                                                              \
-        skinny<bits, warps, depth, sets>(parts, x, steps, tiles, segments, rows, stride);                    \
+        skinny<bits, warps, depth, sets, false>(parts, x, steps, tiles, segments, rows, stride, InputRow());  \
+    }
+
+#define SKINNY_ROW(bits, warps, depth)                                                                      \
+    extern "C" __global__ void __launch_bounds__(warps * 32, 1) skinny_row_##bits##_##warps##_##depth(          \
+        const __grid_constant__ Parts parts, const __grid_constant__ InputRow from, int tiles, int segments) { \
+        skinny<bits, warps, depth, 1, true>(parts, nullptr, nullptr, tiles, segments, 1, 1, from);           \
     }
 
 SKINNY(4, 16, 1, 1)
@@ -167,3 +253,9 @@ SKINNY(8, 8, 2, 1)
 SKINNY(8, 8, 1, 1)
 SKINNY(8, 8, 2, 2)
 SKINNY(8, 8, 1, 2)
+SKINNY_ROW(4, 16, 1)
+SKINNY_ROW(4, 12, 2)
+SKINNY_ROW(4, 8, 2)
+SKINNY_ROW(4, 8, 1)
+SKINNY_ROW(8, 8, 2)
+SKINNY_ROW(8, 8, 1)

@@ -3,18 +3,14 @@
 // The same weights, the same segments and the same arithmetic as skinny.cu: which of the two computes a
 // row changes no bit of it.
 //
-// Inputs: [rows / 128][K / 64][128 rows][128] bytes: of a row and group the two planes of 64 bytes as in
-// skinny.cu, the high plane first in even rows and second in odd ones, so that the fragments of two
-// rows lie in different banks. Steps [rows / 128][K / 64][128]: the step, and the step times the sum.
-//
 // A CTA computes 128 features of 128 rows: 8 warps of 64 features and 32 rows.
-#include "common.cuh"
+#include "wide.cuh"
 
-constexpr int WIDE_ROWS = 128, WIDE_FEATURES = 128;
+constexpr int WIDE_FEATURES = 128;
 constexpr int WIDE_TILES = WIDE_FEATURES / TILE;
 // One group of a CTA's weights and inputs: codes, scales, planes, steps.
 constexpr int WIDE_SCALES = WIDE_TILES * TILE * 4;
-constexpr int WIDE_PLANES = WIDE_ROWS * 2 * GROUP, WIDE_STEPS = WIDE_ROWS * 8;
+constexpr int WIDE_STEPS = WIDE_ROWS * 8;
 constexpr int wide_codes(int bits) { return WIDE_TILES * TILE * GROUP * bits / 8; }
 constexpr int wide_bytes(int bits) { return wide_codes(bits) + WIDE_SCALES + WIDE_PLANES + WIDE_STEPS; }
 constexpr int WIDE_THREADS = 256;
@@ -87,42 +83,7 @@ __device__ __forceinline__ void wide(const Parts& parts, const u8* __restrict__ 
         const unsigned char* planes = from + WIDE_CODES + WIDE_SCALES + (row_quarter * 32 + g) * 128 + t * 16;
         const float4* pairs =
             (const float4*)(from + WIDE_CODES + WIDE_SCALES + WIDE_PLANES) + row_quarter * 16 + t;
-        const int high = (g & 1) * 64;
-        uint4 b[4][2];
-        float4 step[4];
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            b[n][0] = *(const uint4*)(planes + n * 8 * 128 + high);
-            b[n][1] = *(const uint4*)(planes + n * 8 * 128 + (high ^ 64));
-            step[n] = pairs[n * 4];
-        }
-#pragma unroll
-        for (int m = 0; m < 4; m++) {
-            u32 a[8];
-            load_codes<BITS>(a, codes, m, lane);
-            const u32 first = scales[m * 16], second = scales[m * 16 + 8];
-            const float s0 = low_bf16(first), b0 = high_bf16(first);
-            const float s1 = low_bf16(second), b1 = high_bf16(second);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                int c[4] = {0, 0, 0, 0};
-                mma_u8_s8(c, a[0], a[1], a[2], a[3], b[n][0].x, b[n][0].y);
-                mma_u8_s8(c, a[4], a[5], a[6], a[7], b[n][0].z, b[n][0].w);
-#pragma unroll
-                for (int i = 0; i < 4; i++) c[i] <<= 8;
-                mma_u8_s8(c, a[0], a[1], a[2], a[3], b[n][1].x, b[n][1].y);
-                mma_u8_s8(c, a[4], a[5], a[6], a[7], b[n][1].z, b[n][1].w);
-                float* sum = acc[m][n];
-                sum[0] = __fmaf_rn(s0, __fmul_rn((float)c[0], step[n].x), sum[0]);
-                sum[1] = __fmaf_rn(s0, __fmul_rn((float)c[1], step[n].z), sum[1]);
-                sum[2] = __fmaf_rn(s1, __fmul_rn((float)c[2], step[n].x), sum[2]);
-                sum[3] = __fmaf_rn(s1, __fmul_rn((float)c[3], step[n].z), sum[3]);
-                sum[0] = __fmaf_rn(b0, step[n].y, sum[0]);
-                sum[1] = __fmaf_rn(b0, step[n].w, sum[1]);
-                sum[2] = __fmaf_rn(b1, step[n].y, sum[2]);
-                sum[3] = __fmaf_rn(b1, step[n].w, sum[3]);
-            }
-        }
+        multiply_group<BITS>(acc, codes, scales, planes, pairs, lane);
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + slot * 8);
         if (group % GROUPS == GROUPS - 1) {

@@ -10,9 +10,12 @@ pub use tiles::{TILE_FEATURES, TiledLayout};
 /// Sources of kernels by name.
 pub const KERNELS: &[(&str, &str)] = &[
     ("attention.cu", include_str!("../cuda/attention.cu")),
+    ("attention_many.cu", include_str!("../cuda/attention_many.cu")),
     ("delta.cu", include_str!("../cuda/delta.cu")),
     ("delta_inputs.cu", include_str!("../cuda/delta_inputs.cu")),
+    ("delta_token.cu", include_str!("../cuda/delta_token.cu")),
     ("heads.cu", include_str!("../cuda/heads.cu")),
+    ("medium.cu", include_str!("../cuda/medium.cu")),
     ("quantize.cu", include_str!("../cuda/quantize.cu")),
     ("rows.cu", include_str!("../cuda/rows.cu")),
     ("sample.cu", include_str!("../cuda/sample.cu")),
@@ -21,8 +24,14 @@ pub const KERNELS: &[(&str, &str)] = &[
 ];
 
 /// Headers that the sources include.
-pub const HEADERS: &[(&str, &str)] =
-    &[("common.cuh", include_str!("../cuda/common.cuh")), ("math.cuh", include_str!("../cuda/math.cuh"))];
+pub const HEADERS: &[(&str, &str)] = &[
+    ("attention.cuh", include_str!("../cuda/attention.cuh")),
+    ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("delta.cuh", include_str!("../cuda/delta.cuh")),
+    ("math.cuh", include_str!("../cuda/math.cuh")),
+    ("quantize.cuh", include_str!("../cuda/quantize.cuh")),
+    ("wide.cuh", include_str!("../cuda/wide.cuh")),
+];
 
 /// All kernels.
 pub const NAMES: &[&str] = &[
@@ -40,8 +49,9 @@ pub const NAMES: &[&str] = &[
     "delta_inputs_64",
     "delta_inputs_128",
     "conv_state",
+    "delta_token_64",
+    "delta_token_128",
     "heads",
-    "gate_heads",
     "quantize",
     "quantize_norm",
     "quantize_gated",
@@ -62,6 +72,16 @@ pub const NAMES: &[&str] = &[
     "skinny_8_8_1_1",
     "skinny_8_8_2_2",
     "skinny_8_8_1_2",
+    "skinny_row_4_16_1",
+    "skinny_row_4_12_2",
+    "skinny_row_4_8_2",
+    "skinny_row_4_8_1",
+    "skinny_row_8_8_2",
+    "skinny_row_8_8_1",
+    "medium_4_32",
+    "medium_4_64",
+    "medium_8_32",
+    "medium_8_64",
     "wide_4",
     "wide_8",
 ];

@@ -146,6 +146,16 @@ inline void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned ba
     barrier_at(barrier).bytes -= bytes;
     barrier_check(barrier_at(barrier));
 }
+inline void copy_16(unsigned to, const void* from) {
+    if ((to | (unsigned)(uintptr_t)from) % 16) {
+        fprintf(stderr, "a copy of 16 bytes is not aligned\n");
+        abort();
+    }
+    memcpy(emulated_shared + to, from, 16);
+}
+inline void commit_copies() {}
+template <int LEFT>
+void wait_for_copies() {}
 inline void launch_dependents() {}
 inline void wait_for_previous() {}
 
@@ -163,4 +173,8 @@ inline void mma_u8_s8(int* c, unsigned a0, unsigned a1, unsigned a2, unsigned a3
         }
     }
     sync_warp();
+}
+inline void mma_u8_s8_from(int* d, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, int c) {
+    for (int i = 0; i < 4; i++) d[i] = c;
+    mma_u8_s8(d, a0, a1, a2, a3, b0, b1);
 }

@@ -12,6 +12,20 @@ pub struct QuantizedRows {
     pub wide: i32,
 }
 
+/// A row of inputs that a product makes integers of. A norm is over each `dim` of it; without one
+/// `dim` is 0. `gate` may be 0.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct InputRow {
+    pub x: u64,
+    pub weight: u64,
+    pub gate: u64,
+    pub inputs: i32,
+    pub dim: i32,
+    pub eps: f32,
+    pub padding: i32,
+}
+
 /// One of the matrices of a launch; `bias` and `stream` may be 0.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -42,6 +56,20 @@ pub struct DeltaStep {
 }
 
 pub type DeltaSteps = [DeltaStep; 16];
+
+/// A sequence whose next token is token `token` of all.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DeltaToken {
+    pub past: u64,
+    pub next: u64,
+    pub before: u64,
+    pub after: u64,
+    pub token: i32,
+    pub padding: i32,
+}
+
+pub type DeltaTokenList = [DeltaToken; 64];
 
 /// Consecutive tokens of a sequence before the delta rule.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,6 +175,15 @@ pub struct AttentionSpans {
     pub padding: i32,
 }
 
+/// Gates of the outputs of heads, or 0, and numbers from one head's to the next's.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct OutputGates {
+    pub gates: u64,
+    pub stride: i32,
+    pub padding: i32,
+}
+
 /// How a row of logits is sampled.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -185,6 +222,12 @@ pub const fn skinny_shared(
         + 256
 }
 
+/// Shared memory of a product of up to 64 rows.
+pub const fn medium_shared(bits: usize) -> usize {
+    let (codes, depth) = (4 * 16 * 64 * bits / 8, if bits == 4 { 4 } else { 3 });
+    64 * 64 * 4 + 8 * depth * (codes + 4 * 16 * 4 + 32 * 2 * 64 + 32 * 8) + 16
+}
+
 /// Shared memory of a product of many rows.
 pub const fn wide_shared(bits: usize) -> usize {
     let (codes, depth) = (8 * 16 * 64 * bits / 8, if bits == 4 { 6 } else { 5 });
@@ -199,8 +242,8 @@ pub const fn delta_shared(dim: usize) -> usize {
 
 /// Shared memory of a block of attention of up to `rows` queries.
 pub const fn few_shared(dim: usize, rows: usize) -> usize {
-    let (slots, piece) = (512 / dim, 32);
-    (slots * piece * dim + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
+    let (slots, piece, keys) = (512 / dim, 16, 8 * 3 * 32 * 20);
+    (slots * piece * dim + keys + rows * dim + 256 * rows + 10 * rows) * 4 + slots * 8
 }
 
 /// Queries in a block of attention of many queries.
@@ -210,5 +253,5 @@ pub const fn many_queries(dim: usize) -> usize {
 
 pub const fn many_shared(dim: usize) -> usize {
     let rows = many_queries(dim);
-    (rows * dim + 256 * rows + 10 * rows) * 4
+    (2 * 256 * 20 + rows * dim + 256 * (rows + 4) + 8 * rows) * 4
 }

@@ -6,7 +6,7 @@ use mlx::Array;
 use super::support::{array, bits, check, has_device, is_gpu, linear, norm};
 
 /// Row counts at the edges of what a launch takes at once.
-const ROWS: [i32; 11] = [1, 2, 4, 5, 8, 9, 16, 17, 64, 128, 130];
+const ROWS: [i32; 12] = [1, 2, 4, 5, 8, 9, 32, 33, 64, 65, 128, 130];
 
 fn sizes() -> Vec<[i32; 2]> {
     let small = vec![[80, 448], [16, 64], [130, 1024], [24, 1088]];

@@ -74,3 +74,20 @@ fn delta_net_over_steps_and_drafts_matches_the_cpu() {
         check("a long prompt", || run(128, &[&[(2000, 0, 0), (77, 0, 0)], &[(1, 0, 0), (500, 0, 0)]]));
     }
 }
+
+#[test]
+fn delta_net_of_single_tokens_matches_the_cpu() {
+    if !has_device() {
+        return;
+    }
+    for dim in [64, 128] {
+        check(&format!("heads of {dim}, from the first token on"), || {
+            let step: &[Step] = &[(1, 0, 0), (1, 0, 0), (1, 0, 0)];
+            run(dim, &[step, step, step, step, step])
+        });
+    }
+    check("more sequences than a launch takes", || {
+        let step: Vec<Step> = vec![(1, 0, 0); 66];
+        run(64, &[&step, &step])
+    });
+}

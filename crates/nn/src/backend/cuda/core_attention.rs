@@ -3,7 +3,8 @@
 use kernels::{
     RopePairs,
     cuda::{
-        AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, few_shared, many_queries, many_shared,
+        AttentionSpan, AttentionSpans, HeadSizes, HeadSpan, HeadSpans, OutputGates, few_shared, many_queries,
+        many_shared,
     },
 };
 use mlx::{Array, Dtype, cuda::Arguments};
@@ -99,11 +100,9 @@ fn some_rows(
     let queries = rotate_and_append(attention, qkv, positions, &placed, end);
     let group = attention.heads / attention.kv_heads;
     let (few, many): (Vec<&Placed>, Vec<&Placed>) = placed.iter().partition(|row| row.tokens * group <= FEW);
-    attend_few(attention, &queries, &few, out);
-    attend_many(attention, &queries, &many, out);
-    if attention.output_gate {
-        gate(attention, qkv[0], [start, end], out);
-    }
+    let gates = output_gates(attention, qkv[0]);
+    attend_few(attention, &queries, &few, gates, out);
+    attend_many(attention, &queries, &many, gates, out);
     for (row, Placed { keys, values, .. }) in rows.iter_mut().zip(placed) {
         row.keys.refill(Some(keys));
         row.values.refill(Some(values));
@@ -201,7 +200,7 @@ fn attention_spans(rows: &[&Placed], chunks: impl Fn(&Placed) -> i32) -> (Attent
 }
 
 #[track_caller]
-fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Array) {
+fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
     let Some(longest) = rows.iter().map(|row| row.past + row.tokens).max() else { return };
     let CoreAttention { heads, kv_heads, head_dim: dim, .. } = attention;
     let queries = rows.iter().map(|row| row.tokens * heads / kv_heads).max().unwrap_or(0);
@@ -227,13 +226,14 @@ fn attend_few(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Arra
         .with(arrived)
         .with(*heads)
         .with(*kv_heads)
-        .with(attention.softmax.scale);
+        .with(attention.softmax.scale)
+        .with(gates);
     let shared = few_shared(*dim as usize, queries as usize);
     launch(name, [blocks as usize, *kv_heads as usize, rows.len()], 256, shared, arguments);
 }
 
 #[track_caller]
-fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Array) {
+fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], gates: OutputGates, out: &Array) {
     if rows.is_empty() {
         return;
     }
@@ -252,19 +252,16 @@ fn attend_many(attention: &CoreAttention, q: &Array, rows: &[&Placed], out: &Arr
         .with(out.device_address())
         .with(*heads)
         .with(*kv_heads)
-        .with(attention.softmax.scale);
+        .with(attention.softmax.scale)
+        .with(gates);
     launch(name, [chunks as usize, *kv_heads as usize, 1], 256, many_shared(*dim as usize), arguments);
 }
 
-/// Multiplies each head of tokens `start..end` by its gate's sigmoid.
-#[track_caller]
-fn gate(attention: &CoreAttention, q: &Array, [start, end]: [i32; 2], out: &Array) {
-    let CoreAttention { heads, head_dim: dim, .. } = attention;
-    let stride = query_stride(attention);
-    let gates = q.device_address() + (start as u64 * q.dim(1) as u64 + *dim as u64) * 4;
-    let from = out.device_address() + start as u64 * out.dim(1) as u64 * 4;
-    let arguments = Arguments::new().with(from).with(gates).with(stride);
-    launch("gate_heads", [((end - start) * heads) as usize, 1, 1], *dim as u32, 0, arguments);
+/// The gates after the queries, if there are any.
+fn output_gates(attention: &CoreAttention, q: &Array) -> OutputGates {
+    let gates = || q.device_address() + attention.head_dim as u64 * 4;
+    let gates = if attention.output_gate { gates() } else { 0 };
+    OutputGates { gates, stride: query_stride(attention), padding: 0 }
 }
 
 impl DeviceAttention {

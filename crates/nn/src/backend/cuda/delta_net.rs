@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use kernels::cuda::{DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep};
+use kernels::cuda::{DeltaSizes, DeltaSpan, DeltaSpans, DeltaStep, DeltaToken, DeltaTokenList};
 use mlx::{Array, cuda::Arguments};
 
 use super::{
@@ -36,6 +36,9 @@ pub(crate) fn delta_net(net: &DeltaNet, qkv: &Array, [b, a]: [&Array; 2], rows: 
         states.push(RowState::take(net, &qkv, start, row));
         start += row.tokens;
     }
+    let single = states.iter().all(RowState::is_single);
+    states.iter_mut().for_each(|state| state.allocate(net.heads, single));
+    single_tokens(device, net.heads, [&qkv, &b, &a], &states, &out);
     commit_conv(device.sizes, &mut states);
     let spans: Vec<DeltaSpan> = states.iter().flat_map(|state| state.spans(net.heads)).collect();
     for spans in spans.chunks(32) {
@@ -79,6 +82,8 @@ struct RowState {
     /// Tokens of an earlier step to commit first.
     uncommitted: Option<(i32, Rc<DeviceDraft>)>,
     is_after_draft: bool,
+    /// The inputs of the convolution after the step, of a single token that one kernel computes.
+    next: Option<Array>,
     committed_inputs: Option<DeviceTokens>,
     draft_inputs: Option<DeviceTokens>,
     /// The state after the draft.
@@ -107,13 +112,34 @@ impl RowState {
             draft,
             x: qkv.slice(0, start, start + row.tokens),
             conv: resident(&conv),
+            next: None,
             before,
             after,
             uncommitted,
             is_after_draft,
-            committed_inputs: some(committed),
+            committed_inputs: None,
             draft_inputs: some(draft),
             draft_state: (draft > 0).then(|| empty(&state_shape)),
+        }
+    }
+
+    /// Whether one kernel computes all that there is to do.
+    fn is_single(&self) -> bool {
+        self.committed == 1
+            && self.draft == 0
+            && self.uncommitted.is_none()
+            && (1..=3).contains(&self.conv.dim(0))
+    }
+
+    /// Memory for the committed tokens; `single` if the kernel for single tokens computes them.
+    #[track_caller]
+    fn allocate(&mut self, heads: DeltaHeads, single: bool) {
+        match single {
+            true => self.next = Some(empty(self.conv.shape())),
+            false if self.committed > 0 => {
+                self.committed_inputs = Some(DeviceTokens::new(heads.on_device(), self.committed));
+            }
+            false => {}
         }
     }
 
@@ -174,6 +200,40 @@ fn out_address(heads: DeltaHeads, out: &Array, token: i32) -> u64 {
     out.device_address() + (token * heads.value_width()) as u64 * 4
 }
 
+/// Everything for rows of a single token.
+#[track_caller]
+fn single_tokens(
+    net: &DeviceDeltaNet,
+    heads: DeltaHeads,
+    [qkv, b, a]: [&Array; 3],
+    states: &[RowState],
+    out: &Array,
+) {
+    let token = |state: &RowState| {
+        let next = state.next.as_ref()?.device_address();
+        let [past, before, after] = [&state.conv, &state.before, &state.after].map(Array::device_address);
+        Some(DeltaToken { past, next, before, after, token: state.start, padding: 0 })
+    };
+    let tokens: Vec<DeltaToken> = states.iter().filter_map(token).collect();
+    let name = if heads.key_dim == 64 { "delta_token_64" } else { "delta_token_128" };
+    for tokens in tokens.chunks(64) {
+        let mut list: DeltaTokenList = [DeltaToken::default(); 64];
+        list[..tokens.len()].copy_from_slice(tokens);
+        let arguments = Arguments::new()
+            .with(list)
+            .with(net.sizes)
+            .with(qkv.device_address())
+            .with(net.taps.device_address())
+            .with(b.device_address())
+            .with(a.device_address())
+            .with(net.neg_exp_a.device_address())
+            .with(net.dt_bias.device_address())
+            .with(out.device_address());
+        // 32 rows of a head's state each.
+        launch(name, [heads.value_width() as usize / 32, tokens.len(), 1], 128, 0, arguments);
+    }
+}
+
 #[track_caller]
 fn inputs_of(net: &DeviceDeltaNet, heads: DeltaHeads, [qkv, b, a]: [&Array; 3], spans: &[DeltaSpan]) {
     let Some(first) = spans.first().map(|span| span.start) else { return };
@@ -217,13 +277,14 @@ fn commit_conv(sizes: DeltaSizes, states: &mut [RowState]) {
 /// The inputs of each row's convolution after its committed tokens.
 #[track_caller]
 fn next_conv(sizes: DeltaSizes, states: &[RowState]) -> Vec<Array> {
-    let moved = states.iter().filter(|state| state.committed > 0);
+    let moved = states.iter().filter(|state| state.committed > 0 && state.next.is_none());
     let moves: Vec<Move> =
         moved.map(|s| Move { past: s.conv.clone(), x: s.x.clone(), tokens: s.committed }).collect();
     let mut next = shift(sizes, &moves).into_iter();
-    let conv = |state: &RowState| match state.committed {
-        0 => state.conv.clone(),
-        _ => next.next().unwrap_or_else(|| unreachable!("one for each")),
+    let conv = |state: &RowState| match (&state.next, state.committed) {
+        (Some(next), _) => next.clone(),
+        (None, 0) => state.conv.clone(),
+        (None, _) => next.next().unwrap_or_else(|| unreachable!("one for each")),
     };
     states.iter().map(conv).collect()
 }

@@ -5,7 +5,8 @@ use mlx::Array;
 use super::{
     super::cpu,
     launch::empty,
-    linear::{Product, QuantizedInputs, Source, output_shape, project},
+    linear::{output_shape, project},
+    products::{Product, Source, multiply},
     residual::add_product,
 };
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
@@ -38,14 +39,13 @@ pub(crate) fn feed_forward(
         Activation::Silu => 0,
         Activation::GeluTanh => 1,
     };
-    let (rows, inputs) = ((x.size() / x.dim(-1) as usize) as i32, down.weight.inputs());
     let source = Source::Gated { gate: &parts[0], up: &parts[1], activation };
-    let quantized = QuantizedInputs::new(source, rows, inputs);
     match add {
-        Some(add) => add_product(add, &quantized, &parts[0], down),
+        Some(add) => add_product(add, source, &parts[0], down),
         None => {
             let out = empty(&output_shape(&parts[0], down));
-            quantized.multiply(&[Product { linear: down, out: &out, stream: None }]);
+            let size = [parts[0].size() as i32 / parts[0].dim(-1), parts[0].dim(-1)];
+            multiply(source, size, &[Product { linear: down, out: &out, stream: None }]);
             out
         }
     }

@@ -12,6 +12,7 @@ mod matrix;
 mod mlp;
 mod norm;
 mod open;
+mod products;
 mod residual;
 mod sample;
 

@@ -5,7 +5,8 @@ use mlx::Array;
 use super::{
     super::cpu,
     launch::{empty, is_f32, resident},
-    linear::{Product, QuantizedInputs, Source, output_shape},
+    linear::output_shape,
+    products::{Product, Source, multiply},
 };
 use crate::{Activation, Linear, RmsNorm, residual::ResidualAdd, storage::WeightStorage};
 
@@ -15,9 +16,7 @@ pub(crate) fn add_projected(residual: ResidualAdd, x: &Array, linear: &Linear) -
     if !matches!(linear.weight, WeightStorage::Device(_)) {
         return cpu::add_projected(residual, x, linear);
     }
-    let inputs = x.dim(-1);
-    let quantized = QuantizedInputs::new(Source::Plain { x }, x.size() as i32 / inputs, inputs);
-    add_product(residual, &quantized, x, linear)
+    add_product(residual, Source::Plain { x }, x, linear)
 }
 
 /// `stream + post_norm(linear(silu(gate) * norm(x)))`, the norm over each head of `x`.
@@ -32,34 +31,28 @@ pub(crate) fn add_gated_norm(
     if !matches!(linear.weight, WeightStorage::Device(_)) {
         return cpu::add_gated_norm(residual, x, gate, norm, linear);
     }
-    let (dim, inputs) = (norm.weight.dim(0), x.dim(-1));
+    let dim = norm.weight.dim(0);
     if dim % 64 != 0 {
         let heads = [x.shape(), &[dim]].concat();
         let heads = x.reshape(&[&heads[..x.ndim() - 1], &[-1, dim]].concat());
         let normed = cpu::rms_norm(&heads, &norm.weight, norm.eps).reshape(x.shape());
         return add_projected(residual, &cpu::gated(gate, &normed, Activation::Silu), linear);
     }
-    let source = Source::GatedNorm { x, gate, norm };
-    let quantized = QuantizedInputs::new(source, x.size() as i32 / inputs, inputs);
-    add_product(residual, &quantized, x, linear)
+    add_product(residual, Source::GatedNorm { x, gate, norm }, x, linear)
 }
 
-/// The stream with the product of `quantized`, which has the rows of `x`, added.
+/// The stream with the product of `source`, which has the shape of `x`, added.
 #[track_caller]
-pub(super) fn add_product(
-    residual: ResidualAdd,
-    quantized: &QuantizedInputs,
-    x: &Array,
-    linear: &Linear,
-) -> Array {
+pub(super) fn add_product(residual: ResidualAdd, source: Source, x: &Array, linear: &Linear) -> Array {
     let out = empty(&output_shape(x, linear));
     assert_eq!(residual.stream.shape(), out.shape(), "residual stream and block output");
+    let size = [x.size() as i32 / x.dim(-1), x.dim(-1)];
     if residual.post_norm.is_some() || !is_f32(residual.stream) {
-        quantized.multiply(&[Product { linear, out: &out, stream: None }]);
+        multiply(source, size, &[Product { linear, out: &out, stream: None }]);
         return add(residual, out.astype(residual.stream.dtype()));
     }
     let stream = resident(residual.stream);
-    quantized.multiply(&[Product { linear, out: &out, stream: Some(&stream) }]);
+    multiply(source, size, &[Product { linear, out: &out, stream: Some(&stream) }]);
     out
 }
 

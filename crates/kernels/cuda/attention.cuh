@@ -1,0 +1,53 @@
+// Causal softmax attention over float32 keys and values, in the CPU kernel's order, bit for bit.
+//
+// Keys are processed in blocks of 256 positions: dot products are summed over the head's numbers in
+// order, numerators as 16 partial sums and a tree, values in the order of keys. Blocks are merged from
+// first to last.
+#pragma once
+#include "math.cuh"
+
+constexpr int KEY_BLOCK = 256;
+// Numbers of a key that are copied at once, and from one key to the next in shared memory: without conflicts
+// of banks.
+constexpr int PART = 16, KEY_STRIDE = PART + 4;
+
+// Gates of the heads' outputs, of which each is multiplied by its gate's sigmoid: [tokens] rows of heads,
+// `stride` numbers from one head to the next. Null: none.
+struct OutputGates {
+    const float* gates;
+    int stride;
+
+    __device__ __forceinline__ float apply(float value, size_t head, int column) const {
+        return gates ? value * sigmoid(gates[head * stride + column]) : value;
+    }
+};
+
+// One sequence's queries, the last of its `length` keys.
+struct AttentionRow {
+    const float* keys;
+    const float* values;
+    // The first query, among those of all sequences.
+    int start;
+    int tokens;
+    int length;
+    int capacity;
+    // Of attend_many: its first CTA in the grid's first dimension.
+    int first_chunk;
+};
+constexpr int MAX_ATTENTION_ROWS = 64;
+struct AttentionRows {
+    AttentionRow row[MAX_ATTENTION_ROWS];
+    int count;
+};
+
+// Keys that query `r` sees, from position `base` on: that of head r % group of token r / group.
+__device__ __forceinline__ int visible_keys(const AttentionRow& row, int r, int group, int base) {
+    const int token = r / group;
+    return token < row.tokens ? row.length - row.tokens + token + 1 - base : 0;
+}
+
+__device__ __forceinline__ void merge_block(float& most, float& before, float& now, float largest) {
+    const float next = largest > most ? largest : most;
+    before = exact_exp(most - next), now = exact_exp(largest - next);
+    most = next;
+}

@@ -1,0 +1,325 @@
+//! Products of rows of inputs and quantised matrices: the kernel for each number of rows.
+
+use kernels::cuda::{
+    InputRow, MAX_SHARED, ProductPart, ProductParts, QuantizedRows, medium_shared, skinny_shared, wide_shared,
+};
+use mlx::{Array, Dtype, cuda::Arguments};
+
+use super::{
+    launch::{device, empty, empty_of, launch, resident_f32},
+    matrix::DeviceMatrix,
+};
+use crate::{Linear, RmsNorm};
+
+/// What rows of inputs are made from.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Plain {
+        x: &'a Array,
+    },
+    Normed {
+        x: &'a Array,
+        norm: &'a RmsNorm,
+    },
+    /// `activation(gate) * up`; the activation as kernels number it.
+    Gated {
+        gate: &'a Array,
+        up: &'a Array,
+        activation: i32,
+    },
+    /// `norm(x) * silu(gate)`, the norm over each head.
+    GatedNorm {
+        x: &'a Array,
+        gate: &'a Array,
+        norm: &'a RmsNorm,
+    },
+}
+
+/// Rows of inputs as integers.
+struct QuantizedInputs {
+    planes: Array,
+    steps: Array,
+    rows: usize,
+    segments: usize,
+    wide: bool,
+}
+
+/// A product to be written to `out`, added to `stream` if there is one.
+pub(super) struct Product<'a> {
+    pub linear: &'a Linear,
+    pub out: &'a Array,
+    pub stream: Option<&'a Array>,
+}
+
+/// All products of rows of inputs, up to four matrices of the same width of codes in one launch.
+#[track_caller]
+pub(super) fn multiply(source: Source, [rows, inputs]: [i32; 2], products: &[Product]) {
+    if rows > 1 || !multiply_row(source, products) {
+        QuantizedInputs::new(source, rows, inputs).multiply(products);
+    }
+}
+
+/// More rows than this are multiplied by one of the kernels for more.
+const MAX_FEW_ROWS: usize = 8;
+/// More rows than this are multiplied by the kernel for many.
+const MAX_MEDIUM_ROWS: usize = 64;
+/// Rows of a block of many.
+const WIDE_ROWS: usize = 128;
+
+impl QuantizedInputs {
+    #[track_caller]
+    fn new(source: Source, rows: i32, inputs: i32) -> QuantizedInputs {
+        assert!(inputs % 64 == 0, "{inputs} inputs are not groups of 64");
+        let segments = (inputs as usize).div_ceil(512);
+        let (rows, groups) = (rows as usize, segments * 8);
+        let wide = rows > MAX_FEW_ROWS;
+        let room = if wide { rows.next_multiple_of(WIDE_ROWS) } else { rows };
+        let planes = empty_of(&[(room * groups * 128) as i32], Dtype::Uint8);
+        let steps = empty(&[(room * groups * 2) as i32]);
+        let to = QuantizedRows {
+            planes: planes.device_address(),
+            steps: steps.device_address(),
+            inputs,
+            groups: groups as i32,
+            rows: rows as i32,
+            wide: wide.into(),
+        };
+        let (grid, arguments) = ([groups / 8, rows, 1], Arguments::new().with(to));
+        let at = |x: &Array| resident_f32(x);
+        match source {
+            Source::Plain { x } => {
+                let x = at(x);
+                launch("quantize", grid, 256, 0, arguments.with(x.device_address()));
+            }
+            Source::Normed { x, norm } => {
+                let (x, weight) = (at(x), norm.device_weight());
+                let arguments =
+                    arguments.with(x.device_address()).with(weight.device_address()).with(norm.eps);
+                launch("quantize_norm", grid, 256, inputs as usize * 4, arguments);
+            }
+            Source::Gated { gate, up, activation } => {
+                let (gate, up) = (at(gate), at(up));
+                let arguments =
+                    arguments.with(gate.device_address()).with(up.device_address()).with(activation);
+                launch("quantize_gated", grid, 256, 0, arguments);
+            }
+            Source::GatedNorm { x, gate, norm } => {
+                let (x, gate, weight) = (at(x), at(gate), norm.device_weight());
+                let arguments = arguments
+                    .with(x.device_address())
+                    .with(gate.device_address())
+                    .with(weight.device_address())
+                    .with(norm.weight.dim(0))
+                    .with(norm.eps);
+                launch("quantize_gated_norm", grid, 256, 0, arguments);
+            }
+        }
+        QuantizedInputs { planes, steps, rows, segments, wide }
+    }
+
+    #[track_caller]
+    fn multiply(&self, products: &[Product]) {
+        for bits in [4, 8] {
+            let own: Vec<&Product> =
+                products.iter().filter(|product| product.matrix().layout.bits == bits).collect();
+            for products in own.chunks(4) {
+                match self.wide {
+                    true => self.multiply_many(bits, products),
+                    false => self.multiply_few(bits, products),
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    fn multiply_many(&self, bits: usize, products: &[&Product]) {
+        let parts = parts(products.iter().copied(), 0, |matrix| matrix.layout.padded_tiles());
+        let tiles: i32 = parts.iter().map(|part| part.tiles).sum();
+        let arguments = Arguments::new()
+            .with(parts)
+            .with(self.planes.device_address())
+            .with(self.steps.device_address())
+            .with(self.segments as i32)
+            .with(self.rows as i32);
+        let (name, grid, shared) = match (self.rows <= MAX_MEDIUM_ROWS, bits) {
+            (true, 4) if self.rows <= 32 => ("medium_4_32", tiles as usize / 4, medium_shared(4)),
+            (true, 4) => ("medium_4_64", tiles as usize / 4, medium_shared(4)),
+            (true, _) if self.rows <= 32 => ("medium_8_32", tiles as usize / 4, medium_shared(8)),
+            (true, _) => ("medium_8_64", tiles as usize / 4, medium_shared(8)),
+            (false, _) => {
+                let blocks = tiles as usize / 8 * self.rows.div_ceil(WIDE_ROWS);
+                (if bits == 4 { "wide_4" } else { "wide_8" }, blocks, wide_shared(bits))
+            }
+        };
+        launch(name, [grid, 1, 1], 256, shared, arguments);
+    }
+
+    /// Some rows at a time: as many as fit into shared memory.
+    #[track_caller]
+    fn multiply_few(&self, bits: usize, products: &[&Product]) {
+        let tiles: usize = products.iter().map(|product| product.matrix().layout.tiles()).sum();
+        let mut first = 0;
+        while first < self.rows {
+            let (rows, variant) = self.variant(bits, tiles, self.rows - first);
+            let parts = parts(products.iter().copied(), first, |matrix| matrix.layout.tiles());
+            let planes = self.planes.device_address() + (first * self.segments * 8 * 128) as u64;
+            let arguments = Arguments::new()
+                .with(parts)
+                .with(planes)
+                .with(self.steps.device_address() + (first * 8) as u64)
+                .with(tiles as i32)
+                .with(self.segments as i32)
+                .with(rows as i32)
+                .with(self.rows as i32);
+            let grid = tiles.min(device().multiprocessors as usize);
+            let shared = variant.shared(bits, self.segments, rows);
+            launch(variant.name, [grid, 1, 1], variant.warps as u32 * 32, shared, arguments);
+            first += rows;
+        }
+    }
+
+    /// How many of `left` rows to multiply at once, and by which variant.
+    fn variant(&self, bits: usize, tiles: usize, left: usize) -> (usize, &'static Variant) {
+        let variant = |rows| Some((rows, Variant::find(bits, tiles, self.segments, rows, MAX_SHARED)?));
+        let found = (1..=left.min(8)).rev().find_map(variant);
+        found.unwrap_or_else(|| panic!("no product of few rows has room for {} inputs", self.segments * 512))
+    }
+}
+
+/// All products of one row in one launch, which makes the integers too; `false` if they take
+/// several.
+#[track_caller]
+fn multiply_row(source: Source, products: &[Product]) -> bool {
+    let layout = products[0].matrix().layout;
+    let (bits, segments, inputs) = (layout.bits, layout.segments(), layout.inputs);
+    let own_launch = products.len() <= 4 && products.iter().all(|own| own.matrix().layout.bits == bits);
+    let tiles: usize = products.iter().map(|product| product.matrix().layout.tiles()).sum();
+    // The row, and the kernel's own memory.
+    let row = inputs * 4;
+    let variant = Variant::find(bits, tiles, segments, 1, MAX_SHARED.saturating_sub(row + 1024));
+    let row_of = source.row(inputs as i32);
+    // The arrays live until the launch.
+    let (Some(variant), Some((from, _arrays))) = (variant.filter(|_| own_launch), row_of) else {
+        return false;
+    };
+    let arguments = Arguments::new()
+        .with(parts(products, 0, |matrix| matrix.layout.tiles()))
+        .with(from)
+        .with(tiles as i32)
+        .with(segments as i32);
+    let grid = tiles.min(device().multiprocessors as usize);
+    let shared = variant.shared(bits, segments, 1) + row;
+    launch(variant.name_of_row, [grid, 1, 1], variant.warps as u32 * 32, shared, arguments);
+    true
+}
+
+impl Source<'_> {
+    /// As the product of one row takes it, with its arrays; `None` if making the integers once is
+    /// faster.
+    #[track_caller]
+    fn row(self, inputs: i32) -> Option<(InputRow, [Array; 2])> {
+        let (x, gate, norm) = match self {
+            Source::Plain { x } => (x, None, None),
+            Source::Normed { x, norm } => (x, None, Some(norm)),
+            Source::GatedNorm { x, gate, norm } => (x, Some(gate), Some(norm)),
+            Source::Gated { .. } => return None,
+        };
+        let (x, gated) = (resident_f32(x), gate.is_some());
+        let gate = gate.map_or_else(|| x.clone(), resident_f32);
+        let from = InputRow {
+            x: x.device_address(),
+            weight: norm.map_or(0, |norm| norm.device_weight().device_address()),
+            gate: if gated { gate.device_address() } else { 0 },
+            inputs,
+            dim: norm.map_or(0, |norm| norm.weight.dim(0)),
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            padding: 0,
+        };
+        Some((from, [x, gate]))
+    }
+}
+
+impl Product<'_> {
+    fn matrix(&self) -> &DeviceMatrix {
+        self.linear.on_device().unwrap_or_else(|| unreachable!("checked by the caller"))
+    }
+}
+
+/// The matrices of a launch for rows from row `first`.
+#[track_caller]
+fn parts<'a>(
+    products: impl IntoIterator<Item = &'a Product<'a>>,
+    first: usize,
+    tiles: impl Fn(&DeviceMatrix) -> usize,
+) -> ProductParts {
+    let mut parts = ProductParts::default();
+    for (part, product) in parts.iter_mut().zip(products) {
+        let matrix = product.matrix();
+        let skipped = (first * matrix.outputs as usize * 4) as u64;
+        *part = ProductPart {
+            weights: matrix.tiles.device_address(),
+            out: product.out.device_address() + skipped,
+            bias: product.linear.device_bias(),
+            stream: product.stream.map_or(0, |stream| stream.device_address() + skipped),
+            features: matrix.outputs,
+            tiles: tiles(matrix) as i32,
+        };
+    }
+    parts
+}
+
+/// A compiled kernel for few rows.
+struct Variant {
+    name: &'static str,
+    /// Empty for more than four rows.
+    name_of_row: &'static str,
+    bits: usize,
+    warps: usize,
+    depth: usize,
+    sets: usize,
+}
+
+impl Variant {
+    /// The best one for this many rows, of those that fit into `most` bytes of shared memory.
+    fn find(
+        bits: usize,
+        tiles: usize,
+        segments: usize,
+        rows: usize,
+        most: usize,
+    ) -> Option<&'static Variant> {
+        let (small, sets) = (tiles * segments <= 4096 / 16 * 4096 / 512, rows.div_ceil(4));
+        let fits = |variant: &&Variant| variant.shared(bits, segments, rows) <= most;
+        let of_size = |variant: &&Variant| variant.bits == bits && variant.sets == sets;
+        let fitting = || VARIANTS.iter().filter(of_size).filter(fits);
+        // Small matrices are done before a second segment would arrive.
+        fitting().find(|variant| !small || variant.depth == 1).or_else(|| fitting().next())
+    }
+
+    fn shared(&self, bits: usize, segments: usize, rows: usize) -> usize {
+        skinny_shared(bits, self.warps, self.depth, self.sets, segments, rows)
+    }
+}
+
+const fn variant(
+    name: &'static str,
+    name_of_row: &'static str,
+    [bits, warps, depth, sets]: [usize; 4],
+) -> Variant {
+    Variant { name, name_of_row, bits, warps, depth, sets }
+}
+
+/// The fastest first.
+const VARIANTS: &[Variant] = &[
+    variant("skinny_4_12_2_1", "skinny_row_4_12_2", [4, 12, 2, 1]),
+    variant("skinny_4_16_1_1", "skinny_row_4_16_1", [4, 16, 1, 1]),
+    variant("skinny_4_8_2_1", "skinny_row_4_8_2", [4, 8, 2, 1]),
+    variant("skinny_4_8_1_1", "skinny_row_4_8_1", [4, 8, 1, 1]),
+    variant("skinny_4_16_1_2", "", [4, 16, 1, 2]),
+    variant("skinny_4_8_2_2", "", [4, 8, 2, 2]),
+    variant("skinny_4_8_1_2", "", [4, 8, 1, 2]),
+    variant("skinny_8_8_2_1", "skinny_row_8_8_2", [8, 8, 2, 1]),
+    variant("skinny_8_8_1_1", "skinny_row_8_8_1", [8, 8, 1, 1]),
+    variant("skinny_8_8_2_2", "", [8, 8, 2, 2]),
+    variant("skinny_8_8_1_2", "", [8, 8, 1, 2]),
+];
