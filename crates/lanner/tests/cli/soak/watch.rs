@@ -26,10 +26,8 @@ const SILENCE: Duration = Duration::from_secs(120);
 pub(super) struct Sample {
     /// In megabytes.
     pub resident: f64,
-    /// Without the threads that chat templates may keep.
-    pub threads: usize,
-    /// Names of all threads, sorted, to tell which one was left.
-    pub names: Vec<String>,
+    /// Names of all threads, sorted.
+    pub threads: Vec<String>,
     pub descriptors: usize,
     /// MLX's active memory in megabytes.
     pub arrays: f64,
@@ -45,11 +43,9 @@ impl Sample {
         let mut names: Vec<String> =
             entries("task").filter_map(name).map(|name| name.trim().to_owned()).collect();
         names.sort();
-        let templates = names.iter().filter(|name| *name == "template").count();
         Sample {
             resident: server.memory().unwrap_or_default(),
-            threads: names.len() - templates.min(TEMPLATE_THREADS),
-            names,
+            threads: names,
             descriptors: entries("fd").count(),
             arrays,
         }
@@ -57,7 +53,7 @@ impl Sample {
 
     /// Whether the process holds no more than at `before`.
     pub(super) fn is_back_at(&self, before: &Sample) -> bool {
-        self.threads <= before.threads
+        self.num_threads() <= before.num_threads()
             && self.descriptors <= before.descriptors
             && self.arrays <= before.arrays + 0.5
     }

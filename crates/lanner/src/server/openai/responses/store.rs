@@ -100,10 +100,11 @@ impl ResponseStore {
 
     pub fn remove(&self, id: &str, client: &Client) -> Result<(), NotStored> {
         let mut entries = self.lock();
-        match entries.by_id.get(id).is_some_and(|entry| entry.tenant.client == *client) {
-            true => Ok(drop(entries.remove(id))),
-            false => Err(NotStored(id.to_owned())),
+        if !entries.by_id.get(id).is_some_and(|entry| entry.tenant.client == *client) {
+            return Err(NotStored(id.to_owned()));
         }
+        entries.remove(id);
+        Ok(())
     }
 
     /// Input and output items of a response and of all that it continues, oldest first.
