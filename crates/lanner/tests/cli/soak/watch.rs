@@ -51,6 +51,12 @@ impl Sample {
         }
     }
 
+    /// Without the threads that chat templates may keep.
+    fn num_threads(&self) -> usize {
+        let templates = self.threads.iter().filter(|name| *name == "template").count();
+        self.threads.len() - templates.min(TEMPLATE_THREADS)
+    }
+
     /// Whether the process holds no more than at `before`.
     pub(super) fn is_back_at(&self, before: &Sample) -> bool {
         self.num_threads() <= before.num_threads()
