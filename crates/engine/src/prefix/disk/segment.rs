@@ -97,7 +97,7 @@ impl Segment {
         let mut hash = blake3::Hasher::new();
         hash.update(&VERSION.to_le_bytes()).update(fingerprint.as_bytes());
         hash.update(&[bits.map_or(0, u8::from)]);
-        let flags = u8::from(snapshot.is_some()) | u8::from(salt.is_some()) << 1;
+        let flags = u8::from(snapshot.is_some()) | (u8::from(salt.is_some()) << 1);
         hash.update(&(*from as u64).to_le_bytes()).update(&[flags]);
         salt.iter().for_each(|StoredSalt(salt)| _ = hash.update(salt.as_bytes()));
         hash.update(&token_bytes(&self.tokens));
