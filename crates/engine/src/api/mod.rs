@@ -18,7 +18,7 @@ mod request_error;
 pub(crate) mod sampling;
 mod state_size;
 
-pub(crate) use self::{bytes::megabytes, memory_account::Reservation, options::MAX_DEPTH};
+pub(crate) use self::{bytes::megabytes, memory_account::Reservation};
 pub use self::{
     cache::{CacheReport, CacheSource, CacheStats, Miss, MissReason},
     cache_salt::CacheSalt,
@@ -30,7 +30,9 @@ pub use self::{
     memory::Memory,
     memory_account::{MemoryAccount, MemoryClass},
     metrics::{Counter, Distribution, Drafts, Gauge, Histogram, Metrics},
-    options::{CacheBits, Device, DiskCache, Dtype, Options, Precision, Progress, Speculate, WhenFull},
+    options::{
+        CacheBits, Device, DiskCache, Dtype, MAX_DEPTH, Options, Precision, Progress, Speculate, WhenFull,
+    },
     request::{Pooling, Priority, Request},
     request_error::RequestError,
     sampling::{Sampling, SamplingRange},

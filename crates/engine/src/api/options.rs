@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{checkpoint::Checkpoint, metrics::Metrics, ngram_table::NgramTable};
 
 /// Maximum tokens of a draft.
-pub(crate) const MAX_DEPTH: usize = 32;
+pub const MAX_DEPTH: usize = 32;
 
 /// How an engine is set up; fixed for its life.
 #[derive(Clone, Debug)]

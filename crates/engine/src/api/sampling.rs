@@ -111,7 +111,8 @@ pub struct SamplingRange {
     pub least: f32,
     /// The largest value.
     pub most: f32,
-    above: bool,
+    /// Whether the smallest value itself is out of range.
+    pub above: bool,
     /// The range in words.
     pub must: &'static str,
 }

@@ -11,6 +11,7 @@ use axum::{
 };
 use engine::LoadError;
 use futures_util::stream;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -30,15 +31,18 @@ use crate::{
     source::{self, SourceError},
 };
 
-#[derive(Deserialize)]
-struct LoadRequest {
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct LoadRequest {
+    /// As `--model` takes it. Nothing is downloaded.
     model: String,
 }
 
-#[derive(Deserialize)]
-struct PullRequest {
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct PullRequest {
+    /// `ORG/NAME[@REVISION][:PART]`, or a short name.
     model: String,
-    #[serde(default)]
+    /// Answer in lines of JSON during the download.
+    #[schemars(extend("default" = false))]
     stream: Option<bool>,
 }
 

@@ -59,7 +59,7 @@ impl Auth {
         self.check_host(request)?;
         self.check_origin(request)?;
         match request.uri().path() {
-            "/" | "/health" => Ok(None),
+            "/" | "/health" | "/docs" | "/openapi.json" => Ok(None),
             _ if self.keys.is_empty() => Ok(None),
             _ => self.check_key(request).map(Some),
         }

@@ -19,12 +19,14 @@ mod key_limits;
 mod metrics;
 mod ollama;
 pub mod openai;
+mod openapi;
 mod paths;
 pub mod preparation;
 mod protocol;
 mod pulling;
 mod request_log;
 mod responses;
+mod schema;
 mod shutdown;
 mod tenant;
 mod tokens;
@@ -164,6 +166,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
         .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route("/apply-template", post(tokens::apply_template))
         .route("/", get(utility::greeting))
+        .route("/openapi.json", get(openapi::openapi_json))
+        .route("/docs", get(openapi::docs))
         .merge(ollama::routes())
         .merge(admin)
         .fallback(handlers::unknown_route)

@@ -17,7 +17,7 @@ pub(super) enum Protocol {
 }
 
 /// Anthropic's status of an overloaded server, which its clients retry.
-const OVERLOADED: u16 = 529;
+pub(crate) const OVERLOADED: u16 = 529;
 
 impl Protocol {
     /// The API of a canonical path.

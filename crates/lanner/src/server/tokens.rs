@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::{Extension, Json, extract::State};
+use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
@@ -17,29 +18,42 @@ use super::{
         fields, prompt_error,
     },
     preparation::{Preparation, Received},
+    schema::ChatMessage,
 };
 use crate::model::{Conversation, Model};
 
 /// llama.cpp's fields, and vLLM's.
-#[derive(Debug, Deserialize)]
-struct TokenizeRequest {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct TokenizeRequest {
+    /// The served model's name; any other is a 404.
     model: Option<String>,
     /// llama.cpp's text.
     content: Option<String>,
     /// vLLM's text.
     prompt: Option<String>,
     /// A conversation; the body then has the fields of a chat completion.
+    #[schemars(with = "Option<Vec<ChatMessage>>")]
     messages: Option<IgnoredAny>,
+    /// llama.cpp's `add_special_tokens`.
     add_special: Option<bool>,
+    /// Put the tokenizer's special tokens around the text; true for `prompt` by default.
     add_special_tokens: Option<bool>,
+    /// Only true.
+    #[schemars(extend("enum" = [true, null]))]
     parse_special: Option<bool>,
+    /// Tokens as objects with `id` and `piece`.
+    #[schemars(extend("default" = false))]
     with_pieces: Option<bool>,
+    /// Also `token_strs`, the tokens as the vocabulary spells them.
+    #[schemars(extend("default" = false))]
     return_token_strs: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
-struct DetokenizeRequest {
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct DetokenizeRequest {
+    /// The served model's name; any other is a 404.
     model: Option<String>,
+    /// Token ids of the model's vocabulary.
     tokens: Vec<u32>,
 }
 

@@ -30,6 +30,7 @@ mod memory;
 mod metrics;
 mod ngram;
 mod ollama;
+mod openapi;
 mod overload;
 mod oversized_requests;
 mod pull;

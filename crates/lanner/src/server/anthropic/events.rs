@@ -1,14 +1,16 @@
 //! Events of a streamed answer, and the message that they add up to.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::server::openai::usage::{LannerUsage, Usage};
 
 /// An event of the stream; its name is its type.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum StreamEvent {
+#[schemars(rename = "MessageEvent")]
+pub(crate) enum StreamEvent {
     MessageStart {
         message: Box<Message>,
     },
@@ -33,8 +35,9 @@ pub(super) enum StreamEvent {
     Ping,
 }
 
-#[derive(Debug, Serialize)]
-pub(super) struct Message {
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "AnthropicMessage")]
+pub(crate) struct Message {
     pub id: String,
     pub r#type: &'static str,
     pub role: &'static str,
@@ -47,9 +50,9 @@ pub(super) struct Message {
     pub context_management: Option<ContextManagement>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum ContentBlock {
+pub(crate) enum ContentBlock {
     Thinking {
         thinking: String,
         signature: String,
@@ -67,9 +70,9 @@ pub(super) enum ContentBlock {
     },
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(tag = "type")]
-pub(super) enum BlockDelta {
+pub(crate) enum BlockDelta {
     #[serde(rename = "thinking_delta")]
     Thinking { thinking: String },
     #[serde(rename = "signature_delta")]
@@ -80,15 +83,15 @@ pub(super) enum BlockDelta {
     InputJson { partial_json: String },
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct MessageEnd {
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
+pub(crate) struct MessageEnd {
     pub stop_reason: Option<&'static str>,
     pub stop_sequence: Option<String>,
 }
 
 /// Tokens of the prompt count once: read from the cache, stored in it, or neither.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct MessageUsage {
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub(crate) struct MessageUsage {
     pub input_tokens: usize,
     pub cache_creation_input_tokens: usize,
     pub cache_read_input_tokens: usize,
@@ -99,8 +102,8 @@ pub(super) struct MessageUsage {
 }
 
 /// No edit is ever applied.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct ContextManagement {
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub(crate) struct ContextManagement {
     pub applied_edits: [(); 0],
 }
 

@@ -3,20 +3,21 @@
 use std::collections::HashMap;
 
 use chat::volatile_lines;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::thinking::signed_text;
-use crate::server::openai::error::ApiError;
+use crate::server::{openai::error::ApiError, schema::AnyObject};
 
 /// The tag that agents put around system messages inside users' turns.
 const REMINDER: &str = "<system-reminder>";
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or an array of text blocks")]
 pub(super) enum SystemField {
     Text(String),
-    Blocks(Vec<Value>),
+    Blocks(#[schemars(with = "Vec<AnyObject>")] Vec<Value>),
 }
 
 impl SystemField {

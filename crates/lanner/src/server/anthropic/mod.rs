@@ -9,4 +9,8 @@ mod routes;
 mod thinking;
 mod tools;
 
-pub(super) use routes::{count_tokens, messages};
+pub(crate) use self::{
+    events::{Message, StreamEvent},
+    request::MessagesRequest,
+    routes::{count_tokens, messages},
+};

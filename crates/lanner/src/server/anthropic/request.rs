@@ -1,6 +1,7 @@
 //! Request bodies of the Messages API, and their validation: fields that chat completions share are
 //! checked in the same way.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value, json};
 
@@ -11,53 +12,134 @@ use super::{
 };
 use crate::{
     model::Conversation,
-    server::openai::{
-        ValidRequest,
-        chat::{ChatPrompt, ChatRequest},
-        error::ApiError,
+    server::{
+        openai::{
+            ValidRequest,
+            chat::{ChatPrompt, ChatRequest},
+            error::ApiError,
+            fields,
+        },
+        schema::{AnyObject, AsInChat, Refused, words},
     },
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct MessagesRequest {
+    /// The served model's name; any other is a 404.
     model: Option<String>,
+    /// Turns of `user`, `assistant` and `system`.
+    #[schemars(with = "Vec<Turn>", length(min = 1))]
     messages: Vec<Value>,
+    /// Maximum number of new tokens.
+    #[schemars(required, range(min = 1))]
     pub max_tokens: Option<usize>,
     system: Option<SystemField>,
+    /// Texts before which the answer ends.
+    #[schemars(
+        length(max = fields::MAX_STOP_STRINGS),
+        inner(length(min = 1, max = fields::MAX_STOP_BYTES))
+    )]
     stop_sequences: Option<Vec<String>>,
+    /// Answer in server-sent events.
+    #[schemars(extend("default" = false))]
     stream: Option<bool>,
+    #[schemars(with = "Option<AsInChat>")]
     temperature: Option<f64>,
+    #[schemars(with = "Option<AsInChat>")]
     top_p: Option<f64>,
+    #[schemars(with = "Option<AsInChat>")]
     top_k: Option<i64>,
+    /// With `name`, `description`, `input_schema` and `strict`.
+    #[schemars(with = "Option<Vec<ToolDefinition>>")]
     tools: Option<Vec<Value>>,
     tool_choice: Option<ToolChoiceField>,
     thinking: Option<ThinkingField>,
     output_config: Option<OutputConfig>,
+    /// The former place of `output_config.format`.
+    #[schemars(with = "Option<AnyObject>")]
     output_format: Option<Value>,
+    /// Changes only how tokens are counted.
+    #[schemars(with = "Option<AnyObject>")]
     cache_control: Option<Value>,
+    /// Accepted; no edit is ever applied.
+    #[schemars(with = "Option<AnyObject>")]
     context_management: Option<IgnoredAny>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     container: Option<IgnoredAny>,
+    /// Only empty.
+    #[schemars(with = "Option<[(); 0]>")]
     mcp_servers: Option<Vec<IgnoredAny>>,
     // Fields of chat completions.
+    #[schemars(with = "Option<AsInChat>")]
     min_p: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     repetition_penalty: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     presence_penalty: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     frequency_penalty: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     logit_bias: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     seed: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     chat_template_kwargs: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     priority: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     timeout: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     speculation: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     idempotency_key: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     cache_ttl_ms: Option<Value>,
+    #[schemars(with = "Option<AsInChat>")]
     cache_salt: Option<Value>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 struct OutputConfig {
+    /// For the chat template.
     effort: Option<String>,
+    /// Of type `json_schema`: what the answer must match.
+    #[schemars(with = "Option<AnyObject>")]
     format: Option<Value>,
+}
+
+/// A turn. Blocks are `text`, `thinking`, `redacted_thinking`, `tool_use` and `tool_result`.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct Turn {
+    #[schemars(transform = words(["user", "assistant", "system"]))]
+    role: String,
+    content: TextOrBlocks,
+}
+
+/// A text, or blocks.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[allow(dead_code)]
+enum TextOrBlocks {
+    Text(String),
+    Blocks(#[schemars(with = "Vec<AnyObject>")] ()),
+}
+
+/// A function that the model may call.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct ToolDefinition {
+    /// Tools of Anthropic's are refused.
+    #[schemars(transform = words(["custom"]))]
+    r#type: Option<String>,
+    name: String,
+    description: Option<String>,
+    /// A JSON Schema of an object.
+    #[schemars(with = "AnyObject")]
+    input_schema: (),
+    /// Accepted: arguments always match the schema.
+    strict: Option<bool>,
 }
 
 /// The conversation to answer, and the format of the answer.

@@ -2,20 +2,29 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::server::openai::{
-    error::ApiError,
-    responses::{decode_reasoning, encode_reasoning},
+use crate::server::{
+    openai::{
+        error::ApiError,
+        responses::{decode_reasoning, encode_reasoning},
+    },
+    schema::words,
 };
 
 /// Smallest budget of Anthropic's API.
 const MIN_BUDGET: usize = 1024;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct ThinkingField {
+    #[schemars(transform = words(["enabled", "disabled", "adaptive"]))]
     r#type: String,
+    /// Checked and not enforced. Below `max_tokens`.
+    #[schemars(range(min = MIN_BUDGET))]
     budget_tokens: Option<usize>,
+    /// Whether the block has its text.
+    #[schemars(transform = words(["summarized", "omitted"]))]
     display: Option<String>,
 }
 

@@ -1,14 +1,18 @@
 //! Tools of the Messages API, as chat completions have them.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::server::openai::error::ApiError;
+use crate::server::{openai::error::ApiError, schema::words};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ToolChoiceField {
+    #[schemars(transform = words(["auto", "any", "tool", "none"]))]
     r#type: String,
+    /// The tool to call, with type `tool`.
     name: Option<String>,
+    /// Allow one call.
     pub disable_parallel_tool_use: Option<bool>,
 }
 

@@ -2,6 +2,7 @@
 //! whole answer.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -18,8 +19,9 @@ pub(super) struct AnswerPart {
 }
 
 /// A line of a stream, or a whole answer.
-#[derive(Debug, Serialize)]
-pub(super) struct Line {
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OllamaAnswer")]
+pub(crate) struct Line {
     model: String,
     created_at: String,
     /// Only in `/api/chat`.
@@ -37,7 +39,8 @@ pub(super) struct Line {
     end: Option<AnswerEnd>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OllamaMessage")]
 struct Message {
     role: &'static str,
     content: String,
@@ -47,13 +50,15 @@ struct Message {
     tool_calls: Vec<ToolCall>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OllamaToolCall")]
 pub(super) struct ToolCall {
     pub id: String,
     pub function: ToolFunction,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OllamaFunction")]
 pub(super) struct ToolFunction {
     pub index: usize,
     pub name: String,
@@ -61,7 +66,7 @@ pub(super) struct ToolFunction {
 }
 
 /// How an answer ended; durations are in nanoseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct AnswerEnd {
     pub done_reason: &'static str,
     pub total_duration: u64,

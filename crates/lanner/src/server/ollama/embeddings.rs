@@ -1,5 +1,6 @@
 //! Request bodies of `/api/embed` and `/api/embeddings`.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -7,39 +8,60 @@ use super::{check_keep_alive, model_name, options::Options};
 use crate::server::{
     embedding::{EmbeddingParams, EmbeddingTask},
     openai::{self, PromptInput, error::ApiError, fields},
+    schema::{KeepAlive, above_zero, words},
 };
 
 /// Maximum texts of a request, as in OpenAI's route.
 const MAX_TEXTS: usize = 2048;
 
-#[derive(Debug, Deserialize)]
-struct EmbedBody {
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaEmbedRequest")]
+pub(crate) struct EmbedBody {
+    /// The served model's name, with or without `:latest`; any other is a 404.
     model: Option<String>,
     input: Texts,
+    /// Keep the first numbers and normalise again.
+    #[schemars(range(min = 1))]
     dimensions: Option<usize>,
+    #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
+    /// No effect: the served model stays loaded.
+    #[schemars(with = "Option<KeepAlive>")]
     keep_alive: Option<Value>,
+    /// Of the request in the queue.
+    #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
+    /// Seconds from the request's arrival to the end of its answer. None by default.
+    #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct EmbeddingsBody {
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaEmbeddingsRequest")]
+pub(crate) struct EmbeddingsBody {
+    /// The served model's name, with or without `:latest`; any other is a 404.
     model: Option<String>,
     prompt: String,
+    #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
+    /// No effect: the served model stays loaded.
+    #[schemars(with = "Option<KeepAlive>")]
     keep_alive: Option<Value>,
+    /// Of the request in the queue.
+    #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
+    /// Seconds from the request's arrival to the end of its answer. None by default.
+    #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or an array of strings")]
 enum Texts {
     One(String),
-    Many(Vec<String>),
+    Many(#[schemars(length(max = MAX_TEXTS))] Vec<String>),
 }
 
 /// Texts to embed, and the parameters.

@@ -11,9 +11,17 @@ mod pull;
 mod request;
 mod routes;
 
+pub(crate) use self::{
+    answer::Line,
+    embeddings::{EmbedBody, EmbeddingsBody},
+    models::ShowBody,
+    pull::PullBody,
+    request::{ChatBody, GenerateBody},
+};
+
 use axum::{
     Router,
-    routing::{any, delete, get, post},
+    routing::{delete, get, post},
 };
 use serde_json::Value;
 
@@ -37,7 +45,7 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/api/create", post(models::create))
         .route("/api/copy", post(models::copy))
         .route("/api/push", post(models::push))
-        .route("/api/blobs/{digest}", any(models::create))
+        .route("/api/blobs/{digest}", post(models::create).head(models::create))
 }
 
 /// The routes that `--no-admin` disables.

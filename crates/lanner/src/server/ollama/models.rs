@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{Json, extract::State};
 use chat::tools::Dialect;
 use ring::digest::{SHA256, digest};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,8 +19,10 @@ use crate::server::{
 /// The `expires_at` of a model that stays loaded.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
-#[derive(Deserialize)]
-struct ShowBody {
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaShowRequest")]
+pub(crate) struct ShowBody {
+    /// The served model's name, with or without `:latest`; any other is a 404.
     model: Option<String>,
     /// The former name of `model`.
     name: Option<String>,

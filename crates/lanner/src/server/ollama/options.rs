@@ -1,9 +1,18 @@
 //! `options` of a request: sampling in Ollama's names, and hints on how to run a model.
 
+use engine::SamplingRange;
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::server::openai::{self, error::ApiError, fields};
+use crate::server::{
+    openai::{
+        self,
+        error::ApiError,
+        fields::{self, StopField},
+    },
+    schema::number,
+};
 
 /// Options on memory, threads and the length of the context, which Lanner decides by itself; and
 /// those of samplers that are off.
@@ -27,26 +36,47 @@ const HINTS: [&str; 16] = [
 ];
 
 /// The options that change answers.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "OllamaOptions", transform = add_hints)]
 pub(super) struct Options {
-    /// Up to 0: as many as fit.
+    /// Maximum number of new tokens; up to 0: as many as fit.
     num_predict: Option<i64>,
+    #[schemars(transform = number(SamplingRange::TEMPERATURE))]
     temperature: Option<f64>,
+    #[schemars(transform = number(SamplingRange::TOP_P))]
     top_p: Option<f64>,
+    #[schemars(range(min = -1))]
     top_k: Option<i64>,
+    #[schemars(transform = number(SamplingRange::MIN_P))]
     min_p: Option<f64>,
+    /// Of the prompt and the whole answer; 1 is off.
+    #[schemars(transform = number(SamplingRange::REPETITION_PENALTY))]
     repeat_penalty: Option<f64>,
     /// 0: no penalty; -1: of the whole text.
     repeat_last_n: Option<i64>,
+    #[schemars(transform = number(SamplingRange::PRESENCE_PENALTY))]
     presence_penalty: Option<f64>,
+    #[schemars(transform = number(SamplingRange::FREQUENCY_PENALTY))]
     frequency_penalty: Option<f64>,
     seed: Option<i64>,
+    #[schemars(with = "Option<StopField>")]
     stop: Option<Value>,
+    /// Only 1, which is off.
     tfs_z: Option<f64>,
+    /// Only 1, which is off.
     typical_p: Option<f64>,
+    /// Only 0, which is off.
     mirostat: Option<i64>,
+    /// Only true.
     penalize_newline: Option<bool>,
+}
+
+/// The options without effect.
+fn add_hints(schema: &mut Schema) {
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.extend(HINTS.map(|name| (name.to_owned(), json!({ "description": "No effect." }))));
+    }
 }
 
 impl Options {

@@ -5,6 +5,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,12 +23,18 @@ use crate::{
     source,
 };
 
-#[derive(Deserialize)]
-struct PullBody {
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaPullRequest")]
+pub(crate) struct PullBody {
+    /// `ORG/NAME[@REVISION][:PART]`, or a short name.
     model: Option<String>,
     /// The former name of `model`.
     name: Option<String>,
+    /// Only false.
+    #[schemars(extend("enum" = [false, null]))]
     insecure: Option<bool>,
+    /// Answer in lines of JSON.
+    #[schemars(extend("default" = true))]
     stream: Option<bool>,
 }
 

@@ -1,5 +1,6 @@
 //! Request bodies of `/api/chat` and `/api/generate` as requests of OpenAI's routes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value, json};
 
@@ -7,31 +8,51 @@ use super::{check_keep_alive, messages::openai_messages, model_name, options::Op
 use crate::{
     conversation,
     model::Conversation,
-    server::openai::{
-        ValidRequest,
-        chat::{ChatPrompt, ChatRequest},
-        completions::{CompletionPrompts, CompletionRequest},
-        error::ApiError,
-        fields,
+    server::{
+        openai::{
+            ValidRequest,
+            chat::{ChatPrompt, ChatRequest},
+            completions::{CompletionPrompts, CompletionRequest},
+            error::ApiError,
+            fields,
+        },
+        schema::{ChatMessage, ChatTool, KeepAlive, OllamaFormatField, Refused, above_zero, words},
     },
 };
 
 /// The fields of both routes.
 macro_rules! ollama_body {
-    ($(#[$meta:meta])* pub struct $name:ident { $($own:ident: $own_type:ty,)* }) => {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$about:meta])* $own:ident: $own_type:ty,)* }) => {
+        #[derive(Debug, Deserialize, JsonSchema)]
         $(#[$meta])*
-        #[derive(Debug, Deserialize)]
         pub struct $name {
-            $($own: $own_type,)*
+            $($(#[$about])* $own: $own_type,)*
+            /// The served model's name, with or without `:latest`; any other is a 404.
             model: Option<String>,
+            /// `json`, or a JSON Schema that the answer matches.
+            #[schemars(with = "Option<OllamaFormatField>")]
             format: Option<Value>,
+            #[schemars(with = "Option<Options>")]
             options: Option<Map<String, Value>>,
+            /// For the chat template.
             think: Option<ThinkField>,
+            /// Answer in lines of JSON.
+            #[schemars(extend("default" = true))]
             stream: Option<bool>,
+            /// No effect: the served model stays loaded.
+            #[schemars(with = "Option<KeepAlive>")]
             keep_alive: Option<Value>,
+            /// Report log-probabilities of the content's tokens.
+            #[schemars(extend("default" = false))]
             logprobs: Option<bool>,
+            /// Alternatives per token.
+            #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
             top_logprobs: Option<usize>,
+            /// Of the request in the queue.
+            #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
             priority: Option<String>,
+            /// Seconds from the request's arrival to the end of its answer. None by default.
+            #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
             timeout: Option<f64>,
             cache_salt: Option<String>,
         }
@@ -66,24 +87,47 @@ macro_rules! ollama_body {
 
 ollama_body! {
     /// A body of `/api/chat`.
+    #[schemars(rename = "OllamaChatRequest")]
     pub struct ChatBody {
+        /// Also with `thinking`, `tool_calls` and `tool_name`.
+        #[schemars(with = "Vec<ChatMessage>")]
         messages: Vec<Value>,
+        /// Functions that the model may call.
+        #[schemars(with = "Option<Vec<ChatTool>>")]
         tools: Option<Vec<Value>>,
     }
 }
 
 ollama_body! {
     /// A body of `/api/generate`.
+    #[schemars(rename = "OllamaGenerateRequest")]
     pub struct GenerateBody {
+        /// The user's turn; with `raw`, the text to continue.
         prompt: Option<String>,
+        /// The text after the answer, for models with tokens to fill in the middle.
         suffix: Option<String>,
+        /// A system message.
         system: Option<String>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         template: Option<String>,
+        /// Continue the prompt without a template.
+        #[schemars(extend("default" = false))]
         raw: Option<bool>,
+        /// Only empty; `/api/chat` takes conversations.
+        #[schemars(with = "Option<[(); 0]>")]
         context: Option<Vec<IgnoredAny>>,
+        /// Only empty.
+        #[schemars(with = "Option<[(); 0]>")]
         images: Option<Vec<IgnoredAny>>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         width: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         height: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         steps: Option<IgnoredAny>,
     }
 }
@@ -94,11 +138,14 @@ struct SharedFields {
     max_tokens: Option<usize>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Values of `think` for templates with levels.
+const LEVELS: [&str; 3] = ["low", "medium", "high"];
+
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "true, false or a level: `low`, `medium` or `high`")]
 enum ThinkField {
     Enabled(bool),
-    Level(String),
+    Level(#[schemars(transform = words(LEVELS))] String),
 }
 
 /// The prompt of `/api/generate`.
@@ -114,7 +161,7 @@ impl ThinkField {
         let mut fields = Map::new();
         match self {
             ThinkField::Enabled(enabled) => fields.insert("enable_thinking".into(), (*enabled).into()),
-            ThinkField::Level(level) if ["low", "medium", "high"].contains(&&**level) => {
+            ThinkField::Level(level) if LEVELS.contains(&&**level) => {
                 fields.insert("reasoning_effort".into(), level.clone().into());
                 fields.insert("enable_thinking".into(), true.into())
             }

@@ -1,31 +1,40 @@
 //! Fields that mean something to OpenAI's service and change no answer here. Their types and values
 //! are checked all the same; what would have an effect is refused.
 
+use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
+use crate::server::schema::words;
 
 const MAX_METADATA: usize = 16;
 const MAX_METADATA_KEY: usize = 64;
 const MAX_METADATA_VALUE: usize = 512;
+/// Names of the only tier.
+pub(crate) const SERVICE_TIERS: [&str; 2] = ["auto", "default"];
+/// Values of `prompt_cache_retention`.
+pub(crate) const RETENTIONS: [&str; 3] = ["in_memory", "in-memory", "24h"];
 
 /// Text that the answer may repeat; OpenAI drafts it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct PredictionField {
+    #[schemars(transform = words(["content"]))]
     r#type: String,
+    /// No effect: what to draft is up to `speculation`.
     content: PredictedText,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or a list of text parts")]
 enum PredictedText {
     Text(#[allow(dead_code)] String),
     Parts(Vec<PredictedPart>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct PredictedPart {
+    #[schemars(transform = words(["text"]))]
     r#type: String,
     #[serde(rename = "text")]
     _text: String,
@@ -42,6 +51,14 @@ pub(super) fn prediction(field: Option<&PredictionField>) -> Result<(), ApiError
         true => Ok(()),
         false => Err(ApiError::invalid("prediction", "prediction must be of type `content`, with text")),
     }
+}
+
+/// The schema of `metadata`.
+pub(crate) fn metadata_limits(schema: &mut Schema) {
+    schema.insert("maxProperties".into(), MAX_METADATA.into());
+    schema.insert("propertyNames".into(), json!({ "maxLength": MAX_METADATA_KEY }));
+    let value = json!({ "type": "string", "maxLength": MAX_METADATA_VALUE });
+    schema.insert("additionalProperties".into(), value);
 }
 
 /// # Errors
@@ -70,7 +87,8 @@ pub(super) fn store(field: Option<bool>) {
 /// 400: it asks for another tier than the only one.
 pub(super) fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
     match tier {
-        None | Some("auto" | "default") => Ok(()),
+        None => Ok(()),
+        Some(tier) if SERVICE_TIERS.contains(&tier) => Ok(()),
         Some("flex" | "priority" | "scale") => {
             let message = "there is one service_tier; set `priority` to interactive or background instead";
             Err(ApiError::invalid("service_tier", message).code("unsupported_parameter"))
@@ -83,7 +101,8 @@ pub(super) fn service_tier(tier: Option<&str>) -> Result<(), ApiError> {
 /// 400: it is none of OpenAI's.
 pub(super) fn prompt_cache_retention(retention: Option<&str>) -> Result<(), ApiError> {
     match retention {
-        None | Some("in_memory" | "in-memory" | "24h") => Ok(()),
+        None => Ok(()),
+        Some(retention) if RETENTIONS.contains(&retention) => Ok(()),
         Some(_) => {
             let message = "prompt_cache_retention must be in_memory or 24h";
             Err(ApiError::invalid("prompt_cache_retention", message))

@@ -2,10 +2,12 @@
 //! at most one of them.
 
 use chat::grammar::Source;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::ApiError;
+use crate::server::schema::{JsonSchemaField, Refused, words};
 
 /// What the answer must match, and the field that says so.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,29 +17,44 @@ pub struct AnswerFormat {
 }
 
 /// OpenAI's `response_format`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct ResponseFormatField {
+    #[schemars(transform = words(["text", "json_object", "json_schema"]))]
     r#type: String,
+    /// Of type `json_schema`.
     json_schema: Option<NamedSchema>,
     /// llama.cpp's, with `json_object`.
+    #[schemars(with = "Option<JsonSchemaField>")]
     schema: Option<Value>,
 }
 
 /// A schema. Its name and description are for people, and every schema is followed strictly.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 struct NamedSchema {
+    /// A JSON Schema that the answer matches, strictly.
+    #[schemars(with = "Option<JsonSchemaField>")]
     schema: Option<Value>,
 }
 
 /// vLLM's `structured_outputs`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub(super) struct StructuredOutputsField {
+    /// A JSON Schema.
+    #[schemars(with = "Option<JsonSchemaField>")]
     json: Option<Value>,
+    /// Any JSON object.
     json_object: Option<bool>,
+    /// A regular expression.
     regex: Option<String>,
+    /// Texts, one of which the answer is.
     choice: Option<Vec<String>>,
+    /// A grammar in Lark or GBNF.
     grammar: Option<String>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     structural_tag: Option<Value>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     whitespace_pattern: Option<String>,
 }
 

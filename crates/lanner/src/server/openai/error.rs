@@ -8,6 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use engine::RequestError;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Longer messages quote the client's input, which may be megabytes.
@@ -26,7 +27,7 @@ pub struct ApiError {
     pub retry_after: Option<Duration>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct ErrorBody {
     pub message: String,
     pub r#type: &'static str,
@@ -35,7 +36,8 @@ pub struct ErrorBody {
 }
 
 /// The object around an error, in a response or an SSE event.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Error")]
 pub struct ErrorObject<'a> {
     pub error: &'a ErrorBody,
 }

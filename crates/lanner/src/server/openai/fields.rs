@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use engine::{Priority, SamplingRange, Speculate};
+use engine::{MAX_DEPTH, Priority, SamplingRange, Speculate};
+use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
@@ -13,42 +14,64 @@ use super::{
     error::ApiError,
     params::{Idempotency, Reply},
 };
+use crate::server::schema::{each_number, words};
 
-const MAX_CHOICES: usize = 16;
-const MAX_STOP_STRINGS: usize = 16;
+pub(crate) const MAX_CHOICES: usize = 16;
+pub(crate) const MAX_STOP_STRINGS: usize = 16;
 /// Matching costs time for every token generated.
-const MAX_STOP_BYTES: usize = 1024;
-const MAX_STOP_TOKENS: usize = 128;
-const MAX_TOP_LOGPROBS: usize = 20;
-const MAX_KEY_BYTES: usize = 128;
-const MAX_SALT_BYTES: usize = 512;
+pub(crate) const MAX_STOP_BYTES: usize = 1024;
+pub(crate) const MAX_STOP_TOKENS: usize = 128;
+pub(crate) const MAX_TOP_LOGPROBS: usize = 20;
+pub(crate) const MAX_KEY_BYTES: usize = 128;
+pub(crate) const MAX_SALT_BYTES: usize = 512;
 /// In milliseconds.
-const MAX_TTL: u64 = 60_000;
+pub(crate) const MAX_TTL: u64 = 60_000;
 /// In seconds: about thirty years.
-const MAX_TIMEOUT: f64 = 1e9;
+pub(crate) const MAX_TIMEOUT: f64 = 1e9;
+/// Values of `priority`.
+pub(crate) const PRIORITIES: [&str; 3] = [INTERACTIVE, NORMAL, BACKGROUND];
+const INTERACTIVE: &str = "interactive";
+const NORMAL: &str = "normal";
+const BACKGROUND: &str = "background";
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct StreamOptions {
+    /// End the stream with a chunk that has `usage`.
+    #[schemars(extend("default" = false))]
     include_usage: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "`auto`, `off` or an object with `drafter`")]
 pub enum SpeculationField {
-    Word(String),
-    Drafter { drafter: String, depth: Option<usize>, lossy: Option<bool> },
+    Word(#[schemars(transform = words(["auto", "off"]))] String),
+    Drafter {
+        /// One of the model's drafters.
+        drafter: String,
+        /// Most tokens of a draft.
+        #[schemars(range(max = MAX_DEPTH))]
+        depth: Option<usize>,
+        /// Only with the drafter `self`: skip layers without verification.
+        lossy: Option<bool>,
+    },
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or an array of strings")]
 pub enum StopField {
-    One(String),
-    Many(Vec<String>),
+    One(#[schemars(length(min = 1, max = MAX_STOP_BYTES))] String),
+    Many(
+        #[schemars(length(max = MAX_STOP_STRINGS), inner(length(min = 1, max = MAX_STOP_BYTES)))] Vec<String>,
+    ),
 }
 
 /// `logit_bias` as sent, in its order; a token id may occur twice.
-#[derive(Debug)]
-pub struct LogitBiasField(Vec<(String, f64)>);
+#[derive(Debug, JsonSchema)]
+#[schemars(transparent)]
+pub struct LogitBiasField(
+    #[schemars(with = "BTreeMap<u32, f64>", transform = each_number(SamplingRange::LOGIT_BIAS))]
+    Vec<(String, f64)>,
+);
 
 impl<'de> Deserialize<'de> for LogitBiasField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<LogitBiasField, D::Error> {
@@ -102,11 +125,11 @@ pub fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
 
 pub fn priority(name: Option<&str>) -> Result<Priority, ApiError> {
     match name {
-        Some("interactive") => Ok(Priority::Interactive),
-        Some("normal") | None => Ok(Priority::Normal),
-        Some("background") => Ok(Priority::Background),
+        Some(INTERACTIVE) => Ok(Priority::Interactive),
+        Some(NORMAL) | None => Ok(Priority::Normal),
+        Some(BACKGROUND) => Ok(Priority::Background),
         Some(name) => {
-            let message = format!("priority is `{name}`; it must be interactive, normal or background");
+            let message = format!("priority is `{name}`; it must be {INTERACTIVE}, {NORMAL} or {BACKGROUND}");
             Err(ApiError::invalid("priority", message))
         }
     }

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Instant};
 
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -71,7 +72,7 @@ pub(crate) enum Chunk<P> {
 }
 
 /// llama-server's progress of a prompt, and the choice that has it.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
 pub(crate) struct PromptProgress {
     index: usize,
     total: usize,
@@ -81,7 +82,8 @@ pub(crate) struct PromptProgress {
 }
 
 /// A chunk, or a whole response.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "{C}Envelope")]
 pub(crate) struct Envelope<C> {
     id: String,
     object: &'static str,

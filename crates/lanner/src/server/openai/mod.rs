@@ -17,6 +17,7 @@ pub mod rerank;
 pub mod responses;
 pub mod usage;
 
+pub(crate) use self::format::Envelope;
 pub use self::{
     constraint::AnswerFormat,
     fingerprint::fingerprint,

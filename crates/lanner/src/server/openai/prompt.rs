@@ -7,13 +7,15 @@ use serde::{
 };
 
 use engine::RequestError;
+use schemars::JsonSchema;
 
 use crate::{
     model::{Model, Prompt},
     server::openai::{error::ApiError, prompt_error},
 };
 
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged)]
 pub(super) enum PromptField {
     Text(String),
     Texts(Vec<String>),

@@ -18,60 +18,127 @@ use crate::sampling::Overrides;
 /// Declares a request body: the fields of one route, and the optional ones of both, which
 /// `take_shared` returns. With `#[serde(flatten)]` an error would no longer name its field.
 macro_rules! request_body {
-    ($(#[$meta:meta])* pub struct $name:ident { $($own:ident: $own_type:ty,)* }) => {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$about:meta])* $own:ident: $own_type:ty,)* }) => {
         request_body! {
-            @with_shared [$(#[$meta])*] $name { $($own: $own_type,)* }
+            @with_shared [$(#[$meta])*] $name { $($(#[$about])* $own: $own_type,)* }
+            /// The served model's name; any other is a 404.
             model: String,
+            /// Maximum number of new tokens.
             max_tokens: usize,
+            /// 0 is greedy. By default the model's own, as the four fields after it.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::TEMPERATURE))]
             temperature: f64,
+            /// Keep the likeliest tokens whose probabilities reach this.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::TOP_P))]
             top_p: f64,
+            /// Keep this many of the likeliest tokens; 0 or -1 keeps all.
+            #[schemars(range(min = -1))]
             top_k: i64,
+            /// Drop tokens less likely than this times the likeliest.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::MIN_P))]
             min_p: f64,
+            /// Makes tokens of the prompt and the answer less likely; 1 is off.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::REPETITION_PENALTY))]
             repetition_penalty: f64,
+            /// Subtracted once from the logit of each token that was generated.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::PRESENCE_PENALTY))]
+            #[schemars(extend("default" = 0))]
             presence_penalty: f64,
+            /// Subtracted from a token's logit for each time that it was generated.
+            #[schemars(transform = crate::server::schema::number(engine::SamplingRange::FREQUENCY_PENALTY))]
+            #[schemars(extend("default" = 0))]
             frequency_penalty: f64,
+            /// Numbers added to the logits of token ids.
             logit_bias: $crate::server::openai::fields::LogitBiasField,
+            /// The same request with the same seed gives the same answer. Random by default.
             seed: i64,
+            /// Texts before which the answer ends.
             stop: $crate::server::openai::fields::StopField,
+            /// Tokens that end the answer, besides the model's own.
+            #[schemars(length(max = crate::server::openai::fields::MAX_STOP_TOKENS))]
             stop_token_ids: Vec<u32>,
+            /// What the answer must match.
             response_format: $crate::server::openai::constraint::ResponseFormatField,
+            /// vLLM's: a JSON Schema that the answer matches.
+            #[schemars(with = "Option<crate::server::schema::JsonSchemaField>")]
             guided_json: serde_json::Value,
+            /// vLLM's: a regular expression that the answer matches.
             guided_regex: String,
+            /// vLLM's: the answer is one of these texts.
             guided_choice: Vec<String>,
+            /// vLLM's: a grammar in Lark or GBNF.
             guided_grammar: String,
+            /// Not supported.
+            #[schemars(with = "Option<crate::server::schema::Refused>")]
             guided_whitespace_pattern: String,
+            /// vLLM's: what the answer must match.
             structured_outputs: $crate::server::openai::constraint::StructuredOutputsField,
+            /// llama.cpp's: a grammar in GBNF or Lark.
             grammar: String,
+            /// llama.cpp's: a JSON Schema that the answer matches.
+            #[schemars(with = "Option<crate::server::schema::JsonSchemaField>")]
             json_schema: serde_json::Value,
+            /// Ollama's: `json`, or a JSON Schema.
+            #[schemars(with = "Option<crate::server::schema::OllamaFormatField>")]
             format: serde_json::Value,
+            /// Continue after an end-of-sequence token.
+            #[schemars(extend("default" = false))]
             ignore_eos: bool,
+            /// Choices per prompt.
+            #[schemars(range(min = 1, max = crate::server::openai::fields::MAX_CHOICES))]
+            #[schemars(extend("default" = 1))]
             n: usize,
+            /// Answer in server-sent events.
+            #[schemars(extend("default" = false))]
             stream: bool,
+            /// Only with `stream: true`.
             stream_options: $crate::server::openai::fields::StreamOptions,
+            /// Of the request in the queue.
+            #[schemars(transform = crate::server::schema::words(crate::server::openai::fields::PRIORITIES))]
+            #[schemars(extend("default" = "normal"))]
             priority: String,
+            /// Seconds from the request's arrival to the end of its answer. None by default.
+            #[schemars(transform = crate::server::schema::above_zero(crate::server::openai::fields::MAX_TIMEOUT))]
             timeout: f64,
+            /// How tokens are drafted; the server's `--speculate` by default.
             speculation: $crate::server::openai::fields::SpeculationField,
+            /// A request that is sent again with this key gets the answer of the first.
+            #[schemars(length(min = 1, max = crate::server::openai::fields::MAX_KEY_BYTES))]
             idempotency_key: String,
+            /// Milliseconds for which the answer is stored.
+            #[schemars(range(max = crate::server::openai::fields::MAX_TTL))]
+            #[schemars(extend("default" = crate::server::openai::fields::MAX_TTL))]
             cache_ttl_ms: u64,
+            /// Requests share stored prefixes only with requests of the same salt.
             cache_salt: String,
+            /// llama.cpp's: report the prompt's progress. Only with `stream: true`.
+            #[schemars(extend("default" = false))]
             return_progress: bool,
+            /// No effect.
             user: String,
+            /// No effect.
             safety_identifier: String,
+            /// There is one tier; `priority` orders requests.
+            #[schemars(transform = crate::server::schema::words(crate::server::openai::accepted::SERVICE_TIERS))]
             service_tier: String,
+            /// No effect: the prefix cache finds what can be reused by itself.
             prompt_cache_key: String,
+            /// No effect.
+            #[schemars(transform = crate::server::schema::words(crate::server::openai::accepted::RETENTIONS))]
             prompt_cache_retention: String,
         }
     };
     (
-        @with_shared [$(#[$meta:meta])*] $name:ident { $($own:ident: $own_type:ty,)* }
-        $($field:ident: $type:ty,)*
+        @with_shared [$(#[$meta:meta])*] $name:ident { $($(#[$about:meta])* $own:ident: $own_type:ty,)* }
+        $($(#[$about_shared:meta])* $field:ident: $type:ty,)*
     ) => {
+        #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+        // The fields of both routes are no body, and private.
+        #[allow(unreachable_pub)]
         $(#[$meta])*
-        #[derive(Debug, serde::Deserialize)]
-        #[allow(unreachable_pub, reason = "some bodies are only used in this crate")]
         pub struct $name {
-            $($own: $own_type,)*
-            $(pub(in crate::server::openai) $field: Option<$type>,)*
+            $($(#[$about])* $own: $own_type,)*
+            $($(#[$about_shared])* pub(in crate::server::openai) $field: Option<$type>,)*
         }
 
         impl $name {

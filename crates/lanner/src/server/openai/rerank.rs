@@ -1,30 +1,53 @@
 //! `POST /v1/rerank`, as Jina and Cohere have it: documents by the cosine of their embeddings with
 //! the query's.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{embeddings, error::ApiError, fields, parse, prompt::PromptInput, usage::InputUsage};
-use crate::server::embedding::{EmbeddingParams, EmbeddingTask, TextEmbedding, cosine};
+use crate::server::{
+    embedding::{EmbeddingParams, EmbeddingTask, TextEmbedding, cosine},
+    schema::{Refused, above_zero, words},
+};
 
 const MAX_DOCUMENTS: usize = 1000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct RerankRequest {
+    /// The served model's name; any other is a 404.
     model: Option<String>,
+    #[schemars(length(min = 1))]
     query: String,
+    #[schemars(length(min = 1, max = MAX_DOCUMENTS))]
     documents: Vec<DocumentField>,
+    /// Return this many results; all by default.
+    #[schemars(range(min = 1))]
     top_n: Option<usize>,
+    /// Repeat the documents in the results.
+    #[schemars(extend("default" = true))]
     return_documents: Option<bool>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     max_tokens_per_doc: Option<i64>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     max_chunks_per_doc: Option<i64>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     rank_fields: Option<serde::de::IgnoredAny>,
+    /// Of hidden states; the checkpoint's by default.
+    #[schemars(transform = words(embeddings::POOLINGS))]
     pooling: Option<String>,
+    /// Of the request in the queue.
+    #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
+    /// Seconds from the request's arrival to the end of its answer. None by default.
+    #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or an object with `text`")]
 pub enum DocumentField {
     Plain(String),
@@ -133,7 +156,7 @@ impl ValidRerankRequest {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RerankResponse {
     id: String,
     object: &'static str,
@@ -143,7 +166,7 @@ pub struct RerankResponse {
     usage: InputUsage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RerankResult {
     /// Position among the request's documents.
     index: usize,
@@ -153,7 +176,7 @@ pub struct RerankResult {
     document: Option<RerankDocument>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct RerankDocument {
     text: String,
 }

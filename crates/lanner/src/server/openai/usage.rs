@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chat::volatile_lines::VolatileLine;
 use engine::{CacheReport, CacheSource, Lossy, MissReason};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::generate::{Finish, Timing};
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct Usage {
     pub prompt_tokens: usize,
     /// Every generated token: reasoning and the end-of-sequence token included.
@@ -26,7 +27,7 @@ pub struct Usage {
 }
 
 /// llama-server's `timings`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Timings {
     pub cache_n: usize,
     pub prompt_n: usize,
@@ -46,17 +47,17 @@ pub struct Timings {
     pub draft_n_accepted: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct PromptTokensDetails {
     pub cached_tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct CompletionTokensDetails {
     pub reasoning_tokens: usize,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct LannerUsage {
     pub cache: CacheUsage,
     pub speculation: SpeculationUsage,
@@ -66,7 +67,7 @@ pub struct LannerUsage {
 }
 
 /// `usage` of a response without generated tokens.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct InputUsage {
     pub prompt_tokens: usize,
     pub total_tokens: usize,
@@ -74,21 +75,21 @@ pub struct InputUsage {
 }
 
 /// Drafted and accepted tokens.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct SpeculationUsage {
     pub drafted: usize,
     pub accepted: usize,
     pub by_drafter: BTreeMap<&'static str, DrafterUsage>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct DrafterUsage {
     pub drafted: usize,
     pub accepted: usize,
 }
 
 /// What was reused from the prefix cache, and why not more.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct CacheUsage {
     /// `ram`, `disk` or null.
     pub source: Option<&'static str>,
@@ -97,7 +98,7 @@ pub struct CacheUsage {
     pub miss: Option<CacheMiss>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct CacheMiss {
     pub reason: &'static str,
     /// Token of the prompt.

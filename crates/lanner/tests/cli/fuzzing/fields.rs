@@ -419,7 +419,7 @@ pub(super) fn posted() -> [Posted; 17] {
 }
 
 /// Routes without a body, and unknown ones.
-pub(super) const OTHERS: [&str; 37] = [
+pub(super) const OTHERS: [&str; 40] = [
     "POST /api/create",
     "POST /api/copy",
     "POST /api/push",
@@ -451,6 +451,9 @@ pub(super) const OTHERS: [&str; 37] = [
     "PATCH /v1/models/load",
     "HEAD /v1/models",
     "GET /",
+    "GET /docs",
+    "GET /openapi.json",
+    "POST /api/blobs/sha256:00",
     "GET /version",
     "GET /v1/stats",
     "DELETE /v1/requests/req_1",

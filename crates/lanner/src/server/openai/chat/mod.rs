@@ -6,4 +6,4 @@ mod response;
 mod tool_calls;
 
 pub use request::{ChatPrompt, ChatRequest};
-pub use response::{ChatFormat, TokenLogprob};
+pub use response::{ChatChoice, ChatDelta, ChatFormat, TokenLogprob};

@@ -9,38 +9,79 @@ use serde_json::{Map, Value};
 use super::functions;
 use crate::{
     model::Conversation,
-    server::openai::{
-        accepted::{self, PredictionField},
-        error::ApiError,
-        fields,
-        params::ValidRequest,
-        request::{RouteParams, request_body},
+    server::{
+        openai::{
+            accepted::{self, PredictionField},
+            error::ApiError,
+            fields,
+            params::ValidRequest,
+            request::{RouteParams, request_body},
+        },
+        schema::{ChatMessage, ChatTool, FunctionDefinition, Refused, ToolChoice, items_of, words},
     },
 };
 
 request_body! {
     pub struct ChatRequest {
+        /// The conversation, at least one message.
+        #[schemars(with = "Vec<ChatMessage>", length(min = 1))]
         messages: Vec<Value>,
+        /// Functions that the model may call.
+        #[schemars(with = "Option<Vec<ChatTool>>")]
         tools: Option<Vec<Value>>,
+        /// `auto` with tools by default.
+        #[schemars(with = "Option<ToolChoice>")]
         tool_choice: Option<Value>,
+        /// Allow several calls in an answer.
+        #[schemars(extend("default" = true))]
         parallel_tool_calls: Option<bool>,
+        /// For the chat template.
         enable_thinking: Option<bool>,
+        /// For the chat template; `none` turns thinking off.
         reasoning_effort: Option<String>,
+        /// Variables of the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
+        /// End the prompt with the start of an answer; true unless the last message is continued.
         add_generation_prompt: Option<bool>,
+        /// End the prompt inside the last message.
+        #[schemars(extend("default" = false))]
         continue_final_message: Option<bool>,
+        /// Overrides `max_tokens`.
+        #[schemars(range(min = 1))]
         max_completion_tokens: Option<usize>,
+        /// Report log-probabilities of the content's tokens.
+        #[schemars(extend("default" = false))]
         logprobs: Option<bool>,
+        /// Alternatives per token. Only with `logprobs: true`.
+        #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
         top_logprobs: Option<usize>,
+        /// Only text.
+        #[schemars(transform = items_of(["text"]))]
         modalities: Option<Vec<String>>,
+        /// No effect.
+        #[schemars(transform = words(["medium"]))]
         verbosity: Option<String>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         audio: Option<IgnoredAny>,
+        /// The deprecated form of `tools`.
+        #[schemars(with = "Option<Vec<FunctionDefinition>>")]
         functions: Option<Vec<Value>>,
+        /// The deprecated form of `tool_choice`.
+        #[schemars(with = "Option<ToolChoice>")]
         function_call: Option<Value>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         web_search_options: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         moderation: Option<IgnoredAny>,
+        /// No effect: chat completions are not kept.
+        #[schemars(transform = accepted::metadata_limits)]
         metadata: Option<Map<String, Value>>,
+        /// No effect: chat completions are not kept.
         store: Option<bool>,
+        /// No effect: what to draft is up to `speculation`.
         prediction: Option<PredictionField>,
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chat::Delta;
 use engine::TokenLogprobs;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -29,7 +30,7 @@ pub struct ChatFormat {
     functions: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct ChatDelta {
     index: usize,
     delta: MessageDelta,
@@ -37,7 +38,7 @@ pub struct ChatDelta {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 struct MessageDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
@@ -54,7 +55,7 @@ struct MessageDelta {
     function_call: Option<FunctionDelta>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct ChatChoice {
     index: usize,
     message: Message,
@@ -62,7 +63,8 @@ pub struct ChatChoice {
     finish_reason: Option<&'static str>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "AssistantMessage")]
 struct Message {
     role: &'static str,
     /// Null if there are only tool calls.
@@ -78,20 +80,21 @@ struct Message {
     refusal: Option<()>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct ChatLogprobs {
     content: Vec<TokenLogprob>,
     refusal: Option<()>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct TokenLogprob {
     #[serde(flatten)]
     token: Scored,
     top_logprobs: Vec<Scored>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ScoredToken")]
 struct Scored {
     token: String,
     logprob: f64,

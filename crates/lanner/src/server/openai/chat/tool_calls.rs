@@ -1,9 +1,10 @@
 //! Tool calls in chunks, and in the message folded from them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The part of a call in one chunk.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct ToolCallDelta {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -14,7 +15,7 @@ pub(super) struct ToolCallDelta {
 }
 
 /// The part of a function call in one chunk.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -22,7 +23,7 @@ pub(super) struct FunctionDelta {
 }
 
 /// A whole call.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct ToolCall {
     id: String,
     r#type: &'static str,
@@ -30,7 +31,7 @@ pub(super) struct ToolCall {
 }
 
 /// The function and arguments of a call.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct Function {
     name: String,
     arguments: String,

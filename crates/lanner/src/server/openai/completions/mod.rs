@@ -4,4 +4,4 @@ mod request;
 mod response;
 
 pub use request::{CompletionPrompts, CompletionRequest};
-pub use response::CompletionFormat;
+pub use response::{CompletionChoice, CompletionFormat};

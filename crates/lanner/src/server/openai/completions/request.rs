@@ -14,11 +14,20 @@ const MAX_PROMPTS: usize = 128;
 
 request_body! {
     pub struct CompletionRequest {
+        /// Texts or token ids to continue.
         prompt: PromptField,
+        /// Repeat the prompt before the completion.
+        #[schemars(extend("default" = false))]
         echo: Option<bool>,
+        /// The text after the completion, for models with tokens to fill in the middle.
         suffix: Option<String>,
+        /// Must equal `n`.
         best_of: Option<usize>,
+        /// Add `prompt_token_ids` and `token_ids` to every choice.
+        #[schemars(extend("default" = false))]
         return_token_ids: Option<bool>,
+        /// Report log-probabilities, with this many alternatives per token.
+        #[schemars(range(max = fields::MAX_TOP_LOGPROBS))]
         logprobs: Option<usize>,
     }
 }

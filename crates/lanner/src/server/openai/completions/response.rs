@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chat::{Delta, TextOffsets};
 use engine::TokenLogprobs;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -39,7 +40,7 @@ struct Echo {
     ids: Vec<u32>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub struct CompletionChoice {
     index: usize,
     text: String,
@@ -51,7 +52,7 @@ pub struct CompletionChoice {
     token_ids: Option<Vec<u32>>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 struct CompletionLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f64>>,

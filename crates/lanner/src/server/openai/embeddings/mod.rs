@@ -3,5 +3,6 @@
 mod request;
 mod response;
 
-pub use request::{EmbeddingEncoding, ValidEmbeddingRequest, pooling};
-pub use response::embedding_response;
+pub(crate) use request::POOLINGS;
+pub use request::{EmbeddingEncoding, EmbeddingRequest, ValidEmbeddingRequest, pooling};
+pub use response::{EmbeddingResponse, embedding_response};

@@ -1,6 +1,7 @@
 //! Request bodies of `POST /v1/embeddings`, and their validation.
 
 use engine::Pooling;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::server::{
@@ -11,20 +12,44 @@ use crate::server::{
         fields,
         prompt::{PromptField, PromptInput},
     },
+    schema::{Refused, above_zero, words},
 };
 
 /// OpenAI's limit.
 const MAX_INPUTS: usize = 2048;
 
-#[derive(Debug, Deserialize)]
+/// Values of `encoding_format`.
+const ENCODINGS: [&str; 2] = [FLOAT, BASE64];
+const FLOAT: &str = "float";
+const BASE64: &str = "base64";
+/// Values of `pooling`.
+pub(crate) const POOLINGS: [&str; 2] = [LAST, MEAN];
+const LAST: &str = "last";
+const MEAN: &str = "mean";
+
+#[derive(Debug, Deserialize, JsonSchema)]
 pub struct EmbeddingRequest {
+    /// The served model's name; any other is a 404.
     model: Option<String>,
+    /// Texts or token ids.
     input: PromptField,
+    /// How an embedding is written.
+    #[schemars(transform = words(ENCODINGS), extend("default" = "float"))]
     encoding_format: Option<String>,
+    /// Keep the first numbers and normalise again.
+    #[schemars(range(min = 1))]
     dimensions: Option<usize>,
+    /// Of hidden states; the checkpoint's by default.
+    #[schemars(transform = words(POOLINGS))]
     pooling: Option<String>,
+    /// Not supported.
+    #[schemars(with = "Option<Refused>")]
     truncate_prompt_tokens: Option<i64>,
+    /// Of the request in the queue.
+    #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
+    /// Seconds from the request's arrival to the end of its answer. None by default.
+    #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
 }
@@ -57,10 +82,10 @@ impl TryFrom<EmbeddingRequest> for ValidEmbeddingRequest {
     fn try_from(request: EmbeddingRequest) -> Result<ValidEmbeddingRequest, ApiError> {
         fields::refuse(&[("truncate_prompt_tokens", request.truncate_prompt_tokens.is_some())])?;
         let encoding = match request.encoding_format.as_deref() {
-            None | Some("float") => EmbeddingEncoding::Float,
-            Some("base64") => EmbeddingEncoding::Base64,
+            None | Some(FLOAT) => EmbeddingEncoding::Float,
+            Some(BASE64) => EmbeddingEncoding::Base64,
             Some(other) => {
-                let message = format!("encoding_format is `{other}`; it must be float or base64");
+                let message = format!("encoding_format is `{other}`; it must be {FLOAT} or {BASE64}");
                 return Err(ApiError::invalid("encoding_format", message));
             }
         };
@@ -107,10 +132,10 @@ impl EmbeddingTask for ValidEmbeddingRequest {
 pub fn pooling(name: Option<&str>) -> Result<Option<Pooling>, ApiError> {
     match name {
         None => Ok(None),
-        Some("last") => Ok(Some(Pooling::Last)),
-        Some("mean") => Ok(Some(Pooling::Mean)),
+        Some(LAST) => Ok(Some(Pooling::Last)),
+        Some(MEAN) => Ok(Some(Pooling::Mean)),
         Some(other) => {
-            let message = format!("pooling is `{other}`; it must be last or mean");
+            let message = format!("pooling is `{other}`; it must be {LAST} or {MEAN}");
             Err(ApiError::invalid("pooling", message))
         }
     }

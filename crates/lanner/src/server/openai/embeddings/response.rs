@@ -1,6 +1,7 @@
 //! Response bodies of `POST /v1/embeddings`.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::EmbeddingEncoding;
@@ -12,7 +13,7 @@ use crate::server::{
     },
 };
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct EmbeddingResponse {
     object: &'static str,
     data: Vec<EmbeddingData>,
@@ -20,14 +21,14 @@ pub struct EmbeddingResponse {
     usage: InputUsage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(super) struct EmbeddingData {
     object: &'static str,
     index: usize,
     embedding: EncodedEmbedding,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(super) enum EncodedEmbedding {
     Float(Vec<f32>),

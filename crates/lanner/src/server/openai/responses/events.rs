@@ -1,5 +1,6 @@
 //! Events of a streamed response, in OpenAI's order, with their sequence numbers.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
@@ -8,7 +9,8 @@ use super::{
 };
 use crate::server::openai::chat::TokenLogprob;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ResponseEvent")]
 pub(crate) struct StreamEvent {
     pub r#type: &'static str,
     pub sequence_number: usize,
@@ -16,7 +18,7 @@ pub(crate) struct StreamEvent {
     pub body: EventBody,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(crate) enum EventBody {
     Response {
@@ -66,7 +68,7 @@ pub(crate) enum EventBody {
 }
 
 /// Where a part of a message or of reasoning is.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct PartPosition {
     pub item_id: String,
     pub output_index: usize,

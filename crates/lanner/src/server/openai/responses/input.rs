@@ -1,19 +1,23 @@
 //! Input items, and the messages that a chat template gets for them.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{sampling, server::openai::error::ApiError};
+use crate::{
+    sampling,
+    server::{openai::error::ApiError, schema::AnyObject},
+};
 
 /// Marks reasoning that this server encoded.
 const ENCODED: &str = "lanner1:";
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or an array of items")]
 pub(super) enum InputField {
     Text(String),
-    Items(Vec<Value>),
+    Items(#[schemars(with = "Vec<AnyObject>", length(min = 1))] Vec<Value>),
 }
 
 impl InputField {

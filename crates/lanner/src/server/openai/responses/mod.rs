@@ -9,7 +9,9 @@ mod response;
 pub mod store;
 mod tools;
 
+pub(crate) use self::{events::StreamEvent, response::ResponseObject};
 pub use self::{
     format::ResponsesFormat,
     input::{decode_reasoning, encode_reasoning},
+    request::{ResponsesPrompt, ResponsesRequest},
 };

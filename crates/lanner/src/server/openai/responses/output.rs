@@ -1,11 +1,12 @@
 //! Output items of a response.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::input::encode_reasoning;
 use crate::server::openai::chat::TokenLogprob;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum OutputItem {
     Reasoning {
@@ -39,7 +40,7 @@ pub(crate) enum OutputItem {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemStatus {
     InProgress,
@@ -47,7 +48,7 @@ pub(crate) enum ItemStatus {
     Incomplete,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentPart {
     OutputText { text: String, annotations: [(); 0], logprobs: Vec<TokenLogprob> },

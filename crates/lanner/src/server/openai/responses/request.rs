@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Map, Value, json};
 
@@ -14,13 +15,16 @@ use super::{
 };
 use crate::{
     model::Conversation,
-    server::openai::{
-        accepted,
-        chat::{ChatPrompt, ChatRequest},
-        error::ApiError,
-        fields,
-        params::ValidRequest,
-        request::request_body,
+    server::{
+        openai::{
+            accepted,
+            chat::{ChatPrompt, ChatRequest},
+            error::ApiError,
+            fields,
+            params::ValidRequest,
+            request::request_body,
+        },
+        schema::{AnyObject, Refused, ToolChoice, items_of, without, words},
     },
     server::tenant::Tenant,
 };
@@ -40,42 +44,84 @@ const ENCRYPTED_REASONING: &str = "reasoning.encrypted_content";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
 request_body! {
+    #[schemars(transform = without(["max_tokens", "n"]))]
     pub struct ResponsesRequest {
+        /// A text, or items.
+        #[schemars(required)]
         input: Option<InputField>,
+        /// A system message before everything else.
         instructions: Option<String>,
+        /// A stored response to continue.
         previous_response_id: Option<String>,
+        /// Keep the response.
+        #[schemars(extend("default" = true))]
         store: Option<bool>,
+        /// What the response has in addition.
+        #[schemars(transform = items_of(INCLUDED))]
         include: Option<Vec<String>>,
+        /// Returned with the response.
+        #[schemars(transform = accepted::metadata_limits)]
         metadata: Option<Map<String, Value>>,
         text: Option<TextField>,
         reasoning: Option<ReasoningField>,
+        /// Functions and custom tools that the model may call.
+        #[schemars(with = "Option<Vec<AnyObject>>")]
         tools: Option<Vec<Value>>,
+        /// `auto` with tools by default.
+        #[schemars(with = "Option<ToolChoice>")]
         tool_choice: Option<Value>,
+        /// Allow several calls in an answer.
+        #[schemars(extend("default" = true))]
         parallel_tool_calls: Option<bool>,
+        /// Maximum number of new tokens; the rest of the context by default.
+        #[schemars(range(min = 1))]
         max_output_tokens: Option<usize>,
+        /// No effect.
         max_tool_calls: Option<u64>,
+        /// Alternatives per token.
+        #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
         top_logprobs: Option<usize>,
+        #[schemars(transform = words(["disabled"]))]
         truncation: Option<String>,
+        /// Only false.
+        #[schemars(extend("enum" = [false, null]))]
         background: Option<bool>,
+        /// For the chat template.
         enable_thinking: Option<bool>,
+        /// Variables of the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         conversation: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         prompt: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         context_management: Option<IgnoredAny>,
+        /// Not supported.
+        #[schemars(with = "Option<Refused>")]
         moderation: Option<IgnoredAny>,
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 struct TextField {
+    /// As `response_format` of chat completions, without the inner object.
+    #[schemars(with = "Option<AnyObject>")]
     format: Option<Value>,
+    /// No effect.
+    #[schemars(transform = words(["medium"]))]
     verbosity: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 struct ReasoningField {
+    /// For the chat template; `none` turns thinking off.
     effort: Option<String>,
+    /// No effect: the reasoning is there itself.
     summary: Option<String>,
+    /// The former name of `summary`.
     generate_summary: Option<String>,
 }
 

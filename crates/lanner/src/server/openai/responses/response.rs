@@ -1,5 +1,6 @@
 //! Response bodies of `POST /v1/responses`.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -7,7 +8,8 @@ use super::output::OutputItem;
 use crate::server::openai::usage::{CompletionTokensDetails, LannerUsage, PromptTokensDetails, Usage};
 
 /// A response, complete or in progress.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Response")]
 pub(crate) struct ResponseObject {
     pub id: String,
     pub object: &'static str,
@@ -24,7 +26,7 @@ pub(crate) struct ResponseObject {
     pub echo: RequestEcho,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResponseStatus {
     InProgress,
@@ -34,19 +36,19 @@ pub(crate) enum ResponseStatus {
     Cancelled,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct ResponseError {
     pub code: &'static str,
     pub message: String,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 pub(crate) struct IncompleteDetails {
     pub reason: &'static str,
 }
 
 /// Fields of the request that its response repeats.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct RequestEcho {
     pub instructions: Option<String>,
     pub max_output_tokens: Option<usize>,
@@ -71,19 +73,19 @@ pub struct RequestEcho {
     pub user: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct ReasoningEcho {
     pub effort: Option<String>,
     pub summary: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct TextEcho {
     pub format: Value,
     pub verbosity: &'static str,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct ResponseUsage {
     input_tokens: usize,
     input_tokens_details: PromptTokensDetails,
