@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     model::Conversation,
+    server::tenant::Tenant,
     server::{
         openai::{
             accepted,
@@ -26,7 +27,6 @@ use crate::{
         },
         schema::{AnyObject, Refused, ToolChoice, items_of, without, words},
     },
-    server::tenant::Tenant,
 };
 
 /// Values of `include`; what those of OpenAI's own tools would add is never there.
