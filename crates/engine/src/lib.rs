@@ -50,7 +50,7 @@ pub use api::{
     Counter, Device, DiskCache, Distribution, Drafted, Drafts, Dtype, Event, FinishReason, Gauge, Histogram,
     LoadError, Lossy, MAX_DEPTH, Memory, MemoryAccount, MemoryClass, Metrics, Miss, MissReason, ModelInfo,
     Options, Pooling, Precision, Priority, Progress, Request, RequestError, Sampling, SamplingRange,
-    Speculate, StateSize, TokenLogprobs, TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
+    Speculate, StateSize, StepGate, TokenLogprobs, TokenSet, Usage, WeightReads, WeightSummary, WhenFull,
 };
 pub use engine_loop::{
     admission::Permit,

@@ -91,6 +91,11 @@ impl MemoryAccount {
         self.lock().promised()
     }
 
+    /// Number of engines that share it.
+    pub fn num_engines(&self) -> usize {
+        self.lock().engines.len()
+    }
+
     /// Wakes the engines so that they resize their caches.
     pub fn wake_engines(&self) {
         self.lock().engines.values().for_each(|wake| wake());

@@ -17,8 +17,9 @@ mod request;
 mod request_error;
 pub(crate) mod sampling;
 mod state_size;
+mod step_gate;
 
-pub(crate) use self::{bytes::megabytes, memory_account::Reservation};
+pub(crate) use self::{bytes::megabytes, memory_account::Reservation, step_gate::GateMember};
 pub use self::{
     cache::{CacheReport, CacheSource, CacheStats, Miss, MissReason},
     cache_salt::CacheSalt,
@@ -37,4 +38,5 @@ pub use self::{
     request_error::RequestError,
     sampling::{Sampling, SamplingRange},
     state_size::StateSize,
+    step_gate::StepGate,
 };

@@ -5,7 +5,7 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, str::FromStr, sync::Arc, time::
 pub use nn::Precision;
 use serde::{Deserialize, Serialize};
 
-use super::{checkpoint::Checkpoint, metrics::Metrics, ngram_table::NgramTable};
+use super::{checkpoint::Checkpoint, metrics::Metrics, ngram_table::NgramTable, step_gate::StepGate};
 
 /// Maximum tokens of a draft.
 pub const MAX_DEPTH: usize = 32;
@@ -61,8 +61,10 @@ pub struct Options {
     /// is longer.
     pub stuck_after: Duration,
     /// Metrics of the engine; engines with the same [`Metrics`] count together and share the memory
-    /// limit.
+    /// limit and the bytes of the prefix cache.
     pub metrics: Arc<Metrics>,
+    /// Engines loaded with the same gate take turns, by the priorities of their requests.
+    pub gate: Arc<StepGate>,
 }
 
 /// Speculative decoding: it changes the speed of an answer, never the answer, except
@@ -155,6 +157,7 @@ impl Default for Options {
             speculate: Speculate::Auto,
             stuck_after: Duration::from_secs(60),
             metrics: Arc::default(),
+            gate: Arc::default(),
         }
     }
 }

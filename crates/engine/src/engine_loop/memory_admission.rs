@@ -209,13 +209,28 @@ impl EngineLoop {
     }
 
     /// Gives the prefix cache half of what running sequences and other engines' caches leave: a
-    /// state and its copy exist at the same time.
+    /// state and its copy exist at the same time. Without a limit, all caches together have the
+    /// bytes of one, and each at least an equal part.
     pub(crate) fn resize_prefix_cache(&mut self) {
-        let Some(limit) = self.info.memory.limit else { return };
         let account = &self.options.metrics.account;
         let own = self.cache_memory.as_ref().map_or(0, Reservation::bytes);
-        let others = account.promised() + account.bytes(MemoryClass::PrefixCache).saturating_sub(own);
-        self.prefix.set_budget(limit.saturating_sub(others) / 2);
+        let others = account.bytes(MemoryClass::PrefixCache).saturating_sub(own);
+        self.prefix.set_budget(match self.info.memory.limit {
+            Some(limit) => limit.saturating_sub(account.promised() + others) / 2,
+            None => {
+                let bytes = self.options.prefix_cache_bytes;
+                bytes.saturating_sub(others).max(bytes / account.num_engines().max(1))
+            }
+        });
+    }
+
+    /// Has other engines' caches make room if all together are too large.
+    pub(crate) fn share_prefix_cache(&self) {
+        let account = &self.options.metrics.account;
+        let is_full = account.bytes(MemoryClass::PrefixCache) > self.options.prefix_cache_bytes;
+        if is_full && account.num_engines() > 1 {
+            account.wake_engines();
+        }
     }
 
     /// Evicts from the prefix cache if estimates were wrong and more memory is in use than the

@@ -12,7 +12,7 @@ use super::{
     sequence::Sequence, step::Step, step_clock::StepClock, submission::Submission,
 };
 use crate::{
-    api::{MemoryClass, ModelInfo, Options, Reservation},
+    api::{GateMember, MemoryClass, ModelInfo, Options, Priority, Reservation},
     guard::{contained, guarded},
     masks::MaskWorkers,
     models::Model,
@@ -80,6 +80,8 @@ pub(crate) struct EngineLoop {
     reported_version: Option<u64>,
     /// Memory of the prefix cache, as other engines see it.
     pub cache_memory: Option<Reservation>,
+    /// Takes turns with other engines.
+    gate: GateMember,
 }
 
 impl EngineLoop {
@@ -95,6 +97,7 @@ impl EngineLoop {
             cache_gauges: CacheGauges::new(options.metrics.clone()),
             reported_version: None,
             cache_memory: options.metrics.account.reserve(MemoryClass::PrefixCache, 0, None).ok(),
+            gate: options.gate.join(),
             model,
             info,
             options,
@@ -117,6 +120,10 @@ impl EngineLoop {
         let tick = || {
             let goes_on = self.receive(messages, heartbeat);
             if goes_on {
+                let turn = self.gate.turn(self.most_urgent());
+                self.clock.exclude(turn.waited());
+                // What came before the turn was no work.
+                heartbeat.working();
                 self.admit();
                 self.work();
             }
@@ -133,6 +140,15 @@ impl EngineLoop {
                 true
             }
         }
+    }
+
+    /// The priority of the most urgent request that runs or waits.
+    fn most_urgent(&self) -> Priority {
+        let running = self.running.iter().map(|sequence| sequence.request.priority);
+        let waiting = self.queue.iter().map(|submission| submission.request.priority);
+        let deferred = self.deferred.iter().map(|deferred| deferred.candidate.priority());
+        let all = running.chain(waiting).chain(deferred);
+        all.min_by_key(|priority| *priority as usize).unwrap_or(Priority::Background)
     }
 
     fn work(&mut self) {
@@ -241,6 +257,7 @@ impl EngineLoop {
             // Without a limit: the cache shrinks for the other classes.
             self.cache_memory.iter_mut().for_each(|memory| _ = memory.resize(stats.bytes, None));
             self.cache_gauges.set(stats);
+            self.share_prefix_cache();
         }
     }
 }
