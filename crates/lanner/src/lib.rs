@@ -23,6 +23,7 @@ pub mod fuzzing;
 pub mod generate;
 mod grammar;
 pub mod hub;
+pub mod keep_alive;
 pub mod loading;
 pub mod model;
 mod model_files;

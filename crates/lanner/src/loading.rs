@@ -55,12 +55,11 @@ pub struct Opened {
     pub pooling: Result<Pooling, String>,
 }
 
-/// Opens the model that `config` names; once `stopped` is set, loading fails.
+/// Opens the model at `source` as `config` says; once `stopped` is set, loading fails.
 ///
 /// # Errors
-/// The model is not there, or a file of it cannot be read.
-pub fn open(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Opened, OpenError> {
-    let source = Source::find(config.model.as_deref(), &config.hub)?;
+/// A file of it cannot be read.
+pub fn open(source: Source, config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Opened, OpenError> {
     let options = drafting::options(config, &source)?;
     // Read first: a broken template is reported before a long load.
     let template = model_files::template(&source.location)?;

@@ -23,6 +23,7 @@ use crate::{
     grammar::{self, ModelGrammars},
     loading::{self, OpenError, Opened},
     sampling::{self, Overrides},
+    source::{ModelLocation, Source as ModelSource},
 };
 
 pub struct Model {
@@ -30,6 +31,8 @@ pub struct Model {
     pub name: String,
     /// The name that the user typed, if it is another.
     pub alias: Option<String>,
+    /// Where it was found; `None`: it was made of parts.
+    pub location: Option<ModelLocation>,
     pub engine: Engine,
     tokenizer: Arc<Tokenizer>,
     /// `None`: the model only completes text.
@@ -85,11 +88,25 @@ impl Model {
     /// # Errors
     /// As [`open`](Model::open).
     pub fn open_unless(config: &ModelConfig, stopped: &Arc<AtomicBool>) -> Result<Model, OpenError> {
-        let Opened { source, engine, tokenizer, template, pooling } = loading::open(config, stopped)?;
-        let model = Model::new(source.name, engine, tokenizer, template);
+        let source = ModelSource::find(config.model.as_deref(), &config.hub)?;
+        Model::open_at(source, config, stopped)
+    }
+
+    /// [`open_unless`](Model::open_unless) of the model at `source`, whatever `config` names.
+    ///
+    /// # Errors
+    /// A file of it cannot be read.
+    pub fn open_at(
+        source: ModelSource,
+        config: &ModelConfig,
+        stopped: &Arc<AtomicBool>,
+    ) -> Result<Model, OpenError> {
+        let Opened { source, engine, tokenizer, template, pooling } = loading::open(source, config, stopped)?;
+        let ModelSource { name, alias, location } = source;
+        let model = Model::new(name, engine, tokenizer, template);
         let tool_dialect = config.tool_dialect.or(model.tool_dialect);
         let volatile_prefix = config.volatile_prefix;
-        Ok(Model { alias: source.alias, pooling, volatile_prefix, tool_dialect, ..model })
+        Ok(Model { alias, location: Some(location), pooling, volatile_prefix, tool_dialect, ..model })
     }
 
     pub fn new(name: String, engine: Engine, tokenizer: Tokenizer, template: Option<Template>) -> Model {
@@ -101,6 +118,7 @@ impl Model {
         Model {
             name,
             alias: None,
+            location: None,
             engine,
             tokenizer,
             template,

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A model on this machine, and its name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Source {
     pub name: String,
     /// The name that the user typed, if it is another.
@@ -24,6 +24,13 @@ pub enum ModelLocation {
     Folder(PathBuf),
     /// A safetensors file; config.json and the tokenizer are in the same folder.
     File(PathBuf),
+}
+
+/// Why a model is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Load,
+    Describe,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,19 +59,35 @@ impl Source {
     /// # Errors
     /// There is no such model, or it is not complete.
     pub fn find(model: Option<&str>, hub: &HubConfig) -> Result<Source, SourceError> {
+        Source::locate(model, hub, Purpose::Load)
+    }
+
+    /// As [`find`](Source::find); only a load counts as a use of the model.
+    ///
+    /// # Errors
+    /// Those of [`find`](Source::find).
+    pub fn locate(model: Option<&str>, hub: &HubConfig, purpose: Purpose) -> Result<Source, SourceError> {
         let Some(model) = model else { return Ok(Source::builtin()) };
         let path = Path::new(model);
         if let Ok(resolved) = path.canonicalize() {
             return on_disk(path, resolved);
         }
+        match Source::installed(model, hub, purpose) {
+            Err(SourceError::Unknown(_)) if looks_like_path(model) => Err(SourceError::NoFolder(path.into())),
+            found => found,
+        }
+    }
+
+    /// The built-in model, or one in the cache by its short name or ORG/NAME; never a path.
+    ///
+    /// # Errors
+    /// There is no such model, or it is not complete.
+    pub fn installed(model: &str, hub: &HubConfig, purpose: Purpose) -> Result<Source, SourceError> {
         if model == BUILTIN.name {
             return Ok(Source::builtin());
         }
-        match repo(model) {
-            Some(repo) => in_cache(model, &repo, hub),
-            None if looks_like_path(model) => Err(SourceError::NoFolder(path.into())),
-            None => Err(SourceError::Unknown(model.into())),
-        }
+        let repo = repo(model).ok_or_else(|| SourceError::Unknown(model.into()))?;
+        in_cache(model, &repo, hub, purpose)
     }
 
     fn builtin() -> Source {
@@ -105,13 +128,15 @@ fn on_disk(path: &Path, resolved: PathBuf) -> Result<Source, SourceError> {
     }
 }
 
-fn in_cache(name: &str, repo: &RepoName, hub: &HubConfig) -> Result<Source, SourceError> {
+fn in_cache(name: &str, repo: &RepoName, hub: &HubConfig, purpose: Purpose) -> Result<Source, SourceError> {
     let local = hub::check(&hub.cache()?, repo).map_err(|missing| match missing {
         Missing::Everything => SourceError::NotPulled(name.into()),
         Missing::Choice(error) => SourceError::Hub(HubError::Choice(error)),
         missing => SourceError::Incomplete { model: name.into(), missing },
     })?;
-    LastUsed(hub.uses.clone()).record(&repo.folder(), &local.commit);
+    if purpose == Purpose::Load {
+        LastUsed(hub.uses.clone()).record(&repo.folder(), &local.commit);
+    }
     let location =
         if local.path.is_dir() { ModelLocation::Folder(local.path) } else { ModelLocation::File(local.path) };
     let model = repo.model();

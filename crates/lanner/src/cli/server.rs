@@ -1,14 +1,15 @@
 //! Arguments of the HTTP server; section `[server]` of the config file.
 
 use std::{
-    num::{NonZeroU16, NonZeroU32},
+    num::{NonZeroU16, NonZeroU32, NonZeroUsize},
     path::PathBuf,
 };
 
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{CorsOrigin, HostAddress, OneOrMany, ToolDialect};
+use super::values::{CorsOrigin, HostAddress, ModelAlias, OneOrMany, ToolDialect};
+use crate::keep_alive::KeepAlive;
 
 /// Where to serve, to whom, and within which limits; `[server]` in the config file.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -50,11 +51,27 @@ pub struct ServerArgs {
     /// Serve the model under this name [default: the folder's name].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// Answer requests for NAME with MODEL, which takes what --model takes; may be repeated. It is
+    /// loaded when the first request names it.
+    #[arg(long, value_name = "NAME=MODEL")]
+    pub alias: Vec<ModelAlias>,
+    /// Most loaded models; a model that no request uses leaves for another, the one used longest
+    /// ago first [default: as many as fit under --memory-limit, else into the machine's memory].
+    #[arg(long, env = "LANNER_MAX_LOADED_MODELS", value_name = "MODELS")]
+    pub max_loaded_models: Option<NonZeroUsize>,
+    /// Unload a model this long after its last request: seconds, a duration such as 5m, or forever.
+    /// Requests may say otherwise for their model [default: forever].
+    #[arg(long, env = "LANNER_KEEP_ALIVE", value_name = "TIME", allow_hyphen_values = true)]
+    pub keep_alive: Option<KeepAlive>,
+    /// Let the model of --model expire and leave for others too; it is loaded again when needed.
+    #[arg(long)]
+    pub no_pin: bool,
     /// How the model writes tool calls; see docs/tools.md
     /// [default: what its chat template and tokenizer show].
     #[arg(hide_short_help = true, long, env = "LANNER_TOOL_DIALECT", value_name = "NAME")]
     pub tool_dialect: Option<ToolDialect>,
-    /// Turn off the routes that load and pull models and those of the prefix cache.
+    /// Turn off the routes that load and pull models and those of the prefix cache; requests then
+    /// load no models either.
     #[arg(long)]
     pub no_admin: bool,
     /// Most open connections; idle ones are closed first, further ones get a 503 [default: 512].

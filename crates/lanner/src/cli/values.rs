@@ -130,6 +130,37 @@ impl FromStr for ToolDialect {
     }
 }
 
+/// Another name for a model, as `NAME=MODEL`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ModelAlias {
+    pub name: String,
+    /// In the words of `--model`.
+    pub model: String,
+}
+
+impl TryFrom<String> for ModelAlias {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<ModelAlias, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for ModelAlias {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ModelAlias, String> {
+        match text.split_once('=') {
+            Some(("default", _)) => Err("`default` is the model of --model; choose another alias".into()),
+            Some((name, model)) if !name.is_empty() && !model.is_empty() => {
+                Ok(ModelAlias { name: name.into(), model: model.into() })
+            }
+            _ => Err(format!("`{text}` is not NAME=MODEL")),
+        }
+    }
+}
+
 /// A number of bytes: a number, a number with K, M, G or T (powers of 1024), or `off` for 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "NumberOrText")]

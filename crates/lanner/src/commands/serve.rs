@@ -61,13 +61,13 @@ pub fn serve(model: &ModelConfig, config: ServeConfig) -> Result<(), CommandErro
     let listener = runtime
         .block_on(TcpListener::bind(config.address))
         .map_err(|error| CommandError::Listen { address: config.address, error })?;
-    let server = Server::new(Model::open(model)?, config.name.clone());
+    let server = Server::new(Model::open(model)?, config.registry.name.clone());
     // Before the line with the address, after which callers may stop reading.
     say(format_args!("lanner: {}", memory_summary(server.engine().info(), machine::memory())));
     let (address, seconds) = (listener.local_addr()?, started.elapsed().as_secs_f64());
     warning(&config, address).into_iter().chain(keys_warning(&config)).for_each(say);
     say(format_args!("lanner: serving {} on http://{address}/v1 (ready in {seconds:.2} s)", server.name()));
-    let state = AppState::new(server, model.clone(), config.name.clone());
+    let state = AppState::new(server, model.clone(), config.registry.clone());
     let result = runtime.block_on(server::serve(listener, state.clone(), &config));
     // Drops running requests; a template that is being rendered must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -1,14 +1,18 @@
 //! The server's address, access control and limits.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     time::Duration,
 };
 
 use super::{api_keys::ApiKeys, error::ConfigError};
-use crate::cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs};
+use crate::{
+    cli::{CorsOrigin, HostAddress, RemoteArgs, ServerArgs},
+    keep_alive::KeepAlive,
+};
 
 /// More than the default batch and queue, less than the usual limit on open files.
 const MAX_CONNECTIONS: u32 = 512;
@@ -29,12 +33,41 @@ pub struct ServeConfig {
     pub cors_origins: Vec<CorsOrigin>,
     /// In bytes.
     pub body_limit: usize,
-    /// Replaces the model's own name in responses.
-    pub name: Option<String>,
+    pub registry: RegistryConfig,
     /// Whether to serve the routes that load and pull models and manage the cache.
     pub admin: bool,
     pub max_connections: u32,
     pub timeouts: Timeouts,
+}
+
+/// Which models are loaded, and for how long.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryConfig {
+    /// Replaces the default model's own name in responses.
+    pub name: Option<String>,
+    /// To models as `--model` names them.
+    pub aliases: BTreeMap<String, String>,
+    /// `None`: as many as fit into memory.
+    pub max_loaded: Option<usize>,
+    pub keep_alive: KeepAlive,
+    /// Whether the default model stays loaded.
+    pub pin: bool,
+    /// Whether requests load models that they name.
+    pub load_by_name: bool,
+}
+
+impl RegistryConfig {
+    fn new(args: &ServerArgs, file: &ServerArgs) -> RegistryConfig {
+        let aliases = file.alias.iter().chain(&args.alias);
+        RegistryConfig {
+            name: args.name.clone().or_else(|| file.name.clone()),
+            aliases: aliases.map(|alias| (alias.name.clone(), alias.model.clone())).collect(),
+            max_loaded: args.max_loaded_models.or(file.max_loaded_models).map(NonZeroUsize::get),
+            keep_alive: args.keep_alive.or(file.keep_alive).unwrap_or_default(),
+            pin: !args.no_pin && !file.no_pin,
+            load_by_name: !args.no_admin && !file.no_admin,
+        }
+    }
 }
 
 /// Limits on how long a client may take.
@@ -68,7 +101,7 @@ impl Default for ServeConfig {
             allowed_hosts: vec![],
             cors_origins: vec![],
             body_limit: DEFAULT_BODY_LIMIT << 20,
-            name: None,
+            registry: RegistryConfig::new(&ServerArgs::default(), &ServerArgs::default()),
             admin: true,
             max_connections: MAX_CONNECTIONS,
             timeouts: Timeouts::default(),
@@ -80,6 +113,7 @@ impl ServeConfig {
     /// # Errors
     /// The API keys cannot be used.
     pub fn new(args: ServerArgs, file: ServerArgs) -> Result<ServeConfig, ConfigError> {
+        let registry = RegistryConfig::new(&args, &file);
         let host = args.host.or(file.host).map_or(LOCALHOST, |HostAddress(address)| address);
         let port = args.port.or(file.port).unwrap_or(DEFAULT_PORT);
         let defaults = Timeouts::default();
@@ -96,7 +130,7 @@ impl ServeConfig {
             cors_origins: if args.cors_origin.is_empty() { file.cors_origin } else { args.cors_origin },
             allowed_hosts: [args.allow_host, file.allow_host].concat(),
             body_limit: args.body_limit.or(file.body_limit).unwrap_or(DEFAULT_BODY_LIMIT) << 20,
-            name: args.name.or(file.name),
+            registry,
             admin: !args.no_admin && !file.no_admin,
             max_connections: args
                 .max_connections

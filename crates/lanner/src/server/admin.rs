@@ -1,6 +1,9 @@
-//! Routes that download a model or serve another one.
+//! Routes that download, load and unload models.
 
-use std::{convert::Infallible, time::Instant};
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Json,
@@ -15,10 +18,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::schema::KeepAliveField;
 use super::{
     app_state::AppState,
     completion::NDJSON,
-    handlers::{self, JsonBody},
+    handlers::JsonBody,
+    model_routes,
+    models::{LoadOptions, ModelState},
     openai::{
         self,
         error::{ApiError, ErrorObject},
@@ -27,13 +33,31 @@ use super::{
 };
 use crate::{
     hub::{HubError, PullEvent, Pulled, RepoName},
+    keep_alive::KeepAlive,
     loading::OpenError,
     source::{self, SourceError},
 };
 
+/// `Retry-After` if a model does not fit now.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct LoadRequest {
     /// As `--model` takes it. Nothing is downloaded.
+    model: String,
+    /// Whether it becomes the model of requests that name none, and that one leaves.
+    #[schemars(extend("default" = true))]
+    replace: Option<bool>,
+    /// How long it stays loaded after its last request; by default as `--keep-alive` says.
+    #[schemars(with = "Option<KeepAliveField>")]
+    keep_alive: Option<KeepAlive>,
+    /// Whether it stays until it is unloaded by name; by default if it replaces a pinned one.
+    pin: Option<bool>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+pub(crate) struct UnloadRequest {
+    /// A loaded model's name.
     model: String,
 }
 
@@ -46,17 +70,29 @@ pub(crate) struct PullRequest {
     stream: Option<bool>,
 }
 
-/// Responds once the other model is served or has failed to load.
+/// Responds once the model is loaded or has failed to load.
 pub(super) async fn load(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
-    let request: LoadRequest = openai::parse(&body.received.bytes)?;
+    let LoadRequest { model, replace, keep_alive, pin } = openai::parse(&body.received.bytes)?;
     let started = Instant::now();
     let busy = |_| conflict("another model is being loaded; try again when it is ready");
-    let loaded = state.load(request.model).map_err(busy)?.await;
-    let loaded = loaded.map_err(|_| internal("loading ended without a result"))?;
-    let server = loaded.map_err(|error| open_error(&error))?;
-    let mut answer = handlers::describe(&server);
+    let options = LoadOptions { model, replace: replace.unwrap_or(true), keep_alive, pin };
+    let loaded = state.load(options).map_err(busy)?.await;
+    let lease = loaded.map_err(|_| internal("loading ended without a result"))??;
+    let mut answer = model_routes::describe_leased(&state, &lease);
     answer["load_seconds"] = started.elapsed().as_secs_f64().into();
     Ok(Json(answer))
+}
+
+/// Unloads a model, a pinned one too; its requests finish.
+pub(crate) async fn unload(State(state): State<AppState>, body: JsonBody) -> Result<Json<Value>, ApiError> {
+    let UnloadRequest { model } = openai::parse(&body.received.bytes)?;
+    let lease = state.loaded(Some(&model));
+    let lease = lease.ok_or_else(|| {
+        let message = format!("the model `{model}` is not loaded");
+        ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
+    })?;
+    state.registry().remove(&lease);
+    Ok(Json(json!({ "id": lease.name(), "object": "model", "state": ModelState::OnDisk.name() })))
 }
 
 /// Responds once the model is downloaded, with `stream` in JSON lines of progress.
@@ -108,20 +144,24 @@ fn done(repo: &RepoName, pulled: &Pulled) -> Value {
     json!({ "status": "done", "model": repo.model(), "revision": pulled.commit, "path": pulled.path })
 }
 
-fn open_error(error: &OpenError) -> ApiError {
-    let message = error.to_string();
-    match error {
-        OpenError::Source(SourceError::Hub(HubError::Choice(_)) | SourceError::NotSafetensors(_)) => {
-            ApiError::invalid("model", message)
-        }
-        OpenError::Source(_) => {
-            ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
-        }
-        OpenError::Load { error: LoadError::MemoryFull { .. }, .. } => {
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model").code("out_of_memory")
-        }
-        OpenError::Text(_) | OpenError::Load { .. } | OpenError::Drafting(_) => {
-            ApiError::invalid("model", message).code("model_not_loadable")
+impl ApiError {
+    /// Why a model is not loaded.
+    pub fn from_open(error: &OpenError) -> ApiError {
+        let message = error.to_string();
+        match error {
+            OpenError::Source(SourceError::Hub(HubError::Choice(_)) | SourceError::NotSafetensors(_)) => {
+                ApiError::invalid("model", message)
+            }
+            OpenError::Source(_) => {
+                ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found")
+            }
+            OpenError::Load { error: LoadError::MemoryFull { .. }, .. } => {
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model");
+                ApiError { retry_after: Some(RETRY_AFTER), ..error.code("out_of_memory") }
+            }
+            OpenError::Text(_) | OpenError::Load { .. } | OpenError::Drafting(_) => {
+                ApiError::invalid("model", message).code("model_not_loadable")
+            }
         }
     }
 }

@@ -1,49 +1,43 @@
-//! The state of all routes: the served model, which can be replaced, and the running engines.
+//! The state of all routes: the loaded models, how others are loaded, and downloads.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread::{self, JoinHandle},
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use axum::extract::FromRef;
-use engine::Engine;
-use tokio::sync::oneshot;
 
-use super::Server;
-use crate::{config::ModelConfig, hub::HubConfig, loading::OpenError, model::Model};
+use super::{
+    Common, Server,
+    models::{Engines, Loads, Names, Registry, Retention},
+};
+use crate::{
+    config::{ModelConfig, RegistryConfig},
+    hub::HubConfig,
+    source::Source,
+};
 
-/// Handlers get the [`Server`] that is current when their request arrives.
+/// Cheap to clone; all clones are the same state.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
 struct Shared {
-    current: RwLock<Arc<Server>>,
+    common: Arc<Common>,
+    registry: Registry,
+    names: Names,
+    loads: Loads,
+    engines: Engines,
     /// How to load models; a request names the model.
     config: ModelConfig,
-    /// The name to serve any model under, besides its own.
-    name: Option<String>,
-    engines: Engines,
-    /// Whether a model is being loaded, and the thread of the last load.
-    loading: AtomicBool,
-    loader: Mutex<Option<JoinHandle<()>>>,
-    /// Set when the program ends: no more loads.
-    stopped: Arc<AtomicBool>,
+    settings: RegistryConfig,
     pulling: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl FromRef<AppState> for Arc<Server> {
-    fn from_ref(state: &AppState) -> Arc<Server> {
-        state.current()
+impl FromRef<AppState> for Arc<Common> {
+    fn from_ref(state: &AppState) -> Arc<Common> {
+        state.common().clone()
     }
 }
-
-/// Another model is being loaded.
-#[derive(Debug)]
-pub struct Busy;
 
 /// Most concurrent pulls: each has its own threads and connections.
 pub(super) const MAX_PULLS: usize = 4;
@@ -55,25 +49,56 @@ pub enum PullRejected {
 }
 
 impl AppState {
-    pub fn new(mut server: Server, mut config: ModelConfig, name: Option<String>) -> AppState {
+    /// `server` is the model of requests that name none.
+    pub fn new(mut server: Server, mut config: ModelConfig, settings: RegistryConfig) -> AppState {
         let engines = Engines::default();
-        // Counters continue across models.
+        // Counters and the memory account continue across models.
         config.options.metrics = server.engine().metrics().clone();
         server.engine = Some(engines.register(&server.model.engine));
-        AppState(Arc::new(Shared {
-            current: RwLock::new(Arc::new(server)),
-            config,
-            name,
-            engines,
-            loading: AtomicBool::new(false),
-            loader: Mutex::default(),
-            stopped: Arc::default(),
-            pulling: Arc::default(),
-        }))
+        let common = server.common.clone();
+        let names = Names::new(config.hub.clone(), settings.aliases.clone(), server.name().to_owned());
+        let location = server.model.location.clone();
+        let (name, alias) = (server.model.name.clone(), server.model.alias.clone());
+        let source = location.map(|location| Source { name, alias, location });
+        source.iter().for_each(|source| names.remember(source));
+        names.set_default(server.name(), source);
+        let registry = Registry::default();
+        let retention = Retention { keep_alive: settings.keep_alive, pinned: settings.pin };
+        let aliases = server.model.location.as_ref().map(|location| names.aliases_at(location));
+        registry.replace_default(&registry.insert(server, aliases.unwrap_or_default(), retention));
+        let (loads, pulling) = (Loads::default(), Arc::default());
+        AppState(Arc::new(Shared { common, registry, names, loads, engines, config, settings, pulling }))
     }
 
-    pub fn current(&self) -> Arc<Server> {
-        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What all models share.
+    pub fn common(&self) -> &Arc<Common> {
+        &self.0.common
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub fn names(&self) -> &Names {
+        &self.0.names
+    }
+
+    pub fn loads(&self) -> &Loads {
+        &self.0.loads
+    }
+
+    pub fn engines(&self) -> &Engines {
+        &self.0.engines
+    }
+
+    /// How models are loaded.
+    pub fn config(&self) -> &ModelConfig {
+        &self.0.config
+    }
+
+    /// Which models are loaded and for how long.
+    pub fn settings(&self) -> &RegistryConfig {
+        &self.0.settings
     }
 
     pub fn memory_limit(&self) -> Option<usize> {
@@ -82,41 +107,6 @@ impl AppState {
 
     pub fn hub(&self) -> &HubConfig {
         &self.0.config.hub
-    }
-
-    /// Loads a model next to the served one, and serves it once it is ready; a failure changes
-    /// nothing. The old model is dropped with its last request.
-    ///
-    /// # Errors
-    /// [`Busy`]: another model is being loaded. The receiver gets the errors of the load.
-    pub fn load(&self, model: String) -> Result<oneshot::Receiver<Result<Arc<Server>, OpenError>>, Busy> {
-        let mut loader = lock(&self.0.loader);
-        if self.0.stopped.load(Ordering::Relaxed) || self.0.loading.swap(true, Ordering::AcqRel) {
-            return Err(Busy);
-        }
-        let (guard, (sender, receiver)) = (LoadGuard(self.clone()), oneshot::channel());
-        // Continues if the client disconnects.
-        *loader = Some(thread::spawn(move || {
-            let result = guard.0.swap(model);
-            // Released before the client knows, which may send the next request at once.
-            drop(guard);
-            let _ = sender.send(result);
-        }));
-        Ok(receiver)
-    }
-
-    fn swap(&self, model: String) -> Result<Arc<Server>, OpenError> {
-        let config = ModelConfig { model: Some(model), ..self.0.config.clone() };
-        let model = Model::open_unless(&config, &self.0.stopped)?;
-        let mut server = self.current().with_model(model, self.0.name.clone());
-        server.engine = Some(self.0.engines.register(&server.model.engine));
-        let server = Arc::new(server);
-        let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, server.clone());
-        // Before the old one is dropped, which may wait for a step.
-        drop(current);
-        drop(old);
-        Ok(server)
     }
 
     /// Registers a pull of a repository, until the guard is dropped.
@@ -139,21 +129,8 @@ impl AppState {
 
     /// Stops loading and every engine: MLX crashes if the program ends while it computes.
     pub fn stop(&self) {
-        self.0.stopped.store(true, Ordering::Relaxed);
-        let loader = lock(&self.0.loader).take();
-        if let Some(thread) = loader {
-            let _ = thread.join();
-        }
+        self.0.loads.stop();
         self.0.engines.stop();
-    }
-}
-
-/// Allows the next load when dropped.
-struct LoadGuard(AppState);
-
-impl Drop for LoadGuard {
-    fn drop(&mut self) {
-        self.0.0.loading.store(false, Ordering::Release);
     }
 }
 
@@ -166,48 +143,6 @@ pub struct PullGuard {
 impl Drop for PullGuard {
     fn drop(&mut self) {
         lock(&self.pulling).remove(&self.repo);
-    }
-}
-
-/// Engines that may still compute; those of replaced models end with their last requests.
-#[derive(Clone, Default)]
-struct Engines(Arc<EnginesShared>);
-
-#[derive(Default)]
-struct EnginesShared {
-    next: AtomicU64,
-    running: Mutex<BTreeMap<u64, Engine>>,
-}
-
-impl Engines {
-    fn register(&self, engine: &Engine) -> EngineGuard {
-        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.0.running).insert(id, engine.clone());
-        EngineGuard { engines: self.clone(), id }
-    }
-
-    fn stop(&self) {
-        let running: Vec<Engine> = lock(&self.0.running).values().cloned().collect();
-        running.iter().for_each(Engine::stop);
-    }
-}
-
-/// Stops the engine when dropped, which frees its memory.
-pub(super) struct EngineGuard {
-    engines: Engines,
-    id: u64,
-}
-
-impl Drop for EngineGuard {
-    fn drop(&mut self) {
-        let (engines, id) = (self.engines.clone(), self.id);
-        // On another thread: stopping waits for the current step.
-        thread::spawn(move || {
-            let engine = lock(&engines.0.running).get(&id).cloned();
-            engine.iter().for_each(Engine::stop);
-            // Last: until then `Engines::stop` waits for it.
-            lock(&engines.0.running).remove(&id);
-        });
     }
 }
 

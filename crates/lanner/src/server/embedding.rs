@@ -1,22 +1,22 @@
 //! Embeddings of texts, for the routes that answer with them or compare them.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use engine::{Event, Pooling, Priority, Request, RequestError, RequestHandle};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{
     Server,
+    app_state::AppState,
     completion::RunningChoices,
     handlers::{Body, JsonBody},
+    models::ModelLease,
     openai::{PromptInput, error::ApiError},
     preparation::{Preparation, Received},
     request_log::RequestLog,
     tenant::{Client, Tenant},
 };
+use crate::keep_alive::KeepAlive;
 
 /// A valid request whose answer is made of embeddings.
 pub(super) trait EmbeddingTask: Sized + Send + Sync + 'static {
@@ -26,28 +26,30 @@ pub(super) trait EmbeddingTask: Sized + Send + Sync + 'static {
     /// # Errors
     /// 400: the body is not valid for the route.
     fn parse(body: &[u8]) -> Result<Self, ApiError>;
-    fn model(&self) -> Option<&str>;
     fn inputs(&self) -> Vec<PromptInput>;
     fn params(&self) -> &EmbeddingParams;
 }
 
-/// The valid request in a body, and the embeddings of its texts.
+/// The model that a body names, the valid request in it, and the embeddings of its texts.
 ///
 /// # Errors
 /// Those of the parts: its key is at a limit, it is not valid, or an embedding failed.
 pub(super) async fn embed<T: EmbeddingTask>(
-    server: &Arc<Server>,
+    state: &AppState,
     preparation: &Preparation,
     log: &RequestLog,
     body: Body,
-) -> Result<(T, Vec<TextEmbedding>), ApiError> {
+) -> Result<(ModelLease, T, Vec<TextEmbedding>), ApiError> {
     let arrived = Instant::now();
     log.enter()?;
-    let JsonBody { received: Received { bytes, charge }, client } = body?;
-    let (server, lane) = (server.clone(), charge.lane());
+    let JsonBody { received, client } = body?;
+    let server = state.lease_for(preparation, &received, arrived).await?;
+    let Received { bytes, charge } = received;
+    let (lease, lane) = (server.clone(), charge.lane());
     let start = move || {
         let task = T::parse(&bytes)?;
-        server.check_model(task.model())?;
+        let keep_alive = task.params().keep_alive;
+        keep_alive.into_iter().for_each(|keep_alive| server.set_keep_alive(keep_alive));
         let batch = EmbeddingBatch::start(&server, &task, client, arrived)?;
         // Its memory is free from here on.
         drop(charge);
@@ -55,7 +57,7 @@ pub(super) async fn embed<T: EmbeddingTask>(
     };
     let (task, batch) = preparation.run(lane, start).await?;
     log.add_tokens(batch.num_tokens);
-    Ok((task, batch.finish().await?))
+    Ok((lease, task, batch.finish().await?))
 }
 
 /// What to embed, and how.
@@ -68,6 +70,8 @@ pub struct EmbeddingParams {
     pub timeout: Option<Duration>,
     /// Prefixes are shared only under the same salt.
     pub cache_salt: Option<String>,
+    /// How long the model stays loaded afterwards; `None`: as before.
+    pub keep_alive: Option<KeepAlive>,
 }
 
 /// Texts being embedded. Dropping it cancels them.
@@ -129,7 +133,7 @@ impl EmbeddingBatch {
             };
             model.engine.submit_with(&permit, request, sink).map_err(engine_error)
         };
-        let running = RunningChoices::new(&server.running, requests.len());
+        let running = RunningChoices::new(&server.common.running, requests.len());
         let handles = requests.into_iter().enumerate().map(submit).collect::<Result<_, _>>()?;
         Ok(EmbeddingBatch { events, handles, param, num_tokens, _running: running })
     }

@@ -9,7 +9,7 @@ use axum::{
 };
 
 use super::{
-    Server,
+    app_state::AppState,
     embedding::embed,
     handlers::{Body, Log, Threads},
     metrics::{Outcome, OutcomeGuard},
@@ -23,13 +23,14 @@ use super::{
 use crate::sampling;
 
 pub(super) async fn embeddings(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log.clone(), async {
-        let (request, embeddings) = embed::<ValidEmbeddingRequest>(&server, &preparation, &log, body).await?;
+    counted(&state, log.clone(), async {
+        let (server, request, embeddings) =
+            embed::<ValidEmbeddingRequest>(&state, &preparation, &log, body).await?;
         let response = embedding_response(server.name(), &embeddings, request.encoding, request.dimensions)?;
         Ok(Json(response).into_response())
     })
@@ -37,13 +38,14 @@ pub(super) async fn embeddings(
 }
 
 pub(super) async fn rerank(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log.clone(), async {
-        let (request, embeddings) = embed::<ValidRerankRequest>(&server, &preparation, &log, body).await?;
+    counted(&state, log.clone(), async {
+        let (server, request, embeddings) =
+            embed::<ValidRerankRequest>(&state, &preparation, &log, body).await?;
         let id = format!("rerank-{:016x}", sampling::random());
         Ok(Json(request.response(id, server.name(), &embeddings)).into_response())
     })
@@ -52,11 +54,11 @@ pub(super) async fn rerank(
 
 /// Counts the request with the outcome of its answer.
 pub(super) async fn counted(
-    server: &Server,
+    state: &AppState,
     log: Arc<RequestLog>,
     answer: impl Future<Output = Result<Response, ApiError>>,
 ) -> Result<Response, ApiError> {
-    let outcome = OutcomeGuard::new(&server.requests, log);
+    let outcome = OutcomeGuard::new(&state.common().requests, log);
     let response = answer.await;
     outcome.record(response.as_ref().map_or_else(Outcome::of, |_| Outcome::Answered));
     response

@@ -7,36 +7,37 @@ use std::{
 
 use axum::{
     Extension, Json,
-    extract::{FromRequest, Path, Request, State, rejection::PathRejection},
+    extract::{FromRequest, Request, State},
     http::{
         HeaderMap, Method, StatusCode, Uri,
         header::{CONTENT_TYPE, ORIGIN},
     },
     response::Response,
 };
-use chat::tools::Dialect;
-use engine::{CacheStats, Engine, Health, MemoryClass, RequestError};
-use serde_json::{Map, Value, json};
+use engine::{CacheStats, Engine, Health, RequestError};
+use serde_json::{Value, json};
 
 use super::{
-    Server,
+    app_state::AppState,
     completion::{Completion, ParsedRequest},
     format::ApiFormat,
-    metrics::{self, Outcome, OutcomeGuard},
+    metrics::{Outcome, OutcomeGuard},
     openai::{OpenAi, chat::ChatFormat, completions::CompletionFormat, error::ApiError},
     preparation::{Lane, Preparation, Received},
     request_log::RequestLog,
     tenant::Client,
 };
 
-/// 503 if the engine's thread is stuck or stopped, for monitors that restart the server.
-pub(super) async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Json<Value>) {
-    let health = server.engine().health();
+/// 503 if an engine's thread is stuck or stopped, for monitors that restart the server.
+pub(super) async fn health(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
+    let common = state.common();
+    let health = worst_health(&state);
     let seconds = |time: Duration| (time.as_secs_f64() * 1e3).round() / 1e3;
     let (status, activity, since, reason) = match health {
-        Health::Idle(since) => ("ok", "idle", Some(since), None),
-        Health::Working(since) => ("ok", "step", Some(since), None),
-        Health::Stuck { working, allowed } => {
+        None => ("ok", "idle", None, None),
+        Some(Health::Idle(since)) => ("ok", "idle", Some(since), None),
+        Some(Health::Working(since)) => ("ok", "step", Some(since), None),
+        Some(Health::Stuck { working, allowed }) => {
             let reason = format!(
                 "the engine has computed one step for {:.0} s, {:.0} s are allowed; restart the server",
                 working.as_secs_f64(),
@@ -44,14 +45,14 @@ pub(super) async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Js
             );
             ("stuck", "step", Some(working), Some(reason))
         }
-        Health::Ended => ("stopped", "ended", None, Some(RequestError::EngineStopped.to_string())),
+        Some(Health::Ended) => ("stopped", "ended", None, Some(RequestError::EngineStopped.to_string())),
     };
     let mut body = json!({
         "status": status,
-        "model": server.name(),
+        "model": state.names().default_name(),
         "version": env!("CARGO_PKG_VERSION"),
-        "uptime_s": server.started.elapsed().as_secs(),
-        "running": server.running.load(Ordering::Relaxed),
+        "uptime_s": common.started.elapsed().as_secs(),
+        "running": common.running.load(Ordering::Relaxed),
         "engine": { "activity": activity, "since_s": since.map(seconds) },
     });
     let code = if reason.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
@@ -59,78 +60,47 @@ pub(super) async fn health(State(server): State<Arc<Server>>) -> (StatusCode, Js
     (code, Json(body))
 }
 
-pub(super) async fn models(State(server): State<Arc<Server>>) -> Json<Value> {
-    Json(json!({ "object": "list", "data": [describe(&server)] }))
+/// Of the engines of loaded models; `None`: there are none.
+fn worst_health(state: &AppState) -> Option<Health> {
+    let rank = |health: &Health| match health {
+        Health::Idle(_) => 0,
+        Health::Working(_) => 1,
+        Health::Stuck { .. } => 2,
+        Health::Ended => 3,
+    };
+    let loaded = state.registry().loaded();
+    loaded.iter().map(|model| model.server.engine().health()).max_by_key(rank)
 }
 
-pub(super) async fn model(
-    State(server): State<Arc<Server>>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let Path(id) = id.map_err(|rejection| ApiError::invalid("model", rejection.body_text()))?;
-    server.check_model(Some(&id)).map(|()| Json(describe(&server)))
-}
-
-pub(super) fn describe(server: &Server) -> Value {
-    let info = server.model.engine.info();
-    json!({
-        "id": server.name(),
-        "object": "model",
-        "created": server.created,
-        "owned_by": "lanner",
-        "context_length": info.context_length,
-        // vLLM's name.
-        "max_model_len": info.context_length,
-        "tool_dialect": server.model.tool_dialect.map(Dialect::name),
-        "memory": memory(&server.model.engine),
-    })
-}
-
-/// In bytes; see docs/api.md.
-fn memory(engine: &Engine) -> Value {
-    let (info, account) = (engine.info(), &engine.metrics().account);
-    let memory = &info.memory;
-    let promised: Map<String, Value> = MemoryClass::ALL
-        .map(|class| (metrics::memory_class(class).into(), account.bytes(class).into()))
-        .into_iter()
-        .collect();
-    json!({
-        "limit_bytes": memory.limit,
-        "weight_bytes": memory.weights,
-        "step_bytes": memory.step,
-        "bytes_per_token": memory.token,
-        "bytes_per_sequence": memory.state(0),
-        "context_bytes": memory.state(info.context_length),
-        "prefix_cache_bytes": memory.prefix_cache,
-        "most_tokens": memory.most_tokens(info.context_length),
-        "promised": promised,
-    })
-}
-
-/// Contents and counters of the prefix cache.
+/// Contents and counters of the prefix caches of all loaded models.
 pub(super) async fn cache(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
 ) -> Result<Json<Value>, ApiError> {
-    cache_stats(server, &preparation, Engine::cache_stats).await
+    cache_stats(state, &preparation, Engine::cache_stats).await
 }
 
-/// Empties the prefix cache; responds with its contents before.
+/// Empties the prefix caches; responds with their contents before.
 pub(super) async fn clear_cache(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
 ) -> Result<Json<Value>, ApiError> {
-    cache_stats(server, &preparation, Engine::clear_cache).await
+    cache_stats(state, &preparation, Engine::clear_cache).await
 }
 
-/// The engine replies between two steps, so this blocks and does not belong on an async thread.
+/// Engines reply between two steps, so this blocks and does not belong on an async thread.
 async fn cache_stats(
-    server: Arc<Server>,
+    state: AppState,
     preparation: &Preparation,
     query: fn(&Engine) -> Result<CacheStats, RequestError>,
 ) -> Result<Json<Value>, ApiError> {
-    let query = move || query(&server.model.engine).map_err(|error| ApiError::from_engine(&error, "cache"));
-    let stats = preparation.run(Lane::Waiting, query).await?;
+    let query_all = move || {
+        let loaded = state.registry().loaded();
+        let stats = loaded.iter().map(|model| query(model.server.engine()));
+        let stats = stats.collect::<Result<Vec<CacheStats>, RequestError>>();
+        stats.map_err(|error| ApiError::from_engine(&error, "cache"))
+    };
+    let stats = total(&preparation.run(Lane::Waiting, query_all).await?);
     Ok(Json(json!({
         "budget_bytes": stats.budget_bytes,
         "bytes": stats.bytes,
@@ -153,22 +123,45 @@ async fn cache_stats(
     })))
 }
 
+/// Sums over all models; they share one budget on disk, and without a memory limit one in memory.
+fn total(all: &[CacheStats]) -> CacheStats {
+    all.iter().fold(CacheStats::default(), |sum, own| CacheStats {
+        budget_bytes: sum.budget_bytes.max(own.budget_bytes),
+        bytes: sum.bytes + own.bytes,
+        entries: sum.entries + own.entries,
+        stored_tokens: sum.stored_tokens + own.stored_tokens,
+        snapshots: sum.snapshots + own.snapshots,
+        disk_budget_bytes: sum.disk_budget_bytes.max(own.disk_budget_bytes),
+        disk_bytes: sum.disk_bytes + own.disk_bytes,
+        disk_files: sum.disk_files + own.disk_files,
+        disk_rejected: sum.disk_rejected + own.disk_rejected,
+        evictions: sum.evictions + own.evictions,
+        copied_bytes: sum.copied_bytes + own.copied_bytes,
+        failures: sum.failures + own.failures,
+        requests: sum.requests + own.requests,
+        hits: sum.hits + own.hits,
+        prompt_tokens: sum.prompt_tokens + own.prompt_tokens,
+        reused_tokens: sum.reused_tokens + own.reused_tokens,
+        reusable_tokens: sum.reusable_tokens + own.reusable_tokens,
+    })
+}
+
 pub(super) async fn chat_completions(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<OpenAi<ChatFormat>>(server, &preparation, log, body).await
+    respond::<OpenAi<ChatFormat>>(state, &preparation, log, body).await
 }
 
 pub(super) async fn completions(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<OpenAi<CompletionFormat>>(server, &preparation, log, body).await
+    respond::<OpenAi<CompletionFormat>>(state, &preparation, log, body).await
 }
 
 pub(super) type Threads = Extension<Arc<Preparation>>;
@@ -177,27 +170,29 @@ pub(super) type Log = Extension<Arc<RequestLog>>;
 pub(super) type Body = Result<JsonBody, ApiError>;
 
 pub(super) async fn respond<F: ApiFormat>(
-    server: Arc<Server>,
+    state: AppState,
     preparation: &Preparation,
     log: Arc<RequestLog>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let outcome = OutcomeGuard::new(&server.requests, log);
+    let outcome = OutcomeGuard::new(&state.common().requests, log);
     let response = match outcome.log().enter() {
-        Ok(()) => answer::<F>(server, preparation, body, outcome.clone()).await,
+        Ok(()) => answer::<F>(state, preparation, body, outcome.clone()).await,
         Err(error) => Err(error),
     };
     response.inspect_err(|error| outcome.record(Outcome::of(error)))
 }
 
 async fn answer<F: ApiFormat>(
-    server: Arc<Server>,
+    state: AppState,
     preparation: &Preparation,
     body: Body,
     outcome: Arc<OutcomeGuard>,
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
-    let JsonBody { received: Received { bytes, charge }, client } = body?;
+    let JsonBody { received, client } = body?;
+    let server = state.lease_for(preparation, &received, arrived).await?;
+    let Received { bytes, charge } = received;
     let lane = charge.lane();
     let request =
         preparation.run(lane, move || ParsedRequest::<F>::parse(server, client, &bytes, arrived)).await?;
@@ -218,20 +213,6 @@ pub(super) async fn unknown_route(method: Method, uri: Uri) -> ApiError {
 pub(super) async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not answer {method}", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
-}
-
-impl Server {
-    /// Rejects another model's name: its client would take this model's answer for that of the
-    /// other.
-    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
-        match name {
-            Some(name) if !self.names.iter().any(|known| known == name) => {
-                let message = format!("the model `{name}` does not exist; this server has `{}`", self.name());
-                Err(ApiError::new(StatusCode::NOT_FOUND, message).param("model").code("model_not_found"))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// A body of type JSON. A web page cannot send that type to another site without a preflight

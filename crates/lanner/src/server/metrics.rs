@@ -12,14 +12,12 @@ use std::{
 };
 
 use axum::{
-    extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::IntoResponse,
 };
 use engine::{Distribution, MemoryClass, Metrics};
 
 use super::{
-    Server,
     openai::{error::ApiError, usage},
     request_log::RequestLog,
 };
@@ -69,7 +67,7 @@ impl Outcome {
     pub(super) fn of(error: &ApiError) -> Outcome {
         match error.status {
             StatusCode::TOO_MANY_REQUESTS => Outcome::Full,
-            _ if error.body.code == Some("out_of_memory") => Outcome::Full,
+            _ if matches!(error.body.code, Some("out_of_memory" | "too_many_models")) => Outcome::Full,
             StatusCode::GATEWAY_TIMEOUT => Outcome::Timeout,
             status if status.is_client_error() => Outcome::Invalid,
             _ => Outcome::Failed,
@@ -117,33 +115,69 @@ impl Drop for OutcomeGuard {
     }
 }
 
-pub(super) async fn metrics(State(server): State<Arc<Server>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, FORMAT)], render(&server))
+/// What a page shows besides the engines' counters.
+pub(crate) struct MetricsPage<'a> {
+    pub(crate) engines: &'a Metrics,
+    pub(crate) requests: &'a OutcomeCounts,
+    /// Start of the server, in seconds since the Unix epoch.
+    pub(crate) started_at: u64,
+    /// Names of the loaded models, and bytes of their weights.
+    pub(crate) models: Vec<(&'a str, usize)>,
+    pub(crate) memory_limit: Option<usize>,
 }
 
-fn render(server: &Server) -> String {
-    let mut text = Text::default();
-    about(&mut text, server);
-    let metrics = server.engine().metrics();
-    requests(&mut text, metrics, &server.requests);
-    speculation(&mut text, metrics);
-    steps(&mut text, metrics);
-    caches(&mut text, metrics);
-    memory(&mut text, metrics, server);
-    text.0
-}
+impl MetricsPage<'_> {
+    pub(crate) fn respond(&self) -> impl IntoResponse + use<> {
+        ([(CONTENT_TYPE, FORMAT)], self.render())
+    }
 
-fn about(text: &mut Text, server: &Server) {
-    let version = env!("CARGO_PKG_VERSION");
-    text.family("lanner_build_info", Kind::Gauge, "Version of the server.")
-        .labelled(&[("version", version)], 1);
-    text.family("lanner_model_info", Kind::Gauge, "The served model.")
-        .labelled(&[("model", server.name())], 1);
-    text.gauge(
-        "process_start_time_seconds",
-        "Start of the server, in seconds since the Unix epoch.",
-        server.started_at,
-    );
+    fn render(&self) -> String {
+        let mut text = Text::default();
+        self.about(&mut text);
+        let metrics = self.engines;
+        requests(&mut text, metrics, self.requests);
+        speculation(&mut text, metrics);
+        steps(&mut text, metrics);
+        caches(&mut text, metrics);
+        self.memory(&mut text);
+        text.0
+    }
+
+    fn about(&self, text: &mut Text) {
+        let version = env!("CARGO_PKG_VERSION");
+        text.family("lanner_build_info", Kind::Gauge, "Version of the server.")
+            .labelled(&[("version", version)], 1);
+        let family = text.family("lanner_model_info", Kind::Gauge, "The loaded models.");
+        self.models.iter().fold(family, |family, (model, _)| family.labelled(&[("model", model)], 1));
+        text.gauge(
+            "process_start_time_seconds",
+            "Start of the server, in seconds since the Unix epoch.",
+            self.started_at,
+        );
+    }
+
+    fn memory(&self, text: &mut Text) {
+        let metrics = self.engines;
+        let weights: usize = self.models.iter().map(|(_, bytes)| bytes).sum();
+        text.gauge("lanner_model_weight_bytes", "Bytes of the loaded models' weights.", weights);
+        text.gauge(
+            "lanner_memory_active_bytes",
+            "Bytes that MLX holds, after the last step.",
+            metrics.memory.get(),
+        );
+        text.gauge("lanner_memory_peak_bytes", "Most bytes that MLX has held.", metrics.most_memory.get());
+        let promised =
+            MemoryClass::ALL.map(|class| (memory_class(class), metrics.account.bytes(class) as u64));
+        text.gauge_by_label(
+            "lanner_memory_reserved_bytes",
+            "Reserved memory by purpose; the prefix cache yields to the others.",
+            "class",
+            promised.into_iter(),
+        );
+        if let Some(limit) = self.memory_limit {
+            text.gauge("lanner_memory_limit_bytes", "Limit of the bytes that MLX holds.", limit);
+        }
+    }
 }
 
 fn requests(text: &mut Text, metrics: &Metrics, requests: &OutcomeCounts) {
@@ -237,8 +271,8 @@ fn caches(text: &mut Text, metrics: &Metrics) {
         ("lanner_prefix_cache_bytes", "Bytes of the prefix cache in memory.", &metrics.cache_bytes),
         ("lanner_prefix_cache_budget_bytes", "Limit of the prefix cache in memory.", &metrics.cache_budget),
         ("lanner_prefix_cache_entries", "Entries of the prefix cache in memory.", &metrics.cache_entries),
-        ("lanner_disk_cache_bytes", "Bytes of the served model's disk cache.", &metrics.disk_bytes),
-        ("lanner_disk_cache_files", "Files of the served model's disk cache.", &metrics.disk_files),
+        ("lanner_disk_cache_bytes", "Bytes of the loaded models' disk caches.", &metrics.disk_bytes),
+        ("lanner_disk_cache_files", "Files of the loaded models' disk caches.", &metrics.disk_files),
     ];
     gauges.into_iter().for_each(|(name, help, gauge)| text.gauge(name, help, gauge.get()));
     text.by_label(
@@ -255,27 +289,6 @@ fn caches(text: &mut Text, metrics: &Metrics) {
     );
     let help = "Entries and state snapshots evicted from memory.";
     text.counter("lanner_prefix_cache_evictions_total", help, metrics.evictions.get());
-}
-
-fn memory(text: &mut Text, metrics: &Metrics, server: &Server) {
-    let info = server.engine().info();
-    text.gauge("lanner_model_weight_bytes", "Bytes of the served model's weights.", info.weight_bytes);
-    text.gauge(
-        "lanner_memory_active_bytes",
-        "Bytes that MLX holds, after the last step.",
-        metrics.memory.get(),
-    );
-    text.gauge("lanner_memory_peak_bytes", "Most bytes that MLX has held.", metrics.most_memory.get());
-    let promised = MemoryClass::ALL.map(|class| (memory_class(class), metrics.account.bytes(class) as u64));
-    text.gauge_by_label(
-        "lanner_memory_reserved_bytes",
-        "Reserved memory by purpose; the prefix cache yields to the others.",
-        "class",
-        promised.into_iter(),
-    );
-    if let Some(limit) = info.memory.limit {
-        text.gauge("lanner_memory_limit_bytes", "Limit of the bytes that MLX holds.", limit);
-    }
 }
 
 /// The name in metrics and responses.

@@ -6,6 +6,7 @@ mod admin;
 mod anthropic;
 mod app_state;
 mod auth;
+mod clock;
 mod completion;
 mod connections;
 mod cors;
@@ -17,6 +18,8 @@ mod idempotency;
 mod ingress;
 mod key_limits;
 mod metrics;
+mod model_routes;
+mod models;
 mod ollama;
 pub mod openai;
 mod openapi;
@@ -27,21 +30,18 @@ mod pulling;
 mod request_log;
 mod responses;
 mod schema;
+mod served_model;
 mod shutdown;
 mod tenant;
 mod tokens;
 mod utility;
 
-use std::{
-    sync::{Arc, atomic::AtomicUsize},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router, middleware,
     routing::{delete, get, post},
 };
-use engine::Engine;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -49,104 +49,35 @@ use tokio::{
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use self::app_state::AppState;
-use self::{
-    active_requests::ActiveRequests, app_state::EngineGuard, auth::Auth, connections::Connections,
-    idempotency::IdempotencyStore, metrics::OutcomeCounts, openai::responses::store::ResponseStore,
-    preparation::Preparation, shutdown::Shutdown,
+pub use self::{
+    app_state::AppState,
+    clock::unix_seconds,
+    served_model::{Common, Server},
 };
-use crate::{config::ServeConfig, model::Model, terminal::say};
+use self::{auth::Auth, connections::Connections, preparation::Preparation};
+use crate::{config::ServeConfig, terminal::say};
 
-/// Most bytes of answers stored for their idempotency keys.
-const IDEMPOTENCY_BUDGET: usize = 64 << 20;
 /// How long running requests may continue after the first Ctrl-C.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long responses may take to end with an error after that.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// A served model. A request keeps the one with which it began, even if another is loaded.
-pub struct Server {
-    model: Arc<Model>,
-    /// Names that requests may use for the model; responses have the first.
-    names: Vec<String>,
-    started: Instant,
-    /// `started` in seconds since the Unix epoch.
-    started_at: u64,
-    /// When this model was ready, in seconds since the Unix epoch.
-    created: u64,
-    /// Choices being generated now.
-    running: Arc<AtomicUsize>,
-    active: ActiveRequests,
-    requests: Arc<OutcomeCounts>,
-    idempotency: IdempotencyStore,
-    responses: Arc<ResponseStore>,
-    shutdown: Shutdown,
-    /// Stops the engine once no request uses this model.
-    engine: Option<EngineGuard>,
-}
-
-impl Server {
-    pub fn new(model: Model, name: Option<String>) -> Server {
-        let names = names(&model, name);
-        Server {
-            model: Arc::new(model),
-            names,
-            started: Instant::now(),
-            started_at: unix_seconds(),
-            created: unix_seconds(),
-            running: Arc::default(),
-            active: ActiveRequests::default(),
-            requests: Arc::default(),
-            idempotency: IdempotencyStore::new(IDEMPOTENCY_BUDGET),
-            responses: Arc::default(),
-            shutdown: Shutdown::default(),
-            engine: None,
-        }
-    }
-
-    /// Another model of the same server.
-    fn with_model(&self, model: Model, name: Option<String>) -> Server {
-        Server {
-            started: self.started,
-            started_at: self.started_at,
-            running: self.running.clone(),
-            active: self.active.clone(),
-            requests: self.requests.clone(),
-            responses: self.responses.clone(),
-            shutdown: self.shutdown.clone(),
-            ..Server::new(model, name)
-        }
-    }
-
-    pub fn engine(&self) -> &Engine {
-        &self.model.engine
-    }
-
-    pub fn name(&self) -> &str {
-        &self.names[0]
-    }
-}
-
-fn names(model: &Model, name: Option<String>) -> Vec<String> {
-    let own = [Some(model.name.clone()), model.alias.clone(), Some("default".into())];
-    name.into_iter().chain(own.into_iter().flatten()).collect()
-}
-
 pub fn router(state: AppState, config: &ServeConfig) -> Router {
     let auth = Auth::new(config);
     let preparation = Preparation::new(config.body_limit, config.timeouts.body, state.memory_limit());
-    let shutdown = state.current().shutdown.clone();
+    let shutdown = state.common().shutdown.clone();
     let admin = Router::new()
         .route("/v1/models/load", post(admin::load))
+        .route("/v1/models/unload", post(admin::unload))
         .route("/v1/models/pull", post(admin::pull))
         .route("/v1/cache", get(handlers::cache).delete(handlers::clear_cache))
         .merge(ollama::admin_routes());
     let admin = if config.admin { admin } else { admin.layer(middleware::from_fn(auth::no_admin)) };
     let routes = Router::new()
         .route("/health", get(handlers::health))
-        .route("/metrics", get(metrics::metrics))
-        .route("/v1/models", get(handlers::models))
-        .route("/v1/models/{*id}", get(handlers::model))
+        .route("/metrics", get(utility::metrics))
+        .route("/v1/models", get(model_routes::models))
+        .route("/v1/models/{*id}", get(model_routes::model))
         .route("/v1/chat/completions", post(handlers::chat_completions))
         .route("/v1/completions", post(handlers::completions))
         .route("/v1/embeddings", post(embedding_routes::embeddings))
@@ -191,7 +122,8 @@ pub fn router(state: AppState, config: &ServeConfig) -> Router {
 /// # Errors
 /// Signals cannot be received.
 pub async fn serve(listener: TcpListener, state: AppState, config: &ServeConfig) -> std::io::Result<()> {
-    let (mut signals, shutdown) = (Signals::new()?, state.current().shutdown.clone());
+    let (mut signals, shutdown) = (Signals::new()?, state.common().shutdown.clone());
+    let expiry = tokio::spawn(models::unload_expired(state.registry().clone()));
     let connections = Connections::new(router(state, config), config);
     let timeouts = tokio::spawn(connections.clone().enforce_timeouts());
     tokio::select! {
@@ -207,6 +139,7 @@ pub async fn serve(listener: TcpListener, state: AppState, config: &ServeConfig)
         }
     }
     timeouts.abort();
+    expiry.abort();
     Ok(())
 }
 
@@ -237,8 +170,4 @@ impl Signals {
             _ = self.terminate.recv() => {}
         }
     }
-}
-
-pub fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }

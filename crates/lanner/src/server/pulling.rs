@@ -46,7 +46,7 @@ impl PullStream {
     /// The repository is being downloaded already, or too many others are.
     pub(super) fn start(state: &AppState, repo: RepoName) -> Result<PullStream, ApiError> {
         let guard = state.begin_pull(repo.id()).map_err(|rejected| pull_rejected(&rejected, &repo))?;
-        let shutdown = state.current().shutdown.watch();
+        let shutdown = state.common().shutdown.watch();
         let (sender, lines) = unbounded_channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (state, stop) = (state.clone(), cancelled.clone());

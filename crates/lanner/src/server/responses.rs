@@ -11,7 +11,8 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    Server,
+    Common,
+    app_state::AppState,
     handlers::{Body, Log, Threads, respond},
     openai::{
         error::ApiError,
@@ -25,16 +26,16 @@ const MAX_PAGE: usize = 100;
 const DEFAULT_PAGE: usize = 20;
 
 pub(super) async fn create(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<ResponsesFormat>(server, &preparation, log, body).await
+    respond::<ResponsesFormat>(state, &preparation, log, body).await
 }
 
 pub(super) async fn read(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<Common>>,
     Extension(client): Sender,
     id: Id,
     uri: Uri,
@@ -48,7 +49,7 @@ pub(super) async fn read(
 }
 
 pub(super) async fn delete(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<Common>>,
     Extension(client): Sender,
     id: Id,
 ) -> Result<Json<Value>, ApiError> {
@@ -59,7 +60,7 @@ pub(super) async fn delete(
 
 /// Cancels a response that is being streamed to another connection, or answered.
 pub(super) async fn cancel(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<Common>>,
     Extension(client): Sender,
     id: Id,
 ) -> Result<Json<Value>, ApiError> {
@@ -76,7 +77,7 @@ pub(super) async fn cancel(
 
 /// The input items of a response, a page at a time, latest first.
 pub(super) async fn input_items(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<Common>>,
     Extension(client): Sender,
     id: Id,
     uri: Uri,

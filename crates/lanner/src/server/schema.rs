@@ -104,8 +104,8 @@ schemas! {
     OllamaFormatField: {
         "anyOf": [{ "enum": ["json", ""] }, { "type": "object", "description": "A JSON Schema." }]
     };
-    /// `keep_alive` of Ollama's API.
-    KeepAlive: { "type": ["number", "string"] };
+    /// `keep_alive` of Ollama's API: seconds, or a duration such as `5m`.
+    KeepAliveField: { "type": ["number", "string"] };
     /// A text, or parts of one.
     TextOrParts: {
         "anyOf": [

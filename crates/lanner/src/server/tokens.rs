@@ -1,7 +1,7 @@
 //! Routes that tokenise, as llama.cpp and vLLM have them: texts to tokens and back, the tokenizer,
 //! and the text that the chat template makes of a conversation.
 
-use std::sync::Arc;
+use std::time::Instant;
 
 use axum::{Extension, Json, extract::State};
 use schemars::JsonSchema;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Server,
+    app_state::AppState,
     handlers::{Body, JsonBody, Threads},
     openai::{
         self, ValidRequest,
@@ -25,8 +26,10 @@ use crate::model::{Conversation, Model};
 /// llama.cpp's fields, and vLLM's.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct TokenizeRequest {
-    /// The served model's name; any other is a 404.
-    model: Option<String>,
+    /// A model on the machine; the default one if it is missing.
+    #[serde(rename = "model")]
+    #[schemars(rename = "model")]
+    _model: Option<String>,
     /// llama.cpp's text.
     content: Option<String>,
     /// vLLM's text.
@@ -51,20 +54,21 @@ pub(crate) struct TokenizeRequest {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct DetokenizeRequest {
-    /// The served model's name; any other is a 404.
-    model: Option<String>,
+    /// A model on the machine; the default one if it is missing.
+    #[serde(rename = "model")]
+    #[schemars(rename = "model")]
+    _model: Option<String>,
     /// Token ids of the model's vocabulary.
     tokens: Vec<u32>,
 }
 
 pub(super) async fn tokenize(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(server, &preparation, body, |server, body| {
+    prepared(state, &preparation, body, |server, body| {
         let request: TokenizeRequest = openai::parse(body)?;
-        server.check_model(request.model.as_deref())?;
         let ids = request.ids(server, body)?;
         Ok(request.answer(&server.model, &ids))
     })
@@ -72,13 +76,12 @@ pub(super) async fn tokenize(
 }
 
 pub(super) async fn detokenize(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(server, &preparation, body, |server, body| {
+    prepared(state, &preparation, body, |server, body| {
         let request: DetokenizeRequest = openai::parse(body)?;
-        server.check_model(request.model.as_deref())?;
         let size = server.model.engine.info().vocab_size;
         if let Some(id) = request.tokens.iter().find(|id| **id as usize >= size) {
             let message = format!("tokens has {id}, which is outside the model's vocabulary of {size}");
@@ -91,21 +94,22 @@ pub(super) async fn detokenize(
 }
 
 pub(super) async fn apply_template(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(server, &preparation, body, |server, body| {
-        let prompt = server.model.render(&conversation(server, body)?);
+    prepared(state, &preparation, body, |server, body| {
+        let prompt = server.model.render(&conversation(body)?);
         let prompt = prompt.map_err(|error| prompt_error(&error, "messages"))?;
         Ok(json!({ "prompt": prompt }))
     })
     .await
 }
 
-pub(super) async fn tokenizer_info(State(server): State<Arc<Server>>) -> Json<Value> {
+pub(super) async fn tokenizer_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    let server = state.lease(None).await?;
     let (info, tokenizer) = (server.model.engine.info(), server.model.tokenizer());
-    Json(json!({
+    Ok(Json(json!({
         "model": server.name(),
         "vocab_size": tokenizer.vocab_size(),
         "model_max_length": info.context_length,
@@ -113,17 +117,19 @@ pub(super) async fn tokenizer_info(State(server): State<Arc<Server>>) -> Json<Va
         "eos_token": tokenizer.eos_token(),
         "eos_token_ids": info.eos_ids,
         "chat_template": server.model.template_source(),
-    }))
+    })))
 }
 
 /// Runs work on a body where requests are prepared.
 async fn prepared(
-    server: Arc<Server>,
+    state: AppState,
     preparation: &Preparation,
     body: Body,
     work: impl FnOnce(&Server, &[u8]) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Json<Value>, ApiError> {
-    let JsonBody { received: Received { bytes, charge }, .. } = body?;
+    let JsonBody { received, .. } = body?;
+    let server = state.lease_for(preparation, &received, Instant::now()).await?;
+    let Received { bytes, charge } = received;
     let lane = charge.lane();
     let work = move || {
         let _charge = charge;
@@ -133,10 +139,9 @@ async fn prepared(
 }
 
 /// The conversation in the body of a chat completion.
-fn conversation(server: &Server, body: &[u8]) -> Result<Conversation, ApiError> {
+fn conversation(body: &[u8]) -> Result<Conversation, ApiError> {
     let request: ChatRequest = openai::parse(body)?;
     let valid: ValidRequest<ChatPrompt> = request.try_into()?;
-    server.check_model(valid.model.as_deref())?;
     Ok(valid.prompts.conversation)
 }
 
@@ -154,7 +159,7 @@ impl TokenizeRequest {
                 .encode_text(text, add_special.unwrap_or(true))
                 .map_err(|error| prompt_error(&error, "prompt")),
             (None, None, Some(_)) => {
-                let text = model.render(&conversation(server, body)?);
+                let text = model.render(&conversation(body)?);
                 let ids = text.and_then(|text| model.encode_text(&text, add_special.unwrap_or(false)));
                 ids.map_err(|error| prompt_error(&error, "messages"))
             }

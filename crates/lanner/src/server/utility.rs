@@ -6,11 +6,18 @@ use axum::{
     Extension, Json,
     extract::{Path, State, rejection::PathRejection},
     http::StatusCode,
+    response::IntoResponse,
 };
 use engine::{Distribution, Histogram};
 use serde_json::{Map, Value, json};
 
-use super::{Server, metrics::Outcome, openai::error::ApiError, tenant::Client};
+use super::{
+    Common,
+    app_state::AppState,
+    metrics::{MetricsPage, Outcome},
+    openai::error::ApiError,
+    tenant::Client,
+};
 
 /// Programs that look for a server at its address read any text.
 pub(super) async fn greeting() -> &'static str {
@@ -23,7 +30,7 @@ pub(super) async fn version() -> Json<Value> {
 
 /// Cancels a request by the id of its header or of its answer; it ends with `abort`.
 pub(super) async fn cancel(
-    State(server): State<Arc<Server>>,
+    State(server): State<Arc<Common>>,
     Extension(client): Extension<Client>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
@@ -37,15 +44,32 @@ pub(super) async fn cancel(
     }
 }
 
+/// All counters, for Prometheus.
+pub(crate) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    let (common, loaded) = (state.common(), state.registry().loaded());
+    let page = MetricsPage {
+        engines: &common.metrics,
+        requests: &common.requests,
+        started_at: common.started_at,
+        models: loaded
+            .iter()
+            .map(|model| (model.server.name(), model.server.engine().info().weight_bytes))
+            .collect(),
+        memory_limit: state.memory_limit(),
+    };
+    page.respond()
+}
+
 /// The main counters as JSON; `/metrics` has all of them.
-pub(super) async fn stats(State(server): State<Arc<Server>>) -> Json<Value> {
-    let metrics = server.engine().metrics();
+pub(super) async fn stats(State(state): State<AppState>) -> Json<Value> {
+    let server = state.common();
+    let metrics = &server.metrics;
     let outcomes =
         Outcome::ALL.map(|outcome| (outcome.name().to_owned(), server.requests.count(outcome).into()));
     let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
     Json(json!({
         "object": "stats",
-        "model": server.name(),
+        "model": state.names().default_name(),
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_s": server.started.elapsed().as_secs(),
         "running": server.running.load(Ordering::Relaxed),

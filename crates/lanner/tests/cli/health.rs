@@ -33,6 +33,6 @@ fn health_of_a_hanging_engine_is_503() {
 #[test]
 fn health_of_an_ended_engine_is_503() {
     let server = Setup::default().says("x");
-    server.host.current().engine().stop();
+    server.host.registry().default_model().unwrap().engine().stop();
     check(&server, 503, "stopped", "ended", Some("restart the server"));
 }

@@ -39,6 +39,7 @@ mod remote;
 mod repeated_loads;
 mod requests;
 mod responses;
+mod several_models;
 mod soak;
 mod speculation;
 mod structured_output;

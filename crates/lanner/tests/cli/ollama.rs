@@ -205,7 +205,7 @@ fn request_without_a_prompt_finds_the_model_loaded() {
     assert_eq!((&answer["done_reason"], &answer["response"]), (&json!("load"), &json!("")));
     let answer = chat(&server, &json!({ "model": "owl", "messages": [] })).json();
     assert_eq!((&answer["done_reason"], &answer["message"]["content"]), (&json!("load"), &json!("")));
-    assert!(error(&generate(&server, &json!({ "model": "owl", "keep_alive": 0 })), 400).contains("unloaded"));
+    assert!(error(&generate(&server, &json!({ "model": "owl", "keep_alive": 0 })), 400).contains("pinned"));
     assert!(error(&generate(&server, &json!({ "model": "other" })), 404).contains("other"));
     assert_eq!(server.num_requests(), 0);
 }

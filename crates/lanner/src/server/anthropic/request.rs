@@ -25,7 +25,7 @@ use crate::{
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct MessagesRequest {
-    /// The served model's name; any other is a 404.
+    /// A model on the machine; the default one if it is missing.
     model: Option<String>,
     /// Turns of `user`, `assistant` and `system`.
     #[schemars(with = "Vec<Turn>", length(min = 1))]

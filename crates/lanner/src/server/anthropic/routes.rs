@@ -1,6 +1,6 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
-use std::sync::Arc;
+use std::time::Instant;
 
 use axum::{
     Extension, Json,
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::server::{
     Server,
+    app_state::AppState,
     embedding_routes::counted,
     format::ApiFormat,
     handlers::{Body, JsonBody, Log, Threads, respond},
@@ -23,29 +24,31 @@ use crate::server::{
 };
 
 pub(crate) async fn messages(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    respond::<MessagesFormat>(server, &preparation, log, body).await
+    respond::<MessagesFormat>(state, &preparation, log, body).await
 }
 
 /// Counts the tokens of a prompt, rendered as for an answer.
 pub(crate) async fn count_tokens(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let served = server.clone();
-    counted(&server, log, async {
-        let JsonBody { received: Received { bytes, charge }, .. } = body?;
+    let arrived = Instant::now();
+    counted(&state, log, async {
+        let JsonBody { received, .. } = body?;
+        let server = state.lease_for(&preparation, &received, arrived).await?;
+        let Received { bytes, charge } = received;
         let lane = charge.lane();
         let count = move || {
             // Until preparation has freed its memory.
             let _charge = charge;
-            count(&served, &bytes)
+            count(&server, &bytes)
         };
         let input_tokens = preparation.run(lane, count).await?;
         Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
@@ -56,8 +59,7 @@ pub(crate) async fn count_tokens(
 fn count(server: &Server, body: &[u8]) -> Result<usize, ApiError> {
     let mut request: MessagesRequest = openai::parse(body)?;
     request.max_tokens.get_or_insert(usize::MAX);
-    let ValidRequest::<MessagesPrompt> { model, prompts, params, .. } = request.try_into()?;
-    server.check_model(model.as_deref())?;
+    let ValidRequest::<MessagesPrompt> { prompts, params, .. } = request.try_into()?;
     let (_, prompts) = MessagesFormat::prepare(&server.model, prompts, &params)?;
     Ok(prompts.iter().map(|prompt| prompt.ids.len()).sum())
 }

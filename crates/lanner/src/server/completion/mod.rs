@@ -28,6 +28,7 @@ use super::{
     format::{AnswerInfo, ApiFormat},
     idempotency::{Claim, Recorder, Recording},
     metrics::{Outcome, OutcomeGuard},
+    models::ModelLease,
     openai::{
         AnswerFormat, GenerateParams, Reply, ValidRequest,
         error::ApiError,
@@ -57,7 +58,7 @@ const MISS_LINE_TOKENS: usize = 64;
 /// The answer to one request. Dropping it, as happens when the client disconnects, cancels the
 /// generation.
 pub(super) struct Completion<F: ApiFormat> {
-    server: Arc<Server>,
+    server: ModelLease,
     format: F,
     source: Source,
     params: GenerateParams,
@@ -116,10 +117,10 @@ impl<F: ApiFormat> Completion<F> {
         let answer = answer_info(&server, &params, &prompts, id, unix_seconds());
         let generation = Generation::start_in(&place, &server.model.engine, requests, MAX_UNREAD_BYTES)
             .map_err(engine_error)?;
-        let running = RunningChoices::new(&server.running, answer.choices());
+        let running = RunningChoices::new(&server.common.running, answer.choices());
         outcome.log().add_tokens(prompts.iter().map(|prompt| prompt.ids.len()).sum());
         let ids = [outcome.log().id().to_owned(), answer.id.clone()];
-        let active = server.active.insert(ids, tenant.client, generation.canceller());
+        let active = server.common.active.insert(ids, tenant.client, generation.canceller());
         Ok(Completion {
             format,
             source: Source::Live { generation, recorder, _running: running, _active: active },

@@ -1,19 +1,19 @@
 //! A validated request before it is generated: its model, idempotency key and deadline.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use engine::RequestError;
 
 use crate::server::{
-    Server,
     format::ApiFormat,
     idempotency::{Claim, Fingerprint, KeyReused},
+    models::ModelLease,
     openai::{self, ValidRequest, error::ApiError},
     tenant::{Client, Tenant},
 };
 
 pub(crate) struct ParsedRequest<F: ApiFormat> {
-    pub server: Arc<Server>,
+    pub server: ModelLease,
     pub valid: ValidRequest<F::Prompts>,
     /// Set if the request has an idempotency key.
     fingerprint: Option<Fingerprint>,
@@ -23,16 +23,15 @@ pub(crate) struct ParsedRequest<F: ApiFormat> {
 
 impl<F: ApiFormat> ParsedRequest<F> {
     /// # Errors
-    /// 400: the body is not valid for this route. 404: it names another model.
+    /// 400: the body is not valid for this route.
     pub(crate) fn parse(
-        server: Arc<Server>,
+        server: ModelLease,
         client: Client,
         body: &[u8],
         arrived: Instant,
     ) -> Result<ParsedRequest<F>, ApiError> {
         let request: F::Request = openai::parse(body)?;
         let mut valid: ValidRequest<F::Prompts> = request.try_into()?;
-        server.check_model(valid.model.as_deref())?;
         let tenant = Tenant::new(client, valid.params.cache_salt.as_deref());
         F::attach(&mut valid.prompts, &server, &tenant)?;
         let info = server.model.engine.info();
@@ -43,6 +42,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let lossy = info.is_lossy(valid.params.speculation.as_ref());
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
+        valid.keep_alive.into_iter().for_each(|keep_alive| server.set_keep_alive(keep_alive));
         Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline })
     }
 

@@ -39,7 +39,7 @@ struct Frames<F: ApiFormat> {
 
 pub(super) fn respond<F: ApiFormat>(mut completion: Completion<F>) -> Response {
     let first = completion.format.begin(&completion.answer);
-    let shutdown = completion.server.shutdown.watch();
+    let shutdown = completion.server.common.shutdown.watch();
     let mut frames = Frames { completion, ready: VecDeque::new(), ended: false, shutdown };
     frames.push(first);
     let parts = stream::unfold(frames, |mut frames| async {

@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{check_keep_alive, model_name, options::Options};
+use super::{keep_alive, options::Options};
 use crate::server::{
     embedding::{EmbeddingParams, EmbeddingTask},
     openai::{self, PromptInput, error::ApiError, fields},
-    schema::{KeepAlive, above_zero, words},
+    schema::{KeepAliveField, above_zero, words},
 };
 
 /// Maximum texts of a request, as in OpenAI's route.
@@ -17,16 +17,18 @@ const MAX_TEXTS: usize = 2048;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "OllamaEmbedRequest")]
 pub(crate) struct EmbedBody {
-    /// The served model's name, with or without `:latest`; any other is a 404.
-    model: Option<String>,
+    /// A model on the machine, with or without `:latest`; the default one if it is missing.
+    #[serde(rename = "model")]
+    #[schemars(rename = "model")]
+    _model: Option<String>,
     input: Texts,
     /// Keep the first numbers and normalise again.
     #[schemars(range(min = 1))]
     dimensions: Option<usize>,
     #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
-    /// No effect: the served model stays loaded.
-    #[schemars(with = "Option<KeepAlive>")]
+    /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+    #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
     /// Of the request in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
@@ -40,13 +42,15 @@ pub(crate) struct EmbedBody {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "OllamaEmbeddingsRequest")]
 pub(crate) struct EmbeddingsBody {
-    /// The served model's name, with or without `:latest`; any other is a 404.
-    model: Option<String>,
+    /// A model on the machine, with or without `:latest`; the default one if it is missing.
+    #[serde(rename = "model")]
+    #[schemars(rename = "model")]
+    _model: Option<String>,
     prompt: String,
     #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
-    /// No effect: the served model stays loaded.
-    #[schemars(with = "Option<KeepAlive>")]
+    /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+    #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
     /// Of the request in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
@@ -66,7 +70,6 @@ enum Texts {
 
 /// Texts to embed, and the parameters.
 pub(super) struct OllamaEmbedding {
-    model: Option<String>,
     texts: Vec<String>,
     /// `None`: as many as the model has.
     pub dimensions: Option<usize>,
@@ -84,7 +87,6 @@ impl EmbeddingTask for EmbedTask {
 
     fn parse(body: &[u8]) -> Result<EmbedTask, ApiError> {
         let body: EmbedBody = openai::parse(body)?;
-        check_keep_alive(body.keep_alive.as_ref())?;
         Options::parse(body.options)?;
         let texts = match body.input {
             Texts::One(text) => vec![text],
@@ -97,13 +99,8 @@ impl EmbeddingTask for EmbedTask {
         if body.dimensions == Some(0) {
             return Err(ApiError::invalid("dimensions", "dimensions is 0; ask for at least one"));
         }
-        let (model, dimensions) = (body.model, body.dimensions);
-        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt)?;
-        Ok(EmbedTask(OllamaEmbedding { model, texts, dimensions, params }))
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.0.model.as_deref().map(model_name)
+        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt, body.keep_alive)?;
+        Ok(EmbedTask(OllamaEmbedding { texts, dimensions: body.dimensions, params }))
     }
 
     fn inputs(&self) -> Vec<PromptInput> {
@@ -120,15 +117,9 @@ impl EmbeddingTask for EmbeddingsTask {
 
     fn parse(body: &[u8]) -> Result<EmbeddingsTask, ApiError> {
         let body: EmbeddingsBody = openai::parse(body)?;
-        check_keep_alive(body.keep_alive.as_ref())?;
         Options::parse(body.options)?;
-        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt)?;
-        let (model, texts) = (body.model, vec![body.prompt]);
-        Ok(EmbeddingsTask(OllamaEmbedding { model, texts, dimensions: None, params }))
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.0.model.as_deref().map(model_name)
+        let params = params(body.priority.as_deref(), body.timeout, body.cache_salt, body.keep_alive)?;
+        Ok(EmbeddingsTask(OllamaEmbedding { texts: vec![body.prompt], dimensions: None, params }))
     }
 
     fn inputs(&self) -> Vec<PromptInput> {
@@ -144,11 +135,13 @@ fn params(
     priority: Option<&str>,
     timeout: Option<f64>,
     cache_salt: Option<String>,
+    keep_alive_field: Option<Value>,
 ) -> Result<EmbeddingParams, ApiError> {
     Ok(EmbeddingParams {
         pooling: None,
         priority: fields::priority(priority)?,
         timeout: fields::timeout(timeout)?,
         cache_salt: fields::cache_salt(cache_salt)?,
+        keep_alive: keep_alive(keep_alive_field)?,
     })
 }

@@ -26,6 +26,7 @@ use axum::{
 use serde_json::Value;
 
 use super::{app_state::AppState, openai::error::ApiError};
+use crate::keep_alive::KeepAlive;
 
 /// The version of Ollama's API whose requests are understood; editors require a minimum.
 const API_VERSION: &str = "0.13.0";
@@ -53,43 +54,16 @@ pub(super) fn admin_routes() -> Router<AppState> {
     Router::new().route("/api/pull", post(pull::pull))
 }
 
-/// A name without the tag that Ollama's clients add.
-fn model_name(name: &str) -> &str {
-    name.strip_suffix(":latest").unwrap_or(name)
-}
-
-/// `keep_alive`: seconds, or a duration such as `5m`. It changes nothing, for the served model
-/// stays loaded.
+/// `keep_alive`: seconds, or a duration such as `5m`; a negative one is for ever.
 ///
 /// # Errors
 /// 400: it is neither.
-fn check_keep_alive(keep_alive: Option<&Value>) -> Result<(), ApiError> {
-    match keep_alive {
-        None | Some(Value::Null | Value::Number(_)) => Ok(()),
-        Some(Value::String(text)) if is_duration(text) => Ok(()),
-        Some(_) => {
-            let message = "keep_alive must be a number of seconds, or a duration such as `5m`";
-            Err(ApiError::invalid("keep_alive", message))
-        }
-    }
-}
-
-/// Go's durations: numbers with units, or a number of seconds.
-fn is_duration(text: &str) -> bool {
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest.is_empty() || rest.parse::<f64>().is_ok_and(f64::is_finite) {
-        return !rest.is_empty();
-    }
-    while !rest.is_empty() {
-        let unit = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-        let next = unit.trim_start_matches(|c: char| c.is_alphabetic());
-        let (number, unit) = (&rest[..rest.len() - unit.len()], &unit[..unit.len() - next.len()]);
-        if number.parse::<f64>().is_err() || !["ns", "us", "µs", "ms", "s", "m", "h"].contains(&unit) {
-            return false;
-        }
-        rest = next;
-    }
-    true
+fn keep_alive(field: Option<Value>) -> Result<Option<KeepAlive>, ApiError> {
+    let wrong = |_| {
+        let message = "keep_alive must be a number of seconds, or a duration such as `5m`";
+        ApiError::invalid("keep_alive", message)
+    };
+    field.map(serde_json::from_value).transpose().map(Option::flatten).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -97,21 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keep_alive_is_a_number_or_a_duration() {
-        for text in ["0", "-1", "5m", "1h30m", "1.5h", "-1m", "250ms", "3600", "5"] {
-            assert!(is_duration(text), "{text}");
+    fn keep_alive_is_a_time_or_left_out() {
+        let is_some = |field: Value| keep_alive(Some(field)).map(|time| time.is_some());
+        assert_eq!(is_some(5.into()).ok(), Some(true));
+        assert_eq!(is_some("1h30m".into()).ok(), Some(true));
+        assert_eq!(is_some(Value::Null).ok(), Some(false));
+        for wrong in [Value::Bool(true), "5x".into(), "".into()] {
+            assert!(is_some(wrong).is_err());
         }
-        for text in ["", "m", "5 m", "5x", "1h30", "-", "inf", "NaN"] {
-            assert!(!is_duration(text), "{text}");
-        }
-        assert!(check_keep_alive(Some(&Value::Bool(true))).is_err());
-    }
-
-    #[test]
-    fn model_name_loses_only_the_usual_tag() {
-        assert_eq!(
-            ["merlin:latest", "merlin", "org/name:part"].map(model_name),
-            ["merlin", "merlin", "org/name:part"]
-        );
     }
 }

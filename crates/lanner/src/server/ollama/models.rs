@@ -1,19 +1,24 @@
-//! Routes about models: the served one in Ollama's words, and operations that are refused.
+//! Routes about models in Ollama's words, and operations that there are not.
 
-use std::sync::Arc;
-
-use axum::{Json, extract::State};
-use chat::tools::Dialect;
+use axum::{Extension, Json, extract::State};
+use chat::{FillInMiddle, Markers, Template, tools::Dialect};
 use ring::digest::{SHA256, digest};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{API_VERSION, answer::rfc3339, model_name};
-use crate::server::{
-    Server,
-    handlers::{Body, JsonBody},
-    openai::{self, error::ApiError},
+use super::{API_VERSION, answer::rfc3339};
+use crate::{
+    model_files,
+    server::{
+        Server,
+        app_state::AppState,
+        handlers::{Body, JsonBody, Threads},
+        models::{DiskModel, Listed, LoadedModel},
+        openai::{self, error::ApiError},
+        preparation::Lane,
+        unix_seconds,
+    },
 };
 
 /// The `expires_at` of a model that stays loaded.
@@ -22,7 +27,7 @@ const NEVER: &str = "9999-12-31T23:59:59Z";
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "OllamaShowRequest")]
 pub(crate) struct ShowBody {
-    /// The served model's name, with or without `:latest`; any other is a 404.
+    /// A model on the machine, with or without `:latest`; the default one if it is missing.
     model: Option<String>,
     /// The former name of `model`.
     name: Option<String>,
@@ -32,38 +37,109 @@ pub(super) async fn version() -> Json<Value> {
     Json(json!({ "version": API_VERSION }))
 }
 
-/// The models that requests can name: the served one.
-pub(super) async fn tags(State(server): State<Arc<Server>>) -> Json<Value> {
-    let mut model = summary(&server);
-    model["modified_at"] = rfc3339(server.created).into();
-    Json(json!({ "models": [model] }))
+/// The models that requests can name: loaded ones, and those that can be loaded.
+pub(super) async fn tags(
+    State(state): State<AppState>,
+    Extension(preparation): Threads,
+) -> Result<Json<Value>, ApiError> {
+    let list = move || Ok(state.list().iter().map(tag).collect::<Vec<Value>>());
+    let models = preparation.run(Lane::Waiting, list).await?;
+    Ok(Json(json!({ "models": models })))
+}
+
+fn tag(model: &Listed) -> Value {
+    match model {
+        Listed::Loaded(LoadedModel { server, .. }) => {
+            let mut tag = summary(server);
+            tag["modified_at"] = rfc3339(server.created).into();
+            tag
+        }
+        Listed::OnDisk(model, _) => json!({
+            "name": model.name,
+            "model": model.name,
+            "size": model.size,
+            "digest": pseudo_digest(&model.name, model.size),
+            "details": on_disk_details(model),
+            "modified_at": rfc3339(model.created),
+        }),
+    }
 }
 
 /// The models in memory.
-pub(super) async fn ps(State(server): State<Arc<Server>>) -> Json<Value> {
-    let mut model = summary(&server);
-    let info = server.model.engine.info();
-    model["expires_at"] = NEVER.into();
-    model["size_vram"] = info.weight_bytes.into();
-    model["context_length"] = info.context_length.into();
-    Json(json!({ "models": [model] }))
+pub(super) async fn ps(State(state): State<AppState>) -> Json<Value> {
+    let describe = |loaded: &LoadedModel| {
+        let mut model = summary(&loaded.server);
+        let info = loaded.server.model.engine.info();
+        model["expires_at"] =
+            loaded.expires_at(unix_seconds()).map_or_else(|| NEVER.to_owned(), rfc3339).into();
+        model["size_vram"] = info.weight_bytes.into();
+        model["context_length"] = info.context_length.into();
+        model
+    };
+    let models: Vec<Value> = state.registry().loaded().iter().map(describe).collect();
+    Json(json!({ "models": models }))
 }
 
-pub(super) async fn show(State(server): State<Arc<Server>>, body: Body) -> Result<Json<Value>, ApiError> {
+/// Describes a model without loading it.
+pub(super) async fn show(
+    State(state): State<AppState>,
+    Extension(preparation): Threads,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
     let JsonBody { received, .. } = body?;
-    let body: ShowBody = openai::parse(&received.bytes)?;
-    server.check_model(body.model.or(body.name).as_deref().map(model_name))?;
-    let model = &server.model;
-    Ok(Json(json!({
+    let ShowBody { model, name } = openai::parse(&received.bytes)?;
+    let name = model.or(name);
+    if let Some(model) = state.find_loaded(name.as_deref()) {
+        return Ok(Json(show_loaded(&model.server)));
+    }
+    let find = move || {
+        let name = name.unwrap_or_else(|| state.names().default_name());
+        let (model, _) = state.find_on_disk(&name).ok_or_else(|| state.unknown_model(&name))?;
+        Ok(show_on_disk(&model))
+    };
+    preparation.run(Lane::Waiting, find).await.map(Json)
+}
+
+fn show_loaded(server: &Server) -> Value {
+    json!({
         "modelfile": format!("FROM {}\n", server.name()),
-        "parameters": parameters(&server),
-        "template": model.template_source().unwrap_or_default(),
+        "parameters": parameters(server),
+        "template": server.model.template_source().unwrap_or_default(),
         "license": "",
         "modified_at": rfc3339(server.created),
-        "details": details(&server),
-        "model_info": model_info(&server),
-        "capabilities": capabilities(&server),
-    })))
+        "details": details(server),
+        "model_info": model_info(server),
+        "capabilities": capabilities(server),
+    })
+}
+
+/// Of what its small files tell.
+fn show_on_disk(model: &DiskModel) -> Value {
+    let template = model_files::template(&model.location).ok().flatten();
+    let tokenizer = model_files::tokenizer(&model.location).ok();
+    let (source, family) = (template.as_ref().map(Template::source).unwrap_or_default(), &model.family);
+    let dialect = tokenizer.as_ref().and_then(|tokenizer| Dialect::detect(source, tokenizer));
+    let capabilities = [
+        ("completion", true),
+        ("tools", dialect.is_some()),
+        ("thinking", Markers::detect(source).is_some()),
+        ("insert", tokenizer.as_ref().and_then(FillInMiddle::detect).is_some()),
+        ("embedding", model_files::pooling(&model.location).is_ok()),
+    ];
+    json!({
+        "modelfile": format!("FROM {}\n", model.name),
+        "parameters": "",
+        "template": source,
+        "license": "",
+        "modified_at": rfc3339(model.created),
+        "details": on_disk_details(model),
+        "model_info": {
+            "general.architecture": family,
+            "general.basename": model.name,
+            "lanner.tool_dialect": dialect.map(Dialect::name),
+        },
+        "capabilities": named(&capabilities),
+    })
 }
 
 pub(super) async fn delete() -> ApiError {
@@ -91,14 +167,14 @@ fn summary(server: &Server) -> Value {
         "name": server.name(),
         "model": server.name(),
         "size": server.model.engine.info().weight_bytes,
-        "digest": pseudo_digest(server),
+        "digest": pseudo_digest(server.name(), server.model.engine.info().weight_bytes as u64),
         "details": details(server),
     })
 }
 
 /// Stands for the digest that Ollama's models have: of the name and the size, not of the weights.
-fn pseudo_digest(server: &Server) -> String {
-    let identity = format!("{} {}", server.name(), server.model.engine.info().weight_bytes);
+fn pseudo_digest(name: &str, bytes: u64) -> String {
+    let identity = format!("{name} {bytes}");
     digest(&SHA256, identity.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -111,6 +187,17 @@ fn details(server: &Server) -> Value {
         "families": [info.model_type],
         "parameter_size": parameter_size(info.weights.parameters),
         "quantization_level": info.weights.format,
+    })
+}
+
+fn on_disk_details(model: &DiskModel) -> Value {
+    json!({
+        "parent_model": "",
+        "format": "safetensors",
+        "family": model.family,
+        "families": [model.family],
+        "parameter_size": "",
+        "quantization_level": model.format,
     })
 }
 
@@ -155,7 +242,12 @@ fn capabilities(server: &Server) -> Vec<&'static str> {
         ("insert", model.fills_in()),
         ("embedding", model.pooling.is_ok()),
     ];
-    all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
+    named(&all)
+}
+
+/// The names of those that it has.
+fn named(all: &[(&'static str, bool)]) -> Vec<&'static str> {
+    all.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect()
 }
 
 #[cfg(test)]

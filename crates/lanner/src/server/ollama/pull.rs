@@ -9,13 +9,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::model_name;
 use crate::{
     hub::{PullEvent, RepoName},
     server::{
         admin::ndjson,
         app_state::AppState,
         handlers::JsonBody,
+        models::untagged,
         openai::{self, error::ApiError, fields},
         protocol::Protocol,
         pulling::{PullLine, PullStream},
@@ -52,7 +52,7 @@ pub(super) async fn pull(State(state): State<AppState>, body: JsonBody) -> Resul
 /// A short name, or a repository of the hub with or without its host.
 fn repo(name: &str) -> Result<RepoName, ApiError> {
     let own = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
-    source::repo(model_name(own)).ok_or_else(|| {
+    source::repo(untagged(own)).ok_or_else(|| {
         let message = format!("{name} is not ORG/NAME[@REVISION][:PART], nor a short name");
         ApiError::invalid("model", message)
     })

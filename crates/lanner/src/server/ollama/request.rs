@@ -2,11 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, de::IgnoredAny};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{check_keep_alive, messages::openai_messages, model_name, options::Options};
+use super::{keep_alive, messages::openai_messages, options::Options};
 use crate::{
     conversation,
+    keep_alive::KeepAlive,
     model::Conversation,
     server::{
         openai::{
@@ -16,7 +17,7 @@ use crate::{
             error::ApiError,
             fields,
         },
-        schema::{ChatMessage, ChatTool, KeepAlive, OllamaFormatField, Refused, above_zero, words},
+        schema::{ChatMessage, ChatTool, KeepAliveField, OllamaFormatField, Refused, above_zero, words},
     },
 };
 
@@ -27,7 +28,7 @@ macro_rules! ollama_body {
         $(#[$meta])*
         pub struct $name {
             $($(#[$about])* $own: $own_type,)*
-            /// The served model's name, with or without `:latest`; any other is a 404.
+            /// A model on the machine, with or without `:latest`; the default one if it is missing.
             model: Option<String>,
             /// `json`, or a JSON Schema that the answer matches.
             #[schemars(with = "Option<OllamaFormatField>")]
@@ -39,8 +40,8 @@ macro_rules! ollama_body {
             /// Answer in lines of JSON.
             #[schemars(extend("default" = true))]
             stream: Option<bool>,
-            /// No effect: the served model stays loaded.
-            #[schemars(with = "Option<KeepAlive>")]
+            /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+            #[schemars(with = "Option<KeepAliveField>")]
             keep_alive: Option<Value>,
             /// Report log-probabilities of the content's tokens.
             #[schemars(extend("default" = false))]
@@ -54,22 +55,24 @@ macro_rules! ollama_body {
             /// Seconds from the request's arrival to the end of its answer. None by default.
             #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
             timeout: Option<f64>,
+            /// Requests share stored prefixes only with requests of the same salt.
             cache_salt: Option<String>,
         }
 
         impl $name {
             fn take_shared(&mut self) -> Result<SharedFields, ApiError> {
-                check_keep_alive(self.keep_alive.as_ref())?;
+                let keep_alive = keep_alive(self.keep_alive.take())?;
                 let options = Options::parse(self.options.take())?;
                 let max_tokens = options.max_tokens();
                 let mut fields = options.into_fields();
                 fields.extend([
-                    ("model".to_owned(), json!(self.model.as_deref().map(model_name))),
+                    ("model".to_owned(), self.model.take().into()),
                     ("format".to_owned(), self.format.take().into()),
                     ("stream".to_owned(), self.stream.unwrap_or(true).into()),
                     ("priority".to_owned(), self.priority.take().into()),
                     ("timeout".to_owned(), self.timeout.into()),
                     ("cache_salt".to_owned(), self.cache_salt.take().into()),
+                    ("ttl".to_owned(), keep_alive.map(KeepAlive::seconds).into()),
                 ]);
                 Ok(SharedFields { fields, max_tokens })
             }

@@ -1,6 +1,6 @@
 //! Routes that generate or embed.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use axum::{
     Extension, Json,
@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 
 use super::{
     answer::rfc3339,
-    check_keep_alive,
     embeddings::{EmbedTask, EmbeddingsTask},
     format::{ChatRoute, GenerateRoute, OllamaFormat, Route},
-    model_name,
+    keep_alive,
 };
 use crate::server::{
-    Server,
+    app_state::AppState,
     embedding::{embed as embeddings_of, normalized},
     embedding_routes::counted,
     handlers::{Body, Log, Threads, respond},
@@ -40,38 +39,40 @@ struct LoadBody {
 }
 
 pub(super) async fn chat(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    match load::<ChatRoute>(&server, &body)? {
+    match load::<ChatRoute>(&state, &body).await? {
         Some(loaded) => Ok(loaded.into_response()),
-        None => respond::<OllamaFormat<ChatRoute>>(server, &preparation, log, body).await,
+        None => respond::<OllamaFormat<ChatRoute>>(state, &preparation, log, body).await,
     }
 }
 
 pub(super) async fn generate(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    match load::<GenerateRoute>(&server, &body)? {
+    match load::<GenerateRoute>(&state, &body).await? {
         Some(loaded) => Ok(loaded.into_response()),
-        None => respond::<OllamaFormat<GenerateRoute>>(server, &preparation, log, body).await,
+        None => respond::<OllamaFormat<GenerateRoute>>(state, &preparation, log, body).await,
     }
 }
 
-/// The answer to a request without a prompt: the model is loaded already.
+/// The answer to a request without a prompt: the model is loaded, or with `keep_alive: 0` unloaded.
 ///
 /// # Errors
-/// 404: it names another model. 400: it asks to unload.
-fn load<R: Route>(server: &Server, body: &Body) -> Result<Option<Json<Value>>, ApiError> {
+/// 404: there is no such model. 400: it is pinned. Others: it cannot be loaded.
+async fn load<R: Route>(state: &AppState, body: &Body) -> Result<Option<Json<Value>>, ApiError> {
     let Ok(body) = body else { return Ok(None) };
     let bytes = &body.received.bytes;
     let request = (bytes.len() <= LONGEST_LOAD).then(|| serde_json::from_slice(bytes).ok()).flatten();
-    let Some(LoadBody { model, messages, prompt, suffix, keep_alive }) = request else { return Ok(None) };
+    let Some(LoadBody { model, messages, prompt, suffix, keep_alive: time }) = request else {
+        return Ok(None);
+    };
     let is_empty = |text: Option<String>| text.is_none_or(|text| text.is_empty());
     let has_prompt = match R::IS_CHAT {
         true => messages.is_some_and(|messages| !messages.is_empty()),
@@ -80,17 +81,20 @@ fn load<R: Route>(server: &Server, body: &Body) -> Result<Option<Json<Value>>, A
     if has_prompt {
         return Ok(None);
     }
-    server.check_model(model.as_deref().map(model_name))?;
-    check_keep_alive(keep_alive.as_ref())?;
-    if keep_alive.is_some_and(|time| time == 0 || time == 0.0 || time == "0") {
-        let message = "the served model cannot be unloaded; `POST /v1/models/load` replaces it";
-        return Err(ApiError::invalid("keep_alive", message).code("unsupported_operation"));
-    }
+    let (time, model) = (keep_alive(time)?, model.as_deref());
+    let (name, reason) = match time.filter(|time| time.is_zero()) {
+        Some(_) => (unload(state, model)?, "unload"),
+        None => {
+            let lease = state.lease(model).await?;
+            time.into_iter().for_each(|time| lease.set_keep_alive(time));
+            (lease.name().to_owned(), "load")
+        }
+    };
     let mut loaded = json!({
-        "model": server.name(),
+        "model": name,
         "created_at": rfc3339(unix_seconds()),
         "done": true,
-        "done_reason": "load",
+        "done_reason": reason,
     });
     match R::IS_CHAT {
         true => loaded["message"] = json!({ "role": "assistant", "content": "" }),
@@ -99,16 +103,36 @@ fn load<R: Route>(server: &Server, body: &Body) -> Result<Option<Json<Value>>, A
     Ok(Some(Json(loaded)))
 }
 
+/// Unloads a model that is not pinned; returns its name.
+fn unload(state: &AppState, model: Option<&str>) -> Result<String, ApiError> {
+    let Some(lease) = state.loaded(model) else {
+        let name = model.map_or_else(|| state.names().default_name(), str::to_owned);
+        return match state.find_on_disk(&name) {
+            Some((model, _)) => Ok(model.name),
+            None => Err(state.unknown_model(&name)),
+        };
+    };
+    if state.registry().retention(&lease).is_some_and(|retention| retention.pinned) {
+        let message = format!(
+            "{} is pinned; `POST /v1/models/unload` unloads it, and `--no-pin` lets it expire",
+            lease.name()
+        );
+        return Err(ApiError::invalid("keep_alive", message).code("model_pinned"));
+    }
+    state.registry().remove(&lease);
+    Ok(lease.name().to_owned())
+}
+
 pub(super) async fn embed(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log.clone(), async {
+    counted(&state, log.clone(), async {
         let started = Instant::now();
-        let (EmbedTask(request), embeddings) =
-            embeddings_of::<EmbedTask>(&server, &preparation, &log, body).await?;
+        let (server, EmbedTask(request), embeddings) =
+            embeddings_of::<EmbedTask>(&state, &preparation, &log, body).await?;
         let most = embeddings.first().map_or(usize::MAX, |embedding| embedding.values.len());
         let dimensions = request.dimensions.unwrap_or(most);
         if dimensions > most {
@@ -131,13 +155,13 @@ pub(super) async fn embed(
 }
 
 pub(super) async fn embeddings(
-    State(server): State<Arc<Server>>,
+    State(state): State<AppState>,
     Extension(preparation): Threads,
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    counted(&server, log.clone(), async {
-        let (_, embeddings) = embeddings_of::<EmbeddingsTask>(&server, &preparation, &log, body).await?;
+    counted(&state, log.clone(), async {
+        let (_, _, embeddings) = embeddings_of::<EmbeddingsTask>(&state, &preparation, &log, body).await?;
         let embedding = embeddings.first().map(|embedding| normalized(&embedding.values, usize::MAX));
         Ok(Json(json!({ "embedding": embedding.unwrap_or_default() })).into_response())
     })

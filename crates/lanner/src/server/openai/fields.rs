@@ -14,7 +14,10 @@ use super::{
     error::ApiError,
     params::{Idempotency, Reply},
 };
-use crate::server::schema::{each_number, words};
+use crate::{
+    keep_alive::KeepAlive,
+    server::schema::{each_number, words},
+};
 
 pub(crate) const MAX_CHOICES: usize = 16;
 pub(crate) const MAX_STOP_STRINGS: usize = 16;
@@ -120,6 +123,16 @@ pub fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
             Err(ApiError::invalid("cache_salt", message))
         }
         salt => Ok(salt),
+    }
+}
+
+/// LM Studio's name: seconds that the model stays loaded after the request; a negative number is
+/// for ever.
+pub fn ttl(seconds: Option<f64>) -> Result<Option<KeepAlive>, ApiError> {
+    let Some(seconds) = seconds else { return Ok(None) };
+    match KeepAlive::from_seconds(seconds) {
+        Some(keep_alive) => Ok(Some(keep_alive)),
+        None => Err(ApiError::invalid("ttl", format!("ttl is {seconds:?}; it must be a number of seconds"))),
     }
 }
 

@@ -8,9 +8,11 @@ use crate::server::idempotency::Fingerprint;
 
 /// Fields that may differ when a request is sent again: they change how it is run and sent, not
 /// what is generated.
-const INCIDENTAL: [&str; 8] = [
+const INCIDENTAL: [&str; 10] = [
     "idempotency_key",
     "cache_ttl_ms",
+    "ttl",
+    "keep_alive",
     "stream",
     "stream_options",
     "return_progress",

@@ -6,7 +6,7 @@ use chat::tools::ToolSet;
 use engine::{ModelInfo, Priority, Speculate};
 
 use super::constraint::AnswerFormat;
-use crate::sampling::Overrides;
+use crate::{keep_alive::KeepAlive, sampling::Overrides};
 
 /// A request in which every field is valid.
 #[derive(Debug, PartialEq)]
@@ -16,12 +16,14 @@ pub struct ValidRequest<P> {
     pub prompts: P,
     pub params: GenerateParams,
     pub idempotency: Option<Idempotency>,
+    /// How long the model stays loaded afterwards; `None`: as before.
+    pub keep_alive: Option<KeepAlive>,
 }
 
 impl<P> ValidRequest<P> {
     pub fn map<Q>(self, prompts: impl FnOnce(P) -> Q) -> ValidRequest<Q> {
-        let ValidRequest { model, prompts: from, params, idempotency } = self;
-        ValidRequest { model, prompts: prompts(from), params, idempotency }
+        let ValidRequest { model, prompts: from, params, idempotency, keep_alive } = self;
+        ValidRequest { model, prompts: prompts(from), params, idempotency, keep_alive }
     }
 }
 

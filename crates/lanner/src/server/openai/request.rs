@@ -21,7 +21,7 @@ macro_rules! request_body {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$about:meta])* $own:ident: $own_type:ty,)* }) => {
         request_body! {
             @with_shared [$(#[$meta])*] $name { $($(#[$about])* $own: $own_type,)* }
-            /// The served model's name; any other is a 404.
+            /// A model on the machine; the default one if it is missing.
             model: String,
             /// Maximum number of new tokens.
             max_tokens: usize,
@@ -109,6 +109,8 @@ macro_rules! request_body {
             #[schemars(range(max = crate::server::openai::fields::MAX_TTL))]
             #[schemars(extend("default" = crate::server::openai::fields::MAX_TTL))]
             cache_ttl_ms: u64,
+            /// LM Studio's: seconds that the model stays loaded afterwards; negative: for ever.
+            ttl: f64,
             /// Requests share stored prefixes only with requests of the same salt.
             cache_salt: String,
             /// llama.cpp's: report the prompt's progress. Only with `stream: true`.
@@ -231,6 +233,7 @@ impl SharedFields {
                 cache_salt: fields::cache_salt(self.cache_salt)?,
             },
             idempotency: fields::idempotency(self.idempotency_key, self.cache_ttl_ms)?,
+            keep_alive: fields::ttl(self.ttl)?,
         })
     }
 }

@@ -14,7 +14,7 @@ const MAX_DOCUMENTS: usize = 1000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct RerankRequest {
-    /// The served model's name; any other is a 404.
+    /// A model on the machine; the default one if it is missing.
     model: Option<String>,
     #[schemars(length(min = 1))]
     query: String,
@@ -45,6 +45,8 @@ pub struct RerankRequest {
     #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
+    /// LM Studio's: seconds that the model stays loaded afterwards; negative: for ever.
+    ttl: Option<f64>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -102,6 +104,7 @@ impl TryFrom<RerankRequest> for ValidRerankRequest {
                 priority: fields::priority(request.priority.as_deref())?,
                 timeout: fields::timeout(request.timeout)?,
                 cache_salt: fields::cache_salt(request.cache_salt)?,
+                keep_alive: fields::ttl(request.ttl)?,
             },
         })
     }
@@ -120,10 +123,6 @@ impl EmbeddingTask for ValidRerankRequest {
 
     fn parse(body: &[u8]) -> Result<ValidRerankRequest, ApiError> {
         parse::<RerankRequest>(body)?.try_into()
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
     }
 
     /// The query, then the documents.

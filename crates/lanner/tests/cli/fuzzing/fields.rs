@@ -392,7 +392,7 @@ pub(super) const MODEL: [Field; 2] = [
 /// A route with a body, its fields, and the fields of every request, which keep the answer short.
 pub(super) type Posted = (&'static str, Vec<Field>, &'static [&'static str]);
 
-pub(super) fn posted() -> [Posted; 17] {
+pub(super) fn posted() -> [Posted; 18] {
     let [chat, completions] = [&CHAT[..], &COMPLETIONS[..]].map(|own| [own, &COMMON[..]].concat());
     let [ollama_chat, ollama_generate] =
         [&OLLAMA_CHAT[..], &OLLAMA_GENERATE[..]].map(|own| [own, &OLLAMA[..]].concat());
@@ -404,6 +404,7 @@ pub(super) fn posted() -> [Posted; 17] {
         ("/v1/responses", RESPONSES.to_vec(), &["input", "max_output_tokens", "timeout"]),
         ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
         ("/v1/models/load", MODEL.to_vec(), &["model"]),
+        ("/v1/models/unload", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
         ("/v1/messages", MESSAGES.to_vec(), &["messages", "max_tokens", "timeout"]),
         ("/v1/messages/count_tokens", MESSAGES.to_vec(), &["messages"]),

@@ -10,7 +10,7 @@ use ::chat::{Template, Tokenizer};
 use engine::{Memory, ModelInfo, Request, Sampling, WeightSummary, scripted};
 use lanner::{
     cli::VolatilePrefix,
-    config::{ApiKeys, CorsOrigin, ModelConfig, ServeConfig, Timeouts},
+    config::{ApiKeys, CorsOrigin, ModelConfig, RegistryConfig, ServeConfig, Timeouts},
     hub::HubConfig,
     model::Model,
     server::{self, AppState, Server},
@@ -50,6 +50,8 @@ pub(crate) struct Setup {
     pub models: ModelConfig,
     pub body_limit: usize,
     pub admin: bool,
+    /// Which models are loaded, and for how long.
+    pub registry: RegistryConfig,
     pub max_connections: u32,
     pub timeouts: Timeouts,
 }
@@ -69,6 +71,7 @@ impl Default for Setup {
             models: models(no_hub()),
             body_limit: 2 << 20,
             admin: true,
+            registry: RegistryConfig { pin: true, load_by_name: true, ..RegistryConfig::default() },
             max_connections: 512,
             timeouts: Timeouts::default(),
         }
@@ -127,6 +130,7 @@ impl Setup {
             allowed_hosts: self.allowed_hosts,
             cors_origins: self.cors_origins,
             body_limit: self.body_limit,
+            registry: RegistryConfig { load_by_name: self.admin, ..self.registry },
             admin: self.admin,
             max_connections: self.max_connections,
             timeouts: self.timeouts,
@@ -135,7 +139,7 @@ impl Setup {
         let runtime = Runtime::new().unwrap();
         let listener = runtime.block_on(TcpListener::bind(config.address)).unwrap();
         let address = listener.local_addr().unwrap();
-        let host = AppState::new(Server::new(model, None), self.models, None);
+        let host = AppState::new(Server::new(model, None), self.models, config.registry.clone());
         let served = host.clone();
         runtime.spawn(async move { server::serve(listener, served, &config).await });
         TestServer { address, host, requests, _runtime: runtime }

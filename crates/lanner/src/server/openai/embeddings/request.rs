@@ -29,7 +29,7 @@ const MEAN: &str = "mean";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct EmbeddingRequest {
-    /// The served model's name; any other is a 404.
+    /// A model on the machine; the default one if it is missing.
     model: Option<String>,
     /// Texts or token ids.
     input: PromptField,
@@ -52,6 +52,8 @@ pub struct EmbeddingRequest {
     #[schemars(transform = above_zero(fields::MAX_TIMEOUT))]
     timeout: Option<f64>,
     cache_salt: Option<String>,
+    /// LM Studio's: seconds that the model stays loaded afterwards; negative: for ever.
+    ttl: Option<f64>,
 }
 
 /// A request in which every field is valid.
@@ -102,6 +104,7 @@ impl TryFrom<EmbeddingRequest> for ValidEmbeddingRequest {
                 priority: fields::priority(request.priority.as_deref())?,
                 timeout: fields::timeout(request.timeout)?,
                 cache_salt: fields::cache_salt(request.cache_salt)?,
+                keep_alive: fields::ttl(request.ttl)?,
             },
         })
     }
@@ -112,10 +115,6 @@ impl EmbeddingTask for ValidEmbeddingRequest {
 
     fn parse(body: &[u8]) -> Result<ValidEmbeddingRequest, ApiError> {
         openai::parse::<EmbeddingRequest>(body)?.try_into()
-    }
-
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
     }
 
     fn inputs(&self) -> Vec<PromptInput> {

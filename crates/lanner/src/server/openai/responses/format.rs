@@ -66,7 +66,7 @@ impl ApiFormat for ResponsesFormat {
     const PROMPT: &'static str = "input";
 
     fn attach(prompt: &mut ResponsesPrompt, server: &Server, tenant: &Tenant) -> Result<(), ApiError> {
-        prompt.resolve(&server.responses, tenant)
+        prompt.resolve(&server.common.responses, tenant)
     }
 
     fn prepare(
