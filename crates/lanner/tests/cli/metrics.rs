@@ -229,6 +229,7 @@ fn requests_are_counted_by_outcome() {
                 _ => token(crate::support::server::IM_END),
             }
         });
+    const TEXT: &str = "Content-Type: text/plain\r\n";
     let ask = |body: Value| server.complete(&body).status;
     assert_eq!(ask(json!({ "prompt": "a", "max_tokens": 2 })), 200);
     assert_eq!(ask(json!({ "prompt": "a", "max_tokens": 2, "stream": true })), 200);
@@ -237,7 +238,7 @@ fn requests_are_counted_by_outcome() {
     assert_eq!(ask(json!({ "prompt": "a", "n": 99 })), 400);
     assert_eq!(ask(json!({ "prompt": "a", "model": "other" })), 404);
     assert_eq!(client::post_raw(server.address, "/v1/completions", b"{").status, 400);
-    assert_eq!(client::request(server.address, "POST /v1/completions", "", b"{}").status, 415);
+    assert_eq!(client::request(server.address, "POST /v1/completions", TEXT, b"{}").status, 415);
     assert_eq!(ask(json!({ "prompt": "!" })), 500);
     assert_eq!(ask(json!({ "prompt": "!", "stream": true })), 200, "it fails later");
     assert_eq!(ask(json!({ "prompt": "a", "max_tokens": 400, "timeout": 0.02 })), 504);

@@ -53,27 +53,51 @@ struct EngineActivity {
     since_s: Option<f64>,
 }
 
-/// The served models.
+/// The models on this machine and their states.
 #[derive(JsonSchema)]
 pub(crate) struct ModelListAnswer {
     object: String,
     data: Vec<ModelAnswer>,
 }
 
-/// A served model.
+/// A model. Loaded ones have `pinned`, `expires_at`, `context_length`, `max_model_len`,
+/// `tool_dialect` and `memory`; the others `size_bytes`, `family` and `format`.
 #[derive(JsonSchema)]
 pub(crate) struct ModelAnswer {
     id: String,
     object: String,
-    /// When it was ready, in seconds since the Unix epoch.
+    /// When it was ready, or downloaded, in seconds since the Unix epoch.
     created: u64,
     owned_by: String,
-    context_length: usize,
+    #[schemars(transform = words(["loaded", "loading", "on_disk"]))]
+    state: String,
+    /// Whether it answers requests without a name.
+    default: bool,
+    aliases: Vec<String>,
+    /// Whether it stays loaded until it is unloaded by name.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    pinned: Option<bool>,
+    /// When it leaves if no request uses it, in seconds since the Unix epoch; null: never.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    context_length: Option<usize>,
     /// vLLM's name of `context_length`.
-    max_model_len: usize,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<usize>,
     /// How the model writes calls; null if it has no tools.
+    #[schemars(skip_serializing_if = "Option::is_none")]
     tool_dialect: Option<String>,
-    memory: ModelMemory,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    memory: Option<ModelMemory>,
+    /// Bytes of its files.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    family: Option<String>,
+    /// Format of the weights.
+    #[schemars(skip_serializing_if = "Option::is_none")]
+    format: Option<String>,
 }
 
 /// A model that was loaded.
@@ -82,6 +106,15 @@ pub(crate) struct LoadAnswer {
     #[schemars(flatten)]
     model: ModelAnswer,
     load_seconds: f64,
+}
+
+/// A model that was unloaded.
+#[derive(JsonSchema)]
+pub(crate) struct UnloadAnswer {
+    id: String,
+    object: String,
+    #[schemars(transform = words(["on_disk"]))]
+    state: String,
 }
 
 /// Where memory goes, in bytes.

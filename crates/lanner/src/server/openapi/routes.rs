@@ -7,13 +7,13 @@ use super::{
         CacheAnswer, CancelAnswer, CountAnswer, DeleteAnswer, DetokenizeAnswer, HealthAnswer,
         InputItemsAnswer, LoadAnswer, ModelAnswer, ModelListAnswer, OllamaEmbedAnswer, OllamaEmbeddingAnswer,
         OllamaModelsAnswer, OllamaPullLine, OllamaShowAnswer, PullAnswer, PullProgressLine, StatsAnswer,
-        TemplateAnswer, TokenizeAnswer, TokenizerAnswer, VersionAnswer,
+        TemplateAnswer, TokenizeAnswer, TokenizerAnswer, UnloadAnswer, VersionAnswer,
     },
     operation::{NDJSON, Operation, SSE},
     statuses::{ADMIN, ENGINE, LOAD, MODEL, NOT_FOUND, PULL, UNHEALTHY},
 };
 use crate::server::{
-    admin::{LoadRequest, PullRequest},
+    admin::{LoadRequest, PullRequest, UnloadRequest},
     anthropic::{self, MessagesRequest},
     ollama::{ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, Line, PullBody, ShowBody},
     openai::{
@@ -187,10 +187,14 @@ fn models() -> Vec<Operation> {
             "Describes a model; its name may have slashes.",
         )
         .fails(MODEL),
-        Operation::json::<LoadAnswer>("post", "/v1/models/load", "Serves another model that is downloaded.")
+        Operation::json::<LoadAnswer>("post", "/v1/models/load", "Loads a model that is on this machine.")
             .takes::<LoadRequest>(json!({ "model": "ORG/NAME" }))
             .fails(ADMIN)
             .fails(LOAD),
+        Operation::json::<UnloadAnswer>("post", "/v1/models/unload", "Unloads a model; its requests finish.")
+            .takes::<UnloadRequest>(json!({ "model": "ORG/NAME" }))
+            .fails(ADMIN)
+            .fails(MODEL),
         Operation::json::<PullAnswer>("post", "/v1/models/pull", "Downloads a model.")
             .takes::<PullRequest>(json!({ "model": "ORG/NAME" }))
             .streams::<PullProgressLine>(NDJSON)

@@ -83,7 +83,7 @@ pub(super) const VALUES: [&str; 30] = [
 ];
 
 /// Fields of both completion routes.
-pub(super) const COMMON: [Field; 37] = [
+pub(super) const COMMON: [Field; 38] = [
     ("model", &[r#""default""#, "null"], &[r#""merlin""#, r#""gpt-4""#, r#""../..""#]),
     ("max_tokens", &["1", "2", "3"], &["0", "8191", "8192", "1000000"]),
     ("temperature", &["0", "0.7", "1", "100"], &["1e-30", "100.1", "-1e-30"]),
@@ -129,6 +129,7 @@ pub(super) const COMMON: [Field; 37] = [
     ),
     ("cache_ttl_ms", &["0", "10"], &["60001"]),
     ("cache_salt", &[r#""s""#, "null"], &[]),
+    ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
     ("stop_token_ids", &["[]", "[5,6]"], &["[-1]", "[4294967296]"]),
     (
         "response_format",
@@ -241,7 +242,8 @@ pub(super) const COMPLETIONS: [Field; 6] = [
     ("logprobs", &["0", "2"], &["20", "21"]),
 ];
 
-pub(super) const EMBEDDINGS: [Field; 8] = [
+pub(super) const EMBEDDINGS: [Field; 9] = [
+    ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
     (
         "input",
         &[r#""The owl""#, "[5,6,7]", r#"["a","b"]"#, "[[1],[2,3]]"],
@@ -357,13 +359,21 @@ pub(super) const MESSAGES: [Field; 22] = [
     ("timeout", &["0.3"], &["1e-9", "-1"]),
 ];
 
-pub(super) const RERANK: [Field; 6] = [
+pub(super) const RERANK: [Field; 7] = [
+    ("ttl", &["null", "300", "-1"], &["0", "1e300"]),
     ("query", &[r#""owls""#], &[r#""""#]),
     ("documents", &[r#"["a","b"]"#, r#"[{"text":"a"}]"#], &["[]", "[{}]", r#"["a",{"text":7}]"#, r#"[""]"#]),
     ("top_n", &["1", "9"], &["0"]),
     ("return_documents", &["true", "false"], &[]),
     ("max_tokens_per_doc", &["null"], &["5"]),
     ("timeout", &["0.3"], &["1e-9"]),
+];
+
+/// How a model is loaded.
+const LOAD: [Field; 3] = [
+    ("replace", &["true", "false", "null"], &[]),
+    ("keep_alive", &["300", r#""5m""#, r#""forever""#], &["0", r#""soon""#]),
+    ("pin", &["true", "false"], &[]),
 ];
 
 /// Names of models, none of which exists locally; nothing is downloaded.
@@ -403,7 +413,7 @@ pub(super) fn posted() -> [Posted; 18] {
         ("/v1/embeddings", EMBEDDINGS.to_vec(), &["input", "timeout"]),
         ("/v1/responses", RESPONSES.to_vec(), &["input", "max_output_tokens", "timeout"]),
         ("/v1/rerank", RERANK.to_vec(), &["query", "documents", "timeout"]),
-        ("/v1/models/load", MODEL.to_vec(), &["model"]),
+        ("/v1/models/load", [&MODEL[..], &LOAD[..]].concat(), &["model"]),
         ("/v1/models/unload", MODEL.to_vec(), &["model"]),
         ("/v1/models/pull", MODEL.to_vec(), &["model"]),
         ("/v1/messages", MESSAGES.to_vec(), &["messages", "max_tokens", "timeout"]),
