@@ -27,7 +27,7 @@ pub(crate) struct EmbedBody {
     dimensions: Option<usize>,
     #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
-    /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+    /// How long the model stays loaded afterwards; negative: for ever.
     #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
     /// Of the request in the queue.
@@ -49,7 +49,7 @@ pub(crate) struct EmbeddingsBody {
     prompt: String,
     #[schemars(with = "Option<Options>")]
     options: Option<Map<String, Value>>,
-    /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+    /// How long the model stays loaded afterwards; negative: for ever.
     #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
     /// Of the request in the queue.

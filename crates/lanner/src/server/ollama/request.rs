@@ -40,7 +40,7 @@ macro_rules! ollama_body {
             /// Answer in lines of JSON.
             #[schemars(extend("default" = true))]
             stream: Option<bool>,
-            /// How long the model stays loaded afterwards; negative: for ever. By default as before.
+            /// How long the model stays loaded afterwards; negative: for ever.
             #[schemars(with = "Option<KeepAliveField>")]
             keep_alive: Option<Value>,
             /// Report log-probabilities of the content's tokens.
