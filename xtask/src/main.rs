@@ -107,9 +107,10 @@ fn dist() -> Result<(), String> {
     let wheel = mlx.parent().ok_or("MLX lies in no folder")?;
     for folder in fs::read_dir(wheel).map_err(|e| e.to_string())?.flatten() {
         let name = folder.file_name().to_string_lossy().into_owned();
-        let from = if name == "mlx" { folder.path().join("lib") } else { folder.path() };
-        let to = if name == "mlx" { root.join("lib/mlx/lib") } else { root.join("lib").join(&name) };
-        if name == "mlx" || name.ends_with(".libs") {
+        let is_mlx = folder.path().file_name() == mlx.file_name();
+        let from = if is_mlx { folder.path().join("lib") } else { folder.path() };
+        let to = if is_mlx { root.join("lib/mlx/lib") } else { root.join("lib").join(&name) };
+        if is_mlx || name.ends_with(".libs") {
             for file in
                 fs::read_dir(&from).map_err(|e| e.to_string())?.flatten().filter(|f| f.path().is_file())
             {

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Crates and their allowed dependencies.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("files", &[]),
     ("amx-emulator", &[]),
     ("kernels", &["amx-emulator"]),
@@ -19,9 +19,8 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("nn", &["mlx", "kernels"]),
     ("engine", &["nn", "mlx", "kernels", "files"]),
     ("chat", &["files"]),
-    ("vision", &["files"]),
     // The program names MLX only to learn where its library is.
-    ("lanner", &["engine", "chat", "vision", "files", "mlx"]),
+    ("lanner", &["engine", "chat", "files", "mlx"]),
 ];
 /// A file may import files of its own layer and lower ones.
 const FLOORS: [Floors; 1] = [Floors { name: "engine", folders: &[("api", 0), ("engine_loop", 2)], other: 1 }];

@@ -10,13 +10,15 @@ use crate::{Error, Result};
 /// Invalid syntax (the message names the line), or no rule `root`.
 pub(super) fn to_lark(gbnf: &str) -> Result<String> {
     let (mut lark, mut rest, mut depth) = (String::new(), gbnf, 0usize);
+    // Whether a repetition such as `{2,3}` is open.
+    let mut repeats = false;
     while let Some(first) = rest.chars().next() {
         let (written, length) = match first {
             '#' => (String::new(), rest.find('\n').unwrap_or(rest.len())),
             '"' => literal(rest).ok_or_else(|| wrong(gbnf, rest, "this string does not end"))?,
             '[' => class(rest).ok_or_else(|| wrong(gbnf, rest, "this class of characters does not end"))?,
             '.' => ("/(.|\\n)/".to_owned(), 1),
-            c if is_name(c) && !starts_repetition(&lark) => rule(rest, depth == 0 && !lark.ends_with("| ")),
+            c if is_name(c) && !repeats => rule(rest, depth == 0 && !lark.ends_with("| ")),
             c if c.is_whitespace() => {
                 (if lark.ends_with([' ', '\n']) { "" } else { " " }.to_owned(), c.len_utf8())
             }
@@ -24,7 +26,8 @@ pub(super) fn to_lark(gbnf: &str) -> Result<String> {
                 match c {
                     '(' => depth += 1,
                     ')' => depth = depth.saturating_sub(1),
-                    '|' | '*' | '+' | '?' | '{' | '}' | ',' | '0'..='9' => {}
+                    '{' | '}' => repeats = c == '{',
+                    '|' | '*' | '+' | '?' | ',' | '0'..='9' => {}
                     other => return Err(wrong(gbnf, rest, &format!("`{other}` is not expected"))),
                 }
                 (c.to_string(), c.len_utf8())
@@ -37,12 +40,6 @@ pub(super) fn to_lark(gbnf: &str) -> Result<String> {
         true => Ok(lark),
         false => Err(Error::Grammar("it has no rule `root`".into())),
     }
-}
-
-/// Whether a repetition such as `{2,3}` is open at the end of `lark`.
-fn starts_repetition(lark: &str) -> bool {
-    let open = lark.rfind('{');
-    open.is_some_and(|open| !lark[open..].contains('}'))
 }
 
 fn is_name(c: char) -> bool {
@@ -128,6 +125,6 @@ fn character(text: &str) -> Option<(char, usize)> {
 
 /// An error in the line of `gbnf` where `rest` begins.
 fn wrong(gbnf: &str, rest: &str, message: &str) -> Error {
-    let line = gbnf[..gbnf.len() - rest.len()].lines().count().max(1);
+    let line = gbnf[..gbnf.len() - rest.len()].matches('\n').count() + 1;
     Error::Grammar(format!("line {line}: {message}"))
 }

@@ -154,7 +154,10 @@ fn join(budget: &Budget, separator: Option<&Value>, list: &Value) -> Result<(), 
     items(budget, list)?;
     let between = list.len().unwrap_or(0).saturating_mul(separator);
     let bytes = usize::try_from(budget.measure(list)?).unwrap_or(usize::MAX);
-    budget.string(bytes.saturating_add(between).min(bytes.saturating_mul(8).saturating_add(between)))
+    // Items of other types are printed, with escapes.
+    let texts = list.as_str().is_some()
+        || list.try_iter().is_ok_and(|mut items| items.all(|item| item.as_str().is_some()));
+    budget.string(bytes.saturating_mul(if texts { 1 } else { 8 }).saturating_add(between))
 }
 
 fn indent(budget: &Budget, value: &Value, args: &[Value]) -> Result<(), Error> {

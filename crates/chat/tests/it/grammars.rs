@@ -148,11 +148,24 @@ other-item ::= [-x] "\u00e4"
         }
     }
     let (_, grammars) = grammars();
-    for (gbnf, part) in
-        [("root ::= \"a", "line 1"), ("x ::= \"a\"", "no rule `root`"), ("root ::= a\n  ;", "line 2")]
-    {
+    for (gbnf, part) in [
+        ("root ::= \"a", "line 1"),
+        ("x ::= \"a\"", "no rule `root`"),
+        ("root ::= a\n  ;", "line 2"),
+        ("root ::= a\n\n;", "line 3"),
+    ] {
         let error = grammars.compile(&Source::Gbnf(gbnf.into()), &Start::default()).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn gbnf_literal_with_a_brace_opens_no_repetition() {
+    let gbnf = r#"root ::= "{" item{1,2} "}" [{] end
+item ::= "a"
+end ::= "z""#;
+    for text in at_once(Source::Gbnf(gbnf.into())) {
+        assert!(["{a}{z", "{aa}{z"].contains(&&text[..]), "{text}");
     }
 }
 

@@ -80,7 +80,7 @@ impl Run {
     ) -> Option<Run> {
         let mut by_speed: Vec<&Sample> = samples.iter().collect();
         by_speed.sort_by(|a, b| a.decode.unwrap_or(0.0).total_cmp(&b.decode.unwrap_or(0.0)));
-        let middle = *by_speed.get((samples.len() - 1) / 2)?;
+        let middle = *by_speed.get(samples.len().checked_sub(1)? / 2)?;
         let mut kernels = middle.kernels.clone();
         let time = |kernel: &Kernel| kernel.generated.unwrap_or(kernel.prompt);
         kernels.sort_by(|a, b| time(b).total_cmp(&time(a)));

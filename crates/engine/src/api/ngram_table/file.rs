@@ -62,6 +62,15 @@ pub(super) struct TableWriter {
     file: BufWriter<File>,
     hash: blake3::Hasher,
     entries: u64,
+    is_complete: bool,
+}
+
+impl Drop for TableWriter {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
 }
 
 impl TableWriter {
@@ -69,7 +78,8 @@ impl TableWriter {
         let partial = with_extension(path, "partial");
         let mut file = BufWriter::new(File::create(&partial)?);
         file.write_all(&[b' '; HEADER])?;
-        Ok(TableWriter { path: path.into(), partial, file, hash: blake3::Hasher::new(), entries: 0 })
+        let hash = blake3::Hasher::new();
+        Ok(TableWriter { path: path.into(), partial, file, hash, entries: 0, is_complete: false })
     }
 
     /// Entries come in ascending order.
@@ -94,6 +104,7 @@ impl TableWriter {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
         fs::rename(&self.partial, &self.path)?;
+        self.is_complete = true;
         Ok(info)
     }
 }

@@ -33,8 +33,9 @@ pub(super) fn openai_messages(mut messages: Vec<Value>) -> Result<Vec<Value>, Ap
                 Some(given) => given == id,
                 None => name.as_ref().is_none_or(|name| name == called),
             };
-            let at = pending.iter().position(answers).unwrap_or(0);
-            if let Some((id, called)) = pending.remove(at) {
+            // A name that no call has may still be meant for the next one; another id is not.
+            let at = pending.iter().position(answers).or(given.is_none().then_some(0));
+            if let Some((id, called)) = at.and_then(|at| pending.remove(at)) {
                 message.entry("tool_call_id").or_insert(json!(id));
                 message.insert("name".into(), name.unwrap_or(called));
             }
@@ -72,6 +73,19 @@ mod tests {
             messages[3],
             json!({ "role": "tool", "name": "f", "content": "8", "tool_call_id": "call00001" })
         );
+    }
+
+    #[test]
+    fn result_of_an_unknown_call_leaves_the_calls_to_their_results() {
+        let call = json!({ "id": "a", "function": { "name": "f", "arguments": {} } });
+        let messages = openai_messages(vec![
+            json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
+            json!({ "role": "tool", "tool_call_id": "b", "content": "7" }),
+            json!({ "role": "tool", "tool_call_id": "a", "content": "8" }),
+        ])
+        .unwrap();
+        assert_eq!(messages[1], json!({ "role": "tool", "tool_call_id": "b", "content": "7" }));
+        assert_eq!(messages[2]["name"], "f");
     }
 
     #[test]
