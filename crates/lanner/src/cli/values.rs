@@ -8,18 +8,26 @@ use std::{
 use clap::ValueEnum;
 use serde::{Deserialize, Deserializer};
 
+/// Values of the config file are written as those of flags.
+macro_rules! written_as_flags {
+    ($($name:ident),*) => {
+        $(
+            impl TryFrom<String> for $name {
+                type Error = String;
+
+                fn try_from(text: String) -> Result<$name, String> {
+                    text.parse()
+                }
+            }
+        )*
+    };
+}
+written_as_flags!(SpeculateArg, HostAddress, CorsOrigin, ToolDialect, ModelAlias);
+
 /// Speculative decoding, in the engine's notation.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SpeculateArg(pub engine::Speculate);
-
-impl TryFrom<String> for SpeculateArg {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<SpeculateArg, String> {
-        text.parse()
-    }
-}
 
 impl FromStr for SpeculateArg {
     type Err = String;
@@ -55,14 +63,6 @@ impl OneOrMany {
 #[serde(try_from = "String")]
 pub struct HostAddress(pub IpAddr);
 
-impl TryFrom<String> for HostAddress {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<HostAddress, String> {
-        text.parse()
-    }
-}
-
 impl FromStr for HostAddress {
     type Err = String;
 
@@ -83,14 +83,6 @@ impl FromStr for HostAddress {
 pub enum CorsOrigin {
     Any,
     One(String),
-}
-
-impl TryFrom<String> for CorsOrigin {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<CorsOrigin, String> {
-        text.parse()
-    }
 }
 
 impl FromStr for CorsOrigin {
@@ -114,14 +106,6 @@ impl FromStr for CorsOrigin {
 #[serde(try_from = "String")]
 pub struct ToolDialect(pub chat::tools::Dialect);
 
-impl TryFrom<String> for ToolDialect {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<ToolDialect, String> {
-        text.parse()
-    }
-}
-
 impl FromStr for ToolDialect {
     type Err = String;
 
@@ -137,14 +121,6 @@ pub struct ModelAlias {
     pub name: String,
     /// In the words of `--model`.
     pub model: String,
-}
-
-impl TryFrom<String> for ModelAlias {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<ModelAlias, String> {
-        text.parse()
-    }
 }
 
 impl FromStr for ModelAlias {
