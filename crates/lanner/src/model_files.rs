@@ -1,7 +1,7 @@
 //! The parts of a model on disk or built in, each opened by itself: weights, tokenizer, chat
 //! template.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use chat::{Template, Tokenizer};
 use engine::{Checkpoint, Pooling};
@@ -65,6 +65,30 @@ pub(crate) fn pooling(location: &ModelLocation) -> Result<Pooling, String> {
 pub(crate) fn eos_ids(tokenizer: &Tokenizer) -> Vec<u32> {
     let id = tokenizer.eos_token().and_then(|token| tokenizer.token_to_id(token));
     id.into_iter().collect()
+}
+
+/// config.json, if it can be read.
+pub(crate) fn config(location: &ModelLocation) -> Option<Value> {
+    match folder(location) {
+        None => serde_json::from_str(BUILTIN.config).ok(),
+        Some(folder) => {
+            serde_json::from_slice(&files::read(&folder.join("config.json"), files::SETTINGS).ok()?).ok()
+        }
+    }
+}
+
+/// Bytes of the weights' files.
+pub(crate) fn weight_bytes(location: &ModelLocation) -> u64 {
+    let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    match location {
+        ModelLocation::Builtin => BUILTIN.weights.len() as u64,
+        ModelLocation::File(file) => size(file),
+        ModelLocation::Folder(folder) => {
+            let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let weights = files.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+            weights.map(|path| size(&path)).sum()
+        }
+    }
 }
 
 /// The folder that holds config.json and the tokenizer; `None` for the built-in model.

@@ -1,12 +1,11 @@
 //! `lanner show`: what is known of a model on this machine, without loading it.
 
-use std::{io::Write, path::Path};
+use std::io::Write;
 
 use serde_json::{Value, json};
 
 use super::CommandError;
 use crate::{
-    builtin::BUILTIN,
     config::ShowConfig,
     hub::{HubConfig, describe_config, megabytes},
     model_files,
@@ -30,17 +29,11 @@ pub fn show(hub: &HubConfig, config: &ShowConfig) -> Result<(), CommandError> {
 }
 
 fn describe(source: &Source) -> Value {
-    let (path, config, size) = match &source.location {
-        ModelLocation::Builtin => {
-            (Value::Null, serde_json::from_str(BUILTIN.config).ok(), BUILTIN.weights.len() as u64)
-        }
-        ModelLocation::Folder(folder) => (json!(folder), read_config(folder), weight_bytes(folder)),
-        ModelLocation::File(file) => {
-            let size = std::fs::metadata(file).map_or(0, |file| file.len());
-            (json!(file), file.parent().and_then(read_config), size)
-        }
+    let path = match &source.location {
+        ModelLocation::Builtin => Value::Null,
+        ModelLocation::Folder(path) | ModelLocation::File(path) => json!(path),
     };
-    let config = config.unwrap_or_default();
+    let config = model_files::config(&source.location).unwrap_or_default();
     let (family, format) = describe_config(&config).unwrap_or_else(|| ("-".into(), "-".into()));
     let text =
         |key: &str| [&config[key], &config["text_config"][key]].into_iter().find(|v| !v.is_null()).cloned();
@@ -49,7 +42,7 @@ fn describe(source: &Source) -> Value {
         "path": path,
         "family": family,
         "format": format,
-        "size_bytes": size,
+        "size_bytes": model_files::weight_bytes(&source.location),
         "context_length": text("max_position_embeddings"),
         "layers": text("num_hidden_layers"),
         "vocabulary": text("vocab_size"),
@@ -66,15 +59,4 @@ fn shown(name: &str, value: &Value) -> String {
         value if name == "size_bytes" => value.as_u64().map_or("-".into(), megabytes),
         value => value.to_string(),
     }
-}
-
-fn read_config(folder: &Path) -> Option<Value> {
-    serde_json::from_slice(&files::read(&folder.join("config.json"), files::SETTINGS).ok()?).ok()
-}
-
-/// Of all safetensors files.
-fn weight_bytes(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let weights = entries.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
-    weights.map(|path| std::fs::metadata(path).map_or(0, |file| file.len())).sum()
 }

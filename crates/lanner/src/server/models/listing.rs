@@ -6,12 +6,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde_json::Value;
-
 use super::{loads::untagged, registry::LoadedModel};
 use crate::{
     builtin::BUILTIN,
     hub::{self, CachedModel, LastUsed, describe_config},
+    model_files,
     server::app_state::AppState,
     source::{ModelLocation, Purpose, Source},
 };
@@ -85,7 +84,7 @@ impl AppState {
         let (hub, uses) = (self.hub(), LastUsed(self.hub().uses.clone()));
         let cached = hub.cache().map(|cache| hub::scan(&cache, &uses)).unwrap_or_default();
         let cached = cached.into_iter().filter(|model| model.missing.is_none()).map(DiskModel::cached);
-        let mut all: Vec<DiskModel> = cached.chain([DiskModel::builtin()]).collect();
+        let mut all: Vec<DiskModel> = cached.chain(DiskModel::builtin()).collect();
         let folders = self.names().folders();
         for source in folders.iter().chain(aliases.iter().map(|(_, source)| source)) {
             if !all.iter().any(|model| model.location == source.location) {
@@ -116,31 +115,21 @@ impl DiskModel {
 
     /// `None` if its config.json is not there any more.
     fn of_folder(source: &Source) -> Option<DiskModel> {
-        let (folder, path) = match &source.location {
+        let created = match &source.location {
             ModelLocation::Builtin => return None,
-            ModelLocation::Folder(folder) => (&**folder, folder),
-            ModelLocation::File(file) => (file.parent()?, file),
+            ModelLocation::Folder(path) | ModelLocation::File(path) => written(path),
         };
-        let config = ::files::read(&folder.join("config.json"), ::files::SETTINGS).ok()?;
-        let (family, format) = describe_config(&serde_json::from_slice(&config).ok()?)?;
-        let (name, location) = (source.name.clone(), source.location.clone());
-        let size = super::room::weight_bytes(&location) as u64;
-        Some(DiskModel { name, location, aliases: vec![], size, family, format, created: written(path) })
+        DiskModel::at(source.name.clone(), source.location.clone(), created)
     }
 
-    fn builtin() -> DiskModel {
-        let config = serde_json::from_str(BUILTIN.config).unwrap_or(Value::Null);
-        let (family, format) = describe_config(&config).unwrap_or_default();
-        let (name, location) = (BUILTIN.name.to_owned(), ModelLocation::Builtin);
-        DiskModel {
-            name,
-            location,
-            aliases: vec![],
-            size: BUILTIN.weights.len() as u64,
-            family,
-            format,
-            created: 0,
-        }
+    fn builtin() -> Option<DiskModel> {
+        DiskModel::at(BUILTIN.name.to_owned(), ModelLocation::Builtin, 0)
+    }
+
+    fn at(name: String, location: ModelLocation, created: u64) -> Option<DiskModel> {
+        let (family, format) = describe_config(&model_files::config(&location)?)?;
+        let size = model_files::weight_bytes(&location);
+        Some(DiskModel { name, location, aliases: vec![], size, family, format, created })
     }
 }
 

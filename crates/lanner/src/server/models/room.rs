@@ -3,8 +3,6 @@
 //! themselves.
 
 use std::{
-    fs,
-    path::Path,
     sync::atomic::Ordering,
     thread,
     time::{Duration, Instant},
@@ -19,6 +17,7 @@ use crate::{
     config::ModelConfig,
     loading::OpenError,
     model::Model,
+    model_files,
     server::{app_state::AppState, openai::error::ApiError},
     source::{ModelLocation, Source},
 };
@@ -75,8 +74,14 @@ impl AppState {
     fn fit_machine(&self, source: &Source, replaces: bool) {
         let (None, Some(machine)) = (self.memory_limit(), machine::memory()) else { return };
         let account = &self.common().metrics.account;
-        let needs = weight_bytes(&source.location);
-        while account.promised().saturating_add(needs) > machine / 10 * 9 && self.evict_idle(replaces) {}
+        let needs = match source.location {
+            // Part of the program.
+            ModelLocation::Builtin => 0,
+            _ => model_files::weight_bytes(&source.location) as usize,
+        };
+        while account.promised().saturating_add(needs) > machine / 10 * 9
+            && matches!(self.evict_idle(replaces), Evicted::Model(_))
+        {}
     }
 
     /// Frees memory, or waits until some is free; `false` if that cannot be or takes too long.
@@ -84,12 +89,8 @@ impl AppState {
         let waits = self.config().options.when_full == WhenFull::Wait;
         loop {
             let engines = self.engines().count();
-            let busy = match self.registry().evict(replaces) {
-                Evicted::Model(server) => {
-                    tracing::info!("unloading {}: its memory is needed", server.name());
-                    server.engine().stop();
-                    return true;
-                }
+            let busy = match self.evict_idle(replaces) {
+                Evicted::Model(_) => return true,
                 Evicted::AllBusy => true,
                 // Unloaded ones may have requests to finish.
                 Evicted::NonePossible => engines > self.registry().count(),
@@ -105,25 +106,13 @@ impl AppState {
         }
     }
 
-    fn evict_idle(&self, replaces: bool) -> bool {
-        let Evicted::Model(server) = self.registry().evict(replaces) else { return false };
-        server.engine().stop();
-        true
-    }
-}
-
-/// Bytes of a model's weights on disk.
-pub(super) fn weight_bytes(location: &ModelLocation) -> usize {
-    let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len() as usize);
-    match location {
-        ModelLocation::Builtin => 0,
-        ModelLocation::File(file) => size(file),
-        ModelLocation::Folder(folder) => {
-            let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-            files
-                .filter(|path| path.extension().is_some_and(|end| end == "safetensors"))
-                .map(|path| size(&path))
-                .sum()
+    /// Evicts a model, and waits until its memory is free.
+    fn evict_idle(&self, replaces: bool) -> Evicted {
+        let evicted = self.registry().evict(replaces);
+        if let Evicted::Model(server) = &evicted {
+            tracing::info!("unloading {}: its memory is needed", server.name());
+            server.engine().stop();
         }
+        evicted
     }
 }
