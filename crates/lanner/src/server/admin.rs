@@ -1,9 +1,6 @@
 //! Routes that download, load and unload models.
 
-use std::{
-    convert::Infallible,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, time::Instant};
 
 use axum::{
     Json,
@@ -24,7 +21,7 @@ use super::{
     completion::NDJSON,
     handlers::JsonBody,
     model_routes,
-    models::{LoadOptions, ModelState},
+    models::{LoadOptions, ModelState, NO_ROOM_RETRY_AFTER},
     openai::{
         self,
         error::{ApiError, ErrorObject},
@@ -37,9 +34,6 @@ use crate::{
     loading::OpenError,
     source::{self, SourceError},
 };
-
-/// `Retry-After` if a model does not fit now.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct LoadRequest {
@@ -157,7 +151,7 @@ impl ApiError {
             }
             OpenError::Load { error: LoadError::MemoryFull { .. }, .. } => {
                 let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model");
-                ApiError { retry_after: Some(RETRY_AFTER), ..error.code("out_of_memory") }
+                ApiError { retry_after: Some(NO_ROOM_RETRY_AFTER), ..error.code("out_of_memory") }
             }
             OpenError::Text(_) | OpenError::Load { .. } | OpenError::Drafting(_) => {
                 ApiError::invalid("model", message).code("model_not_loadable")

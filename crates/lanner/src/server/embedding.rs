@@ -48,8 +48,7 @@ pub(super) async fn embed<T: EmbeddingTask>(
     let (lease, lane) = (server.clone(), charge.lane());
     let start = move || {
         let task = T::parse(&bytes)?;
-        let keep_alive = task.params().keep_alive;
-        keep_alive.into_iter().for_each(|keep_alive| server.set_keep_alive(keep_alive));
+        server.set_keep_alive(task.params().keep_alive);
         let batch = EmbeddingBatch::start(&server, &task, client, arrived)?;
         // Its memory is free from here on.
         drop(charge);

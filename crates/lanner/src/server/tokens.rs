@@ -67,12 +67,13 @@ pub(super) async fn tokenize(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(state, &preparation, body, |server, body| {
+    prepared(&state, &preparation, body, |server, body| {
         let request: TokenizeRequest = openai::parse(body)?;
         let ids = request.ids(server, body)?;
         Ok(request.answer(&server.model, &ids))
     })
     .await
+    .map(Json)
 }
 
 pub(super) async fn detokenize(
@@ -80,7 +81,7 @@ pub(super) async fn detokenize(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(state, &preparation, body, |server, body| {
+    prepared(&state, &preparation, body, |server, body| {
         let request: DetokenizeRequest = openai::parse(body)?;
         let size = server.model.engine.info().vocab_size;
         if let Some(id) = request.tokens.iter().find(|id| **id as usize >= size) {
@@ -91,6 +92,7 @@ pub(super) async fn detokenize(
         Ok(json!({ "content": text, "prompt": text }))
     })
     .await
+    .map(Json)
 }
 
 pub(super) async fn apply_template(
@@ -98,12 +100,13 @@ pub(super) async fn apply_template(
     Extension(preparation): Threads,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    prepared(state, &preparation, body, |server, body| {
+    prepared(&state, &preparation, body, |server, body| {
         let prompt = server.model.render(&conversation(body)?);
         let prompt = prompt.map_err(|error| prompt_error(&error, "messages"))?;
         Ok(json!({ "prompt": prompt }))
     })
     .await
+    .map(Json)
 }
 
 pub(super) async fn tokenizer_info(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
@@ -121,21 +124,22 @@ pub(super) async fn tokenizer_info(State(state): State<AppState>) -> Result<Json
 }
 
 /// Runs work on a body where requests are prepared.
-async fn prepared(
-    state: AppState,
+pub(super) async fn prepared<T: Send + 'static>(
+    state: &AppState,
     preparation: &Preparation,
     body: Body,
-    work: impl FnOnce(&Server, &[u8]) -> Result<Value, ApiError> + Send + 'static,
-) -> Result<Json<Value>, ApiError> {
+    work: impl FnOnce(&Server, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let JsonBody { received, .. } = body?;
     let server = state.lease_for(preparation, &received, Instant::now()).await?;
     let Received { bytes, charge } = received;
     let lane = charge.lane();
     let work = move || {
+        // Until preparation has freed its memory.
         let _charge = charge;
         work(&server, &bytes)
     };
-    preparation.run(lane, work).await.map(Json)
+    preparation.run(lane, work).await
 }
 
 /// The conversation in the body of a chat completion.

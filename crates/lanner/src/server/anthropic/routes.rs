@@ -1,7 +1,5 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
-use std::time::Instant;
-
 use axum::{
     Extension, Json,
     extract::State,
@@ -18,9 +16,9 @@ use crate::server::{
     app_state::AppState,
     embedding_routes::counted,
     format::ApiFormat,
-    handlers::{Body, JsonBody, Log, Threads, respond},
+    handlers::{Body, Log, Threads, respond},
     openai::{self, ValidRequest, error::ApiError},
-    preparation::Received,
+    tokens::prepared,
 };
 
 pub(crate) async fn messages(
@@ -39,18 +37,8 @@ pub(crate) async fn count_tokens(
     Extension(log): Log,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let arrived = Instant::now();
     counted(&state, log, async {
-        let JsonBody { received, .. } = body?;
-        let server = state.lease_for(&preparation, &received, arrived).await?;
-        let Received { bytes, charge } = received;
-        let lane = charge.lane();
-        let count = move || {
-            // Until preparation has freed its memory.
-            let _charge = charge;
-            count(&server, &bytes)
-        };
-        let input_tokens = preparation.run(lane, count).await?;
+        let input_tokens = prepared(&state, &preparation, body, count).await?;
         Ok(Json(json!({ "input_tokens": input_tokens })).into_response())
     })
     .await

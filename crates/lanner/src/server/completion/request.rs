@@ -42,7 +42,7 @@ impl<F: ApiFormat> ParsedRequest<F> {
         let lossy = info.is_lossy(valid.params.speculation.as_ref());
         let fingerprint = valid.idempotency.as_ref().map(|_| openai::fingerprint(F::ROUTE, body, lossy));
         let deadline = valid.params.timeout.and_then(|timeout| arrived.checked_add(timeout));
-        valid.keep_alive.into_iter().for_each(|keep_alive| server.set_keep_alive(keep_alive));
+        server.set_keep_alive(valid.keep_alive);
         Ok(ParsedRequest { server, valid, fingerprint, tenant, deadline })
     }
 

@@ -19,9 +19,12 @@ impl ModelLease {
         ModelLease { registry, id, server }
     }
 
-    /// How long the model stays loaded after its last lease; a pinned one stays anyway.
-    pub fn set_keep_alive(&self, keep_alive: KeepAlive) {
-        self.registry.set_keep_alive(self.id, keep_alive);
+    /// How long the model stays loaded after its last lease, `None`: as before; a pinned one stays
+    /// anyway.
+    pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
+        if let Some(keep_alive) = keep_alive {
+            self.registry.set_keep_alive(self.id, keep_alive);
+        }
     }
 
     pub(super) fn id(&self) -> u64 {

@@ -71,7 +71,7 @@ impl AppState {
 
     /// The model of this name that is not loaded. Reads the disk.
     pub fn find_on_disk(&self, name: &str) -> Option<(DiskModel, ModelState)> {
-        let locate = |name| self.names().find(&self.names().wanted(Some(name))?, Purpose::Describe).ok();
+        let locate = |name| self.names().find(&self.names().wanted(name)?, Purpose::Describe).ok();
         let source = locate(name).or_else(|| locate(untagged(name)))?;
         self.list().into_iter().find_map(|model| match model {
             Listed::OnDisk(model, state) if model.location == source.location => Some((model, state)),

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -21,7 +21,12 @@ use super::{
 use crate::{
     config::ModelConfig,
     keep_alive::KeepAlive,
-    server::{Server, app_state::AppState, openai::error::ApiError, shutdown},
+    server::{
+        Server,
+        app_state::{AppState, lock},
+        openai::error::ApiError,
+        shutdown,
+    },
     source::{ModelLocation, Purpose, Source},
 };
 
@@ -98,32 +103,18 @@ impl AppState {
 
     /// The model of this name, or the default one, if it is loaded.
     pub fn loaded(&self, name: Option<&str>) -> Option<ModelLease> {
-        let (registry, names) = (self.registry(), self.names());
-        match name {
-            Some(alias) if names.is_alias(alias) => registry.find_alias(alias),
-            None | Some(DEFAULT) => registry.default_model(),
-            Some(name) => registry.find(name).or_else(|| registry.find(untagged(name))),
-        }
+        self.registry().find(self.names().key(name))
     }
 
     /// As [`loaded`](AppState::loaded), for looking at it: that is no use of the model.
     pub fn find_loaded(&self, name: Option<&str>) -> Option<LoadedModel> {
-        let is_alias = name.is_some_and(|name| self.names().is_alias(name));
-        let has_name = |model: &LoadedModel| match name {
-            None | Some(DEFAULT) => model.is_default,
-            Some(alias) if is_alias => model.names.iter().any(|own| own == alias),
-            Some(name) => {
-                let mut names = model.server.names.iter().chain(&model.names);
-                names.any(|own| own == name || own == untagged(name))
-            }
-        };
-        self.registry().loaded().into_iter().find(has_name)
+        self.registry().look(self.names().key(name))
     }
 
     fn wanted(&self, name: Option<&str>) -> Result<(String, Wanted), ApiError> {
         let name = name.unwrap_or(DEFAULT);
         let spellings = [name, untagged(name)];
-        let known = spellings.iter().find_map(|name| Some((*name, self.names().wanted(Some(name))?)));
+        let known = spellings.iter().find_map(|name| Some((*name, self.names().wanted(name)?)));
         let Some((known, wanted)) = known else { return Err(self.unknown_model(name)) };
         let may_load =
             self.settings().load_by_name || matches!(wanted, Wanted::Known { is_default: true, .. });
@@ -296,8 +287,4 @@ fn not_found(message: String) -> ApiError {
 
 fn internal(message: &str) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,4 +19,5 @@ pub(crate) use self::{
     loads::{LoadOptions, Loads, untagged},
     names::Names,
     registry::{LoadedModel, Registry, Retention},
+    room::NO_ROOM_RETRY_AFTER,
 };

@@ -32,6 +32,16 @@ struct Known {
     folders: BTreeMap<String, Source>,
 }
 
+/// Which loaded model a request's name means.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ModelKey<'a> {
+    Default,
+    /// It may be another model's own name, and comes before that.
+    Alias(&'a str),
+    /// A model's name, or one with Ollama's tag.
+    Name(&'a str),
+}
+
 /// A model on this machine that a request has named.
 #[derive(Clone, Debug)]
 pub enum Wanted {
@@ -74,8 +84,16 @@ impl Names {
         self.lock().default.as_ref().is_some_and(|source| source.location == *location)
     }
 
-    pub fn is_alias(&self, name: &str) -> bool {
+    fn is_alias(&self, name: &str) -> bool {
         self.aliases.contains_key(name)
+    }
+
+    pub(super) fn key<'a>(&self, name: Option<&'a str>) -> ModelKey<'a> {
+        match name {
+            Some(name) if self.is_alias(name) => ModelKey::Alias(name),
+            None | Some(DEFAULT) => ModelKey::Default,
+            Some(name) => ModelKey::Name(name),
+        }
     }
 
     /// Aliases and their models, as far as those are here. Reads the disk.
@@ -97,9 +115,8 @@ impl Names {
     }
 
     /// The model of this name, if it seems to be here; reads at most one small file.
-    pub fn wanted(&self, name: Option<&str>) -> Option<Wanted> {
+    pub fn wanted(&self, name: &str) -> Option<Wanted> {
         let known = self.lock();
-        let name = name.unwrap_or(DEFAULT);
         if let Some(model) = self.aliases.get(name) {
             return Some(Wanted::Alias(model.clone()));
         }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::lease::ModelLease;
+use super::{lease::ModelLease, loads::untagged, names::ModelKey};
 use crate::{keep_alive::KeepAlive, server::Server, source::ModelLocation};
 
 /// Most further names that a model is remembered under.
@@ -103,20 +103,20 @@ impl Registry {
 
     /// A lease of the default model, if it is loaded.
     pub fn default_model(&self) -> Option<ModelLease> {
+        self.find(ModelKey::Default)
+    }
+
+    /// A lease of the model, if it is loaded.
+    pub(super) fn find(&self, key: ModelKey) -> Option<ModelLease> {
         let mut models = self.lock();
-        let default = models.default?;
-        self.lease(models.entries.iter_mut().find(|entry| entry.id == default))
+        let at = models.position(key)?;
+        self.lease(models.entries.get_mut(at))
     }
 
-    /// A lease of the model with this name, if it is loaded.
-    pub fn find(&self, name: &str) -> Option<ModelLease> {
-        self.lease(self.lock().entries.iter_mut().find(|entry| entry.has_name(name)))
-    }
-
-    /// A lease of the model with this alias, if it is loaded; it may be another model's own name.
-    pub fn find_alias(&self, alias: &str) -> Option<ModelLease> {
-        let has_alias = |entry: &&mut Entry| entry.names.iter().any(|own| own == alias);
-        self.lease(self.lock().entries.iter_mut().find(has_alias))
+    /// The model as it is now, if it is loaded; that is no use of it.
+    pub(super) fn look(&self, key: ModelKey) -> Option<LoadedModel> {
+        let models = self.lock();
+        Some(models.seen(&models.entries[models.position(key)?]))
     }
 
     /// A lease of the model from this place, which then has these names too.
@@ -181,22 +181,13 @@ impl Registry {
     pub fn loaded(&self) -> Vec<LoadedModel> {
         let models = self.lock();
         let mut entries: Vec<&Entry> = models.entries.iter().collect();
-        let is_default = |entry: &Entry| Some(entry.id) == models.default;
-        entries.sort_by_key(|entry| (!is_default(entry), Reverse(entry.last_used)));
-        let seen = |entry: &Entry| LoadedModel {
-            server: entry.server.clone(),
-            names: entry.names.clone(),
-            pinned: entry.retention.pinned,
-            is_default: is_default(entry),
-            expires: entry.expires(),
-        };
-        entries.into_iter().map(seen).collect()
+        entries.sort_by_key(|entry| (Some(entry.id) != models.default, Reverse(entry.last_used)));
+        entries.into_iter().map(|entry| models.seen(entry)).collect()
     }
 
     /// Whether the default model is loaded.
     pub fn has_default(&self) -> bool {
-        let models = self.lock();
-        models.entries.iter().any(|entry| Some(entry.id) == models.default)
+        self.lock().position(ModelKey::Default).is_some()
     }
 
     pub fn count(&self) -> usize {
@@ -252,6 +243,27 @@ impl LoadedModel {
 }
 
 impl Models {
+    fn position(&self, key: ModelKey) -> Option<usize> {
+        let find = |is: &dyn Fn(&Entry) -> bool| self.entries.iter().position(is);
+        match key {
+            ModelKey::Default => find(&|entry| Some(entry.id) == self.default),
+            ModelKey::Alias(alias) => find(&|entry| entry.names.iter().any(|own| own == alias)),
+            ModelKey::Name(name) => {
+                find(&|entry| entry.has_name(name)).or_else(|| find(&|entry| entry.has_name(untagged(name))))
+            }
+        }
+    }
+
+    fn seen(&self, entry: &Entry) -> LoadedModel {
+        LoadedModel {
+            server: entry.server.clone(),
+            names: entry.names.clone(),
+            pinned: entry.retention.pinned,
+            is_default: Some(entry.id) == self.default,
+            expires: entry.expires(),
+        }
+    }
+
     fn take(&mut self, id: u64) -> Option<Arc<Server>> {
         let at = self.entries.iter().position(|entry| entry.id == id)?;
         Some(self.entries.swap_remove(at).server)

@@ -26,7 +26,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 /// `Retry-After` if there is no room.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const NO_ROOM_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl AppState {
     /// Opens a model once there is room for it; `replaces` spares the default model, which leaves
@@ -63,7 +63,10 @@ impl AppState {
                      pinned or in use; try again later, or unload one"
                 );
                 let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).param("model");
-                return Err(ApiError { retry_after: Some(RETRY_AFTER), ..error.code("too_many_models") });
+                return Err(ApiError {
+                    retry_after: Some(NO_ROOM_RETRY_AFTER),
+                    ..error.code("too_many_models")
+                });
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ async fn load<R: Route>(state: &AppState, body: &Body) -> Result<Option<Json<Val
         Some(_) => (unload(state, model)?, "unload"),
         None => {
             let lease = state.lease(model).await?;
-            time.into_iter().for_each(|time| lease.set_keep_alive(time));
+            lease.set_keep_alive(time);
             (lease.name().to_owned(), "load")
         }
     };
