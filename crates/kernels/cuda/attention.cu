@@ -14,16 +14,9 @@ struct Block {
     __align__(16) float weights[KEY_BLOCK][ROWS];
     float maxima[8][ROWS], largest[ROWS], totals[ROWS];
 
-    // Query `r` is that of head r % group of token r / group.
     __device__ __forceinline__ void load(const AttentionRow& row, const float* q, int first, int head, int heads,
                                          int group) {
-        for (int i = threadIdx.x; i < ROWS * DIM; i += 256) {
-            const int r = first + i / DIM, token = r / group;
-            float value = 0;
-            if (token < row.tokens)
-                value = q[((size_t)(row.start + token) * heads + head * group + r % group) * DIM + i % DIM];
-            queries[i / DIM][i % DIM] = value;
-        }
+        load_queries<DIM, ROWS>(queries, row, q, first, head, heads, group);
         __syncthreads();
     }
 

@@ -31,7 +31,7 @@ struct AttentionRow {
     int tokens;
     int length;
     int capacity;
-    // Of attend_many: its first CTA in the grid's first dimension.
+    // For attend_many: its first CTA in the grid's first dimension.
     int first_chunk;
 };
 constexpr int MAX_ATTENTION_ROWS = 64;
@@ -44,6 +44,20 @@ struct AttentionRows {
 __device__ __forceinline__ int visible_keys(const AttentionRow& row, int r, int group, int base) {
     const int token = r / group;
     return token < row.tokens ? row.length - row.tokens + token + 1 - base : 0;
+}
+
+// Copies `ROWS` queries of key head `head`, by 256 threads: query `r` is that of head r % group of token
+// r / group. Zeros beyond the row's tokens.
+template <int DIM, int ROWS>
+__device__ __forceinline__ void load_queries(float (&queries)[ROWS][DIM], const AttentionRow& row, const float* q,
+                                             int first, int head, int heads, int group) {
+    for (int i = threadIdx.x; i < ROWS * DIM; i += 256) {
+        const int r = first + i / DIM, token = r / group;
+        float value = 0;
+        if (token < row.tokens)
+            value = q[((size_t)(row.start + token) * heads + head * group + r % group) * DIM + i % DIM];
+        queries[i / DIM][i % DIM] = value;
+    }
 }
 
 __device__ __forceinline__ void merge_block(float& most, float& before, float& now, float largest) {

@@ -26,18 +26,12 @@ struct Chunk {
     __align__(16) float queries[ROWS][DIM];
     __align__(16) float weights[KEY_BLOCK][STRIDE];
     float maxima[2][ROWS], largest[ROWS], totals[ROWS];
-    // What merges the current block, and the largest score and the sum so far.
+    // Factors that merge the current block, and the largest score and the sum so far.
     float before[ROWS], now[ROWS], most[ROWS], all[ROWS];
 
     __device__ __forceinline__ void load(const AttentionRow& row, const float* q, int first, int head, int heads,
                                          int group) {
-        for (int i = threadIdx.x; i < ROWS * DIM; i += 256) {
-            const int r = first + i / DIM, token = r / group;
-            float value = 0;
-            if (token < row.tokens)
-                value = q[((size_t)(row.start + token) * heads + head * group + r % group) * DIM + i % DIM];
-            queries[i / DIM][i % DIM] = value;
-        }
+        load_queries<DIM, ROWS>(queries, row, q, first, head, heads, group);
         if (threadIdx.x < ROWS) most[threadIdx.x] = -INFINITY, all[threadIdx.x] = 0;
     }
 

@@ -1,4 +1,4 @@
-// What the kernels of the gated delta rule share.
+// Shared by the kernels of the gated delta rule.
 #pragma once
 #include "math.cuh"
 
