@@ -20,9 +20,9 @@ pub(crate) fn is_written(template: &Template) -> bool {
     prompt.is_ok_and(|prompt| prompt.contains(PROBE))
 }
 
-/// Puts system messages after the first turn into the turn of the user or tool before them, or else
-/// of the user after them, marked as agents mark what the system says there. Nothing moves to the
-/// start: the prompts of a conversation's turns keep their common prefix.
+/// Moves each system message after the first turn into the previous turn if that is the user's or a
+/// tool's, else into the user's next turn, between the tags that agents use for reminders. Nothing
+/// moves to the start: the prompts of a conversation keep their common prefix.
 pub(crate) fn into_reminders(messages: Vec<Value>) -> Vec<Value> {
     let leading = messages.iter().take_while(|message| is_system(message)).count();
     let mut turns: Vec<Value> = Vec::with_capacity(messages.len());

@@ -33,7 +33,7 @@ impl KeepAlive {
         Some(if is_time { KeepAlive::For(Duration::from_secs_f64(seconds)) } else { KeepAlive::Forever })
     }
 
-    /// As [`from_seconds`](KeepAlive::from_seconds) takes it.
+    /// The number that [`from_seconds`](KeepAlive::from_seconds) takes.
     pub fn seconds(self) -> f64 {
         self.duration().map_or(-1.0, |time| time.as_secs_f64())
     }

@@ -32,9 +32,9 @@ pub struct Request {
     /// When the request fails with [`RequestError::TimeIsUp`](crate::RequestError::TimeIsUp) if it
     /// has not ended, waiting or running.
     pub deadline: Option<Instant>,
-    /// Prompt positions at which later requests are likely to diverge (the end of a system message,
-    /// of a conversation before the start of the answer): state is stored there. Each is at most
-    /// the prompt's length.
+    /// Prompt positions at which later requests are likely to diverge, such as the end of a system
+    /// message and the start of the answer: state is stored there. Each is at most the prompt's
+    /// length.
     pub cache_breakpoints: Vec<usize>,
     /// Only requests with the same salt share stored prefixes.
     pub cache_salt: Option<CacheSalt>,

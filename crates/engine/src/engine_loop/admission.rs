@@ -26,13 +26,13 @@ pub(crate) struct Admission {
 
 struct State {
     acquired: usize,
-    /// Of all permits.
+    /// The load of all permits.
     total: Load,
     next_id: u64,
     rate: CompletionRate,
 }
 
-/// What requests take besides their permit.
+/// Resources that requests take besides their permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     sequences: usize,

@@ -122,7 +122,7 @@ impl EngineLoop {
             if goes_on {
                 let turn = self.gate.turn(self.most_urgent());
                 self.clock.exclude(turn.waited());
-                // What came before the turn was no work.
+                // The wait for the turn is not work.
                 heartbeat.working();
                 self.admit();
                 self.work();

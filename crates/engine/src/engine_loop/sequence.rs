@@ -283,7 +283,7 @@ impl Sequence {
         if self.speculation.is_lossy() { &self.tokens[..self.request.prompt.len()] } else { &self.tokens }
     }
 
-    /// What these tokens are stored under.
+    /// Key under which these tokens are stored.
     pub(crate) fn prefix_key(&self) -> PrefixKey<'_> {
         PrefixKey::of(&self.request, self.exact_tokens())
     }

@@ -1,4 +1,4 @@
-//! What state is stored under: tokens, and the salt of the request that computed it.
+//! Key of stored state: tokens, and the salt of the request that computed it.
 
 use crate::api::{CacheSalt, Request};
 

@@ -91,7 +91,7 @@ impl Default for Timeouts {
 }
 
 impl Default for ServeConfig {
-    /// As without flags and config file.
+    /// The configuration without flags and config file.
     fn default() -> ServeConfig {
         ServeConfig {
             address: SocketAddr::new(LOCALHOST, DEFAULT_PORT),
@@ -156,7 +156,7 @@ pub struct ServerAddress {
 impl ServerAddress {
     pub fn new(args: RemoteArgs, file: ServerArgs) -> ServerAddress {
         let HostAddress(host) = args.host.or(file.host).unwrap_or(HostAddress(LOCALHOST));
-        // What listens on all addresses is found on this one.
+        // A server on all addresses also answers on this one.
         let host = if host.is_unspecified() { LOCALHOST } else { host };
         let port = args.port.or(file.port).unwrap_or(DEFAULT_PORT);
         let api_key = args.api_key.or_else(|| file.api_key.into_iter().next());

@@ -37,7 +37,7 @@ use crate::{
 
 #[derive(Deserialize, JsonSchema)]
 pub(crate) struct LoadRequest {
-    /// As `--model` takes it. Nothing is downloaded.
+    /// A model as `--model` takes it. Nothing is downloaded.
     model: String,
     /// Whether it becomes the model of requests that name none, and that one leaves.
     #[schemars(extend("default" = true))]

@@ -70,7 +70,7 @@ impl AppState {
         AppState(Arc::new(Shared { common, registry, names, loads, engines, config, settings, pulling }))
     }
 
-    /// What all models share.
+    /// State that all models share.
     pub fn common(&self) -> &Arc<Common> {
         &self.0.common
     }

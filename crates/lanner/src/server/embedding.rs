@@ -78,7 +78,7 @@ struct EmbeddingBatch {
     events: UnboundedReceiver<(usize, Event)>,
     handles: Vec<RequestHandle>,
     param: &'static str,
-    /// Of all texts.
+    /// Tokens of all texts.
     num_tokens: usize,
     _running: RunningChoices,
 }

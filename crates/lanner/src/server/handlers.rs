@@ -60,7 +60,7 @@ pub(super) async fn health(State(state): State<AppState>) -> (StatusCode, Json<V
     (code, Json(body))
 }
 
-/// Of the engines of loaded models; `None`: there are none.
+/// The worst health among the engines of loaded models; `None`: there are none.
 fn worst_health(state: &AppState) -> Option<Health> {
     let rank = |health: &Health| match health {
         Health::Idle(_) => 0,

@@ -17,7 +17,7 @@ use crate::config::KeyLimits;
 /// When to try again while the allowed number of requests runs: they end in seconds.
 const PARALLEL_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What a key has used; cheap to clone.
+/// Use of one key; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyUsage(Arc<Shared>);
 

@@ -115,7 +115,7 @@ impl Drop for OutcomeGuard {
     }
 }
 
-/// What a page shows besides the engines' counters.
+/// Figures of the page besides the engines' counters.
 pub(crate) struct MetricsPage<'a> {
     pub(crate) engines: &'a Metrics,
     pub(crate) requests: &'a OutcomeCounts,

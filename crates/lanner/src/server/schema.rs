@@ -126,7 +126,7 @@ schemas! {
 
 /// A message of a conversation. Templates read further fields.
 #[derive(JsonSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct ChatMessage {
     #[schemars(transform = words(["system", "developer", "user", "assistant", "tool", "function"]))]
     role: String,
@@ -144,7 +144,7 @@ pub(crate) struct ChatMessage {
 
 /// A function that the model may call.
 #[derive(JsonSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct ChatTool {
     #[schemars(transform = words(["function"]))]
     r#type: String,
@@ -153,7 +153,7 @@ pub(crate) struct ChatTool {
 
 /// A function: its name, and a JSON Schema of its arguments.
 #[derive(JsonSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct FunctionDefinition {
     name: String,
     description: Option<String>,
@@ -167,7 +167,7 @@ pub(crate) struct FunctionDefinition {
 /// Whether the model calls, and what.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 pub(crate) enum ToolChoice {
     Word(#[schemars(transform = words(["none", "auto", "required"]))] String),
     /// `{"type": "function", "function": {"name": ..}}`, or `allowed_tools`.

@@ -19,7 +19,7 @@ fn message(role: &str, text: &str) -> Value {
 
 fn environment(turn: usize) -> Value {
     let context = format!(
-        "<environment_context>\n  <cwd>/work/crate_{turn}</cwd>\n  <approval_policy>on-request</approval_policy>\n  \
+        "<environment_context>\n  <cwd>/projects/crate_{turn}</cwd>\n  <approval_policy>on-request</approval_policy>\n  \
             <sandbox_mode>workspace-write</sandbox_mode>\n  <shell>bash</shell>\n</environment_context>"
     );
     message("user", &context)
@@ -118,7 +118,7 @@ fn codex_session_of_20_turns_reuses_the_prefix() {
     let server = Setup::default().merlin();
     let rights = "<permissions instructions>\nAsk before you use the network.\n</permissions instructions>";
     let agents =
-        "# AGENTS.md instructions for /work\n\n<INSTRUCTIONS>\nKeep functions short.\n</INSTRUCTIONS>";
+        "# AGENTS.md instructions for /projects\n\n<INSTRUCTIONS>\nKeep functions short.\n</INSTRUCTIONS>";
     let mut input = vec![
         message("developer", rights),
         message("user", agents),

@@ -132,8 +132,8 @@ impl NgramIndex {
     }
 
     /// Where a copy may continue after a change: after the next occurrence of the last token if
-    /// that is near, else as if tokens had been replaced by equally many others. The match counts
-    /// as short, or as just long enough.
+    /// that is near, else as if tokens had been replaced by equally many others. The match gets
+    /// the confidence of a short match, or of one that is just long enough.
     fn after_change(&mut self, tokens: &[u32]) -> Option<Match> {
         let (position, since) = self.interrupted.take().filter(|(_, since)| *since < MAX_CHANGE)?;
         let (last, before) = tokens.split_last()?;

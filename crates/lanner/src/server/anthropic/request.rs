@@ -103,14 +103,14 @@ pub struct MessagesRequest {
 struct OutputConfig {
     /// For the chat template.
     effort: Option<String>,
-    /// Of type `json_schema`: what the answer must match.
+    /// A format of type `json_schema` that the answer must match.
     #[schemars(with = "Option<AnyObject>")]
     format: Option<Value>,
 }
 
 /// A turn. Blocks are `text`, `thinking`, `redacted_thinking`, `tool_use` and `tool_result`.
 #[derive(JsonSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 struct Turn {
     #[schemars(transform = words(["user", "assistant", "system"]))]
     role: String,
@@ -120,7 +120,7 @@ struct Turn {
 /// A text, or blocks.
 #[derive(JsonSchema)]
 #[schemars(untagged)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 enum TextOrBlocks {
     Text(String),
     Blocks(#[schemars(with = "Vec<AnyObject>")] ()),
@@ -128,7 +128,7 @@ enum TextOrBlocks {
 
 /// A function that the model may call.
 #[derive(JsonSchema)]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "only its schema is used")]
 struct ToolDefinition {
     /// Tools of Anthropic's are refused.
     #[schemars(transform = words(["custom"]))]

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{loads::untagged, registry::LoadedModel};
+use super::{names::untagged, registry::LoadedModel};
 use crate::{
     builtin::BUILTIN,
     hub::{self, CachedModel, LastUsed, describe_config},

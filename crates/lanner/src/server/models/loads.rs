@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{
     lease::ModelLease,
-    names::{DEFAULT, Wanted},
+    names::{DEFAULT, Wanted, untagged},
     registry::{LoadedModel, Retention},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub struct Loads {
 #[derive(Debug)]
 pub struct Busy;
 
-/// What the admin's route asks for.
+/// Fields of the admin's route.
 pub struct LoadOptions {
     /// In the words of `--model`.
     pub model: String,
@@ -106,7 +106,7 @@ impl AppState {
         self.registry().find(self.names().key(name))
     }
 
-    /// As [`loaded`](AppState::loaded), for looking at it: that is no use of the model.
+    /// The model that [`loaded`](AppState::loaded) leases, without counting as a use of it.
     pub fn find_loaded(&self, name: Option<&str>) -> Option<LoadedModel> {
         self.registry().look(self.names().key(name))
     }
@@ -274,11 +274,6 @@ impl Drop for AdminLoad {
     fn drop(&mut self) {
         self.0.loads().by_admin.store(false, Ordering::Release);
     }
-}
-
-/// A name without the tag that Ollama's clients add.
-pub(crate) fn untagged(name: &str) -> &str {
-    name.strip_suffix(":latest").unwrap_or(name)
 }
 
 fn not_found(message: String) -> ApiError {

@@ -16,8 +16,8 @@ pub(crate) use self::{
     expiry::unload_expired,
     lease::ModelLease,
     listing::{DiskModel, Listed, ModelState},
-    loads::{LoadOptions, Loads, untagged},
-    names::Names,
+    loads::{LoadOptions, Loads},
+    names::{Names, untagged},
     registry::{LoadedModel, Registry, Retention},
     room::NO_ROOM_RETRY_AFTER,
 };

@@ -15,6 +15,11 @@ use crate::{
 /// The name of the model of requests that name none.
 pub(super) const DEFAULT: &str = "default";
 
+/// A name without the tag that Ollama's clients add.
+pub(crate) fn untagged(name: &str) -> &str {
+    name.strip_suffix(":latest").unwrap_or(name)
+}
+
 /// Names and places of models on this machine.
 pub struct Names {
     hub: HubConfig,

@@ -8,7 +8,10 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{lease::ModelLease, loads::untagged, names::ModelKey};
+use super::{
+    lease::ModelLease,
+    names::{ModelKey, untagged},
+};
 use crate::{keep_alive::KeepAlive, server::Server, source::ModelLocation};
 
 /// Most further names that a model is remembered under.
@@ -61,7 +64,7 @@ pub struct LoadedModel {
     pub expires: Option<Instant>,
 }
 
-/// What could make room for another model.
+/// Result of an attempt to make room for another model.
 pub enum Evicted {
     /// No longer in the registry, and without leases.
     Model(Arc<Server>),

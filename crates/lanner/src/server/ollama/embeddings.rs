@@ -30,7 +30,7 @@ pub(crate) struct EmbedBody {
     /// How long the model stays loaded afterwards; negative: for ever.
     #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
-    /// Of the request in the queue.
+    /// Priority in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
     /// Seconds from the request's arrival to the end of its answer. None by default.
@@ -52,7 +52,7 @@ pub(crate) struct EmbeddingsBody {
     /// How long the model stays loaded afterwards; negative: for ever.
     #[schemars(with = "Option<KeepAliveField>")]
     keep_alive: Option<Value>,
-    /// Of the request in the queue.
+    /// Priority in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
     /// Seconds from the request's arrival to the end of its answer. None by default.

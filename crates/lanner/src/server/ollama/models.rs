@@ -113,7 +113,7 @@ fn show_loaded(server: &Server) -> Value {
     })
 }
 
-/// Of what its small files tell.
+/// A description from the model's small files.
 fn show_on_disk(model: &DiskModel) -> Value {
     let template = model_files::template(&model.location).ok().flatten();
     let tokenizer = model_files::tokenizer(&model.location).ok();

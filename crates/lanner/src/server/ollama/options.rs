@@ -50,7 +50,7 @@ pub(super) struct Options {
     top_k: Option<i64>,
     #[schemars(transform = number(SamplingRange::MIN_P))]
     min_p: Option<f64>,
-    /// Of the prompt and the whole answer; 1 is off.
+    /// Penalty of tokens in the prompt and the whole answer; 1 is off.
     #[schemars(transform = number(SamplingRange::REPETITION_PENALTY))]
     repeat_penalty: Option<f64>,
     /// 0: no penalty; -1: of the whole text.

@@ -49,7 +49,7 @@ macro_rules! ollama_body {
             /// Alternatives per token.
             #[schemars(range(max = fields::MAX_TOP_LOGPROBS), extend("default" = 0))]
             top_logprobs: Option<usize>,
-            /// Of the request in the queue.
+            /// Priority in the queue.
             #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
             priority: Option<String>,
             /// Seconds from the request's arrival to the end of its answer. None by default.

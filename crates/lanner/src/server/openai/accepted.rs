@@ -28,7 +28,7 @@ pub(super) struct PredictionField {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "a string or a list of text parts")]
 enum PredictedText {
-    Text(#[allow(dead_code)] String),
+    Text(#[allow(dead_code, reason = "checked and not used")] String),
     Parts(Vec<PredictedPart>),
 }
 

@@ -21,7 +21,7 @@ pub struct AnswerFormat {
 pub(super) struct ResponseFormatField {
     #[schemars(transform = words(["text", "json_object", "json_schema"]))]
     r#type: String,
-    /// Of type `json_schema`.
+    /// A format of type `json_schema`.
     json_schema: Option<NamedSchema>,
     /// llama.cpp's, with `json_object`.
     #[schemars(with = "Option<JsonSchemaField>")]

@@ -115,7 +115,7 @@ pub fn idempotency(key: Option<String>, ttl: Option<u64>) -> Result<Option<Idemp
     }
 }
 
-/// As in vLLM: requests with different salts share no cached prefixes.
+/// vLLM's field: requests with different salts share no cached prefixes.
 pub fn cache_salt(salt: Option<String>) -> Result<Option<String>, ApiError> {
     match salt {
         Some(salt) if !(1..=MAX_SALT_BYTES).contains(&salt.len()) => {

@@ -44,7 +44,7 @@ pub struct GenerateParams {
     /// Tokens that end the answer, besides the model's own.
     pub stop_token_ids: Vec<u32>,
     pub ignore_eos: bool,
-    /// What the answer must match.
+    /// The format that the answer must match.
     pub format: Option<AnswerFormat>,
     /// Choices per prompt.
     pub n: usize,

@@ -57,7 +57,7 @@ macro_rules! request_body {
             /// Tokens that end the answer, besides the model's own.
             #[schemars(length(max = crate::server::openai::fields::MAX_STOP_TOKENS))]
             stop_token_ids: Vec<u32>,
-            /// What the answer must match.
+            /// The format that the answer must match.
             response_format: $crate::server::openai::constraint::ResponseFormatField,
             /// vLLM's: a JSON Schema that the answer matches.
             #[schemars(with = "Option<crate::server::schema::JsonSchemaField>")]
@@ -93,7 +93,7 @@ macro_rules! request_body {
             stream: bool,
             /// Only with `stream: true`.
             stream_options: $crate::server::openai::fields::StreamOptions,
-            /// Of the request in the queue.
+            /// Priority in the queue.
             #[schemars(transform = crate::server::schema::words(crate::server::openai::fields::PRIORITIES))]
             #[schemars(extend("default" = "normal"))]
             priority: String,
@@ -136,7 +136,7 @@ macro_rules! request_body {
     ) => {
         #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
         // The fields of both routes are no body, and private.
-        #[allow(unreachable_pub)]
+        #[allow(unreachable_pub, reason = "private bodies too")]
         $(#[$meta])*
         pub struct $name {
             $($(#[$about])* $own: $own_type,)*
@@ -144,12 +144,12 @@ macro_rules! request_body {
         }
 
         impl $name {
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "not every body uses it")]
             pub(in crate::server::openai) fn take_shared(&mut self) -> $crate::server::openai::request::SharedFields {
                 $crate::server::openai::request::SharedFields { $($field: self.$field.take(),)* }
             }
 
-            #[allow(dead_code)]
+            #[allow(dead_code, reason = "not every body uses it")]
             pub(in crate::server::openai) fn put_shared(&mut self, fields: $crate::server::openai::request::SharedFields) {
                 $(self.$field = fields.$field;)*
             }

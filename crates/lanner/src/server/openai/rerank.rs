@@ -35,10 +35,10 @@ pub struct RerankRequest {
     /// Not supported.
     #[schemars(with = "Option<Refused>")]
     rank_fields: Option<serde::de::IgnoredAny>,
-    /// Of hidden states; the checkpoint's by default.
+    /// Pooling of hidden states; the checkpoint's by default.
     #[schemars(transform = words(embeddings::POOLINGS))]
     pooling: Option<String>,
-    /// Of the request in the queue.
+    /// Priority in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
     /// Seconds from the request's arrival to the end of its answer. None by default.

@@ -30,7 +30,7 @@ pub(crate) struct Operation {
     is_public: bool,
 }
 
-/// What an answer with status 200 holds.
+/// Content of an answer with status 200.
 enum Body {
     Json(MakeSchema),
     Text(&'static str),

@@ -15,7 +15,7 @@ const fn status(code: u16, when: &'static str) -> Status {
     Status { code, when }
 }
 
-/// Of every operation that asks for no key.
+/// Security of every operation that asks for no key.
 pub(crate) const PUBLIC: &[Status] = &[
     status(400, "not valid HTTP"),
     status(403, "the Host or Origin header names another site"),

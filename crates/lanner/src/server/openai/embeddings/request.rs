@@ -39,13 +39,13 @@ pub struct EmbeddingRequest {
     /// Keep the first numbers and normalise again.
     #[schemars(range(min = 1))]
     dimensions: Option<usize>,
-    /// Of hidden states; the checkpoint's by default.
+    /// Pooling of hidden states; the checkpoint's by default.
     #[schemars(transform = words(POOLINGS))]
     pooling: Option<String>,
     /// Not supported.
     #[schemars(with = "Option<Refused>")]
     truncate_prompt_tokens: Option<i64>,
-    /// Of the request in the queue.
+    /// Priority in the queue.
     #[schemars(transform = words(fields::PRIORITIES), extend("default" = "normal"))]
     priority: Option<String>,
     /// Seconds from the request's arrival to the end of its answer. None by default.

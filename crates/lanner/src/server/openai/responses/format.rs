@@ -42,8 +42,8 @@ pub struct ResponsesFormat {
     turn: StoredTurn,
 }
 
-/// What is stored of this turn, where and for whom; dropping it before its end stores that it was
-/// cancelled.
+/// The stored part of this turn, its store and its tenant; dropping it before its end stores that
+/// it was cancelled.
 struct StoredTurn {
     store: Option<(Arc<ResponseStore>, Tenant)>,
     input: Vec<serde_json::Value>,

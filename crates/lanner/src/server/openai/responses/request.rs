@@ -56,7 +56,7 @@ request_body! {
         /// Keep the response.
         #[schemars(extend("default" = true))]
         store: Option<bool>,
-        /// What the response has in addition.
+        /// Further fields of the response.
         #[schemars(transform = items_of(INCLUDED))]
         include: Option<Vec<String>>,
         /// Returned with the response.
@@ -107,7 +107,7 @@ request_body! {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct TextField {
-    /// As `response_format` of chat completions, without the inner object.
+    /// `response_format` of chat completions, without the inner object.
     #[schemars(with = "Option<AnyObject>")]
     format: Option<Value>,
     /// No effect.
