@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_leave_the_prefix_of_a_growing_conversation() {
+    fn reminders_keep_the_prefix_of_a_growing_conversation() {
         let all = turns(&[
             ("system", "a"),
             ("user", "b"),

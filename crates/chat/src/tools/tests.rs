@@ -66,7 +66,7 @@ fn check(dialect: Dialect, reply: &str, expected: &[&str]) {
 }
 
 #[test]
-fn every_example_is_a_call() {
+fn example_of_every_dialect_is_read_as_a_call() {
     for dialect in Dialect::ALL {
         let parts = joined(&parse(dialect, false, &[dialect.example()]));
         let [call] = &parts[..] else { panic!("{dialect}: {parts:?}") };
@@ -175,7 +175,7 @@ fn text_parameters_become_json_by_their_schema() {
 }
 
 #[test]
-fn literals_become_json() {
+fn literals_of_every_notation_become_json() {
     let expected = r#"call f {"a": {"b":[1,-2.5,true,false,null,"q\"'\n😀"],"c":{}}}"#;
     check(
         Dialect::Lfm2,
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_without_loss_or_panic(
+    fn random_text_is_read_without_loss_or_panic(
         fragments in prop::collection::vec(prop_oneof![
             Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just("{\"name\": \"f\", "), Just("\"arguments\": {"),
             Just("}"), Just("\""), Just("<function=f>"), Just("<parameter=a>"), Just("</parameter>"), Just("</function>"),

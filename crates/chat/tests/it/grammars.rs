@@ -227,7 +227,7 @@ fn grammar_begins_at_its_trigger() {
 }
 
 #[test]
-fn token_that_goes_on_after_a_trigger_must_match() {
+fn token_that_continues_past_a_trigger_must_match() {
     let (tokenizer, grammars) = grammars();
     let contains = |id: &u32| tokenizer.token_bytes(*id).contains(&b'n');
     assert!((0..512).filter(contains).count() > 20, "tokens that contain the trigger");
@@ -266,7 +266,7 @@ fn call_within_reasoning_is_text() {
 }
 
 #[test]
-fn forced_tokens_are_the_only_ones() {
+fn forced_tokens_are_the_only_allowed_ones() {
     let (tokenizer, grammars) = grammars();
     let schema = json!({
         "type": "object",

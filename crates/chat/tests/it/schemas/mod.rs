@@ -51,7 +51,7 @@ struct Report {
 }
 
 #[test]
-fn few_schemas_give_valid_answers() {
+fn recorded_schemas_give_valid_answers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schemas.jsonl");
     let report = run(&lines(&path));
     assert!(report.faults.is_empty(), "{:#?}", report.faults);
@@ -60,7 +60,7 @@ fn few_schemas_give_valid_answers() {
 }
 
 #[test]
-fn suites_give_valid_answers_or_are_refused() {
+fn schemas_of_published_suites_give_valid_answers_or_are_refused() {
     let Some(folder) = suites() else { return };
     let mut rows = String::new();
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
