@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_bandwidth_is_plausible() {
+    fn read_bandwidth_of_a_small_buffer_is_plausible() {
         let speed = read_bandwidth(1 << 20, 2);
         assert!(speed > 1e6 && speed < 1e14, "{speed}");
     }

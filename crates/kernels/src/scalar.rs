@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conversions_match_the_half_crate() {
+    fn scalar_conversions_of_all_16_bit_numbers_match_the_half_crate() {
         for bits in 0..=u16::MAX {
             let (f, b) = (f16::from_bits(bits), bf16::from_bits(bits));
             assert_eq!(

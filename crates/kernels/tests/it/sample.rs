@@ -222,7 +222,7 @@ fn token_whose_adjusted_logit_is_infinite_is_never_chosen() {
 }
 
 #[test]
-fn no_candidate_is_an_error() {
+fn logits_without_a_candidate_are_an_error() {
     let logits: Vec<f32> = noise(3, 500);
     let banned: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::NEG_INFINITY)).collect();
     let wrong: Vec<(u32, f32)> = (0..500).map(|id| (id, f32::INFINITY)).collect();
