@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn other_platforms_say_what_to_do() {
+    fn unsupported_platform_error_says_what_to_do() {
         check("macos", "x86_64", false, Some(14), "set MLX_DIR");
         check("windows", "x86_64", false, None, "set MLX_DIR");
         check("macos", "aarch64", true, Some(15), "macOS uses Metal");
     }
 
     #[test]
-    fn a_metal_build_needs_its_kernel_library() {
+    fn required_files_of_a_metal_wheel_include_its_kernel_library() {
         for wheel in WHEELS {
             let files = required_files(wheel);
             assert_eq!(files.contains(&"lib/mlx.metallib".to_string()), wheel.platform.starts_with("macosx"));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_sha256_and_distinct() {
+    fn wheel_hashes_are_distinct_sha256() {
         for (i, wheel) in WHEELS.iter().enumerate() {
             assert!(wheel.sha256.len() == 64 && wheel.sha256.bytes().all(|b| b.is_ascii_hexdigit()));
             assert!(WHEELS[..i].iter().all(|other| other.sha256 != wheel.sha256));
