@@ -23,10 +23,9 @@ mod tests {
 
     use super::*;
 
-    /// Our packing against MLX's operations: rows of all magnitudes, and every 16-bit number there
-    /// is.
+    /// Our packing against MLX's operations: rows of all magnitudes, and every 16-bit number.
     #[test]
-    fn packed_bytes_are_mlx_own() {
+    fn quantized_floats_have_the_bytes_of_mlx() {
         crate::use_gpu(false).unwrap();
         let noise = |i: u64| {
             let z = i.wrapping_mul(0x9E37_79B9_7F4A_7C15);

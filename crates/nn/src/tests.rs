@@ -60,7 +60,7 @@ fn copied_keys_survive_later_writes_to_their_buffer() {
 }
 
 #[test]
-fn linear_is_matmul() {
+fn linear_equals_the_matrix_product() {
     let (x, w) = (noise(1, &[2, 7, 50]), noise(2, &[33, 50]));
     let matmul = |x: &Array, w: &Array| Linear::new(Matrix::Dense(w.clone()), None).forward(x);
     close(&matmul(&x, &w), &x.matmul(&w.transpose(&[1, 0])), 1e-4);

@@ -53,7 +53,7 @@ fn linear_of_unusual_inputs_matches_the_cpu() {
 }
 
 #[test]
-fn projections_behind_a_norm_match_the_cpu() {
+fn projections_after_a_norm_match_the_cpu() {
     if !has_device() {
         return;
     }
